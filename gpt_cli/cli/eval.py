@@ -1,0 +1,36 @@
+"""`gpt eval`: the exact loss of a trained model."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from gpt_cli.cli.output import note, print_json
+from gpt_cli.config import RuntimeConfig
+
+
+def evaluate(
+    run: Annotated[Path | None, typer.Option(metavar="DIR", help="A run or checkpoint. [default: the newest]")] = None,
+    text: Annotated[str | None, typer.Option(metavar="FILE", help="A text to evaluate on instead.")] = None,
+    unknown: Annotated[
+        Literal["error", "skip"], typer.Option(help="What to do with characters that the vocabulary lacks.")
+    ] = "error",
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Where to compute.")] = "auto",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Measure the exact loss of a run on its validation split, or on another text.
+
+    Every token but the first is predicted once, in non-overlapping windows of the model's context.
+
+    Example: gpt eval --run runs/quickstart --text letter.txt
+    """
+    from gpt_cli.report.table import render_pairs
+    from gpt_cli.run.directory import find_run
+    from gpt_cli.training.measure import measure
+
+    runtime = RuntimeConfig(device=device)
+    figures = measure(find_run(run), text, runtime, skip_unknown=unknown == "skip", note=note).figures()
+    if json:
+        print_json(figures)
+    else:
+        print(render_pairs(figures))

@@ -1,0 +1,168 @@
+"""`gpt`: the verbs, and the one place where an exception becomes a message and an exit code."""
+
+import errno
+import io
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from gpt_cli import __version__
+from gpt_cli.cli import config, data
+from gpt_cli.cli.eval import evaluate
+from gpt_cli.cli.info import info
+from gpt_cli.cli.output import discard
+from gpt_cli.cli.plot import plot
+from gpt_cli.cli.sample import sample
+from gpt_cli.cli.tokenize import tokenize
+from gpt_cli.cli.train import train
+from gpt_cli.errors import ExitCode, RequestError, UserError, escape_untrusted
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"gpt {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def gpt(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", help="Print tracebacks (also: GPT_DEBUG=1).")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Train GPTs on any text, character by character or with BPE, and read what they write.
+
+    Start with `gpt train TEXT`, then `gpt sample`.
+    """
+    if debug:
+        os.environ["GPT_DEBUG"] = "1"
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+app.command("train")(train)
+app.command("sample")(sample)
+app.command("tokenize")(tokenize)
+app.command("eval")(evaluate)
+app.command("info")(info)
+app.command("plot")(plot)
+app.add_typer(config.app, name="config")
+app.add_typer(data.app, name="data")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `gpt` with `arguments` (default: the process's own) and return its exit code; raises nothing."""
+    _open_standard_streams()
+    try:
+        code = _run(sys.argv[1:] if arguments is None else list(arguments))
+        sys.stdout.flush()  # a full disk or a closed pipe shows here at the latest, not at interpreter exit
+        return code
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # `| head` has read enough
+        return ExitCode.DONE
+    except UserError as error:
+        return _report(error)
+    except Exception as error:
+        return _report(_explain(error))
+    finally:
+        _drain_stdout()
+
+
+def _run(arguments: list[str]) -> int:
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("gpt", arguments) as context:
+            code = command.invoke(context)
+    except typer.Exit as request:
+        return request.exit_code
+    except typer.TyperException as error:
+        raise _usage_error(error) from error
+    return code if isinstance(code, int) else ExitCode.DONE
+
+
+def _open_standard_streams() -> None:
+    """Give a closed stdout or stderr (`>&-`) the null device, so that no file takes its number."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a locale without a character must not end the run
+
+
+def _drain_stdout() -> None:
+    """Leave nothing in the buffer for the interpreter to fail on when it exits."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        discard(sys.stdout.fileno())
+
+
+def _usage_error(error: typer.TyperException) -> RequestError:
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)  # a usage error has one, but Typer exports only its base class
+    command = "gpt" if context is None else context.command_path
+    return RequestError(message[:1].lower() + message[1:], hint=f"{command} --help")
+
+
+def _explain(error: Exception) -> UserError:
+    """The error for the user behind an exception no verb has translated: the machine's limits, or a bug."""
+    text = str(error).strip().partition("\n")[0]
+    package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if isinstance(error, MemoryError) or "out of memory" in text or "DefaultCPUAllocator" in text:
+        explained = UserError(
+            f"out of memory: {text}" if text else "out of memory",
+            hint="lower train.micro_batch_size (same result), model.context_length or model.n_embd",
+        )
+    elif isinstance(error, OSError) and error.errno in CANNOT_WRITE:
+        explained = UserError(f"cannot write to {error.filename or 'standard output'}: {error.strerror}")
+    elif package not in ("", "gpt_cli"):
+        explained = UserError(f"cannot import {package}: {text}", hint=f"pip install {package}")
+    else:
+        hint = None if _debugging() else _keep_traceback(error)
+        explained = UserError(f"a bug in gpt: {type(error).__name__}: {text}", hint=hint)
+        explained.exit_code = ExitCode.BUG
+    explained.__cause__ = error
+    return explained
+
+
+def _keep_traceback(error: Exception) -> str:
+    """Write the traceback to a file for a bug report; say where."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="gpt-bug-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
+        ) as file:
+            file.writelines(traceback.format_exception(error))
+    except OSError:
+        return "run it again with GPT_DEBUG=1 to see the traceback"
+    return f"the traceback is in {file.name}; please report it"
+
+
+def _report(error: UserError) -> int:
+    if _debugging():
+        print(escape_untrusted("".join(traceback.format_exception(error)), keep="\n"), file=sys.stderr)
+    print(error.render(), file=sys.stderr)
+    return error.exit_code
+
+
+def _debugging() -> bool:
+    return os.environ.get("GPT_DEBUG") == "1"

@@ -1,0 +1,48 @@
+"""What a verb says: data on stdout, everything else on stderr, nothing that could drive a terminal."""
+
+import json
+import os
+import sys
+from typing import Any
+
+from gpt_cli.errors import escape_untrusted
+
+
+def note(text: str) -> None:
+    """Print `text` to stderr. A closed stderr (`2>&1 | head`) loses the message, never the work."""
+    try:
+        print(escape_untrusted(text, keep="\n"), file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        discard(sys.stderr.fileno())
+
+
+def warn(text: str) -> None:
+    """Print a warning to stderr: something is not as asked, and the work goes on."""
+    note(f"warning: {text}")
+
+
+def print_json(value: Any) -> None:
+    """Print `value` as one strict JSON object on stdout, in ASCII, which every terminal can show.
+
+    Paths become strings. Raises ValueError for NaN and infinities, which JSON does not have.
+    """
+    indent = 2 if sys.stdout.isatty() else None
+    print(json.dumps(value, indent=indent, allow_nan=False, default=os.fspath), flush=True)
+
+
+def write_text(text: str, raw: bool = False) -> None:
+    """Write text of unknown origin to stdout, at once, so that it streams.
+
+    Where stdout is a terminal, characters that could drive it are made visible, unless `raw`.
+    """
+    if sys.stdout.isatty() and not raw:
+        text = escape_untrusted(text, keep="\n\t")
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def discard(descriptor: int) -> None:
+    """Point a standard stream at the null device: what is buffered for it is dropped."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)

@@ -1,0 +1,294 @@
+"""The schema of a config file: one frozen section per stage of a run, in the order of the run.
+
+Every key has its one home, its default and its meaning here; `gpt config schema` and the reference are
+generated from it. `None` (in YAML: `null`) switches a thing off or leaves it to be derived, as its text says.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
+
+LARGEST = 2**31 - 1  # of whole numbers: products of two of them still fit in 64 bits
+
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+Steps = Annotated[int, Field(ge=0, le=LARGEST)]
+Every = Count | None
+Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+Positive = Annotated[float, Field(gt=0.0)]
+Name = Annotated[str, Field(min_length=1)]
+
+
+class Section(BaseModel):
+    """A part of the config: frozen, strict about types, and closed to unknown keys."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class DataConfig(Section):
+    """The text: where it comes from and how it is split."""
+
+    source: Name | Annotated[list[Name], Field(min_length=1)] = "builtin:python-docs"
+    """A text file, folder, glob, `-` (standard input), token store, `builtin:NAME`, or a list of these."""
+    val_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
+    """The last part of the text, held out for validation."""
+
+
+class TokenizerConfig(Section):
+    """How text becomes tokens."""
+
+    kind: Literal["char", "byte", "bpe"] = "char"
+    """One id per character, one per byte, or byte-level byte-pair encoding (Sennrich et al., 2016)."""
+    vocab_size: Annotated[int, Field(ge=257, le=1_000_000)] | None = None
+    """How many ids a BPE learns, `<|endoftext|>` and the 256 bytes included. Required for bpe, else null."""
+    pattern: Literal["gpt2", "gpt4"] = "gpt2"
+    """Which rule splits text before BPE merges: GPT-2's or GPT-4's (cl100k)."""
+    file: Name | None = None
+    """A ready tokenizer.json to take instead of learning one; its kind must be `kind`."""
+
+    @model_validator(mode="after")
+    def _vocab_size_belongs_to_bpe(self) -> Self:
+        if self.kind == "bpe" and self.vocab_size is None and self.file is None:
+            raise ValueError("tokenizer.vocab_size is required when tokenizer.kind is bpe (try 1024)")
+        if self.kind != "bpe" and self.vocab_size is not None:
+            raise ValueError(
+                f"tokenizer.vocab_size is only for bpe: a {self.kind} vocabulary has the size it has"
+            )
+        return self
+
+
+class ModelConfig(Section):
+    """The shape of the decoder-only transformer. `vocab_size` comes from the tokenizer."""
+
+    n_layer: Count = 4
+    """Transformer blocks."""
+    n_head: Count = 4
+    """Query heads per block."""
+    n_kv_head: Count | None = None
+    """Key and value heads, shared by groups of query heads (Ainslie et al., 2023). null: n_head."""
+    n_embd: Count = 128
+    """Width of the residual stream; a multiple of n_head."""
+    context_length: Annotated[int, Field(ge=2)] = 128
+    """The most tokens the model sees at once."""
+    position: Literal["learned", "sinusoidal", "rope", "none"] = "rope"
+    """Learned embeddings (GPT-2), sinusoids (Vaswani et al., 2017), rotary (Su et al., 2021), or nothing."""
+    rope_theta: Positive = 10_000.0
+    """Base of the rotary frequencies."""
+    norm: Literal["layernorm", "rmsnorm"] = "rmsnorm"
+    """Ba et al. (2016), or without mean and shift (Zhang and Sennrich, 2019)."""
+    norm_position: Literal["pre", "post"] = "pre"
+    """Normalise the input of each sublayer (GPT-2), or the sum after it (Vaswani et al., 2017)."""
+    norm_eps: Positive = 1e-5
+    """Added to the variance before the square root."""
+    mlp: Literal["relu", "gelu", "swiglu", "relu2"] = "swiglu"
+    """Activation; swiglu is gated (Shazeer, 2020), relu2 is the square of relu (So et al., 2021)."""
+    mlp_ratio: Positive | None = None
+    """Hidden width of the MLP over n_embd. null: 4, or 8/3 for swiglu, which has a third matrix."""
+    qk_norm: bool = True
+    """RMS-normalise queries and keys per head before attention (Henry et al., 2020)."""
+    bias: bool = False
+    """Biases in linear layers and LayerNorms."""
+    tie_embeddings: bool = False
+    """Use the token embedding as the output head (Press and Wolf, 2017)."""
+    logit_softcap: Positive | None = None
+    """Squash logits into (-c, c) with c * tanh(logits / c) (Gemma 2). null: off."""
+    window: Count | None = None
+    """Tokens each query may look back on, itself included (Beltagy et al., 2020). null: all."""
+    dropout: Probability = 0.0
+    """On embeddings and on what each sublayer adds to the residual stream."""
+    attention_dropout: Probability = 0.0
+    """On attention weights. Above 0 the fast attention kernels are out of reach on a CPU."""
+    init_std: Positive = 0.02
+    """Standard deviation of the initial weights; output projections get it over sqrt(2 * n_layer) (GPT-2)."""
+    zero_init: bool = True
+    """Start output projections at zero, so that every block begins as the identity."""
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one head."""
+        return self.n_embd // self.n_head
+
+    @property
+    def kv_heads(self) -> int:
+        """Key and value heads, with null resolved."""
+        return self.n_head if self.n_kv_head is None else self.n_kv_head
+
+    @property
+    def mlp_hidden(self) -> int:
+        """Hidden width of the MLP. A fraction is rounded up to a multiple of 8, which kernels like."""
+        ratio = self.mlp_ratio if self.mlp_ratio is not None else 8 / 3 if self.mlp == "swiglu" else 4.0
+        return -int(-ratio * self.n_embd // 8) * 8
+
+    @model_validator(mode="after")
+    def _shape_fits_together(self) -> Self:
+        if self.n_embd % self.n_head:
+            raise ValueError(
+                f"model.n_embd ({self.n_embd}) must be a multiple of model.n_head ({self.n_head})"
+            )
+        if self.n_head % self.kv_heads:
+            raise ValueError(
+                f"model.n_head ({self.n_head}) must be a multiple of model.n_kv_head ({self.kv_heads})"
+            )
+        if self.position == "rope" and self.head_dim % 2:
+            raise ValueError(
+                f"rotary positions need an even head width: model.n_embd / model.n_head is {self.head_dim}"
+            )
+        if self.position == "sinusoidal" and self.n_embd % 2:
+            raise ValueError(f"sinusoidal positions need an even model.n_embd, not {self.n_embd}")
+        return self
+
+
+class OptimConfig(Section):
+    """How gradients become updates."""
+
+    name: Literal["adamw", "muon"] = "muon"
+    """AdamW for all (Loshchilov and Hutter, 2019), or Muon for matrices (Jordan et al., 2024) + AdamW."""
+    lr: Positive = 0.02
+    """Peak learning rate: of every parameter under adamw, of the hidden matrices under muon."""
+    adamw_lr: Positive = 0.005
+    """Peak learning rate of what Muon leaves to AdamW: embeddings, head, vectors. Unused under adamw."""
+    betas: Annotated[tuple[Probability, Probability], Strict(False)] = (0.9, 0.95)
+    """AdamW's decay rates of the first and second moment."""
+    eps: Positive = 1e-8
+    """AdamW's guard against division by zero."""
+    momentum: Probability = 0.95
+    """Muon's momentum."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.1
+    """Decoupled decay of matrices and embeddings, times the learning rate. Vectors never decay."""
+    grad_clip: Positive | None = 1.0
+    """Largest norm of the whole gradient. null: off."""
+    ema: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    """Decay per step of an exponential moving average of the weights, which then is what is evaluated,
+    sampled and shipped. null: off."""
+
+
+class ScheduleConfig(Section):
+    """The learning rate over the run, as a multiple of its peak."""
+
+    kind: Literal["cosine", "linear", "wsd", "constant"] = "wsd"
+    """wsd: warm up, stay, then decay linearly (Hu et al., 2024)."""
+    warmup_steps: Steps = 20
+    """Linear warm-up from near zero."""
+    min_lr_ratio: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Where the decay ends, as a multiple of the peak."""
+    decay_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+    """The last part of the run in which wsd decays."""
+
+
+class TrainConfig(Section):
+    """How long and how much at once."""
+
+    steps: Steps = 1000
+    """Optimizer updates."""
+    batch_size: Count = 16
+    """Sequences per step, over all devices."""
+    micro_batch_size: Count | None = None
+    """Sequences per forward pass on one device; a divisor of batch_size. null: batch_size."""
+    until_loss: Positive | None = None
+    """Stop once the validation loss is this low. null: off."""
+    max_minutes: Positive | None = None
+    """Stop (evaluated and saved) after so much training time. null: off."""
+    patience: Count | None = None
+    """Stop after so many evaluations without a better validation loss. null: off."""
+
+    @model_validator(mode="after")
+    def _micro_batches_fill_the_batch(self) -> Self:
+        if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
+            raise ValueError(
+                f"train.batch_size ({self.batch_size}) must be a multiple of"
+                f" train.micro_batch_size ({self.micro_batch_size})"
+            )
+        return self
+
+    @property
+    def sequences_per_forward(self) -> int:
+        """micro_batch_size, with null resolved."""
+        return self.batch_size if self.micro_batch_size is None else self.micro_batch_size
+
+
+class EvalConfig(Section):
+    """The exact validation loss during training."""
+
+    every: Every = 250
+    """Steps between evaluations; the last step always evaluates. null: only then."""
+    batch_size: Count | None = None
+    """Windows per forward pass. null: chosen from the model's size."""
+
+
+class CheckpointConfig(Section):
+    """What is kept of the run."""
+
+    every: Every = 250
+    """Steps between checkpoints; the last step always saves. null: only then."""
+    keep: Count = 2
+    """Newest checkpoints kept, besides the best one."""
+
+
+class SampleConfig(Section):
+    """What the model writes during training, and how it writes by default afterwards."""
+
+    every: Every = 250
+    """Steps between samples; the last step always samples. null: never."""
+    prompt: str = ""
+    """What the samples continue. Empty: the start of a text."""
+    max_new_tokens: Count = 200
+    """Tokens written."""
+    temperature: Annotated[float, Field(ge=0.0)] = 0.8
+    """Divides the logits; 0 always takes the likeliest token."""
+    top_k: Count | None = None
+    """Keep only the k likeliest tokens. null: off."""
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Keep the likeliest tokens that together have this probability (Holtzman et al., 2020). null: off."""
+    min_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Keep tokens at least this fraction as likely as the likeliest (Nguyen et al., 2024). null: off."""
+
+
+class LogConfig(Section):
+    """What metrics.jsonl and the terminal are told."""
+
+    every: Count = 10
+    """Steps between lines of training loss."""
+
+
+class RuntimeConfig(Section):
+    """The machine."""
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """auto: cuda, then mps, then cpu."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Of the matrix products; weights stay fp32. auto: bf16 where the hardware is good at it, else fp32."""
+    compile: Literal["auto"] | bool = "auto"
+    """torch.compile. auto: where the run is long enough to win back what compiling costs."""
+    deterministic: bool = True
+    """Use only algorithms that repeat bit for bit."""
+    threads: Count | None = None
+    """CPU threads. null: one per physical core."""
+
+
+class Config(Section):
+    """Everything that decides what a run does."""
+
+    run_dir: Name | None = None
+    """Where the run is kept. null: runs/ and the config file's name."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1337
+    """Of weights, data order, dropout and samples."""
+    data: DataConfig = DataConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    model: ModelConfig = ModelConfig()
+    optim: OptimConfig = OptimConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    train: TrainConfig = TrainConfig()
+    eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    sample: SampleConfig = SampleConfig()
+    log: LogConfig = LogConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+
+    @model_validator(mode="after")
+    def _stops_have_evaluations_to_look_at(self) -> Self:
+        if self.eval.every is None:
+            for key in ("until_loss", "patience"):
+                if getattr(self.train, key) is not None:
+                    raise ValueError(f"train.{key} needs evaluations during training: eval.every is null")
+        return self

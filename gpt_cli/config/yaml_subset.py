@@ -1,0 +1,222 @@
+"""The part of YAML a config is written in, read with the place of every key and value.
+
+Mappings, lists and scalars, without anchors, aliases, tags, merge keys and second documents. Plain scalars
+mean what YAML 1.2 says and a reader expects: `3e-4` is a number; `no`, `1:30` and `0777` are text. PyYAML
+supplies the events and nothing else: no constructor runs, and depth and size are bounded.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from gpt_cli.config.problems import KeyPath, Place, Problem, dotted
+
+SIZE_LIMIT = 1_000_000
+DEPTH_LIMIT = 20
+
+_NULL = frozenset({"", "~", "null", "Null", "NULL"})
+_BOOLEAN = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+_INDENTATION = "check the indentation, and the quotes around text that contains ': '"
+_EXPLANATIONS = (
+    # what PyYAML says, what it means, what to do about it
+    ("found character '\\t'", "a tab where only spaces may stand", "indent with spaces"),
+    ("cannot start any token", "a character that cannot begin a value", "put the text in quotes"),
+    ("found unknown escape", "an escape that YAML does not have", "in double quotes, a backslash is \\\\"),
+    ("mapping values are not allowed", "a ':' that belongs to no key", _INDENTATION),
+    ("while scanning a quoted scalar", "a quote that is never closed", None),
+    ("while scanning a simple key", "a key without a ':' behind it", None),
+    ("while parsing a flow sequence", "a list that is not closed with ']'", None),
+    ("while parsing a flow mapping", "a mapping that is not closed with '}'", None),
+    ("expected <block end>", "this does not continue what stands above", _INDENTATION),
+    ("expected '<document start>'", "this does not continue what stands above", _INDENTATION),
+)
+
+
+class ConfigSyntaxError(Exception):
+    """The text cannot be read on: it is no YAML, or none that belongs in a config."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+@dataclass(frozen=True)
+class Document:
+    """What a text says and where; `problems` are those that did not keep it from being read."""
+
+    name: str
+    values: dict[str, Any]
+    keys: dict[KeyPath, Place] = field(default_factory=dict)
+    places: dict[KeyPath, Place] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+    def place(self, path: KeyPath) -> Place:
+        """Where the value of `path` stands, or else the nearest thing around it."""
+        while path and path not in self.places:
+            path = path[:-1]
+        return self.places.get(path, Place(self.name))
+
+
+def read_document(text: str, name: str) -> Document:
+    """Read a mapping of keys to values. Raises ConfigSyntaxError if there is none."""
+    reader = _Reader(text, Place(name, 1, 1))
+    values = reader.read()
+    if not isinstance(values, dict | None):
+        raise ConfigSyntaxError(
+            Problem("a config consists of keys with values, like `seed: 1`", reader.start)
+        )
+    return Document(name, values or {}, reader.keys, reader.places, tuple(reader.problems))
+
+
+def read_value(text: str, place: Place) -> Any:
+    """The value of one scalar or list that stands at `place`. Raises ConfigSyntaxError."""
+    reader = _Reader(text, place)
+    value = reader.read()
+    if reader.problems:
+        raise ConfigSyntaxError(reader.problems[0])
+    return value
+
+
+def resolve_scalar(text: str) -> str | int | float | bool | None:
+    """What a scalar without quotes means: YAML 1.2's core schema, but whole numbers only in plain decimal."""
+    if text in _NULL:
+        return None
+    if text in _BOOLEAN:
+        return _BOOLEAN[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text) and not _LEADING_ZERO.fullmatch(text):
+        return float(text)
+    return float(text.replace(".", "")) if _NOT_FINITE.fullmatch(text) else text
+
+
+def flaw_in(text: str) -> str | None:
+    """Why no file could hold `text`: NUL, or half of a surrogate pair (also what a non-UTF-8 argument becomes)."""
+    unfit = _NO_TEXT.search(text)
+    return None if unfit is None else f"holds U+{ord(unfit.group()):04X}, which is not text"
+
+
+class _Reader:
+    """Builds values from PyYAML's events, noting places; what can be skipped becomes a problem."""
+
+    def __init__(self, text: str, start: Place) -> None:
+        self.start = start
+        self.keys: dict[KeyPath, Place] = {}
+        self.places: dict[KeyPath, Place] = {}
+        self.problems: list[Problem] = []
+        if len(text) > SIZE_LIMIT:
+            raise ConfigSyntaxError(Problem(f"more than {SIZE_LIMIT:,} characters: this is no config", start))
+        try:
+            self.parser = yaml.SafeLoader(text)
+        except yaml.reader.ReaderError as error:
+            before = text[: error.position].split("\n")
+            place = self._place(len(before) - 1, len(before[-1]))
+            raise ConfigSyntaxError(
+                Problem(f"not text: it holds the control character U+{error.character:04X}", place)
+            ) from error
+
+    def read(self) -> Any:
+        """The value of the first document, which has to be the only one."""
+        self._next()  # the start of the stream
+        if isinstance(self._next(), yaml.StreamEndEvent):
+            return None
+        value = self._value(self._next(), (), 0)
+        self._next()  # the end of the document
+        if not isinstance(event := self._next(), yaml.StreamEndEvent):
+            self.problems.append(Problem("a second document: a config is one", self._at(event)))
+        return value
+
+    def _next(self) -> yaml.Event:
+        try:
+            event: yaml.Event = self.parser.get_event()  # type: ignore[no-untyped-call]
+        except yaml.MarkedYAMLError as error:
+            raise ConfigSyntaxError(self._explain(error)) from error
+        except Exception as error:  # PyYAML lets ValueError and others through, as for "\U00110000"
+            place = self._place(self.parser.line, self.parser.column)
+            raise ConfigSyntaxError(Problem(f"not valid YAML: {error}", place)) from error
+        return event
+
+    def _value(self, event: yaml.Event, path: KeyPath, depth: int) -> Any:
+        place = self._at(event)
+        if depth > DEPTH_LIMIT:
+            raise ConfigSyntaxError(Problem(f"nested more than {DEPTH_LIMIT} deep", place))
+        self.places.setdefault(path, place)
+        self._refuse_properties(event, path)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return self._list(path, depth)
+        if isinstance(event, yaml.MappingStartEvent):
+            return self._mapping(path, depth)
+        return self._scalar(event, path, place) if isinstance(event, yaml.ScalarEvent) else None
+
+    def _scalar(self, event: yaml.ScalarEvent, path: KeyPath, place: Place) -> Any:
+        if flaw := flaw_in(event.value):
+            self.problems.append(Problem(f"{dotted(path)} {flaw}", place, path=path))
+            return None
+        return resolve_scalar(event.value) if event.style is None else event.value
+
+    def _list(self, path: KeyPath, depth: int) -> list[Any]:
+        items: list[Any] = []
+        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
+            items.append(self._value(event, (*path, len(items)), depth + 1))
+        return items
+
+    def _mapping(self, path: KeyPath, depth: int) -> dict[str, Any]:
+        mapping: dict[str, Any] = {}
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
+            key, place = self._key(event, path, depth), self._at(event)
+            child = (*path, key)
+            if key in mapping:
+                first = self.keys[child]
+                self.problems.append(Problem(f"{dotted(child)} is given twice, first at {first}", place))
+            self.keys.setdefault(child, place)
+            value = self._value(self._next(), child, depth + 1)
+            mapping.setdefault(key, value)
+        return mapping
+
+    def _key(self, event: yaml.Event, path: KeyPath, depth: int) -> str:
+        if isinstance(event, yaml.ScalarEvent):
+            self._refuse_properties(event, (*path, event.value))
+            return event.value
+        path = (*path, "?")
+        self._value(event, path, depth + 1)
+        self.problems.append(Problem("a key has to be a word", self._at(event), path=path))
+        return "?"
+
+    def _refuse_properties(self, event: yaml.Event, path: KeyPath) -> None:
+        """Note what would make a value stand for another one or for an object."""
+        for present, what, sign in (
+            (isinstance(event, yaml.AliasEvent), "an alias", "*"),
+            (isinstance(event, yaml.NodeEvent) and event.anchor is not None, "an anchor", "&"),
+            (getattr(event, "tag", None) is not None, "a tag", "!"),
+        ):
+            if present:
+                message = f"{dotted(path)} has {what} ({sign}), which a config cannot have"
+                hint = f"put text that begins with {sign} in quotes"
+                self.problems.append(Problem(message, self._at(event), hint, path))
+                return
+
+    def _explain(self, error: yaml.MarkedYAMLError) -> Problem:
+        said = f"{error.context} {error.problem}"
+        known = ((meaning, hint) for words, meaning, hint in _EXPLANATIONS if words in said)
+        meaning, hint = next(known, (error.problem, None))
+        mark = error.context_mark if "a quoted scalar" in said else error.problem_mark
+        place = self.start if mark is None else self._place(mark.line, mark.column)
+        return Problem(f"not valid YAML: {meaning}", place, hint)
+
+    def _at(self, event: yaml.Event) -> Place:
+        mark = event.start_mark
+        return self.start if mark is None else self._place(mark.line, mark.column)
+
+    def _place(self, line: int, column: int) -> Place:
+        if self.start.line is None:
+            return self.start
+        return Place(self.start.source, line + 1, column + 1)
+

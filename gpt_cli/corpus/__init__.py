@@ -1,0 +1,11 @@
+"""Text, wherever it is kept, made into tokens.
+
+sources      what a `data.source` names, read document by document
+compression  .gz, .xz and .zst, with a bound on what they may expand to
+registry     the corpora that are known by name, and where they are kept
+download     one file over https: resumed, bounded, verified
+split        which text trains and which validates
+store        tokens on the disk: verified, with their tokenizer
+build        from a config's `data` and `tokenizer` to arrays of tokens
+fit          a config that suits a text and a machine
+"""

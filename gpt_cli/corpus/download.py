@@ -1,0 +1,145 @@
+"""One file over https: resumed, bounded, verified, and only then given out."""
+
+import http.client
+import ipaddress
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from email.message import Message
+from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit
+
+from gpt_cli.errors import UserError
+from gpt_cli.files import require_space, sha256_file
+from gpt_cli.files.disk import format_size, reported
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes there are and the bytes there will be."""
+
+_TIMEOUT = 30.0  # seconds without a byte
+_CHUNK = 1 << 18
+
+
+def download(url: str, part: Path, *, size: int, sha256: str, progress: Progress, loopback: bool = False) -> None:
+    """Leave at `part` the file of `size` bytes with that SHA-256 which `url` serves.
+
+    Bytes already at `part`, of an interrupted download, are not fetched again. Raises UserError, and then
+    `part` holds the beginning of the file, to be continued, or is gone. With `loopback`, http is allowed to
+    this machine.
+    """
+    _require_https(url, loopback)
+    with reported("read", part):
+        start = part.stat().st_size if part.exists() else 0
+    if start < size:
+        require_space(part.parent, size - start)
+        _fetch(url, part, start, size, progress, loopback)
+    with reported("read", part):
+        found = part.stat().st_size
+    if found < size:
+        raise UserError(
+            f"the connection to {_host(url)} ended after {format_size(found)} of {format_size(size)}",
+            hint="run the same command again: it continues from there",
+        )
+    if (digest := sha256_file(part)) != sha256:
+        _discard(part)
+        raise UserError(f"{url} is not the expected file: its sha256 is {digest}, not {sha256}; it was deleted")
+
+
+def _fetch(url: str, part: Path, start: int, size: int, progress: Progress, loopback: bool) -> None:
+    """Append to `part` what `url` serves from byte `start` on, but no byte more than it lacks of `size`."""
+    headers = {"User-Agent": "gpt-cli", "Accept-Encoding": "identity"}
+    if start:
+        headers["Range"] = f"bytes={start}-"
+    opener = urllib.request.build_opener(_HttpsRedirects(loopback))
+    try:
+        with opener.open(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT) as response:
+            start = _start_of(response, start)
+            offered = response.headers.get("Content-Length", "")
+            if offered.isdigit() and start + int(offered) != size:
+                _discard(part)
+                raise UserError(f"{url} is {format_size(start + int(offered))} long, not {format_size(size)}")
+            _append(response, part, start, size, progress)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            _discard(part)
+        raise UserError(f"{_host(url)} answers {error.code} {error.reason} for {url}") from error
+    except (http.client.HTTPException, OSError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise UserError(
+            f"cannot download {url}: {reason}",
+            hint="run the same command again: it continues where it stopped",
+        ) from error
+
+
+def _start_of(response: http.client.HTTPResponse, wanted: int) -> int:
+    """The offset of the first byte that comes: a server may ignore the request for a range."""
+    if response.status != http.HTTPStatus.PARTIAL_CONTENT:
+        return 0
+    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    if match is None or int(match[1]) != wanted:
+        raise http.client.HTTPException("the server continues at another place than it was asked to")
+    return wanted
+
+
+def _append(response: http.client.HTTPResponse, part: Path, start: int, size: int, progress: Progress) -> None:
+    with reported("write", part), part.open("ab") as file:
+        file.truncate(start)
+        received = start
+        progress(received, size)
+        while data := _read(response):
+            received += len(data)
+            if received > size:
+                break
+            file.write(data)
+            progress(received, size)
+    if received > size:
+        _discard(part)
+        raise UserError(f"{response.url} sends more than the expected {format_size(size)}; it was deleted")
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    """The next bytes; b"" also when the connection breaks: what came so far is kept and continued later."""
+    try:
+        return response.read1(_CHUNK)
+    except (http.client.HTTPException, OSError):
+        return b""
+
+
+class _HttpsRedirects(urllib.request.HTTPRedirectHandler):
+    def __init__(self, loopback: bool) -> None:
+        self._loopback = loopback
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+    ) -> urllib.request.Request | None:
+        try:
+            _require_https(newurl, self._loopback)
+        except UserError:
+            fp.close()
+            raise
+        return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
+
+
+def _require_https(url: str, loopback: bool) -> None:
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not (loopback and parts.scheme == "http" and _is_loopback(parts.hostname or "")):
+        raise UserError(f"refused to download {url}: only https is trusted")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).hostname or url
+
+
+def _discard(part: Path) -> None:
+    with reported("remove", part):
+        part.unlink(missing_ok=True)

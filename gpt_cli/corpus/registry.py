@@ -1,0 +1,205 @@
+"""The corpora that are known by name: where they come from, what they must be, and where they are kept.
+
+Nothing here touches the network except `fetch_corpus`. The table is also in data/README.md, for people.
+"""
+
+import difflib
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpt_cli.corpus.download import Progress, download
+from gpt_cli.errors import RequestError, UserError
+from gpt_cli.files import (
+    ExistsError,
+    cache_dir,
+    commit_directory,
+    make_directory,
+    remove_directory,
+    verify_directory,
+    write_file,
+)
+from gpt_cli.files.disk import format_size, reported
+
+
+@dataclass(frozen=True)
+class KnownCorpus:
+    """One text that can be had by name."""
+
+    name: str
+    about: str
+    url: str
+    size: int
+    """Of the download, in bytes."""
+    sha256: str
+    """Of the download."""
+    licence: str
+    split: str
+    """How the literature divides it."""
+    member: str | None = None
+    """The one file of a zip archive that is the text. None: the download is the text."""
+    text_limit: int = 0
+    """The most bytes the member may have."""
+
+    @property
+    def file_name(self) -> str:
+        """What the text is called once it is here."""
+        return f"{self.name}.txt"
+
+
+_MAHONEY = "https://mattmahoney.net/dc"
+_WIKITEXT = (
+    "https://huggingface.co/datasets/ggml-org/ci/resolve/927b3642933080f1b0e811e2f916e14c292992f9/wikitext-2-raw-v1.zip"
+)
+_WIKITEXT_SUM = "ef7edb566e3e2b2d31b29c1fdb0c89a4cc683597484c3dc2517919c615435a11"
+_TINYSTORIES = "https://huggingface.co/datasets/roneneldan/TinyStories/resolve/f54c09fd23315a6f9c86f9dc80f725de7d8f9c64"
+
+CORPORA: tuple[KnownCorpus, ...] = (
+    KnownCorpus(
+        name="tiny-shakespeare",
+        about="40,000 lines of Shakespeare",
+        url="https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+        size=1_115_394,
+        sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+        licence="public domain",
+        split="val_fraction 0.1: the last 111,540 characters validate",
+    ),
+    KnownCorpus(
+        name="enwik8",
+        about="the first 100,000,000 bytes of English Wikipedia in 2006, as XML",
+        url=f"{_MAHONEY}/enwik8.zip",
+        size=36_445_475,
+        sha256="547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
+        licence="GFDL",
+        split="90, 5 and 5 million bytes: train, validation, test",
+        member="enwik8",
+        text_limit=100_000_000,
+    ),
+    KnownCorpus(
+        name="text8",
+        about="English Wikipedia in 2006, reduced to a-z and spaces: 100,000,000 characters",
+        url=f"{_MAHONEY}/text8.zip",
+        size=31_344_016,
+        sha256="a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
+        licence="GFDL",
+        split="90, 5 and 5 million characters: train, validation, test",
+        member="text8",
+        text_limit=100_000_000,
+    ),
+    *(
+        KnownCorpus(
+            name=name,
+            about=f"WikiText-2, {part} split, raw: good and featured Wikipedia articles",
+            url=_WIKITEXT,
+            size=4_721_645,
+            sha256=_WIKITEXT_SUM,
+            licence="CC BY-SA 3.0, GFDL",
+            split=f"the published {part} split",
+            member=f"wikitext-2-raw/wiki.{member}.raw",
+            text_limit=16_000_000,
+        )
+        for name, part, member in (
+            ("wikitext-2", "training", "train"),
+            ("wikitext-2-valid", "validation", "valid"),
+            ("wikitext-2-test", "test", "test"),
+        )
+    ),
+    KnownCorpus(
+        name="tinystories",
+        about="2.7 million short stories in a small child's words, by GPT-4: training split",
+        url=f"{_TINYSTORIES}/TinyStoriesV2-GPT4-train.txt",
+        size=2_227_753_162,
+        sha256="6418d412de72888f52b5142c761ac21a582f7d1166f0bfbdb5f03ccfdec90443",
+        licence="CDLA-Sharing-1.0",
+        split="the published training split",
+    ),
+    KnownCorpus(
+        name="tinystories-valid",
+        about="the same: validation split",
+        url=f"{_TINYSTORIES}/TinyStoriesV2-GPT4-valid.txt",
+        size=22_502_601,
+        sha256="6874bae9a4c1a4e7edcf0e53b86c17817e9cf881fc75ff2368da457b80c0585d",
+        licence="CDLA-Sharing-1.0",
+        split="the published validation split",
+    ),
+)
+
+
+def find_corpus(name: str) -> KnownCorpus:
+    """The corpus called `name`. Raises RequestError, with the nearest name, if there is none."""
+    for corpus in CORPORA:
+        if corpus.name == name:
+            return corpus
+    alike = difflib.get_close_matches(name, [corpus.name for corpus in CORPORA], n=1)
+    raise RequestError(
+        f"there is no known corpus '{name}'",
+        hint=f"did you mean {alike[0]}?" if alike else "gpt data list names them",
+    )
+
+
+def corpora_dir() -> Path:
+    """Where downloads are kept unless another place is asked for."""
+    return cache_dir() / "corpora"
+
+
+def corpus_path(corpus: KnownCorpus, root: Path) -> Path:
+    """Where the text of `corpus` is, or would be, under `root`."""
+    return root / corpus.name / corpus.file_name
+
+
+def installed_corpus(name: str) -> Path:
+    """The verified text of a corpus that was downloaded before. Nothing is fetched.
+
+    Raises RequestError if it is not there, DamagedError if it is not what was downloaded.
+    """
+    path = corpus_path(find_corpus(name), corpora_dir())
+    if not path.exists():
+        raise RequestError(f"the corpus {name} is not on this machine", hint=f"gpt data get {name}")
+    verify_directory(path.parent)
+    return path
+
+
+def fetch_corpus(corpus: KnownCorpus, root: Path, *, progress: Progress, loopback: bool = False) -> Path:
+    """The path of the verified text of `corpus` under `root`, downloaded unless it is there.
+
+    Raises UserError; then nothing is left under `root` but, after an interruption, the beginning of the
+    download, which the next call continues. `loopback` as in `download`.
+    """
+    path = corpus_path(corpus, root)
+    if path.exists():
+        try:
+            verify_directory(path.parent)
+        except UserError:
+            remove_directory(path.parent)
+        else:
+            return path
+    make_directory(root)
+    part = root / f"{corpus.name}.part"
+    download(corpus.url, part, size=corpus.size, sha256=corpus.sha256, progress=progress, loopback=loopback)
+    try:
+        with commit_directory(path.parent) as temporary:
+            if corpus.member is None:
+                with reported("move", part):
+                    part.rename(temporary / corpus.file_name)
+            else:
+                write_file(temporary / corpus.file_name, _read_member(part, corpus.member, corpus.text_limit))
+    except ExistsError:  # another process was faster
+        verify_directory(path.parent)
+    with reported("remove", part):
+        part.unlink(missing_ok=True)
+    return path
+
+
+def _read_member(archive: Path, member: str, limit: int) -> Iterator[bytes]:
+    """The bytes of one member of a zip archive, opened by its exact name; nothing is ever extracted."""
+    size = 0
+    try:
+        with zipfile.ZipFile(archive) as opened, opened.open(member) as stream:
+            while data := stream.read(1 << 20):
+                size += len(data)
+                if size > limit:
+                    raise UserError(f"{member} in {archive} is larger than the expected {format_size(limit)}")
+                yield data
+    except (zipfile.BadZipFile, KeyError, NotImplementedError, EOFError) as error:
+        raise UserError(f"cannot read {member} in {archive}: {error}") from error

@@ -1,0 +1,66 @@
+"""Errors meant for the user, the exit codes, and how untrusted text is shown on a terminal."""
+
+import unicodedata
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What `gpt` tells the shell."""
+
+    DONE = 0
+    FAILED = 1  # the work could not be done: data, disk, memory, a loss that is not finite, a lock
+    USAGE = 2  # the request is wrong: command line, config, settings that do not fit together
+    BUG = 70  # an unexpected exception: never the answer to bad input
+
+
+class UserError(Exception):
+    """The work failed for a reason the user can act on: printed as one `error:` line, without a traceback.
+
+    `where` is a place (`file:line:column`), printed as `--> where`; `hint` is the way out, printed as `hint: ...`.
+    """
+
+    exit_code = ExitCode.FAILED
+
+    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.hint = hint
+
+    def render(self) -> str:
+        """The error as it is printed: at most one line each for the error, the place and the hint."""
+        lines = ["error: " + escape_untrusted(self.message, keep="\n")]
+        if self.where is not None:
+            lines.append(f"  --> {escape_untrusted(self.where)}")
+        if self.hint is not None:
+            lines.append(f"hint: {escape_untrusted(self.hint)}")
+        return "\n".join(lines)
+
+
+class RequestError(UserError):
+    """The request itself is wrong: the command line, the config, or settings that do not fit together."""
+
+    exit_code = ExitCode.USAGE
+
+
+# Format characters (Cf) that reorder or hide text; joiners stay, because emoji and many scripts need them.
+_BIDIRECTIONAL = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def escape_untrusted(text: str, keep: str = "") -> str:
+    """`text` with every character that could drive a terminal made visible (ESC becomes `\\x1b`).
+
+    Escaped are control characters (C0, DEL, C1), bidirectional overrides, line separators and lone surrogates,
+    except those in `keep`. Samples, names and file contents pass through here before a terminal sees them.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c in keep or not _drives_terminal(c) else _visible(c) for c in text)
+
+
+def _drives_terminal(character: str) -> bool:
+    return character in _BIDIRECTIONAL or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+
+
+def _visible(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

@@ -1,0 +1,82 @@
+"""A file that only grows, by whole lines: what a run tells about itself while it runs."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from gpt_cli.files.disk import (
+    BINARY,
+    NO_FOLLOW,
+    read_file,
+    refuse_special,
+    replace_file,
+    reported,
+    sync_directory,
+    write_all,
+)
+
+
+class LineFile:
+    """An append-only text file of lines, open for writing.
+
+    Each line goes to the operating system at once and survives the end of the process; `sync` makes what was
+    written survive a power cut. A last line without its newline (a writer was killed) is removed on opening.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = self._open()
+
+    def append(self, line: str) -> None:
+        """Write `line` and a newline."""
+        assert "\n" not in line
+        with reported("write", self.path):
+            write_all(self._descriptor, f"{line}\n".encode())
+
+    def rewrite(self, lines: list[str]) -> None:
+        """Replace the whole file, atomically, by `lines`."""
+        replace_file(self.path, "".join(f"{line}\n" for line in lines).encode())
+        self.close()
+        self._descriptor = self._open()
+
+    def sync(self) -> None:
+        """Flush what was written to the disk."""
+        with reported("flush", self.path):
+            os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the file. Closing twice is an error."""
+        with reported("close", self.path):
+            os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self) -> int:
+        refuse_special(self.path)
+        with reported("write", self.path):
+            exists = self.path.exists()
+            if exists:
+                os.truncate(self.path, read_file(self.path).rfind(b"\n") + 1)
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | BINARY | NO_FOLLOW, 0o666)
+            if not exists:
+                sync_directory(self.path.parent)
+        return descriptor
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The number (from 1) and text of each whole line; a last one without its newline is not there yet.
+
+    A file that does not exist has no lines.
+    """
+    if not path.exists():
+        return
+    *lines, _unfinished = read_file(path).decode("utf-8", errors="replace").split("\n")
+    yield from enumerate(lines, start=1)

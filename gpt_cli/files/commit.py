@@ -1,0 +1,207 @@
+"""A directory that appears whole or not at all, proves itself, and goes in one rename.
+
+The commit: every file is written and flushed, SHA256SUMS last (`sha256sum -c SHA256SUMS` verifies it without
+us); then the temporary directory is flushed, renamed to its final name, and its parent flushed. Whoever finds
+the final name finds all of it; what a crash leaves is called `.tmp-*` or `.trash-*` and means nothing.
+"""
+
+import errno
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpt_cli.errors import UserError
+from gpt_cli.files.disk import (
+    NO_FOLLOW,
+    DiskError,
+    list_directory,
+    make_directory,
+    read_chunks,
+    reported,
+    sha256_file,
+    sync_directory,
+    write_file,
+)
+
+SUMS = "SHA256SUMS"
+_SUMS_LIMIT = 1 << 20
+_LINE = re.compile(r"([0-9a-f]{64})  ([A-Za-z0-9_][A-Za-z0-9._-]*)")
+_TEMPORARY = ".tmp-"
+_TRASH = ".trash-"
+
+
+class DamagedError(UserError):
+    """What is on the disk is not what was written there: a flipped bit, a lost or a foreign file."""
+
+
+class ExistsError(UserError):
+    """The final name is taken."""
+
+
+@contextmanager
+def commit_directory(final: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Yield a new temporary directory beside `final`; when the block ends well it is committed as `final`.
+
+    The block creates plain files in it, no directories. When it raises, the directory is removed and `final`
+    is as it was. If `final` exists: ExistsError, or, with `replace`, it is moved aside just before and then
+    deleted (a crash between the two renames leaves neither, so `replace` is for what can be made again).
+    """
+    with _temporary_directory(final, replace=replace) as temporary:
+        yield temporary
+        sums = {name: sha256_file(temporary / name) for name in list_directory(temporary)}
+        for name in sums:
+            _flush(temporary / name)
+        _commit(temporary, final, sums, replace=replace)
+
+
+def commit_files(final: Path, contents: Mapping[str, bytes | Iterable[bytes]], *, replace: bool = False) -> None:
+    """Commit `final` made of these files, hashed while they are written. Errors as in `commit_directory`."""
+    with _temporary_directory(final, replace=replace) as temporary:
+        sums = {name: write_file(temporary / name, data) for name, data in contents.items()}
+        _commit(temporary, final, sums, replace=replace)
+
+
+def verify_directory(path: Path) -> None:
+    """Raise DamagedError, naming file and reason, unless `path` holds exactly what its SHA256SUMS says."""
+    read_directory(path)
+
+
+def read_directory(path: Path, names: Collection[str] = ()) -> dict[str, bytes]:
+    """Verify the directory `path` and return the files `names`: the very bytes that were verified.
+
+    Raises DamagedError for a missing, foreign or altered file, and for a name that SHA256SUMS does not list.
+    """
+    sums = read_sums(path)
+    present = set(list_directory(path)) - {SUMS}
+    if absent := sorted((set(sums) | set(names)) - present):
+        raise DamagedError(f"{path} is damaged: {absent[0]} is missing")
+    if foreign := sorted(present - set(sums)):
+        raise DamagedError(f"{path} is damaged: {foreign[0]} does not belong to it")
+    kept: dict[str, bytes] = {}
+    for name, sha256 in sums.items():
+        data = _verified(path / name, sha256, keep=name in names)
+        if data is not None:
+            kept[name] = data
+    return kept
+
+
+def read_sums(path: Path) -> dict[str, str]:
+    """SHA256SUMS of the directory `path`: {file name: hex}. Raises DamagedError if missing or malformed."""
+    if not os.path.lexists(path / SUMS):
+        raise DamagedError(f"{path} is damaged: {SUMS} is missing")
+    if os.lstat(path / SUMS).st_size > _SUMS_LIMIT:
+        raise DamagedError(f"{path} is damaged: {SUMS} is too large")
+    text = b"".join(_read_member(path / SUMS)).decode("utf-8", errors="replace")
+    sums: dict[str, str] = {}
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
+        match = _LINE.fullmatch(line)
+        if match is None or match[2] in sums or not text.endswith("\n"):
+            raise DamagedError(f"{path} is damaged: {SUMS} has a malformed line", where=f"{path / SUMS}:{number}")
+        sums[match[2]] = match[1]
+    return sums
+
+
+def remove_directory(path: Path) -> None:
+    """Remove the directory `path`: renamed first, so that a crash never leaves a half under the name."""
+    with reported("remove", path):
+        trash = _set_aside(path)
+        sync_directory(path.parent)
+        shutil.rmtree(trash)
+
+
+def clean_leftovers(parent: Path) -> None:
+    """Remove what crashes left in `parent`. Only for who holds its lock: work in progress looks the same."""
+    for name in list_directory(parent):
+        if name.startswith((_TEMPORARY, _TRASH)):
+            leftover = parent / name
+            with reported("remove", leftover):
+                if leftover.is_dir() and not leftover.is_symlink():
+                    shutil.rmtree(leftover)
+                else:
+                    os.unlink(leftover)
+
+
+@contextmanager
+def _temporary_directory(final: Path, *, replace: bool) -> Iterator[Path]:
+    """A new directory beside `final`, removed when the block raises."""
+    if os.path.lexists(final):
+        if not replace:
+            raise ExistsError(f"{final} exists already")
+        if final.is_symlink() or not final.is_dir():
+            raise DiskError(f"cannot replace {final}: it is not a directory")
+    make_directory(final.parent)
+    temporary = final.with_name(f"{_TEMPORARY}{final.name}-{secrets.token_hex(4)}")
+    with reported("create", temporary):
+        os.mkdir(temporary)
+    try:
+        yield temporary
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _commit(temporary: Path, final: Path, sums: Mapping[str, str], *, replace: bool) -> None:
+    lines = [f"{sums[name]}  {name}" for name in sorted(sums)]
+    if unfit := [line for line in lines if not _LINE.fullmatch(line)]:
+        raise ValueError(f"not a name for a file in a committed directory: {unfit[0]!r}")
+    write_file(temporary / SUMS, "".join(f"{line}\n" for line in lines).encode())
+    sync_directory(temporary)
+    with reported("create", final):
+        replaced = _set_aside(final) if replace and final.is_dir() else None
+        try:
+            os.rename(temporary, final)
+        except OSError as error:
+            if replaced is not None:
+                os.rename(replaced, final)
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise ExistsError(f"{final} exists already: another process made it just now") from error
+            raise
+        sync_directory(final.parent)
+    if replaced is not None:
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _set_aside(path: Path) -> Path:
+    trash = path.with_name(f"{_TRASH}{path.name}-{secrets.token_hex(4)}")
+    os.rename(path, trash)
+    return trash
+
+
+def _flush(path: Path) -> None:
+    with reported("flush", path):
+        descriptor = os.open(path, os.O_RDWR | NO_FOLLOW)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _verified(path: Path, sha256: str, *, keep: bool) -> bytes | None:
+    """The contents of `path` if `keep`, once they have the sum `sha256`."""
+    digest = hashlib.sha256()
+    kept = bytearray()
+    for chunk in _read_member(path):
+        digest.update(chunk)
+        if keep:
+            kept += chunk
+    if digest.hexdigest() != sha256:
+        raise DamagedError(f"{path.parent} is damaged: {path.name} does not match its SHA-256")
+    return bytes(kept) if keep else None
+
+
+def _read_member(path: Path) -> Iterator[bytes]:
+    """The bytes of a file in a committed directory, in pieces; a link, a device or a bad sector is damage."""
+    with reported("read", path):
+        try:
+            yield from read_chunks(path, follow=False)
+        except DiskError as error:
+            raise DamagedError(f"{path.parent} is damaged: {path.name} is not a file") from error
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.ELOOP):
+                raise
+            raise DamagedError(f"{path.parent} is damaged: {path.name} cannot be read ({error.strerror})") from error

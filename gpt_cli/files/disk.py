@@ -1,0 +1,215 @@
+"""One file at a time: write it so that it stays, read it with a bound, replace it whole."""
+
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from gpt_cli.errors import UserError
+
+CHUNK = 1 << 20
+BINARY = getattr(os, "O_BINARY", 0)  # Windows only; there, text mode would rewrite newlines
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+
+
+class DiskError(UserError):
+    """The operating system refused a file operation: no space, no permission, a read-only or failing disk."""
+
+
+def write_file(path: Path, data: bytes | Iterable[bytes]) -> str:
+    """Create the file `path` with `data`, flushed to the disk, and return its SHA-256 in hex.
+
+    The file must not exist (so a link or a device in its place is never written to); its directory must, and
+    is not flushed. A failed write leaves no file.
+    """
+    needed = len(data) if isinstance(data, bytes) else None
+    with reported("write", path, needed):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
+        try:
+            digest = hashlib.sha256()
+            for chunk in _slices([data] if isinstance(data, bytes) else data):
+                digest.update(chunk)
+                write_all(descriptor, chunk)
+            os.fsync(descriptor)
+        except BaseException:
+            with suppress(OSError):
+                os.close(descriptor)
+            with suppress(OSError):
+                os.unlink(path)
+            raise
+        os.close(descriptor)
+    return digest.hexdigest()
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put `data` at `path`: a reader, or a power cut, finds the old file or the new one, never a mixture.
+
+    Refuses to replace what is not a regular file.
+    """
+    refuse_special(path)
+    temporary = path.with_name(f".tmp-{path.name}-{secrets.token_hex(4)}")
+    write_file(temporary, data)
+    try:
+        with reported("write", path):
+            os.replace(temporary, path)
+            sync_directory(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def read_file(path: Path, limit: int | None = None) -> bytes:
+    """The bytes of the file `path`; more than `limit` bytes are a UserError, found without reading them all.
+
+    Without a limit only a regular file is read: a device may never end.
+    """
+    chunks: list[bytes] = []
+    size = 0
+    with reported("read", path):
+        for chunk in read_chunks(path, only_regular=limit is None):
+            size += len(chunk)
+            if limit is not None and size > limit:
+                raise UserError(f"{path} is larger than {format_size(limit)}, the most that is read here")
+            chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of the regular file `path`, in hex; memory does not grow with the file."""
+    digest = hashlib.sha256()
+    with reported("read", path):
+        for chunk in read_chunks(path):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def make_directory(path: Path) -> None:
+    """Create the directory `path` and the parents it lacks, each flushed to disk. May exist already."""
+    missing = []
+    with reported("create", path):
+        directory = path
+        while not directory.is_dir():
+            missing.append(directory)
+            directory = directory.parent
+        for directory in reversed(missing):
+            directory.mkdir(exist_ok=True)
+            sync_directory(directory.parent)
+
+
+def list_directory(path: Path) -> list[str]:
+    """Names of what is in the directory `path`, sorted; [] when it does not exist."""
+    with reported("list", path):
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+
+def sync_directory(path: Path) -> None:
+    """Flush the names in the directory `path`, so that what was made or moved there survives a power cut."""
+    if sys.platform == "win32":  # which has no such operation
+        return
+    with reported("flush", path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def require_space(path: Path, needed: int) -> None:
+    """Raise DiskError now if the file system of the directory `path` has no room for `needed` bytes."""
+    with reported("look at", path):
+        if shutil.disk_usage(path).free < needed:
+            raise _no_space(path, needed)
+
+
+def refuse_special(path: Path) -> None:
+    """Raise DiskError if what stands at `path` is not a regular file: a link, a directory, a device."""
+    with reported("look at", path):
+        try:
+            mode = os.lstat(path).st_mode
+        except FileNotFoundError:
+            return
+    if not stat.S_ISREG(mode):
+        raise DiskError(f"cannot write {path}: {_kind(mode)} stands there, which is never replaced")
+
+
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write every byte: the system may take fewer than it was given and call that a success."""
+    view = memoryview(data)
+    while view:
+        written = os.write(descriptor, view)
+        if written == 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        view = view[written:]
+
+
+def read_chunks(path: Path, *, only_regular: bool = True, follow: bool = True) -> Iterator[bytes]:
+    """The bytes of `path` in pieces; `follow=False` refuses a symbolic link. Raises OSError and DiskError."""
+    no_wait = NO_WAIT if only_regular else 0  # opening a pipe that nobody writes to would wait for ever
+    descriptor = os.open(path, os.O_RDONLY | BINARY | no_wait | (0 if follow else NO_FOLLOW))
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if only_regular and not stat.S_ISREG(mode):
+            raise DiskError(f"cannot read {path}: it is {_kind(mode)}, not a file")
+        while chunk := os.read(descriptor, CHUNK):
+            yield chunk
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def reported(action: str, path: Path, needed: int | None = None) -> Iterator[None]:
+    """Turn an OSError into a DiskError that says what could not be done to `path` and why."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _no_space(path, needed) from error
+        reason = (error.strerror or str(error)).lower()
+        hint = "choose a directory you may write to" if _forbids_writing(action, error) else None
+        raise DiskError(f"cannot {action} {path}: {reason}", hint=hint) from error
+
+
+def format_size(size: int) -> str:
+    """Bytes as people read them: 512 bytes, 1.5 MB, 12.0 GB."""
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= scale:
+            return f"{size / scale:.1f} {unit}"
+    return f"{size} bytes"
+
+
+def _slices(chunks: Iterable[bytes]) -> Iterator[memoryview]:
+    """Pieces small enough to be hashed and written while they are in the processor's cache."""
+    for chunk in chunks:
+        view = memoryview(chunk)
+        for start in range(0, len(view), CHUNK):
+            yield view[start : start + CHUNK]
+
+
+def _no_space(path: Path, needed: int | None) -> DiskError:
+    facts = [] if needed is None else [f"needs {format_size(needed)}"]
+    with suppress(OSError):  # the parent of a file that could not be made; what is free is only there to help
+        facts.append(f"{format_size(shutil.disk_usage(path if path.is_dir() else path.parent).free)} free")
+    return DiskError(
+        f"no space left on device while writing {path} ({', '.join(facts)})",
+        hint="free some space and run the same command again",
+    )
+
+
+def _forbids_writing(action: str, error: OSError) -> bool:
+    return action != "read" and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def _kind(mode: int) -> str:
+    kinds = [(stat.S_ISDIR, "a directory"), (stat.S_ISLNK, "a symbolic link"), (stat.S_ISREG, "a file")]
+    return next((name for matches, name in kinds if matches(mode)), "a device or a pipe")

@@ -1,0 +1,92 @@
+"""One writer per directory, held by the operating system: it ends with the process, however that ends."""
+
+import errno
+import json
+import os
+import socket
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from gpt_cli.errors import UserError
+from gpt_cli.files.disk import BINARY, NO_FOLLOW, read_file, refuse_special, reported, write_all
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+_BEYOND = 1 << 30  # Windows locks bytes against readers too: lock one that is never written
+
+
+class LockedError(UserError):
+    """Another process holds the lock."""
+
+
+class DirectoryLock:
+    """The lock of a directory, held from construction to `release` or the end of the process.
+
+    The file `lock` in the directory says who holds it (process, host, start) for people to read; it stays
+    after release, because removing it would let two processes each lock a file of their own.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "lock"
+        refuse_special(self.path)
+        with reported("write", self.path):
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | BINARY | NO_FOLLOW, 0o666)
+        try:
+            with reported("lock", self.path):
+                self._take()
+                os.ftruncate(self._descriptor, 0)
+                write_all(self._descriptor, json.dumps(_holder()).encode() + b"\n")
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def release(self) -> None:
+        """Let others in."""
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _take(self) -> None:
+        try:
+            if sys.platform == "win32":
+                os.lseek(self._descriptor, _BEYOND, os.SEEK_SET)
+                msvcrt.locking(self._descriptor, msvcrt.LK_NBLCK, 1)
+                os.lseek(self._descriptor, 0, os.SEEK_SET)
+            else:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK):
+                raise
+            directory = self.path.parent
+            raise LockedError(
+                f"another process is writing to {directory} ({_describe_holder(self.path)})",
+                hint="wait for it to end, stop it, or choose another run_dir",
+            ) from error
+
+
+def _holder() -> dict[str, str | int]:
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _describe_holder(path: Path) -> str:
+    try:
+        holder = json.loads(read_file(path, limit=4096))
+        return f"process {holder['pid']} on {holder['host']}, since {holder['started']}"
+    except (ValueError, TypeError, KeyError):  # it was just created, or somebody wrote into it
+        return "it has not said who it is"

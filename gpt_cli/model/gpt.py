@@ -1,0 +1,123 @@
+"""The network, and nothing else.
+
+Shapes: B batch, T tokens, C n_embd, V vocabulary.
+Options are chosen when a module is built; no forward pass asks about them.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from gpt_cli.config import ModelConfig
+from gpt_cli.model.kv_cache import KVCache
+from gpt_cli.model.layers import Attention, SoftCap, make_mlp, make_norm
+from gpt_cli.model.position import sinusoids
+
+
+class GPT(nn.Module):
+    """A decoder-only transformer: tokens in, logits of the next token out."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.config = config
+        block = PreNormBlock if config.norm_position == "pre" else PostNormBlock
+        self.embedding = Embedding(config, vocab_size)
+        self.blocks = nn.ModuleList(block(config, layer) for layer in range(config.n_layer))
+        self.norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
+        self.head = nn.Linear(config.n_embd, vocab_size, bias=False)
+        self.softcap = nn.Identity() if config.logit_softcap is None else SoftCap(config.logit_softcap)
+        if config.tie_embeddings:
+            self.head.weight = self.embedding.tokens.weight
+        initialise(self)
+
+    def forward(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
+        """(B, T) -> (B, T, V). With a cache, `tokens` continue the sequences that it holds.
+
+        Raises ValueError when more than `context_length` positions would be needed.
+        """
+        start = 0 if cache is None else cache.length
+        end = start + tokens.shape[1]
+        if end > self.config.context_length:
+            raise ValueError(f"{end} tokens do not fit in a context of {self.config.context_length}")
+        x = self.embedding(tokens, start)  # (B, T, C)
+        for block in self.blocks:
+            x = block(x, cache)
+        if cache is not None:
+            cache.advance(tokens.shape[1])
+        return self.softcap(self.head(self.norm(x)))
+
+
+class Embedding(nn.Module):
+    """What a token is and, where positions are added to the stream, where it stands."""
+
+    positions: Tensor | None
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocab_size, config.n_embd)
+        self.scale = 1.0
+        self.dropout = nn.Dropout(config.dropout)
+        if config.position == "learned":
+            self.positions = nn.Parameter(torch.empty(config.context_length, config.n_embd))
+        elif config.position == "sinusoidal":
+            # Vaswani et al. (2017), section 3.4: or the sinusoids, whose scale is 1, would drown the tokens.
+            self.scale = math.sqrt(config.n_embd)
+            self.register_buffer(
+                "positions", sinusoids(config.context_length, config.n_embd), persistent=False
+            )
+        else:
+            self.positions = None
+
+    def forward(self, tokens: Tensor, start: int) -> Tensor:
+        """(B, T) tokens, the first of them at position `start` -> (B, T, C)."""
+        x = self.tokens(tokens) * self.scale
+        if self.positions is not None:
+            x = x + self.positions[start : start + tokens.shape[1]]
+        return self.dropout(x)
+
+
+class Block(nn.Module):
+    """Attention and an MLP, each added to the residual stream."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.norm1, self.attention = make_norm(config), Attention(config, layer)
+        self.norm2, self.mlp = make_norm(config), make_mlp(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+
+class PreNormBlock(Block):
+    """Normalise what each sublayer reads (GPT-2)."""
+
+    def forward(self, x: Tensor, cache: KVCache | None) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        x = x + self.dropout(self.attention(self.norm1(x), cache))
+        return x + self.dropout(self.mlp(self.norm2(x)))
+
+
+class PostNormBlock(Block):
+    """Normalise the sum after each sublayer (Vaswani et al., 2017)."""
+
+    def forward(self, x: Tensor, cache: KVCache | None) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        x = self.norm1(x + self.dropout(self.attention(x, cache)))
+        return self.norm2(x + self.dropout(self.mlp(x)))
+
+
+@torch.no_grad()
+def initialise(model: GPT) -> None:
+    """Fill in the initial weights, as GPT-2 does, with the global generator of the device they live on.
+
+    Matrices and embeddings are normal with `init_std`; the output projections of both sublayers get it over
+    sqrt(2 n_layer), or zero under `zero_init`; biases are zero, gains one.
+    """
+    config = model.config
+    projection_std = 0.0 if config.zero_init else config.init_std / math.sqrt(2 * config.n_layer)
+    for name, parameter in model.named_parameters():
+        if name.endswith(("attention.out.weight", "mlp.down.weight")):
+            nn.init.normal_(parameter, std=projection_std) if projection_std else nn.init.zeros_(parameter)
+        elif parameter.dim() == 2:
+            nn.init.normal_(parameter, std=config.init_std)
+        elif name.endswith("bias"):
+            nn.init.zeros_(parameter)

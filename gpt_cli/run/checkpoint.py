@@ -1,0 +1,243 @@
+"""Checkpoints: self-contained, verified directories from which training goes on and text is sampled.
+
+    checkpoints/step-00001000/
+        model.safetensors optimizer.safetensors state.json config.yaml tokenizer.json SHA256SUMS
+
+`step` counts finished updates. There is no `latest` and no `best` pointer that could be wrong: the newest is
+the highest step whose sums verify, the best the one whose state has the lowest `val_loss`. A damaged checkpoint
+is told, skipped and left where it is.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from gpt_cli.config import Config, dump_config, parse_config
+from gpt_cli.errors import UserError
+from gpt_cli.files import (
+    DamagedError,
+    DiskError,
+    clean_leftovers,
+    commit_files,
+    list_directory,
+    make_directory,
+    read_directory,
+    read_file,
+    read_sums,
+    remove_directory,
+    require_space,
+    verify_directory,
+)
+from gpt_cli.run.tensors import pack_tensors, require_finite, unpack_tensors
+from gpt_cli.tokenizer import Tokenizer, load_tokenizer
+
+FORMAT = 1
+MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
+_NAME = re.compile(r"step-(\d{8,})")
+_STATE_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint. `state` is what training added to it; the tensors are on the CPU."""
+
+    path: Path
+    step: int
+    state: dict[str, Any]
+    config: Config
+    tokenizer: Tokenizer
+    model_tensors: dict[str, Tensor] = field(repr=False)
+    weights_sha256: str
+
+    def optimizer_tensors(self) -> dict[str, Tensor]:
+        """The optimizer's tensors, read (and verified again) now: only training needs them."""
+        data = read_directory(self.path, {OPTIMIZER})[OPTIMIZER]
+        return unpack_tensors(data, str(self.path / OPTIMIZER))
+
+
+def checkpoints_dir(run_dir: Path) -> Path:
+    """Where the checkpoints of the run in `run_dir` are."""
+    return run_dir / "checkpoints"
+
+
+def save(
+    run_dir: Path,
+    step: int,
+    model_tensors: Mapping[str, Tensor],
+    optimizer_tensors: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    config: Config,
+    tokenizer: Tokenizer,
+) -> Path:
+    """Save the training after `step` updates and return the checkpoint's directory: once it returns, it stays.
+
+    `state` is strict JSON; its `val_loss`, if there is one, decides which checkpoint is best. Needs the run's
+    lock. Raises UserError when a tensor is not finite or the disk refuses; what was saved before is untouched.
+    If the step is saved already, equal tensors are left as they are and different ones are an error.
+    """
+    require_finite(model_tensors, f"step {step}: weight")
+    require_finite(optimizer_tensors, f"step {step}: optimizer state")
+    facts = {**state, "format": FORMAT, "step": step, "tokenizer_digest": tokenizer.digest}
+    contents = {
+        MODEL: pack_tensors(model_tensors),
+        OPTIMIZER: pack_tensors(optimizer_tensors),
+        STATE: json.dumps(facts, indent=2, allow_nan=False).encode() + b"\n",
+        CONFIG: dump_config(config).encode(),
+        TOKENIZER: tokenizer.to_json().encode(),
+    }
+    parent = checkpoints_dir(run_dir)
+    if parent.is_symlink():
+        raise DiskError(f"cannot write {parent}: a symbolic link stands there, which is never written through")
+    path = parent / f"step-{step:08d}"
+    if path.exists() and _is_intact(path):
+        if not _holds(path, contents):
+            raise UserError(
+                f"{path} holds step {step} of another course of training",
+                hint="train into another run_dir, or move that checkpoint away",
+            )
+        return path
+    make_directory(parent)
+    clean_leftovers(parent)
+    require_space(parent, sum(map(len, contents.values())))
+    commit_files(path, contents, replace=True)  # what it may replace did not verify
+    return path
+
+
+def load(path: Path) -> Checkpoint:
+    """The checkpoint in the directory `path`, wherever that was copied to.
+
+    Raises DamagedError unless every file verifies, UserError if it was written by a newer `gpt`.
+    """
+    contents = read_directory(path, {MODEL, STATE, CONFIG, TOKENIZER})
+    state = _parse_state(contents[STATE], path)
+    step = state["step"]
+    if (name := _NAME.fullmatch(path.name)) and int(name[1]) != step:
+        raise DamagedError(f"{path} is damaged: it holds step {step}")
+    tokenizer = load_tokenizer(path / TOKENIZER)
+    if tokenizer.digest != state["tokenizer_digest"]:
+        raise DamagedError(f"{path} is damaged: {TOKENIZER} is not the one it was trained with")
+    return Checkpoint(
+        path=path,
+        step=step,
+        state=state,
+        config=parse_config(contents[CONFIG].decode(errors="replace"), str(path / CONFIG), ()),
+        tokenizer=tokenizer,
+        model_tensors=unpack_tensors(contents[MODEL], str(path / MODEL)),
+        weights_sha256=read_sums(path)[MODEL],
+    )
+
+
+def load_newest(run_dir: Path, note: Callable[[str], None]) -> Checkpoint | None:
+    """The newest checkpoint of the run that verifies; None if the run has none at all.
+
+    Each damaged one met on the way is told through `note`. Raises UserError if there are only damaged ones:
+    starting again from nothing is not for us to decide.
+    """
+    paths = list_checkpoints(run_dir)
+    for path in paths:
+        try:
+            return load(path)
+        except DamagedError as error:
+            note(f"{error.message}; it is kept, and skipped")
+    if paths:
+        raise UserError(
+            f"no checkpoint in {checkpoints_dir(run_dir)} is intact",
+            hint="move that directory away to start again from step 0, or train into another run_dir",
+        )
+    return None
+
+
+def list_checkpoints(run_dir: Path) -> list[Path]:
+    """The committed checkpoints of the run, newest first; they are not verified."""
+    parent = checkpoints_dir(run_dir)
+    names = [name for name in list_directory(parent) if _NAME.fullmatch(name)]
+    paths = [parent / name for name in sorted(names, key=_step_of, reverse=True)]
+    return [path for path in paths if path.is_dir() and not path.is_symlink()]
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether the directory `path` is a checkpoint, by its looks."""
+    return (path / STATE).is_file() and (path / MODEL).is_file()
+
+
+def best(run_dir: Path) -> Path | None:
+    """The intact checkpoint with the lowest finite `val_loss`, the newest of equals; None if none has one."""
+    return _best_that(run_dir, _is_intact)
+
+
+def prune(run_dir: Path, keep: int) -> list[Path]:
+    """Remove all checkpoints but the newest `keep` and the best one, and return what was removed.
+
+    Only intact ones count, and what stays is verified before anything is removed; a damaged one that is newer
+    than the oldest kept stays too. Needs the run's lock.
+    """
+    paths = list_checkpoints(run_dir)
+    if len(paths) <= keep:
+        return []
+    is_intact = cache(_is_intact)
+    intact = list(islice(filter(is_intact, paths), keep))
+    if not intact:
+        return []
+    spared = {*paths[: paths.index(intact[-1]) + 1], _best_that(run_dir, is_intact)}
+    removed = [path for path in paths if path not in spared]
+    for path in removed:
+        remove_directory(path)
+    return removed
+
+
+def _best_that(run_dir: Path, accepted: Callable[[Path], bool]) -> Path | None:
+    """The accepted checkpoint with the lowest `val_loss`; only as many are asked about as it takes."""
+    scored = []
+    for age, path in enumerate(list_checkpoints(run_dir)):
+        try:
+            val_loss = _parse_state(read_file(path / STATE, _STATE_LIMIT), path).get("val_loss")
+        except UserError:  # damaged or unreadable: it cannot be the best
+            continue
+        if isinstance(val_loss, float | int) and math.isfinite(val_loss):
+            scored.append((val_loss, age, path))
+    return next((path for _, _, path in sorted(scored) if accepted(path)), None)
+
+
+def _is_intact(path: Path) -> bool:
+    try:
+        verify_directory(path)
+    except DamagedError:
+        return False
+    return True
+
+
+def _holds(path: Path, contents: Mapping[str, bytes]) -> bool:
+    """Whether the checkpoint `path` has these tensors; its state may tell times, which do not repeat."""
+    sums = read_sums(path)
+    return all(sums.get(name) == hashlib.sha256(contents[name]).hexdigest() for name in (MODEL, OPTIMIZER))
+
+
+def _parse_state(data: bytes, path: Path) -> dict[str, Any]:
+    try:
+        state = json.loads(data, parse_constant=_reject_constant)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is damaged: {STATE} is not JSON ({error})") from error
+    types = {"format": int, "step": int, "tokenizer_digest": str}
+    if not isinstance(state, dict) or any(type(state.get(key)) is not kind for key, kind in types.items()):
+        raise DamagedError(f"{path} is damaged: {STATE} does not say {', '.join(types)}")
+    if state["format"] > FORMAT:
+        raise UserError(f"{path} was written by a newer gpt (format {state['format']})", hint="install that one")
+    return state
+
+
+def _reject_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number in JSON")
+
+
+def _step_of(name: str) -> int:
+    return int(name.removeprefix("step-"))

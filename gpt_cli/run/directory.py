@@ -1,0 +1,204 @@
+"""A run's directory: what belongs in it, who may write to it, and which requests fit it.
+
+    config.yaml tokenizer.json data.json run.json   written once; config.yaml again when a key changed that may
+    lock                                            held by the one process that trains here
+    metrics.jsonl samples.jsonl events.jsonl        see `log`
+    checkpoints/                                    see `checkpoint`
+
+run.json is written last: without it the directory is not a run.
+"""
+
+import json
+import platform
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gpt_cli import __version__
+from gpt_cli.config import MAY_CHANGE, Config, changed_keys, dump_config, load_config
+from gpt_cli.corpus.build import Corpus
+from gpt_cli.errors import RequestError
+from gpt_cli.files import (
+    DamagedError,
+    DirectoryLock,
+    clean_leftovers,
+    list_directory,
+    make_directory,
+    read_file,
+    replace_file,
+)
+from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, checkpoints_dir, is_checkpoint, list_checkpoints
+from gpt_cli.run.log import RunLog
+from gpt_cli.tokenizer import load_tokenizer
+
+DATA, RUN = "data.json", "run.json"
+_FORMAT = 1
+_JSON_LIMIT = 1 << 20
+# A directory of nothing but these was being made into a run when the process died.
+_UNFINISHED = frozenset({CONFIG, TOKENIZER, DATA, "lock"})
+Changes = dict[str, tuple[Any, Any]]  # key -> the value there, the value here
+_LIBRARIES = ("torch", "numpy", "safetensors", "tokenizers")
+
+
+class RunDirectory:
+    """A run's directory, locked and open for training: its `path` and its `log`.
+
+    A context manager: leaving it closes the log and lets go of the lock.
+    """
+
+    def __init__(self, path: Path, lock: DirectoryLock) -> None:
+        self.path = path
+        self._lock = lock
+        self.log = RunLog(path)
+
+    @classmethod
+    def open_for_training(cls, config: Config, corpus: Corpus) -> Self:
+        """Lock the directory `config.run_dir` and make it a run, or check that it is a run of this very request.
+
+        Raises RequestError for a directory that is something else, or whose config (but for keys in MAY_CHANGE),
+        tokenizer or text differ, and LockedError when another process trains in it.
+        """
+        assert config.run_dir is not None
+        path = Path(config.run_dir)
+        _refuse_foreign(path)
+        make_directory(path)
+        lock = DirectoryLock(path)
+        try:
+            clean_leftovers(path)
+            changes: Changes = {}
+            if (path / RUN).exists():
+                changes = _check(path, config, corpus)
+            else:
+                _create(path, config, corpus)
+            run = cls(path, lock)
+        except BaseException:
+            lock.release()
+            raise
+        if changes:
+            run.log.event("config changed", keys=changes)
+            replace_file(path / CONFIG, dump_config(config).encode())
+        return run
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        """Where the checkpoints are."""
+        return checkpoints_dir(self.path)
+
+    def close(self) -> None:
+        """Close the log and release the lock."""
+        self.log.close()
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def find_run(path: Path | None) -> Path:
+    """The run directory (or checkpoint) at `path`; for None, the run under `runs/` with the newest checkpoint.
+
+    Raises RequestError when there is none.
+    """
+    if path is None:
+        return _newest_run(Path("runs"))
+    if is_checkpoint(path) or (path / RUN).is_file():
+        return path
+    if not path.exists():
+        near = Path("runs") / path
+        hint = f"did you mean {near}?" if (near / RUN).is_file() else None
+        raise RequestError(f"there is no run at {path}", hint=hint)
+    raise RequestError(f"{path} is neither a run nor a checkpoint")
+
+
+def _newest_run(runs: Path) -> Path:
+    candidates = [runs / name for name in list_directory(runs) if (runs / name).is_dir()]
+    newest = {run: checkpoints[0] for run in candidates if (checkpoints := list_checkpoints(run))}
+    if not newest:
+        raise RequestError(
+            f"no run found under {runs.absolute()}",
+            hint="train one with `gpt train TEXT`, or name one with --run DIR",
+        )
+    return max(newest, key=lambda run: newest[run].stat().st_mtime_ns)
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Raise RequestError unless `path` is free, a run, or one whose making was interrupted."""
+    if "\0" in str(path):
+        raise RequestError(f"{str(path)!r} cannot be a run_dir")
+    if path.exists() and not path.is_dir():
+        raise RequestError(f"run_dir {path} is not a directory", hint="choose another run_dir")
+    names = {name for name in list_directory(path) if not name.startswith(".tmp-")}
+    if RUN not in names and not names <= _UNFINISHED:
+        raise RequestError(f"run_dir {path} holds other files and no run", hint="choose another run_dir")
+
+
+def _create(path: Path, config: Config, corpus: Corpus) -> None:
+    versions = {library: metadata.version(library) for library in _LIBRARIES}
+    contents = {
+        CONFIG: dump_config(config),
+        TOKENIZER: corpus.tokenizer.to_json(),
+        DATA: _to_json(_describe_data(corpus)),
+        RUN: _to_json(
+            {
+                "format": _FORMAT,
+                "created": datetime.now(UTC).isoformat(timespec="seconds"),
+                "command": sys.argv,
+                "versions": {"gpt": __version__, "python": platform.python_version(), **versions},
+            }
+        ),
+    }
+    for name, text in contents.items():
+        replace_file(path / name, text.encode())
+
+
+def _describe_data(corpus: Corpus) -> dict[str, Any]:
+    """What identifies the text, and how much of it there is."""
+    counts = ("characters", "bytes", "tokens", "documents")
+    return {
+        "source": corpus.source,
+        "fingerprint": corpus.fingerprint,
+        "splits": {split: {name: getattr(facts, name) for name in counts} for split, facts in corpus.facts.items()},
+    }
+
+
+def _check(path: Path, config: Config, corpus: Corpus) -> Changes:
+    """Raise RequestError unless the request fits the run; return the keys that changed, as they may."""
+    changes = {key: (old, new) for key, old, new in changed_keys(load_config(path / CONFIG), config)}
+    if fixed := {key: change for key, change in changes.items() if not _may_change(key)}:
+        lines = [f"\n  {key}: {old!r} there, {new!r} here" for key, (old, new) in fixed.items()]
+        raise RequestError(
+            f"run_dir {path} is a run of another config{''.join(lines)}",
+            hint="choose another run_dir, or take the values that the run has",
+        )
+    if load_tokenizer(path / TOKENIZER).digest != corpus.tokenizer.digest:
+        raise RequestError(f"run_dir {path} is a run with another tokenizer", hint="choose another run_dir")
+    if (there := _read_fingerprint(path / DATA)) != corpus.fingerprint:
+        raise RequestError(
+            f"the text has changed since the run in {path} began"
+            f" (its sha256 was {there[:12]}..., now it is {corpus.fingerprint[:12]}...)",
+            hint="choose another run_dir, or restore the text",
+        )
+    return changes
+
+
+def _may_change(key: str) -> bool:
+    return key in MAY_CHANGE or f"{key.split('.')[0]}.*" in MAY_CHANGE
+
+
+def _to_json(value: dict[str, Any]) -> str:
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
+def _read_fingerprint(path: Path) -> str:
+    try:
+        fingerprint = json.loads(read_file(path, _JSON_LIMIT))["fingerprint"]
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise DamagedError(f"{path} is damaged: it does not tell the fingerprint of the text") from error
+    return str(fingerprint)

@@ -1,0 +1,96 @@
+"""What a run tells about itself while it runs: three append-only files of one JSON object a line.
+
+    metrics.jsonl   {"step": 120, "time": 14.2, "loss": 2.31, ...}   time: seconds of training, resumed or not
+    samples.jsonl   {"step": 120, "prompt": "...", "text": "..."}
+    events.jsonl    {"time": "2026-01-31T12:00:00+00:00", "event": "resumed", ...}
+
+The console, plots and reports render these files. They are ASCII, so that showing one drives no terminal.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gpt_cli.files import DamagedError, LineFile, read_lines
+
+METRICS, SAMPLES, EVENTS = "metrics.jsonl", "samples.jsonl", "events.jsonl"
+
+
+class RunLog:
+    """The three files of a run, open for writing by the one process that trains it."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._metrics = LineFile(run_dir / METRICS)
+        self._samples = LineFile(run_dir / SAMPLES)
+        self._events = LineFile(run_dir / EVENTS)
+
+    def metrics(self, step: int, *, time: float, **values: float) -> None:
+        """Record the `values` measured at `step`, after `time` seconds of training.
+
+        A value that is not finite is written as null: JSON has no word for it.
+        """
+        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        self._metrics.append(_to_json({"step": step, "time": time, **finite}))
+
+    def sample(self, step: int, *, prompt: str, text: str) -> None:
+        """Record what the model wrote after `prompt` at `step`."""
+        self._samples.append(_to_json({"step": step, "prompt": prompt, "text": text}))
+
+    def event(self, event: str, **details: Any) -> None:
+        """Record what happened to the run, now; `details` is JSON. Events are never cut back."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._events.append(_to_json({"time": now, "event": event, **details}))
+
+    def truncate(self, step: int) -> None:
+        """Drop, atomically, metrics and samples of later steps: training goes on from `step` and repeats them."""
+        for file in (self._metrics, self._samples):
+            file.rewrite([line for record, line in _read_records(file.path) if record["step"] <= step])
+
+    def sync(self) -> None:
+        """Make what was written survive a power cut; done before a checkpoint says that it happened."""
+        for file in (self._metrics, self._samples, self._events):
+            file.sync()
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in (self._metrics, self._samples, self._events):
+            file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl: `step`, `time` and the finite values measured then; [] if there are none yet.
+
+    A last line that is being written is left out. Raises DamagedError, with the place, for any other bad line.
+    """
+    records = [record for record, _ in _read_records(run_dir / METRICS)]
+    return [{name: value for name, value in record.items() if value is not None} for record in records]
+
+
+def _read_records(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
+    """Each whole line of `path`: parsed, and as it is."""
+    for number, line in read_lines(path):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if not isinstance(record, dict) or type(record.get("step")) is not int:
+            raise DamagedError(
+                f"{path} has a damaged line", where=f"{path}:{number}", hint="remove that line and try again"
+            )
+        yield record, line
+
+
+def _to_json(record: dict[str, Any]) -> str:
+    return json.dumps(record, allow_nan=False)

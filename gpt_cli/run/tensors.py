@@ -1,0 +1,92 @@
+"""Named tensors as bytes and back: safetensors, finite, tied ones once, and never a surprise on loading."""
+
+import json
+from collections.abc import Mapping
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from gpt_cli.errors import UserError
+from gpt_cli.files import DamagedError
+
+_HEADER_LIMIT = 16 << 20
+_TIED = "tied"  # the only metadata entry: several would be written in no fixed order
+
+
+def pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:
+    """`tensors` as a safetensors file: the same tensors give the same bytes.
+
+    Names that share one tensor (tied embeddings) store it once, under the first of them.
+    """
+    first: dict[object, str] = {}
+    tied: dict[str, str] = {}
+    stored: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        place = (tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride())
+        if tensor.numel() and place in first:
+            tied[name] = first[place]
+        else:
+            first[place] = name
+            stored[name] = tensor.detach().cpu().contiguous()
+    metadata = {_TIED: json.dumps(tied, sort_keys=True)} if tied else None
+    return safetensors.torch.save(stored, metadata)
+
+
+def unpack_tensors(data: bytes, source: str) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, on the CPU; tied names share one tensor.
+
+    Raises DamagedError, naming `source`, for anything that is not such a file.
+    """
+    if len(data) < 8 or int.from_bytes(data[:8], "little") > _HEADER_LIMIT:
+        raise DamagedError(f"{source} is not a safetensors file of tensors")
+    try:
+        tensors = safetensors.torch.load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        for name, kept in json.loads(header.get("__metadata__", {}).get(_TIED, "{}")).items():
+            tensors[name] = tensors[kept]
+    except (
+        SafetensorError,
+        RuntimeError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        AssertionError,
+    ) as error:
+        raise DamagedError(f"{source} is not a safetensors file of tensors ({error})") from error
+    return tensors
+
+
+def require_finite(tensors: Mapping[str, Tensor], what: str) -> None:
+    """Raise UserError, naming the first bad one of `tensors`, unless every number in them is finite."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            bad = int((~torch.isfinite(tensor)).sum())
+            raise UserError(
+                f"{what} {name} has {bad:,} values of {tensor.numel():,} that are not finite: nothing was saved",
+                hint="go on from the last checkpoint with a smaller learning rate (optim.lr) or optim.grad_clip",
+            )
+
+
+def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[torch.Size, torch.dtype]]) -> None:
+    """Raise UserError unless `tensors` are exactly those `expected`, by name, shape and type.
+
+    To be called before the first of them is copied into a model or an optimizer.
+    """
+    if missing := sorted(expected.keys() - tensors.keys()):
+        raise UserError(f"the checkpoint does not fit its config: tensor {missing[0]} is missing")
+    if foreign := sorted(tensors.keys() - expected.keys()):
+        raise UserError(f"the checkpoint does not fit its config: tensor {foreign[0]} has no place in it")
+    for name, (shape, dtype) in expected.items():
+        tensor = tensors[name]
+        if (tensor.shape, tensor.dtype) != (shape, dtype):
+            raise UserError(
+                f"the checkpoint does not fit its config: tensor {name} is {_describe(tensor.shape, tensor.dtype)},"
+                f" not {_describe(shape, dtype)}"
+            )
+
+
+def _describe(shape: torch.Size, dtype: torch.dtype) -> str:
+    return f"{str(dtype).removeprefix('torch.')} {list(shape)}"

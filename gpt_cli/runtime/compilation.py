@@ -1,0 +1,41 @@
+"""torch.compile, where it wins, and never as a reason to fail."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch._dynamo.exc import TorchDynamoException
+from torch._inductor.exc import InductorError
+
+Note = Callable[[str], None]
+_STEPS_TO_WIN_BACK = 500  # a cold compile costs tens of seconds
+
+
+def wins_by_compiling(asked: Literal["auto"] | bool, device: torch.device, steps: int) -> bool:
+    """Whether to compile: as asked; by itself on a GPU, for runs long enough to win back what compiling costs.
+
+    On a CPU the compiled step was no faster than the eager one (50 ms both, after 28 s of compiling), so auto
+    leaves it.
+    """
+    return asked if asked != "auto" else device.type == "cuda" and steps >= _STEPS_TO_WIN_BACK
+
+
+def compiled(function: Callable[..., Tensor], note: Note) -> Callable[..., Tensor]:
+    """`function`, compiled at its first call; where that fails, `note` is told once and it runs as it is."""
+    fast = torch.compile(function)
+    broken = False
+
+    def call(*arguments: Tensor) -> Tensor:
+        nonlocal broken
+        if not broken:
+            try:
+                return fast(*arguments)
+            except (TorchDynamoException, InductorError) as error:
+                broken = True
+                note(
+                    f"torch.compile does not work here ({str(error).strip().splitlines()[0]}); going on without it"
+                )
+        return function(*arguments)
+
+    return call

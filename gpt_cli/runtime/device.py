@@ -1,0 +1,95 @@
+"""The machine as a run sees it: device, precision, threads, determinism and compilation, chosen once.
+
+Nothing is probed before `open_runtime` is called, and CUDA is not touched unless it is chosen.
+"""
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from gpt_cli.config import RuntimeConfig
+from gpt_cli.errors import RequestError
+from gpt_cli.runtime.processor import has_fast_bf16, physical_cores
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Where and in which precision a run computes."""
+
+    device: torch.device
+    precision: str  # fp32, bf16 or fp16: of the matrix products
+    threads: int
+
+    @property
+    def matmul_dtype(self) -> torch.dtype:
+        """What matrix products are computed in; sums are fp32."""
+        return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[self.precision]
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Within: forward passes compute in the chosen precision; weights and reductions stay fp32."""
+        if self.precision == "fp32" or self.device.type == "cpu":
+            return nullcontext()  # on a CPU the products alone are bf16, see `open_runtime`
+        return torch.autocast(self.device.type, self.matmul_dtype)
+
+    def describe(self) -> str:
+        """The choice in words."""
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
+        threads = f", {self.threads} threads" if self.device.type == "cpu" else ""
+        return f"{name}, {self.precision}{threads}"
+
+
+def open_runtime(config: RuntimeConfig) -> Runtime:
+    """Choose what `config` leaves to be chosen, and set torch's process-wide switches accordingly.
+
+    Raises RequestError for a device or a precision that this machine does not have.
+    """
+    device = choose_device(config.device)
+    precision = _choose_precision(config.precision, device)
+    threads = physical_cores() if config.threads is None else config.threads
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
+    # "medium" lets a CPU with bf16 instructions multiply fp32 matrices in bf16 and add in fp32: no casts, no
+    # second copy of the weights. "high" is TF32 on a GPU, for what autocast leaves in fp32.
+    torch.set_float32_matmul_precision(
+        "highest" if precision == "fp32" else "medium" if device.type == "cpu" else "high"
+    )
+    set_deterministic(config.deterministic)
+    return Runtime(device, precision, threads)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name; auto takes cuda, then mps, then cpu. Raises RequestError if it is absent."""
+    available = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available, "cpu": lambda: True}
+    if name == "auto":
+        return torch.device(next(device for device, present in available.items() if present()))
+    if not available[name]():
+        raise RequestError(
+            f"runtime.device is {name}, but this machine has no {name} device that torch can use",
+            hint="set runtime.device=auto",
+        )
+    return torch.device(name)
+
+
+def set_deterministic(deterministic: bool) -> None:
+    """Restrict torch to algorithms that repeat bit for bit, or lift the restriction."""
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
+    torch.use_deterministic_algorithms(deterministic)
+    torch.backends.cudnn.benchmark = not deterministic
+    # Filling fresh memory finds bugs in kernels; it does not make a correct one more repeatable.
+    torch.utils.deterministic.fill_uninitialized_memory = False
+
+
+def _choose_precision(name: str, device: torch.device) -> str:
+    if name == "auto":
+        return "bf16" if has_fast_bf16(device) else "fp32"
+    if name == "fp16" and device.type == "cpu":
+        raise RequestError("runtime.precision fp16 needs a GPU", hint="set runtime.precision=auto")
+    if name == "bf16" and not has_fast_bf16(device):
+        raise RequestError(
+            f"runtime.precision is bf16, but this {device.type} has no bf16 instructions",
+            hint="set runtime.precision=auto",
+        )
+    return name

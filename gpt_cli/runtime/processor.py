@@ -1,0 +1,31 @@
+"""What a processor is good at: asked of the operating system and of torch, never assumed."""
+
+import os
+from pathlib import Path
+
+import torch
+
+
+def physical_cores() -> int:
+    """Cores this process may use, hyper-threads counted once where Linux says which share a core."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    siblings = {
+        _read(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or cpu for cpu in allowed
+    }
+    return len(siblings)
+
+
+def has_fast_bf16(device: torch.device) -> bool:
+    """Whether bf16 matrix products beat fp32 ones here: AVX512-BF16 or AMX on a CPU, Ampere or later on CUDA."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    if device.type == "cpu":
+        return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    return False  # mps: fp32 until measured
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,39 @@
+"""Signals as a request to finish: the first one asks, the second one leaves at once."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_ASKING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
+
+
+class StopRequest:
+    """Which signal has asked the run to stop, if any has."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """128 plus the signal, as shells have it; None while nothing asked."""
+        return None if self.signal is None else 128 + self.signal
+
+
+@contextmanager
+def stop_requests() -> Iterator[StopRequest]:
+    """Within: SIGINT, SIGTERM and SIGUSR1 are noted instead of ending the process; a second one ends it."""
+    request = StopRequest()
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        if request.signal is not None:
+            os._exit(128 + number)  # the last checkpoint is whole: saving is atomic
+        request.signal = number
+
+    previous = {number: signal.signal(number, note) for number in _ASKING}
+    try:
+        yield request
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,69 @@
+"""From logits to the next token: temperature, filters, and a draw that needs nothing from the host.
+
+Shapes: B samples, V vocabulary. A filtered token has the logit -inf; the likeliest one always stays.
+Equally likely tokens share their fate: what is kept never depends on the order of the vocabulary.
+"""
+
+import math
+
+from torch import Tensor
+
+from gpt_cli.sampling.settings import Sampling
+
+_WHOLE = 2**40  # the probability 1 in fixed point
+
+
+def next_token(logits: Tensor, sampling: Sampling, noise: Tensor | None) -> Tensor:
+    """(B, V) logits, (B, V) standard Gumbel noise -> (B,): a token for each sample.
+
+    The largest of logits + noise is a draw from softmax(logits) (the Gumbel-max trick); None is for greedy
+    sampling.
+    """
+    if noise is None:
+        return logits.argmax(dim=-1)
+    return (filter_logits(logits, sampling) + noise).argmax(dim=-1)
+
+
+def filter_logits(logits: Tensor, sampling: Sampling) -> Tensor:
+    """(B, V) -> (B, V) fp32: divided by the temperature, which is not 0; then top-k, top-p and min-p in turn.
+
+    Each filter sees what the one before it left, renormalised; the order is that of Hugging Face.
+    """
+    logits = logits.float() / sampling.temperature
+    if sampling.top_k is not None:
+        logits = keep_top_k(logits, sampling.top_k)
+    if sampling.top_p is not None:
+        logits = keep_top_p(logits, sampling.top_p)
+    if sampling.min_p is not None:
+        logits = keep_min_p(logits, sampling.min_p)
+    return logits
+
+
+def keep_top_k(logits: Tensor, k: int) -> Tensor:
+    """Keep the tokens that fewer than `k` others beat."""
+    kth = logits.topk(min(k, logits.shape[-1])).values[:, -1:]  # (B, 1)
+    return _keep_from(logits, kth)
+
+
+def keep_top_p(logits: Tensor, p: float) -> Tensor:
+    """Keep the tokens for which all likelier ones together have a probability below `p`.
+
+    That is the smallest set of likeliest tokens with at least the probability `p` (Holtzman et al., 2020).
+    """
+    if p >= 1:
+        return logits  # rounding must not cost the tail its last tokens
+    descending = logits.sort(descending=True).values
+    # In integers the running sum is exact, and deterministic on every device, which floats on CUDA are not.
+    probability = (descending.softmax(dim=-1) * _WHOLE).long()
+    likelier = probability.cumsum(dim=-1) - probability
+    n_kept = (likelier < p * _WHOLE).sum(dim=-1, keepdim=True)  # (B, 1), at least 1
+    return _keep_from(logits, descending.gather(-1, n_kept - 1))
+
+
+def keep_min_p(logits: Tensor, p: float) -> Tensor:
+    """Keep the tokens at least `p` times as likely as the likeliest (Nguyen et al., 2024)."""
+    return _keep_from(logits, logits.amax(dim=-1, keepdim=True) + math.log(p))
+
+
+def _keep_from(logits: Tensor, threshold: Tensor) -> Tensor:
+    return logits.masked_fill(logits < threshold, -math.inf)

@@ -1,0 +1,22 @@
+"""From the text of a prompt to the tokens that a model continues."""
+
+from gpt_cli.tokenizer import Tokenizer
+
+
+def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The ids of `text`, at least one. An empty prompt stands for the start of a text.
+
+    That is the end of the text before, where the vocabulary has a token for it; else a new line, else token 0.
+    Raises UnknownCharacters for what the vocabulary lacks.
+    """
+    if text:
+        return [int(token) for token in tokenizer.encode(text)]
+    if tokenizer.end_of_text is not None:
+        return [tokenizer.end_of_text]
+    return [0] if tokenizer.unknown_characters("\n") else encode_prompt(tokenizer, "\n")
+
+
+def drop_unknown(tokenizer: Tokenizer, text: str) -> tuple[str, list[str]]:
+    """`text` without the characters that the vocabulary lacks, and those characters."""
+    unknown = tokenizer.unknown_characters(text)
+    return text.translate({ord(character): None for character in unknown}), unknown

@@ -1,0 +1,40 @@
+"""One id per byte of the UTF-8 text."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt_cli.tokenizer.base import Ids, Tokenizer, checked, encoded
+
+FORMAT = "gpt-byte-1"
+
+
+@dataclass(frozen=True)
+class ByteTokenizer(Tokenizer):
+    """Id `i` is the byte `i`: every text encodes, whatever its script."""
+
+    kind: ClassVar[str] = "byte"
+    vocab_size: ClassVar[int] = 256
+    end_of_text: ClassVar[None] = None
+
+    def encode(self, text: str) -> Ids:
+        return np.frombuffer(encoded(text), dtype=np.uint8).astype(np.uint32)
+
+    def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:
+        return self._bytes(ids).decode(errors="replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        return self._bytes([token])
+
+    def unknown_characters(self, text: str) -> list[str]:
+        return []
+
+    def to_json(self) -> str:
+        return json.dumps({"format": FORMAT}) + "\n"
+
+    def _bytes(self, ids: Sequence[int] | npt.NDArray[Any]) -> bytes:
+        return checked(ids, self.vocab_size).astype(np.uint8).tobytes()

@@ -1,0 +1,79 @@
+"""One id per character, in the order of an alphabet."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt_cli.tokenizer.base import Ids, Tokenizer, UnknownCharacters, checked, encoded
+
+FORMAT = "gpt-char-1"
+
+_CODE_POINTS = 0x110000
+_MISSING = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class CharTokenizer(Tokenizer):
+    """Id `i` is `characters[i]`.
+
+    Raises ValueError unless these are distinct Unicode characters, at least one.
+    """
+
+    characters: str
+
+    kind: ClassVar[str] = "char"
+    end_of_text: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        if not self.characters:
+            raise ValueError("the alphabet is empty")
+        self.characters.encode()  # UnicodeEncodeError, a ValueError, for half a surrogate pair
+        if len(set(self.characters)) < len(self.characters):
+            twice = next(c for i, c in enumerate(self.characters) if c in self.characters[:i])
+            raise ValueError(f"U+{ord(twice):04X} is in the alphabet twice")
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.characters)
+
+    def encode(self, text: str) -> Ids:
+        ids: Ids = self._ids[_code_points(text)]
+        if ids.size and ids.max() == _MISSING:
+            raise UnknownCharacters(self.unknown_characters(text), text)
+        return ids
+
+    def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:
+        codes = self._codes[checked(ids, self.vocab_size)].tobytes()
+        return str(codes, "ascii" if self._codes.itemsize == 1 else "utf-32-le")
+
+    def token_bytes(self, token: int) -> bytes:
+        return self.decode([token]).encode()
+
+    def unknown_characters(self, text: str) -> list[str]:
+        return [character for character in dict.fromkeys(text) if character not in self.characters]
+
+    def to_json(self) -> str:
+        return json.dumps({"format": FORMAT, "characters": self.characters}, ensure_ascii=False) + "\n"
+
+    @cached_property
+    def _codes(self) -> npt.NDArray[Any]:
+        """(vocab_size,) id -> code point, as bytes where the alphabet is ASCII."""
+        return _code_points(self.characters)
+
+    @cached_property
+    def _ids(self) -> Ids:
+        """(code points,) code point -> id."""
+        ids = np.full(_CODE_POINTS, _MISSING, dtype=np.uint32)
+        ids[self._codes] = np.arange(self.vocab_size)
+        return ids
+
+
+def _code_points(text: str) -> npt.NDArray[Any]:
+    if text.isascii():
+        return np.frombuffer(encoded(text, "ascii"), dtype=np.uint8)
+    return np.frombuffer(encoded(text, "utf-32-le"), dtype="<u4")

@@ -1,0 +1,58 @@
+"""Facts about a vocabulary and its use, for tables."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt_cli.errors import escape_untrusted
+from gpt_cli.tokenizer.base import Tokenizer
+from gpt_cli.tokenizer.bpe import BPETokenizer
+
+_CHUNK = 1 << 24  # ids counted at once, which bounds the memory
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A merge of a BPE: the bytes of its pair, the id it makes, and how often that id was counted."""
+
+    left: bytes
+    right: bytes
+    token: int
+    count: int
+
+
+def count_ids(ids: npt.NDArray[Any], vocab_size: int) -> Counts:
+    """(vocab_size,) how often each id occurs in `ids`."""
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    for start in range(0, len(ids), _CHUNK):
+        counts += np.bincount(ids[start : start + _CHUNK], minlength=vocab_size)
+    return counts
+
+
+def unused_ids(counts: Counts) -> list[int]:
+    """The ids that do not occur: rows of the embedding that nothing trains."""
+    return [int(token) for token in np.flatnonzero(counts == 0)]
+
+
+def longest_tokens(tokenizer: Tokenizer, limit: int) -> list[int]:
+    """The `limit` ids whose tokens have the most bytes, the lower id first among equals."""
+    return sorted(range(tokenizer.vocab_size), key=lambda token: (-len(tokenizer.token_bytes(token)), token))[:limit]
+
+
+def merges(tokenizer: BPETokenizer, counts: Counts) -> list[Merge]:
+    """The merges in the order learned, which is that of how frequent their pairs were."""
+    tokens = tokenizer.vocabulary.tokens
+    return [
+        Merge(tokens[left], tokens[right], merged, int(counts[merged]))
+        for left, right, merged in tokenizer.vocabulary.merges
+    ]
+
+
+def quote(token: bytes) -> str:
+    """A token as a table shows it, safe for a terminal: `' the'`; `'\\xe2\\x82'` for half a character."""
+    text = token.decode(errors="backslashreplace")
+    return f"'{escape_untrusted(text)}'"

@@ -1,0 +1,143 @@
+"""Hugging Face's tokenizer.json of a byte-level BPE: read strictly, written canonically."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from gpt_cli.tokenizer.pattern import GPT2, GPT4, Pattern
+from gpt_cli.tokenizer.vocabulary import Vocabulary, from_printable, to_printable
+
+_Kind = TypeVar("_Kind")
+_PATTERNS: dict[str, Pattern] = {GPT2: "gpt2", GPT4: "gpt4"}
+
+# Settings that change which ids a text gets, or lose some of it: read only where they are off.
+_MUST_BE_OFF = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
+
+
+def read_vocabulary(file: Mapping[str, Any]) -> Vocabulary:
+    """The vocabulary of a parsed tokenizer.json. Added tokens of every sort become special tokens.
+
+    Raises ValueError for one that is damaged, that loses text (a normalizer, a prefix space), or that is no
+    byte-level BPE with a known split pattern.
+    """
+    model = _field(file, "model", dict)
+    if model.get("type", "BPE") != "BPE":
+        raise ValueError(f"its model is {model['type']!r}, not a byte-level BPE")
+    if file.get("normalizer") is not None:
+        raise ValueError("its normalizer changes the text, which then cannot be decoded as it was")
+    for setting in _MUST_BE_OFF:
+        if model.get(setting):
+            raise ValueError(f"it needs {setting} ({model[setting]!r}), which is not supported")
+    added = _read_added_tokens(file)
+    ids = {spelling: _id(i, spelling) for spelling, i in _field(model, "vocab", dict).items()}
+    for content, i in added.items():
+        if ids.setdefault(content, i) != i:
+            raise ValueError(f"the added token {content!r} has two ids, {i} and {ids[content]}")
+    spellings = sorted(ids, key=ids.__getitem__)
+    if [ids[spelling] for spelling in spellings] != list(range(len(ids))):
+        raise ValueError(f"the ids of its {len(ids)} tokens are not 0 to {len(ids) - 1}")
+    return Vocabulary(
+        tokens=tuple(s.encode() if s in added else from_printable(s) for s in spellings),
+        merges=tuple(_read_merge(merge, ids) for merge in _field(model, "merges", list)),
+        special=frozenset(added.values()),
+        pattern=_read_pattern(_field(file, "pre_tokenizer", dict)),
+        ignore_merges=model.get("ignore_merges") is True,
+    )
+
+
+def _read_added_tokens(file: Mapping[str, Any]) -> dict[str, int]:
+    added = {}
+    for token in _field({"added_tokens": [], **file}, "added_tokens", list):
+        content = _field(token, "content", str)
+        if content in added:
+            raise ValueError(f"the token {content!r} is added twice")
+        added[content] = _id(token.get("id"), content)
+    return added
+
+
+def _read_merge(merge: Any, ids: Mapping[str, int]) -> tuple[int, int, int]:
+    """A merge is written `"left right"`, in newer files `["left", "right"]`."""
+    pair = merge.split(" ") if isinstance(merge, str) else merge
+    match pair:
+        case [str(left), str(right)] if left in ids and right in ids and left + right in ids:
+            return ids[left], ids[right], ids[left + right]
+    raise ValueError(f"the merge {merge!r} is not of two tokens into a third")
+
+
+def _read_pattern(pre_tokenizer: Mapping[str, Any]) -> Pattern:
+    match pre_tokenizer:
+        case {"add_prefix_space": True}:
+            raise ValueError("it puts a space before every text, which then cannot be decoded as it was")
+        case {"type": "ByteLevel", "add_prefix_space": False} if pre_tokenizer.get("use_regex", True) is True:
+            return "gpt2"
+        case {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": str(regex)}, "behavior": "Isolated", "invert": False},
+                {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+            ],
+        } if regex in _PATTERNS:
+            return _PATTERNS[regex]
+    raise ValueError("it does not split text with GPT-2's or GPT-4's pattern, which are the ones supported")
+
+
+def _field(table: Any, name: str, kind: type[_Kind]) -> _Kind:
+    value = table.get(name) if isinstance(table, dict) else None
+    if not isinstance(value, kind):
+        raise ValueError(f"{name!r} is missing or not what it should be")
+    return value
+
+
+def _id(value: Any, token: str) -> int:
+    if type(value) is not int:
+        raise ValueError(f"the token {token!r} has no id, but {value!r}")
+    return value
+
+
+def write_vocabulary(vocabulary: Vocabulary) -> str:
+    """The text of the tokenizer.json: the same on every machine and with every version of the library."""
+    spellings = [
+        token.decode() if i in vocabulary.special else to_printable(token) for i, token in enumerate(vocabulary.tokens)
+    ]
+    return json.dumps(
+        {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [_added_token(i, spellings[i]) for i in sorted(vocabulary.special)],
+            "normalizer": None,
+            "pre_tokenizer": _pre_tokenizer(vocabulary.pattern),
+            "post_processor": None,
+            "decoder": _byte_level(use_regex=True),
+            "model": {
+                "type": "BPE",
+                "dropout": None,
+                "unk_token": None,
+                "continuing_subword_prefix": None,
+                "end_of_word_suffix": None,
+                "fuse_unk": False,
+                "byte_fallback": False,
+                "ignore_merges": vocabulary.ignore_merges,
+                "vocab": {spelling: i for i, spelling in enumerate(spellings)},
+                "merges": [f"{spellings[left]} {spellings[right]}" for left, right, _ in vocabulary.merges],
+            },
+        },
+        ensure_ascii=False,
+        indent=2,
+    )
+
+
+def _added_token(token: int, content: str) -> dict[str, Any]:
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {"id": token, "content": content, **flags}
+
+
+def _pre_tokenizer(pattern: Pattern) -> dict[str, Any]:
+    if pattern == "gpt2":
+        return _byte_level(use_regex=True)
+    split = {"type": "Split", "pattern": {"Regex": GPT4}, "behavior": "Isolated", "invert": False}
+    return {"type": "Sequence", "pretokenizers": [split, _byte_level(use_regex=False)]}
+
+
+def _byte_level(*, use_regex: bool) -> dict[str, Any]:
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}

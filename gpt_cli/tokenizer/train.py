@@ -1,0 +1,104 @@
+"""A tokenizer for a text, as the config asks for it."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tokenizers import Tokenizer as Engine
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
+
+from gpt_cli.config.schema import TokenizerConfig
+from gpt_cli.errors import RequestError, UserError
+from gpt_cli.tokenizer.base import Tokenizer, encoded
+from gpt_cli.tokenizer.bpe import BPETokenizer
+from gpt_cli.tokenizer.byte import ByteTokenizer
+from gpt_cli.tokenizer.char import CharTokenizer
+from gpt_cli.tokenizer.huggingface import read_vocabulary
+from gpt_cli.tokenizer.load import load_tokenizer
+from gpt_cli.tokenizer.pattern import Pattern, blocks, pre_tokenizer
+from gpt_cli.tokenizer.vocabulary import END_OF_TEXT
+
+_BLOCK = 1 << 16  # characters counted at once by one core
+
+
+def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
+    """The tokenizer that `config` asks for: learned from `texts`, or read from `config.file`.
+
+    The same texts give the same tokenizer on every machine. Raises RequestError where the texts do not support
+    the vocabulary asked for or the file holds another one, UserError where there is no text.
+    """
+    if config.file is not None:
+        return _load(Path(config.file), config)
+    match config.kind:
+        case "char":
+            return _train_char(texts)
+        case "byte":
+            return ByteTokenizer()
+        case "bpe":
+            assert config.vocab_size is not None  # the config says so
+            return _train_bpe(texts, config.vocab_size, config.pattern)
+
+
+def _load(path: Path, config: TokenizerConfig) -> Tokenizer:
+    if not path.exists():
+        raise RequestError(f"tokenizer.file {path} does not exist")
+    tokenizer = load_tokenizer(path)
+    if tokenizer.kind != config.kind:
+        raise RequestError(
+            f"tokenizer.kind is {config.kind}, but tokenizer.file holds a {tokenizer.kind} tokenizer",
+            where=str(path),
+            hint=f"set tokenizer.kind to {tokenizer.kind}",
+        )
+    if config.vocab_size not in (None, tokenizer.vocab_size):
+        raise RequestError(
+            f"tokenizer.vocab_size is {config.vocab_size}, but tokenizer.file has {tokenizer.vocab_size} ids",
+            where=str(path),
+            hint="leave out tokenizer.vocab_size: a file has the size it has",
+        )
+    return tokenizer
+
+
+def _train_char(texts: Iterable[str]) -> CharTokenizer:
+    """Every character of `texts`, by code point."""
+    characters: set[str] = set()
+    for text in texts:
+        encoded(text)
+        characters.update(text)
+    if not characters:
+        raise UserError("the text is empty: there are no characters to make a vocabulary of")
+    return CharTokenizer("".join(sorted(characters)))
+
+
+def _train_bpe(texts: Iterable[str], vocab_size: int, pattern: Pattern) -> BPETokenizer:
+    """The 256 bytes, then the most frequent pair again and again (ties: lower ids), then `<|endoftext|>`.
+
+    A pair must occur twice, so that a merge always shortens the text.
+    """
+    engine = Engine(BPE())
+    engine.pre_tokenizer = pre_tokenizer(pattern)
+    engine.train_from_iterator(
+        _countable(texts, pattern),
+        BpeTrainer(
+            vocab_size=vocab_size - 1,
+            min_frequency=2,
+            initial_alphabet=ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    learned = engine.get_vocab_size()
+    if learned + 1 < vocab_size:
+        raise RequestError(
+            f"tokenizer.vocab_size {vocab_size:,} is out of reach: the text supports {learned + 1:,} ids",
+            hint=f"set tokenizer.vocab_size to {learned + 1} or less, or add text",
+        )
+    file = json.loads(engine.to_str())
+    return BPETokenizer(read_vocabulary({**file, "added_tokens": [{"id": learned, "content": END_OF_TEXT}]}))
+
+
+def _countable(texts: Iterable[str], pattern: Pattern) -> Iterator[str]:
+    """`texts` in blocks, which the cores share."""
+    for text in texts:
+        encoded(text)
+        yield from blocks(text, _BLOCK, pattern)

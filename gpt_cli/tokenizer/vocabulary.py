@@ -1,0 +1,71 @@
+"""What a byte-level BPE knows: its tokens and merges, as a value."""
+
+from dataclasses import dataclass
+
+from gpt_cli.tokenizer.pattern import Pattern
+
+END_OF_TEXT = "<|endoftext|>"
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokens by id, and how they are merged.
+
+    tokens         the bytes of each id; for a special token those of its text
+    merges         (left, right, merged) ids, first learned first
+    special        the ids that no text encodes to
+    pattern        the rule that splits text before merges
+    ignore_merges  a whole word that is a token is taken as it is (Llama 3)
+
+    Raises ValueError unless every single byte is a token, no token is empty and the merges fit the tokens: then
+    every text encodes, and comes back.
+    """
+
+    tokens: tuple[bytes, ...]
+    merges: tuple[tuple[int, int, int], ...]
+    special: frozenset[int]
+    pattern: Pattern
+    ignore_merges: bool = False
+
+    def __post_init__(self) -> None:
+        ordinary = {token for i, token in enumerate(self.tokens) if i not in self.special}
+        if missing := [byte for byte in range(256) if bytes([byte]) not in ordinary]:
+            raise ValueError(f"it has no token for the byte 0x{missing[0]:02x}, so there are texts it cannot encode")
+        if not all(self.tokens):
+            raise ValueError(f"token {self.tokens.index(b'')} is empty")
+        if len({merge[:2] for merge in self.merges}) < len(self.merges):
+            raise ValueError("a pair of tokens is merged twice")
+        for left, right, merged in self.merges:
+            if not self.special.isdisjoint((left, right, merged)):
+                raise ValueError(f"the merge of tokens {left} and {right} would make text out of a special token")
+            if self.tokens[left] + self.tokens[right] != self.tokens[merged]:
+                raise ValueError(f"the merge of tokens {left} and {right} is not token {merged}")
+
+    @property
+    def end_of_text(self) -> int | None:
+        """The id of `<|endoftext|>`, if it is a special token."""
+        return next((i for i in sorted(self.special) if self.tokens[i] == END_OF_TEXT.encode()), None)
+
+
+def _printable_bytes() -> tuple[str, ...]:
+    """GPT-2's character for each byte: itself where Latin-1 prints it, else the next one from U+0100 on."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return tuple(chr(byte if byte in printable else next(others)) for byte in range(256))
+
+
+PRINTABLE = _printable_bytes()
+_BYTES = {character: byte for byte, character in enumerate(PRINTABLE)}
+
+
+def to_printable(token: bytes) -> str:
+    """How tokenizer.json spells bytes: ` the` is `Ġthe`."""
+    return "".join(PRINTABLE[byte] for byte in token)
+
+
+def from_printable(spelling: str) -> bytes:
+    """The bytes that tokenizer.json spells so. Raises ValueError for a character that stands for no byte."""
+    try:
+        return bytes(_BYTES[character] for character in spelling)
+    except KeyError as error:
+        raise ValueError(f"the token {spelling!r} is not spelled in bytes: {error} stands for none") from None

@@ -1,0 +1,92 @@
+"""Batches as a pure function of (seed, step): resuming needs the step and nothing else.
+
+Shapes: B sequences per step over all devices, M per micro-batch, T context_length.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gpt_cli.config import Config
+from gpt_cli.errors import RequestError
+from gpt_cli.order import derive_seed, permuted
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The training windows of a corpus, in an order that depends on the seed and the step alone.
+
+    An epoch cuts the text into non-overlapping windows and visits each exactly once, in an order of its own and
+    from a starting phase of its own, so that window borders fall elsewhere each time.
+    """
+
+    tokens: Tensor  # (N,) integers, on the device
+    context_length: int
+    batch_size: int
+    micro_batch_size: int
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+
+    @classmethod
+    def of(cls, config: Config, tokens: Tensor) -> "Batches":
+        """The batches that `config` trains on. Raises RequestError when `tokens` or sizes do not allow them."""
+        return cls(
+            tokens,
+            config.model.context_length,
+            config.train.batch_size,
+            config.train.sequences_per_forward,
+            config.seed,
+        )
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) <= self.context_length:
+            raise RequestError(
+                f"the training split has {len(self.tokens):,} tokens: too few for one window of"
+                f" model.context_length {self.context_length} and its targets",
+                hint="give more text, or a smaller model.context_length",
+            )
+        if self.batch_size % (self.micro_batch_size * self.world_size):
+            raise RequestError(
+                f"train.batch_size ({self.batch_size}) must be a multiple of train.micro_batch_size"
+                f" ({self.micro_batch_size}) times the number of devices ({self.world_size})"
+            )
+
+    @property
+    def windows_per_epoch(self) -> int:
+        """How many windows every epoch has, whatever its phase."""
+        return max(1, (len(self.tokens) - self.context_length) // self.context_length)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that one step trains on, over all devices."""
+        return self.batch_size * self.context_length
+
+    def starts(self, step: int) -> list[int]:
+        """Where the B windows of `step` start in the text, over all devices."""
+        first = step * self.batch_size
+        return [self._start(index) for index in range(first, first + self.batch_size)]
+
+    def at(self, step: int) -> list[tuple[Tensor, Tensor]]:
+        """This rank's micro-batches of `step`: (M, T) inputs and the (M, T) targets that follow them."""
+        starts = torch.tensor(self.starts(step)[self.rank :: self.world_size], device=self.tokens.device)
+        offsets = torch.arange(self.context_length + 1, device=self.tokens.device)
+        windows = self.tokens[starts[:, None] + offsets].long()  # (B / world_size, T + 1)
+        return [(rows[:, :-1], rows[:, 1:]) for rows in windows.split(self.micro_batch_size)]
+
+    def _start(self, index: int) -> int:
+        epoch, place = divmod(index, self.windows_per_epoch)
+        spare = (
+            len(self.tokens) - self.windows_per_epoch * self.context_length
+        )  # at least 1, for the last target
+        phase = derive_seed(self.seed, "phase", epoch) % min(spare, self.context_length)
+        window = permuted(place, self.windows_per_epoch, derive_seed(self.seed, "order", epoch))
+        return phase + window * self.context_length
+
+
+def on_device(tokens: npt.NDArray[np.unsignedinteger], device: torch.device) -> Tensor:
+    """(N,) ids of a corpus -> (N,) int32 on the device, where every batch is cut from them."""
+    return torch.from_numpy(tokens.astype(np.int32)).to(device)

@@ -1,0 +1,94 @@
+"""What a person sees while a run trains, on stderr: a progress bar on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tqdm import tqdm
+
+from gpt_cli.config import Config
+from gpt_cli.corpus.build import Corpus
+from gpt_cli.errors import escape_untrusted
+from gpt_cli.model.gpt import GPT
+from gpt_cli.runtime.device import Runtime
+from gpt_cli.training.evaluate import Evaluation
+
+_SECONDS_BETWEEN_LINES = 30.0  # without a terminal
+
+
+class Console:
+    """Renders a run. Nothing here decides anything: the truth is in the run's files."""
+
+    def __init__(self) -> None:
+        self.bar: tqdm[None] | None = None
+        self.steps = 0
+        self.val_loss: float | None = None
+        self.last_line = time.perf_counter()
+
+    def start(self, config: Config, corpus: Corpus, model: GPT, runtime: Runtime, step: int) -> None:
+        """Say what is about to be trained, on what, where."""
+        parameters = sum(p.numel() for p in model.parameters())
+        facts = corpus.facts
+        self.note(
+            f"{'training' if step == 0 else f'going on from step {step:,}'}: {config.run_dir}\n"
+            f"  text   {facts['train'].characters:,} characters train, {facts['val'].characters:,} validate;"
+            f" {corpus.tokenizer.kind} vocabulary of {corpus.tokenizer.vocab_size:,}\n"
+            f"  model  {parameters:,} parameters, context {config.model.context_length};"
+            f" {config.train.steps:,} steps of {config.train.batch_size} sequences\n"
+            f"  device {runtime.describe()}"
+        )
+
+    @contextmanager
+    def progress(self, start: int, steps: int) -> Iterator[None]:
+        """Within: a bar from `start` to `steps`, if stderr is a terminal."""
+        self.steps = steps
+        if sys.stderr.isatty():
+            self.bar = tqdm(
+                initial=start, total=steps, unit="step", dynamic_ncols=True, leave=False, delay=0.5
+            )
+        try:
+            yield
+        finally:
+            if self.bar is not None:
+                self.bar.close()
+                self.bar = None
+
+    def step(self, step: int, loss: float, tokens_per_second: float) -> None:
+        """Training has come to `step`."""
+        if self.bar is not None:
+            val = "" if self.val_loss is None else f" val {self.val_loss:.4f}"
+            self.bar.set_postfix_str(f"loss {loss:.4f}{val} {tokens_per_second:,.0f} tokens/s", refresh=False)
+            self.bar.update(step - self.bar.n)
+        elif time.perf_counter() - self.last_line > _SECONDS_BETWEEN_LINES:
+            self.note(f"{self._place(step)}  loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s")
+
+    def evaluation(
+        self, step: int, evaluation: Evaluation, seconds: float, seconds_left: float | None
+    ) -> None:
+        """The model was evaluated at `step`."""
+        self.val_loss = evaluation.loss
+        left = "" if seconds_left is None else f"  {_clock(seconds_left)} left"
+        self.note(
+            f"{self._place(step)}  val loss {evaluation.loss:.4f}  bpc {evaluation.bpc:.3f}"
+            f"  bpb {evaluation.bpb:.3f}  {_clock(seconds)}{left}"
+        )
+
+    def sample(self, text: str) -> None:
+        """The model wrote `text`."""
+        self.note("\n".join(f"    | {line}" for line in text.split("\n")))
+
+    def note(self, text: str) -> None:
+        """Say something, above the bar if there is one."""
+        self.last_line = time.perf_counter()
+        tqdm.write(escape_untrusted(text, keep="\n"), file=sys.stderr)
+        sys.stderr.flush()
+
+    def _place(self, step: int) -> str:
+        return f"step {step:>{len(str(self.steps))}}/{self.steps}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,104 @@
+"""The exact loss of a model on a text: every token once, in fixed windows, without touching any randomness.
+
+Shapes: N tokens of the text, W windows per forward pass, T context_length, V vocabulary.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gpt_cli.errors import UserError
+from gpt_cli.model.gpt import GPT
+from gpt_cli.runtime.device import Runtime
+from gpt_cli.tokenizer import Tokenizer
+
+_LOGITS_PER_FORWARD = 2**25  # 128 MiB of fp32
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model makes of a text."""
+
+    loss: float  # nats per token
+    tokens: int  # predicted
+    characters: int  # in the predicted tokens
+    bytes: int  # in the predicted tokens, as UTF-8
+
+    @property
+    def perplexity(self) -> float:
+        """exp(loss): as uncertain as among so many equally likely tokens."""
+        return math.exp(min(self.loss, 700.0))
+
+    @property
+    def bpc(self) -> float:
+        """Bits per character of the text."""
+        return self.loss * self.tokens / math.log(2) / self.characters
+
+    @property
+    def bpb(self) -> float:
+        """Bits per byte of the text as UTF-8: the figure by which any two models compare."""
+        return self.loss * self.tokens / math.log(2) / self.bytes
+
+
+@dataclass(frozen=True)
+class TokenSizes:
+    """How much text each id of a vocabulary stands for."""
+
+    bytes: Tensor  # (V,)
+    characters: Tensor  # (V,)
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, device: torch.device) -> "TokenSizes":
+        """Read off a tokenizer. Special tokens stand for no text; a character counts where its first byte is."""
+        pieces = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+        sizes = np.array([(len(p), sum(byte & 0xC0 != 0x80 for byte in p)) for p in pieces], dtype=np.int64)
+        both = torch.from_numpy(sizes).to(device)
+        return cls(both[:, 0], both[:, 1])
+
+
+@torch.no_grad()
+def evaluate(
+    model: GPT, tokens: Tensor, sizes: TokenSizes, runtime: Runtime, batch_size: int | None = None
+) -> Evaluation:
+    """The mean loss over every token of the (N,) `tokens` but the first, each predicted once.
+
+    The text is cut into non-overlapping windows of the model's context; a last, shorter window takes what is
+    left. Raises UserError when there is nothing to predict.
+    """
+    if len(tokens) < 2:
+        raise UserError(f"a text of {len(tokens)} tokens leaves nothing to predict")
+    context, vocab_size = model.config.context_length, model.head.out_features
+    if batch_size is None:
+        batch_size = max(1, _LOGITS_PER_FORWARD // (context * max(vocab_size, 16 * model.config.n_embd)))
+    was_training = model.training
+    model.eval()
+    total = 0.0
+    n_full = (len(tokens) - 1) // context * context
+    inputs, targets = tokens[:n_full].view(-1, context), tokens[1 : n_full + 1].view(-1, context)
+    for x, y in zip(inputs.split(batch_size), targets.split(batch_size), strict=True):  # (W, T)
+        total += _summed_loss(model, x, y, runtime)
+    if n_full < len(tokens) - 1:
+        total += _summed_loss(model, tokens[None, n_full:-1], tokens[None, n_full + 1 :], runtime)
+    model.train(was_training)
+    predicted = tokens[1:].long()
+    return Evaluation(
+        loss=total / len(predicted),
+        tokens=len(predicted),
+        characters=max(1, int(sizes.characters[predicted].sum())),
+        bytes=max(1, int(sizes.bytes[predicted].sum())),
+    )
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """(B, T, V), (B, T) -> nats: the mean or the sum of -log p(target), computed in fp32."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction=reduction)
+
+
+def _summed_loss(model: GPT, inputs: Tensor, targets: Tensor, runtime: Runtime) -> float:
+    with runtime.autocast():
+        logits = model(inputs.long())
+    return cross_entropy(logits, targets.long(), reduction="sum").item()

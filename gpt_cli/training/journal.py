@@ -1,0 +1,105 @@
+"""What a run tells: metrics, samples and events into its files, the same in words to the console.
+
+Losses stay on the device and are read one step late, so that the device never waits for the log.
+"""
+
+import math
+import time
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gpt_cli.config import Config
+from gpt_cli.errors import UserError
+from gpt_cli.run.directory import RunDirectory
+from gpt_cli.run.log import read_metrics
+from gpt_cli.training.console import Console
+from gpt_cli.training.evaluate import Evaluation
+
+
+@dataclass(frozen=True)
+class _Pending:
+    step: int
+    loss: Tensor
+    grad_norm: Tensor
+    lr: float
+
+
+class Journal:
+    """The log of one process. `seconds` counts training time over all processes of the run."""
+
+    def __init__(
+        self, run: RunDirectory, console: Console, config: Config, start: int, seconds: float
+    ) -> None:
+        self.run, self.console, self.config = run, console, config
+        self.tokens_per_step = config.train.batch_size * config.model.context_length
+        self.past_val_losses = [line["val_loss"] for line in read_metrics(run.path) if "val_loss" in line]
+        self._seconds_before, self._started = seconds, time.perf_counter()
+        self._pending: _Pending | None = None
+        self._last_read = (start, seconds)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds spent in the training loop so far."""
+        return self._seconds_before + time.perf_counter() - self._started
+
+    def step(self, step: int, loss: Tensor, grad_norm: Tensor, lr: float) -> None:
+        """Take in update number `step` (from 1) and read the one before it."""
+        self._read()
+        self._pending = _Pending(step, loss, grad_norm, lr)
+
+    def settle(self) -> None:
+        """Bring everything to the disk, before a checkpoint says that it happened."""
+        self._read()
+        self.run.log.sync()
+
+    def _read(self) -> None:
+        """Read what is pending. Raises UserError when its loss is not finite, so that it is never saved."""
+        if (pending := self._pending) is None:
+            return
+        self._pending = None
+        loss = pending.loss.item()
+        if not math.isfinite(loss):
+            raise UserError(
+                f"the loss is {loss} at step {pending.step}: training stopped, nothing of it was saved",
+                hint="the last checkpoint is good; lower optim.lr, or set optim.grad_clip",
+            )
+        if pending.step % self.config.log.every and pending.step != self.config.train.steps:
+            return
+        seconds = self.seconds
+        step_before, seconds_before = self._last_read
+        rate = (pending.step - step_before) * self.tokens_per_step / max(1e-9, seconds - seconds_before)
+        self._last_read = (pending.step, seconds)
+        self.run.log.metrics(
+            pending.step,
+            time=round(seconds, 3),
+            tokens=pending.step * self.tokens_per_step,
+            loss=loss,
+            grad_norm=pending.grad_norm.item(),
+            lr=pending.lr,
+        )
+        self.console.step(pending.step, loss, rate)
+
+    def evaluation(self, step: int, evaluation: Evaluation) -> float:
+        """Record an evaluation of the weights after `step` updates; returns its loss."""
+        self._read()
+        self.run.log.metrics(
+            step,
+            time=round(self.seconds, 3),
+            tokens=step * self.tokens_per_step,
+            val_loss=evaluation.loss,
+            bpc=evaluation.bpc,
+            bpb=evaluation.bpb,
+        )
+        left = (
+            self.seconds / step * (self.config.train.steps - step)
+            if 0 < step < self.config.train.steps
+            else None
+        )
+        self.console.evaluation(step, evaluation, self.seconds, left)
+        return evaluation.loss
+
+    def sample(self, step: int, text: str) -> None:
+        """Record what the model wrote after `step` updates."""
+        self.run.log.sample(step, prompt=self.config.sample.prompt, text=text)
+        self.console.sample(self.config.sample.prompt + text)

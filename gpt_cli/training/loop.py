@@ -1,0 +1,101 @@
+"""The training loop."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gpt_cli.config import Config
+from gpt_cli.corpus.build import prepare_corpus
+from gpt_cli.order import derive_seed
+from gpt_cli.run import checkpoint
+from gpt_cli.run.directory import RunDirectory
+from gpt_cli.runtime.device import Runtime, open_runtime
+from gpt_cli.runtime.signals import stop_requests
+from gpt_cli.sampling import encode_prompt
+from gpt_cli.training.batches import Batches, on_device
+from gpt_cli.training.console import Console
+from gpt_cli.training.evaluate import TokenSizes, evaluate
+from gpt_cli.training.journal import Journal
+from gpt_cli.training.sample import sample_text
+from gpt_cli.training.schedule import lr_multiplier
+from gpt_cli.training.state import TrainingState
+from gpt_cli.training.stopping import Stopping
+from gpt_cli.training.summary import Summary, summarise
+
+
+def train(config: Config, console: Console) -> Summary:
+    """Train what `config` describes, from scratch or from the newest checkpoint in its run directory."""
+    runtime = open_runtime(config.runtime)
+    corpus = prepare_corpus(config.data, config.tokenizer, note=console.note)
+    batches = Batches.of(config, on_device(corpus.train, runtime.device))
+    val_tokens = on_device(corpus.val, runtime.device)
+    prompt = encode_prompt(corpus.tokenizer, config.sample.prompt)  # what it cannot spell is told before it trains
+    sizes = TokenSizes.of(corpus.tokenizer, runtime.device)
+    with (
+        RunDirectory.open_for_training(config, corpus) as run,
+        stop_requests() as request,
+    ):
+        state = TrainingState.fresh(config, corpus.tokenizer.vocab_size, runtime, console.note)
+        start, seconds = state.restore(run, console.note)  # 0 and 0 in a new run
+        journal = Journal(run, console, config, start, seconds)
+        stopping = Stopping(config.train, request, journal.past_val_losses)
+        console.start(config, corpus, state.model, runtime, start)
+
+        for step in range(start, config.train.steps + 1):  # the visit past the last step evaluates and saves
+            done, val_loss = stopping.due(step, journal.seconds), None
+            if step > start or step == 0:  # what a checkpoint holds was evaluated before it was saved
+                with state.average.applied():
+                    if done or due(step, config.eval.every):
+                        evaluation = evaluate(state.model, val_tokens, sizes, runtime, config.eval.batch_size)
+                        val_loss = journal.evaluation(step, evaluation)
+                        done = stopping.saw(val_loss) or done
+                    if config.sample.every is not None and (done or due(step, config.sample.every)):
+                        journal.sample(
+                            step, sample_text(state.model, corpus.tokenizer, config.sample, config.seed)
+                        )
+                    if done or (step > 0 and due(step, config.checkpoint.every)):
+                        journal.settle()
+                        facts = {"val_loss": val_loss, "seconds": journal.seconds, **state.scalars()}
+                        checkpoint.save(run.path, step, *state.tensors(), facts, config, corpus.tokenizer)
+                        checkpoint.prune(run.path, config.checkpoint.keep)
+            if done:
+                break
+
+            multiplier = lr_multiplier(step, config.train.steps, config.schedule)
+            loss, grad_norm = train_step(state, batches.at(step), config, step, multiplier, runtime)
+            journal.step(step + 1, loss, grad_norm, multiplier * config.optim.lr)
+
+        return summarise(run.path, config, state.model, stopping, request)
+
+
+def train_step(
+    state: TrainingState,
+    micro_batches: Sequence[tuple[Tensor, Tensor]],
+    config: Config,
+    step: int,
+    lr_multiplier: float,
+    runtime: Runtime,
+) -> tuple[Tensor, Tensor]:
+    """One update over `micro_batches`. Returns the mean loss and the gradient norm, on the device, both scalars."""
+    loss_sum = torch.zeros((), device=runtime.device)
+    for micro_step, (inputs, targets) in enumerate(micro_batches):
+        torch.manual_seed(derive_seed(config.seed, "noise", step, micro_step))
+        with runtime.autocast():
+            loss = state.loss(inputs, targets) / len(micro_batches)
+        state.loss_scale.apply(loss).backward()
+        loss_sum += loss.detach()
+    parameters = list(state.model.parameters())
+    state.loss_scale.remove(parameters)
+    max_norm = float("inf") if config.optim.grad_clip is None else config.optim.grad_clip
+    grad_norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+    if state.loss_scale.accepts(grad_norm):
+        state.optimizer.step(lr_multiplier)
+        state.average.update(step)
+    state.optimizer.zero_grad()
+    return loss_sum, grad_norm
+
+
+def due(step: int, every: int | None) -> bool:
+    """Whether something that happens `every` so many steps happens at `step`; None means never."""
+    return every is not None and step % every == 0

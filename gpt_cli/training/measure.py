@@ -1,0 +1,80 @@
+"""The exact loss of a finished run, on its own validation split or on any other text."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpt_cli.config import RuntimeConfig
+from gpt_cli.corpus.build import prepare_corpus
+from gpt_cli.corpus.sources import read_documents
+from gpt_cli.errors import UserError
+from gpt_cli.run.load import LoadedRun, load_model
+from gpt_cli.runtime.device import open_runtime
+from gpt_cli.sampling import drop_unknown
+from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.training.batches import on_device
+from gpt_cli.training.evaluate import Evaluation, TokenSizes, evaluate
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The evaluation of one checkpoint on one text."""
+
+    checkpoint: str
+    step: int
+    text: str
+    evaluation: Evaluation
+
+    def figures(self) -> dict[str, Any]:
+        """Every figure by its name, for `--json`; loss in nats per token."""
+        e = self.evaluation
+        return {
+            "checkpoint": self.checkpoint,
+            "step": self.step,
+            "text": self.text,
+            "loss": e.loss,
+            "perplexity": e.perplexity,
+            "bpc": e.bpc,
+            "bpb": e.bpb,
+            "tokens": e.tokens,
+            "characters": e.characters,
+            "bytes": e.bytes,
+        }
+
+
+def measure(run: Path, text: str | None, runtime: RuntimeConfig, *, skip_unknown: bool, note: Note) -> Measurement:
+    """Evaluate the newest checkpoint of `run`, or the checkpoint `run`, on `text` or its validation split.
+
+    Raises UserError when the validation split cannot be made again because the text has changed, and
+    UnknownCharacters, unless they are to be skipped, when `text` has characters that the vocabulary lacks.
+    """
+    machine = open_runtime(runtime)
+    loaded = load_model(run, machine.device, note)
+    tokens = _validation_tokens(loaded, note) if text is None else _encode(text, loaded.tokenizer, skip_unknown, note)
+    sizes = TokenSizes.of(loaded.tokenizer, machine.device)
+    evaluation = evaluate(loaded.model, on_device(tokens, machine.device), sizes, machine)
+    return Measurement(str(loaded.path), loaded.step, "validation split" if text is None else text, evaluation)
+
+
+def _validation_tokens(loaded: LoadedRun, note: Note) -> np.ndarray[Any, Any]:
+    corpus = prepare_corpus(loaded.config.data, loaded.config.tokenizer, note=note)
+    if corpus.tokenizer.digest != loaded.tokenizer.digest:
+        raise UserError(
+            f"the text {loaded.config.data.source} is not the one this run was trained on: it gives another vocabulary",
+            hint="restore the text, or evaluate on a text of your choice with --text FILE",
+        )
+    return corpus.val
+
+
+def _encode(source: str, tokenizer: Tokenizer, skip_unknown: bool, note: Note) -> np.ndarray[Any, Any]:
+    text = "".join(document.text for document in read_documents(source, note=note))
+    if skip_unknown:
+        text, unknown = drop_unknown(tokenizer, text)
+        if unknown:
+            note(f"left out {len(unknown)} distinct characters that the vocabulary lacks")
+    return tokenizer.encode(text)

@@ -1,0 +1,90 @@
+"""Muon: momentum whose every update is orthogonalised, for the matrices between hidden layers.
+
+Jordan et al. (2024), "Muon: an optimizer for hidden layers in neural networks". Matrices of one shape are
+orthogonalised together, as one batch: at small sizes the number of operations costs more than their arithmetic.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+# The five steps of Polar Express (Amsel et al., 2025, "The Polar Express", table of coefficients for bf16),
+# each X <- a X + b (X X^T) X + c (X X^T)^2 X.
+POLAR_EXPRESS = (
+    (8.156554524902461, -22.48329292557795, 15.878769915207462),
+    (4.042929935166739, -2.808917465908714, 0.5000178451051316),
+    (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
+    (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
+    (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
+)
+
+
+class Muon:
+    """Nesterov momentum, orthogonalised, with decoupled weight decay.
+
+    `pieces` tells how many matrices a parameter stacks along its rows (the q, k and v of a fused projection):
+    each is orthogonalised by itself, which is what makes a fused projection learn like separate ones.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        pieces: Mapping[str, Sequence[int]],
+        *,
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+        dtype: torch.dtype,
+    ) -> None:
+        self.parameters = dict(parameters)
+        self.pieces = {name: tuple(pieces.get(name, (p.shape[0],))) for name, p in parameters.items()}
+        self.lr, self.momentum, self.weight_decay, self.dtype = lr, momentum, weight_decay, dtype
+        self.buffers = {name: torch.zeros_like(p) for name, p in parameters.items()}
+
+    @torch.no_grad()
+    def step(self, lr_multiplier: float) -> None:
+        """Update every parameter from its gradient."""
+        names = [name for name, p in self.parameters.items() if p.grad is not None]
+        parameters = [self.parameters[name] for name in names]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        buffers = [self.buffers[name] for name in names]
+        torch._foreach_lerp_(buffers, gradients, 1.0 - self.momentum)
+        updates = torch._foreach_lerp(gradients, buffers, self.momentum)  # Nesterov's look ahead
+
+        targets, matrices = [], []
+        for name, parameter, update in zip(names, parameters, updates, strict=True):
+            targets += parameter.split(self.pieces[name])
+            matrices += update.split(self.pieces[name])
+        lr = self.lr * lr_multiplier
+        if self.weight_decay:
+            torch._foreach_mul_(parameters, 1.0 - lr * self.weight_decay)
+        for indices in _by_shape(matrices).values():
+            directions = orthogonalise(torch.stack([matrices[i] for i in indices]).to(self.dtype))
+            rows, columns = directions.shape[-2:]
+            scale = max(1.0, rows / columns) ** 0.5  # the same change of output, whatever the shape
+            torch._foreach_add_([targets[i] for i in indices], list(directions.float()), alpha=-lr * scale)
+
+
+def orthogonalise(matrices: Tensor) -> Tensor:
+    """(n, r, c) -> (n, r, c): of each U S V^T about U V^T, its singular values pushed to near 1.
+
+    Newton-Schulz iterations with the coefficients of Polar Express, in the dtype of `matrices`. A zero matrix
+    stays zero.
+    """
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    x = matrices.mT if tall else matrices  # the smaller Gram matrix is the cheaper one
+    # The Frobenius norm bounds the largest singular value; 2 % of slack for rounding in bf16.
+    x = x / (torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True) * 1.02 + 1e-6)
+    for a, b, c in POLAR_EXPRESS:
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
+
+
+def _by_shape(matrices: Sequence[Tensor]) -> dict[torch.Size, list[int]]:
+    indices: dict[torch.Size, list[int]] = defaultdict(list)
+    for i, matrix in enumerate(matrices):
+        indices[matrix.shape].append(i)
+    return indices

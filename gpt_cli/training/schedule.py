@@ -1,0 +1,26 @@
+"""The learning rate as a pure function of the step: nothing to save, nothing to restore."""
+
+import math
+
+from gpt_cli.config import ScheduleConfig
+
+
+def lr_multiplier(step: int, steps: int, config: ScheduleConfig) -> float:
+    """What the peak learning rate is multiplied by in update `step` (from 0) of `steps`; in (0, 1] before the end.
+
+    Warm-up is linear and its first update is not zero; then the chosen decay ends at `min_lr_ratio`.
+    """
+    if step < config.warmup_steps:
+        return (step + 1) / (config.warmup_steps + 1)
+    progress = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)  # 0 to 1 over the rest
+    low = config.min_lr_ratio
+    match config.kind:
+        case "constant":
+            return 1.0
+        case "linear":
+            return 1.0 - (1.0 - low) * progress
+        case "cosine":
+            return low + (1.0 - low) * 0.5 * (1.0 + math.cos(math.pi * progress))
+        case "wsd":
+            start = max(config.warmup_steps, steps * (1.0 - config.decay_fraction))
+            return 1.0 - (1.0 - low) * max(0.0, step - start) / max(1.0, steps - start)

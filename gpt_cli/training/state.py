@@ -1,0 +1,92 @@
+"""What training changes, and how it goes into a checkpoint and comes back."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpt_cli.config import Config
+from gpt_cli.model.gpt import GPT
+from gpt_cli.order import derive_seed
+from gpt_cli.run.checkpoint import Checkpoint, load_newest
+from gpt_cli.run.directory import RunDirectory
+from gpt_cli.run.load import described, load_weights
+from gpt_cli.run.tensors import check_tensors
+from gpt_cli.runtime.compilation import compiled, wins_by_compiling
+from gpt_cli.runtime.device import Runtime
+from gpt_cli.training.averaging import WeightAverage
+from gpt_cli.training.evaluate import cross_entropy
+from gpt_cli.training.loss_scale import LossScale
+from gpt_cli.training.optim import Optimizer
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """Weights, their average, the optimizer and the loss scale. Everything else follows from the step."""
+
+    model: GPT
+    optimizer: Optimizer
+    average: WeightAverage
+    loss_scale: LossScale
+    loss: Callable[
+        [Tensor, Tensor], Tensor
+    ]  # (B, T) inputs, (B, T) targets -> nats per token, maybe compiled
+
+    @classmethod
+    def fresh(
+        cls, config: Config, vocab_size: int, runtime: Runtime, note: Callable[[str], None]
+    ) -> "TrainingState":
+        """The state before the first step: weights drawn on the CPU, so that they are the same on every device."""
+        torch.manual_seed(derive_seed(config.seed, "weights"))
+        model = GPT(config.model, vocab_size).to(runtime.device)
+        use_compile = wins_by_compiling(config.runtime.compile, runtime.device, config.train.steps)
+        return cls(
+            model=model,
+            optimizer=Optimizer(model, config.optim, runtime.matmul_dtype),
+            average=WeightAverage(model, config.optim.ema),
+            loss_scale=LossScale(enabled=runtime.precision == "fp16"),
+            loss=compiled(partial(mean_loss, model), note) if use_compile else partial(mean_loss, model),
+        )
+
+    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """What a checkpoint keeps: the model's tensors and all others."""
+        return dict(self.model.state_dict()), self._optimizer_tensors()
+
+    def _optimizer_tensors(self) -> dict[str, Tensor]:
+        """All tensors but the model's own."""
+        return self.optimizer.state_tensors() | self.average.state_tensors()
+
+    def scalars(self) -> dict[str, Any]:
+        """The state that is not a tensor."""
+        return {"loss_scale": self.loss_scale.scale, "loss_scale_good_updates": self.loss_scale.good_updates}
+
+    def restore(self, run: RunDirectory, note: Callable[[str], None]) -> tuple[int, float]:
+        """Go on from the newest intact checkpoint of `run`: its step and seconds of training, or 0 and 0.
+
+        The run's logs are cut back to that step.
+        """
+        checkpoint = load_newest(run.path, note)
+        if checkpoint is None:
+            run.log.truncate(-1)
+            return 0, 0.0
+        run.log.truncate(checkpoint.step)
+        self.load(checkpoint)
+        return checkpoint.step, checkpoint.state["seconds"]
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Take over a checkpoint, bit for bit. Raises UserError if it is not of this model and optimizer."""
+        load_weights(self.model, checkpoint)
+        tensors = checkpoint.optimizer_tensors()
+        check_tensors(tensors, described(self._optimizer_tensors()))
+        self.optimizer.load_state_tensors(tensors)
+        self.average.load_state_tensors(tensors)
+        self.loss_scale.scale = checkpoint.state["loss_scale"]
+        self.loss_scale.good_updates = checkpoint.state["loss_scale_good_updates"]
+
+
+def mean_loss(model: GPT, inputs: Tensor, targets: Tensor) -> Tensor:
+    """(B, T), (B, T) -> the mean of -log p(target), in nats per token."""
+    return cross_entropy(model(inputs), targets)

@@ -1,0 +1,47 @@
+"""When a run ends: at its last step, on a signal, out of time, at a loss, or when it no longer improves."""
+
+import math
+from collections.abc import Iterable
+
+from gpt_cli.config import TrainConfig
+from gpt_cli.runtime.signals import StopRequest
+
+
+class Stopping:
+    """The reasons to stop. What it knows of the past comes from the evaluations logged so far."""
+
+    def __init__(
+        self, config: TrainConfig, request: StopRequest, past_val_losses: Iterable[float] = ()
+    ) -> None:
+        self.config = config
+        self.request = request
+        self.best_val_loss: float | None = None
+        self.evaluations_since_best = 0
+        self.reason: str | None = None
+        for val_loss in past_val_losses:
+            self.saw(val_loss)
+
+    def due(self, step: int, seconds: float) -> bool:
+        """Whether the run ends at `step`, after `seconds` of training; `reason` says why."""
+        minutes = self.config.max_minutes
+        if self.reason is None and step >= self.config.steps:
+            self.reason = f"all {self.config.steps:,} steps are done"
+        elif self.reason is None and minutes is not None and seconds >= 60.0 * minutes:
+            self.reason = f"train.max_minutes ({minutes:g}) is over"
+        elif self.reason is None and self.request.signal is not None:
+            self.reason = "a signal asked for it"
+        return self.reason is not None
+
+    def saw(self, val_loss: float) -> None:
+        """Take in an evaluation."""
+        if self.best_val_loss is None or val_loss < self.best_val_loss:
+            self.best_val_loss, self.evaluations_since_best = val_loss, 0
+        else:
+            self.evaluations_since_best += 1
+        until, patience = self.config.until_loss, self.config.patience
+        if until is not None and val_loss <= until:
+            self.reason = f"validation loss {val_loss:.4f} has reached train.until_loss ({until:g})"
+        elif patience is not None and self.evaluations_since_best >= patience:
+            self.reason = f"no better validation loss in train.patience ({patience}) evaluations"
+        elif not math.isfinite(val_loss):
+            self.reason = "the validation loss is not finite"

@@ -1,0 +1,56 @@
+"""How a run ended, from what its directory holds."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpt_cli.config import Config
+from gpt_cli.files import read_sums
+from gpt_cli.model.gpt import GPT
+from gpt_cli.run.checkpoint import MODEL, best, list_checkpoints
+from gpt_cli.run.log import read_metrics
+from gpt_cli.runtime.signals import StopRequest
+from gpt_cli.training.stopping import Stopping
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What `gpt train` says at its end; losses in nats per token, None where nothing was evaluated."""
+
+    run_dir: str
+    steps: int
+    val_loss: float | None
+    best_val_loss: float | None
+    bpc: float | None
+    bpb: float | None
+    train_seconds: float
+    tokens_per_second: float
+    parameters: int
+    weights_sha256: str
+    checkpoint: str
+    best_checkpoint: str | None
+    stopped: str
+    exit_code: int
+
+
+def summarise(run_dir: Path, config: Config, model: GPT, stopping: Stopping, request: StopRequest) -> Summary:
+    """The summary of the run in `run_dir`, whose last checkpoint has just been saved."""
+    newest, best_checkpoint = list_checkpoints(run_dir)[0], best(run_dir)
+    metrics = read_metrics(run_dir)
+    last_evaluation = next((line for line in reversed(metrics) if "val_loss" in line), {})
+    last = max(metrics, key=lambda line: line["time"])
+    return Summary(
+        run_dir=str(run_dir),
+        steps=last["step"],
+        val_loss=last_evaluation.get("val_loss"),
+        best_val_loss=stopping.best_val_loss,
+        bpc=last_evaluation.get("bpc"),
+        bpb=last_evaluation.get("bpb"),
+        train_seconds=last["time"],
+        tokens_per_second=round(last["tokens"] / max(1e-9, last["time"]), 1),
+        parameters=sum(p.numel() for p in model.parameters()),
+        weights_sha256=read_sums(newest)[MODEL],
+        checkpoint=str(newest),
+        best_checkpoint=None if best_checkpoint is None else str(best_checkpoint),
+        stopped=stopping.reason or "",
+        exit_code=request.exit_code or 0,
+    )

@@ -1,0 +1,76 @@
+"""What every test may count on: a cache of its own, a `gpt` to run, and examples that repeat."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).parents[1]
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"  # workers share the cores; torch reads it when imported
+
+# The same examples in every run, so that a red suite stays red; `--hypothesis-profile explore` looks further.
+settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+settings.register_profile("explore", deadline=None, database=None, max_examples=1000)
+settings.load_profile("repeatable")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended."""
+
+    rc: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A cache of its own for each test, and no setting of the developer's shell."""
+    monkeypatch.setenv("GPT_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.delenv("GPT_DEBUG", raising=False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _matplotlib_outside_the_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    os.environ["MPLCONFIGDIR"] = str(tmp_path_factory.mktemp("matplotlib"))  # its font cache
+
+
+@pytest.fixture
+def gpt(tmp_path: Path) -> Callable[..., Outcome]:
+    """`gpt("train", "--help", stdin="", cwd=tmp_path, timeout=120, NAME="value")` runs it in a process."""
+
+    def run(
+        *arguments: str | Path,
+        stdin: str = "",
+        cwd: Path = tmp_path,
+        timeout: float = 120,
+        **environment: str,
+    ) -> Outcome:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpt_cli", *map(str, arguments)],
+            input=stdin.encode(),
+            capture_output=True,
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+            timeout=timeout,
+            check=False,
+        )
+        return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder `shared/data` beside the checkout, which not every machine has."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not here")
+    return folder

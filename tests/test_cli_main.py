@@ -1,0 +1,240 @@
+"""`gpt` itself: what it tells the shell, what goes where, and that a traceback never reaches the user."""
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from gpt_cli import __version__
+from gpt_cli.cli import main as main_module
+from gpt_cli.cli.output import print_json, write_text
+from gpt_cli.errors import RequestError, UserError
+
+ROOT = Path(__file__).parents[1]
+
+# A `gpt` whose one verb does what the test asks: the real main, the real streams, a process of its own.
+PROGRAM = """
+import sys, typer
+from gpt_cli.cli import main
+from gpt_cli.cli.output import note, print_json, write_text
+from gpt_cli.errors import RequestError, UserError
+
+main.app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+main.app.callback(invoke_without_command=True)(main.gpt)
+
+@main.app.command()
+def verb() -> None:
+    {body}
+
+sys.exit(main.main())
+"""
+
+
+def run_verb(
+    body: str, *options: str, redirect: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a verb with this `body`; `redirect` is shell syntax after the command."""
+    program = PROGRAM.format(body=body)
+    line = f'"$0" -c "$1" {" ".join(options)} verb {redirect}'
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line, sys.executable, program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        timeout=60,
+        check=False,
+    )
+
+
+def python(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60
+    ).stdout
+
+
+def test_help_imports_neither_torch_nor_numpy_nor_any_other_heavy_package() -> None:
+    heavy = {"torch", "numpy", "matplotlib", "tokenizers", "safetensors", "pydantic", "yaml", "tqdm", "rich"}
+    loaded = python(
+        "import sys; from gpt_cli.cli.main import main; main(['--help'])\n"
+        f"print('loaded:', *sorted({heavy!r} & sys.modules.keys()))"
+    )
+    assert loaded.splitlines()[-1].strip() == "loaded:"
+
+
+def test_help_costs_less_than_three_tenths_of_a_second_of_processor_time() -> None:
+    def cost() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        python("from gpt_cli.cli.main import main; main(['--help'])")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(cost() for _ in range(3)) < 0.3
+
+
+def test_every_verb_has_a_help_page(gpt: Callable[..., Any]) -> None:
+    verbs = [command.name for command in main_module.app.registered_commands]
+    groups = [group.name for group in main_module.app.registered_groups]
+    assert verbs == ["train", "sample", "tokenize", "eval", "info", "plot"]
+    assert groups == ["config", "data"]
+    for verb in [*verbs, *groups]:
+        context = typer.main.get_command(main_module.app).make_context("gpt", [str(verb)])
+        page = context.command.get_command(context, str(verb))
+        assert page.get_short_help_str(), f"gpt {verb} has no help text"
+
+
+def test_bare_gpt_prints_the_help_that_dash_h_prints(gpt: Callable[..., Any]) -> None:
+    assert gpt() == gpt("-h") == gpt("--help")
+    assert gpt().rc == 0
+
+
+def test_version_is_the_package_version(gpt: Callable[..., Any]) -> None:
+    outcome = gpt("--version")
+    assert (outcome.rc, outcome.stdout, outcome.stderr) == (0, f"gpt {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "hint"),
+    [
+        (["trian"], "error: no such command 'trian'. Did you mean 'train'?", "hint: gpt --help"),
+        (["train", "--nosuch"], "error: no such option: --nosuch", "hint: gpt train --help"),
+        (["plot"], "error: missing argument", "hint: gpt plot --help"),
+        (["--nosuch"], "error: no such option: --nosuch", "hint: gpt --help"),
+    ],
+)
+def test_a_wrong_command_line_is_one_error_line_and_a_hint_with_code_2(
+    gpt: Callable[..., Any], arguments: list[str], error: str, hint: str
+) -> None:
+    outcome = gpt(*arguments)
+    lines = outcome.stderr.splitlines()
+    assert outcome.rc == 2
+    assert outcome.stdout == ""
+    assert lines[0].startswith(error)
+    assert lines[1:] == [hint]
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "message"),
+    [
+        ("pass", 0, ""),
+        (
+            "raise UserError('no space', where='a:1', hint='free some')",
+            1,
+            "error: no space\n  --> a:1\nhint: free some\n",
+        ),
+        ("raise RequestError('no such key')", 2, "error: no such key\n"),
+        ("raise UserError('evil \\x1b[31m name')", 1, "error: evil \\x1b[31m name\n"),
+        ("raise KeyboardInterrupt", 130, "\n"),
+        ("raise typer.Exit(143)", 143, ""),
+        ("return 130", 130, ""),
+        ("raise MemoryError", 1, "error: out of memory\n"),
+        (
+            "raise RuntimeError('CUDA out of memory. Tried to allocate 2 GiB.\\nmore')",
+            1,
+            "error: out of memory: CUDA out",
+        ),
+        (
+            "raise RuntimeError('DefaultCPUAllocator: can\\'t allocate memory')",
+            1,
+            "error: out of memory: DefaultCPU",
+        ),
+        (
+            "raise OSError(28, 'No space left on device', 'a.bin')",
+            1,
+            "error: cannot write to a.bin: No space left",
+        ),
+        ("import no_such_package", 1, "error: cannot import no_such_package: "),
+        ("1 / 0", 70, "error: a bug in gpt: ZeroDivisionError: division by zero\nhint: the traceback is in "),
+        ("import gpt_cli.nothing", 70, "error: a bug in gpt: ModuleNotFoundError: "),
+    ],
+)
+def test_every_ending_has_its_exit_code_and_message(
+    tmp_path: Path, body: str, code: int, message: str
+) -> None:
+    result = run_verb(body, TMPDIR=str(tmp_path))
+    assert result.returncode == code
+    assert result.stderr.startswith(message)
+    assert bool(message) == bool(result.stderr)
+    assert "Traceback" not in result.stderr
+
+
+def test_the_traceback_of_a_bug_is_kept_in_the_file_that_the_hint_names(tmp_path: Path) -> None:
+    result = run_verb("1 / 0", TMPDIR=str(tmp_path))
+    (kept,) = tmp_path.iterdir()
+    assert str(kept) in result.stderr
+    assert kept.read_text().rstrip().endswith("ZeroDivisionError: division by zero")
+
+
+@pytest.mark.parametrize(("options", "environment"), [(["--debug"], {}), ([], {"GPT_DEBUG": "1"})])
+@pytest.mark.parametrize("body", ["1 / 0", "raise UserError('expected')"])
+def test_debug_prints_the_traceback_and_the_error_stays_last(
+    body: str, options: list[str], environment: dict[str, str]
+) -> None:
+    result = run_verb(body, *options, **environment)
+    assert "Traceback (most recent call last)" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("error: ")
+
+
+def test_a_reader_that_stops_early_is_no_error() -> None:
+    result = run_verb("[write_text('line\\n') for _ in range(100_000)]", redirect="| head -n 1")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "line\n", "")
+
+
+@pytest.mark.parametrize("body", ["write_text('a')", "print('buffered')", "print_json([1])"])
+def test_a_full_disk_behind_stdout_is_an_error_and_not_a_silent_loss(body: str) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    result = run_verb(body, redirect="> /dev/full")
+    assert result.returncode == 1
+    assert result.stderr == "error: cannot write to standard output: No space left on device\n"
+
+
+def test_closed_streams_do_not_stop_the_work_nor_lend_their_number_to_a_file(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    body = f"file = open({str(kept)!r}, 'w'); print('lost'); note('lost too'); file.write('kept')"
+    result = run_verb(body, redirect=">&- 2>&-")
+    assert result.returncode == 0
+    assert kept.read_text() == "kept"
+
+
+def test_a_message_nobody_reads_does_not_stop_the_work(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    body = f"[note('line') for _ in range(100_000)]; open({str(done)!r}, 'w').close()"
+    assert run_verb(body, redirect="2>&1 >/dev/null | head -n 1").returncode == 0
+    assert done.exists()
+
+
+def test_a_locale_without_the_character_does_not_stop_the_work() -> None:
+    result = run_verb("print(chr(960))", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    assert (result.returncode, result.stdout) == (0, "\\u03c0\n")
+
+
+def test_text_reaches_a_pipe_unchanged_and_a_terminal_escaped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "a\x1b]0;owned\x07\tb\n"
+    write_text(text)
+    assert capsys.readouterr().out == text
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    write_text(text)
+    assert capsys.readouterr().out == "a\\x1b]0;owned\\x07\tb\n"
+    write_text(text, raw=True)
+    assert capsys.readouterr().out == text
+
+
+def test_json_is_strict_and_ascii(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"run_dir": Path("runs/ü"), "loss": 1.5, "text": "\x1b\udc80"})
+    assert capsys.readouterr().out == '{"run_dir": "runs/\\u00fc", "loss": 1.5, "text": "\\u001b\\udc80"}\n'
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        print_json({"loss": float("nan")})
+
+
+def test_errors_render_untrusted_text_escaped_and_keep_the_lines_of_a_list() -> None:
+    error = UserError("first\nsecond \u202e", where="a\x1b", hint="h\n")
+    assert error.render() == "error: first\nsecond \\u202e\n  --> a\\x1b\nhint: h\\n"
+    assert RequestError("x").exit_code == 2

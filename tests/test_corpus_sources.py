@@ -1,0 +1,257 @@
+"""Text is read as it was written, or refused with the place."""
+
+import errno
+import gzip
+import io
+import json
+import lzma
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpt_cli.corpus import compression
+from gpt_cli.corpus.sources import BUILTIN, Document, read_documents
+from gpt_cli.errors import RequestError, UserError
+
+
+def read(source: str | Path | list[str]) -> list[Document]:
+    notes: list[str] = []
+    documents = list(read_documents(source if isinstance(source, list) else str(source), note=notes.append))
+    assert not notes
+    return documents
+
+
+def texts(source: str | Path | list[str]) -> list[str]:
+    return [document.text for document in read(source)]
+
+
+def refusal(path: Path, data: bytes) -> UserError:
+    path.write_bytes(data)
+    with pytest.raises(UserError) as caught:
+        read(path)
+    assert caught.value.exit_code == 1
+    assert str(path) in caught.value.message
+    return caught.value
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\ufeff"), min_size=1))
+def test_any_utf8_file_is_read_character_for_character(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.txt"
+    path.write_bytes(text.encode())
+    assert texts(path) == [text]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+@given(st.binary(max_size=64))
+def test_any_bytes_are_read_or_refused_with_a_reason(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "x.txt"
+    path.write_bytes(data)
+    notes: list[str] = []
+    try:
+        [document] = read_documents(str(path), note=notes.append)
+    except UserError:
+        return
+    assert data == (b"\xef\xbb\xbf" if notes else b"") + document.text.encode()
+
+
+def test_newlines_stay_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_bytes(b"a\r\nb\rc\nd\x0c\xe2\x80\xa8")
+    assert texts(tmp_path / "x.txt") == ["a\r\nb\rc\nd\x0c\u2028"]
+
+
+def test_a_byte_order_mark_is_dropped_with_a_note(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_bytes(b"\xef\xbb\xbfhi")
+    notes: list[str] = []
+    [document] = read_documents(str(tmp_path / "x.txt"), note=notes.append)
+    assert document.text == "hi"
+    assert len(notes) == 1
+    assert "byte order mark" in notes[0]
+
+
+def test_what_is_not_utf8_is_refused_with_the_byte_its_offset_and_its_line(tmp_path: Path) -> None:
+    error = refusal(tmp_path / "x.txt", b"\xef\xbb\xbfone\ntwo\nth\xe9ree")
+    assert "0xe9 at offset 13" in error.message
+    assert error.where == f"{tmp_path / 'x.txt'}:3"
+    assert "iconv" in (error.hint or "")
+
+
+def test_a_binary_file_is_refused_with_the_offset_of_its_first_zero_byte(tmp_path: Path) -> None:
+    assert "zero byte at offset 3" in refusal(tmp_path / "x.txt", b"abc\0\xff").message
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le"])
+def test_utf16_is_recognised_by_its_mark(tmp_path: Path, encoding: str) -> None:
+    assert "UTF-16" in refusal(tmp_path / "x.txt", "\ufeffhello".encode(encoding)).message
+
+
+@pytest.mark.parametrize("data", [b"", b"\xef\xbb\xbf"])
+def test_an_empty_file_is_refused(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "x.txt"
+    path.write_bytes(data)
+    with pytest.raises(UserError, match="is empty"):
+        list(read_documents(str(path), note=lambda _: None))
+
+
+def test_a_path_that_does_not_exist_is_a_wrong_request_with_the_nearest_name(tmp_path: Path) -> None:
+    (tmp_path / "shakespeare.txt").write_text("x")
+    with pytest.raises(RequestError, match="does not exist") as caught:
+        read(tmp_path / "shakespear.txt")
+    assert caught.value.exit_code == 2
+    assert str(tmp_path / "shakespeare.txt") in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("source", ["builtin:nothing", "corpus:nothing", "no/such/*.txt", "\0", "x" * 5000])
+def test_a_source_that_cannot_be_is_refused_in_words(source: str) -> None:
+    with pytest.raises(UserError):
+        read(source)
+
+
+def test_an_unreadable_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.txt").write_text("x")
+
+    def refuse(path: Path, *_: int) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UserError, match=r"x\.txt: permission denied"):
+        read(tmp_path / "x.txt")
+
+
+def test_a_device_without_end_is_refused() -> None:
+    with pytest.raises(UserError, match="device"):
+        read("/dev/zero")
+
+
+def test_a_folder_is_its_text_files_sorted_without_hidden_empty_and_binary_ones(tmp_path: Path) -> None:
+    for name in ("b.txt", "a/z.md", "a/.hidden", ".git/config", "c.py", "photo.PNG", "empty.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("" if name == "empty.txt" else name)
+    notes: list[str] = []
+    documents = list(read_documents(str(tmp_path), note=notes.append))
+    assert [document.text for document in documents] == ["a/z.md", "b.txt", "c.py"]
+    assert len(notes) == 1
+    assert "photo.PNG" in notes[0]
+
+
+def test_a_folder_without_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(UserError, match="no text files"):
+        read(tmp_path)
+
+
+def test_a_link_that_leads_in_a_circle_does_not_trap_the_reader(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("x")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
+    assert texts(tmp_path) == ["x"]
+
+
+def test_a_glob_is_the_files_it_matches_sorted(tmp_path: Path) -> None:
+    for name in ("2.txt", "1.txt", "3.md"):
+        (tmp_path / name).write_text(name)
+    assert texts(f"{tmp_path}/*.txt") == ["1.txt", "2.txt"]
+    with pytest.raises(RequestError, match="no file matches"):
+        read(f"{tmp_path}/*.rst")
+
+
+def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path: Path) -> None:
+    (tmp_path / "a[1].txt").write_text("it")
+    assert texts(tmp_path / "a[1].txt") == ["it"]
+
+
+def test_several_sources_are_read_in_the_order_given(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+    assert texts([str(tmp_path / "b"), str(tmp_path / "a")]) == ["b", "a"]
+
+
+def test_standard_input_is_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("grün\r\n".encode())))
+    assert texts("-") == ["grün\r\n"]
+
+
+def test_the_built_in_corpus_is_a_few_hundred_thousand_characters_of_english() -> None:
+    [document] = read(BUILTIN)
+    assert 400_000 < len(document.text) < 700_000
+    assert document.text.startswith('The "assert" statement\n')
+    assert "compound statement" in document.text
+
+
+def test_a_named_pipe_is_read_like_the_file_it_stands_for(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    if (child := os.fork()) == 0:
+        path.write_text("through a pipe")
+        os._exit(0)
+    assert texts(path) == ["through a pipe"]
+    os.waitpid(child, 0)
+
+
+# Compression
+
+
+def compress(suffix: str, data: bytes) -> bytes:
+    if suffix == ".gz":
+        return gzip.compress(data)
+    if suffix == ".xz":
+        return lzma.compress(data)
+    return bytes(pytest.importorskip("zstandard").ZstdCompressor().compress(data))
+
+
+SUFFIXES = [".gz", ".xz", ".zst"]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_compressed_file_is_its_text_also_in_several_frames(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x.txt{suffix}"
+    path.write_bytes(compress(suffix, "süß ".encode() * 20_000) + compress(suffix, b"end"))
+    assert texts(path) == ["süß " * 20_000 + "end"]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_compressed_file_that_was_cut_off_is_refused_at_every_length(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x.txt{suffix}"
+    whole = compress(suffix, os.urandom(300).hex().encode())
+    for length in range(1, len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(UserError, match=r"x\.txt"):
+            read(path)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_file_that_is_not_what_its_suffix_says_is_refused(tmp_path: Path, suffix: str) -> None:
+    refusal(tmp_path / f"x.txt{suffix}", b"plain text, long enough to be looked at")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_decompression_bomb_is_refused(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "_ALWAYS_ALLOWED", 1 << 20)
+    error = refusal(tmp_path / f"x.txt{suffix}", compress(suffix, b"a" * (32 << 20)))
+    assert "expands to more than" in error.message
+
+
+# JSON lines
+
+
+def test_a_json_lines_file_is_a_document_a_line(tmp_path: Path) -> None:
+    lines = ['{"text": "one\\n"}', "", '{"id": 2, "text": "two\u2028"}', '{"text": ""}']
+    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress("\r\n".join(lines).encode()))
+    documents = read(tmp_path / "x.jsonl.gz")
+    assert [document.text for document in documents] == ["one\n", "two\u2028"]
+    assert documents[1].name.endswith("x.jsonl.gz:3")
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "[]", '"text"', '{"Text": "x"}', '{"text": 1}', '{"text": "\\ud800"}', "[" * 100_000, "9" * 5000]
+)
+def test_a_line_that_has_no_text_is_refused_with_its_number(tmp_path: Path, line: str) -> None:
+    (tmp_path / "x.jsonl").write_text(json.dumps({"text": "fine"}) + "\n" + line)
+    with pytest.raises(UserError) as caught:
+        read(tmp_path / "x.jsonl")
+    assert caught.value.where == f"{tmp_path / 'x.jsonl'}:2"

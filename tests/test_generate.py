@@ -1,0 +1,313 @@
+"""Generation: the cache changes nothing, neither does the batch, and text is cut where it was asked to be."""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gpt_cli.config import ModelConfig, SampleConfig, TokenizerConfig
+from gpt_cli.model.gpt import GPT
+from gpt_cli.sampling import (
+    Sampler,
+    Sampling,
+    drop_unknown,
+    encode_prompt,
+    generate,
+    stream_texts,
+    text,
+    window_start,
+)
+from gpt_cli.sampling.generate import Continuations
+from gpt_cli.sampling.text import StopMatcher, TextStream
+from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, UnknownCharacters, train_tokenizer
+
+VOCAB_SIZE = 13
+CONTEXT = 7
+
+
+def make_model(vocab_size: int = VOCAB_SIZE, **options: Any) -> GPT:
+    """A small model whose every part matters: nothing starts at zero, and weights are large."""
+    shape = {"n_layer": 2, "n_head": 4, "n_embd": 16, "context_length": CONTEXT}
+    torch.manual_seed(0)
+    config = ModelConfig(**{**shape, "zero_init": False, "init_std": 0.3, **options})
+    return GPT(config, vocab_size).eval()
+
+
+@torch.inference_mode()
+def reference_logits(model: GPT, sequence: Sequence[int]) -> Tensor:
+    """(V,): the definition of what follows `sequence`, computed without a cache."""
+    start = window_start(len(sequence), model.config.context_length)
+    logits: Tensor = model(torch.tensor([sequence[start:]]))[0, -1]
+    return logits
+
+
+@given(st.integers(2, 40), st.integers(0, 300))
+def test_the_window_is_what_is_left_when_the_older_half_goes_each_time_it_is_full(
+    context_length: int, position: int
+) -> None:
+    window: list[int] = []
+    for token in range(position):
+        if len(window) == context_length:
+            window = window[context_length // 2 :]
+        window.append(token)
+    assert window == list(range(position))[window_start(position, context_length) :]
+
+
+@pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope", "none"])
+@pytest.mark.parametrize("n_kv_head", [None, 2, 1])
+@pytest.mark.parametrize("window", [None, 1, 3])
+def test_cached_logits_equal_uncached_ones_within_the_context_and_past_it(
+    position: str, n_kv_head: int | None, window: int | None
+) -> None:
+    for norm_position, qk_norm, softcap in product(("pre", "post"), (True, False), (None, 2.0)):
+        model = make_model(
+            position=position,
+            n_kv_head=n_kv_head,
+            window=window,
+            norm_position=norm_position,
+            qk_norm=qk_norm,
+            logit_softcap=softcap,
+        )
+        sequences = [[1, 2, 3], [4, 5, 6]]
+        with torch.inference_mode():
+            cached = Continuations(model, sequences)
+            for step in range(2 * CONTEXT):
+                logits = cached.next_logits()
+                expected = torch.stack([reference_logits(model, sequence) for sequence in sequences])
+                torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+                tokens = [(step * 5) % VOCAB_SIZE, (step * 7 + 1) % VOCAB_SIZE]
+                cached.append(torch.tensor(tokens))
+                for sequence, token in zip(sequences, tokens, strict=True):
+                    sequence.append(token)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"mlp": mlp} for mlp in ("relu", "gelu", "swiglu", "relu2")]
+    + [{"norm": "layernorm", "bias": True}, {"tie_embeddings": True}, {"dropout": 0.5, "attention_dropout": 0.5}],
+    ids=str,
+)
+def test_greedy_text_is_that_of_the_uncached_definition(options: dict[str, Any]) -> None:
+    model = make_model(**options)
+    sequence = [1, 2]
+    for _ in range(3 * CONTEXT):
+        sequence.append(int(reference_logits(model, sequence).argmax()))
+    generated = generate(model, [[1, 2]], Sampling(temperature=0.0, max_new_tokens=3 * CONTEXT))
+    assert [tokens[0] for tokens in generated] == sequence[2:]
+
+
+def rows(model: GPT, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[tuple[int, ...]]:
+    return list(zip(*generate(model, prompts, sampling), strict=True))
+
+
+def test_a_sample_does_not_depend_on_how_many_others_run_beside_it() -> None:
+    model = make_model()
+    sampling = Sampling(temperature=1.0, top_p=0.95, seed=11, max_new_tokens=3 * CONTEXT)
+    many = rows(model, [[1, 2, 3]] * 6, sampling)
+    assert rows(model, [[1, 2, 3]], sampling) == many[:1]
+    assert rows(model, [[1, 2, 3]] * 3, sampling) == many[:3]
+    assert len(set(many)) == 6
+
+
+def test_different_prompts_in_one_batch_continue_as_each_does_alone() -> None:
+    model = make_model()
+    sampling = Sampling(temperature=0.0, max_new_tokens=2 * CONTEXT)
+    prompts = [[1, 2, 3], [4, 5, 6], [1, 2, 3]]
+    assert rows(model, prompts, sampling) == [rows(model, [prompt], sampling)[0] for prompt in prompts]
+
+
+def test_the_same_seed_gives_the_same_tokens_and_another_seed_others() -> None:
+    model = make_model()
+    first, again, other = (rows(model, [[1]], Sampling(seed=seed, max_new_tokens=30)) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_greedy_does_not_depend_on_the_seed() -> None:
+    model = make_model()
+    settings = [Sampling(temperature=0.0, seed=seed, max_new_tokens=30) for seed in (1, 2)]
+    assert rows(model, [[1]], settings[0]) == rows(model, [[1]], settings[1])
+
+
+def test_generation_leaves_the_randomness_of_the_process_alone() -> None:
+    before = torch.get_rng_state()
+    list(generate(make_model(), [[1]], Sampling(max_new_tokens=5)))
+    torch.manual_seed(0)
+    make_model()
+    after_the_model_alone = torch.get_rng_state()
+    list(generate(make_model(), [[1]], Sampling(max_new_tokens=5)))
+    assert torch.equal(torch.get_rng_state(), after_the_model_alone)
+    assert before.shape == after_the_model_alone.shape
+
+
+def test_of_a_prompt_longer_than_the_context_the_last_tokens_are_seen() -> None:
+    model = make_model()
+    prompt = [token % VOCAB_SIZE for token in range(5 * CONTEXT)]
+    sampling = Sampling(max_new_tokens=2 * CONTEXT)
+    assert rows(model, [prompt], sampling) == rows(model, [prompt[-CONTEXT:]], sampling)
+
+
+@pytest.mark.parametrize("max_new_tokens", [0, 1, 9])
+def test_exactly_max_new_tokens_are_generated(max_new_tokens: int) -> None:
+    generated = list(generate(make_model(), [[1], [2]], Sampling(max_new_tokens=max_new_tokens)))
+    assert [len(tokens) for tokens in generated] == [2] * max_new_tokens
+
+
+def test_a_prompt_is_prefilled_once_for_all_samples_and_then_each_step_decodes_one_token() -> None:
+    model = make_model()
+    shapes: list[tuple[int, ...]] = []
+    model.register_forward_pre_hook(lambda _, inputs: shapes.append(tuple(inputs[0].shape)))
+    list(generate(model, [[1, 2, 3, 4]] * 5, Sampling(max_new_tokens=4)))
+    assert shapes == [(1, 4), (5, 1), (5, 1), (5, 1)]
+
+
+def test_past_the_context_a_token_costs_at_most_three_forwards_however_long_the_text() -> None:
+    model = make_model(context_length=16)
+    n_computed: list[int] = []
+    model.register_forward_pre_hook(lambda _, inputs: n_computed.append(inputs[0].shape[1]))
+    list(generate(model, [[1]], Sampling(max_new_tokens=200)))
+    assert sum(n_computed) < 3 * 200
+    assert len(n_computed) == 200
+
+
+PIECES = st.lists(st.text("ab.", max_size=3), max_size=12)
+STOPS = st.lists(st.text("ab.", min_size=1, max_size=4), max_size=3)
+
+
+def reference_cut(whole: str, stops: Sequence[str]) -> str:
+    """`whole` before the first stop string to be complete; of several, the longest."""
+    for end in range(len(whole) + 1):
+        if complete := [stop for stop in stops if whole[:end].endswith(stop)]:
+            return whole[: end - max(map(len, complete))]
+    return whole
+
+
+@given(PIECES, STOPS)
+def test_text_is_cut_at_the_first_complete_stop_string_wherever_the_pieces_end(
+    pieces: list[str], stops: list[str]
+) -> None:
+    matcher = StopMatcher(stops)
+    shown = "".join(matcher.push(piece) for piece in pieces)
+    held = matcher.flush()
+    whole = "".join(pieces)
+    assert shown + held == reference_cut(whole, stops)
+    assert matcher.found == any(stop in whole for stop in stops)
+    assert not held or any(stop.startswith(held) for stop in stops)
+
+
+def scripted(
+    monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer, rows_of_tokens: Sequence[Sequence[int]], *stop: str
+) -> list[TextStream]:
+    """Text streams for a model that generates exactly these tokens."""
+
+    def generated(*_: object) -> Iterator[list[int]]:
+        yield from map(list, zip(*rows_of_tokens, strict=True))
+
+    monkeypatch.setattr(text, "generate", generated)
+    sampling = Sampling(stop=stop)
+    return stream_texts(make_model(), tokenizer, [0], sampling, len(rows_of_tokens))
+
+
+def test_half_a_character_is_held_back_until_it_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    (stream,) = scripted(monkeypatch, ByteTokenizer(), [list("aé€😀b".encode())])
+    assert list(stream) == ["a", "é", "€", "😀", "b"]
+    assert stream.finish_reason == "length"
+
+
+def test_a_character_that_is_never_completed_is_shown_as_the_replacement_character(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (stream,) = scripted(monkeypatch, ByteTokenizer(), [[*b"a", 0xE2, 0x82]])
+    assert str(stream) == "a\ufffd"
+
+
+def test_a_stop_string_is_found_across_tokens_and_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    (stream,) = scripted(monkeypatch, ByteTokenizer(), [list("say →END and more".encode())], "→END")
+    assert str(stream) == "say "
+    assert stream.finish_reason == "stop"
+    assert bytes(stream.tokens).decode() == "say →END"
+
+
+def test_what_only_began_like_a_stop_string_is_shown_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    (stream,) = scripted(monkeypatch, ByteTokenizer(), [list(b"the EN")], "END")
+    assert list(stream) == ["t", "h", "e", " ", "EN"]
+    assert stream.finish_reason == "length"
+
+
+def test_a_text_ends_with_the_end_of_text_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = train_tokenizer(["a bc"], TokenizerConfig(kind="bpe", vocab_size=257))
+    assert tokenizer.end_of_text is not None
+    a, b, c = (int(tokenizer.encode(character)[0]) for character in "abc")
+    streams = scripted(monkeypatch, tokenizer, [[a, tokenizer.end_of_text, c], [b, b, b]])
+    assert [str(stream) for stream in streams] == ["a", "bbb"]
+    assert [stream.finish_reason for stream in streams] == ["end_of_text", "length"]
+    assert streams[0].tokens == [a, tokenizer.end_of_text]
+
+
+def test_generation_ends_once_every_text_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = 0
+
+    def endless(*_: object) -> Iterator[list[int]]:
+        nonlocal steps
+        while True:
+            steps += 1
+            yield [ord("."), ord("." if steps == 5 else "x")]
+
+    monkeypatch.setattr(text, "generate", endless)
+    streams = stream_texts(make_model(), ByteTokenizer(), [0], Sampling(stop=(".",)), 2)
+    assert [str(stream) for stream in streams] == ["", "xxxx"]
+    assert steps == 5
+
+
+def test_texts_of_a_batch_can_be_read_in_any_order_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = scripted(monkeypatch, ByteTokenizer(), [b"abc", b"xyz"])
+    half_read = iter(second)
+    assert next(half_read) == "x"
+    assert str(first) == "abc"
+    assert list(half_read) == ["y", "z"]
+    assert str(second) == second.text() == "xyz"
+
+
+def test_each_text_of_a_batch_is_the_text_alone() -> None:
+    model, tokenizer = make_model(256, init_std=0.1), ByteTokenizer()
+    sampler = Sampler(model, tokenizer, Sampling(max_new_tokens=20, temperature=1.0))
+    one, *_ = sampler.generate_batch("Hé", 1, seed=4, stop="e")
+    several = sampler.generate_batch("Hé", 3, seed=4, stop="e")
+    assert one.text() == several[0].text()
+    assert one.tokens == several[0].tokens
+
+
+CHAR = CharTokenizer("\n abc")
+
+
+def test_an_empty_prompt_starts_a_text() -> None:
+    bpe = train_tokenizer(["a bc"], TokenizerConfig(kind="bpe", vocab_size=257))
+    assert encode_prompt(bpe, "") == [bpe.end_of_text]
+    assert encode_prompt(ByteTokenizer(), "") == [ord("\n")]
+    assert encode_prompt(CHAR, "") == [0]
+    assert encode_prompt(CharTokenizer("xyz"), "") == [0]
+
+
+def test_characters_that_the_vocabulary_lacks_are_refused_or_left_out() -> None:
+    with pytest.raises(UnknownCharacters):
+        encode_prompt(CHAR, "abX")
+    assert drop_unknown(CHAR, "aXbXY\ud800c") == ("abc", ["X", "Y", "\ud800"])
+    assert drop_unknown(ByteTokenizer(), "aX") == ("aX", [])
+
+
+@given(st.text())
+def test_any_prompt_without_surrogates_continues_under_a_byte_vocabulary(prompt: str) -> None:
+    model = make_model(256)
+    tokens = encode_prompt(ByteTokenizer(), prompt)
+    (stream,) = stream_texts(model, ByteTokenizer(), tokens, Sampling(max_new_tokens=2))
+    stream.text()
+    assert len(stream.tokens) == 2
+
+
+def test_the_config_of_a_run_decides_what_was_not_asked_for() -> None:
+    config = SampleConfig(max_new_tokens=7, temperature=0.5, top_k=3, top_p=0.9, min_p=0.1)
+    assert Sampling.from_config(config, seed=5) == Sampling(7, 0.5, 3, 0.9, 0.1, 5)

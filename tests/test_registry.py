@@ -1,0 +1,336 @@
+"""A download is what was published, or nothing: shown against a server on this machine that serves every fault."""
+
+import hashlib
+import io
+import re
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from gpt_cli.corpus import download as download_module
+from gpt_cli.corpus import registry
+from gpt_cli.corpus.registry import CORPORA, KnownCorpus, fetch_corpus, find_corpus, installed_corpus
+from gpt_cli.corpus.sources import read_documents
+from gpt_cli.errors import RequestError, UserError
+
+ROOT = Path(__file__).parents[1]
+TEXT = b"The quick brown fox jumps over the lazy dog.\n" * 5_000
+
+Reply = Callable[[BaseHTTPRequestHandler], None]
+
+
+class Server(ThreadingHTTPServer):
+    """Answers each path by its function in `replies`, and remembers what was asked."""
+
+    def __init__(self) -> None:
+        self.replies: dict[str, Reply] = {}
+        self.requests: list[tuple[str, str | None]] = []
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.server_port}{path}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.server.requests.append((self.path, self.headers["Range"]))
+        self.close_connection = True
+        self.server.replies[self.path](self)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def send(data: bytes, status: int = 200, **headers: str) -> Reply:
+    def reply(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(status)
+        for name, value in {"Content_Length": str(len(data)), **headers}.items():
+            request.send_header(name.replace("_", "-"), value)
+        request.end_headers()
+        request.wfile.write(data)
+
+    return reply
+
+
+def send_ranges(data: bytes) -> Reply:
+    def reply(request: BaseHTTPRequestHandler) -> None:
+        if match := re.fullmatch(r"bytes=(\d+)-", request.headers["Range"] or ""):
+            start = int(match[1])
+            send(data[start:], 206, Content_Range=f"bytes {start}-{len(data) - 1}/{len(data)}")(request)
+        else:
+            send(data)(request)
+
+    return reply
+
+
+def send_without_length(data: bytes) -> Reply:
+    def reply(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.end_headers()
+        request.wfile.write(data)
+
+    return reply
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def corpus(server: Server) -> KnownCorpus:
+    return KnownCorpus(
+        name="fox",
+        about="a fox",
+        url=server.url("/fox.txt"),
+        size=len(TEXT),
+        sha256=hashlib.sha256(TEXT).hexdigest(),
+        licence="none",
+        split="none",
+    )
+
+
+def fetch(corpus: KnownCorpus, root: Path) -> Path:
+    return fetch_corpus(corpus, root, progress=lambda done, total: None, loopback=True)
+
+
+def refusal(corpus: KnownCorpus, root: Path) -> UserError:
+    with pytest.raises(UserError) as caught:
+        fetch(corpus, root)
+    assert caught.value.exit_code == 1
+    return caught.value
+
+
+def left_in(root: Path) -> set[str]:
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_download_ends_with_the_verified_text_and_nothing_else(
+    server: Server, corpus: KnownCorpus, tmp_path: Path
+) -> None:
+    server.replies["/fox.txt"] = send(TEXT)
+    reports: list[tuple[int, int]] = []
+    path = fetch_corpus(corpus, tmp_path, progress=lambda *report: reports.append(report), loopback=True)
+    assert path.read_bytes() == TEXT
+    assert left_in(tmp_path) == {"fox/fox.txt", "fox/SHA256SUMS"}
+    assert reports[0] == (0, len(TEXT))
+    assert reports[-1] == (len(TEXT), len(TEXT))
+    assert reports == sorted(reports)
+
+
+def test_what_is_there_is_verified_and_not_fetched_again(server: Server, corpus: KnownCorpus, tmp_path: Path) -> None:
+    server.replies["/fox.txt"] = send(TEXT)
+    path = fetch(corpus, tmp_path)
+    assert fetch(corpus, tmp_path) == path
+    assert len(server.requests) == 1
+    path.write_bytes(TEXT[:-1] + b"?")
+    assert fetch(corpus, tmp_path).read_bytes() == TEXT
+    assert len(server.requests) == 2
+
+
+def test_wrong_bytes_are_refused_and_deleted(server: Server, corpus: KnownCorpus, tmp_path: Path) -> None:
+    server.replies["/fox.txt"] = send(TEXT[:-1] + b"?")
+    assert corpus.sha256 in refusal(corpus, tmp_path).message
+    assert left_in(tmp_path) == set()
+
+
+@pytest.mark.parametrize("reply", [send(TEXT + b"more"), send(TEXT[:-1]), send(b"", 200)])
+def test_a_length_that_is_not_the_expected_one_is_refused_before_anything_is_kept(
+    server: Server, corpus: KnownCorpus, tmp_path: Path, reply: Reply
+) -> None:
+    server.replies["/fox.txt"] = reply
+    assert "long, not" in refusal(corpus, tmp_path).message
+    assert left_in(tmp_path) == set()
+
+
+def test_a_server_that_sends_without_end_is_cut_off(server: Server, corpus: KnownCorpus, tmp_path: Path) -> None:
+    server.replies["/fox.txt"] = send_without_length(TEXT * 20)
+    assert "more than the expected" in refusal(corpus, tmp_path).message
+    assert left_in(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    "broken", [send(TEXT[:70_000], Content_Length=str(len(TEXT))), send_without_length(TEXT[:70_000])]
+)
+@pytest.mark.parametrize("whole", [send_ranges(TEXT), send(TEXT)], ids=["continues", "starts anew"])
+def test_a_broken_connection_is_continued_by_the_next_call(
+    server: Server, corpus: KnownCorpus, tmp_path: Path, broken: Reply, whole: Reply
+) -> None:
+    server.replies["/fox.txt"] = broken
+    assert "again" in (refusal(corpus, tmp_path).hint or "")
+    assert left_in(tmp_path) == {"fox.part"}
+    server.replies["/fox.txt"] = whole
+    assert fetch(corpus, tmp_path).read_bytes() == TEXT
+    assert server.requests[1] == ("/fox.txt", "bytes=70000-")
+    assert left_in(tmp_path) == {"fox/fox.txt", "fox/SHA256SUMS"}
+
+
+def test_a_part_of_another_file_is_found_out_and_deleted(server: Server, corpus: KnownCorpus, tmp_path: Path) -> None:
+    (tmp_path / "fox.part").write_bytes(b"not the fox")
+    server.replies["/fox.txt"] = send_ranges(TEXT)
+    refusal(corpus, tmp_path)
+    assert left_in(tmp_path) == set()
+    assert fetch(corpus, tmp_path).read_bytes() == TEXT
+
+
+def test_a_part_that_is_whole_needs_no_server(server: Server, corpus: KnownCorpus, tmp_path: Path) -> None:
+    (tmp_path / "fox.part").write_bytes(TEXT)
+    assert fetch(corpus, tmp_path).read_bytes() == TEXT
+    assert server.requests == []
+
+
+def test_a_server_that_continues_elsewhere_is_not_believed(server: Server, corpus: KnownCorpus, tmp_path: Path) -> None:
+    (tmp_path / "fox.part").write_bytes(TEXT[:100])
+    server.replies["/fox.txt"] = send(TEXT[50:], 206, Content_Range=f"bytes 50-{len(TEXT) - 1}/{len(TEXT)}")
+    assert "another place" in refusal(corpus, tmp_path).message
+    assert (tmp_path / "fox.part").read_bytes() == TEXT[:100]
+
+
+@pytest.mark.parametrize("status", [403, 404, 416, 500, 503])
+def test_a_refusing_server_leaves_nothing(server: Server, corpus: KnownCorpus, tmp_path: Path, status: int) -> None:
+    server.replies["/fox.txt"] = send(b"no", status)
+    assert str(status) in refusal(corpus, tmp_path).message
+    assert left_in(tmp_path) == set()
+
+
+def test_a_server_that_is_not_there_is_an_error_in_words(corpus: KnownCorpus, tmp_path: Path) -> None:
+    refused = refusal(replace(corpus, url="http://127.0.0.1:9/fox.txt"), tmp_path)
+    assert "cannot download" in refused.message
+    assert left_in(tmp_path) == set()
+
+
+def test_a_silent_server_is_given_up(
+    server: Server, corpus: KnownCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download_module, "_TIMEOUT", 0.1)
+    over = threading.Event()
+    server.replies["/fox.txt"] = lambda request: (over.wait(5), None)[1]
+    assert "timed out" in refusal(corpus, tmp_path).message
+    over.set()
+
+
+def test_a_redirect_is_followed_within_what_is_trusted(server: Server, corpus: KnownCorpus, tmp_path: Path) -> None:
+    server.replies["/fox.txt"] = send(b"", 302, Location=server.url("/elsewhere"))
+    server.replies["/elsewhere"] = send(TEXT)
+    assert fetch(corpus, tmp_path).read_bytes() == TEXT
+
+
+@pytest.mark.parametrize("target", ["http://example.com/fox.txt", "file:///etc/passwd", "ftp://127.0.0.1/fox.txt"])
+def test_a_redirect_out_of_what_is_trusted_is_refused(
+    server: Server, corpus: KnownCorpus, tmp_path: Path, target: str
+) -> None:
+    server.replies["/fox.txt"] = send(b"", 302, Location=target)
+    refusal(corpus, tmp_path)
+    assert left_in(tmp_path) == set()
+
+
+def test_an_endless_redirect_is_refused(server: Server, corpus: KnownCorpus, tmp_path: Path) -> None:
+    server.replies["/fox.txt"] = send(b"", 302, Location="/fox.txt")
+    refusal(corpus, tmp_path)
+    assert left_in(tmp_path) == set()
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1/x", "http://example.com/x", "file:///etc/passwd", "fox.txt"])
+def test_only_https_is_trusted(corpus: KnownCorpus, tmp_path: Path, url: str) -> None:
+    with pytest.raises(UserError, match="only https"):
+        fetch_corpus(replace(corpus, url=url), tmp_path, progress=lambda done, total: None)
+
+
+# Archives
+
+
+def archive_of(**members: bytes) -> bytes:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as opened:
+        for name, data in members.items():
+            opened.writestr(name, data)
+    return archive.getvalue()
+
+
+def zipped(corpus: KnownCorpus, server: Server, archive: bytes, member: str = "fox") -> KnownCorpus:
+    server.replies["/fox.txt"] = send(archive)
+    digest = hashlib.sha256(archive).hexdigest()
+    return replace(corpus, size=len(archive), sha256=digest, member=member, text_limit=len(TEXT))
+
+
+def test_one_member_of_an_archive_is_read_and_the_others_are_not(
+    server: Server, corpus: KnownCorpus, tmp_path: Path
+) -> None:
+    archive = archive_of(**{"fox": TEXT, "../evil": b"x", "/etc/evil": b"x", "bomb": b"0" * 10_000_000})
+    assert fetch(zipped(corpus, server, archive), tmp_path / "root").read_bytes() == TEXT
+    assert left_in(tmp_path) == {"root/fox/fox.txt", "root/fox/SHA256SUMS"}
+
+
+@pytest.mark.parametrize(
+    ("archive", "member"),
+    [
+        (archive_of(fox=TEXT + b"!"), "fox"),  # larger than it may be
+        (archive_of(fox=TEXT), "cat"),
+        (b"PK not an archive" * 100, "fox"),
+        (archive_of(fox=TEXT)[:-30], "fox"),
+        (archive_of(fox=TEXT).replace(TEXT[:0] + b"fox", b"fux", 1), "fox"),  # two names for one member
+    ],
+)
+def test_an_archive_that_is_not_as_expected_leaves_no_text(
+    server: Server, corpus: KnownCorpus, tmp_path: Path, archive: bytes, member: str
+) -> None:
+    refusal(zipped(corpus, server, archive, member), tmp_path)
+    assert not (tmp_path / "fox").exists()
+
+
+# The table
+
+
+def test_a_corpus_that_was_not_downloaded_names_the_command_that_does() -> None:
+    with pytest.raises(RequestError) as caught:
+        list(read_documents("corpus:enwik8", note=lambda _: None))
+    assert caught.value.hint == "gpt data get enwik8"
+
+
+def test_a_downloaded_corpus_is_a_source_until_it_is_damaged(
+    server: Server, corpus: KnownCorpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "CORPORA", (corpus,))
+    server.replies["/fox.txt"] = send(TEXT)
+    path = fetch(corpus, registry.corpora_dir())
+    assert installed_corpus("fox") == path
+    [document] = read_documents("corpus:fox", note=lambda _: None)
+    assert document.text == TEXT.decode()
+    path.write_bytes(b"altered")
+    with pytest.raises(UserError, match="damaged"):
+        installed_corpus("fox")
+
+
+def test_a_name_that_is_nearly_right_is_guessed() -> None:
+    with pytest.raises(RequestError) as caught:
+        find_corpus("tinyshakespeare")
+    assert caught.value.hint == "did you mean tiny-shakespeare?"
+
+
+@pytest.mark.parametrize("corpus", CORPORA, ids=lambda corpus: corpus.name)
+def test_every_known_corpus_is_pinned_and_told_in_the_readme(corpus: KnownCorpus) -> None:
+    assert re.fullmatch(r"[a-z0-9][a-z0-9-]*", corpus.name)
+    assert re.fullmatch(r"[0-9a-f]{64}", corpus.sha256)
+    assert corpus.url.startswith("https://")
+    assert (corpus.member is None) == (corpus.text_limit == 0)
+    readme = (ROOT / "data" / "README.md").read_text()
+    for fact in (corpus.name, corpus.url, f"{corpus.size:,}", corpus.sha256, corpus.licence, corpus.split):
+        assert fact in readme
+
+
+def test_no_two_known_corpora_share_a_name() -> None:
+    assert len({corpus.name for corpus in CORPORA}) == len(CORPORA)

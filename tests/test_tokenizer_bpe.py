@@ -1,0 +1,380 @@
+"""Byte-level BPE: what is learned, that the fast path changes no id, and that the file is Hugging Face's."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from pydoc_data import topics
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Regex
+from tokenizers import Tokenizer as HuggingFace
+from tokenizers.pre_tokenizers import ByteLevel, Split
+
+from gpt_cli.config.schema import TokenizerConfig
+from gpt_cli.errors import RequestError, UserError
+from gpt_cli.tokenizer import BPETokenizer, describe, load_tokenizer, train_tokenizer
+from gpt_cli.tokenizer.pattern import Pattern, blocks, pieces
+from gpt_cli.tokenizer.vocabulary import PRINTABLE
+
+ENGLISH = "".join(topics.topics[name] for name in sorted(topics.topics))[:60_000]
+SPACES = "".join(map(chr, [*range(9, 14), 0x1C, 0x1F, 0x20, 0x85, 0xA0, 0x1680, 0x2003, 0x2028, 0x200B, 0x3000]))
+AWKWARD = [
+    *SPACES,
+    "\n\n",
+    "\r\n",
+    "  ",
+    "a",
+    "B",
+    "ß",
+    "'s",
+    "'LL",
+    "don't",
+    "1",
+    "234",
+    "½",
+    "!",
+    "?!",
+    "/",
+    "語",
+    "。",
+    "🙂",
+]
+TEXTS = st.lists(st.sampled_from([*AWKWARD, "<|endoftext|>"]) | st.characters(exclude_categories=["Cs"])).map("".join)
+
+# The ASCII part of GPT-2's pattern, for the reference below.
+GPT2_ASCII = r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+"
+
+
+def train(text: str, vocab_size: int, pattern: Pattern = "gpt2") -> BPETokenizer:
+    config = TokenizerConfig(kind="bpe", vocab_size=vocab_size, pattern=pattern)
+    tokenizer = train_tokenizer([text], config)
+    assert isinstance(tokenizer, BPETokenizer)
+    return tokenizer
+
+
+@cache
+def hugging_face(tokenizer: BPETokenizer) -> HuggingFace:
+    """The same file in Hugging Face's own hands, which encode a text as one string."""
+    theirs = HuggingFace.from_str(tokenizer.to_json())
+    theirs.encode_special_tokens = True
+    return theirs
+
+
+@pytest.fixture(scope="module", params=["gpt2", "gpt4"])
+def english(request: pytest.FixtureRequest) -> BPETokenizer:
+    spaced = "".join(a + b + c for a in AWKWARD for b in SPACES for c in AWKWARD[-12:])  # so that spaces merge too
+    return train(ENGLISH + spaced, 1200, request.param)
+
+
+# Learning
+
+
+def test_the_wikipedia_example_is_merged_in_its_order() -> None:
+    tokenizer = train("aaabdaaabac", 260)
+    merges = [(merge.left, merge.right) for merge in describe.merges(tokenizer, np.zeros(260, dtype=np.int64))]
+    assert merges == [(b"a", b"a"), (b"a", b"b"), (b"aa", b"ab")]  # Z = aa, Y = ab, X = ZY
+    assert [tokenizer.token_bytes(token) for token in tokenizer.encode("aaabdaaabac").tolist()] == [
+        b"aaab",
+        b"d",
+        b"aaab",
+        b"a",
+        b"c",
+    ]
+
+
+def test_learning_equals_the_written_out_definition() -> None:
+    text = re.sub(r"[^A-Za-z ]", "", ENGLISH[:20_000])
+    tokenizer = train(text, 500)
+    tokens = tokenizer.vocabulary.tokens
+    assert [(left, right) for left, right, _ in tokenizer.vocabulary.merges] == learned_by_definition(text, tokens)
+
+
+def learned_by_definition(text: str, tokens: tuple[bytes, ...]) -> list[tuple[int, int]]:
+    """Count all pairs, merge the most frequent (ties: the lower ids), until the vocabulary is full."""
+    words = Counter(re.findall(GPT2_ASCII, text))
+    split = {word: [tokens.index(bytes([byte])) for byte in word.encode()] for word in words}
+    merges = []
+    for new in range(256, len(tokens) - 1):
+        pairs: Counter[tuple[int, int]] = Counter()
+        for word, count in words.items():
+            for pair in pairwise(split[word]):
+                pairs[pair] += count
+        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        merges.append(best)
+        split = {word: merged(ids, best, new) for word, ids in split.items()}
+    return merges
+
+
+def merged(ids: list[int], pair: tuple[int, int], new: int) -> list[int]:
+    out: list[int] = []
+    for token in ids:
+        out.append(token)
+        if tuple(out[-2:]) == pair:
+            out[-2:] = [new]
+    return out
+
+
+def test_encoding_equals_the_written_out_definition() -> None:
+    """Within each word, again and again: the merge that was learned first, wherever it applies."""
+    tokenizer = train(ENGLISH, 600)
+    tokens = tokenizer.vocabulary.tokens
+    rank = {(left, right): (i, new) for i, (left, right, new) in enumerate(tokenizer.vocabulary.merges)}
+    text = ENGLISH[30_000:33_000].encode("ascii", "ignore").decode()
+    expected = []
+    for word in re.findall(GPT2_ASCII, text):
+        ids = [tokens.index(bytes([byte])) for byte in word.encode()]
+        while applicable := [pair for pair in pairwise(ids) if pair in rank]:
+            first = min(applicable, key=lambda pair: rank[pair])
+            ids = merged(ids, first, rank[first][1])
+        expected += ids
+    assert tokenizer.encode(text).tolist() == expected
+
+
+def test_the_vocabulary_is_256_bytes_then_merges_then_the_end_of_text(english: BPETokenizer) -> None:
+    tokens = english.vocabulary.tokens
+    assert len(tokens) == english.vocab_size == 1200
+    assert sorted(tokens[:256]) == [bytes([byte]) for byte in range(256)]
+    assert english.end_of_text == 1199
+    assert english.vocabulary.special == {1199}
+    assert len(set(tokens)) == 1200
+
+
+def test_bytes_are_spelled_as_hugging_face_spells_them() -> None:
+    assert sorted(PRINTABLE) == sorted(ByteLevel.alphabet())
+    assert (PRINTABLE[ord(" ")], PRINTABLE[ord("\n")], PRINTABLE[ord("a")]) == ("Ġ", "Ċ", "a")
+
+
+def test_learning_does_not_depend_on_threads_processes_or_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = train(ENGLISH, 500).digest
+    program = (
+        "import sys; from gpt_cli.config.schema import TokenizerConfig; from gpt_cli.tokenizer import train_tokenizer;"
+        "print(train_tokenizer([sys.stdin.read()], TokenizerConfig(kind='bpe', vocab_size=500)).digest)"
+    )
+    environment = {**os.environ, "RAYON_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+    root = Path(__file__).parents[1]
+    alone = subprocess.run(
+        [sys.executable, "-c", program],
+        input=ENGLISH.encode(),
+        capture_output=True,
+        check=True,
+        cwd=root,
+        env=environment,
+    )
+    assert alone.stdout.decode().strip() == digest
+    monkeypatch.setattr("gpt_cli.tokenizer.train._BLOCK", 100)
+    assert train(ENGLISH, 500).digest == digest
+
+
+def test_a_vocabulary_out_of_reach_says_how_many_ids_the_text_supports() -> None:
+    text = "the cat sat on the mat, the rat sat on the cat"
+    with pytest.raises(RequestError, match=r"tokenizer\.vocab_size 5,000 is out of reach") as caught:
+        train(text, 5000)
+    supported = int(re.findall(r"supports (\d+)", caught.value.message)[0])
+    assert str(supported) in (caught.value.hint or "")
+    assert train(text, supported).vocab_size == supported
+    with pytest.raises(RequestError, match=f"supports {supported} "):
+        train(text, supported + 1)
+
+
+def test_a_vocabulary_without_merges_is_the_bytes_and_the_end_of_text() -> None:
+    tokenizer = train("", 257)
+    assert tokenizer.vocabulary.merges == ()
+    assert tokenizer.decode(tokenizer.encode("語")) == "語"
+
+
+# Encoding
+
+
+@given(text=TEXTS)
+def test_encoding_by_distinct_pieces_gives_the_ids_of_the_whole_text(english: BPETokenizer, text: str) -> None:
+    assert english.encode(text).tolist() == hugging_face(english).encode(text, add_special_tokens=False).ids
+    assert english.decode(english.encode(text)) == text
+
+
+@given(text=TEXTS, size=st.integers(1, 9))
+def test_a_text_can_be_encoded_block_by_block(english: BPETokenizer, text: str, size: int) -> None:
+    cut = list(blocks(text, size, english.vocabulary.pattern))
+    assert "".join(cut) == text
+    assert [i for block in cut for i in english.encode(block).tolist()] == english.encode(text).tolist()
+
+
+@pytest.mark.parametrize("pattern", ["gpt2", "gpt4"])
+def test_text_is_cut_into_words_not_lines(pattern: Pattern) -> None:
+    assert pieces("To be,\nor not  to be", pattern) in (
+        ["To", " be,", "\nor", " not", "  to", " be"],
+        ["To", " be,\n", "or", " not", "  to", " be"],
+    )
+
+
+def test_white_space_is_what_the_patterns_take_for_it() -> None:
+    everything = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
+    theirs = [space for run, _ in Split(Regex(r"\S+"), "removed").pre_tokenize_str(everything) for space in run]
+    ours = [c for c in everything if len(pieces(f"a{c}b", "gpt2")) == 2]
+    assert ours == theirs
+
+
+def test_tiny_shakespeare_has_the_ids_that_hugging_face_gives(shared_data: Path) -> None:
+    text = (shared_data / "shakespeare.txt").read_text(encoding="utf-8")
+    for pattern in ("gpt2", "gpt4"):
+        tokenizer = train(text, 1024, pattern)
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text
+        assert ids.tolist() == hugging_face(tokenizer).encode(text, add_special_tokens=False).ids
+
+
+def test_a_block_border_changes_nothing(english: BPETokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = english.encode(ENGLISH).tolist()
+    monkeypatch.setattr("gpt_cli.tokenizer.bpe._BLOCK", 1000)
+    assert english.encode(ENGLISH).tolist() == whole
+
+
+# Special tokens
+
+
+def test_text_that_looks_like_a_special_token_stays_text(english: BPETokenizer) -> None:
+    ids = english.encode("one<|endoftext|>two <|endoftext|>").tolist()
+    assert english.end_of_text not in ids
+    assert english.decode(ids) == "one<|endoftext|>two <|endoftext|>"
+
+
+def test_a_special_token_decodes_to_its_text_and_has_no_bytes(english: BPETokenizer) -> None:
+    end = english.end_of_text
+    assert end is not None
+    assert english.decode([*english.encode("a").tolist(), end]) == "a<|endoftext|>"
+    assert english.token_bytes(end) == b""
+
+
+# The file
+
+
+def test_hugging_face_reads_the_file_and_decodes_what_we_encode(english: BPETokenizer, tmp_path: Path) -> None:
+    english.save(tmp_path / "tokenizer.json")
+    theirs = HuggingFace.from_file(str(tmp_path / "tokenizer.json"))
+    assert theirs.get_vocab_size() == english.vocab_size
+    assert theirs.token_to_id("<|endoftext|>") == english.end_of_text
+    assert theirs.decode(english.encode(ENGLISH[:999]).tolist()) == ENGLISH[:999]
+    assert theirs.encode("a<|endoftext|>").ids[-1] == english.end_of_text
+
+
+def test_a_file_that_hugging_face_wrote_loads_as_the_same_tokenizer(english: BPETokenizer, tmp_path: Path) -> None:
+    HuggingFace.from_str(english.to_json()).save(str(tmp_path / "tokenizer.json"), pretty=True)
+    assert load_tokenizer(tmp_path / "tokenizer.json") == english
+
+
+def test_gpt2_itself_loads_and_gives_its_published_ids(shared_data: Path, tmp_path: Path) -> None:
+    merges = (shared_data / "gpt2/vocab.bpe").read_text(encoding="utf-8").splitlines()[1:]
+    file = {  # as published: without the type of the model, and with empty strings for what is off
+        "added_tokens": [{"id": 50256, "content": "<|endoftext|>"}],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
+        "model": {
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "vocab": json.loads((shared_data / "gpt2/encoder.json").read_text(encoding="utf-8")),
+            "merges": merges,
+        },
+    }
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(file), encoding="utf-8")
+    tokenizer = load_tokenizer(path)
+    assert tokenizer.vocab_size == 50_257
+    assert tokenizer.end_of_text == 50_256
+    assert tokenizer.encode("Hello, I'm a language model,").tolist() == [15496, 11, 314, 1101, 257, 3303, 2746, 11]
+    assert len(tokenizer.encode((shared_data / "shakespeare.txt").read_text(encoding="utf-8"))) == 338_025
+
+
+def edited(edit: dict[str, Any]) -> str:
+    """A good file with `edit` (dotted keys) applied."""
+    file = json.loads(train("aaabdaaabac", 260).to_json())
+    for key, value in edit.items():
+        *parents, last = key.split(".")
+        node = file
+        for parent in parents:
+            node = node[parent]
+        node[last] = value
+    return json.dumps(file)
+
+
+def split(regex: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
+
+
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+VOCAB = json.loads(train("aaabdaaabac", 260).to_json())["model"]["vocab"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        ({"model.type": "WordPiece"}, "not a byte-level BPE"),
+        ({"normalizer": {"type": "NFC"}}, "normalizer changes the text"),
+        ({"pre_tokenizer.add_prefix_space": True}, "space before every text"),
+        ({"pre_tokenizer": None}, "'pre_tokenizer' is missing"),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, "GPT-2's or GPT-4's pattern"),
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split("(x+x+)+y"), BYTE_LEVEL]}}, "pattern"),
+        ({"model.dropout": 0.1}, "needs dropout"),
+        ({"model.end_of_word_suffix": "</w>"}, "needs end_of_word_suffix"),
+        ({"model.vocab": {**VOCAB, "aaaa": 261}}, "ids of its 261 tokens are not 0 to 260"),
+        ({"model.vocab": {**VOCAB, "aaaa": 3}}, "are not 0 to"),
+        ({"model.vocab": {**VOCAB, "aaaa": True}}, "has no id, but True"),
+        ({"model.vocab": {**VOCAB, "aaaa": 2.0}}, "has no id"),
+        ({"model.vocab": {**VOCAB, "語": 260}}, "not spelled in bytes"),
+        ({"model.vocab": {**VOCAB, "": 260}}, "token 260 is empty"),
+        ({"model.vocab": []}, "'vocab' is missing"),
+        ({"model.vocab": {"a": 0}, "model.merges": [], "added_tokens": []}, "no token for the byte 0x00"),
+        ({"model.merges": ["a a", "a a"]}, "merged twice"),
+        ({"model.merges": ["a"]}, "not of two tokens"),
+        ({"model.merges": ["a a a"]}, "not of two tokens"),
+        ({"model.merges": [["a", 3]]}, "not of two tokens"),
+        ({"model.merges": ["d d"]}, "not of two tokens"),
+        ({"model.merges": 7}, "'merges' is missing"),
+        ({"added_tokens": [{"id": 5, "content": "<|endoftext|>"}]}, "two ids, 5 and 259"),
+        ({"added_tokens": [{"id": 259, "content": "<|endoftext|>"}] * 2}, "added twice"),
+        ({"added_tokens": [{"id": VOCAB["a"], "content": "a"}]}, "no token for the byte 0x61"),
+        ({"added_tokens": [{"id": VOCAB["aa"], "content": "aa"}, {"id": 259, "content": "<|endoftext|>"}]}, "special"),
+        ({"added_tokens": [{"id": 260, "content": "\ud800"}]}, "surrogates not allowed"),
+        ({"added_tokens": ["<|endoftext|>"]}, "'content' is missing"),
+        ({"added_tokens": True}, "'added_tokens' is missing"),
+    ],
+)
+def test_a_file_that_would_lose_text_or_contradicts_itself_is_refused(
+    edit: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(edited(edit), encoding="utf-8")
+    with pytest.raises(UserError, match=rf"no tokenizer that gpt can use: .*{reason}"):
+        load_tokenizer(path)
+
+
+def test_added_tokens_of_every_sort_are_special_and_never_come_from_text(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    added = [{"id": 259, "content": "<|endoftext|>", "special": True}, {"id": 260, "content": "dab", "special": False}]
+    path.write_text(edited({"added_tokens": added}), encoding="utf-8")
+    tokenizer = load_tokenizer(path)
+    assert tokenizer.vocab_size == 261
+    assert 260 not in tokenizer.encode("dabdab dab").tolist()
+    assert tokenizer.decode([260]) == "dab"
+
+
+# Facts for tables
+
+
+def test_merges_are_described_in_order_with_how_often_their_token_stands_in_the_ids() -> None:
+    tokenizer = train("aaabdaaabac", 260)
+    counts = describe.count_ids(tokenizer.encode("aaabdaaabac"), tokenizer.vocab_size)
+    assert [(m.left, m.right, tokenizer.token_bytes(m.token), m.count) for m in describe.merges(tokenizer, counts)] == [
+        (b"a", b"a", b"aa", 0),
+        (b"a", b"b", b"ab", 0),
+        (b"aa", b"ab", b"aaab", 2),
+    ]
+    assert describe.longest_tokens(tokenizer, 2) == [258, 256]
