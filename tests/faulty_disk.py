@@ -1,7 +1,9 @@
-"""A disk that fails on command: every file operation under one folder is counted, and any of them can be refused."""
+"""Disks that fail on command: every file operation under one folder is counted, refused, or lost in a power cut."""
 
 import os
+import random
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +60,8 @@ class FaultyDisk:
                 return
             at += 1
 
-    def _meet(self, name: str, path: str) -> None:
+    def _meet(self, name: str, path: str, argument: Any = None) -> None:
+        """Operation `name` on `path` is about to happen; `argument` is what is written, or the new name."""
         here = len(self.log)
         self.log.append((name, path))
         if self.fail_at is None:
@@ -84,7 +87,7 @@ class FaultyDisk:
     def _by_path(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(path: Any = ".", *rest: Any, **options: Any) -> Any:
             if self._concerns(path, options):
-                self._meet(name, os.fspath(path))
+                self._meet(name, os.fspath(path), rest[0] if rest else None)
             return call(path, *rest, **options)
 
         return wrapped
@@ -92,9 +95,91 @@ class FaultyDisk:
     def _by_descriptor(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(descriptor: int, *rest: Any) -> Any:
             if descriptor in self._paths:
-                self._meet(name, self._paths[descriptor])
+                self._meet(name, self._paths[descriptor], rest[0] if rest else None)
                 if self.short and name == "write":
                     return call(descriptor, rest[0][:1])
             return call(descriptor, *rest)
 
         return wrapped
+
+
+@dataclass
+class Node:
+    """A file or a directory of the simulated disk: what it is now, and what of it would survive a power cut."""
+
+    data: bytes = b""
+    durable_data: bytes = b""
+    names: dict[str, "Node"] = field(default_factory=dict)
+    durable_names: dict[str, "Node"] = field(default_factory=dict)
+    pending: list[dict[str, "Node | None"]] = field(default_factory=list)  # changes of names since the last fsync
+    is_file: bool = False
+
+    def change(self, names: dict[str, "Node | None"]) -> None:
+        """Set or remove names, in one step."""
+        self.pending.append(names)
+        apply(self.names, names)
+
+
+class PowerCut(FaultyDisk):
+    """Keeps a model of what is safely on the disk, and shows what a power cut would leave.
+
+    Of what was not flushed, a power cut keeps any part: of a file any prefix, of a directory any subset of the
+    changes of its names. `before_each` is called before each operation. What is removed stays in the model.
+    """
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, before_each: Callable[[], None]) -> None:
+        self.disk = Node()
+        self.before_each = before_each
+        super().__init__(root, monkeypatch)
+
+    def left_over(self, target: Path, dice: random.Random, survives: float) -> None:
+        """Write what a power cut now would leave to `target`; each unflushed thing survives with this probability."""
+        write_image(self.disk, target, lambda: dice.random() < survives, dice)
+
+    def _meet(self, name: str, path: str, argument: Any = None) -> None:
+        self.before_each()
+        super()._meet(name, path, argument)
+        if name in ("create", "mkdir"):
+            self._parent(path).change({Path(path).name: Node(is_file=name == "create")})
+        elif name == "write":
+            self._find(path).data += bytes(argument)
+        elif name in ("rename", "replace"):
+            self._parent(path).change({Path(path).name: None, Path(argument).name: self._find(path)})
+        elif name == "fsync":
+            node = self._find(path)
+            node.durable_data, node.durable_names = node.data, dict(node.names)
+            node.pending.clear()
+
+    def _find(self, path: str | Path) -> Node:
+        node = self.disk
+        for part in Path(path).relative_to(self.root).parts:
+            node = node.names[part]
+        return node
+
+    def _parent(self, path: str) -> Node:
+        return self._find(Path(path).parent)
+
+
+def apply(names: dict[str, Node], change: dict[str, Node | None]) -> None:
+    """Change `names` as `change` says: a node is put there, None removes."""
+    for name, node in change.items():
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node
+
+
+def write_image(node: Node, path: Path, survives: Callable[[], bool], dice: random.Random) -> None:
+    """Write what is left of `node` to `path`."""
+    if node.is_file:
+        unflushed = len(node.data) - len(node.durable_data)
+        kept = unflushed if survives() else dice.randint(0, unflushed)
+        path.write_bytes(node.data[: len(node.durable_data) + kept])
+        return
+    path.mkdir()
+    names = dict(node.durable_names)
+    for change in node.pending:
+        if survives():
+            apply(names, change)
+    for name, child in names.items():
+        write_image(child, path / name, survives, dice)

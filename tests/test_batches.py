@@ -1,5 +1,6 @@
 """Batches are a pure function of (seed, step)."""
 
+import itertools
 from collections import Counter
 
 import pytest
@@ -14,7 +15,9 @@ TOKENS = torch.arange(1000, dtype=torch.int32)
 
 
 def make(**changes: object) -> Batches:
-    return Batches(**{"tokens": TOKENS, "context_length": 16, "batch_size": 12, "micro_batch_size": 12, "seed": 7} | changes)
+    return Batches(
+        **{"tokens": TOKENS, "context_length": 16, "batch_size": 12, "micro_batch_size": 12, "seed": 7} | changes
+    )
 
 
 def joined(batches: Batches, step: int) -> torch.Tensor:
@@ -37,17 +40,24 @@ def test_different_seeds_and_steps_give_different_batches():
 
 
 @given(
-    n_token=st.integers(17, 400), context_length=st.integers(1, 16), batch_size=st.integers(1, 7), seed=st.integers(0, 99)
+    n_token=st.integers(17, 400),
+    context_length=st.integers(1, 16),
+    batch_size=st.integers(1, 7),
+    seed=st.integers(0, 99),
 )
 def test_an_epoch_visits_each_of_its_windows_once_and_stays_inside_the_text(n_token, context_length, batch_size, seed):
     batches = make(
-        tokens=TOKENS[:n_token], context_length=context_length, batch_size=batch_size, micro_batch_size=batch_size, seed=seed
+        tokens=TOKENS[:n_token],
+        context_length=context_length,
+        batch_size=batch_size,
+        micro_batch_size=batch_size,
+        seed=seed,
     )
     n = batches.windows_per_epoch
     starts = [start for step in range(-(-3 * n // batch_size)) for start in batches.starts(step)][: 3 * n]
     for epoch in range(3):
         visited = sorted(starts[epoch * n : (epoch + 1) * n])
-        assert [b - a for a, b in zip(visited, visited[1:], strict=False)] == [context_length] * (n - 1)
+        assert [b - a for a, b in itertools.pairwise(visited)] == [context_length] * (n - 1)
         assert visited[0] >= 0
         assert visited[-1] + context_length < n_token
 

@@ -7,6 +7,7 @@ import json
 import lzma
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,12 @@ def test_standard_input_is_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
     assert texts("-") == ["grün\r\n"]
 
 
+def test_a_closed_standard_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(RequestError, match="closed"):
+        read("-")
+
+
 def test_the_built_in_corpus_is_a_few_hundred_thousand_characters_of_english() -> None:
     [document] = read(BUILTIN)
     assert 400_000 < len(document.text) < 700_000
@@ -186,11 +193,10 @@ def test_the_built_in_corpus_is_a_few_hundred_thousand_characters_of_english() -
 def test_a_named_pipe_is_read_like_the_file_it_stands_for(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    if (child := os.fork()) == 0:
-        path.write_text("through a pipe")
-        os._exit(0)
+    writer = threading.Thread(target=path.write_text, args=("through a pipe",))
+    writer.start()
     assert texts(path) == ["through a pipe"]
-    os.waitpid(child, 0)
+    writer.join()
 
 
 # Compression

@@ -455,7 +455,11 @@ lock = DirectoryLock(Path(sys.argv[1])); print("held", flush=True); sys.stdin.re
 
 def test_a_lock_is_held_by_one_process_named_to_others_and_freed_by_its_death(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"

@@ -79,11 +79,11 @@ def test_filters_in_turn_each_see_the_renormalised_rest(weights: list[int], k: i
 
 
 @given(
-    st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=50),
+    st.lists(st.integers(-10_000, 10_000).map(lambda i: i / 64), min_size=1, max_size=50),
     st.none() | st.integers(1, 60),
-    st.none() | st.floats(1e-6, 1.0),
-    st.none() | st.floats(1e-6, 1.0),
-    st.floats(1e-3, 1e3),
+    st.none() | st.sampled_from([1e-6, 0.01, 0.3, 0.9, 0.999, 1.0]),
+    st.none() | st.sampled_from([1e-6, 0.01, 0.3, 0.9, 1.0]),
+    st.sampled_from([1e-5, 0.1, 0.7, 1.0, 30.0]),
 )
 def test_the_likeliest_token_survives_any_filters_and_what_survives_keeps_its_logit(
     logits: list[float], top_k: int | None, top_p: float | None, min_p: float | None, temperature: float
@@ -123,10 +123,10 @@ def test_frequencies_are_those_of_the_softmax_at_the_temperature(temperature: fl
 
 
 def test_a_filtered_token_is_never_drawn() -> None:
-    noise = GumbelNoise(3, 1000, 4, CPU)
+    noise = GumbelNoise(3, 10, 4, CPU)
     sampling = Sampling(temperature=5.0, top_k=2)
-    logits = torch.tensor([[1.0, 3.0, 0.9, 2.0]]).expand(1000, -1)
-    drawn = {token for _ in range(20) for token in next_token(logits, sampling, noise.draw()).tolist()}
+    logits = torch.tensor([[1.0, 3.0, 0.9, 2.0]]).expand(10, -1)
+    drawn = {token for _ in range(1000) for token in next_token(logits, sampling, noise.draw()).tolist()}
     assert drawn == {1, 3}
 
 

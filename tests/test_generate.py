@@ -39,10 +39,10 @@ def make_model(vocab_size: int = VOCAB_SIZE, **options: Any) -> GPT:
 
 
 @torch.inference_mode()
-def reference_logits(model: GPT, sequence: Sequence[int]) -> Tensor:
-    """(V,): the definition of what follows `sequence`, computed without a cache."""
-    start = window_start(len(sequence), model.config.context_length)
-    logits: Tensor = model(torch.tensor([sequence[start:]]))[0, -1]
+def reference_logits(model: GPT, sequences: Sequence[Sequence[int]]) -> Tensor:
+    """(B, V): the definition of what follows sequences of one length, computed without a cache."""
+    start = window_start(len(sequences[0]), model.config.context_length)
+    logits: Tensor = model(torch.tensor([sequence[start:] for sequence in sequences]))[:, -1]
     return logits
 
 
@@ -59,8 +59,8 @@ def test_the_window_is_what_is_left_when_the_older_half_goes_each_time_it_is_ful
 
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope", "none"])
-@pytest.mark.parametrize("n_kv_head", [None, 2, 1])
-@pytest.mark.parametrize("window", [None, 1, 3])
+@pytest.mark.parametrize("n_kv_head", [None, 2])
+@pytest.mark.parametrize("window", [None, 3])
 def test_cached_logits_equal_uncached_ones_within_the_context_and_past_it(
     position: str, n_kv_head: int | None, window: int | None
 ) -> None:
@@ -76,27 +76,26 @@ def test_cached_logits_equal_uncached_ones_within_the_context_and_past_it(
         sequences = [[1, 2, 3], [4, 5, 6]]
         with torch.inference_mode():
             cached = Continuations(model, sequences)
-            for step in range(2 * CONTEXT):
-                logits = cached.next_logits()
-                expected = torch.stack([reference_logits(model, sequence) for sequence in sequences])
-                torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+            for step in range(10):
+                expected = reference_logits(model, sequences)
+                torch.testing.assert_close(cached.next_logits(), expected, rtol=1e-4, atol=1e-4)
                 tokens = [(step * 5) % VOCAB_SIZE, (step * 7 + 1) % VOCAB_SIZE]
                 cached.append(torch.tensor(tokens))
-                for sequence, token in zip(sequences, tokens, strict=True):
-                    sequence.append(token)
+                sequences = [[*sequence, token] for sequence, token in zip(sequences, tokens, strict=True)]
 
 
 @pytest.mark.parametrize(
     "options",
     [{"mlp": mlp} for mlp in ("relu", "gelu", "swiglu", "relu2")]
-    + [{"norm": "layernorm", "bias": True}, {"tie_embeddings": True}, {"dropout": 0.5, "attention_dropout": 0.5}],
+    + [{"norm": "layernorm", "bias": True}, {"tie_embeddings": True}, {"n_kv_head": 1}, {"window": 1}]
+    + [{"dropout": 0.5, "attention_dropout": 0.5}, {"context_length": 2}],
     ids=str,
 )
 def test_greedy_text_is_that_of_the_uncached_definition(options: dict[str, Any]) -> None:
     model = make_model(**options)
     sequence = [1, 2]
     for _ in range(3 * CONTEXT):
-        sequence.append(int(reference_logits(model, sequence).argmax()))
+        sequence.append(int(reference_logits(model, [sequence]).argmax()))
     generated = generate(model, [[1, 2]], Sampling(temperature=0.0, max_new_tokens=3 * CONTEXT))
     assert [tokens[0] for tokens in generated] == sequence[2:]
 
@@ -134,14 +133,10 @@ def test_greedy_does_not_depend_on_the_seed() -> None:
 
 
 def test_generation_leaves_the_randomness_of_the_process_alone() -> None:
+    model = make_model()
     before = torch.get_rng_state()
-    list(generate(make_model(), [[1]], Sampling(max_new_tokens=5)))
-    torch.manual_seed(0)
-    make_model()
-    after_the_model_alone = torch.get_rng_state()
-    list(generate(make_model(), [[1]], Sampling(max_new_tokens=5)))
-    assert torch.equal(torch.get_rng_state(), after_the_model_alone)
-    assert before.shape == after_the_model_alone.shape
+    list(generate(model, [[1]], Sampling(max_new_tokens=5)))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_of_a_prompt_longer_than_the_context_the_last_tokens_are_seen() -> None:
@@ -299,13 +294,16 @@ def test_characters_that_the_vocabulary_lacks_are_refused_or_left_out() -> None:
     assert drop_unknown(ByteTokenizer(), "aX") == ("aX", [])
 
 
-@given(st.text())
-def test_any_prompt_without_surrogates_continues_under_a_byte_vocabulary(prompt: str) -> None:
-    model = make_model(256)
-    tokens = encode_prompt(ByteTokenizer(), prompt)
-    (stream,) = stream_texts(model, ByteTokenizer(), tokens, Sampling(max_new_tokens=2))
-    stream.text()
-    assert len(stream.tokens) == 2
+def test_any_prompt_without_surrogates_continues_under_a_byte_vocabulary() -> None:
+    sampler = Sampler(make_model(256), ByteTokenizer(), Sampling(max_new_tokens=2))
+
+    @given(st.text())
+    def continues(prompt: str) -> None:
+        stream = sampler.generate(prompt, seed=1)
+        stream.text().encode()  # whole characters: nothing that UTF-8 cannot hold
+        assert len(stream.tokens) == 2
+
+    continues()
 
 
 def test_the_config_of_a_run_decides_what_was_not_asked_for() -> None:

@@ -51,9 +51,7 @@ def test_a_planted_breach_of_the_layout_is_caught(copy: Path, file: str, line: s
     assert complaint in result.stdout
 
 
-@pytest.mark.parametrize(
-    "file", ["__init__", "__main__", "errors", "order", "files/new", "config/schema", "cli/main"]
-)
+@pytest.mark.parametrize("file", ["__init__", "__main__", "errors", "order", "files/new", "config/schema", "cli/main"])
 @pytest.mark.parametrize("line", ["import torch", "from numpy import array", "import torch.nn as nn"])
 def test_what_help_imports_cannot_import_torch_or_numpy(file: str, line: str) -> None:
     name = f"gpt_cli/{file}.py"

@@ -94,7 +94,9 @@ def test_muon_takes_the_hidden_matrices_and_adamw_each_other_parameter_once():
     model = make_model()
     optimizer = Optimizer(model, OptimConfig(name="muon"))
     names = set(dict(model.named_parameters()))
-    assert set(optimizer.muon.parameters) == {n for n in names if "blocks" in n and n.endswith("weight") and "norm" not in n}
+    assert set(optimizer.muon.parameters) == {
+        n for n in names if "blocks" in n and n.endswith("weight") and "norm" not in n
+    }
     assert set(optimizer.muon.parameters) | set(optimizer.adamw_parameters) == names
     assert not set(optimizer.muon.parameters) & set(optimizer.adamw_parameters)
 

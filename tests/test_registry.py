@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import re
 import threading
 import zipfile
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpt_cli.cli.main import main
 from gpt_cli.corpus import download as download_module
 from gpt_cli.corpus import registry
 from gpt_cli.corpus.registry import CORPORA, KnownCorpus, fetch_corpus, find_corpus, installed_corpus
@@ -137,9 +139,27 @@ def test_what_is_there_is_verified_and_not_fetched_again(server: Server, corpus:
     path = fetch(corpus, tmp_path)
     assert fetch(corpus, tmp_path) == path
     assert len(server.requests) == 1
-    path.write_bytes(TEXT[:-1] + b"?")
-    assert fetch(corpus, tmp_path).read_bytes() == TEXT
-    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("name", ["fox.txt", "notes.txt", "SHA256SUMS"])
+def test_a_directory_that_is_not_as_downloaded_is_told_and_left_alone(
+    server: Server, corpus: KnownCorpus, tmp_path: Path, name: str
+) -> None:
+    server.replies["/fox.txt"] = send(TEXT)
+    path = fetch(corpus, tmp_path)
+    (path.parent / name).write_bytes(b"mine")
+    error = refusal(corpus, tmp_path)
+    assert f"remove {path.parent}" in (error.hint or "")
+    assert (path.parent / name).read_bytes() == b"mine"
+    assert len(server.requests) == 1
+
+
+def test_nothing_is_written_through_a_link(server: Server, corpus: KnownCorpus, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "fox.part").symlink_to(tmp_path / "precious")
+    server.replies["/fox.txt"] = send(TEXT)
+    refusal(corpus, tmp_path)
+    assert (tmp_path / "precious").read_text() == "mine"
 
 
 def test_wrong_bytes_are_refused_and_deleted(server: Server, corpus: KnownCorpus, tmp_path: Path) -> None:
@@ -292,7 +312,7 @@ def test_an_archive_that_is_not_as_expected_leaves_no_text(
     assert not (tmp_path / "fox").exists()
 
 
-# The table
+# As sources
 
 
 def test_a_corpus_that_was_not_downloaded_names_the_command_that_does() -> None:
@@ -313,6 +333,60 @@ def test_a_downloaded_corpus_is_a_source_until_it_is_damaged(
     path.write_bytes(b"altered")
     with pytest.raises(UserError, match="damaged"):
         installed_corpus("fox")
+
+
+# The commands
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    return main(["data", *arguments]), *capsys.readouterr()
+
+
+def test_get_prints_the_path_and_how_to_train_on_it(
+    server: Server,
+    corpus: KnownCorpus,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(registry, "CORPORA", (corpus,))
+    code, out, err = run(capsys, "get", "fox")
+    assert (code, out) == (1, "")
+    assert "only https" in err
+    server.replies["/fox.txt"] = send(TEXT)
+    for folder, options, source in (
+        (registry.corpora_dir(), [], "corpus:fox"),
+        (tmp_path, ["--to", str(tmp_path)], str(tmp_path / "fox" / "fox.txt")),
+    ):
+        path = fetch(corpus, folder)
+        code, out, err = run(capsys, "get", "fox", *options)
+        assert (code, out) == (0, f"{path}\n")
+        assert f"gpt train {source}\n" in err
+        code, out, err = run(capsys, "get", "fox", *options, "--json")
+        assert (json.loads(out)["path"], json.loads(out)["source"]) == (str(path), source)
+
+
+def test_list_shows_every_corpus_and_what_is_here(
+    server: Server, corpus: KnownCorpus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(registry, "CORPORA", (corpus, *CORPORA))
+    server.replies["/fox.txt"] = send(TEXT)
+    path = fetch(corpus, registry.corpora_dir())
+    code, out, _ = run(capsys, "list")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["name", "fox", *(known.name for known in CORPORA)]
+    assert [line.split()[0] for line in out.splitlines() if " yes " in line] == ["fox"]
+    _, out, _ = run(capsys, "list", "--json")
+    assert [known["path"] for known in json.loads(out)["corpora"]] == [str(path)] + [None] * len(CORPORA)
+
+
+def test_an_unknown_name_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "get", "../../etc")
+    assert (code, out) == (2, "")
+    assert "gpt data list" in err
+
+
+# The table
 
 
 def test_a_name_that_is_nearly_right_is_guessed() -> None:

@@ -1,5 +1,6 @@
 """The learning rate is a pure function of the step."""
 
+import itertools
 import math
 
 import pytest
@@ -28,7 +29,7 @@ def test_warm_up_rises_evenly_from_above_zero_to_the_peak(kind):
 @kinds
 def test_after_the_warm_up_it_never_rises_and_ends_at_the_minimum(kind):
     rates = curve(100, kind=kind)[10:]
-    assert all(a >= b for a, b in zip(rates, rates[1:], strict=False))
+    assert all(a >= b for a, b in itertools.pairwise(rates))
     assert rates[-1] == pytest.approx(1.0 if kind == "constant" else 0.1)
 
 

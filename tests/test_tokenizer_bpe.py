@@ -23,7 +23,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Split
 from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.tokenizer import BPETokenizer, describe, load_tokenizer, train_tokenizer
-from gpt_cli.tokenizer.pattern import Pattern, blocks, pieces
+from gpt_cli.tokenizer.pattern import GPT2, Pattern, blocks, pieces
 from gpt_cli.tokenizer.vocabulary import PRINTABLE
 
 ENGLISH = "".join(topics.topics[name] for name in sorted(topics.topics))[:60_000]
@@ -364,6 +364,24 @@ def test_added_tokens_of_every_sort_are_special_and_never_come_from_text(tmp_pat
     assert tokenizer.vocab_size == 261
     assert 260 not in tokenizer.encode("dabdab dab").tolist()
     assert tokenizer.decode([260]) == "dab"
+
+
+def test_gpt2s_pattern_may_be_spelled_out(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    spelled_out = {"type": "Sequence", "pretokenizers": [split(GPT2), BYTE_LEVEL]}
+    path.write_text(edited({"pre_tokenizer": spelled_out}), encoding="utf-8")
+    assert load_tokenizer(path) == train("aaabdaaabac", 260)
+
+
+def test_a_whole_word_is_taken_without_merges_where_the_file_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    for ignore_merges, expected in ((False, [b"d", b"ab"]), (True, [b"dab"])):
+        edit = {"model.vocab": {**VOCAB, "dab": 260}, "model.ignore_merges": ignore_merges}
+        path.write_text(edited(edit), encoding="utf-8")
+        tokenizer = load_tokenizer(path)
+        assert [tokenizer.token_bytes(token) for token in tokenizer.encode("dab").tolist()] == expected
+        tokenizer.save(path)
+        assert load_tokenizer(path) == tokenizer
 
 
 # Facts for tables

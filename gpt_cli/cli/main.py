@@ -95,7 +95,7 @@ def _run(arguments: list[str]) -> int:
     except typer.Exit as request:
         return request.exit_code
     except typer.TyperException as error:
-        raise _usage_error(error) from error
+        raise _usage_error(error, arguments) from error
     return code if isinstance(code, int) else ExitCode.DONE
 
 
@@ -117,10 +117,10 @@ def _drain_stdout() -> None:
         discard(sys.stdout.fileno())
 
 
-def _usage_error(error: typer.TyperException) -> RequestError:
+def _usage_error(error: typer.TyperException, arguments: list[str]) -> RequestError:
     message = error.format_message().rstrip(".")
-    context = getattr(error, "ctx", None)  # a usage error has one, but Typer exports only its base class
-    command = "gpt" if context is None else context.command_path
+    context = getattr(error, "ctx", None)  # Typer exports neither the class that has one, nor sets it always
+    command = f"gpt {arguments[0]}" if context is None else context.command_path
     return RequestError(message[:1].lower() + message[1:], hint=f"{command} --help")
 
 

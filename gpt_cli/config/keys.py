@@ -20,8 +20,7 @@ _TYPES = {
 }
 _ITEMS = {"integer": "whole numbers", "number": "numbers", "string": "texts"}
 
-_ELSEWHERE = {
-    # what other trainers call it
+NAMES_ELSEWHERE = {
     "block_size": "model.context_length",
     "n_ctx": "model.context_length",
     "max_seq_len": "model.context_length",
@@ -39,6 +38,7 @@ _ELSEWHERE = {
     "dtype": "runtime.precision",
     "out_dir": "run_dir",
 }
+"""What other trainers call our keys."""
 
 
 @cache
@@ -141,8 +141,8 @@ def _meant(section: str, name: str) -> list[str]:
     beside = [key.rpartition(".")[2] for key in [*sections(), *fields()] if key.rpartition(".")[0] == section]
     if name in keys:
         return keys[name]
-    if name in _ELSEWHERE:
-        return [_ELSEWHERE[name]]
+    if name in NAMES_ELSEWHERE:
+        return [NAMES_ELSEWHERE[name]]
     if close := get_close_matches(name, beside, 1, 0.6):
         return [f"{section}.{close[0]}" if section else close[0]]
     close = get_close_matches(name, keys, 1, 0.7)

@@ -52,9 +52,7 @@ class TokenizerConfig(Section):
         if self.kind == "bpe" and self.vocab_size is None and self.file is None:
             raise ValueError("tokenizer.vocab_size is required when tokenizer.kind is bpe (try 1024)")
         if self.kind != "bpe" and self.vocab_size is not None:
-            raise ValueError(
-                f"tokenizer.vocab_size is only for bpe: a {self.kind} vocabulary has the size it has"
-            )
+            raise ValueError(f"tokenizer.vocab_size is only for bpe: a {self.kind} vocabulary has the size it has")
         return self
 
 
@@ -69,7 +67,7 @@ class ModelConfig(Section):
     """Key and value heads, shared by groups of query heads (Ainslie et al., 2023). null: n_head."""
     n_embd: Count = 128
     """Width of the residual stream; a multiple of n_head."""
-    context_length: Annotated[int, Field(ge=2)] = 128
+    context_length: Annotated[int, Field(ge=2, le=LARGEST)] = 128
     """The most tokens the model sees at once."""
     position: Literal["learned", "sinusoidal", "rope", "none"] = "rope"
     """Learned embeddings (GPT-2), sinusoids (Vaswani et al., 2017), rotary (Su et al., 2021), or nothing."""
@@ -123,13 +121,9 @@ class ModelConfig(Section):
     @model_validator(mode="after")
     def _shape_fits_together(self) -> Self:
         if self.n_embd % self.n_head:
-            raise ValueError(
-                f"model.n_embd ({self.n_embd}) must be a multiple of model.n_head ({self.n_head})"
-            )
+            raise ValueError(f"model.n_embd ({self.n_embd}) must be a multiple of model.n_head ({self.n_head})")
         if self.n_head % self.kv_heads:
-            raise ValueError(
-                f"model.n_head ({self.n_head}) must be a multiple of model.n_kv_head ({self.kv_heads})"
-            )
+            raise ValueError(f"model.n_head ({self.n_head}) must be a multiple of model.n_kv_head ({self.kv_heads})")
         if self.position == "rope" and self.head_dim % 2:
             raise ValueError(
                 f"rotary positions need an even head width: model.n_embd / model.n_head is {self.head_dim}"

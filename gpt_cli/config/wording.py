@@ -16,6 +16,8 @@ from gpt_cli.config.yaml_subset import Document, resolve_scalar
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 _YES_AND_NO = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 _NOTHING = frozenset({"none", "off", "no", "never", "nil"})
+_EMPTY = frozenset({"string_too_short", "too_short"})
+_WRONG_LENGTH = frozenset({"missing", "too_long"})
 
 
 def problems_in(error: ValidationError, document: Document) -> Iterator[Problem]:
@@ -49,35 +51,90 @@ def _wrong_value(path: KeyPath, details: list[ErrorDetails], document: Document)
     schema, name, value = schema_of(dotted(path)), dotted(path), _look_up(document.values, path)
     detail = max(details, key=_tells_most)
     index = next((part for part in detail["loc"] if isinstance(part, int)), None)
-    if index is not None and detail["type"] not in ("missing", "too_long"):
+    if index is not None and detail["type"] not in _WRONG_LENGTH:
         schema, name, value = _schema_of_item(schema, index), f"item {index + 1} of {name}", value[index]
         path = (*path, index)
-    rule = _rule(detail, accepted(schema))
-    return Problem(
-        f"{name} must {rule}, not {spell(value)}", document.place(path), _way_out(value, accepted(schema))
-    )
+    words = accepted(schema)
+    return Problem(f"{name} must {_rule(detail, words, value)}", document.place(path), _way_out(value, words))
 
 
 def _tells_most(detail: ErrorDetails) -> tuple[bool, bool]:
-    """Of the complaints about one value, those of an item or a limit: the others are of types it does not have."""
+    """Of the complaints about one value, those about an item or a limit: others name types it does not have."""
     return any(isinstance(part, int) for part in detail["loc"]), not detail["type"].endswith("_type")
 
 
-def _rule(detail: ErrorDetails, words: list[str]) -> str:
+def _rule(detail: ErrorDetails, words: list[str], value: object) -> str:
+    if detail["type"] in _EMPTY:
+        return "not be empty"
+    if detail["type"] == "finite_number":
+        return f"be a finite number, not {spell(value)}"
     limits = detail.get("ctx", {})
     for name, limit in _LIMITS.items():
         if name in limits:
-            number = limits[name]
-            return f"be {limit} {number:g}" if isinstance(number, float) else f"be {limit} {number}"
-    if detail["type"] in ("string_too_short", "too_short"):
-        return "have something in it"
-    return "be a finite number" if detail["type"] == "finite_number" else f"be {one_of(words)}"
+            return f"be {limit} {_number(limits[name])}, not {spell(value)}"
+    return f"be {one_of(words)}, not {spell(value)}"
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def spell(value: object) -> str:
     """A value as messages name it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, str):
         return f"the text {shorten(repr(value))}"
-    if isinstance(value, list | dict):
-        return ("a list" if isinstance(value, list) else "a section") if value else f"the empty {value}"
-    return {None: "null", True: "true", False: "false"}.get(value) if isinstance(value, bool | None) else shorten(str(value))
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    return "a section" if isinstance(value, dict) else shorten(str(value))
+
+
+def _way_out(value: object, words: list[str]) -> str | None:
+    """What to write instead, where that is plain."""
+    if isinstance(value, str):
+        return _way_out_of_text(value, words)
+    if "text" in words and isinstance(value, bool | int | float):
+        return "put it in quotes to make it text"
+    if "a whole number" in words and isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return f"write {value:.0f}"
+    return None
+
+
+def _way_out_of_text(text: str, words: list[str]) -> str | None:
+    word = text.strip().lower()
+    if "true" in words and word in _YES_AND_NO:
+        return f"write {_YES_AND_NO[word]}"
+    if "null" in words and word in _NOTHING:
+        return "write null"
+    if {"a number", "a whole number"} & set(words):
+        digits = re.sub(r"(?<=\d)[_,](?=\d)", "", word).lstrip("0") or "0"
+        number = resolve_scalar(digits)
+        if not isinstance(number, int | float):
+            return None
+        return f"write {digits}" + (", without quotes" if digits == text else "")
+    close = get_close_matches(word, words, 1, 0.75)
+    return f"did you mean {close[0]}?" if close else None
+
+
+def _schema_of_item(schema: dict[str, Any], index: int) -> dict[str, Any]:
+    lists = [choice for choice in schema.get("anyOf", [schema]) if choice.get("type") == "array"]
+    items: list[dict[str, Any]] = lists[0].get("prefixItems", [])
+    return items[index] if items else lists[0]["items"]
+
+
+def _look_up(values: dict[str, Any], path: KeyPath) -> Any:
+    found: Any = values
+    for part in path:
+        found = found[part]
+    return found
+
+
+def _place_of_disagreement(message: str, section: KeyPath, document: Document) -> Place:
+    """Of the keys that `message` says do not fit together: one that is overridden, else the first one set."""
+    named = [tuple(key.split(".")) for key in re.findall(r"[a-z_]+\.[a-z_]+", message) if key in fields()]
+    places = [document.places[path] for path in named if path in document.places]
+    overridden = [place for place in places if place.line is None]
+    return next(iter([*overridden, *places]), document.place(section))

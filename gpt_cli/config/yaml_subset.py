@@ -21,7 +21,7 @@ _BOOLEAN = {"true": True, "True": True, "TRUE": True, "false": False, "False": F
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
+_DIGITS = re.compile(r"[-+]?[0-9]+")
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 _INDENTATION = "check the indentation, and the quotes around text that contains ': '"
@@ -35,6 +35,7 @@ _EXPLANATIONS = (
     ("while scanning a simple key", "a key without a ':' behind it", None),
     ("while parsing a flow sequence", "a list that is not closed with ']'", None),
     ("while parsing a flow mapping", "a mapping that is not closed with '}'", None),
+    ("expected the node content", "a value is missing here", None),
     ("expected <block end>", "this does not continue what stands above", _INDENTATION),
     ("expected '<document start>'", "this does not continue what stands above", _INDENTATION),
 )
@@ -70,9 +71,7 @@ def read_document(text: str, name: str) -> Document:
     reader = _Reader(text, Place(name, 1, 1))
     values = reader.read()
     if not isinstance(values, dict | None):
-        raise ConfigSyntaxError(
-            Problem("a config consists of keys with values, like `seed: 1`", reader.start)
-        )
+        raise ConfigSyntaxError(Problem("a config consists of keys with values, like `seed: 1`", reader.start))
     return Document(name, values or {}, reader.keys, reader.places, tuple(reader.problems))
 
 
@@ -93,7 +92,7 @@ def resolve_scalar(text: str) -> str | int | float | bool | None:
         return _BOOLEAN[text]
     if _INTEGER.fullmatch(text):
         return int(text)
-    if _FLOAT.fullmatch(text) and not _LEADING_ZERO.fullmatch(text):
+    if _FLOAT.fullmatch(text) and not _DIGITS.fullmatch(text):
         return float(text)
     return float(text.replace(".", "")) if _NOT_FINITE.fullmatch(text) else text
 
@@ -120,7 +119,7 @@ class _Reader:
             before = text[: error.position].split("\n")
             place = self._place(len(before) - 1, len(before[-1]))
             raise ConfigSyntaxError(
-                Problem(f"not text: it holds the control character U+{error.character:04X}", place)
+                Problem(f"not valid YAML: it cannot hold the character U+{error.character:04X}", place)
             ) from error
 
     def read(self) -> Any:
@@ -141,7 +140,7 @@ class _Reader:
             raise ConfigSyntaxError(self._explain(error)) from error
         except Exception as error:  # PyYAML lets ValueError and others through, as for "\U00110000"
             place = self._place(self.parser.line, self.parser.column)
-            raise ConfigSyntaxError(Problem(f"not valid YAML: {error}", place)) from error
+            raise ConfigSyntaxError(Problem(f"not valid YAML: this cannot be read ({error})", place)) from error
         return event
 
     def _value(self, event: yaml.Event, path: KeyPath, depth: int) -> Any:
@@ -219,4 +218,3 @@ class _Reader:
         if self.start.line is None:
             return self.start
         return Place(self.start.source, line + 1, column + 1)
-

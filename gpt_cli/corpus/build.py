@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus.sources import Note, read_documents
+from gpt_cli.corpus.sources import Note, find_path, read_documents
 from gpt_cli.corpus.split import Piece, Split, end_lines, fingerprint, split_documents
 from gpt_cli.corpus.store import FORMAT, SplitFacts, Tokens, TokenStore, is_store, narrow, write_store
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.files import DamagedError, ExistsError, cache_dir, remove_directory, sha256_file
-from gpt_cli.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from gpt_cli.files import DamagedError, ExistsError, cache_dir
+from gpt_cli.tokenizer import Tokenizer, UnknownCharacters, train_tokenizer
 
 Progress = Callable[[int, int], None]
 """Called with the characters tokenized so far and their total."""
@@ -52,19 +52,20 @@ def prepare_corpus(
     Raises what `read_documents` and `train_tokenizer` raise, RequestError for a token store that is not what
     the config asks for, and UserError for a text too small to split.
     """
-    if isinstance(data.source, str) and is_store(Path(data.source)):
-        return _from_store(_open_as_asked(Path(data.source), data, tokenizer), data)
+    if isinstance(data.source, str) and is_store(path := find_path(data.source)):
+        return _from_store(_open_as_asked(path, data, tokenizer), data)
+    ready = _ready_tokenizer(tokenizer)
     documents = list(read_documents(data.source, note=note))
-    if tokenizer.kind != "bpe":
+    if not (tokenizer.kind == "bpe" if ready is None else ready.end_of_text is not None):
         documents = end_lines(documents)
     text = fingerprint(documents)
-    entry = cache_dir() / "stores" / _key(text, data.val_fraction, tokenizer)
+    entry = cache_dir() / "stores" / _key(text, data.val_fraction, tokenizer, ready)
     if (cached := _cached(entry, note)) is not None:
         return _from_store(cached, data)
-    corpus = _tokenize(split_documents(documents, data.val_fraction), data, tokenizer, text, progress)
+    corpus = _tokenize(split_documents(documents, data.val_fraction), data, tokenizer, ready, text, progress)
     if cache:
         try:
-            write_corpus(entry, corpus, data.val_fraction)
+            write_corpus(entry, corpus, data.val_fraction, replace=is_store(entry))
         except ExistsError:  # another process was faster, with the same result
             pass
         except UserError as error:
@@ -89,10 +90,11 @@ def _tokenize(
     pieces: dict[Split, list[Piece]],
     data: DataConfig,
     config: TokenizerConfig,
+    ready: Tokenizer | None,
     text: str,
     progress: Progress | None,
 ) -> Corpus:
-    """Learn or load the tokenizer and encode both splits. BPE learns from the training text alone."""
+    """Learn the tokenizer, unless one is ready, and encode both splits. BPE learns from the training text alone."""
     every = [*pieces["train"], *pieces["val"]]
     total = sum(len(piece.text) for piece in every)
     if any(sum(len(piece.text) for piece in part) < 2 for part in pieces.values()):
@@ -101,7 +103,8 @@ def _tokenize(
             f" {data.val_fraction} validates",
             hint="each part needs at least 2 characters",
         )
-    tokenizer = train_tokenizer((piece.text for piece in (pieces["train"] if config.kind == "bpe" else every)), config)
+    lesson = pieces["train"] if config.kind == "bpe" else every
+    tokenizer = ready or train_tokenizer((piece.text for piece in lesson), config)
     train, train_facts = _encode(pieces["train"], tokenizer, progress, 0, total)
     val, val_facts = _encode(pieces["val"], tokenizer, progress, train_facts.characters, total)
     return Corpus(tokenizer, train, val, {"train": train_facts, "val": val_facts}, text, data.source)
@@ -116,7 +119,12 @@ def _encode(
     starts: list[int] = []
     tokens = characters = size = 0
     for piece in pieces:
-        ids = tokenizer.encode(piece.text)
+        try:
+            ids = tokenizer.encode(piece.text)
+        except UnknownCharacters as error:
+            raise RequestError(
+                error.message, hint="a tokenizer learned from this very text, or one of bytes or bpe, knows them"
+            ) from error
         if piece.followed:
             ids = np.concatenate([ids, separator])
         arrays.append(narrow(ids, tokenizer.vocab_size))
@@ -129,9 +137,13 @@ def _encode(
     return np.concatenate(arrays), SplitFacts(characters, size, tokens, len(pieces), tuple(starts))
 
 
-def _key(text: str, val_fraction: float, tokenizer: TokenizerConfig) -> str:
-    file = None if tokenizer.file is None else sha256_file(Path(tokenizer.file))
-    parts = [FORMAT, text, val_fraction, tokenizer.model_dump(exclude={"file"}), file]
+def _ready_tokenizer(config: TokenizerConfig) -> Tokenizer | None:
+    return None if config.file is None else train_tokenizer((), config)
+
+
+def _key(text: str, val_fraction: float, config: TokenizerConfig, ready: Tokenizer | None) -> str:
+    how = config.model_dump() if ready is None else ready.digest
+    parts = [FORMAT, text, val_fraction, how]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -141,8 +153,7 @@ def _cached(entry: Path, note: Note) -> TokenStore | None:
     try:
         return TokenStore.open(entry)
     except DamagedError as error:
-        note(f"{error.message}; it is made again")
-        remove_directory(entry)
+        note(f"{error.message}; the text is tokenized again")
         return None
 
 
@@ -165,7 +176,7 @@ def _open_as_asked(path: Path, data: DataConfig, config: TokenizerConfig) -> Tok
     if store.tokenizer.kind == "bpe":
         has["tokenizer.vocab_size"] = store.tokenizer.vocab_size
         asked["tokenizer.vocab_size"] = config.vocab_size
-    if config.file is not None and load_tokenizer(Path(config.file)).digest != store.tokenizer.digest:
+    if (ready := _ready_tokenizer(config)) is not None and ready.digest != store.tokenizer.digest:
         raise RequestError(f"the token store {path} was made with another tokenizer than {config.file}")
     if differing := [key for key, value in has.items() if asked[key] != value]:
         key = differing[0]

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from gpt_cli.errors import UserError
 from gpt_cli.files import require_space, sha256_file
-from gpt_cli.files.disk import format_size, reported
+from gpt_cli.files.disk import format_size, refuse_special, reported
 
 Progress = Callable[[int, int], None]
 """Called with the bytes there are and the bytes there will be."""
@@ -30,6 +30,7 @@ def download(url: str, part: Path, *, size: int, sha256: str, progress: Progress
     this machine.
     """
     _require_https(url, loopback)
+    refuse_special(part)
     with reported("read", part):
         start = part.stat().st_size if part.exists() else 0
     if start < size:

@@ -2,9 +2,9 @@
 
 import math
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from gpt_cli.config.schema import (
     CheckpointConfig,
@@ -18,14 +18,27 @@ from gpt_cli.config.schema import (
     TokenizerConfig,
     TrainConfig,
 )
-from gpt_cli.corpus.sources import read_documents
-from gpt_cli.corpus.store import is_store
+from gpt_cli.corpus.sources import find_path, read_documents
+from gpt_cli.corpus.store import TokenStore, is_store
 from gpt_cli.errors import RequestError
 
 _LARGEST_ALPHABET = 512  # more characters than this are better spelled in bytes or learned pieces
 _PIECES_FROM = 20_000_000  # characters, from which on a GPU learns more from pieces of words
 _VALIDATION = 1_000_000  # characters that are enough to measure on
-_BYTES_PER_TOKEN = {"char": 1.0, "byte": 1.0, "bpe": 4.0}
+
+
+@dataclass(frozen=True)
+class _Text:
+    """What a config depends on."""
+
+    characters: int
+    tokens: float
+    """Known, or about."""
+    tokenizer: TokenizerConfig
+    val_fraction: float
+    prompt: str
+    spelling: str
+    """A sentence on how it becomes tokens."""
 
 
 @dataclass(frozen=True)
@@ -39,30 +52,24 @@ class _Shape:
 def fit_config(source: str, *, run_dir: str, has_gpu: bool, cores: int) -> tuple[Config, list[str]]:
     """A sensible config for a text and a machine with so many cores, and why it is like that, in sentences.
 
-    Raises what `read_documents` raises, and RequestError for what cannot be read twice or is tokenized already.
+    Raises what `read_documents` and `TokenStore.open` raise, and RequestError for standard input.
     """
     if source == "-":
         raise RequestError("a config cannot be fitted to standard input, which is read once", hint="save it in a file")
-    if is_store(Path(source)):
-        raise RequestError(f"{source} is a token store, not text", hint="name it as data.source in a config")
-    # What is left out of the text is said when it is read for training.
-    text = "\n".join(document.text for document in read_documents(source, note=lambda _: None))
-    tokenizer, spelling = _fit_tokenizer(text, has_gpu)
-    val_fraction = 0.1 if len(text) <= 10 * _VALIDATION else round(_VALIDATION / len(text), 4)
-    tokens = len(text.encode() if tokenizer.kind == "byte" else text) / _BYTES_PER_TOKEN[tokenizer.kind]
-    shape = _fit_shape(tokens, has_gpu)
-    context_length = _fit_context(tokens * val_fraction, 256 if has_gpu else 128)
+    path = find_path(source)
+    text = _look_at_store(path) if is_store(path) else _look_at_text(source, has_gpu)
+    shape = _fit_shape(text.tokens, has_gpu)
+    context_length = _fit_context(text.tokens * text.val_fraction, 256 if has_gpu else 128)
     tokens_per_step = shape.batch_size * context_length
     most_steps = 3000 if has_gpu else 300 * min(max(cores, 2), 8)
-    steps = min(max(100, math.ceil(20 * tokens / tokens_per_step)), most_steps)
-    epochs = steps * tokens_per_step / tokens
+    steps = min(max(100, math.ceil(20 * text.tokens / tokens_per_step)), most_steps)
+    epochs = steps * tokens_per_step / text.tokens
     dropout = 0.2 if epochs > 10 else 0.1 if epochs > 3 else 0.0
     every = max(10, steps // 8)
-    machine = "a GPU" if has_gpu else f"{cores} CPU cores"
     config = Config(
         run_dir=run_dir,
-        data=DataConfig(source=source, val_fraction=val_fraction),
-        tokenizer=tokenizer,
+        data=DataConfig(source=source, val_fraction=text.val_fraction),
+        tokenizer=text.tokenizer,
         model=ModelConfig(
             n_layer=shape.n_layer,
             n_head=shape.n_head,
@@ -75,12 +82,13 @@ def fit_config(source: str, *, run_dir: str, has_gpu: bool, cores: int) -> tuple
         train=TrainConfig(steps=steps, batch_size=shape.batch_size),
         eval=EvalConfig(every=every),
         checkpoint=CheckpointConfig(every=every),
-        sample=SampleConfig(every=every, prompt="\n" if "\n" in text else text[0]),
+        sample=SampleConfig(every=every, prompt=text.prompt),
     )
+    machine = "a GPU" if has_gpu else f"{cores} CPU cores"
     return config, [
-        spelling,
-        f"{val_fraction:.2%} of the text validates: {int(len(text) * val_fraction):,} characters.",
-        f"{shape.n_layer} layers of width {shape.n_embd} suit {tokens:,.0f} tokens and {machine}.",
+        text.spelling,
+        f"The last {100 * text.val_fraction:.3g}% of it validates.",
+        f"{shape.n_layer} layers of width {shape.n_embd} suit {text.tokens:,.0f} tokens and {machine}.",
         f"It sees {context_length} tokens at once and the whole text {epochs:.1f} times, in {steps:,} steps.",
         f"Dropout {dropout} keeps it from learning the text by heart."
         if dropout
@@ -88,28 +96,44 @@ def fit_config(source: str, *, run_dir: str, has_gpu: bool, cores: int) -> tuple
     ]
 
 
+def _look_at_store(path: Path) -> _Text:
+    store = TokenStore.open(path)
+    characters, tokens = (
+        sum(getattr(facts, unit) for facts in store.facts.values()) for unit in ("characters", "tokens")
+    )
+    kind = store.tokenizer.kind
+    vocab_size = store.tokenizer.vocab_size if kind == "bpe" else None
+    config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": vocab_size})
+    prompt = store.tokenizer.decode([0]) if store.tokenizer.unknown_characters("\n") else "\n"
+    return _Text(characters, tokens, config, store.val_fraction, prompt, f"{path} has {tokens:,} {kind} tokens.")
+
+
+def _look_at_text(source: str, has_gpu: bool) -> _Text:
+    # What is left out of the text is said when it is read for training.
+    text = "\n".join(document.text for document in read_documents(source, note=lambda _: None))
+    config, spelling = _fit_tokenizer(text, has_gpu)
+    tokens = len(text.encode()) / 4 if config.kind == "bpe" else len(text.encode() if config.kind == "byte" else text)
+    val_fraction = 0.1 if len(text) <= 10 * _VALIDATION else round(_VALIDATION / len(text), 4)
+    return _Text(len(text), tokens, config, val_fraction, "\n" if "\n" in text else text[0], spelling)
+
+
 def _fit_tokenizer(text: str, has_gpu: bool) -> tuple[TokenizerConfig, str]:
     alphabet = len(set(text))
-    facts = f"{len(text):,} characters, {alphabet:,} of them distinct"
-    if alphabet <= _LARGEST_ALPHABET and not (has_gpu and len(text) >= _PIECES_FROM):
-        return TokenizerConfig(kind="char"), f"One token per character: the text has {facts}."
-    for vocab_size, least in ((16384, 100_000_000), (8192, 20_000_000), (2048, 1_000_000)):
-        if len(text) >= least and _has_words(text, vocab_size):
-            config = TokenizerConfig(kind="bpe", vocab_size=vocab_size)
-            return config, f"BPE with {vocab_size:,} tokens: the text has {facts}."
-    kind: Literal["char", "byte"] = "char" if alphabet <= _LARGEST_ALPHABET else "byte"
-    return TokenizerConfig(kind=kind), f"One token per {kind}, as it suits a text of {facts}."
+    facts = f"the text has {len(text):,} characters, {alphabet:,} distinct ones"
+    few = alphabet <= _LARGEST_ALPHABET
+    if not few or (has_gpu and len(text) >= _PIECES_FROM):
+        words = _count_words(text[: min(len(text) * 9 // 10, 10 * _VALIDATION)])
+        for vocab_size, least in ((16384, 100_000_000), (8192, 20_000_000), (2048, 1_000_000)):
+            if len(text) >= least and words >= vocab_size:
+                return TokenizerConfig(kind="bpe", vocab_size=vocab_size), f"BPE with {vocab_size:,} tokens: {facts}."
+    if few:
+        return TokenizerConfig(kind="char"), f"One token per character: {facts}."
+    return TokenizerConfig(kind="byte"), f"One token per byte: {facts}."
 
 
-def _has_words(text: str, number: int) -> bool:
-    """Whether so many distinct words of two letters or more occur twice: each is a merge that BPE can learn."""
-    once: set[str] = set()
-    twice: set[str] = set()
-    for match in re.finditer(r"[^\W\d_]{2,}", text):
-        (twice if match[0] in once else once).add(match[0])
-        if len(twice) == number:
-            return True
-    return False
+def _count_words(text: str) -> int:
+    """Distinct words of two letters or more that occur twice or more: each is a merge that BPE can learn."""
+    return sum(count > 1 for count in Counter(re.findall(r"[^\W\d_]{2,}", text)).values())
 
 
 def _fit_shape(tokens: float, has_gpu: bool) -> _Shape:

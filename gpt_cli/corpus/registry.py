@@ -4,7 +4,9 @@ Nothing here touches the network except `fetch_corpus`. The table is also in dat
 """
 
 import difflib
+import os
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +14,11 @@ from pathlib import Path
 from gpt_cli.corpus.download import Progress, download
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import (
+    DamagedError,
     ExistsError,
     cache_dir,
     commit_directory,
     make_directory,
-    remove_directory,
     verify_directory,
     write_file,
 )
@@ -154,26 +156,21 @@ def installed_corpus(name: str) -> Path:
     Raises RequestError if it is not there, DamagedError if it is not what was downloaded.
     """
     path = corpus_path(find_corpus(name), corpora_dir())
-    if not path.exists():
+    if not os.path.lexists(path.parent):
         raise RequestError(f"the corpus {name} is not on this machine", hint=f"gpt data get {name}")
-    verify_directory(path.parent)
-    return path
+    return _verified(path)
 
 
 def fetch_corpus(corpus: KnownCorpus, root: Path, *, progress: Progress, loopback: bool = False) -> Path:
     """The path of the verified text of `corpus` under `root`, downloaded unless it is there.
 
-    Raises UserError; then nothing is left under `root` but, after an interruption, the beginning of the
-    download, which the next call continues. `loopback` as in `download`.
+    Raises DamagedError if what is there is not what was downloaded. Any other UserError leaves nothing under `root`
+    but, after an interruption, the beginning of the download, which the next call continues. `loopback` as in
+    `download`.
     """
     path = corpus_path(corpus, root)
-    if path.exists():
-        try:
-            verify_directory(path.parent)
-        except UserError:
-            remove_directory(path.parent)
-        else:
-            return path
+    if os.path.lexists(path.parent):
+        return _verified(path)
     make_directory(root)
     part = root / f"{corpus.name}.part"
     download(corpus.url, part, size=corpus.size, sha256=corpus.sha256, progress=progress, loopback=loopback)
@@ -185,9 +182,21 @@ def fetch_corpus(corpus: KnownCorpus, root: Path, *, progress: Progress, loopbac
             else:
                 write_file(temporary / corpus.file_name, _read_member(part, corpus.member, corpus.text_limit))
     except ExistsError:  # another process was faster
-        verify_directory(path.parent)
+        return _verified(path)
     with reported("remove", part):
         part.unlink(missing_ok=True)
+    return path
+
+
+def _verified(path: Path) -> Path:
+    """The text `path`, if its directory is whole. What is not is left for the user to remove: it may be theirs."""
+    try:
+        verify_directory(path.parent)
+        if not path.exists():
+            raise DamagedError(f"{path} is missing")
+    except DamagedError as error:
+        error.hint = f"remove {path.parent} and download it again: gpt data get {path.stem}"
+        raise
     return path
 
 
@@ -201,5 +210,5 @@ def _read_member(archive: Path, member: str, limit: int) -> Iterator[bytes]:
                 if size > limit:
                     raise UserError(f"{member} in {archive} is larger than the expected {format_size(limit)}")
                 yield data
-    except (zipfile.BadZipFile, KeyError, NotImplementedError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError) as error:
         raise UserError(f"cannot read {member} in {archive}: {error}") from error

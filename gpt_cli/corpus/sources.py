@@ -59,9 +59,16 @@ def read_documents(source: str | Sequence[str], *, note: Note) -> Iterator[Docum
         yield from _read_source(one, note)
 
 
+def find_path(source: str) -> Path:
+    """The path that a source names, with a leading `~` expanded as a shell would: in a config no shell does."""
+    return Path(os.path.expanduser(source))
+
+
 def _read_source(source: str, note: Note) -> Iterator[Document]:
     scheme, _, name = source.partition(":")
     if source == "-":
+        if sys.stdin is None:
+            raise RequestError("standard input is closed")
         yield Document("standard input", _decode(sys.stdin.buffer.read(), "standard input", note))
     elif source == BUILTIN:
         yield _python_docs()
@@ -70,7 +77,7 @@ def _read_source(source: str, note: Note) -> Iterator[Document]:
     elif scheme == "builtin":
         raise RequestError(f"there is no built-in corpus '{name}'", hint=f"the built-in corpus is {BUILTIN}")
     else:
-        for path in _find(Path(os.path.expanduser(source)), note):
+        for path in _find(find_path(source), note):
             yield from _read_path(path, note)
 
 
@@ -145,7 +152,7 @@ def _inner_suffix(path: Path) -> str:
 
 def _decode(data: bytes, name: str, note: Note) -> str:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UserError(f"{name} is UTF-16, not UTF-8", hint=f"convert it: iconv -f UTF-16 -t UTF-8 {name} > utf8.txt")
+        raise UserError(f"{name} is UTF-16, not UTF-8", hint="convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW")
     if (offset := data.find(b"\0")) >= 0:
         raise UserError(f"{name} is binary, not text: there is a zero byte at offset {offset:,}")
     try:
@@ -155,7 +162,7 @@ def _decode(data: bytes, name: str, note: Note) -> str:
         raise UserError(
             f"{name} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start:,}",
             where=f"{name}:{line}",
-            hint=f"if it is Latin-1, convert it: iconv -f LATIN1 -t UTF-8 {name} > utf8.txt",
+            hint="if it is Latin-1, convert it: iconv -f LATIN1 -t UTF-8 OLD > NEW",
         ) from error
     if text.startswith("\ufeff"):
         note(f"{name} starts with a byte order mark, which was dropped")

@@ -7,6 +7,7 @@ The arrays are plain .npy files of at most 100 million ids each, which any NumPy
 
 import io
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -123,7 +124,7 @@ class TokenStore:
 
 def is_store(path: Path) -> bool:
     """Whether `path` looks like a token store."""
-    return (path / _MANIFEST).is_file()
+    return os.path.isfile(path / _MANIFEST)  # unlike Path.is_file, False also for what is no path at all
 
 
 def write_store(

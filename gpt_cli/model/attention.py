@@ -15,9 +15,7 @@ from torch.nn import functional as F
 _CPU_MATMUL_KEYS = 192
 
 
-def causal_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None, dropout: float = 0.0
-) -> Tensor:
+def causal_attention(q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None, dropout: float = 0.0) -> Tensor:
     """(B, H, T, D), (B, Hkv, S, D), (B, Hkv, S, D) -> (B, H, T, D); query t sees keys up to S - T + t.
 
     With `window`, a query sees only the last `window` keys up to its own. `dropout` acts on the weights.
@@ -46,33 +44,25 @@ def visible_keys(n_query: int, n_key: int, window: int | None, device: torch.dev
     return visible if window is None else visible.triu(n_key - n_query - window + 1)
 
 
-def matmul_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None, dropout: float = 0.0
-) -> Tensor:
+def matmul_attention(q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None, dropout: float = 0.0) -> Tensor:
     """`causal_attention` as two batched products around a softmax: the fewest operations at short context."""
     batch, n_head, n_query, width = q.shape
     n_kv, n_key = k.shape[1], k.shape[2]
     group = n_head // n_kv
     hidden = ~visible_keys(n_query, n_key, window, q.device)
     bias = torch.zeros(n_query, n_key, dtype=q.dtype, device=q.device).masked_fill_(hidden, -math.inf)
-    queries = q.reshape(
-        batch * n_kv, group * n_query, width
-    )  # the queries that share a key head, one after another
+    queries = q.reshape(batch * n_kv, group * n_query, width)  # the queries that share a key head, one after another
     keys, values = k.reshape(batch * n_kv, n_key, width), v.reshape(batch * n_kv, n_key, width)
     scores = torch.baddbmm(bias.repeat(group, 1), queries, keys.mT, alpha=1.0 / math.sqrt(width))
     weights = F.dropout(scores.softmax(dim=-1), dropout, training=dropout > 0.0)  # (B Hkv, H / Hkv T, S)
     return (weights @ values).view(batch, n_head, n_query, width)
 
 
-def sdpa_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None, dropout: float = 0.0
-) -> Tensor:
+def sdpa_attention(q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None, dropout: float = 0.0) -> Tensor:
     """`causal_attention` by torch's fused kernels."""
     n_query, n_key = q.shape[2], k.shape[2]
     sees_all = window is None or window >= n_key
-    is_causal = (
-        sees_all and n_query == n_key
-    )  # `is_causal` aligns the mask with the first key: wrong when T < S
+    is_causal = sees_all and n_query == n_key  # `is_causal` aligns the mask with the first key: wrong when T < S
     mask = None
     if not (is_causal or (sees_all and n_query == 1)):
         mask = visible_keys(n_query, n_key, window, q.device)

@@ -48,9 +48,7 @@ def flops_per_token(config: ModelConfig, vocab_size: int) -> int:
 def memory_bytes(config: Config, vocab_size: int) -> dict[str, int]:
     """An estimate of the memory training takes, by what it is for, in bytes (fp32)."""
     model, parameters = config.model, total_parameters(config.model, vocab_size)
-    matrices = sum(
-        n for name, shape, n in parameter_table(model, vocab_size) if is_hidden_matrix(name, shape)
-    )
+    matrices = sum(n for name, shape, n in parameter_table(model, vocab_size) if is_hidden_matrix(name, shape))
     moments = 2 * parameters - (matrices if config.optim.name == "muon" else 0)
     if config.optim.ema is not None:
         moments += parameters

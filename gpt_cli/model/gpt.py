@@ -63,9 +63,7 @@ class Embedding(nn.Module):
         elif config.position == "sinusoidal":
             # Vaswani et al. (2017), section 3.4: or the sinusoids, whose scale is 1, would drown the tokens.
             self.scale = math.sqrt(config.n_embd)
-            self.register_buffer(
-                "positions", sinusoids(config.context_length, config.n_embd), persistent=False
-            )
+            self.register_buffer("positions", sinusoids(config.context_length, config.n_embd), persistent=False)
         else:
             self.positions = None
 

@@ -15,12 +15,10 @@ def render_table(rows: Sequence[Sequence[object]], *, header: Sequence[str] = ()
     """
     cells = [[render_cell(value) for value in row] for row in rows]
     lines = [list(header), *cells] if header else cells
-    numeric = [all(isinstance(value, int | float | None) for value in column) for column in zip(*rows, strict=True)]
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
-    columns = list(zip(widths, numeric, strict=True)) if rows else [(_width(name), False) for name in header]
-    return "\n".join(
-        _GAP.join(_pad(cell, *column) for cell, column in zip(line, columns, strict=True)).rstrip() for line in lines
-    )
+    numeric = [all(isinstance(value, int | float | None) for value in column) for column in zip(*rows, strict=True)]
+    numeric = numeric or [False] * len(widths)
+    return "\n".join(_GAP.join(map(_pad, line, widths, numeric)).rstrip() for line in lines)
 
 
 def render_pairs(pairs: Mapping[str, object]) -> str:
@@ -35,15 +33,6 @@ def render_cell(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return escape_untrusted(str(value))
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}"
-
-
-def render_bytes(size: float) -> str:
-    """A size as a person reads it, in decimal units: 812 B, 3.4 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
 
 
 def _pad(text: str, width: int, to_the_right: bool) -> str:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -35,10 +35,10 @@ from gpt_cli.files import (
     read_sums,
     remove_directory,
     require_space,
-    verify_directory,
 )
 from gpt_cli.run.tensors import pack_tensors, require_finite, unpack_tensors
-from gpt_cli.tokenizer import Tokenizer, load_tokenizer
+from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.tokenizer.load import parse_tokenizer
 
 FORMAT = 1
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
@@ -118,17 +118,16 @@ def load(path: Path) -> Checkpoint:
 
     Raises DamagedError unless every file verifies, UserError if it was written by a newer `gpt`.
     """
-    contents = read_directory(path, {MODEL, STATE, CONFIG, TOKENIZER})
-    state = _parse_state(contents[STATE], path)
-    step = state["step"]
-    if (name := _NAME.fullmatch(path.name)) and int(name[1]) != step:
-        raise DamagedError(f"{path} is damaged: it holds step {step}")
-    tokenizer = load_tokenizer(path / TOKENIZER)
+    contents, state = _verify(path, {MODEL, CONFIG, TOKENIZER})
+    try:
+        tokenizer = parse_tokenizer(contents[TOKENIZER].decode())
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is damaged: {TOKENIZER} is not a tokenizer ({error})") from error
     if tokenizer.digest != state["tokenizer_digest"]:
         raise DamagedError(f"{path} is damaged: {TOKENIZER} is not the one it was trained with")
     return Checkpoint(
         path=path,
-        step=step,
+        step=state["step"],
         state=state,
         config=parse_config(contents[CONFIG].decode(errors="replace"), str(path / CONFIG), ()),
         tokenizer=tokenizer,
@@ -210,10 +209,21 @@ def _best_that(run_dir: Path, accepted: Callable[[Path], bool]) -> Path | None:
 
 def _is_intact(path: Path) -> bool:
     try:
-        verify_directory(path)
+        _verify(path)
     except DamagedError:
         return False
     return True
+
+
+def _verify(path: Path, names: Set[str] = frozenset()) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """The files `names` and the state of a checkpoint. Raises DamagedError unless it is whole and under its name."""
+    contents = read_directory(path, names | {STATE})
+    if absent := sorted({MODEL, OPTIMIZER, CONFIG, TOKENIZER} - read_sums(path).keys()):
+        raise DamagedError(f"{path} is damaged: {absent[0]} is missing")
+    state = _parse_state(contents[STATE], path)
+    if (name := _NAME.fullmatch(path.name)) and int(name[1]) != state["step"]:
+        raise DamagedError(f"{path} is damaged: it holds step {state['step']}")
+    return contents, state
 
 
 def _holds(path: Path, contents: Mapping[str, bytes]) -> bool:

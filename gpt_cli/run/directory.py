@@ -17,7 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gpt_cli import __version__
 from gpt_cli.config import MAY_CHANGE, Config, changed_keys, dump_config, load_config
 from gpt_cli.corpus.build import Corpus
 from gpt_cli.errors import RequestError
@@ -40,7 +39,7 @@ _JSON_LIMIT = 1 << 20
 # A directory of nothing but these was being made into a run when the process died.
 _UNFINISHED = frozenset({CONFIG, TOKENIZER, DATA, "lock"})
 Changes = dict[str, tuple[Any, Any]]  # key -> the value there, the value here
-_LIBRARIES = ("torch", "numpy", "safetensors", "tokenizers")
+_PACKAGES = ("gpt-cli", "torch", "numpy", "safetensors", "tokenizers")
 
 
 class RunDirectory:
@@ -140,7 +139,6 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def _create(path: Path, config: Config, corpus: Corpus) -> None:
-    versions = {library: metadata.version(library) for library in _LIBRARIES}
     contents = {
         CONFIG: dump_config(config),
         TOKENIZER: corpus.tokenizer.to_json(),
@@ -150,7 +148,7 @@ def _create(path: Path, config: Config, corpus: Corpus) -> None:
                 "format": _FORMAT,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
                 "command": sys.argv,
-                "versions": {"gpt": __version__, "python": platform.python_version(), **versions},
+                "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
             }
         ),
     }
@@ -190,6 +188,13 @@ def _check(path: Path, config: Config, corpus: Corpus) -> Changes:
 
 def _may_change(key: str) -> bool:
     return key in MAY_CHANGE or f"{key.split('.')[0]}.*" in MAY_CHANGE
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # `gpt` itself, run from a checkout that is not installed
+        return None
 
 
 def _to_json(value: dict[str, Any]) -> str:

@@ -46,15 +46,7 @@ def unpack_tensors(data: bytes, source: str) -> dict[str, Tensor]:
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         for name, kept in json.loads(header.get("__metadata__", {}).get(_TIED, "{}")).items():
             tensors[name] = tensors[kept]
-    except (
-        SafetensorError,
-        RuntimeError,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        AssertionError,
-    ) as error:
+    except (SafetensorError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError) as error:
         raise DamagedError(f"{source} is not a safetensors file of tensors ({error})") from error
     return tensors
 

@@ -5,8 +5,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch._dynamo.exc import TorchDynamoException
-from torch._inductor.exc import InductorError
 
 Note = Callable[[str], None]
 _STEPS_TO_WIN_BACK = 500  # a cold compile costs tens of seconds
@@ -23,6 +21,10 @@ def wins_by_compiling(asked: Literal["auto"] | bool, device: torch.device, steps
 
 def compiled(function: Callable[..., Tensor], note: Note) -> Callable[..., Tensor]:
     """`function`, compiled at its first call; where that fails, `note` is told once and it runs as it is."""
+    # The compiler takes a second to import: only a run that compiles pays for it.
+    from torch._dynamo.exc import TorchDynamoException  # noqa: PLC0415
+    from torch._inductor.exc import InductorError  # noqa: PLC0415
+
     fast = torch.compile(function)
     broken = False
 
@@ -33,9 +35,7 @@ def compiled(function: Callable[..., Tensor], note: Note) -> Callable[..., Tenso
                 return fast(*arguments)
             except (TorchDynamoException, InductorError) as error:
                 broken = True
-                note(
-                    f"torch.compile does not work here ({str(error).strip().splitlines()[0]}); going on without it"
-                )
+                note(f"torch.compile does not work here ({str(error).strip().splitlines()[0]}); going on without it")
         return function(*arguments)
 
     return call

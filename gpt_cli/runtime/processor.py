@@ -9,9 +9,7 @@ import torch
 def physical_cores() -> int:
     """Cores this process may use, hyper-threads counted once where Linux says which share a core."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    siblings = {
-        _read(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or cpu for cpu in allowed
-    }
+    siblings = {_read(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or cpu for cpu in allowed}
     return len(siblings)
 
 

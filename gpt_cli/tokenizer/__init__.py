@@ -2,7 +2,7 @@
 
 base         the Tokenizer protocol and what its kinds share
 char byte    the two alphabets
-bpe          byte-level BPE: `pattern` splits the text, `huggingface` is its file
+bpe          byte-level BPE: `pattern` splits the text, `vocabulary` was learned, `huggingface` is its file
 load train   the two ways to get a tokenizer
 stream       tokens to text while they are being generated
 describe     facts about a vocabulary, for tables

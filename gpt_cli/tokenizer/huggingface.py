@@ -8,6 +8,7 @@ from gpt_cli.tokenizer.pattern import GPT2, GPT4, Pattern
 from gpt_cli.tokenizer.vocabulary import Vocabulary, from_printable, to_printable
 
 _Kind = TypeVar("_Kind")
+_KINDS: dict[type, str] = {dict: "an object", list: "an array", str: "a string"}
 _PATTERNS: dict[str, Pattern] = {GPT2: "gpt2", GPT4: "gpt4"}
 
 # Settings that change which ids a text gets, or lose some of it: read only where they are off.
@@ -84,7 +85,7 @@ def _read_pattern(pre_tokenizer: Mapping[str, Any]) -> Pattern:
 def _field(table: Any, name: str, kind: type[_Kind]) -> _Kind:
     value = table.get(name) if isinstance(table, dict) else None
     if not isinstance(value, kind):
-        raise ValueError(f"{name!r} is missing or not what it should be")
+        raise ValueError(f"{name!r} is missing, or not {_KINDS[kind]}")
     return value
 
 

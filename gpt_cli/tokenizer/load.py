@@ -24,7 +24,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     data = read_file(path, limit=_LARGEST)
     try:
         return parse_tokenizer(data.decode())
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(
             f"this is no tokenizer that gpt can use: {str(error)[:200]}",
             where=str(path),
@@ -33,8 +33,11 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def parse_tokenizer(text: str) -> Tokenizer:
-    """The same from the text of such a file. Raises ValueError, or RecursionError for one nested too deep."""
-    file = json.loads(text, object_pairs_hook=_table, parse_constant=_refuse_constant)
+    """The same from the text of such a file. Raises ValueError with the reason."""
+    try:
+        file = json.loads(text, object_pairs_hook=_table, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
     match file:
         case {"format": char.FORMAT, "characters": str(characters), **rest} if not rest:
             return CharTokenizer(characters)

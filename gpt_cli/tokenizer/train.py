@@ -43,7 +43,10 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
 
 def _load(path: Path, config: TokenizerConfig) -> Tokenizer:
     if not path.exists():
-        raise RequestError(f"tokenizer.file {path} does not exist")
+        raise RequestError(
+            f"tokenizer.file {path} does not exist",
+            hint="make one with `gpt tokenize`, or leave tokenizer.file out to learn one from the text",
+        )
     tokenizer = load_tokenizer(path)
     if tokenizer.kind != config.kind:
         raise RequestError(

@@ -79,9 +79,7 @@ class Batches:
 
     def _start(self, index: int) -> int:
         epoch, place = divmod(index, self.windows_per_epoch)
-        spare = (
-            len(self.tokens) - self.windows_per_epoch * self.context_length
-        )  # at least 1, for the last target
+        spare = len(self.tokens) - self.windows_per_epoch * self.context_length  # at least 1, for the last target
         phase = derive_seed(self.seed, "phase", epoch) % min(spare, self.context_length)
         window = permuted(place, self.windows_per_epoch, derive_seed(self.seed, "order", epoch))
         return phase + window * self.context_length

@@ -28,10 +28,11 @@ class Console:
 
     def start(self, config: Config, corpus: Corpus, model: GPT, runtime: Runtime, step: int) -> None:
         """Say what is about to be trained, on what, where."""
+        self.steps = config.train.steps
         parameters = sum(p.numel() for p in model.parameters())
         facts = corpus.facts
         self.note(
-            f"{'training' if step == 0 else f'going on from step {step:,}'}: {config.run_dir}\n"
+            f"{_beginning(step)}: {config.run_dir}\n"
             f"  text   {facts['train'].characters:,} characters train, {facts['val'].characters:,} validate;"
             f" {corpus.tokenizer.kind} vocabulary of {corpus.tokenizer.vocab_size:,}\n"
             f"  model  {parameters:,} parameters, context {config.model.context_length};"
@@ -42,11 +43,8 @@ class Console:
     @contextmanager
     def progress(self, start: int, steps: int) -> Iterator[None]:
         """Within: a bar from `start` to `steps`, if stderr is a terminal."""
-        self.steps = steps
         if sys.stderr.isatty():
-            self.bar = tqdm(
-                initial=start, total=steps, unit="step", dynamic_ncols=True, leave=False, delay=0.5
-            )
+            self.bar = tqdm(initial=start, total=steps, unit="step", dynamic_ncols=True, leave=False, delay=0.5)
         try:
             yield
         finally:
@@ -63,9 +61,7 @@ class Console:
         elif time.perf_counter() - self.last_line > _SECONDS_BETWEEN_LINES:
             self.note(f"{self._place(step)}  loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s")
 
-    def evaluation(
-        self, step: int, evaluation: Evaluation, seconds: float, seconds_left: float | None
-    ) -> None:
+    def evaluation(self, step: int, evaluation: Evaluation, seconds: float, seconds_left: float | None) -> None:
         """The model was evaluated at `step`."""
         self.val_loss = evaluation.loss
         left = "" if seconds_left is None else f"  {_clock(seconds_left)} left"
@@ -86,6 +82,10 @@ class Console:
 
     def _place(self, step: int) -> str:
         return f"step {step:>{len(str(self.steps))}}/{self.steps}"
+
+
+def _beginning(step: int) -> str:
+    return "training" if step == 0 else f"going on from step {step:,}"
 
 
 def _clock(seconds: float) -> str:

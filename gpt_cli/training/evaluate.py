@@ -79,8 +79,9 @@ def evaluate(
     total = 0.0
     n_full = (len(tokens) - 1) // context * context
     inputs, targets = tokens[:n_full].view(-1, context), tokens[1 : n_full + 1].view(-1, context)
-    for x, y in zip(inputs.split(batch_size), targets.split(batch_size), strict=True):  # (W, T)
-        total += _summed_loss(model, x, y, runtime)
+    for row in range(0, len(inputs), batch_size):
+        rows = slice(row, row + batch_size)
+        total += _summed_loss(model, inputs[rows], targets[rows], runtime)  # (W, T) each
     if n_full < len(tokens) - 1:
         total += _summed_loss(model, tokens[None, n_full:-1], tokens[None, n_full + 1 :], runtime)
     model.train(was_training)

@@ -28,9 +28,7 @@ class _Pending:
 class Journal:
     """The log of one process. `seconds` counts training time over all processes of the run."""
 
-    def __init__(
-        self, run: RunDirectory, console: Console, config: Config, start: int, seconds: float
-    ) -> None:
+    def __init__(self, run: RunDirectory, console: Console, config: Config, start: int, seconds: float) -> None:
         self.run, self.console, self.config = run, console, config
         self.tokens_per_step = config.train.batch_size * config.model.context_length
         self.past_val_losses = [line["val_loss"] for line in read_metrics(run.path) if "val_loss" in line]
@@ -91,11 +89,7 @@ class Journal:
             bpc=evaluation.bpc,
             bpb=evaluation.bpb,
         )
-        left = (
-            self.seconds / step * (self.config.train.steps - step)
-            if 0 < step < self.config.train.steps
-            else None
-        )
+        left = self.seconds / step * (self.config.train.steps - step) if 0 < step < self.config.train.steps else None
         self.console.evaluation(step, evaluation, self.seconds, left)
         return evaluation.loss
 

@@ -51,9 +51,7 @@ def train(config: Config, console: Console) -> Summary:
                         val_loss = journal.evaluation(step, evaluation)
                         done = stopping.saw(val_loss) or done
                     if config.sample.every is not None and (done or due(step, config.sample.every)):
-                        journal.sample(
-                            step, sample_text(state.model, corpus.tokenizer, config.sample, config.seed)
-                        )
+                        journal.sample(step, sample_text(state.model, corpus.tokenizer, prompt, config))
                     if done or (step > 0 and due(step, config.checkpoint.every)):
                         journal.settle()
                         facts = {"val_loss": val_loss, "seconds": journal.seconds, **state.scalars()}

@@ -31,14 +31,10 @@ class TrainingState:
     optimizer: Optimizer
     average: WeightAverage
     loss_scale: LossScale
-    loss: Callable[
-        [Tensor, Tensor], Tensor
-    ]  # (B, T) inputs, (B, T) targets -> nats per token, maybe compiled
+    loss: Callable[[Tensor, Tensor], Tensor]  # (B, T) inputs, (B, T) targets -> nats per token, maybe compiled
 
     @classmethod
-    def fresh(
-        cls, config: Config, vocab_size: int, runtime: Runtime, note: Callable[[str], None]
-    ) -> "TrainingState":
+    def fresh(cls, config: Config, vocab_size: int, runtime: Runtime, note: Callable[[str], None]) -> "TrainingState":
         """The state before the first step: weights drawn on the CPU, so that they are the same on every device."""
         torch.manual_seed(derive_seed(config.seed, "weights"))
         model = GPT(config.model, vocab_size).to(runtime.device)

@@ -10,9 +10,7 @@ from gpt_cli.runtime.signals import StopRequest
 class Stopping:
     """The reasons to stop. What it knows of the past comes from the evaluations logged so far."""
 
-    def __init__(
-        self, config: TrainConfig, request: StopRequest, past_val_losses: Iterable[float] = ()
-    ) -> None:
+    def __init__(self, config: TrainConfig, request: StopRequest, past_val_losses: Iterable[float] = ()) -> None:
         self.config = config
         self.request = request
         self.best_val_loss: float | None = None

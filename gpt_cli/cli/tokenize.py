@@ -1,0 +1,216 @@
+"""`gpt tokenize`: a tokenizer for a text, the text as tokens, and what the two look like."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from gpt_cli.cli.output import note, print_json, write_text
+from gpt_cli.cli.progress import progress_bar
+from gpt_cli.errors import RequestError
+
+if TYPE_CHECKING:
+    from gpt_cli.config import TokenizerConfig
+    from gpt_cli.corpus.build import Corpus
+    from gpt_cli.tokenizer import Tokenizer
+
+_SHOWN = 10  # longest tokens, and merges
+_UNITS = ("characters", "bytes", "tokens")
+
+Kind = Literal["char", "byte", "bpe"]
+Pattern = Literal["gpt2", "gpt4"]
+
+
+def tokenize(
+    corpus: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CORPUS ...]", help="Files, folders, globs, - or builtin:python-docs.", show_default=False
+        ),
+    ] = None,
+    kind: Annotated[
+        Kind | None, typer.Option(help="One token per character, per byte, or learned pieces. [default: char]")
+    ] = None,
+    vocab_size: Annotated[
+        int | None, typer.Option(min=257, max=1_000_000, help="How many tokens a BPE has, the 256 bytes included.")
+    ] = None,
+    pattern: Annotated[
+        Pattern | None, typer.Option(help="How text is split before BPE merges. [default: gpt2]")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Take this tokenizer.json instead of learning one.")
+    ] = None,
+    val_fraction: Annotated[float, typer.Option(help="The last part of the text, which validates.")] = 0.1,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the tokens go. [default: tokens/ and the corpus's name]")
+    ] = None,
+    text: Annotated[str | None, typer.Option(metavar="TEXT", help="Show how this is encoded.")] = None,
+    ids: Annotated[str | None, typer.Option(metavar="IDS", help="Show what these ids mean, as in '1 2 3'.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Learn or take a tokenizer, write the corpus as tokens, and print what they are like.
+
+    The tokens and tokenizer.json go to --out, which `gpt train` takes as data.source. With --text or --ids only
+    that encoding or decoding is shown, and nothing is written unless --out is given.
+
+    Example: gpt tokenize book.txt --kind bpe --vocab-size 1024
+    """
+    from gpt_cli.tokenizer import UnknownCharacters
+
+    looks = text is not None or ids is not None
+    if not corpus and not (tokenizer is not None and looks):
+        raise RequestError(
+            "there is nothing to tokenize", hint="give a CORPUS, or --tokenizer FILE with --text TEXT or --ids IDS"
+        )
+    config = _config(kind, vocab_size, pattern, tokenizer)
+    result: dict[str, Any] = {}
+    try:
+        if corpus:
+            directory = out or (None if looks else _directory(corpus, config))
+            made = _tokenize(corpus, config, val_fraction, directory)
+            used = made.tokenizer
+            if directory is not None:
+                result |= _describe(made, directory)
+        else:
+            from gpt_cli.tokenizer import load_tokenizer
+
+            assert tokenizer is not None  # checked above
+            used = load_tokenizer(tokenizer)
+        if text is not None:
+            result["encoding"] = _encode(used, text)
+        if ids is not None:
+            result["decoding"] = used.decode(_parse_ids(ids))
+    except UnknownCharacters as error:
+        raise RequestError(error.message, hint="--kind byte and --kind bpe know every character") from error
+    print_json(result) if json else _show(result)
+
+
+def _config(kind: Kind | None, vocab_size: int | None, pattern: Pattern | None, file: Path | None) -> "TokenizerConfig":
+    """The tokenizer section that the options amount to."""
+    from gpt_cli.config import TokenizerConfig
+
+    if file is not None:
+        from gpt_cli.tokenizer import load_tokenizer
+
+        if not file.exists():
+            raise RequestError(f"{file} does not exist")
+        if pattern is not None:
+            raise RequestError("--pattern cannot be combined with --tokenizer: a ready tokenizer has its own")
+        kind = kind or load_tokenizer(file).kind  # type: ignore[assignment]  # one of the three
+    kind = kind or ("char" if vocab_size is None else "bpe")
+    if kind == "bpe" and vocab_size is None and file is None:
+        raise RequestError("--kind bpe needs --vocab-size", hint="try --vocab-size 1024")
+    if kind != "bpe" and (vocab_size, pattern) != (None, None):
+        option = "--pattern" if vocab_size is None else "--vocab-size"
+        raise RequestError(f"{option} is only for --kind bpe: a {kind} vocabulary has the size it has")
+    return TokenizerConfig(
+        kind=kind, vocab_size=vocab_size, pattern=pattern or "gpt2", file=None if file is None else str(file)
+    )
+
+
+def _directory(corpus: list[str], config: "TokenizerConfig") -> Path:
+    """tokens/shakespeare-bpe1024 for the file books/shakespeare.txt.gz."""
+    first = corpus[0].partition(":")[2] if corpus[0].startswith(("builtin:", "corpus:")) else Path(corpus[0]).name
+    stem = "standard-input" if corpus == ["-"] else first.partition(".")[0] if len(corpus) == 1 else "corpus"
+    name = re.sub(r"[^\w-]+", "-", stem, flags=re.ASCII).strip("-") or "text"
+    return Path("tokens", f"{name}-{config.kind}{config.vocab_size or ''}")
+
+
+def _tokenize(corpus: list[str], config: "TokenizerConfig", val_fraction: float, out: Path | None) -> "Corpus":
+    """The corpus as tokens, kept in `out` if there is one: checked before the work, so that nothing fails late."""
+    from gpt_cli.config import DataConfig
+    from gpt_cli.corpus.build import prepare_corpus, write_corpus
+    from gpt_cli.corpus.store import is_store
+
+    if not 0 < val_fraction < 1:
+        raise RequestError(f"--val-fraction must lie between 0 and 1, not {val_fraction}")
+    for source in corpus:
+        if not source:
+            raise RequestError("a CORPUS is empty text, which names nothing")
+        if is_store(Path(source)):
+            raise RequestError(f"{source} is a token store already", hint=f"use it as it is: gpt train {source}")
+    if out is not None and out.exists() and not is_store(out) and not (out.is_dir() and not any(out.iterdir())):
+        raise RequestError(f"{out} exists and is not a token store", hint="choose another --out")
+    data = DataConfig(source=corpus[0] if len(corpus) == 1 else corpus, val_fraction=val_fraction)
+    with progress_bar("tokenizing", " characters") as progress:
+        made = prepare_corpus(data, config, cache=False, note=note, progress=progress)
+    if out is not None:
+        write_corpus(out, made, val_fraction, replace=out.exists())
+        note(f"the tokens and tokenizer.json are in {out}; train on them with: gpt train {out}")
+    return made
+
+
+def _describe(corpus: "Corpus", out: Path) -> dict[str, Any]:
+    """What the tokens of a corpus are like, as --json prints it."""
+    from gpt_cli.tokenizer import BPETokenizer
+    from gpt_cli.tokenizer.describe import count_ids, longest_tokens, merges, unused_ids
+
+    tokenizer = corpus.tokenizer
+    counts = count_ids(corpus.train, tokenizer.vocab_size) + count_ids(corpus.val, tokenizer.vocab_size)
+    splits: dict[str, dict[str, Any]] = {
+        split: {unit: getattr(facts, unit) for unit in _UNITS} for split, facts in corpus.facts.items()
+    }
+    splits["all"] = {unit: sum(part[unit] for part in splits.values()) for unit in _UNITS}
+    learned = merges(tokenizer, counts)[:_SHOWN] if isinstance(tokenizer, BPETokenizer) else []
+    return {
+        "out": out,
+        "kind": tokenizer.kind,
+        "vocab_size": tokenizer.vocab_size,
+        "tokenizer_sha256": tokenizer.digest,
+        "text_sha256": corpus.fingerprint,
+        "splits": {
+            split: {**part, "bytes_per_token": part["bytes"] / part["tokens"]} for split, part in splits.items()
+        },
+        "unused_ids": unused_ids(counts),
+        "longest_tokens": [_token(tokenizer, token) for token in longest_tokens(tokenizer, _SHOWN)],
+        "merges": [
+            {"left": _readable(m.left), "right": _readable(m.right), "id": m.token, "count": m.count} for m in learned
+        ],
+    }
+
+
+def _encode(tokenizer: "Tokenizer", text: str) -> dict[str, Any]:
+    ids = [int(token) for token in tokenizer.encode(text)]
+    return {"ids": ids, "pieces": [_token(tokenizer, token)["text"] for token in ids], "bytes": len(text.encode())}
+
+
+def _parse_ids(text: str) -> list[int]:
+    words = re.split(r"[\s,]+", text.strip("[] \n"))
+    if wrong := next((word for word in words if not re.fullmatch(r"[0-9]{1,9}", word)), None):
+        raise RequestError(f"--ids takes whole numbers, not '{wrong}'")
+    return [int(word) for word in words if word]
+
+
+def _token(tokenizer: "Tokenizer", token: int) -> dict[str, Any]:
+    return {"id": token, "text": _readable(tokenizer.token_bytes(token)) or tokenizer.decode([token])}
+
+
+def _readable(token: bytes) -> str:
+    """The text of a token; bytes that are only a part of a character as \\xe2."""
+    return token.decode(errors="backslashreplace")
+
+
+def _show(result: dict[str, Any]) -> None:
+    from gpt_cli.report.table import render_pairs, render_table
+
+    if "splits" in result:
+        splits: dict[str, dict[str, Any]] = result["splits"]
+        rows = [
+            (unit.replace("_", " "), *(part[unit] for part in splits.values())) for unit in (*_UNITS, "bytes_per_token")
+        ]
+        print(render_table(rows, header=("", *splits)))
+        print()
+        longest = " ".join(f"'{token['text']}'" for token in result["longest_tokens"])
+        facts = {"tokenizer": result["kind"], "ids": f"{result['vocab_size']:,}"}
+        facts |= {"unused ids": f"{len(result['unused_ids']):,}", "longest tokens": longest}
+        print(render_pairs(facts))
+    if result.get("merges"):
+        print()
+        rows = [(f"'{m['left']}' + '{m['right']}'", m["id"], m["count"]) for m in result["merges"]]
+        print(render_table(rows, header=("most frequent merges", "id", "occurs")))
+    if (encoding := result.get("encoding")) is not None:
+        pieces = " ".join(f"'{piece}'" for piece in encoding["pieces"])
+        print(render_pairs({"ids": " ".join(map(str, encoding["ids"])), "pieces": pieces}))
+    if (decoding := result.get("decoding")) is not None:
+        write_text(decoding + "\n")

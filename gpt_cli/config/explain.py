@@ -1,0 +1,63 @@
+"""Where the values of a config come from, and how two configs differ."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpt_cli.config.keys import description, fields, value_of
+from gpt_cli.config.load import read_config_file, read_layers
+from gpt_cli.config.problems import Place
+from gpt_cli.config.schema import Config
+
+MAY_CHANGE = frozenset(
+    {
+        "run_dir",
+        "train.steps",
+        "train.until_loss",
+        "train.max_minutes",
+        "train.patience",
+        "train.micro_batch_size",
+        "eval.*",
+        "checkpoint.*",
+        "sample.*",
+        "log.*",
+        "runtime.*",
+    }
+)
+"""Keys, or whole sections as `section.*`, in which the config of a resumed run may differ from the run's own."""
+
+
+class Explained(NamedTuple):
+    """A key with its value, where that comes from (`default`, `file:line` or `override`), and its meaning."""
+
+    key: str
+    value: Any
+    origin: str
+    description: str
+
+
+def explain(config: Config, path: Path, overrides: Sequence[str] = ()) -> list[Explained]:
+    """Every key of `config`, which `load_config(path, overrides)` returned, in the order of the schema."""
+    document = read_layers(read_config_file(path), str(path), overrides)
+    return [
+        Explained(
+            key,
+            value_of(config, key),
+            _origin(document.places.get(tuple(key.split(".")))),
+            description(definition),
+        )
+        for key, definition in fields().items()
+    ]
+
+
+def _origin(place: Place | None) -> str:
+    if place is None:
+        return "default"
+    return "override" if place.line is None else f"{place.source}:{place.line}"
+
+
+def changed_keys(old: Config, new: Config) -> list[tuple[str, Any, Any]]:
+    """(key, old value, new value) of every key in which the two differ, in the order of the schema."""
+    return [
+        (key, value_of(old, key), value_of(new, key)) for key in fields() if value_of(old, key) != value_of(new, key)
+    ]

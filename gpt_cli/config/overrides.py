@@ -1,0 +1,72 @@
+"""`section.key=value` on the command line, laid over what the file says."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpt_cli.config.keys import accepted, fields, schema_of, sections, suggest
+from gpt_cli.config.problems import KeyPath, Place, Problem
+from gpt_cli.config.yaml_subset import ConfigSyntaxError, Document, flaw_in, read_value, resolve_scalar
+
+
+def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
+    """A new document in which each override has taken the place of what stood there; the last one wins.
+
+    A value in quotes, or in brackets where a list may stand, is read as YAML. Any other is taken as it is: text
+    for a key that takes text, so that `sample.prompt=1984` needs no quotes in quotes, else a plain scalar.
+    """
+    for override in overrides:
+        document = _apply(document, override)
+    return document
+
+
+def _apply(document: Document, override: str) -> Document:
+    place = Place(f"override {override!r}")
+    key, equals, text = override.partition("=")
+    try:
+        if not equals:
+            raise ConfigSyntaxError(
+                Problem("an override needs a key, '=' and a value", place, "such as train.steps=500")
+            )
+        if key in sections():
+            raise ConfigSyntaxError(Problem(f"{key} is a section", place, _example(key)))
+        path: KeyPath = tuple(key.split("."))
+        if key not in fields():
+            raise ConfigSyntaxError(Problem(f"{key} is not a key", place, suggest(path)))
+        value = _read(key, text, place)
+    except ConfigSyntaxError as error:
+        return replace(document, problems=(*document.problems, error.problem))
+    return _put(document, path, value, place)
+
+
+def _example(section: str) -> str:
+    key = next(key for key in fields() if key.startswith(f"{section}."))
+    return f"override one of its keys, such as {key}=..."
+
+
+def _read(key: str, text: str, place: Place) -> Any:
+    words = accepted(schema_of(key))
+    if flaw := flaw_in(text):
+        raise ConfigSyntaxError(Problem(f"{key} {flaw}", place))
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
+    listed = text.startswith("[") and text.endswith("]") and any(word.startswith("a list") for word in words)
+    if quoted or listed:
+        return read_value(text, place)
+    value = resolve_scalar(text.strip())
+    return text if "text" in words and not (value is None and text and "null" in words) else value
+
+
+def _put(document: Document, path: KeyPath, value: Any, place: Place) -> Document:
+    values: dict[str, Any] = dict(document.values)
+    *around, name = map(str, path)
+    if around:
+        section = values.get(around[0])
+        if not isinstance(section, dict | None):
+            return document  # which is reported: the section is none
+        values[around[0]] = {**(section or {}), name: value}
+    else:
+        values[name] = value
+    # What stood there is gone, and with it the places of its items and its problems.
+    places = {where: at for where, at in document.places.items() if where[: len(path)] != path}
+    problems = tuple(problem for problem in document.problems if problem.path != path)
+    return replace(document, values=values, places={**places, path: place}, problems=problems)

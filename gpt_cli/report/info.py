@@ -1,0 +1,148 @@
+"""What a config or a run amounts to: its parameters, what a token costs, what training keeps in memory."""
+
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpt_cli.config import Config, load_config
+from gpt_cli.corpus.build import prepare_corpus
+from gpt_cli.files.disk import format_size
+from gpt_cli.model.count import flops_per_token, memory_bytes, parameter_table
+from gpt_cli.report.table import render_pairs, render_table
+from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint, load, load_newest
+from gpt_cli.tokenizer import load_tokenizer
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Tensors of one name and shape; those of the blocks, equal in every block, are taken together."""
+
+    name: str
+    shape: tuple[int, ...]
+    tensors: int
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Info:
+    """The figures of one model. `step` and what follows describe the newest checkpoint, where there is one."""
+
+    path: str
+    tokenizer: str
+    vocab_size: int
+    context_length: int
+    batch_size: int
+    tokens_per_step: int
+    parameters: int
+    parameter_table: list[Parameters]
+    flops_per_token: int
+    memory_bytes: dict[str, int]
+    step: int | None = None
+    val_loss: float | None = None
+    weights_sha256: str | None = None
+    checkpoint: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it by name."""
+        return asdict(self)
+
+
+def info_of_config(path: Path, overrides: list[str], note: Note) -> Info:
+    """The figures of the model that training the config file `path` would make.
+
+    The text is read only where the vocabulary depends on it. Raises what `load_config` and `prepare_corpus` raise.
+    """
+    config = load_config(path, overrides)
+    return _info(path, config, _vocab_size(config, note))
+
+
+def info_of_run(path: Path, note: Note) -> Info:
+    """The figures of a run and its newest intact checkpoint, or of the checkpoint directory `path`.
+
+    Raises UserError where the run is damaged.
+    """
+    checkpoint = load(path) if is_checkpoint(path) else load_newest(path, note)
+    if checkpoint is None:
+        return _info(path, load_config(path / CONFIG), load_tokenizer(path / TOKENIZER).vocab_size)
+    return _info(path, checkpoint.config, checkpoint.tokenizer.vocab_size, checkpoint)
+
+
+def render_info(info: Info) -> str:
+    """The figures as text: facts, parameters, memory."""
+    facts = {
+        "path": info.path,
+        "vocabulary": f"{info.vocab_size:,} ids ({info.tokenizer})",
+        "context": f"{info.context_length:,} tokens",
+        "step": f"{info.batch_size:,} sequences, {info.tokens_per_step:,} tokens",
+        "training": f"{info.flops_per_token:,} FLOPs per token",
+    }
+    if info.checkpoint is not None:
+        loss = "" if info.val_loss is None else f", validation loss {info.val_loss:.4f}"
+        facts |= {
+            "checkpoint": info.checkpoint,
+            "trained": f"{info.step:,} steps{loss}",
+            "weights": f"sha256 {info.weights_sha256}",
+        }
+    tensors: list[tuple[object, ...]] = [
+        (group.name, " x ".join(map(str, group.shape)), group.tensors, group.parameters)
+        for group in info.parameter_table
+    ]
+    total = ("total", "", None, info.parameters)
+    memory = {name: format_size(size) for name, size in info.memory_bytes.items()}
+    memory["total"] = format_size(sum(info.memory_bytes.values()))
+    return "\n\n".join(
+        [
+            render_pairs(facts),
+            render_table([*tensors, total], header=("parameters", "shape", "tensors", "elements")),
+            "memory to train, estimated\n" + render_pairs(memory),
+        ]
+    )
+
+
+def _info(path: Path, config: Config, vocab_size: int, checkpoint: Checkpoint | None = None) -> Info:
+    table = parameter_table(config.model, vocab_size)
+    saved = {} if checkpoint is None else _saved(checkpoint)
+    return Info(
+        path=str(path),
+        tokenizer=config.tokenizer.kind,
+        vocab_size=vocab_size,
+        context_length=config.model.context_length,
+        batch_size=config.train.batch_size,
+        tokens_per_step=config.train.batch_size * config.model.context_length,
+        parameters=sum(elements for _, _, elements in table),
+        parameter_table=_by_block(table),
+        flops_per_token=flops_per_token(config.model, vocab_size),
+        memory_bytes=memory_bytes(config, vocab_size),
+        **saved,
+    )
+
+
+def _saved(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        "step": checkpoint.step,
+        "val_loss": checkpoint.state.get("val_loss"),
+        "weights_sha256": checkpoint.weights_sha256,
+        "checkpoint": str(checkpoint.path),
+    }
+
+
+def _by_block(table: list[tuple[str, tuple[int, ...], int]]) -> list[Parameters]:
+    """`blocks.0.mlp.down.weight`, `blocks.1.mlp.down.weight` ... as one `blocks.*.mlp.down.weight`."""
+    groups: dict[str, Parameters] = {}
+    for name, shape, elements in table:
+        shared = re.sub(r"^blocks\.\d+\.", "blocks.*.", name)
+        known = groups.get(shared, Parameters(shared, shape, 0, 0))
+        groups[shared] = Parameters(shared, shape, known.tensors + 1, known.parameters + elements)
+    return list(groups.values())
+
+
+def _vocab_size(config: Config, note: Note) -> int:
+    if config.tokenizer.file is not None:
+        return load_tokenizer(Path(config.tokenizer.file)).vocab_size
+    if config.tokenizer.vocab_size is not None:  # what learning a BPE gives, or it fails
+        return config.tokenizer.vocab_size
+    return prepare_corpus(config.data, config.tokenizer, cache=False, note=note).tokenizer.vocab_size

@@ -1,0 +1,276 @@
+"""`gpt sample`: what it prints, where, and what it answers to requests that cannot be met."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gpt_cli.cli.main import main
+from gpt_cli.config import Config, ModelConfig, SampleConfig
+from gpt_cli.model.gpt import GPT
+from gpt_cli.run.checkpoint import save
+from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
+
+ROOT = Path(__file__).parents[1]
+CONTEXT = 16
+
+Sample = Callable[..., tuple[int, str, str]]
+
+
+def make_run(directory: Path, tokenizer: Tokenizer, step: int = 3) -> Path:
+    """A checkpoint of an untrained model, which writes any token."""
+    config = Config(
+        model=ModelConfig(n_layer=1, n_head=2, n_embd=16, context_length=CONTEXT),
+        sample=SampleConfig(prompt="ab", max_new_tokens=24, temperature=1.0),
+    )
+    torch.manual_seed(0)
+    model = GPT(config.model, tokenizer.vocab_size)
+    return save(directory, step, model.state_dict(), {}, {}, config, tokenizer)
+
+
+@pytest.fixture(scope="module")
+def char_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("char"), CharTokenizer("\nabcdefgh"))
+
+
+@pytest.fixture(scope="module")
+def byte_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("byte"), ByteTokenizer())
+
+
+@pytest.fixture
+def _restored_torch() -> Iterator[None]:
+    """What `gpt` sets for its process, put back for the tests that share this one."""
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+    torch.use_deterministic_algorithms(False)
+    torch.set_flush_denormal(False)
+
+
+@pytest.fixture
+def sample(_restored_torch: None, capsys: pytest.CaptureFixture[str]) -> Sample:
+    """`gpt sample` in this process: its exit code, stdout and stderr."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(["sample", *map(str, arguments)])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_the_text_follows_its_prompt_on_stdout_and_everything_else_is_on_stderr(sample: Sample, char_run: Path) -> None:
+    code, out, err = sample("--run", char_run, "--prompt", "bad", "--seed", 5)
+    assert code == 0
+    assert out.startswith("bad")
+    assert set(out) <= set("\nabcdefgh")
+    assert len(out) in (3 + 24, 3 + 24 + 1)  # and a newline, if the text does not end with one
+    assert err == f"{char_run}, step 3, seed 5\n"
+
+
+def test_unset_options_come_from_the_config_of_the_run(sample: Sample, char_run: Path) -> None:
+    by_default = sample("--run", char_run, "--seed", 5)
+    assert by_default == sample(
+        *("--run", char_run, "--seed", 5),
+        *("--prompt", "ab", "--max-new-tokens", 24, "--temperature", 1.0),
+    )
+
+
+def test_the_seed_that_was_chosen_is_told_and_repeats_the_text(sample: Sample, char_run: Path) -> None:
+    _, first, told = sample("--run", char_run)
+    seed = told.split("seed ")[1].strip()
+    _, again, _ = sample("--run", char_run, "--seed", seed)
+    assert again == first
+    _, other, _ = sample("--run", char_run)
+    assert other != first
+
+
+def test_temperature_0_always_writes_the_same(sample: Sample, char_run: Path) -> None:
+    first = sample("--run", char_run, "--temperature", 0)
+    assert first == sample("--run", char_run, "--temperature", 0)
+    assert "seed" not in first[2]
+
+
+def test_0_switches_a_filter_of_the_config_off(sample: Sample, char_run: Path) -> None:
+    off = ("--top-k", 0, "--top-p", 1, "--min-p", 0)
+    assert sample("--run", char_run, "--seed", 1, *off) == sample("--run", char_run, "--seed", 1)
+
+
+def test_several_samples_are_printed_in_turn_each_under_its_own_line(sample: Sample, char_run: Path) -> None:
+    code, out, _ = sample("--run", char_run, "-n", 3, "--prompt", "abc", "--seed", 1)
+    assert code == 0
+    parts = out.split("--- sample ")
+    assert [part.split("\n")[0] for part in parts[1:]] == ["1 of 3", "2 of 3", "3 of 3"]
+    texts = [part.partition("\n")[2] for part in parts[1:]]
+    assert all(text.startswith("abc") and text.endswith("\n") for text in texts)
+    assert len(set(texts)) == 3
+    _, alone, _ = sample("--run", char_run, "--prompt", "abc", "--seed", 1)
+    assert alone == texts[0]
+
+
+def test_json_is_one_object_with_the_texts_their_tokens_and_why_they_ended(sample: Sample, char_run: Path) -> None:
+    code, out, err = sample("--run", char_run, "--json", "--prompt", "a", "--seed", 9, "-n", 2, "--stop", "b")
+    assert (code, err) == (0, "")
+    answer = json.loads(out)
+    assert {key: answer[key] for key in ("run", "step", "prompt", "seed")} == {
+        "run": str(char_run),
+        "step": 3,
+        "prompt": "a",
+        "seed": 9,
+    }
+    tokenizer = CharTokenizer("\nabcdefgh")
+    for written in answer["samples"]:
+        assert written.keys() == {"text", "tokens", "finish_reason"}
+        generated = tokenizer.decode(written["tokens"])
+        assert written["text"] == generated.partition("b")[0]
+        assert written["finish_reason"] == ("stop" if "b" in generated else "length")
+
+
+def test_a_prompt_is_read_from_standard_input_or_a_file_as_it_is(
+    sample: Sample, char_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--run", char_run, "--seed", 2, "--prompt")
+    given = sample(*options, "ab\ncd\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\ncd\n")))
+    assert sample(*options, "-") == given
+    file = tmp_path / "prompt.txt"
+    file.write_bytes(b"\xef\xbb\xbfab\ncd\n")  # with a byte order mark, as some editors write it
+    assert sample(*options[:-1], "--prompt-file", file) == given
+
+
+def test_characters_that_the_vocabulary_lacks_are_listed_or_left_out(sample: Sample, char_run: Path) -> None:
+    code, out, err = sample("--run", char_run, "--prompt", "aXb\x1b€")
+    assert (code, out) == (2, "")
+    for listed in ("'X' (U+0058", "'\\x1b' (U+001B", "'€' (U+20AC", "--unknown skip"):
+        assert listed in err
+    code, out, err = sample("--run", char_run, "--prompt", "aXb\x1b€", "--unknown", "skip", "--seed", 3)
+    assert code == 0
+    assert err.splitlines()[0] == "left out of the prompt, since the vocabulary lacks it: 'X', '\\x1b', '€'"
+    assert out == sample("--run", char_run, "--prompt", "ab", "--seed", 3)[1]
+
+
+def test_of_a_prompt_longer_than_the_context_the_last_tokens_are_seen_and_it_is_said(
+    sample: Sample, char_run: Path
+) -> None:
+    options = ("--run", char_run, "--seed", 4, "--prompt")
+    code, out, err = sample(*options, "h" * 1000 + "a" * CONTEXT)
+    assert code == 0
+    assert err.startswith("the prompt has 1,016 tokens; the model sees the last 16, its context\n")
+    assert out.removeprefix("h" * 1000) == sample(*options, "a" * CONTEXT)[1]
+
+
+@pytest.mark.parametrize("prompt", ["", "\0", "مرحبا", "<|endoftext|>", "\u202eevil", "\r\n" * 9, "x" * 100_000])
+def test_odd_prompts_are_continued(sample: Sample, byte_run: Path, prompt: str) -> None:
+    code, out, _ = sample("--run", byte_run, "--prompt", prompt)
+    assert code == 0
+    assert out.startswith(prompt)
+
+
+def test_a_terminal_is_shown_what_would_drive_it_unless_raw_is_asked_for(
+    sample: Sample, byte_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--run", byte_run, "--seed", 1, "--prompt", "a\x1b]0;owned\x07\tb\n", "--max-new-tokens", 500)
+    _, piped, _ = sample(*options)
+    assert piped.startswith("a\x1b]0;owned\x07\tb\n")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    _, shown, _ = sample(*options)
+    assert shown.startswith("a\\x1b]0;owned\\x07\tb\n")
+    assert not {c for c in shown if c < " " or "\x7f" <= c < "\xa0"} - {"\n", "\t"}
+    assert sample(*options, "--raw")[1] == piped
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--prompt", "a", "--prompt-file", "b"], "give --prompt or --prompt-file, not both"),
+        (["--prompt-file", "no-such-file"], "there is no file no-such-file"),
+        (["--temperature", "-1"], "temperature must be 0 or a positive number, not -1.0"),
+        (["--temperature", "nan"], "temperature must be 0 or a positive number, not nan"),
+        (["--top-k", "-3"], "top_k must be at least 1, not -3"),
+        (["--top-p", "0"], "top_p must be above 0 and at most 1, not 0.0"),
+        (["--min-p", "2"], "min_p must be above 0 and at most 1, not 2.0"),
+        (["--max-new-tokens", "-1"], "max_new_tokens must be at least 0, not -1"),
+        (["--seed", "-1"], "seed must be at least 0 and below 2^63, not -1"),
+        (["--stop", ""], "stop must be a text of at least one character"),
+        (["--prompt", "a\udcffb"], "half a surrogate pair"),
+        (["-n", "0"], "invalid value for '-n'"),
+        (["--unknown", "guess"], "invalid value for '--unknown'"),
+    ],
+)
+def test_a_wrong_request_is_one_error_with_code_2_and_no_text(
+    sample: Sample, char_run: Path, options: list[str], message: str
+) -> None:
+    code, out, err = sample("--run", char_run, *options)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert message in err
+
+
+def test_a_prompt_that_is_not_utf_8_is_refused_with_the_place(sample: Sample, char_run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "latin1.txt"
+    file.write_bytes("abé".encode("latin-1"))
+    code, out, err = sample("--run", char_run, "--prompt-file", file)
+    assert (code, out) == (2, "")
+    assert err == f"error: the prompt is not UTF-8 text: byte 0xe9 at offset 2\n  --> {file}\n"
+
+
+def test_without_a_run_there_is_one_clear_answer(
+    sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = sample("--prompt", "a")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: no run found")
+
+
+def test_without_run_the_newest_run_is_taken(sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for age, name in enumerate(["newest", "older"]):
+        checkpoint = make_run(tmp_path / "runs" / name, ByteTokenizer())
+        moment = 2_000_000_000 - age
+        os.utime(checkpoint, (moment, moment))
+    code, _, err = sample("--prompt", "a", "--seed", 1)
+    assert (code, err) == (0, f"{Path('runs/newest')}, step 3, seed 1\n")
+
+
+def gpt_in_a_shell(command: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run a shell line in which `$GPT` is `gpt`."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GPT": f"{sys.executable} -m gpt_cli"}
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        env=environment,
+        capture_output=True,
+        timeout=60,
+        check=False,
+        **options,
+    )
+
+
+def test_a_reader_that_has_enough_ends_it_quietly(byte_run: Path) -> None:
+    done = gpt_in_a_shell(f"$GPT sample --run {byte_run} --prompt ab --max-new-tokens 100000 | head -c 10")
+    assert done.returncode == 0
+    assert len(done.stdout) == 10
+    assert done.stderr.decode().startswith(str(byte_run))
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_text_arrives_while_it_is_being_written(byte_run: Path) -> None:
+    arguments = ["sample", "--run", str(byte_run), "--prompt", "streams", "--max-new-tokens", "1000000000"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "gpt_cli", *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(200).startswith(b"streams")
+        process.terminate()

@@ -1,0 +1,219 @@
+"""`gpt tokenize` shows what a text becomes, keeps it where it says, and refuses the rest in a line."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt_cli.cli.main import main
+from gpt_cli.config import DataConfig, TokenizerConfig
+from gpt_cli.corpus.build import prepare_corpus
+from gpt_cli.corpus.store import TokenStore
+from gpt_cli.files import cache_dir
+from gpt_cli.tokenizer import CharTokenizer, load_tokenizer
+
+TEXT = "".join(f"Once upon a time there were {n} mice, and the {n}th of them lived in a shoe.\n" for n in range(200))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What `gpt` said."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """`gpt` in this process, in a directory that holds mice.txt."""
+    monkeypatch.chdir(tmp_path)
+    Path("mice.txt").write_text(TEXT)
+
+    def gpt(*arguments: str) -> Answer:
+        code = main(arguments)
+        return Answer(code, *capsys.readouterr())
+
+    return gpt
+
+
+Run = Callable[..., Answer]
+
+
+def as_json(answer: Answer) -> dict[str, Any]:
+    assert answer.code == 0, answer.err
+    value: dict[str, Any] = json.loads(answer.out)
+    return value
+
+
+def test_the_table_tells_sizes_per_split_and_the_vocabulary(run: Run) -> None:
+    answer = run("tokenize", "mice.txt", "--kind", "bpe", "--vocab-size", "300")
+    assert answer.code == 0
+    lines = {line.partition("  ")[0]: line.split() for line in answer.out.splitlines()}
+    sizes = [int(size.replace(",", "")) for size in lines["characters"][1:]]
+    assert sizes[0] + sizes[1] == sizes[2] == len(TEXT)
+    assert float(lines["bytes per token"][-1]) > 2
+    assert lines["ids"][-1] == "300"
+    assert {"tokenizer", "unused ids", "longest tokens", "most frequent merges"} <= set(lines)
+    assert answer.out.count(" + ") == 10
+
+
+def test_the_tokens_are_where_it_says_and_train_takes_them(run: Run) -> None:
+    answer = run("tokenize", "mice.txt", "--kind", "bpe", "--vocab-size", "300", "--val-fraction", "0.2")
+    assert "tokens/mice-bpe300" in answer.err
+    store = TokenStore.open(Path("tokens/mice-bpe300"))
+    assert store.tokenizer == load_tokenizer(Path("tokens/mice-bpe300/tokenizer.json"))
+    data = DataConfig(source="tokens/mice-bpe300", val_fraction=0.2)
+    corpus = prepare_corpus(data, TokenizerConfig(kind="bpe", vocab_size=300), note=pytest.fail)
+    assert corpus.tokenizer.decode(corpus.train) + corpus.tokenizer.decode(corpus.val) == TEXT
+
+
+def test_json_is_one_object_with_the_same_facts_and_stdout_has_nothing_else(run: Run) -> None:
+    facts = as_json(run("tokenize", "mice.txt", "--kind", "bpe", "--vocab-size", "300", "--out", "out", "--json"))
+    assert facts["out"] == "out"
+    assert (facts["kind"], facts["vocab_size"]) == ("bpe", 300)
+    assert facts["splits"]["all"]["characters"] == facts["splits"]["all"]["bytes"] == len(TEXT)
+    assert facts["splits"]["train"]["bytes_per_token"] > 2
+    assert set(facts["unused_ids"]) > {0, 255, 299}
+    assert len(facts["longest_tokens"]) == len(facts["merges"]) == 10
+    assert all(set(merge) == {"left", "right", "id", "count"} for merge in facts["merges"])
+    assert facts["tokenizer_sha256"] == load_tokenizer(Path("out/tokenizer.json")).digest
+
+
+@pytest.mark.parametrize("kind", ["char", "byte"])
+def test_characters_and_bytes_have_no_merges(run: Run, kind: str) -> None:
+    assert as_json(run("tokenize", "mice.txt", "--kind", kind, "--json"))["merges"] == []
+    assert "merges" not in run("tokenize", "mice.txt", "--kind", kind).out
+
+
+def test_what_it_made_before_it_makes_again(run: Run) -> None:
+    for _ in range(2):
+        assert run("tokenize", "mice.txt").code == 0
+    Path("mice.txt").write_text(TEXT + "!")
+    assert as_json(run("tokenize", "mice.txt", "--json"))["splits"]["all"]["characters"] == len(TEXT) + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "directory"),
+    [
+        (["mice.txt"], "tokens/mice-char"),
+        (["mice.txt", "--vocab-size", "300"], "tokens/mice-bpe300"),
+        (["./m*.txt"], "tokens/m-char"),
+        (["mice.txt", "mice.txt"], "tokens/corpus-char"),
+        (["builtin:python-docs"], "tokens/python-docs-char"),
+    ],
+)
+def test_the_directory_is_named_after_the_corpus(run: Run, arguments: list[str], directory: str) -> None:
+    assert as_json(run("tokenize", *arguments, "--json"))["out"] == directory
+
+
+def test_an_encoding_shows_ids_and_pieces_and_a_decoding_the_text(run: Run) -> None:
+    assert run("tokenize", "mice.txt", "--kind", "bpe", "--vocab-size", "300").code == 0
+    ready = ("--tokenizer", "tokens/mice-bpe300/tokenizer.json")
+    encoding = as_json(run("tokenize", *ready, "--text", "there were mäuse\n", "--json"))["encoding"]
+    assert "".join(encoding["pieces"]) == "there were m\\xc3\\xa4use\n"
+    assert encoding["bytes"] == 18
+    ids = " ".join(map(str, encoding["ids"]))
+    assert as_json(run("tokenize", *ready, "--ids", ids, "--json")) == {"decoding": "there were mäuse\n"}
+    answer = run("tokenize", *ready, "--text", "there were mäuse\n", "--ids", f"[{ids.replace(' ', ', ')}]")
+    assert answer.out.splitlines()[0] == f"ids     {ids}"
+    assert "' were'" in answer.out.splitlines()[1]
+    assert answer.out.endswith("there were mäuse\n\n")
+
+
+def test_looking_at_an_encoding_writes_nothing(run: Run) -> None:
+    answer = run("tokenize", "mice.txt", "--text", "mice", "--json")
+    assert as_json(answer)["encoding"]["pieces"] == ["m", "i", "c", "e"]
+    assert not Path("tokens").exists()
+    assert not cache_dir().exists() or not any(cache_dir().iterdir())
+
+
+def test_looking_with_a_place_for_the_tokens_does_both(run: Run) -> None:
+    facts = as_json(run("tokenize", "mice.txt", "--text", "", "--out", "out", "--json"))
+    assert facts["encoding"] == {"ids": [], "pieces": [], "bytes": 0}
+    assert facts["splits"]["all"]["tokens"] == len(TEXT)
+
+
+def test_a_corpus_can_come_through_a_pipe(gpt: Callable[..., Any]) -> None:
+    done = gpt("tokenize", "-", "--json", stdin=TEXT)
+    assert json.loads(done.stdout)["out"] == "tokens/standard-input-char"
+    assert done.stderr.count("\n") == 1  # where the tokens are; no progress bar without a terminal
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        ([], 2, "nothing to tokenize"),
+        (["--text", "x"], 2, "nothing to tokenize"),
+        (["--tokenizer", "ready.json"], 2, "nothing to tokenize"),
+        (["nice.txt"], 2, "nice.txt does not exist"),
+        ([""], 2, "empty"),
+        (["empty.txt"], 1, "empty.txt is empty"),
+        (["binary.bin"], 1, "zero byte at offset 1"),
+        (["latin1.txt"], 1, "0xe4 at offset 1"),
+        (["tiny.txt"], 1, "too small to split"),
+        (["mice.txt", "--kind", "bpe"], 2, "needs --vocab-size"),
+        (["mice.txt", "--kind", "bpe", "--vocab-size", "256"], 2, "--vocab-size"),
+        (["mice.txt", "--kind", "bpe", "--vocab-size", "50000"], 2, "out of reach"),
+        (["mice.txt", "--kind", "char", "--vocab-size", "300"], 2, "only for --kind bpe"),
+        (["mice.txt", "--kind", "byte", "--pattern", "gpt4"], 2, "only for --kind bpe"),
+        (["mice.txt", "--kind", "word"], 2, "word"),
+        (["mice.txt", "--val-fraction", "1"], 2, "between 0 and 1"),
+        (["mice.txt", "--val-fraction", "nan"], 2, "between 0 and 1"),
+        (["mice.txt", "--tokenizer", "nowhere.json"], 2, "nowhere.json does not exist"),
+        (["mice.txt", "--tokenizer", "mice.txt"], 1, "mice.txt"),
+        (["mice.txt", "--tokenizer", "ready.json"], 2, "the vocabulary lacks"),
+        (["mice.txt", "--tokenizer", "ready.json", "--kind", "bpe", "--vocab-size", "300"], 2, "char"),
+        (["mice.txt", "--tokenizer", "ready.json", "--pattern", "gpt4"], 2, "--pattern"),
+        (["mice.txt", "--out", "mice.txt"], 2, "not a token store"),
+        (["mice.txt", "--out", "full"], 2, "not a token store"),
+        (["mice.txt", "--out", "mice.txt/below"], 1, "cannot create mice.txt"),
+        (["--tokenizer", "ready.json", "--text", "abd"], 2, "'d'"),
+        (["--tokenizer", "ready.json", "--ids", "0 3"], 1, "outside the vocabulary"),
+        (["--tokenizer", "ready.json", "--ids", "0 -1"], 2, "'-1'"),
+        (["--tokenizer", "ready.json", "--ids", "one"], 2, "'one'"),
+        (["--tokenizer", "ready.json", "--ids", "9" * 5000], 2, "whole numbers"),
+    ],
+)
+def test_bad_input_is_one_error_line_and_leaves_nothing(run: Run, arguments: list[str], code: int, told: str) -> None:
+    Path("empty.txt").touch()
+    Path("binary.bin").write_bytes(b"a\0b")
+    Path("latin1.txt").write_bytes("Mäuse".encode("latin-1"))
+    Path("tiny.txt").write_text("ab")
+    Path("full").mkdir()
+    Path("full/file").touch()
+    CharTokenizer("abc").save(Path("ready.json"))
+    before = sorted(Path().rglob("*"))
+    answer = run("tokenize", *arguments)
+    assert answer.code == code, answer.err
+    assert answer.out == ""
+    assert answer.err.startswith("error: ")
+    assert answer.err.count("error: ") == 1
+    assert told in answer.err
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_the_hint_for_a_character_that_is_missing_works(run: Run) -> None:
+    refused = run("tokenize", "mice.txt", "--text", "ß")
+    assert refused.code == 2
+    assert "--kind byte" in refused.err
+    assert as_json(run("tokenize", "mice.txt", "--text", "ß", "--kind", "byte", "--json"))["encoding"]["ids"] == [
+        195,
+        159,
+    ]
+
+
+def test_an_empty_directory_is_a_place_for_tokens_and_a_foreign_one_is_not_touched(run: Run) -> None:
+    Path("empty").mkdir()
+    assert run("tokenize", "mice.txt", "--out", "empty").code == 0
+    assert TokenStore.open(Path("empty")).facts["train"].documents == 1
+
+
+def test_a_token_store_is_not_tokenized_again(run: Run) -> None:
+    run("tokenize", "mice.txt", "--out", "out")
+    answer = run("tokenize", "out")
+    assert answer.code == 2
+    assert "gpt train out" in answer.err

@@ -1,0 +1,310 @@
+"""Tokens are the text: all of it, in order, split where the fraction says, made once."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus import build
+from gpt_cli.corpus.build import Corpus, prepare_corpus, write_corpus
+from gpt_cli.corpus.sources import Document
+from gpt_cli.corpus.split import end_lines, fingerprint, split_documents
+from gpt_cli.corpus.store import TokenStore
+from gpt_cli.errors import RequestError, UserError
+from gpt_cli.files import cache_dir
+from gpt_cli.tokenizer import CharTokenizer
+
+ENGLISH = "".join(f"Once upon a time there were {n} mice, and the {n}th of them lived in a shoe.\n" for n in range(300))
+CHAR = TokenizerConfig(kind="char")
+BPE = TokenizerConfig(kind="bpe", vocab_size=300)
+KINDS = pytest.mark.parametrize("tokenizer", [CHAR, TokenizerConfig(kind="byte"), BPE], ids=lambda config: config.kind)
+
+documents_of = st.lists(st.text(min_size=1), min_size=1, max_size=6).map(
+    lambda texts: [Document(str(number), text) for number, text in enumerate(texts)]
+)
+
+
+@pytest.fixture
+def english(tmp_path: Path) -> Path:
+    path = tmp_path / "english.txt"
+    path.write_text(ENGLISH)
+    return path
+
+
+def prepare(source: str | Path | list[str], tokenizer: TokenizerConfig = CHAR, **options: Any) -> Corpus:
+    val_fraction = options.pop("val_fraction", 0.1)
+    data = DataConfig(source=source if isinstance(source, list) else str(source), val_fraction=val_fraction)
+    return prepare_corpus(data, tokenizer, **{"note": pytest.fail, **options})
+
+
+def entries() -> list[Path]:
+    return sorted((cache_dir() / "stores").glob("*"))
+
+
+# The split
+
+
+@given(documents_of, st.floats(0.01, 0.99))
+def test_the_splits_are_the_text_cut_once_at_the_fraction(documents: list[Document], val_fraction: float) -> None:
+    whole = "".join(document.text for document in documents)
+    pieces = split_documents(documents, val_fraction)
+    train, val = ("".join(piece.text for piece in pieces[split]) for split in ("train", "val"))
+    assert train + val == whole
+    assert len(train) == int((1 - val_fraction) * len(whole))
+    assert all(piece.text for split in pieces.values() for piece in split)
+
+
+@given(documents_of, st.floats(0.01, 0.99))
+def test_every_document_but_the_last_is_followed_by_another(documents: list[Document], val_fraction: float) -> None:
+    pieces = split_documents(documents, val_fraction)
+    assert sum(piece.followed for split in pieces.values() for piece in split) == len(documents) - 1
+    assert not any(piece.followed for piece in pieces["val"][-1:])
+
+
+@given(documents_of)
+def test_documents_are_kept_apart_by_a_newline_where_they_end_without(documents: list[Document]) -> None:
+    ended = end_lines(documents)
+    assert [document.text.removesuffix("\n") for document in ended] == [d.text.removesuffix("\n") for d in documents]
+    assert all(document.text.endswith("\n") for document in ended[:-1])
+    assert ended[-1] == documents[-1]
+
+
+def test_a_fingerprint_knows_where_texts_end_but_not_what_they_are_called() -> None:
+    assert fingerprint([Document("a", "xy")]) == fingerprint([Document("b", "xy")])
+    assert fingerprint([Document("a", "xy")]) != fingerprint([Document("a", "x"), Document("b", "y")])
+
+
+def test_tiny_shakespeare_is_split_where_all_published_figures_split_it(shared_data: Path) -> None:
+    corpus = prepare(shared_data / "shakespeare.txt")
+    assert (len(corpus.train), len(corpus.val)) == (1_003_854, 111_540)
+    assert corpus.tokenizer.vocab_size == 65
+
+
+# Tokens
+
+
+@KINDS
+def test_the_tokens_decode_to_the_text(english: Path, tokenizer: TokenizerConfig) -> None:
+    corpus = prepare(english, tokenizer)
+    assert corpus.tokenizer.decode(corpus.train) + corpus.tokenizer.decode(corpus.val) == ENGLISH
+    assert corpus.source == str(english)
+
+
+@KINDS
+def test_the_facts_are_those_of_the_text(tmp_path: Path, tokenizer: TokenizerConfig) -> None:
+    (tmp_path / "x.txt").write_text(ENGLISH.replace("mice", "Mäuse"), encoding="utf-8")
+    corpus = prepare(tmp_path / "x.txt", tokenizer)
+    for split, ids in (("train", corpus.train), ("val", corpus.val)):
+        text = corpus.tokenizer.decode(ids)
+        facts = corpus.facts[split]  # type: ignore[index]
+        assert (facts.characters, facts.bytes, facts.tokens) == (len(text), len(text.encode()), len(ids))
+        assert (facts.documents, facts.document_starts) == (1, (0,))
+
+
+def test_between_documents_stands_the_end_of_text_and_nowhere_else(tmp_path: Path) -> None:
+    names = []
+    for number, text in enumerate((ENGLISH, "<|endoftext|> is only text here", ENGLISH)):
+        (tmp_path / f"{number}.txt").write_text(text)
+        names.append(str(tmp_path / f"{number}.txt"))
+    corpus = prepare(names, BPE)
+    end = corpus.tokenizer.end_of_text
+    assert np.flatnonzero(corpus.train == end).tolist() == [
+        start - 1 for start in corpus.facts["train"].document_starts[1:]
+    ]
+    assert end not in corpus.val
+    whole = corpus.tokenizer.decode(corpus.train) + corpus.tokenizer.decode(corpus.val)
+    assert whole == f"{ENGLISH}<|endoftext|><|endoftext|> is only text here<|endoftext|>{ENGLISH}"
+
+
+@pytest.mark.parametrize("kind", ["char", "byte"])
+def test_without_an_end_of_text_a_newline_stands_between_documents(tmp_path: Path, kind: str) -> None:
+    for name, text in (("1", "no newline"), ("2", "newline\n"), ("3", "last")):
+        (tmp_path / name).write_text(text)
+    corpus = prepare(tmp_path, TokenizerConfig.model_validate({"kind": kind}))
+    whole = corpus.tokenizer.decode(corpus.train) + corpus.tokenizer.decode(corpus.val)
+    assert whole == "no newline\nnewline\nlast"
+    assert corpus.facts["train"].document_starts == (0, 11, 19)
+
+
+def test_bpe_learns_nothing_from_the_validation_text(tmp_path: Path, english: Path) -> None:
+    cut = int(0.9 * len(ENGLISH))
+    (tmp_path / "other.txt").write_text(ENGLISH[:cut] + "z" * (len(ENGLISH) - cut))
+    assert prepare(english, BPE).tokenizer == prepare(tmp_path / "other.txt", BPE).tokenizer
+
+
+def test_the_alphabet_is_that_of_the_whole_text(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("a" * 95 + "only the end has these")
+    assert prepare(tmp_path / "x.txt").tokenizer == CharTokenizer("".join(sorted(set("a" + "only the end has these"))))
+
+
+def test_a_ready_tokenizer_is_taken_and_must_know_the_text(english: Path, tmp_path: Path) -> None:
+    CharTokenizer("".join(sorted({*ENGLISH, "ß"}))).save(tmp_path / "wide.json")
+    assert "ß" in prepare(english, TokenizerConfig(kind="char", file=str(tmp_path / "wide.json"))).tokenizer.decode(
+        range(len(set(ENGLISH)) + 1)
+    )
+    CharTokenizer("abc").save(tmp_path / "narrow.json")
+    with pytest.raises(RequestError, match="the vocabulary lacks"):
+        prepare(english, TokenizerConfig(kind="char", file=str(tmp_path / "narrow.json")))
+    with pytest.raises(RequestError, match="does not exist"):
+        prepare(english, TokenizerConfig(kind="char", file=str(tmp_path / "nowhere.json")))
+
+
+@KINDS
+@pytest.mark.parametrize("text", ["a", "ab", "abc", "äöü"])
+def test_a_text_too_small_to_split_is_refused(tmp_path: Path, text: str, tokenizer: TokenizerConfig) -> None:
+    (tmp_path / "x.txt").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match="too small to split"):
+        prepare(tmp_path / "x.txt", tokenizer)
+
+
+def test_a_vocabulary_out_of_reach_is_refused_and_nothing_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("a few words only, but enough to split")
+    with pytest.raises(RequestError, match="out of reach"):
+        prepare(tmp_path / "x.txt", TokenizerConfig(kind="bpe", vocab_size=5000))
+    assert entries() == []
+
+
+def test_progress_ends_with_every_character(english: Path) -> None:
+    reports: list[tuple[int, int]] = []
+    prepare(english, progress=lambda *report: reports.append(report))
+    assert reports == sorted(reports)
+    assert reports[-1] == (len(ENGLISH), len(ENGLISH))
+
+
+@pytest.mark.parametrize("source", ["x" * 5000, "\0", "~nobody/x", "~"])
+def test_a_source_that_is_no_path_is_refused_in_words(source: str) -> None:
+    with pytest.raises(UserError):
+        prepare(source, cache=False)
+
+
+# The cache
+
+
+def forbid_tokenizing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "train_tokenizer", lambda *_: pytest.fail("tokenized again"))
+
+
+@KINDS
+def test_the_second_time_the_tokens_come_from_the_cache(
+    english: Path, tmp_path: Path, tokenizer: TokenizerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = prepare(english, tokenizer)
+    forbid_tokenizing(monkeypatch)
+    (tmp_path / "moved.txt").write_text(ENGLISH)
+    second = prepare(tmp_path / "moved.txt", tokenizer)
+    assert np.array_equal(first.train, second.train)
+    assert np.array_equal(first.val, second.val)
+    assert (first.tokenizer, first.facts, first.fingerprint) == (second.tokenizer, second.facts, second.fingerprint)
+
+
+def test_whatever_decides_the_tokens_decides_the_cache_entry(english: Path, tmp_path: Path) -> None:
+    prepare(english, BPE)
+    prepare(english, BPE, val_fraction=0.2)
+    prepare(english, TokenizerConfig(kind="bpe", vocab_size=301))
+    prepare(english, TokenizerConfig(kind="bpe", vocab_size=300, pattern="gpt4"))
+    prepare(english, CHAR)
+    for alphabet in (ENGLISH, ENGLISH + "ß"):  # the same file name, another content
+        CharTokenizer("".join(sorted(set(alphabet)))).save(tmp_path / "tokenizer.json")
+        prepare(english, TokenizerConfig(kind="char", file=str(tmp_path / "tokenizer.json")))
+    english.write_text(ENGLISH + "!")
+    prepare(english, BPE)
+    assert len(entries()) == 8
+
+
+def test_without_the_cache_nothing_is_written_but_an_entry_is_used(
+    english: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(english, cache=False)
+    assert entries() == []
+    prepare(english)
+    forbid_tokenizing(monkeypatch)
+    prepare(english, cache=False)
+
+
+def test_a_damaged_entry_is_noted_and_made_again(english: Path) -> None:
+    first = prepare(english)
+    [entry] = entries()
+    (entry / "train-00000.npy").write_bytes(b"damaged")
+    notes: list[str] = []
+    second = prepare(english, note=notes.append)
+    assert len(notes) == 1
+    assert "damaged" in notes[0]
+    assert np.array_equal(first.train, second.train)
+    assert TokenStore.open(entry).fingerprint == first.fingerprint
+
+
+def test_a_damaged_entry_is_left_alone_without_the_cache(english: Path) -> None:
+    prepare(english)
+    [entry] = entries()
+    (entry / "train-00000.npy").write_bytes(b"damaged")
+    prepare(english, cache=False, note=lambda _: None)
+    assert (entry / "train-00000.npy").read_bytes() == b"damaged"
+
+
+def test_a_cache_that_cannot_be_written_is_a_note(
+    english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GPT_CACHE", str(tmp_path / "file" / "cache"))
+    notes: list[str] = []
+    assert len(prepare(english, note=notes.append).train)
+    assert len(notes) == 1
+    assert "not cached" in notes[0]
+
+
+# Token stores as sources
+
+
+@KINDS
+def test_a_token_store_is_used_as_it_is(
+    english: Path, tmp_path: Path, tokenizer: TokenizerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = prepare(english, tokenizer, cache=False)
+    write_corpus(tmp_path / "store", corpus, 0.1)
+    english.unlink()
+    forbid_tokenizing(monkeypatch)
+    again = prepare(tmp_path / "store", tokenizer)
+    assert np.array_equal(corpus.train, again.train)
+    assert again.source == str(tmp_path / "store")
+    assert entries() == []
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "val_fraction", "told"),
+    [
+        (CHAR, 0.1, "tokenizer.kind bpe"),
+        (TokenizerConfig(kind="bpe", vocab_size=301), 0.1, "tokenizer.vocab_size 300"),
+        (BPE, 0.2, "data.val_fraction 0.1"),
+    ],
+)
+def test_a_token_store_that_is_not_what_the_config_asks_for_is_refused(
+    english: Path, tmp_path: Path, tokenizer: TokenizerConfig, val_fraction: float, told: str
+) -> None:
+    write_corpus(tmp_path / "store", prepare(english, BPE), 0.1)
+    with pytest.raises(RequestError, match=told) as caught:
+        prepare(tmp_path / "store", tokenizer, val_fraction=val_fraction)
+    assert "tokenizer.kind=bpe data.val_fraction=0.1 tokenizer.vocab_size=300" in (caught.value.hint or "")
+
+
+def test_a_token_store_of_another_tokenizer_file_is_refused(english: Path, tmp_path: Path) -> None:
+    write_corpus(tmp_path / "store", prepare(english), 0.1)
+    CharTokenizer("abc").save(tmp_path / "other.json")
+    with pytest.raises(RequestError, match="another tokenizer"):
+        prepare(tmp_path / "store", TokenizerConfig(kind="char", file=str(tmp_path / "other.json")))
+
+
+def test_a_token_store_among_texts_is_refused(english: Path, tmp_path: Path) -> None:
+    write_corpus(tmp_path / "store", prepare(english), 0.1)
+    with pytest.raises(RequestError, match="is a token store"):
+        prepare([str(english), str(tmp_path / "store")])
+
+
+def test_the_room_loads_no_torch() -> None:
+    check = "import sys, gpt_cli.corpus.build, gpt_cli.corpus.fit; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

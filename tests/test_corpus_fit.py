@@ -1,0 +1,81 @@
+"""Whatever the text and the machine, the fitted config is one that trains."""
+
+from pathlib import Path
+
+import pytest
+
+from gpt_cli.config.schema import Config, DataConfig, TokenizerConfig
+from gpt_cli.corpus.build import prepare_corpus, write_corpus
+from gpt_cli.corpus.fit import fit_config
+from gpt_cli.errors import RequestError
+
+ENGLISH = "".join(
+    f"Once upon a time there were {n} mice, and the {n}th of them lived in a shoe.\n" for n in range(1000)
+)
+CHINESE = "".join(chr(0x4E00 + (n * n) % 1000) for n in range(2000)) + "。"
+
+
+def text_of(characters: int, pattern: str = ENGLISH) -> str:
+    return (pattern * (characters // len(pattern) + 1))[:characters]
+
+
+def fit(path: Path, has_gpu: bool = False, cores: int = 2) -> tuple[Config, list[str]]:
+    return fit_config(str(path), run_dir="runs/x", has_gpu=has_gpu, cores=cores)
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+@pytest.mark.parametrize("pattern", [ENGLISH, CHINESE, "a", "ab\n"], ids=["english", "chinese", "one letter", "lines"])
+@pytest.mark.parametrize("characters", [200, 5_000, 100_000, 2_000_000])
+def test_a_fitted_config_tokenizes_its_text_and_has_windows_to_train_and_to_validate(
+    tmp_path: Path, characters: int, pattern: str, has_gpu: bool
+) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text(text_of(characters, pattern), encoding="utf-8")
+    config, reasons = fit(path, has_gpu)
+    corpus = prepare_corpus(config.data, config.tokenizer, cache=False, note=pytest.fail)
+    assert len(corpus.train) > config.model.context_length
+    assert len(corpus.val) > config.model.context_length
+    assert not corpus.tokenizer.unknown_characters(config.sample.prompt)
+    assert config.run_dir == "runs/x"
+    assert all(reasons)
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_a_hundred_megabytes_are_fitted_too(tmp_path: Path, has_gpu: bool) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text(text_of(100_000_000))
+    config, _ = fit(path, has_gpu, cores=64)
+    assert config.data.val_fraction == pytest.approx(0.01)
+    assert config.model.dropout == 0
+
+
+def test_a_longer_text_never_gets_a_smaller_model_or_context(tmp_path: Path) -> None:
+    sizes = []
+    for characters in (50, 200, 2_000, 20_000, 200_000, 2_000_000):
+        path = tmp_path / f"{characters}.txt"
+        path.write_text(text_of(characters))
+        config, _ = fit(path)
+        sizes.append((config.model.context_length, config.model.n_layer, config.model.n_embd))
+    assert sizes == sorted(sizes)
+
+
+def test_a_text_that_is_read_often_is_regularised(tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text(text_of(2_000))
+    (tmp_path / "long.txt").write_text(text_of(3_000_000))
+    assert fit(tmp_path / "short.txt")[0].model.dropout > fit(tmp_path / "long.txt")[0].model.dropout == 0
+
+
+@pytest.mark.parametrize("tokenizer", [TokenizerConfig(kind="char"), TokenizerConfig(kind="bpe", vocab_size=300)])
+def test_a_token_store_is_fitted_as_it_is(tmp_path: Path, tokenizer: TokenizerConfig) -> None:
+    (tmp_path / "x.txt").write_text(text_of(30_000))
+    data = DataConfig(source=str(tmp_path / "x.txt"), val_fraction=0.2)
+    write_corpus(tmp_path / "store", prepare_corpus(data, tokenizer, note=pytest.fail), data.val_fraction)
+    config, _ = fit(tmp_path / "store")
+    corpus = prepare_corpus(config.data, config.tokenizer, note=pytest.fail)
+    assert corpus.tokenizer.kind == tokenizer.kind
+    assert config.data.val_fraction == 0.2
+
+
+def test_standard_input_cannot_be_fitted() -> None:
+    with pytest.raises(RequestError, match="standard input"):
+        fit(Path("-"))

@@ -1,0 +1,233 @@
+"""The loop: it learns, it repeats, it resumes bit for bit, and it stops when it should."""
+
+import json
+import math
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpt_cli.config import Config, parse_config
+from gpt_cli.errors import RequestError, UserError
+from gpt_cli.files import read_sums
+from gpt_cli.run.checkpoint import list_checkpoints, load
+from gpt_cli.run.log import read_metrics
+from gpt_cli.runtime.device import open_runtime
+from gpt_cli.training import loop
+from gpt_cli.training.console import Console
+from gpt_cli.training.evaluate import cross_entropy
+from gpt_cli.training.loop import train, train_step
+from gpt_cli.training.state import TrainingState
+from gpt_cli.training.summary import Summary
+
+TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
+
+
+def make_config(tmp_path: Path, *overrides: str, name: str = "run") -> Config:
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+    base = f"""
+run_dir: {tmp_path / name}
+data: {{source: {text}}}
+model: {{n_layer: 1, n_head: 2, n_embd: 16, context_length: 16}}
+schedule: {{warmup_steps: 2}}
+train: {{steps: 12, batch_size: 4}}
+eval: {{every: 4}}
+checkpoint: {{every: 4}}
+sample: {{every: 6, max_new_tokens: 20}}
+log: {{every: 1}}
+runtime: {{device: cpu, threads: 1}}
+"""
+    return parse_config(base, "test.yaml", overrides)
+
+
+def run(config: Config) -> Summary:
+    return train(config, Console())
+
+
+def weights(summary: Summary) -> dict[str, str]:
+    """sha256 of the weights and of the optimizer's state at the end."""
+    sums = read_sums(Path(summary.checkpoint))
+    return {name: sums[name] for name in ("model.safetensors", "optimizer.safetensors")}
+
+
+def timeless(run_dir: str) -> list[dict[str, float]]:
+    return [{k: v for k, v in line.items() if k != "time"} for line in read_metrics(Path(run_dir))]
+
+
+def contents(run_dir: Path) -> dict[Path, bytes]:
+    """What every file of a run holds, but for the lock, which names its last holder."""
+    return {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+def interrupt_at(monkeypatch: pytest.MonkeyPatch, step: int, number: int = signal.SIGTERM) -> None:
+    """Deliver a signal while update `step` is computed, once."""
+    original = train_step
+    sent = []
+
+    def step_with_signal(*arguments, **options):
+        if arguments[3] == step and not sent:
+            sent.append(True)
+            os.kill(os.getpid(), number)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(loop, "train_step", step_with_signal)
+
+
+def test_it_learns_the_text(tmp_path):
+    summary = run(make_config(tmp_path, "train.steps=60", "train.batch_size=16", "eval.every=60"))
+    assert summary.val_loss < 1.5 < math.log(20)
+    assert summary.steps == 60
+    assert summary.exit_code == 0
+
+
+def test_it_overfits_one_batch(tmp_path):
+    config = make_config(tmp_path, "model.n_embd=64")
+    runtime = open_runtime(config.runtime)
+    state = TrainingState.fresh(config, 40, runtime, print)
+    inputs = torch.randint(40, (4, 16), generator=torch.Generator().manual_seed(0))
+    for step in range(150):
+        loss, _ = train_step(state, [(inputs, inputs.roll(1))], config, step, 1.0, runtime)
+    assert loss < 0.05
+
+
+def test_the_same_config_gives_the_same_weights_and_metrics(tmp_path):
+    one, two = (run(make_config(tmp_path, name=name)) for name in ("one", "two"))
+    assert weights(one) == weights(two)
+    assert timeless(one.run_dir) == timeless(two.run_dir)
+    other = run(make_config(tmp_path, "seed=2", name="three"))
+    assert weights(other) != weights(one)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param((), id="muon"),
+        pytest.param(("optim.name=adamw", "optim.lr=1e-3"), id="adamw"),
+        pytest.param(("optim.ema=0.9", "model.dropout=0.2", "train.micro_batch_size=2"), id="ema-dropout-accumulation"),
+    ],
+)
+@pytest.mark.parametrize("stop_at", [1, 4, 5, 11])
+def test_stopped_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, monkeypatch, overrides, stop_at):
+    whole = run(make_config(tmp_path, *overrides, name="whole"))
+    interrupt_at(monkeypatch, stop_at - 1)
+    config = make_config(tmp_path, *overrides, name="stopped")
+    first = run(config)
+    assert (first.steps, first.exit_code) == (stop_at, 143)
+    second = run(config)
+    assert second.exit_code == 0
+    assert weights(second) == weights(whole)
+    resumed = {line["step"]: line for line in timeless(second.run_dir) if "loss" in line}
+    assert resumed == {line["step"]: line for line in timeless(whole.run_dir) if "loss" in line}
+
+
+def test_each_step_is_in_the_metrics_once_after_a_resume(tmp_path, monkeypatch):
+    config = make_config(tmp_path)
+    interrupt_at(monkeypatch, 5, signal.SIGINT)
+    assert run(config).exit_code == 130
+    run(config)
+    lines = read_metrics(Path(config.run_dir))
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
+    evaluated = [line["step"] for line in lines if "val_loss" in line]
+    assert evaluated == sorted(set(evaluated))
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path):
+    config = make_config(tmp_path)
+    first = run(config)
+    before = contents(Path(config.run_dir))
+    second = run(config)
+    assert (second.steps, second.val_loss, weights(second)) == (12, first.val_loss, weights(first))
+    assert contents(Path(config.run_dir)) == before
+
+
+def test_more_steps_continue_a_finished_run(tmp_path):
+    run(make_config(tmp_path))
+    assert run(make_config(tmp_path, "train.steps=16")).steps == 16
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 2, 4])
+def test_accumulation_changes_nothing_but_rounding(tmp_path, micro_batch_size):
+    config = make_config(tmp_path, "runtime.precision=fp32", "optim.name=adamw", "optim.lr=1e-3")
+    whole = run(config)
+    parts = run(
+        make_config(
+            tmp_path, "runtime.precision=fp32", "optim.name=adamw", "optim.lr=1e-3",
+            f"train.micro_batch_size={micro_batch_size}", name="parts",
+        )
+    )  # fmt: skip
+    for a, b in zip(timeless(whole.run_dir), timeless(parts.run_dir), strict=True):
+        assert a == pytest.approx(b, rel=1e-4)
+
+
+def test_a_changed_config_is_refused_showing_both_values(tmp_path):
+    run(make_config(tmp_path))
+    with pytest.raises(RequestError, match=r"optim\.lr: 0\.02 there, 0\.5 here"):
+        run(make_config(tmp_path, "optim.lr=0.5"))
+
+
+def test_a_changed_text_is_refused(tmp_path):
+    config = make_config(tmp_path)
+    run(config)
+    Path(config.data.source).write_text(TEXT + "And one line more.\n")
+    with pytest.raises(RequestError):
+        run(config)
+
+
+def test_it_stops_at_a_loss_after_enough_time_or_without_progress(tmp_path):
+    assert "until_loss" in run(make_config(tmp_path, "train.until_loss=9.0", name="a")).stopped
+    late = run(make_config(tmp_path, "train.max_minutes=1e-6", name="b"))
+    assert "max_minutes" in late.stopped
+    assert late.steps <= 1
+    stale = run(
+        make_config(tmp_path, "train.patience=2", "train.steps=60", "optim.lr=5.0", "optim.adamw_lr=5.0", name="c")
+    )
+    assert "patience" in stale.stopped
+    assert stale.steps < 60
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_is_never_saved(tmp_path, monkeypatch):
+    original = cross_entropy
+    monkeypatch.setattr("gpt_cli.training.state.cross_entropy", lambda *a: original(*a) * poison[0])
+    poison = [1.0]
+    real_step = train_step
+
+    def step_that_turns(*arguments):
+        poison[0] = math.nan if arguments[3] >= 6 else 1.0
+        return real_step(*arguments)
+
+    monkeypatch.setattr(loop, "train_step", step_that_turns)
+    config = make_config(tmp_path)
+    with pytest.raises(UserError, match="the loss is nan at step 7"):
+        run(config)
+    newest = load(list_checkpoints(Path(config.run_dir))[0])
+    assert newest.step == 4
+    assert all(t.isfinite().all() for t in newest.model_tensors.values())
+
+
+def test_the_last_checkpoint_and_the_best_one_are_kept(tmp_path):
+    config = make_config(tmp_path, "checkpoint.keep=1", "train.steps=24", "optim.lr=0.5")
+    summary = run(config)
+    kept = {load(path).state["val_loss"]: path for path in list_checkpoints(Path(config.run_dir))}
+    assert len(kept) <= 2
+    assert min(kept) == summary.best_val_loss
+    assert str(kept[min(kept)]) == summary.best_checkpoint
+
+
+def test_samples_and_metrics_are_files_anyone_can_read(tmp_path):
+    summary = run(make_config(tmp_path))
+    samples = [json.loads(line) for line in (Path(summary.run_dir) / "samples.jsonl").read_text().splitlines()]
+    assert [sample["step"] for sample in samples] == [0, 6, 12]
+    assert all(len(sample["text"]) == 20 for sample in samples)
+    last = read_metrics(Path(summary.run_dir))[-1]
+    assert last["val_loss"] == summary.val_loss
+    assert last["bpb"] == pytest.approx(summary.val_loss / math.log(2))
+
+
+def test_a_prompt_that_the_vocabulary_cannot_spell_is_told_before_training(tmp_path):
+    config = make_config(tmp_path, "sample.prompt=Ω")
+    with pytest.raises(RequestError, match="vocabulary lacks"):
+        run(config)
+    assert not Path(config.run_dir).exists()
