@@ -44,7 +44,7 @@ runtime: {{device: cpu, threads: 1}}
 
 
 def run(config: Config) -> Summary:
-    return train(config, Console())
+    return train(config, Console(print))
 
 
 def weights(summary: Summary) -> dict[str, str]:

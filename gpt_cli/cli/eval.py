@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 import typer
 
 from gpt_cli.cli.output import note, print_json
-from gpt_cli.config import RuntimeConfig
 
 
 def evaluate(
@@ -24,6 +23,7 @@ def evaluate(
 
     Example: gpt eval --run runs/quickstart --text letter.txt
     """
+    from gpt_cli.config import RuntimeConfig
     from gpt_cli.report.table import render_pairs
     from gpt_cli.run.directory import find_run
     from gpt_cli.training.measure import measure

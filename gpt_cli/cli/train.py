@@ -1,35 +1,40 @@
 """`gpt train`: text in, run directory out."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpt_cli.cli.output import note, print_json
-from gpt_cli.config import Config, dump_config, load_config, parse_config
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
+    from gpt_cli.config import Config
     from gpt_cli.training.summary import Summary
 
 
 def train(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT] [section.key=value ...]", show_default=False, help="See below."),
+        typer.Argument(
+            metavar="[TEXT] [section.key=value ...]",
+            help="A text to fit a config to, in place of --config; keys of the config to override.",
+            show_default=False,
+        ),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="A config file.", metavar="FILE", show_default=False)] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="What to train, on what, how long.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained, and leave nothing.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object on stdout.")] = False,
 ) -> int:
     """Train a model, or go on with a run that was interrupted.
 
-    With --config FILE, train what it describes; section.key=value overrides one of its keys. With TEXT, a text file
-    (folder, glob, token store) in its place, a config is fitted to that text and this machine.
+    With --config FILE, train what it describes. With TEXT (a file, folder, glob or token store), fit a config to that
+    text and this machine, and keep the run in runs/ under the text's name.
 
     Example: gpt train --config configs/quickstart.yaml train.steps=200
     """
+    from gpt_cli.config import load_config
+
     sources = [argument for argument in arguments or () if "=" not in argument]
     overrides = [argument for argument in arguments or () if "=" in argument]
     if len(sources) + (config is not None) != 1:
@@ -39,31 +44,37 @@ def train(
         )
     chosen = load_config(config, overrides) if config is not None else _fitted(sources[0], overrides)
     if dry_run:
-        from gpt_cli.training.plan import plan, render_plan
+        from gpt_cli.report.plan import plan, render_plan
 
         outlook = plan(chosen, note)
-        print_json(outlook.to_json()) if json else print(render_plan(outlook))
+        if json:
+            print_json(outlook.to_json())
+        else:
+            print(render_plan(outlook))
         return 0
 
     from gpt_cli.training.console import Console
     from gpt_cli.training.loop import train as run_training
 
-    summary = run_training(chosen, Console())
+    summary = run_training(chosen, Console(note))
     if json:
-        print_json({key: value for key, value in asdict(summary).items() if key != "exit_code"})
+        print_json(summary.to_json())
     _say_how_it_ended(summary)
     return summary.exit_code
 
 
-def _fitted(source: str, overrides: list[str]) -> Config:
+def _fitted(source: str, overrides: list[str]) -> "Config":
     """The config of the run that was made for this text before, or else one fitted to it and this machine."""
+    from gpt_cli.config import dump_config, load_config, parse_config
+
     run_dir = Path("runs") / (Path(source).stem or "text")
     if (run_dir / "config.yaml").is_file():
         existing = load_config(run_dir / "config.yaml", overrides)
         if existing.data.source == source:
-            return existing.model_copy(update={"run_dir": existing.run_dir or str(run_dir)})
+            return existing
         raise RequestError(
-            f"{run_dir} is a run on another text, {existing.data.source}", hint="add run_dir=runs/ANOTHER_NAME"
+            f"{run_dir} is a run on another text, {existing.data.source}",
+            hint=f"give this one another name: gpt config init {source} -o NAME.yaml",
         )
 
     import torch
@@ -74,8 +85,7 @@ def _fitted(source: str, overrides: list[str]) -> Config:
     fitted, reasons = fit_config(
         source, run_dir=str(run_dir), has_gpu=torch.cuda.is_available(), cores=physical_cores()
     )
-    for reason in reasons:
-        note(reason)
+    note("\n".join(reasons))
     return parse_config(dump_config(fitted), str(run_dir / "config.yaml"), overrides)
 
 
@@ -91,4 +101,6 @@ def _say_how_it_ended(summary: "Summary") -> None:
     note(f"  weights sha256 {summary.weights_sha256[:16]}")
     if summary.best_checkpoint not in (None, summary.checkpoint):
         note(f"  the best is kept too: gpt sample --run {summary.best_checkpoint}")
+    if summary.exit_code:
+        note("the same command goes on from here")
     note(f"sample: gpt sample --run {summary.run_dir}")

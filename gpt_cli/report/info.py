@@ -57,7 +57,7 @@ def info_of_config(path: Path, overrides: list[str], note: Note) -> Info:
     The text is read only where the vocabulary depends on it. Raises what `load_config` and `prepare_corpus` raise.
     """
     config = load_config(path, overrides)
-    return _info(path, config, _vocab_size(config, note))
+    return describe(path, config, _vocab_size(config, note))
 
 
 def info_of_run(path: Path, note: Note) -> Info:
@@ -67,8 +67,8 @@ def info_of_run(path: Path, note: Note) -> Info:
     """
     checkpoint = load(path) if is_checkpoint(path) else load_newest(path, note)
     if checkpoint is None:
-        return _info(path, load_config(path / CONFIG), load_tokenizer(path / TOKENIZER).vocab_size)
-    return _info(path, checkpoint.config, checkpoint.tokenizer.vocab_size, checkpoint)
+        return describe(path, load_config(path / CONFIG), load_tokenizer(path / TOKENIZER).vocab_size)
+    return describe(path, checkpoint.config, checkpoint.tokenizer.vocab_size, checkpoint)
 
 
 def render_info(info: Info) -> str:
@@ -103,7 +103,8 @@ def render_info(info: Info) -> str:
     )
 
 
-def _info(path: Path, config: Config, vocab_size: int, checkpoint: Checkpoint | None = None) -> Info:
+def describe(path: Path, config: Config, vocab_size: int, checkpoint: Checkpoint | None = None) -> Info:
+    """The figures of a config whose vocabulary has `vocab_size` ids, and of a checkpoint if there is one."""
     table = parameter_table(config.model, vocab_size)
     saved = {} if checkpoint is None else _saved(checkpoint)
     return Info(

@@ -4,6 +4,7 @@ Nothing is probed before `open_runtime` is called, and CUDA is not touched unles
 """
 
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -61,7 +62,11 @@ def open_runtime(config: RuntimeConfig) -> Runtime:
 
 def choose_device(name: str) -> torch.device:
     """The device of that name; auto takes cuda, then mps, then cpu. Raises RequestError if it is absent."""
-    available = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available, "cpu": lambda: True}
+    available: dict[str, Callable[[], bool]] = {
+        "cuda": torch.cuda.is_available,
+        "mps": torch.backends.mps.is_available,
+        "cpu": lambda: True,
+    }
     if name == "auto":
         return torch.device(next(device for device, present in available.items() if present()))
     if not available[name]():
@@ -79,7 +84,7 @@ def set_deterministic(deterministic: bool) -> None:
     torch.use_deterministic_algorithms(deterministic)
     torch.backends.cudnn.benchmark = not deterministic
     # Filling fresh memory finds bugs in kernels; it does not make a correct one more repeatable.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def _choose_precision(name: str, device: torch.device) -> str:

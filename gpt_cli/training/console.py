@@ -2,14 +2,14 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from tqdm import tqdm
 
 from gpt_cli.config import Config
 from gpt_cli.corpus.build import Corpus
-from gpt_cli.errors import escape_untrusted
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.evaluate import Evaluation
@@ -18,10 +18,11 @@ _SECONDS_BETWEEN_LINES = 30.0  # without a terminal
 
 
 class Console:
-    """Renders a run. Nothing here decides anything: the truth is in the run's files."""
+    """Renders a run, its lines through `say`. Nothing here decides anything: the truth is in the run's files."""
 
-    def __init__(self) -> None:
-        self.bar: tqdm[None] | None = None
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+        self.bar: tqdm[NoReturn] | None = None
         self.steps = 0
         self.val_loss: float | None = None
         self.last_line = time.perf_counter()
@@ -77,8 +78,11 @@ class Console:
     def note(self, text: str) -> None:
         """Say something, above the bar if there is one."""
         self.last_line = time.perf_counter()
-        tqdm.write(escape_untrusted(text, keep="\n"), file=sys.stderr)
-        sys.stderr.flush()
+        if self.bar is not None:
+            self.bar.clear()
+        self.say(text)
+        if self.bar is not None:
+            self.bar.refresh()
 
     def _place(self, step: int) -> str:
         return f"step {step:>{len(str(self.steps))}}/{self.steps}"

@@ -1,6 +1,7 @@
 """Which parameter is updated how: groups, AdamW, Muon, and their state by parameter name."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,11 +26,12 @@ class Optimizer:
             matrices = {}
         self.adamw_parameters = {n: p for n, p in parameters.items() if n not in matrices}
         self.adamw_lr = config.lr if config.name == "adamw" else config.adamw_lr
+        groups: list[dict[str, Any]] = [
+            {"params": [p for p in self.adamw_parameters.values() if p.dim() >= 2]},
+            {"params": [p for p in self.adamw_parameters.values() if p.dim() < 2], "weight_decay": 0.0},
+        ]
         self.adamw = torch.optim.AdamW(
-            [
-                {"params": [p for p in self.adamw_parameters.values() if p.dim() >= 2]},
-                {"params": [p for p in self.adamw_parameters.values() if p.dim() < 2], "weight_decay": 0.0},
-            ],
+            groups,
             lr=self.adamw_lr,
             betas=config.betas,
             eps=config.eps,

@@ -30,8 +30,8 @@ class Stopping:
             self.reason = "a signal asked for it"
         return self.reason is not None
 
-    def saw(self, val_loss: float) -> None:
-        """Take in an evaluation."""
+    def saw(self, val_loss: float) -> bool:
+        """Take in an evaluation; whether it is a reason to stop."""
         if self.best_val_loss is None or val_loss < self.best_val_loss:
             self.best_val_loss, self.evaluations_since_best = val_loss, 0
         else:
@@ -43,3 +43,4 @@ class Stopping:
             self.reason = f"no better validation loss in train.patience ({patience}) evaluations"
         elif not math.isfinite(val_loss):
             self.reason = "the validation loss is not finite"
+        return self.reason is not None

@@ -1,7 +1,8 @@
 """How a run ended, from what its directory holds."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from gpt_cli.config import Config
 from gpt_cli.files import read_sums
@@ -31,12 +32,16 @@ class Summary:
     stopped: str
     exit_code: int
 
+    def to_json(self) -> dict[str, Any]:
+        """What `--json` prints: all but the exit code, which the shell has."""
+        return {name: value for name, value in asdict(self).items() if name != "exit_code"}
+
 
 def summarise(run_dir: Path, config: Config, model: GPT, stopping: Stopping, request: StopRequest) -> Summary:
     """The summary of the run in `run_dir`, whose last checkpoint has just been saved."""
     newest, best_checkpoint = list_checkpoints(run_dir)[0], best(run_dir)
     metrics = read_metrics(run_dir)
-    last_evaluation = next((line for line in reversed(metrics) if "val_loss" in line), {})
+    last_evaluation: dict[str, float] = next((line for line in reversed(metrics) if "val_loss" in line), {})
     last = max(metrics, key=lambda line: line["time"])
     return Summary(
         run_dir=str(run_dir),

@@ -1,0 +1,99 @@
+"""What a run would be, before it is one: `gpt train --dry-run`."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpt_cli.config import Config
+from gpt_cli.corpus.build import prepare_corpus
+from gpt_cli.report.info import Info, describe, render_info
+from gpt_cli.report.table import render_pairs
+from gpt_cli.runtime.device import Runtime, open_runtime
+from gpt_cli.training.batches import Batches, on_device
+from gpt_cli.training.loop import train_step
+from gpt_cli.training.state import TrainingState
+
+_MEASURED_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The sizes and the cost of a run."""
+
+    info: Info
+    device: str
+    input_shape: tuple[int, int]
+    logits_shape: tuple[int, int, int]
+    train_tokens: int
+    val_tokens: int
+    steps: int
+    epochs: float
+    tokens_per_parameter: float
+    seconds_per_step: float
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it by name."""
+        rest = asdict(self)
+        info: dict[str, Any] = rest.pop("info")
+        return info | rest
+
+
+def plan(config: Config, note: Callable[[str], None]) -> Plan:
+    """Work out what training `config` would be; the time is measured over a few steps. Writes nothing."""
+    runtime = open_runtime(config.runtime)
+    corpus = prepare_corpus(config.data, config.tokenizer, cache=False, note=note)
+    vocab_size = corpus.tokenizer.vocab_size
+    batches = Batches.of(config, on_device(corpus.train, runtime.device))
+    info = describe(Path(config.run_dir or ""), config, vocab_size)
+    seconds_per_step = _measure(config, batches, TrainingState.fresh(config, vocab_size, runtime, note), runtime)
+
+    # A forward pass is about a third of a training step.
+    seconds_per_evaluation = seconds_per_step / 3 * len(corpus.val) / batches.tokens_per_step
+    n_evaluation = 1 + (config.train.steps // config.eval.every if config.eval.every is not None else 0)
+    trained_tokens = config.train.steps * batches.tokens_per_step
+    micro, context = config.train.sequences_per_forward, config.model.context_length
+    return Plan(
+        info=info,
+        device=runtime.describe(),
+        input_shape=(micro, context),
+        logits_shape=(micro, context, vocab_size),
+        train_tokens=len(corpus.train),
+        val_tokens=len(corpus.val),
+        steps=config.train.steps,
+        epochs=trained_tokens / len(corpus.train),
+        tokens_per_parameter=trained_tokens / info.parameters,
+        seconds_per_step=seconds_per_step,
+        seconds=config.train.steps * seconds_per_step + n_evaluation * seconds_per_evaluation,
+    )
+
+
+def render_plan(plan: Plan) -> str:
+    """The plan as text: the model, then what its training would take."""
+    minutes, seconds = divmod(round(plan.seconds), 60)
+    facts = {
+        "device": plan.device,
+        "inputs": f"{_shape(plan.input_shape)} tokens",
+        "logits": _shape(plan.logits_shape),
+        "text": f"{plan.train_tokens:,} tokens train, {plan.val_tokens:,} validate",
+        "epochs": f"{plan.epochs:.2f}, in {plan.steps:,} steps",
+        "tokens per parameter": f"{plan.tokens_per_parameter:.2f}",
+        "time": f"about {minutes}:{seconds:02} at {1e3 * plan.seconds_per_step:,.0f} ms a step, measured",
+    }
+    return f"{render_info(plan.info)}\n\n{render_pairs(facts)}"
+
+
+def _measure(config: Config, batches: Batches, state: TrainingState, runtime: Runtime) -> float:
+    """Seconds of a training step, after a first one that also allocates and compiles."""
+    train_step(state, batches.at(0), config, 0, 0.0, runtime)
+    started = time.perf_counter()
+    for step in range(_MEASURED_STEPS):
+        loss, _ = train_step(state, batches.at(step), config, step, 0.0, runtime)
+    loss.item()  # a GPU is done only now
+    return (time.perf_counter() - started) / _MEASURED_STEPS
+
+
+def _shape(sizes: tuple[int, ...]) -> str:
+    return " x ".join(f"{size:,}" for size in sizes)
