@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,16 @@ def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
     """A cache of its own for each test, and no setting of the developer's shell."""
     monkeypatch.setenv("GPT_CACHE", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.delenv("GPT_DEBUG", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _torch_as_it_starts() -> Iterator[None]:
+    """Undo, after a test, the process-wide switches of torch that a run sets."""
+    yield
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_flush_denormal(False)
+        torch.use_deterministic_algorithms(False)
+        torch.set_float32_matmul_precision("highest")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -178,7 +178,7 @@ def test_odd_prompts_are_continued(sample: Sample, byte_run: Path, prompt: str) 
 def test_a_terminal_is_shown_what_would_drive_it_unless_raw_is_asked_for(
     sample: Sample, byte_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ("--run", byte_run, "--seed", 1, "--prompt", "a\x1b]0;owned\x07\tb\n", "--max-new-tokens", 500)
+    options = ("--run", byte_run, "--seed", 1, "--prompt", "a\x1b]0;owned\x07\tb\n", "--max-new-tokens", 100)
     _, piped, _ = sample(*options)
     assert piped.startswith("a\x1b]0;owned\x07\tb\n")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

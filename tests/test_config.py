@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -155,6 +157,14 @@ def test_every_key_is_described_in_a_sentence() -> None:
 # --- what scalars mean
 
 
+@given(
+    st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(["no", "On", "y", "3e-4", "0777", "1:30", "="])
+)
+def test_a_text_is_written_so_that_other_readers_of_yaml_take_it_for_text_too(text: str) -> None:
+    assert yaml.safe_load(f"key: {spell_yaml(text)}") == {"key": text}
+    assert yaml.safe_load(f"keys: {spell_yaml([text, text])}") == {"keys": [text, text]}
+
+
 @pytest.mark.parametrize(
     ("text", "meaning"),
     [
@@ -193,6 +203,15 @@ def test_the_run_is_named_after_the_file_unless_the_config_says_where(tmp_path: 
     path.write_text("seed: 3\n")
     assert load_config(path).run_dir == "runs/small"
     assert load_config(path, ["run_dir=elsewhere"]).run_dir == "elsewhere"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such file names")
+def test_a_run_named_after_a_file_whose_name_is_not_utf_8_can_be_written_down(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.yaml")
+    path.write_text("seed: 3\n")
+    config = load_config(path)
+    assert config.run_dir == "runs/caf?"
+    assert parse_config(dump_config(config), "dump") == config
 
 
 def test_a_byte_order_mark_and_windows_newlines_are_accepted(tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ def test_a_wrong_value_is_named_with_its_place_and_the_way_out(text: str) -> Non
         ("model: {train: {steps: 3}}", "model.train", "did you mean train?"),
         ("model.n_layer: 3", "model.n_layer", "write n_layer under `model:`"),
         ("every: 3", "every", "did you mean eval.every, checkpoint.every, sample.every or log.every?"),
+        ("tokenizer: {patience: 3}", "tokenizer.patience", "did you mean train.patience?"),
         ("block_size: 3", "block_size", "did you mean model.context_length?"),
         ("qwertz: 3", "qwertz", None),
         ('"\\e[2J\\n": 3', "\\x1b[2J\\x0a", None),
@@ -167,6 +168,11 @@ def test_all_problems_of_a_file_and_its_overrides_come_in_one_error_in_order() -
     ]
 
 
+def test_a_key_given_three_times_is_reported_twice_against_the_first() -> None:
+    lines = refusal("seed: 1\nseed: 2\nseed: 3\n").splitlines()
+    assert [line.split(": ", 1)[1] for line in lines[1:]] == ["seed is given twice, first at c.yaml:1:1"] * 2
+
+
 def test_a_hundred_problems_are_counted_and_ten_shown() -> None:
     lines = refusal("".join(f"key{number}: 1\n" for number in range(100))).splitlines()
     assert len(lines) == 12
@@ -215,6 +221,7 @@ def test_null_overrides_what_may_be_null_and_a_dash_is_standard_input() -> None:
         ("train.steps=fast", "train.steps must be a whole number, not the text 'fast'", None),
         ("train.steps=", "train.steps must be a whole number, not null", None),
         ("optim.betas=[0.9, 2]", "item 2 of optim.betas must be below 1, not 2", None),
+        ("run_dir=", "run_dir must not be empty", None),
         ("n_layer=3", "n_layer is not a key", "did you mean model.n_layer?"),
         ("model.n_layer.x=3", "model.n_layer.x is not a key", None),
         ("model=3", "model is a section", "override one of its keys, such as model.n_layer=..."),
@@ -227,7 +234,7 @@ def test_null_overrides_what_may_be_null_and_a_dash_is_standard_input() -> None:
 def test_an_error_in_an_override_names_the_override(override: str, message: str, hint: str | None) -> None:
     shown = f"override {override!r}".replace("\\\\", "\\")
     expected = [f"error: {message}", f"  --> {shown}", *([f"hint: {hint}"] if hint else [])]
-    assert refusal("model: {n_embd: 128}", override).splitlines() == expected
+    assert refusal("model: {n_embd: 128}\noptim: {betas: [0.8, 0.9]}", override).splitlines() == expected
 
 
 # --- hostile input

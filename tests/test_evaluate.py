@@ -5,14 +5,14 @@ import math
 import pytest
 import torch
 
-from gpt_cli.config import ModelConfig, RuntimeConfig
+from gpt_cli.config import ModelConfig
 from gpt_cli.errors import UserError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.runtime.device import open_runtime
+from gpt_cli.runtime.device import Runtime
 from gpt_cli.tokenizer import ByteTokenizer
 from gpt_cli.training.evaluate import Evaluation, TokenSizes, evaluate
 
-RUNTIME = open_runtime(RuntimeConfig(device="cpu", precision="fp32", threads=1))
+RUNTIME = Runtime(torch.device("cpu"), "fp32", threads=1)
 SIZES = TokenSizes.of(ByteTokenizer(), torch.device("cpu"))
 
 

@@ -67,7 +67,7 @@ def read_config_file(path: Path) -> str:
     if len(data) > SIZE_LIMIT:
         raise RequestError(f"{path} is larger than {SIZE_LIMIT:,} bytes: this is no config file")
     try:
-        return data.decode("utf-8-sig")
+        return data.decode()
     except UnicodeDecodeError as error:
         before = data[: error.start].decode().split("\n")
         raise RequestError(

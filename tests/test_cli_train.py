@@ -1,0 +1,213 @@
+"""`gpt train` and `gpt eval` as a user meets them: from text to a run, and every bad input with one clear error."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
+CONFIG = """\
+run_dir: runs/tiny
+data: {source: text.txt}
+model: {n_layer: 1, n_head: 2, n_embd: 16, context_length: 16}
+train: {steps: 8, batch_size: 4}
+eval: {every: 4}
+checkpoint: {every: 4}
+sample: {every: 8, max_new_tokens: 10}
+runtime: {device: cpu, threads: 1}
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with a text and a config."""
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "tiny.yaml").write_text(CONFIG)
+    return tmp_path
+
+
+def test_from_a_text_to_a_run_to_its_loss(gpt, place):
+    trained = gpt("train", "--config", "tiny.yaml", "--json")
+    assert trained.rc == 0, trained.stderr
+    summary = json.loads(trained.stdout)
+    assert summary.keys() >= {
+        "run_dir", "steps", "val_loss", "best_val_loss", "bpc", "bpb", "train_seconds", "tokens_per_second",
+        "parameters", "weights_sha256",
+    }  # fmt: skip
+    assert (summary["run_dir"], summary["steps"]) == ("runs/tiny", 8)
+    assert "gpt sample --run runs/tiny" in trained.stderr
+
+    evaluated = json.loads(gpt("eval", "--json").stdout)
+    assert evaluated.keys() >= {"loss", "perplexity", "bpc", "bpb", "tokens"}
+    assert evaluated["loss"] == pytest.approx(summary["val_loss"], rel=1e-5)
+    assert evaluated["perplexity"] == pytest.approx(math.exp(evaluated["loss"]))
+
+    (place / "other.txt").write_text("it was the worst of wisdom")
+    other = gpt("eval", "--run", "runs/tiny", "--text", "other.txt")
+    assert other.rc == 0
+    assert "tokens" in other.stdout
+    (place / "other.txt").write_text("zero Ω")
+    refused = gpt("eval", "--text", "other.txt")
+    assert refused.rc == 2
+    assert "'Ω'" in refused.stderr
+    assert gpt("eval", "--text", "other.txt", "--unknown", "skip").rc == 0
+
+
+def test_a_second_train_says_that_the_run_is_done_and_more_steps_go_on(gpt, place):
+    first = gpt("train", "--config", "tiny.yaml", "--json")
+    second = gpt("train", "--config", "tiny.yaml", "--json")
+    assert json.loads(second.stdout)["weights_sha256"] == json.loads(first.stdout)["weights_sha256"]
+    assert "all 8 steps are done" in second.stderr
+    assert json.loads(gpt("train", "--config", "tiny.yaml", "train.steps=12", "--json").stdout)["steps"] == 12
+
+
+def test_a_text_in_place_of_a_config_gets_one_that_fits(gpt, place):
+    trained = gpt("train", "text.txt", "train.steps=3", "--json")
+    assert trained.rc == 0, trained.stderr
+    assert json.loads(trained.stdout)["run_dir"] == "runs/text"
+    assert "source: text.txt" in (place / "runs/text/config.yaml").read_text()
+    again = gpt("train", "text.txt", "train.steps=4", "--json")
+    assert json.loads(again.stdout)["steps"] == 4
+
+
+def test_a_token_store_trains_as_its_text_does(gpt, place):
+    assert gpt("tokenize", "text.txt", "--kind", "char", "--out", "store").rc == 0
+    from_text = gpt("train", "--config", "tiny.yaml", "--json")
+    from_store = gpt("train", "--config", "tiny.yaml", "data.source=store", "run_dir=runs/store", "--json")
+    assert from_store.rc == 0, from_store.stderr
+    assert json.loads(from_store.stdout)["weights_sha256"] == json.loads(from_text.stdout)["weights_sha256"]
+
+
+def test_a_dry_run_says_what_would_be_and_leaves_nothing(gpt, place, tmp_path_factory):
+    cache = tmp_path_factory.mktemp("untouched")
+    before = sorted(place.rglob("*"))
+    told = gpt("train", "--config", "tiny.yaml", "--dry-run", GPT_CACHE=str(cache))
+    assert told.rc == 0, told.stderr
+    for word in ("parameters", "memory", "epochs", "tokens per parameter", "4 x 16 tokens", "time"):
+        assert word in told.stdout
+    assert sorted(place.rglob("*")) == before
+    assert list(cache.rglob("*")) == []
+    assert "seconds_per_step" in json.loads(gpt("train", "--config", "tiny.yaml", "--dry-run", "--json").stdout)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_says_so_and_the_same_command_goes_on(gpt, place, number):
+    command = [
+        sys.executable,
+        "-m",
+        "gpt_cli",
+        "train",
+        "--config",
+        "tiny.yaml",
+        "train.steps=100000",
+        "eval.every=null",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    process = subprocess.Popen(command, cwd=place, env=environment, stderr=subprocess.PIPE, text=True)
+    metrics = place / "runs/tiny/metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and len(metrics.read_text().splitlines()) > 3):
+        assert time.monotonic() < deadline, "training did not start"
+        time.sleep(0.1)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert "is saved" in stderr
+    assert "Traceback" not in stderr
+    steps = json.loads(metrics.read_text().splitlines()[-1])["step"]
+    resumed = gpt("train", "--config", "tiny.yaml", f"train.steps={steps + 5}", "eval.every=null", "--json")
+    assert json.loads(resumed.stdout)["steps"] == steps + 5
+
+
+BAD_TEXTS = {
+    "missing": (None, 2, "does not exist"),
+    "empty": (b"", 1, "empty"),
+    "binary": (b"\x00\x01\x02" * 100, 1, "binary"),
+    "latin-1": ("déjà vu ".encode("latin-1") * 50, 1, "offset 1"),
+    "short": (b"seventeen letters", 2, "too few"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TEXTS)
+def test_a_bad_text_is_one_clear_error(gpt, place, name):
+    content, code, words = BAD_TEXTS[name]
+    if content is not None:
+        (place / "bad.txt").write_bytes(content)
+    refused = gpt("train", "--config", "tiny.yaml", "data.source=bad.txt")
+    assert_one_error(refused, code, words)
+    assert not (place / "runs").exists()
+
+
+BAD_CONFIGS = {
+    "unknown key": ("model: {n_layr: 2}", "did you mean", "bad.yaml:1:9"),
+    "wrong type": ("train: {steps: many}", "'many'", "bad.yaml:1:16"),
+    "out of range": ("model: {dropout: 1.5}", "1.5", "bad.yaml:1:18"),
+    "indivisible": ("model: {n_embd: 10, n_head: 4}", "multiple", "bad.yaml"),
+    "not yaml": ("model: {n_layer: 2\ntrain: [", "bad.yaml:", "bad.yaml:2"),
+    "vocabulary smaller than the alphabet": ("tokenizer: {kind: bpe, vocab_size: 20}", "257", "bad.yaml:1:36"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CONFIGS)
+def test_a_bad_config_is_one_clear_error_with_its_place(gpt, place, name):
+    text, words, where = BAD_CONFIGS[name]
+    (place / "bad.yaml").write_text(text)
+    refused = gpt("train", "--config", "bad.yaml")
+    assert_one_error(refused, 2, words)
+    assert where in refused.stderr
+
+
+BAD_REQUESTS = {
+    "no config and no text": (["train"], 2, "either"),
+    "both": (["train", "text.txt", "--config", "tiny.yaml"], 2, "either"),
+    "missing config": (["train", "--config", "nowhere.yaml"], 2, "nowhere.yaml"),
+    "vocabulary larger than the corpus supports": (
+        ["train", "--config", "tiny.yaml", "tokenizer.kind=bpe", "tokenizer.vocab_size=5000"], 2, "5,000",
+    ),
+    "absent device": (["train", "--config", "tiny.yaml", "runtime.device=mps"], 2, "no mps device"),
+    "no run": (["eval"], 2, "no run found"),
+    "no such run": (["eval", "--run", "nowhere"], 2, "nowhere"),
+    "unknown flag": (["train", "--confg", "tiny.yaml"], 2, "--confg"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_REQUESTS)
+def test_a_bad_request_is_one_clear_error(gpt, place, name):
+    arguments, code, words = BAD_REQUESTS[name]
+    assert_one_error(gpt(*arguments), code, words)
+
+
+def test_a_run_directory_of_another_config_is_refused_with_both_values(gpt, place):
+    gpt("train", "--config", "tiny.yaml")
+    refused = gpt("train", "--config", "tiny.yaml", "model.n_layer=2")
+    assert_one_error(refused, 2, "model.n_layer: 1 there, 2 here")
+
+
+def test_a_directory_that_is_no_run_is_refused_and_left_alone(gpt, place):
+    (place / "runs/tiny").mkdir(parents=True)
+    (place / "runs/tiny/thesis.txt").write_text("mine")
+    refused = gpt("train", "--config", "tiny.yaml")
+    assert_one_error(refused, 2, "holds other files")
+    assert [path.name for path in (place / "runs/tiny").iterdir()] == ["thesis.txt"]
+
+
+def test_a_reader_of_stderr_that_leaves_does_not_end_the_training(gpt, place):
+    script = f"{sys.executable} -m gpt_cli train --config tiny.yaml 2>&1 | head -1"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    subprocess.run(["bash", "-c", script], cwd=place, env=environment, check=True, capture_output=True, timeout=60)
+    assert json.loads(gpt("eval", "--json").stdout)["step"] == 8
+
+
+def assert_one_error(outcome, code: int, words: str) -> None:
+    assert outcome.rc == code, outcome.stderr
+    assert outcome.stdout == ""
+    assert words in outcome.stderr
+    assert outcome.stderr.count("error:") == 1
+    assert "Traceback" not in outcome.stderr
+    assert len(outcome.stderr.splitlines()) <= 12
