@@ -97,8 +97,8 @@ def test_muon_takes_the_hidden_matrices_and_adamw_each_other_parameter_once():
     assert set(optimizer.muon.parameters) == {
         n for n in names if "blocks" in n and n.endswith("weight") and "norm" not in n
     }
-    assert set(optimizer.muon.parameters) | set(optimizer.adamw_parameters) == names
-    assert not set(optimizer.muon.parameters) & set(optimizer.adamw_parameters)
+    assert set(optimizer.muon.parameters) | set(optimizer.adamw.parameters) == names
+    assert not set(optimizer.muon.parameters) & set(optimizer.adamw.parameters)
 
 
 def test_the_rows_of_fused_projections_add_up_to_them():

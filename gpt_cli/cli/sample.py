@@ -64,19 +64,20 @@ def sample(
     given = _read_prompt(prompt, prompt_file)
     options = _given_options(max_new_tokens, temperature, top_k, top_p, min_p, stop)
 
-    from gpt_cli.config import RuntimeConfig
+    import torch
+
     from gpt_cli.run.directory import find_run
     from gpt_cli.run.load import load_model
-    from gpt_cli.runtime.device import open_runtime
+    from gpt_cli.runtime.device import choose_device
     from gpt_cli.sampling import Sampling, encode_prompt, fresh_seed, stream_texts
 
     seed = fresh_seed() if seed is None else seed
     path = find_run(run)
-    # One sequence is matrix times vector, which waits for memory: a second thread adds nothing on a free machine
-    # (measured at 0.8M, 10M and 124M parameters) and makes it crawl on a busy one.
-    threads = 1 if n == 1 else None
-    runtime = open_runtime(RuntimeConfig(device=device, precision="fp32", threads=threads))
-    loaded = load_model(path, runtime.device, note)
+    loaded = load_model(path, choose_device(device), note)
+    if n == 1:
+        # One sequence is matrices times vectors, which wait for memory: measured at 0.8M, 10M and 124M parameters, a
+        # second thread adds nothing on a free machine and makes it crawl on a busy one.
+        torch.set_num_threads(1)
     sampling = Sampling.from_config(loaded.config.sample, seed).changed(options)
     text = loaded.config.sample.prompt if given is None else given
     if unknown == "skip":

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 # Up to so many keys a CPU is faster with two batched products than with its flash kernel, whose backward pass
-# is slow; forward and backward of (16, 4, 128, 32) took 6 ms against 16 ms (`python -m bench.attention`).
+# is slow; forward and backward of (16, 4, 128, 32) took 6 ms against 15 ms (`python -m bench.attention`).
 _CPU_MATMUL_KEYS = 192
 
 

@@ -56,7 +56,9 @@ def open_runtime(config: RuntimeConfig) -> Runtime:
     torch.set_float32_matmul_precision(
         "highest" if precision == "fp32" else "medium" if device.type == "cpu" else "high"
     )
-    set_deterministic(config.deterministic)
+    # Eager CPU kernels repeat bit for bit as they are, and asking for it loads a compiler, which takes a second.
+    if device.type != "cpu" or config.compile is True:
+        set_deterministic(config.deterministic)
     return Runtime(device, precision, threads)
 
 
@@ -69,6 +71,8 @@ def choose_device(name: str) -> torch.device:
     }
     if name == "auto":
         return torch.device(next(device for device, present in available.items() if present()))
+    if name not in available:
+        raise RequestError(f"the device must be auto, cpu, cuda or mps, not {name!r}")
     if not available[name]():
         raise RequestError(
             f"runtime.device is {name}, but this machine has no {name} device that torch can use",

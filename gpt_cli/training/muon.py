@@ -47,6 +47,8 @@ class Muon:
     def step(self, lr_multiplier: float) -> None:
         """Update every parameter from its gradient."""
         names = [name for name, p in self.parameters.items() if p.grad is not None]
+        if not names:
+            return
         parameters = [self.parameters[name] for name in names]
         gradients = [p.grad for p in parameters if p.grad is not None]
         buffers = [self.buffers[name] for name in names]
