@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gpt_cli.config import ModelConfig
 from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.layers import Attention, SoftCap, make_mlp, make_norm
+from gpt_cli.model.linear import Linear
 from gpt_cli.model.position import sinusoids
 
 
@@ -25,7 +26,7 @@ class GPT(nn.Module):
         self.embedding = Embedding(config, vocab_size)
         self.blocks = nn.ModuleList(block(config, layer) for layer in range(config.n_layer))
         self.norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
-        self.head = nn.Linear(config.n_embd, vocab_size, bias=False)
+        self.head = Linear(config.n_embd, vocab_size, bias=False)
         self.softcap = nn.Identity() if config.logit_softcap is None else SoftCap(config.logit_softcap)
         if config.tie_embeddings:
             self.head.weight = self.embedding.tokens.weight

@@ -10,7 +10,10 @@ from torch.nn import functional as F
 from gpt_cli.config import ModelConfig
 from gpt_cli.model.attention import causal_attention
 from gpt_cli.model.kv_cache import KVCache
+from gpt_cli.model.linear import Linear
+from gpt_cli.model.norm import rms_norm
 from gpt_cli.model.position import Rotary, Unrotated
+from gpt_cli.model.swiglu import swiglu
 
 
 class Attention(nn.Module):
@@ -23,8 +26,8 @@ class Attention(nn.Module):
         self.heads = (config.n_head, config.kv_heads, config.kv_heads)  # of queries, keys and values
         self.window = config.window
         self.dropout = config.attention_dropout
-        self.qkv = nn.Linear(config.n_embd, sum(self.heads) * self.head_dim, bias=config.bias)
-        self.out = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.qkv = Linear(config.n_embd, sum(self.heads) * self.head_dim, bias=config.bias)
+        self.out = Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.q_norm = RMSNorm(self.head_dim, config.norm_eps) if config.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(self.head_dim, config.norm_eps) if config.qk_norm else nn.Identity()
         rope = config.position == "rope"
@@ -49,9 +52,9 @@ class MLP(nn.Module):
 
     def __init__(self, config: ModelConfig, activation: nn.Module) -> None:
         super().__init__()
-        self.up = nn.Linear(config.n_embd, config.mlp_hidden, bias=config.bias)
+        self.up = Linear(config.n_embd, config.mlp_hidden, bias=config.bias)
         self.activation = activation
-        self.down = nn.Linear(config.mlp_hidden, config.n_embd, bias=config.bias)
+        self.down = Linear(config.mlp_hidden, config.n_embd, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
@@ -63,13 +66,12 @@ class GatedMLP(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_up = nn.Linear(config.n_embd, 2 * config.mlp_hidden, bias=config.bias)
-        self.down = nn.Linear(config.mlp_hidden, config.n_embd, bias=config.bias)
+        self.gate_up = Linear(config.n_embd, 2 * config.mlp_hidden, bias=config.bias)
+        self.down = Linear(config.mlp_hidden, config.n_embd, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        gate, up = self.gate_up(x).chunk(2, dim=-1)  # each (B, T, F)
-        return self.down(F.silu(gate) * up)
+        return self.down(swiglu(self.gate_up(x)))
 
 
 class SquaredReLU(nn.Module):
@@ -90,7 +92,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape -> the same shape; under autocast in fp32."""
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return rms_norm(x, self.weight, self.eps)
 
 
 class SoftCap(nn.Module):

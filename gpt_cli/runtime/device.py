@@ -12,7 +12,7 @@ import torch
 
 from gpt_cli.config import RuntimeConfig
 from gpt_cli.errors import RequestError
-from gpt_cli.runtime.processor import has_fast_bf16, physical_cores
+from gpt_cli.runtime.processor import default_threads, has_fast_bf16
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Runtime:
     def autocast(self) -> AbstractContextManager[None]:
         """Within: forward passes compute in the chosen precision; weights and reductions stay fp32."""
         if self.precision == "fp32" or self.device.type == "cpu":
-            return nullcontext()  # on a CPU the products alone are bf16, see `open_runtime`
+            return nullcontext()  # on a CPU the products alone are bf16, see `model.place`
         return torch.autocast(self.device.type, self.matmul_dtype)
 
     def describe(self) -> str:
@@ -48,11 +48,11 @@ def open_runtime(config: RuntimeConfig) -> Runtime:
     """
     device = choose_device(config.device)
     precision = _choose_precision(config.precision, device)
-    threads = physical_cores() if config.threads is None else config.threads
+    threads = default_threads() if config.threads is None else config.threads
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
-    # "medium" lets a CPU with bf16 instructions multiply fp32 matrices in bf16 and add in fp32: no casts, no
-    # second copy of the weights. "high" is TF32 on a GPU, for what autocast leaves in fp32.
+    # For the products that linear layers and autocast leave in fp32, attention's on a CPU among them: "medium"
+    # multiplies in bf16 there and adds in fp32; "high" is TF32 on a GPU.
     torch.set_float32_matmul_precision(
         "highest" if precision == "fp32" else "medium" if device.type == "cpu" else "high"
     )

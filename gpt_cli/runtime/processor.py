@@ -13,6 +13,12 @@ def physical_cores() -> int:
     return len(siblings)
 
 
+def default_threads() -> int:
+    """Threads to compute with on a CPU: OMP_NUM_THREADS where it is set, else one for each physical core."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdecimal() and int(asked) > 0 else physical_cores()
+
+
 def has_fast_bf16(device: torch.device) -> bool:
     """Whether bf16 matrix products beat fp32 ones here: AVX512-BF16 or AMX on a CPU, Ampere or later on CUDA."""
     if device.type == "cuda":

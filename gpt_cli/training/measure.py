@@ -11,6 +11,7 @@ from gpt_cli.config import RuntimeConfig
 from gpt_cli.corpus.build import prepare_corpus
 from gpt_cli.corpus.sources import read_documents
 from gpt_cli.errors import UserError
+from gpt_cli.model.place import place
 from gpt_cli.run.load import LoadedRun, load_model
 from gpt_cli.runtime.device import open_runtime
 from gpt_cli.sampling import drop_unknown
@@ -57,7 +58,8 @@ def measure(run: Path, text: str | None, runtime: RuntimeConfig, *, skip_unknown
     loaded = load_model(run, machine.device, note)
     tokens = _validation_tokens(loaded, note) if text is None else _encode(text, loaded.tokenizer, skip_unknown, note)
     sizes = TokenSizes.of(loaded.tokenizer, machine.device)
-    evaluation = evaluate(loaded.model, on_device(tokens, machine.device), sizes, machine)
+    model = place(loaded.model, machine)
+    evaluation = evaluate(model, on_device(tokens, machine.device), sizes, machine)
     return Measurement(str(loaded.path), loaded.step, "validation split" if text is None else text, evaluation)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gpt_cli.config import Config
 from gpt_cli.model.gpt import GPT
+from gpt_cli.model.place import place
 from gpt_cli.order import derive_seed
 from gpt_cli.run.checkpoint import Checkpoint, load_newest
 from gpt_cli.run.directory import RunDirectory
@@ -37,7 +38,7 @@ class TrainingState:
     def fresh(cls, config: Config, vocab_size: int, runtime: Runtime, note: Callable[[str], None]) -> "TrainingState":
         """The state before the first step: weights drawn on the CPU, so that they are the same on every device."""
         torch.manual_seed(derive_seed(config.seed, "weights"))
-        model = GPT(config.model, vocab_size).to(runtime.device)
+        model = place(GPT(config.model, vocab_size), runtime)
         use_compile = wins_by_compiling(config.runtime.compile, runtime.device, config.train.steps)
         return cls(
             model=model,
