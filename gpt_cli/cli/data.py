@@ -8,6 +8,7 @@ import typer
 
 from gpt_cli.cli.inspect import inspect
 from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.peek import peek
 from gpt_cli.cli.progress import progress_bar
 
 app = typer.Typer(rich_markup_mode=None)
@@ -15,7 +16,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.callback(invoke_without_command=True)
 def data(context: typer.Context) -> None:
-    """List the texts that are known by name, download one, or look a text over."""
+    """List the texts that are known by name, download one, or look into one."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
@@ -71,3 +72,4 @@ def get(
 
 
 app.command("inspect")(inspect)
+app.command("peek")(peek)
