@@ -1,18 +1,17 @@
 """A text, inspected: what it consists of, what is in it twice, and what a good loss on it is."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
+from gpt_cli.corpus.blocks import BLOCK, BlockSample, Part, split_point, text_blocks
 from gpt_cli.corpus.inspection.baselines import measure_baselines
-from gpt_cli.corpus.inspection.blocks import BLOCK, BlockSample, Part, text_blocks
 from gpt_cli.corpus.inspection.characters import CharacterCounts
 from gpt_cli.corpus.inspection.facts import CopiedPassage, Copies, Inspection, Leak, RepeatedLine
 from gpt_cli.corpus.inspection.lines import LineLengths
 from gpt_cli.corpus.inspection.passages import PASSAGE, HashSample, PassageHasher, hash_texts, is_telling
 from gpt_cli.corpus.sources import Document
-from gpt_cli.errors import UserError
 from gpt_cli.tokenizer.base import encoded
 
 _LEARN = 4_000_000  # characters that the baselines learn from, at most
@@ -76,15 +75,8 @@ class _Survey:
     def conclude(self, val_fraction: float) -> Inspection:
         """What was found, with the text cut as training cuts it."""
         characters = self.sample.characters
-        cut = int((1 - val_fraction) * characters)
-        if min(cut, characters - cut) < 2:
-            raise UserError(
-                f"the text is too small to split: {characters:,} characters, of which {val_fraction:g} validates",
-                hint="each part needs at least 2 characters",
-            )
-        train_parts = self.sample.parts(0, cut, _LEARN)
-        val_parts = self.sample.parts(cut, characters, _MEASURE)
-        train, val = ("".join(part.text for part in parts) for parts in (train_parts, val_parts))
+        cut = split_point(characters, val_fraction)
+        train, val = self.sample.text(0, cut, _LEARN), self.sample.text(cut, characters, _MEASURE)
         lines, line_places = self.line_hashes.arrays()
         passages, passage_places = self.passage_hashes.arrays()
         seen_passages, places = _seen(passages, passage_places, cut, PASSAGE)
@@ -104,7 +96,7 @@ class _Survey:
             unseen=tuple(sorted(set(val) - set(train))) if len(train) == cut else (),
             duplicate_documents=_copies(self.document_hashes.arrays()[0]),
             duplicate_lines=_copies(lines),
-            repeated=tuple(_most_repeated(lines, train_parts + val_parts)),
+            repeated=tuple(_most_repeated(lines, (train, val))),
             leak=Leak(
                 Copies(len(seen_passages), int(seen_passages.sum())),
                 Copies(len(seen_lines), int(seen_lines.sum())),
@@ -140,16 +132,14 @@ def _seen(
     return np.isin(hashes[after], hashes[places + length <= cut]), places[after]
 
 
-def _most_repeated(hashes: npt.NDArray[np.uint64], parts: Sequence[Part]) -> list[RepeatedLine]:
+def _most_repeated(hashes: npt.NDArray[np.uint64], texts: Iterable[str]) -> list[RepeatedLine]:
     """The lines that occur most often, as far as they are in the sample."""
     distinct, counts = np.unique(hashes, return_counts=True)
     often = np.argsort(-counts, kind="stable")[: 4 * _LISTED]
     wanted = {int(distinct[i]): int(counts[i]) for i in often if counts[i] > 1}
     found: dict[int, str] = {}
-    for part in parts:
-        if len(found) == len(wanted):
-            break
-        lines = [line for line in map(str.strip, part.text.split("\n")) if is_telling(line)]
+    for text in texts:
+        lines = [line for line in map(str.strip, text.split("\n")) if is_telling(line)]
         found |= {
             int(value): line for value, line in zip(hash_texts(lines), lines, strict=True) if int(value) in wanted
         }

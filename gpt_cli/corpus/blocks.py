@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpt_cli.corpus.sources import Document
+from gpt_cli.errors import UserError
 
 BLOCK = 1 << 20  # characters looked at together
 _PART = 1 << 16  # characters that a sample takes or leaves
@@ -51,6 +52,44 @@ def _separated(documents: Iterable[Document]) -> Iterator[str]:
         ended = document.text.endswith("\n")
 
 
+def split_point(characters: int, val_fraction: float) -> int:
+    """The character at which validation begins. Raises UserError where a part would have fewer than 2."""
+    cut = int((1 - val_fraction) * characters)
+    if min(cut, characters - cut) < 2:
+        raise UserError(
+            f"the text is too small to split: {characters:,} characters, of which {val_fraction:g} validates",
+            hint="each part needs at least 2 characters",
+        )
+    return cut
+
+
+@dataclass(frozen=True)
+class TextSample:
+    """Both parts of a text, or of evenly spaced parts of it."""
+
+    train: str
+    val: str
+    characters: int
+    """Of the whole text."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing was left out."""
+        return len(self.train) + len(self.val) == self.characters
+
+
+def sample_text(documents: Iterable[Document], val_fraction: float) -> TextSample:
+    """A text of up to 16 million characters, or so much of a longer one, split as training splits it.
+
+    Raises UserError for one too small to split.
+    """
+    sample = BlockSample()
+    for block in text_blocks(documents):
+        sample.add(block)
+    cut = split_point(sample.characters, val_fraction)
+    return TextSample(sample.text(0, cut), sample.text(cut, sample.characters), sample.characters)
+
+
 class BlockSample:
     """The text itself while it is short, evenly spaced parts of it when it is not, and always its end."""
 
@@ -75,16 +114,16 @@ class BlockSample:
             self.stride *= 2
             self._kept = [part for part in self._kept if part.start // _PART % self.stride == 0]
 
-    def parts(self, start: int, end: int, limit: int) -> list[Part]:
-        """What is kept of the characters from `start` to `end`, evenly thinned to about `limit` characters."""
+    def text(self, start: int, end: int, limit: int | None = None) -> str:
+        """What is kept of the characters from `start` to `end`, evenly thinned to at most `limit` characters."""
         known = {part.start: part for part in (*self._kept, *self._latest)}
         inside = [_clip(known[place], start, end) for place in sorted(known)]
-        return _thin([part for part in inside if part.text], limit)
+        return "".join(part.text for part in _thin([part for part in inside if part.text], limit))
 
 
-def _thin(parts: Sequence[Part], limit: int) -> list[Part]:
+def _thin(parts: Sequence[Part], limit: int | None) -> list[Part]:
     """All parts if they have at most `limit` characters, else as many as have, evenly spaced."""
-    if sum(len(part.text) for part in parts) <= limit:
+    if limit is None or sum(len(part.text) for part in parts) <= limit:
         return list(parts)
     keep = max(1, limit // _PART)
     return [parts[i * len(parts) // keep] for i in range(keep)]
