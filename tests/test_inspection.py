@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -211,6 +213,17 @@ def test_a_sample_of_hashes_keeps_every_copy_of_what_it_keeps_and_stays_small() 
     assert 1 - len(np.unique(hashes)) / len(hashes) == pytest.approx(0.3, abs=0.06)
 
 
+def test_a_sample_of_many_small_pieces_is_that_of_one_large_one() -> None:
+    hashes = hash_texts(map(str, range(5000)))
+    pieces, whole = HashSample(600), HashSample(600)
+    for place in range(5000):
+        pieces.add(hashes[place : place + 1], np.array([place]))
+    whole.add(hashes, np.arange(5000))
+    assert pieces.level == whole.level
+    for of_pieces, of_whole in zip(pieces.arrays(), whole.arrays(), strict=True):
+        assert np.array_equal(of_pieces, of_whole)
+
+
 @given(st.lists(st.text("ab\n", min_size=1, max_size=30), min_size=1, max_size=8), st.integers(1, 17))
 def test_blocks_are_the_documents_as_training_joins_them(texts: list[str], size: int) -> None:
     documents = [Document(str(i), text) for i, text in enumerate(texts)]
@@ -374,6 +387,17 @@ def test_the_tables_show_facts_baselines_and_advice_and_never_drive_the_terminal
     assert "\x1b" not in answer.out
     for told in ("'\\x1b'", "U+001B", "U+00E9", "latin small letter e with acute", "8-gram", "xz", "- A good loss"):
         assert told in answer.out
+
+
+@pytest.mark.parametrize("verb", ["inspect", "peek"])
+def test_looking_at_a_text_loads_neither_torch_nor_matplotlib(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(prose(50))
+    program = (
+        "import sys; from gpt_cli.cli.main import main; code = main(sys.argv[1:]);"
+        " sys.exit(code or len({'torch', 'matplotlib'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", program, "data", verb, str(tmp_path / "text.txt")]
+    subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parents[1], timeout=60)
 
 
 def test_json_is_one_object_with_every_figure(run: Callable[..., Answer]) -> None:

@@ -4,6 +4,7 @@ import lzma
 import math
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,20 +38,27 @@ def measure_baselines(train: str, val: str, alphabet: npt.NDArray[np.int64]) -> 
     A compressor's figure is what the validation text adds to the training text when both are compressed as one.
     """
     size = len(encoded(val))
-    found: list[Baseline] = []
+    bits = {
+        "equal chances": len(val) * math.log2(len(alphabet)),
+        **_ngram_bits(_positions(train, alphabet), _positions(val, alphabet), len(alphabet)),
+        **_compressed_bits(encoded(train), encoded(val)),
+    }
+    return [Baseline(name, b / len(val), b / size, b / len(val) * math.log(2)) for name, b in bits.items()]
 
-    def add(name: str, bits: float) -> None:
-        per_character = bits / len(val)
-        found.append(Baseline(name, per_character, bits / size, per_character * math.log(2)))
 
-    add("equal chances", len(val) * math.log2(len(alphabet)))
-    model = KneserNey.learn(_positions(train, alphabet), len(alphabet), max(ORDERS))
-    for order, probabilities in model.probabilities(_positions(val, alphabet), list(ORDERS)).items():
-        add(ORDERS[order], -float(np.log2(probabilities).sum()))
-    for name, compress in _COMPRESSORS.items():
-        alone = len(compress(encoded(train)))
-        add(name, max(0.0, 8.0 * (len(compress(encoded(train) + encoded(val))) - alone)))
-    return found
+def _ngram_bits(train: npt.NDArray[np.int64], val: npt.NDArray[np.int64], vocab_size: int) -> dict[str, float]:
+    probabilities = KneserNey.learn(train, vocab_size, max(ORDERS)).probabilities(val, list(ORDERS))
+    return {ORDERS[order]: -float(np.log2(values).sum()) for order, values in probabilities.items()}
+
+
+def _compressed_bits(train: bytes, val: bytes) -> dict[str, float]:
+    """What `val` adds to `train`. Both compressions of a pair run at once: they release the interpreter's lock."""
+    bits: dict[str, float] = {}
+    with ThreadPoolExecutor(2) as threads:
+        for name, compress in _COMPRESSORS.items():
+            alone, both = map(len, threads.map(compress, (train, train + val)))
+            bits[name] = 8.0 * max(0, both - alone)
+    return bits
 
 
 def _positions(text: str, alphabet: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -17,6 +17,8 @@ PASSAGE = 32  # characters of a passage
 LONG_LINE = 30  # characters from which on a line says something
 _LEAST_CHANGES = 16  # characters of a passage that differ from the one before: a row of dashes is no passage
 _LEAST_DISTINCT = 10  # characters of a line, likewise
+_PIECES = 1024  # arrays that a sample keeps before it makes them one
+_SLICE = 1 << 20  # characters hashed at once, which bounds the memory
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
@@ -39,6 +41,9 @@ class HashSample:
         self._hashes.append(hashes[kept])
         self._places.append(places[kept])
         self._size += len(self._hashes[-1])
+        if len(self._hashes) > _PIECES:
+            hashes, places = self.arrays()
+            self._hashes, self._places = [hashes], [places]
         while self._size > self._limit:
             self.level += 1
             hashes, places = self.arrays()
@@ -91,8 +96,14 @@ def hash_windows(codes: npt.NDArray[np.uint32]) -> Hashes:
 
 def hash_texts(texts: Iterable[str]) -> Hashes:
     """(n,) one hash per text."""
-    digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
-    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
+    return np.frombuffer(b"".join(map(_digest, texts)), dtype="<u8").astype(np.uint64)
+
+
+def _digest(text: str) -> bytes:
+    digest = hashlib.blake2b(digest_size=8)
+    for start in range(0, len(text), _SLICE):
+        digest.update(text[start : start + _SLICE].encode())
+    return digest.digest()
 
 
 def is_telling(line: str) -> bool:
