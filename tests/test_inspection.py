@@ -416,11 +416,15 @@ def test_json_is_one_object_with_every_figure(run: Callable[..., Answer]) -> Non
         (["tiny.txt"], 1, "too small to split"),
         (["text.txt", "--val-fraction", "1"], 2, "between 0 and 1"),
         ([], 2, "CORPUS"),
+        (["text.txt", ""], 2, "names nothing"),
+        (["store"], 2, "token store"),
     ],
 )
 def test_bad_input_is_one_error_line(run: Callable[..., Answer], arguments: list[str], code: int, told: str) -> None:
     Path("empty.txt").touch()
     Path("tiny.txt").write_text("ab")
+    Path("store").mkdir()
+    Path("store/tokens.json").touch()
     answer = run(*arguments)
     assert (answer.code, answer.out) == (code, "")
     assert answer.err.startswith("error: ")

@@ -1,6 +1,6 @@
 """A text, inspected: what it consists of, what is in it twice, and what a good loss on it is."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +20,20 @@ _HASHES = 1 << 21  # kept of passages; a quarter of it of lines and of documents
 _LISTED = 5
 
 
-def inspect_documents(documents: Iterable[Document], val_fraction: float) -> Inspection:
+def inspect_documents(
+    documents: Iterable[Document], val_fraction: float, *, progress: Callable[[int], None] | None = None
+) -> Inspection:
     """Read a text once, in bounded memory, and say what it is like; its last `val_fraction` validates.
 
     Of a text of more than 2 million characters a sample is compared, and of more than 4 million one is learned from,
-    spread over all of it. Raises UserError for a text too small to split.
+    spread over all of it. `progress` is told the characters read so far. Raises UserError for a text too small to
+    split.
     """
     survey = _Survey()
     for block in text_blocks(survey.count(documents)):
         survey.add(block)
+        if progress is not None:
+            progress(block.end)
     survey.finish()
     return survey.conclude(val_fraction)
 
