@@ -32,6 +32,24 @@ def permuted(index: int, n: int, key: int) -> int:
             return index
 
 
+def windows_per_epoch(tokens: int, context_length: int) -> int:
+    """How many windows of `context_length` every epoch cuts out of a text of so many tokens, whatever its phase."""
+    return max(1, (tokens - context_length) // context_length)
+
+
+def window_start(index: int, tokens: int, context_length: int, seed: int) -> int:
+    """Where window `index` of a training run starts in the text; epochs follow one another.
+
+    An epoch visits each of its non-overlapping windows exactly once, in an order and from a phase of its own.
+    The text has more tokens than a window, which needs one more for its last target.
+    """
+    windows = windows_per_epoch(tokens, context_length)
+    epoch, place = divmod(index, windows)
+    spare = tokens - windows * context_length  # at least 1, for the last target
+    phase = derive_seed(seed, "phase", epoch) % min(spare, context_length)
+    return phase + permuted(place, windows, derive_seed(seed, "order", epoch)) * context_length
+
+
 @lru_cache(maxsize=64)
 def _round_keys(key: int) -> tuple[int, ...]:
     return tuple(derive_seed("feistel-v1", key, round_) for round_ in range(_ROUNDS))

@@ -1,4 +1,4 @@
-"""`gpt data`: the corpora that are known by name."""
+"""`gpt data`: the corpora that are known by name, and what a text is like."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from gpt_cli.cli.inspect import inspect
 from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.peek import peek
 from gpt_cli.cli.progress import progress_bar
 
 app = typer.Typer(rich_markup_mode=None)
@@ -14,7 +16,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.callback(invoke_without_command=True)
 def data(context: typer.Context) -> None:
-    """List the texts that are known by name, or download one."""
+    """List the texts that are known by name, download one, or look into one."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
@@ -67,3 +69,7 @@ def get(
         print(path)
     note(f"licence: {corpus.licence}; divided as: {corpus.split}")
     note(f"train on it with: gpt train {source}")
+
+
+app.command("inspect")(inspect)
+app.command("peek")(peek)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from gpt_cli.cli.compare import compare as compare_tokenizers
 from gpt_cli.cli.output import note, print_json, write_text
 from gpt_cli.cli.progress import progress_bar
 from gpt_cli.errors import RequestError
@@ -43,16 +44,27 @@ def tokenize(
     ] = None,
     val_fraction: Annotated[float, typer.Option(help="The last part of the text, which validates.")] = 0.1,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the tokens go. [default: tokens/ and the corpus's name]")
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="DIR", help="Where the tokens go. [default: tokens/ and the corpus's name]"
+        ),
     ] = None,
     text: Annotated[str | None, typer.Option(metavar="TEXT", help="Show how this is encoded.")] = None,
     ids: Annotated[str | None, typer.Option(metavar="IDS", help="Show what these ids mean, as in '1 2 3'.")] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Compare tokenizers instead: char,byte,bpe:512,gpt2=FILE; -o for a picture."),
+    ] = None,
+    model_config: Annotated[
+        str | None, typer.Option(metavar="FILE|N", help="Compare for the model of a config, or of width N.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Learn or take a tokenizer, write the corpus as tokens, and print what they are like.
 
     The tokens and tokenizer.json go to --out, which `gpt train` takes as data.source. With --text or --ids only
-    that encoding or decoding is shown, and nothing is written unless --out is given.
+    that encoding or decoding is shown, and nothing is written unless --out is given. With --compare the tokenizers
+    of a list are learned or loaded and shown side by side, and -o names a picture.
 
     Example: gpt tokenize book.txt --kind bpe --vocab-size 1024
     """
@@ -63,6 +75,23 @@ def tokenize(
         raise RequestError(
             "there is nothing to tokenize", hint="give a CORPUS, or --tokenizer FILE with --text TEXT or --ids IDS"
         )
+    if compare is not None:
+        alone = {"--kind": kind, "--vocab-size": vocab_size, "--tokenizer": tokenizer, "--text": text, "--ids": ids}
+        if given := next((option for option, value in alone.items() if value is not None), None):
+            raise RequestError(f"{given} cannot be combined with --compare", hint="name what to compare in its list")
+        _check(corpus or [], val_fraction)
+        compare_tokenizers(
+            corpus or [],
+            compare,
+            pattern=pattern or "gpt2",
+            val_fraction=val_fraction,
+            model=model_config,
+            picture=out,
+            json=json,
+        )
+        return
+    if model_config is not None:
+        raise RequestError("--model-config is for --compare", hint="gpt info CONFIG describes a model")
     config = _config(kind, vocab_size, pattern, tokenizer)
     result: dict[str, Any] = {}
     try:
@@ -123,13 +152,7 @@ def _tokenize(corpus: list[str], config: "TokenizerConfig", val_fraction: float,
     from gpt_cli.corpus.build import prepare_corpus, write_corpus
     from gpt_cli.corpus.store import is_store
 
-    if not 0 < val_fraction < 1:
-        raise RequestError(f"--val-fraction must lie between 0 and 1, not {val_fraction}")
-    for source in corpus:
-        if not source:
-            raise RequestError("a CORPUS is empty text, which names nothing")
-        if is_store(Path(source)):
-            raise RequestError(f"{source} is a token store already", hint=f"use it as it is: gpt train {source}")
+    _check(corpus, val_fraction)
     if out is not None and out.exists() and not is_store(out) and not (out.is_dir() and not any(out.iterdir())):
         raise RequestError(f"{out} exists and is not a token store", hint="choose another --out")
     data = DataConfig(source=corpus[0] if len(corpus) == 1 else corpus, val_fraction=val_fraction)
@@ -139,6 +162,19 @@ def _tokenize(corpus: list[str], config: "TokenizerConfig", val_fraction: float,
         write_corpus(out, made, val_fraction, replace=out.exists())
         note(f"the tokens and tokenizer.json are in {out}; train on them with: gpt train {out}")
     return made
+
+
+def _check(corpus: list[str], val_fraction: float) -> None:
+    """Refuse what cannot be tokenized, whatever the text is."""
+    from gpt_cli.corpus.store import is_store
+
+    if not 0 < val_fraction < 1:
+        raise RequestError(f"--val-fraction must lie between 0 and 1, not {val_fraction}")
+    for source in corpus:
+        if not source:
+            raise RequestError("a CORPUS is empty text, which names nothing")
+        if is_store(Path(source)):
+            raise RequestError(f"{source} is a token store already", hint=f"use it as it is: gpt train {source}")
 
 
 def _describe(corpus: "Corpus", out: Path) -> dict[str, Any]:

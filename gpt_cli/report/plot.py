@@ -1,23 +1,19 @@
 """The loss of runs as a picture, drawn from their metrics.jsonl."""
 
-import io
 import math
-import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from gpt_cli.errors import RequestError, UserError, escape_untrusted
-from gpt_cli.files import replace_file
+from gpt_cli.errors import UserError
+from gpt_cli.report.picture import COLOURS, check_output, label, write_picture
 from gpt_cli.run.log import read_metrics
 
 XAxis = Literal["step", "tokens", "time"]
@@ -25,9 +21,6 @@ Values = npt.NDArray[np.float64]
 Metrics = Sequence[Mapping[str, Any]]
 
 _LABELS: dict[XAxis, str] = {"step": "step", "tokens": "training tokens", "time": "training time (minutes)"}
-_SUFFIXES = (".png", ".svg", ".pdf")
-# Okabe and Ito (2008): told apart by every kind of colour vision. Yellow is too pale for a thin line.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLES = (("-", "o"), ("--", "s"), ("-.", "^"))  # line and marker, when there are more runs than colours
 _REACHES = 50  # in a curve: how far a moving average looks to either side
 
@@ -46,13 +39,13 @@ def plot_runs(runs: Sequence[Path], output: Path, *, x: XAxis = "step", log_x: b
     The suffix of `output` is its format: .png, .svg or .pdf; the same metrics give the same bytes. Raises
     RequestError for an output that cannot be, UserError for a run without metrics.
     """
-    _check_output(output)
+    check_output(output, hint="gpt plot RUN -o loss.png")
     figure = Figure(figsize=(8, 4.8), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     for index, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
         _draw_run(axes, run, name, index, x, alone=len(runs) == 1)
     _draw_frame(axes, x, log_x)
-    replace_file(output, _render(figure, output.suffix.lower()[1:]))
+    write_picture(output, figure)
 
 
 def curve(metrics: Metrics, measure: Literal["loss", "val_loss"], x: XAxis) -> Curve:
@@ -81,8 +74,8 @@ def _draw_run(axes: Axes, run: Path, name: str, index: int, x: XAxis, *, alone: 
     training, validation = curve(metrics, "loss", x), curve(metrics, "val_loss", x)
     if not len(training.x) and not len(validation.x):
         raise UserError(f"{run} has no losses over {x} in its metrics.jsonl yet", hint="train it first")
-    colour = _COLOURS[index % len(_COLOURS)]
-    line, marker = _STYLES[index // len(_COLOURS) % len(_STYLES)]
+    colour = COLOURS[index % len(COLOURS)]
+    line, marker = _STYLES[index // len(COLOURS) % len(_STYLES)]
     of_run = "" if alone else f", {name}"
     if len(training.x):
         smooth = moving_average(training.loss, len(training.x) // _REACHES)
@@ -90,7 +83,7 @@ def _draw_run(axes: Axes, run: Path, name: str, index: int, x: XAxis, *, alone: 
         axes.plot(training.x, smooth, line, color=colour, linewidth=1.6, label=f"training{of_run}")
     if len(validation.x):
         best = f"validation{of_run} (best {validation.loss.min():.3f})"
-        shade = _COLOURS[1] if alone else colour
+        shade = COLOURS[1] if alone else colour
         axes.plot(validation.x, validation.loss, ":", marker=marker, markersize=4, color=shade, label=best)
 
 
@@ -117,29 +110,8 @@ def _to_nats(bits: npt.ArrayLike) -> Values:
     return np.asarray(bits, dtype=np.float64) * math.log(2)
 
 
-def _render(figure: Figure, kind: str) -> bytes:
-    picture = io.BytesIO()
-    dates = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    with mpl.rc_context({"svg.hashsalt": "gpt"}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # a name in a script that the font lacks
-        figure.savefig(picture, format=kind, metadata=dates[kind])
-    return picture.getvalue()
-
-
-def _check_output(output: Path) -> None:
-    """Raise RequestError now if a picture cannot be written to `output`: not after reading every run."""
-    if output.suffix.lower() not in _SUFFIXES:
-        raise RequestError(
-            f"a picture is written as {', '.join(_SUFFIXES)}, not as {output.name}", hint="gpt plot RUN -o loss.png"
-        )
-    if not output.parent.is_dir():
-        raise RequestError(f"there is no directory {output.parent} to write {output.name} into")
-    if output.is_dir() or not os.access(output.parent, os.W_OK):
-        raise RequestError(f"{output} cannot be written", hint="choose another file with -o")
-
-
 def _names(runs: Sequence[Path]) -> list[str]:
     """What the legend calls each run: its directory's name, or the path where names would be equal."""
     names = [run.resolve().name for run in runs]
     shown = names if len(set(names)) == len(names) else [str(run) for run in runs]
-    return [escape_untrusted(name).replace("$", r"\$") for name in shown]  # a dollar would begin a formula
+    return [label(name) for name in shown]

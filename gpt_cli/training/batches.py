@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpt_cli.config import Config
 from gpt_cli.errors import RequestError
-from gpt_cli.order import derive_seed, permuted
+from gpt_cli.order import window_start, windows_per_epoch
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Batches:
     @property
     def windows_per_epoch(self) -> int:
         """How many windows every epoch has, whatever its phase."""
-        return max(1, (len(self.tokens) - self.context_length) // self.context_length)
+        return windows_per_epoch(len(self.tokens), self.context_length)
 
     @property
     def tokens_per_step(self) -> int:
@@ -68,7 +68,8 @@ class Batches:
     def starts(self, step: int) -> list[int]:
         """Where the B windows of `step` start in the text, over all devices."""
         first = step * self.batch_size
-        return [self._start(index) for index in range(first, first + self.batch_size)]
+        windows = range(first, first + self.batch_size)
+        return [window_start(index, len(self.tokens), self.context_length, self.seed) for index in windows]
 
     def at(self, step: int) -> list[tuple[Tensor, Tensor]]:
         """This rank's micro-batches of `step`: (M, T) inputs and the (M, T) targets that follow them."""
@@ -76,13 +77,6 @@ class Batches:
         offsets = torch.arange(self.context_length + 1, device=self.tokens.device)
         windows = self.tokens[starts[:, None] + offsets].long()  # (B / world_size, T + 1)
         return [(rows[:, :-1], rows[:, 1:]) for rows in windows.split(self.micro_batch_size)]
-
-    def _start(self, index: int) -> int:
-        epoch, place = divmod(index, self.windows_per_epoch)
-        spare = len(self.tokens) - self.windows_per_epoch * self.context_length  # at least 1, for the last target
-        phase = derive_seed(self.seed, "phase", epoch) % min(spare, self.context_length)
-        window = permuted(place, self.windows_per_epoch, derive_seed(self.seed, "order", epoch))
-        return phase + window * self.context_length
 
 
 def on_device(tokens: npt.NDArray[np.unsignedinteger], device: torch.device) -> Tensor:

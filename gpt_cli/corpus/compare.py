@@ -1,0 +1,118 @@
+"""Tokenizers side by side: what each makes of the same text."""
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpt_cli.config.schema import TokenizerConfig
+from gpt_cli.corpus.blocks import TextSample
+from gpt_cli.errors import RequestError
+from gpt_cli.tokenizer import Tokenizer, UnknownCharacters, load_tokenizer, train_tokenizer
+from gpt_cli.tokenizer.base import encoded
+from gpt_cli.tokenizer.describe import count_ids, unused_ids
+from gpt_cli.tokenizer.pattern import Pattern
+
+Progress = Callable[[int, int], None]
+"""Called with the tokenizers measured so far and their number."""
+
+_EXAMPLE = "--compare char,byte,bpe:512,gpt2=FILE"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A tokenizer to compare: one to learn, or one in a file."""
+
+    name: str
+    source: TokenizerConfig | Path
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a tokenizer makes of a text."""
+
+    name: str
+    kind: str
+    vocab_size: int
+    unused_ids: int
+    """Ids that occur neither in the training nor in the validation text."""
+    tokens: int
+    """Of both parts."""
+    bytes_per_token: float
+    """Of the validation text."""
+    characters_per_token: float
+    """Of the validation text."""
+
+
+def parse_candidates(names: str, pattern: Pattern) -> list[Candidate]:
+    """`char,byte,bpe:512,NAME=FILE` or a FILE as candidates; BPEs are learned with `pattern`.
+
+    Raises RequestError for what is none of these, or is there twice.
+    """
+    candidates = [_parse(name.strip(), pattern) for name in names.split(",")]
+    if len({candidate.name for candidate in candidates}) < len(candidates):
+        twice = next(c.name for i, c in enumerate(candidates) if c.name in [d.name for d in candidates[:i]])
+        raise RequestError(f"--compare has {twice} twice", hint="give files names: NAME=FILE")
+    return candidates
+
+
+def measure_tokenizers(candidates: Sequence[Candidate], sample: TextSample, progress: Progress) -> list[Measured]:
+    """Learn or load every candidate and encode both parts of the text with it, in the order given.
+
+    BPE is learned from the training part alone, so that the validation part is new to it. Raises RequestError
+    where a candidate cannot be had or does not know a character, UserError for a damaged file.
+    """
+    measured: list[Measured] = []
+    for candidate in candidates:
+        progress(len(measured), len(candidates))
+        try:
+            measured.append(_measure(candidate, sample))
+        except UnknownCharacters as error:
+            raise RequestError(f"{candidate.name}: {error.message}", hint="leave it out of --compare") from error
+    progress(len(measured), len(candidates))
+    return measured
+
+
+def _parse(name: str, pattern: Pattern) -> Candidate:
+    if name in ("char", "byte"):
+        return Candidate(name, TokenizerConfig.model_validate({"kind": name}))
+    if match := re.fullmatch(r"bpe:([0-9]{1,9})", name):
+        size = int(match[1])
+        if not 257 <= size <= 1_000_000:
+            raise RequestError(f"--compare {name}: a BPE has 257 to 1,000,000 ids", hint=_EXAMPLE)
+        return Candidate(f"bpe:{size}", TokenizerConfig(kind="bpe", vocab_size=size, pattern=pattern))
+    title, _, file = name.rpartition("=")
+    path = Path(file).expanduser()
+    if file and os.path.isfile(path):  # unlike Path.is_file, False also for what is no path at all
+        return Candidate(title or path.name, path)
+    if name == "gpt2":
+        raise RequestError("--compare gpt2 needs GPT-2's tokenizer: nothing is downloaded", hint="gpt2=FILE")
+    if title and file:
+        raise RequestError(f"--compare {name}: there is no file {file}", hint=_EXAMPLE)
+    raise RequestError(f"--compare: '{name}' is no tokenizer", hint=_EXAMPLE)
+
+
+def _measure(candidate: Candidate, sample: TextSample) -> Measured:
+    tokenizer = _tokenizer(candidate, sample)
+    train, val = tokenizer.encode(sample.train), tokenizer.encode(sample.val)
+    counts = count_ids(train, tokenizer.vocab_size) + count_ids(val, tokenizer.vocab_size)
+    return Measured(
+        candidate.name,
+        tokenizer.kind,
+        tokenizer.vocab_size,
+        len(unused_ids(counts)),
+        len(train) + len(val),
+        len(encoded(sample.val)) / len(val),
+        len(sample.val) / len(val),
+    )
+
+
+def _tokenizer(candidate: Candidate, sample: TextSample) -> Tokenizer:
+    if isinstance(candidate.source, Path):
+        return load_tokenizer(candidate.source)
+    lesson = [sample.train] if candidate.source.kind == "bpe" else [sample.train, sample.val]
+    try:
+        return train_tokenizer(lesson, candidate.source)
+    except RequestError as error:
+        raise RequestError(f"--compare {candidate.name}: {error.message}", hint="take a smaller one") from error

@@ -1,0 +1,76 @@
+"""What an inspection means for who trains on the text, in sentences."""
+
+from gpt_cli.corpus.inspection.facts import Inspection
+
+_SHORT = 200_000  # characters
+_LARGE_ALPHABET = 512
+_REPLACEMENT = "U+FFFD"
+
+
+def advise(found: Inspection) -> list[str]:
+    """What a good loss is, then what to mend, the gravest first."""
+    return [_good_loss(found), *(_problems(found) or ["Nothing here needs mending."])]
+
+
+def _good_loss(found: Inspection) -> str:
+    best = min(found.baselines, key=lambda baseline: baseline.bits_per_character)
+    bigram = found.baseline("bigram")
+    return (
+        f"A good loss is below {best.nats_per_character:.2f} nats per character"
+        f" ({best.bits_per_byte:.2f} bits per byte), which {best.name} reaches; above"
+        f" {bigram.nats_per_character:.2f} a model has learned no more than which character follows which."
+    )
+
+
+def _problems(found: Inspection) -> list[str]:
+    advice: list[str] = []
+    if (leaked := found.leak.passages.share) >= 0.01:
+        advice.append(
+            f"{leaked:.1%} of the validation passages also stand in the training text: the validation loss will look"
+            " better than the model is. Remove copies, or hold out other documents."
+        )
+    if found.duplicate_documents.copies:
+        advice.append(
+            f"{_documents(found.duplicate_documents.copies)} of an earlier one. Remove them:"
+            " they are learned by heart, and may fall on both sides of the split."
+        )
+    if (repeated := found.duplicate_lines.share) >= 0.05:
+        advice.append(
+            f"{repeated:.1%} of the long lines are copies of an earlier one. Unless that is how such text is,"
+            " remove the copies."
+        )
+    if any(character.code_point == _REPLACEMENT for character in found.invisible):
+        advice.append(
+            f"The text holds {_REPLACEMENT}, which stands for bytes that somebody could not decode."
+            " Go back to the original, and read it in its own encoding."
+        )
+    elif found.invisible:
+        advice.append(
+            "The text holds characters that cannot be seen, listed above. Joiners belong to some scripts and to emoji;"
+            " remove what has no such reason."
+        )
+    if found.lines.crlf:
+        advice.append(
+            f"{found.lines.crlf:,} lines end in carriage return and newline, which the model learns to write."
+            " Convert them if you want plain newlines: sed 's/\\r$//'."
+        )
+    if found.distinct_characters > _LARGE_ALPHABET:
+        advice.append(
+            f"{found.distinct_characters:,} distinct characters make a large vocabulary of characters:"
+            " bytes or BPE suit this text better."
+        )
+    elif found.rare:
+        advice.append(
+            f"{len(found.rare):,} of {found.distinct_characters:,} characters occur fewer than 5 times. As tokens they"
+            " would be ids that hardly anything trains: replace them, or take bytes or BPE."
+        )
+    if found.characters < _SHORT:
+        advice.append(
+            f"{found.characters:,} characters are few: a model learns them by heart soon. Take a small one, dropout,"
+            " and train.patience to stop in time."
+        )
+    return advice
+
+
+def _documents(copies: int) -> str:
+    return "1 document is a copy" if copies == 1 else f"{copies:,} documents are copies"

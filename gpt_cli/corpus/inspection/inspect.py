@@ -1,0 +1,170 @@
+"""A text, inspected: what it consists of, what is in it twice, and what a good loss on it is."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt_cli.corpus.blocks import BLOCK, BlockSample, Part, split_point, text_blocks
+from gpt_cli.corpus.inspection.baselines import measure_baselines
+from gpt_cli.corpus.inspection.characters import CharacterCounts
+from gpt_cli.corpus.inspection.facts import CopiedPassage, Copies, Inspection, Leak, RepeatedLine
+from gpt_cli.corpus.inspection.lines import LineLengths
+from gpt_cli.corpus.inspection.passages import PASSAGE, HashSample, PassageHasher, hash_texts, is_telling
+from gpt_cli.corpus.sources import Document
+from gpt_cli.tokenizer.base import encoded
+
+_LEARN = 4_000_000  # characters that the baselines learn from, at most
+_MEASURE = 1_000_000  # characters that they are measured on, at most
+_HASHES = 1 << 21  # kept of passages; a quarter of it of lines and of documents
+_LISTED = 5
+
+
+def inspect_documents(
+    documents: Iterable[Document], val_fraction: float, *, progress: Callable[[int], None] | None = None
+) -> Inspection:
+    """Read a text once, in bounded memory, and say what it is like; its last `val_fraction` validates.
+
+    Of a text of more than 2 million characters a sample is compared, and of more than 4 million one is learned from,
+    spread over all of it. `progress` is told the characters read so far. Raises UserError for a text too small to
+    split.
+    """
+    survey = _Survey()
+    for block in text_blocks(survey.count(documents)):
+        survey.add(block)
+        if progress is not None:
+            progress(block.end)
+    survey.finish()
+    return survey.conclude(val_fraction)
+
+
+class _Survey:
+    """Everything that is gathered while a text passes by."""
+
+    def __init__(self) -> None:
+        self.characters = CharacterCounts()
+        self.lengths = LineLengths()
+        self.sample = BlockSample()
+        self.documents = 0
+        self.document_hashes = HashSample(_HASHES // 4)
+        self.line_hashes = HashSample(_HASHES // 4)
+        self.passage_hashes = HashSample(_HASHES)
+        self._hasher = PassageHasher()
+        self._unfinished = Part(0, "")  # the line that goes on in the next block
+
+    def count(self, documents: Iterable[Document]) -> Iterator[Document]:
+        """The documents, counted and hashed as they pass."""
+        for document in documents:
+            self.document_hashes.add(hash_texts([document.text]), np.array([self.documents]))
+            self.documents += 1
+            yield document
+
+    def add(self, block: Part) -> None:
+        """The block of the text that follows those before."""
+        codes = np.frombuffer(encoded(block.text, "utf-32-le"), dtype="<u4")
+        self.characters.add(codes)
+        self.lengths.add(codes)
+        self.sample.add(block)
+        self.passage_hashes.add(*self._hasher.add(codes))
+        begun = Part(self._unfinished.start, self._unfinished.text + block.text)
+        whole = begun.text.rfind("\n") + 1
+        if not whole and len(begun.text) > BLOCK:  # hardly a line: what has no end is taken as it is
+            whole = len(begun.text)
+        self._add_lines(Part(begun.start, begun.text[:whole]))
+        self._unfinished = Part(begun.start + whole, begun.text[whole:])
+
+    def finish(self) -> None:
+        """The text is at its end."""
+        self._add_lines(self._unfinished)
+
+    def conclude(self, val_fraction: float) -> Inspection:
+        """What was found, with the text cut as training cuts it."""
+        characters = self.sample.characters
+        cut = split_point(characters, val_fraction)
+        train, val = self.sample.text(0, cut, _LEARN), self.sample.text(cut, characters, _MEASURE)
+        lines, line_places = self.line_hashes.arrays()
+        passages, passage_places = self.passage_hashes.arrays()
+        seen_passages, places = _seen(passages, passage_places, cut, PASSAGE)
+        seen_lines, _ = _seen(lines, line_places, cut, 0)
+        whole = len(val) == characters - cut and self.passage_hashes.level == 0
+        alphabet = self.characters.alphabet()
+        return Inspection(
+            characters=characters,
+            bytes=self.characters.bytes,
+            distinct_characters=len(alphabet),
+            documents=self.documents,
+            lines=self.lengths.facts(),
+            train_characters=cut,
+            val_characters=characters - cut,
+            rare=tuple(self.characters.rare()),
+            invisible=tuple(self.characters.invisible()),
+            unseen=tuple(sorted(set(val) - set(train))) if len(train) == cut else (),
+            duplicate_documents=_copies(self.document_hashes.arrays()[0]),
+            duplicate_lines=_copies(lines),
+            repeated=tuple(_most_repeated(lines, (train, val))),
+            leak=Leak(
+                Copies(len(seen_passages), int(seen_passages.sum())),
+                Copies(len(seen_lines), int(seen_lines.sum())),
+                tuple(_longest(places[seen_passages] - cut, val)) if whole else (),
+            ),
+            baselines=tuple(measure_baselines(train, val, alphabet)),
+            learned_on=len(train),
+            measured_on=len(val),
+            compared_share=0.5**self.passage_hashes.level,
+        )
+
+    def _add_lines(self, part: Part) -> None:
+        telling: list[str] = []
+        places: list[int] = []
+        place = part.start
+        for line in part.text.split("\n"):
+            if is_telling(stripped := line.strip()):
+                telling.append(stripped)
+                places.append(place)
+            place += len(line) + 1
+        self.line_hashes.add(hash_texts(telling), np.array(places, dtype=np.int64))
+
+
+def _copies(hashes: npt.NDArray[np.uint64]) -> Copies:
+    ordered = np.sort(hashes)
+    return Copies(len(hashes), int(np.count_nonzero(ordered[1:] == ordered[:-1])))
+
+
+def _seen(
+    hashes: npt.NDArray[np.uint64], places: npt.NDArray[np.int64], cut: int, length: int
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+    """(n,) whether each of what starts after the cut is also in what ends before it, and (n,) where it starts."""
+    after = places >= cut
+    known, asked = np.sort(hashes[places + length <= cut]), hashes[after]
+    if not len(known):
+        return np.zeros(len(asked), dtype=np.bool_), places[after]
+    found = known[np.minimum(np.searchsorted(known, asked), len(known) - 1)]
+    return found == asked, places[after]
+
+
+def _most_repeated(hashes: npt.NDArray[np.uint64], texts: Iterable[str]) -> list[RepeatedLine]:
+    """The lines that occur most often, as far as they are in the sample."""
+    distinct, counts = np.unique(hashes, return_counts=True)
+    often = np.argsort(-counts, kind="stable")[: 4 * _LISTED]
+    wanted = {int(distinct[i]): int(counts[i]) for i in often if counts[i] > 1}
+    found: dict[int, str] = {}
+    for text in texts:
+        lines = [line for line in map(str.strip, text.split("\n")) if is_telling(line)]
+        found |= {
+            int(value): line for value, line in zip(hash_texts(lines), lines, strict=True) if int(value) in wanted
+        }
+    repeated = [RepeatedLine(text, wanted[value]) for value, text in found.items()]
+    return sorted(repeated, key=lambda line: (-line.count, line.text))[:_LISTED]
+
+
+def _longest(places: npt.NDArray[np.int64], val: str) -> list[CopiedPassage]:
+    """The longest passages made of copied ones that overlap, given (n,) places in the validation text."""
+    if not len(places):
+        return []
+    borders = np.flatnonzero(np.diff(places) > 1) + 1
+    starts, ends = (
+        places[np.concatenate([[0], borders])],
+        places[np.concatenate([borders, [len(places)]]) - 1] + PASSAGE,
+    )
+    longest = np.argsort(starts - ends, kind="stable")[:_LISTED]
+    return [CopiedPassage(val[starts[i] : ends[i]], int(ends[i] - starts[i])) for i in longest]

@@ -1,0 +1,59 @@
+"""What a model is asked: contexts and the tokens that follow them, in a window of a split."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpt_cli.corpus.store import Tokens
+from gpt_cli.errors import RequestError
+from gpt_cli.order import window_start
+from gpt_cli.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What the model sees, and what it is to say next."""
+
+    context: tuple[int, ...]
+    target: int
+
+
+@dataclass(frozen=True)
+class Window:
+    """The tokens of one window, and the target of its last one."""
+
+    at: int
+    """Index of the first in the split."""
+    ids: tuple[int, ...]
+
+    def pairs(self) -> Iterator[Pair]:
+        """One per token: a window of T tokens trains on T contexts at once, of 1 ... T tokens."""
+        for end in range(1, len(self.ids)):
+            yield Pair(self.ids[:end], self.ids[end])
+
+
+def cut_window(tokens: Tokens, at: int, context_length: int) -> Window:
+    """The window of `context_length` tokens that starts at index `at` of the (n,) `tokens`.
+
+    Raises RequestError where the split has no such window.
+    """
+    if len(tokens) <= context_length:
+        raise RequestError(
+            f"there are {len(tokens):,} tokens: too few for a context of {context_length:,} and its target",
+            hint="a smaller --context",
+        )
+    if not 0 <= at < len(tokens) - context_length:
+        raise RequestError(
+            f"there is no window of {context_length:,} tokens and a target at {at:,}: there are {len(tokens):,} tokens",
+            hint=f"--at goes from 0 to {len(tokens) - context_length - 1}",
+        )
+    return Window(at, tuple(tokens[at : at + context_length + 1].tolist()))
+
+
+def first_start(tokens: int, context_length: int, seed: int) -> int:
+    """Where the very first window starts that training with `seed` takes; 0 where there is no window."""
+    return window_start(0, tokens, context_length, seed) if tokens > context_length else 0
+
+
+def spell(tokenizer: Tokenizer, ids: tuple[int, ...]) -> bytes:
+    """The bytes of the tokens, those of its text for a special one."""
+    return b"".join(tokenizer.token_bytes(token) or tokenizer.decode([token]).encode() for token in ids)

@@ -1,0 +1,43 @@
+"""What every picture shares: its file, its colours, and text of unknown origin in it."""
+
+import io
+import os
+import warnings
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from gpt_cli.errors import RequestError, escape_untrusted
+from gpt_cli.files import replace_file
+
+# Okabe and Ito (2008): told apart by every kind of colour vision. Yellow is too pale for a thin line.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def check_output(output: Path, *, hint: str) -> None:
+    """Raise RequestError now if a picture cannot be written to `output`: not after the work. `hint` is a right way."""
+    if output.suffix.lower() not in _SUFFIXES:
+        raise RequestError(f"a picture is written as {', '.join(_SUFFIXES)}, not as {output.name}", hint=hint)
+    if not output.parent.is_dir():
+        raise RequestError(f"there is no directory {output.parent} to write {output.name} into")
+    if output.is_dir() or not os.access(output.parent, os.W_OK):
+        raise RequestError(f"{output} cannot be written", hint="choose another file with -o")
+
+
+def write_picture(output: Path, figure: Figure) -> None:
+    """Write `figure` in the format that the suffix of `output` names; equal figures give equal bytes."""
+    picture = io.BytesIO()
+    kind = output.suffix.lower()[1:]
+    dates = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    with mpl.rc_context({"svg.hashsalt": "gpt"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # a name in a script that the font lacks
+        figure.savefig(picture, format=kind, metadata=dates[kind])
+    replace_file(output, picture.getvalue())
+
+
+def label(text: str) -> str:
+    """`text` as a picture can show it, whatever it holds."""
+    return escape_untrusted(text).replace("$", r"\$")  # a dollar would begin a formula

@@ -1,0 +1,51 @@
+"""A window of tokens as the questions that a model learns to answer."""
+
+from typing import Any
+
+from gpt_cli.corpus.peek import Window, spell
+from gpt_cli.report.table import render_pairs
+from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.tokenizer.describe import quote
+
+_WIDTH = 72  # columns of a context; of a longer one, its end
+
+
+def render_window(window: Window, tokenizer: Tokenizer, where: str) -> str:
+    """Where it is, its ids and pieces, then a sentence for each context and its target."""
+    facts = {
+        "window": where,
+        "ids": " ".join(map(str, window.ids)),
+        "pieces": " ".join(quote(spell(tokenizer, (token,))) for token in window.ids),
+    }
+    sentences = [
+        f"when the context is {_shorten(quote(spell(tokenizer, pair.context)))}"
+        f" the target is {quote(spell(tokenizer, (pair.target,)))}"
+        for pair in window.pairs()
+    ]
+    return "\n".join([render_pairs(facts), "", *sentences])
+
+
+def window_json(window: Window, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The same by name. Bytes that are only a part of a character are spelled as \\xe2."""
+
+    def text(ids: tuple[int, ...]) -> str:
+        return spell(tokenizer, ids).decode(errors="backslashreplace")
+
+    return {
+        "at": window.at,
+        "ids": list(window.ids),
+        "pieces": [text((token,)) for token in window.ids],
+        "pairs": [
+            {
+                "context": list(pair.context),
+                "context_text": text(pair.context),
+                "target": pair.target,
+                "target_text": text((pair.target,)),
+            }
+            for pair in window.pairs()
+        ],
+    }
+
+
+def _shorten(quoted: str) -> str:
+    return quoted if len(quoted) <= _WIDTH else "'..." + quoted[-_WIDTH + 4 :]

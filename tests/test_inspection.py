@@ -1,0 +1,440 @@
+"""`gpt data inspect` tells what is in a text: every figure equals its plain definition."""
+
+import json
+import math
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt_cli.cli.main import main
+from gpt_cli.corpus import blocks
+from gpt_cli.corpus.blocks import BlockSample, Part, text_blocks
+from gpt_cli.corpus.inspection import inspect
+from gpt_cli.corpus.inspection.advice import advise
+from gpt_cli.corpus.inspection.baselines import ORDERS
+from gpt_cli.corpus.inspection.facts import Inspection
+from gpt_cli.corpus.inspection.inspect import inspect_documents
+from gpt_cli.corpus.inspection.lines import LineFacts, LineLengths
+from gpt_cli.corpus.inspection.ngrams import KneserNey
+from gpt_cli.corpus.inspection.passages import PASSAGE, HashSample, PassageHasher, hash_texts, hash_windows
+from gpt_cli.corpus.sources import Document
+from gpt_cli.corpus.split import end_lines
+from gpt_cli.errors import UserError
+
+SMALL = st.lists(st.integers(0, 3), min_size=1, max_size=60)
+
+
+def codes(text: str) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+
+
+def look(text: str | list[str], val_fraction: float = 0.1) -> Inspection:
+    texts = [text] if isinstance(text, str) else text
+    return inspect_documents([Document(str(i), t) for i, t in enumerate(texts)], val_fraction)
+
+
+def prose(lines: int, seed: int = 0) -> str:
+    """Lines of random words: none is like another."""
+    random = np.random.default_rng(seed)
+    words = ["".join(random.choice(list("abcdefghijklmnop"), 5)) for _ in range(400)]
+    return "".join(" ".join(random.choice(words, 9)) + "\n" for _ in range(lines))
+
+
+class Reference:
+    """Modified Kneser-Ney as it is written in Chen and Goodman (1998), on dictionaries of counts."""
+
+    def __init__(self, text: list[int], vocab_size: int, order: int) -> None:
+        self.vocab_size, self.order = vocab_size, min(order, len(text))
+        grams = {n: Counter(tuple(text[i : i + n]) for i in range(len(text) - n + 1)) for n in range(1, self.order + 1)}
+        self.counts: dict[int, dict[tuple[int, ...], int]] = {self.order: dict(grams[self.order])}
+        for n in range(1, self.order):
+            self.counts[n] = Counter(longer[1:] for longer in grams[n + 1])
+
+    def discount(self, n: int, count: int) -> float:
+        of = Counter(self.counts[n].values())
+        found = (0.5, 1.0, 1.5)
+        if all(of[i] for i in (1, 2, 3, 4)):
+            y = of[1] / (of[1] + 2 * of[2])
+            tried = tuple(i - (i + 1) * y * of[i + 1] / of[i] for i in (1, 2, 3))
+            if all(0 < d <= i for i, d in enumerate(tried, start=1)):
+                found = tried
+        return found[min(count, 3) - 1] if count else 0.0
+
+    def probability(self, context: tuple[int, ...], character: int, n: int | None = None) -> float:
+        n = min(self.order, len(context) + 1) if n is None else n
+        if n == 0:
+            return 1 / self.vocab_size
+        context = context[len(context) - n + 1 :]
+        below = self.probability(context[1:], character, n - 1)
+        after = {gram[-1]: count for gram, count in self.counts[n].items() if gram[:-1] == context}
+        if not (total := sum(after.values())):
+            return below
+        freed = sum(self.discount(n, count) for count in after.values())
+        own = after.get(character, 0)
+        return (own - self.discount(n, own) + freed * below) / total
+
+
+@given(SMALL, SMALL, st.integers(1, 5))
+def test_ngram_probabilities_equal_those_of_a_dictionary_of_counts(
+    train: list[int], val: list[int], order: int
+) -> None:
+    reference = Reference(train, 4, order)
+    model = KneserNey.learn(np.array(train), 4, 5)
+    if order < 5:  # a model of a lower order is what learning only that order gives
+        assert np.array_equal(
+            model.probabilities(np.array(val), [order])[order],
+            KneserNey.learn(np.array(train), 4, order).probabilities(np.array(val), [order])[order],
+        )
+    expected = [
+        reference.probability(tuple(val[max(0, i - order + 1) : i]), character) for i, character in enumerate(val)
+    ]
+    assert model.probabilities(np.array(val), [order])[order].tolist() == pytest.approx(expected, rel=1e-9)
+
+
+@given(SMALL, st.lists(st.integers(0, 5), max_size=7), st.integers(1, 8))
+def test_after_any_context_the_probabilities_are_positive_and_sum_to_one(
+    train: list[int], context: list[int], order: int
+) -> None:
+    model = KneserNey.learn(np.array(train), 6, 8)
+    after = [model.probabilities(np.array([*context, character]), [order])[order][-1] for character in range(6)]
+    assert min(after) > 0
+    assert sum(after) == pytest.approx(1, abs=1e-12)
+
+
+def test_estimated_discounts_are_used_where_there_is_enough_to_estimate_them_from() -> None:
+    train = np.random.default_rng(0).zipf(1.5, 3000) % 9
+    reference = Reference(train.tolist(), 9, 3)
+    assert reference.discount(3, 1) not in (0.5, 0)
+    val = np.random.default_rng(1).zipf(1.5, 40) % 9
+    expected = [reference.probability(tuple(val[max(0, i - 2) : i].tolist()), int(c)) for i, c in enumerate(val)]
+    found = KneserNey.learn(train, 9, 3).probabilities(val, [3])[3]
+    assert found.tolist() == pytest.approx(expected, rel=1e-9)
+
+
+def test_an_alphabet_of_any_size_has_room_in_the_keys() -> None:
+    text = np.arange(1_000_000, 1_000_040) % 1_100_000
+    seen = KneserNey.learn(text, 1_100_000, 8).probabilities(text, [8])[8]
+    assert seen[8:].min() > 0.2  # it was all there
+
+
+def test_the_baselines_are_the_bits_of_the_validation_text() -> None:
+    text = prose(60)
+    found = look(text)
+    alphabet = sorted(set(text))
+    cut = int(0.9 * len(text))
+    train, val = ([alphabet.index(c) for c in part] for part in (text[:cut], text[cut:]))
+    for order in (1, 2, 3):
+        reference = Reference(train, len(alphabet), order)
+        bits = -sum(
+            math.log2(reference.probability(tuple(val[max(0, i - order + 1) : i]), c)) for i, c in enumerate(val)
+        )
+        baseline = found.baseline(ORDERS[order])
+        assert baseline.bits_per_character == pytest.approx(bits / len(val), rel=1e-9)
+        assert baseline.nats_per_character == pytest.approx(math.log(2) * baseline.bits_per_character)
+    assert found.baseline("equal chances").bits_per_character == pytest.approx(math.log2(len(alphabet)))
+
+
+def test_bits_per_byte_count_the_bytes_of_the_text() -> None:
+    found = look("αβγδ" * 500)
+    for baseline in found.baselines:
+        assert baseline.bits_per_byte == pytest.approx(baseline.bits_per_character / 2)
+
+
+def test_a_compressor_is_charged_for_what_validation_adds_to_training() -> None:
+    once, twice = prose(200), prose(200) * 2
+    assert look(twice, 0.5).baseline("xz").bits_per_character < 0.1 * look(once, 0.5).baseline("xz").bits_per_character
+
+
+@given(st.lists(st.text("ab\n\r", max_size=12), min_size=1), st.data())
+def test_line_facts_equal_those_of_a_split_whatever_the_pieces(pieces: list[str], data: st.DataObject) -> None:
+    text = "".join(pieces)
+    lengths = LineLengths()
+    for piece in pieces:
+        if piece:
+            lengths.add(codes(piece))
+    lines = text.split("\n")
+    lines = lines if lines[-1] else lines[:-1]
+    sizes = sorted(map(len, lines))
+    expected = LineFacts(
+        lines=len(lines),
+        blank=sizes.count(0),
+        median_length=sizes[(len(sizes) - 1) // 2] if sizes else 0,
+        mean_length=sum(sizes) / len(sizes) if sizes else 0.0,
+        longest=max(sizes, default=0),
+        crlf=text.count("\r\n"),
+    )
+    assert lengths.facts() == expected
+
+
+@given(st.text("ab", max_size=200), st.integers(1, 70))
+def test_passages_hash_alike_exactly_if_they_are_alike_whatever_the_pieces(text: str, size: int) -> None:
+    hasher = PassageHasher()
+    found = [hasher.add(codes(text[i : i + size])) for i in range(0, len(text), size)]
+    places = [int(place) for _, where in found for place in where]
+    hashes = [int(value) for values, _ in found for value in values]
+    windows = [text[place : place + PASSAGE] for place in places]
+    assert all(len(window) == PASSAGE for window in windows)
+    assert len(set(zip(windows, hashes, strict=True))) == len(set(windows)) == len(set(hashes))
+    telling = [
+        i
+        for i in range(len(text) - PASSAGE + 1)
+        if sum(a != b for a, b in zip(text[i:], text[i + 1 : i + 32], strict=False)) >= 16
+    ]
+    assert places == telling
+
+
+def test_hashes_of_passages_are_spread_evenly_and_do_not_collide() -> None:
+    random = np.random.default_rng(0)
+    hashes = hash_windows(random.integers(97, 101, 1 << 18).astype(np.uint32))  # four letters only
+    assert len(np.unique(hashes)) == len(hashes)
+    for bit in range(64):
+        assert np.mean(hashes >> np.uint64(bit) & np.uint64(1)) == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_sample_of_hashes_keeps_every_copy_of_what_it_keeps_and_stays_small() -> None:
+    texts = [str(i % 7000) for i in range(10_000)]
+    sample = HashSample(1000)
+    for start in range(0, len(texts), 300):
+        sample.add(hash_texts(texts[start : start + 300]), np.arange(start, min(start + 300, len(texts))))
+    hashes, places = sample.arrays()
+    assert sample.level > 0
+    assert 300 < len(hashes) <= 1000
+    kept = {texts[place] for place in places}
+    assert places.tolist() == [i for i, text in enumerate(texts) if text in kept]
+    assert 1 - len(np.unique(hashes)) / len(hashes) == pytest.approx(0.3, abs=0.06)
+
+
+def test_a_sample_of_many_small_pieces_is_that_of_one_large_one() -> None:
+    hashes = hash_texts(map(str, range(5000)))
+    pieces, whole = HashSample(600), HashSample(600)
+    for place in range(5000):
+        pieces.add(hashes[place : place + 1], np.array([place]))
+    whole.add(hashes, np.arange(5000))
+    assert pieces.level == whole.level
+    for of_pieces, of_whole in zip(pieces.arrays(), whole.arrays(), strict=True):
+        assert np.array_equal(of_pieces, of_whole)
+
+
+@given(st.lists(st.text("ab\n", min_size=1, max_size=30), min_size=1, max_size=8), st.integers(1, 17))
+def test_blocks_are_the_documents_as_training_joins_them(texts: list[str], size: int) -> None:
+    documents = [Document(str(i), text) for i, text in enumerate(texts)]
+    found = list(text_blocks(documents, size))
+    assert "".join(block.text for block in found) == "".join(document.text for document in end_lines(documents))
+    assert all(len(block.text) == size for block in found[:-1])
+    assert [block.start for block in found] == [i * size for i in range(len(found))]
+
+
+def test_a_sample_of_a_large_text_is_spread_over_it_bounded_and_has_its_end() -> None:
+    sample = BlockSample(1 << 20)
+    for i in range(64):
+        sample.add(Part(i << 18, chr(64 + i) * (1 << 18)))
+    end = 1 << 24
+    assert sample.stride == 16
+    assert set(sample.text(0, end - 1000)) > set("@DHLPTX")
+    assert 100_000 < len(sample.text(0, end - 1000, 200_000)) <= 200_000
+    assert sample.text(end - 1000, end) == chr(64 + 63) * 1000
+
+
+def test_a_small_text_is_its_own_sample() -> None:
+    sample = BlockSample()
+    text = prose(3000)
+    sample.add(Part(0, text))
+    for start, end in ((0, 100_000), (100_000, len(text)), (0, len(text))):
+        assert sample.text(start, end) == text[start:end]
+
+
+def test_rare_and_invisible_characters_are_listed_with_code_point_name_and_count() -> None:
+    found = look("ab" * 50 + "\x07é\ufffd\u200b" + "c" * 4 + "d" * 5)
+    rare = {c.code_point: (c.name, c.count) for c in found.rare}
+    assert rare["U+00E9"] == ("LATIN SMALL LETTER E WITH ACUTE", 1)
+    assert rare["U+0063"][1] == 4
+    assert "U+0064" not in rare
+    assert [c.code_point for c in found.invisible] == ["U+0007", "U+200B", "U+FFFD"]
+
+
+@given(st.text(min_size=4))
+def test_counts_of_characters_and_bytes_are_those_of_python(text: str) -> None:
+    text = text.encode(errors="ignore").decode() + "abcd"
+    found = look(text, 0.4)
+    assert (found.characters, found.bytes, found.distinct_characters) == (len(text), len(text.encode()), len(set(text)))
+
+
+def test_a_leak_is_measured_as_the_share_that_was_planted() -> None:
+    train, fresh = prose(900, seed=1), prose(50, seed=2)
+    leaked = "".join(line + "\n" for line in train.splitlines()[100:150])
+    found = look(train + fresh + leaked, 1 - len(train) / len(train + fresh + leaked))
+    assert found.leak.passages.share == pytest.approx(0.5, abs=0.02)
+    assert found.leak.lines.share == pytest.approx(0.5, abs=0.02)
+    assert found.duplicate_lines.copies == 50
+    assert found.leak.longest[0].text.strip() == leaked.strip()
+    assert any("also stand in the training text" in sentence for sentence in advise(found))
+
+
+def test_a_leak_in_a_large_text_is_estimated_from_a_sample_of_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    train, fresh = prose(900, seed=1), prose(50, seed=2)
+    leaked = "".join(line + "\n" for line in train.splitlines()[100:150])
+    whole = train + fresh + leaked
+    monkeypatch.setattr(inspect, "_HASHES", 8000)
+    found = look(whole, 1 - len(train) / len(whole))
+    assert found.compared_share < 1
+    assert found.leak.passages.compared < 8000
+    assert found.leak.passages.share == pytest.approx(0.5, abs=0.12)
+    assert found.leak.longest == ()
+
+
+def test_rows_of_dashes_and_short_lines_are_no_leak() -> None:
+    rule = "-" * 70 + "\n" + " " * 40 + "x\n" + "ROMEO:\n"
+    text = "".join(rule + line + "\n" for line in prose(200).splitlines())
+    assert look(text).leak.lines.copies == 0
+    assert look(text).leak.passages.share < 0.01
+
+
+def test_copies_of_documents_and_of_lines_are_counted_and_shown() -> None:
+    one, other = prose(5, seed=3), prose(5, seed=4)
+    found = look([one, other, one])
+    assert (found.duplicate_documents.compared, found.duplicate_documents.copies) == (3, 1)
+    assert (found.duplicate_lines.compared, found.duplicate_lines.copies) == (15, 5)
+    assert {line.text for line in found.repeated} == set(one.splitlines())
+    assert all(line.count == 2 for line in found.repeated)
+
+
+def test_the_size_of_a_block_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "".join(f"{line}\r\n" for line in (prose(1500) + prose(30)).splitlines())
+    whole = look(text)
+    monkeypatch.setattr(inspect, "text_blocks", lambda documents: text_blocks(documents, blocks._PART))
+    assert look(text) == whole
+    assert whole.lines.crlf == 1530
+
+
+def test_a_text_without_line_ends_is_read_in_bounded_pieces() -> None:
+    found = look("abcdefghij klmnop " * 80_000)
+    assert found.lines.lines == 1
+    assert found.lines.longest == found.characters == 1_440_000
+
+
+def test_a_large_text_is_measured_on_a_sample_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspect, "_LEARN", 1 << 17)
+    text = prose(8000)
+    found = look(text)
+    assert found.learned_on <= 1 << 17 < found.train_characters
+    assert found.measured_on == found.val_characters
+    assert found.characters == len(text)
+
+
+def test_a_sound_text_needs_no_mending_and_a_good_loss_is_named() -> None:
+    found = look(prose(5000))
+    advice = advise(found)
+    best = min(baseline.bits_per_character for baseline in found.baselines)
+    assert f"below {best * math.log(2):.2f} nats" in advice[0]
+    assert advice[1:] == ["Nothing here needs mending."]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("ab\r\n" * 60_000, "carriage return"),
+        ("ab\ufffd" * 80_000, "could not decode"),
+        ("ab\u200b" * 80_000, "cannot be seen"),
+        ("abc\n" * 60_000 + "é", "hardly anything trains"),
+        ("".join(map(chr, range(0x4E00, 0x5200))) * 200, "BPE suit"),
+        (prose(100), "learns them by heart"),
+    ],
+)
+def test_each_oddity_gets_its_sentence(text: str, told: str) -> None:
+    assert any(told in sentence for sentence in advise(look(text)))
+
+
+def test_a_text_too_small_to_split_is_one_clear_error() -> None:
+    for text in ("", "a", "abc"):
+        with pytest.raises(UserError, match="too small to split"):
+            look(text)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What `gpt` said."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """`gpt data inspect` in this process, in a directory that holds text.txt."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text(prose(300) + "\x1b[31m é\n")
+
+    def gpt(*arguments: str) -> Answer:
+        code = main(["data", "inspect", *arguments])
+        return Answer(code, *capsys.readouterr())
+
+    return gpt
+
+
+def test_the_tables_show_facts_baselines_and_advice_and_never_drive_the_terminal(run: Callable[..., Answer]) -> None:
+    answer = run("text.txt")
+    assert (answer.code, answer.err) == (0, "")
+    assert "\x1b" not in answer.out
+    for told in ("'\\x1b'", "U+001B", "U+00E9", "latin small letter e with acute", "8-gram", "xz", "- A good loss"):
+        assert told in answer.out
+
+
+@pytest.mark.parametrize("verb", ["inspect", "peek"])
+def test_looking_at_a_text_loads_neither_torch_nor_matplotlib(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(prose(50))
+    program = (
+        "import sys; from gpt_cli.cli.main import main; code = main(sys.argv[1:]);"
+        " sys.exit(code or len({'torch', 'matplotlib'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", program, "data", verb, str(tmp_path / "text.txt")]
+    subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parents[1], timeout=60)
+
+
+def test_json_is_one_object_with_every_figure(run: Callable[..., Answer]) -> None:
+    found = json.loads(run("text.txt", "--json", "--val-fraction", "0.2").out)
+    assert found["corpus"] == ["text.txt"]
+    assert found["val_characters"] == pytest.approx(0.2 * found["characters"], abs=1)
+    assert {b["name"] for b in found["baselines"]} == {"equal chances", *ORDERS.values(), "zlib", "xz"}
+    assert {"rare", "invisible", "leak", "lines", "duplicate_lines", "repeated", "advice"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["nowhere.txt"], 2, "does not exist"),
+        (["empty.txt"], 1, "empty"),
+        (["tiny.txt"], 1, "too small to split"),
+        (["text.txt", "--val-fraction", "1"], 2, "between 0 and 1"),
+        ([], 2, "CORPUS"),
+        (["text.txt", ""], 2, "names nothing"),
+        (["store"], 2, "token store"),
+    ],
+)
+def test_bad_input_is_one_error_line(run: Callable[..., Answer], arguments: list[str], code: int, told: str) -> None:
+    Path("empty.txt").touch()
+    Path("tiny.txt").write_text("ab")
+    Path("store").mkdir()
+    Path("store/tokens.json").touch()
+    answer = run(*arguments)
+    assert (answer.code, answer.out) == (code, "")
+    assert answer.err.startswith("error: ")
+    assert told.lower() in answer.err.lower()
+
+
+def test_on_tiny_shakespeare_the_known_split_is_measured(shared_data: Path) -> None:
+    text = (shared_data / "shakespeare.txt").read_text()
+    found = look(text)
+    assert (found.train_characters, found.val_characters) == (1_003_854, 111_540)
+    assert [c.character for c in found.rare] == ["$", "&"]
+    assert found.leak.passages.copies == 0
+    assert found.baseline("8-gram").bits_per_character == pytest.approx(2.1918, abs=0.001)

@@ -1,0 +1,153 @@
+"""`gpt data peek` shows exactly what training asks: the inputs and targets of its own windows."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt_cli.cli.main import main
+from gpt_cli.config import Config
+from gpt_cli.corpus.peek import cut_window, first_start
+from gpt_cli.corpus.store import TokenStore
+from gpt_cli.errors import RequestError
+from gpt_cli.order import window_start, windows_per_epoch
+from gpt_cli.training.batches import Batches, on_device
+
+TEXT = "First Citizen:\nBefore we proceed any further, hear me speak.\n" * 40 + "Größe 😀\n" * 40
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What `gpt` said."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Answer]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`gpt` in this process, in a directory that holds text.txt and its tokens in store."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text(TEXT)
+    assert main(["tokenize", "text.txt", "--kind", "bpe", "--vocab-size", "300", "--out", "store"]) == 0
+    capsys.readouterr()
+
+    def gpt(*arguments: str) -> Answer:
+        code = main(arguments)
+        return Answer(code, *capsys.readouterr())
+
+    return gpt
+
+
+def test_every_context_grows_by_a_token_and_its_target_is_the_next(run: Run) -> None:
+    answer = run("data", "peek", "text.txt", "--at", "0", "--context", "5")
+    assert answer.code == 0, answer.err
+    assert answer.out.splitlines()[-5:] == [
+        "when the context is 'F' the target is 'i'",
+        "when the context is 'Fi' the target is 'r'",
+        "when the context is 'Fir' the target is 's'",
+        "when the context is 'Firs' the target is 't'",
+        "when the context is 'First' the target is ' '",
+    ]
+
+
+def test_what_is_shown_of_a_store_is_what_it_holds(run: Run) -> None:
+    shown = json.loads(run("data", "peek", "store", "--at", "7", "--context", "6", "--json").out)
+    store = TokenStore.open(Path("store"))
+    tokens = store.tokens("train")
+    assert shown["tokens"] == len(tokens)
+    assert shown["ids"] == tokens[7:14].tolist()
+    assert "".join(shown["pieces"]) == store.tokenizer.decode(tokens[7:14])
+    for length, pair in enumerate(shown["pairs"], start=1):
+        assert pair["context"] == tokens[7 : 7 + length].tolist()
+        assert pair["target"] == tokens[7 + length]
+        assert pair["context_text"] == store.tokenizer.decode(tokens[7 : 7 + length])
+
+
+def test_without_a_place_it_is_the_first_window_that_training_takes(run: Run) -> None:
+    shown = json.loads(run("data", "peek", "store", "--context", "16", "--json").out)
+    tokens = on_device(TokenStore.open(Path("store")).tokens("train"), torch.device("cpu"))
+    inputs, targets = Batches(tokens, 16, 4, 4, Config().seed).at(0)[0]
+    assert shown["ids"][:-1] == inputs[0].tolist()
+    assert shown["ids"][1:] == targets[0].tolist()
+
+
+@given(st.integers(2, 400), st.integers(1, 40), st.integers(0, 2**60))
+def test_the_windows_of_an_epoch_cover_different_tokens_and_leave_room_for_the_target(
+    tokens: int, context: int, seed: int
+) -> None:
+    if tokens <= context:
+        assert first_start(tokens, context, seed) == 0
+        return
+    windows = windows_per_epoch(tokens, context)
+    starts = sorted(window_start(index, tokens, context, seed) for index in range(windows))
+    assert all(later - earlier == context for earlier, later in pairwise(starts))
+    assert starts[0] >= 0
+    assert starts[-1] + context < tokens
+    assert first_start(tokens, context, seed) in starts
+
+
+def test_half_characters_and_control_characters_are_made_visible(run: Run) -> None:
+    Path("odd.txt").write_text("a\x1b[31m\nü😀" * 20)
+    assert main(["tokenize", "odd.txt", "--kind", "byte", "--out", "bytes"]) == 0
+    answer = run("data", "peek", "bytes", "--at", "0", "--context", "12")
+    assert "\x1b" not in answer.out
+    assert "the target is '\\x1b'" in answer.out
+    assert "the target is '\\xbc'" in answer.out  # the second byte of ü
+    assert run("data", "peek", "odd.txt", "--at", "0").out.count("when the context is") == 8
+
+
+def test_the_validation_split_and_a_ready_tokenizer_can_be_asked_for(run: Run) -> None:
+    shown = json.loads(
+        run("data", "peek", "text.txt", "--split", "val", "--tokenizer", "store/tokenizer.json", "--json").out
+    )
+    assert shown["at"] == 0
+    assert shown["ids"] == TokenStore.open(Path("store")).tokens("val")[:9].tolist()
+
+
+def test_a_long_context_is_shown_by_its_end(run: Run) -> None:
+    last = run("data", "peek", "text.txt", "--at", "0", "--context", "500").out.splitlines()[-1]
+    assert len(last) < 120
+    assert last.startswith("when the context is '...")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["nowhere.txt"], 2, "does not exist"),
+        ([""], 2, "empty"),
+        (["text.txt", "--at", "100000"], 2, "no window of 8 tokens"),
+        (["text.txt", "--at", "-1"], 2, "--at"),
+        (["text.txt", "--context", "0"], 2, "--context"),
+        (["text.txt", "--context", "100000"], 2, "too few"),
+        (["store", "--tokenizer", "store/tokenizer.json"], 2, "a tokenizer of its own"),
+        (["text.txt", "--tokenizer", "nowhere.json"], 2, "does not exist"),
+        (["text.txt", "--tokenizer", "text.txt"], 1, "no tokenizer"),
+        (["text.txt", "--split", "test"], 2, "--split"),
+    ],
+)
+def test_bad_input_is_one_error_line(run: Run, arguments: list[str], code: int, told: str) -> None:
+    answer = run("data", "peek", *arguments)
+    assert (answer.code, answer.out) == (code, "")
+    assert answer.err.startswith("error: ")
+    assert told in answer.err
+
+
+def test_the_hint_names_the_last_place_where_a_window_fits(run: Run) -> None:
+    tokens = TokenStore.open(Path("store")).tokens("train")
+    with pytest.raises(RequestError, match="no window") as refused:
+        cut_window(tokens, len(tokens), 8)
+    last = int(str(refused.value.hint).rpartition(" ")[2])
+    assert cut_window(tokens, last, 8).ids[-1] == tokens[-1]
+    with pytest.raises(RequestError):
+        cut_window(tokens, last + 1, 8)
