@@ -273,10 +273,29 @@ def test_a_leak_is_measured_as_the_share_that_was_planted() -> None:
     leaked = "".join(line + "\n" for line in train.splitlines()[100:150])
     found = look(train + fresh + leaked, 1 - len(train) / len(train + fresh + leaked))
     assert found.leak.passages.share == pytest.approx(0.5, abs=0.02)
-    assert found.leak.lines.share == pytest.approx(0.5, abs=0.02)
+    assert (found.leak.lines.compared, found.leak.lines.copies) == (100, 50)
     assert found.duplicate_lines.copies == 50
     assert found.leak.longest[0].text.strip() == leaked.strip()
     assert any("also stand in the training text" in sentence for sentence in advise(found))
+
+
+def test_near_copies_count_as_far_as_they_are_alike() -> None:
+    train = prose(900, seed=1)
+    copied = train.splitlines()[100:200]
+    changed = "".join(f"{line[:20]}#{line[21:]}\n" for line in copied)
+    found = look(train + changed, 1 - len(train) / len(train + changed))
+    assert found.leak.lines.copies == 0
+    line = len(copied[0]) + 1
+    assert found.leak.passages.share == pytest.approx((line - PASSAGE) / line, abs=0.03)
+
+
+def test_characters_that_only_validation_has_are_named(run: "Callable[..., Answer]") -> None:
+    Path("text.txt").write_text(prose(100) + "ж" + "я" * 3)
+    assert "2 characters only in the validation text: 'ж' 'я'" in run("text.txt").out
+
+
+def test_a_text_of_one_character_has_nothing_to_tell_and_is_told_so() -> None:
+    assert [b.bits_per_character for b in look("a" * 1000).baselines if "gram" in b.name] == [0.0] * 5
 
 
 def test_a_leak_in_a_large_text_is_estimated_from_a_sample_of_hashes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from gpt_cli.corpus.inspection.facts import Copies, Inspection
 from gpt_cli.report.table import render_cell, render_pairs, render_table
 
 _CHARACTERS = 20  # listed of each kind
+_NEW = 10  # characters of the validation text that the training text lacks
 _WIDTH = 64  # columns of an example
 
 
@@ -41,7 +42,9 @@ def _facts(found: Inspection) -> dict[str, object]:
         f" {_share(found.leak.lines)} of its long lines",
     }
     if found.unseen:
-        facts["new"] = f"{len(found.unseen):,} characters of the validation text are not in the training text"
+        listed = " ".join(f"'{character}'" for character in found.unseen[:_NEW])
+        more = ", for instance" if len(found.unseen) > _NEW else ""
+        facts["new"] = f"{len(found.unseen):,} characters only in the validation text{more}: {listed}"
     if found.compared_share < 1:
         facts["compared"] = f"1 passage in {1 / found.compared_share:,.0f}, chosen by its hash"
     return facts

@@ -48,7 +48,7 @@ def measure_baselines(train: str, val: str, alphabet: npt.NDArray[np.int64]) -> 
 
 def _ngram_bits(train: npt.NDArray[np.int64], val: npt.NDArray[np.int64], vocab_size: int) -> dict[str, float]:
     probabilities = KneserNey.learn(train, vocab_size, max(ORDERS)).probabilities(val, list(ORDERS))
-    return {ORDERS[order]: -float(np.log2(values).sum()) for order, values in probabilities.items()}
+    return {ORDERS[order]: max(0.0, -float(np.log2(values).sum())) for order, values in probabilities.items()}
 
 
 def _compressed_bits(train: bytes, val: bytes) -> dict[str, float]:

@@ -85,7 +85,7 @@ class _Survey:
         lines, line_places = self.line_hashes.arrays()
         passages, passage_places = self.passage_hashes.arrays()
         seen_passages, places = _seen(passages, passage_places, cut, PASSAGE)
-        seen_lines, _ = _seen(lines, line_places, cut, 0)
+        seen_lines, _ = _seen(lines, line_places, cut, 1)
         whole = len(val) == characters - cut and self.passage_hashes.level == 0
         alphabet = self.characters.alphabet()
         return Inspection(
@@ -133,7 +133,10 @@ def _copies(hashes: npt.NDArray[np.uint64]) -> Copies:
 def _seen(
     hashes: npt.NDArray[np.uint64], places: npt.NDArray[np.int64], cut: int, length: int
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-    """(n,) whether each of what starts after the cut is also in what ends before it, and (n,) where it starts."""
+    """(n,) whether each of what starts at the cut or later is also in the training text, and (n,) where it starts.
+
+    What has its first `length` characters before the cut is in the training text.
+    """
     after = places >= cut
     known, asked = np.sort(hashes[places + length <= cut]), hashes[after]
     if not len(known):
