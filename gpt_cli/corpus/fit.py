@@ -105,7 +105,9 @@ def _look_at_store(path: Path) -> _Text:
     vocab_size = store.tokenizer.vocab_size if kind == "bpe" else None
     config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": vocab_size})
     prompt = store.tokenizer.decode([0]) if store.tokenizer.unknown_characters("\n") else "\n"
-    return _Text(characters, tokens, config, store.val_fraction, prompt, f"{path} has {tokens:,} {kind} tokens.")
+    return _Text(
+        characters, tokens, config, store.division.val_fraction, prompt, f"{path} has {tokens:,} {kind} tokens."
+    )
 
 
 def _look_at_text(source: str, has_gpu: bool) -> _Text:
