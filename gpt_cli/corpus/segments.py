@@ -12,7 +12,7 @@ from gpt_cli.corpus.text import BLOCK
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.tokenizer.pattern import Pattern, last_cut
 
-_LONGEST_WORD = 4 * BLOCK  # characters without a white space to cut at, after which they are cut anyway
+_LONGEST_WORD = 8 * BLOCK  # characters without a white space to cut at, after which they are cut anyway
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class _Pending:
 
 
 def batches(stretches: Iterable[Stretch], pattern: Pattern | None, *, end_lines: bool) -> Iterator[Batch]:
-    """The stretches in batches of about BLOCK characters. `pattern`: of a BPE, which says where text can be cut.
+    """The stretches in batches of about BLOCK characters, at most twice as many. `pattern`: of a BPE, which says where text can be cut.
 
     The cuts depend on the text alone, so the ids do not depend on who encodes which batch.
     """
@@ -67,7 +67,7 @@ def batches(stretches: Iterable[Stretch], pattern: Pattern | None, *, end_lines:
             starts = False
         part.text, part.starts = text[size:], starts
         part.ended = stretch.text.endswith("\n") if end_lines else stretch.followed
-        if part.size >= BLOCK:
+        if part.size > BLOCK // 2:
             yield Batch(stretch.split, part.segments, done)
             part.segments, part.size = [], 0
     for split, part in pending.items():

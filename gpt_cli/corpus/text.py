@@ -9,7 +9,7 @@ from gpt_cli.corpus.formats import Format, TextFile
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import UserError
 
-BLOCK = 1 << 20  # characters
+BLOCK = 1 << 19  # characters: what a process that encodes has at once, which decides its memory
 _KEPT = 16 << 20  # characters that stay in memory, so that a text up to this is read once
 _OVERHEAD = 256  # bytes of a block besides its text
 
