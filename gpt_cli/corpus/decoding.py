@@ -53,6 +53,10 @@ def decode(pieces: Iterable[bytes], name: str, encoding: str, note: Note) -> Ite
                 where=f"{name}:{lines + error.object.count(_NEWLINE, 0, error.start) + 1}",
                 hint="name the encoding it has: --encoding latin-1 (data.encoding=latin-1), for instance",
             ) from error
+        except UnicodeError as error:  # UTF-16 and UTF-32, which say by a mark in which order their bytes are
+            raise UserError(
+                f"{name} is not {encoding.upper()}: {error}", hint=f"without a mark: {encoding}-le or {encoding}-be"
+            ) from error
         if encoding != "utf-8" and "\0" in text:
             raise _binary(name, f"character near offset {offset:,}")
         offset += len(piece)

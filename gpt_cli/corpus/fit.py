@@ -53,8 +53,10 @@ class _Shape:
 def fit_config(source: str, *, run_dir: str, has_gpu: bool, cores: int) -> tuple[Config, list[str]]:
     """A sensible config for a text and a machine with so many cores, and why it is like that, in sentences.
 
-    Raises what reading and `TokenStore.open` raise, and RequestError for standard input.
+    Raises what reading and `TokenStore.open` raise, and RequestError for standard input and for a source that is empty.
     """
+    if not source or any("\ud800" <= character < "\ue000" for character in source):
+        raise RequestError(f"the TEXT '{source}' is no name of a file that a config can hold")
     if source == "-":
         raise RequestError("a config cannot be fitted to standard input, which is read once", hint="save it in a file")
     path = find_path(source)

@@ -15,7 +15,6 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-import gpt_cli
 from gpt_cli.corpus.segments import Batch, encode_segments
 from gpt_cli.corpus.store import Tokens, token_dtype
 from gpt_cli.corpus.worker import read_answer, receive, send_segments
@@ -100,7 +99,7 @@ class Pool:
 
 
 def _start(tokenizer: Tokenizer) -> "subprocess.Popen[bytes]":
-    package = str(Path(gpt_cli.__file__).resolve().parents[1])
+    package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     one_thread = {"RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     worker = subprocess.Popen(

@@ -49,9 +49,10 @@ class _Pending:
 
 
 def batches(stretches: Iterable[Stretch], pattern: Pattern | None, *, end_lines: bool) -> Iterator[Batch]:
-    """The stretches in batches of about BLOCK characters, at most twice as many. `pattern`: of a BPE, which says where text can be cut.
+    """The stretches in batches of about BLOCK characters, at most twice as many.
 
-    The cuts depend on the text alone, so the ids do not depend on who encodes which batch.
+    `pattern`: of a BPE, which says where text can be cut. The cuts depend on the text alone, so the ids do not depend
+    on who encodes which batch.
     """
     pending: dict[Split, _Pending] = {}
     done = 0
