@@ -89,6 +89,34 @@ def test_characters_and_bytes_have_no_merges(run: Run, kind: str) -> None:
     assert "merges" not in run("tokenize", "mice.txt", "--kind", kind).out
 
 
+def test_the_options_of_the_text_are_the_keys_of_its_config(run: Run) -> None:
+    Path("rows.csv").write_bytes(b"id,body\n" + "".join(f"{n},Mäuse {n}\n" for n in range(50)).encode("cp1252"))
+    Path("held.txt").write_bytes("Mäuse held out\n".encode("cp1252") * 9)
+    options = ["--encoding", "cp1252", "--text-key", "body", "--split", "documents", "--test-fraction", "0.2"]
+    options += ["--val-source", "held.txt", "--weight", "2", "--weight", "1"]
+    Path("more.txt").write_text("and more")
+    facts = as_json(run("tokenize", "rows.csv", "more.txt", *options, "--kind", "byte", "--out", "out", "--json"))
+    assert set(facts["splits"]) == {"train", "val", "test", "all"}
+    data = DataConfig(
+        source=["rows.csv", "more.txt"],
+        weights=[2, 1],
+        encoding="cp1252",
+        text_key="body",
+        split="documents",
+        test_fraction=0.2,
+        val_source="held.txt",
+    )
+    corpus = prepare_corpus(data, TokenizerConfig(kind="byte"), note=pytest.fail, with_test=True)
+    assert corpus.test is not None
+    assert facts["splits"]["test"]["tokens"] == len(corpus.test)
+    assert corpus.tokenizer.decode(corpus.val) == "Mäuse held out\n" * 9
+    tested = set(corpus.tokenizer.decode(corpus.test).split("\n")) - {""}
+    trained = corpus.tokenizer.decode(corpus.train).split("\n")
+    assert len(tested) == 10
+    assert tested.isdisjoint(trained)
+    assert all(trained.count(f"Mäuse {n}") == 2 for n in range(50) if f"Mäuse {n}" not in tested)
+
+
 def test_what_it_made_before_it_makes_again(run: Run) -> None:
     for _ in range(2):
         assert run("tokenize", "mice.txt").code == 0
@@ -163,6 +191,17 @@ def test_a_corpus_can_come_through_a_pipe(gpt: Callable[..., Any]) -> None:
         (["mice.txt", "--kind", "word"], 2, "word"),
         (["mice.txt", "--val-fraction", "1"], 2, "between 0 and 1"),
         (["mice.txt", "--val-fraction", "nan"], 2, "between 0 and 1"),
+        (["mice.txt", "--test-fraction", "-0.1"], 2, "between 0 and 1"),
+        (["mice.txt", "--val-fraction", "0.6", "--test-fraction", "0.5"], 2, "leave a part to train on"),
+        (["mice.txt", "--weight", "2", "--weight", "1"], 2, "2 numbers for 1 sources"),
+        (["mice.txt", "--weight", "0"], 2, "--weight"),
+        (["mice.txt", "--encoding", "klingon"], 2, "'klingon' is not an encoding"),
+        (["mice.txt", "--encoding", "utf-16"], 1, "UTF-16"),
+        (["mice.txt", "--split", "documents"], 1, "too few to split"),
+        (["mice.txt", "--val-source", "nice.txt"], 2, "nice.txt does not exist"),
+        (["mice.txt", "--processes", "0"], 2, "--processes"),
+        (["mice.txt", "--train-bytes", "1000"], 2, "only for a BPE"),
+        (["no.csv"], 1, "no column 'text'"),
         (["mice.txt", "--tokenizer", "nowhere.json"], 2, "nowhere.json does not exist"),
         (["mice.txt", "--tokenizer", "mice.txt"], 1, "mice.txt"),
         (["mice.txt", "--tokenizer", "ready.json"], 2, "the vocabulary lacks"),
@@ -183,6 +222,7 @@ def test_bad_input_is_one_error_line_and_leaves_nothing(run: Run, arguments: lis
     Path("binary.bin").write_bytes(b"a\0b")
     Path("latin1.txt").write_bytes("Mäuse".encode("latin-1"))
     Path("tiny.txt").write_text("ab")
+    Path("no.csv").write_text("id,body\n1,one\n")
     Path("full").mkdir()
     Path("full/file").touch()
     CharTokenizer("abc").save(Path("ready.json"))

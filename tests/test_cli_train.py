@@ -32,6 +32,33 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_the_test_split_is_for_a_last_evaluation_and_no_training_looks_at_it(gpt, place):
+    no_test = gpt("train", "--config", "tiny.yaml", "train.steps=1", "run_dir=runs/none")
+    assert no_test.rc == 0, no_test.stderr
+    refused = gpt("eval", "--run", "runs/none", "--split", "test")
+    assert refused.rc == 2
+    assert "data.test_fraction is 0" in refused.stderr
+
+    weights = []
+    for tail in ("wisdom", "domwis"):  # other text in the test split, made of the same characters
+        cut = len(TEXT) - len(TEXT) // 5 + 5
+        (place / "text.txt").write_text(TEXT[:cut] + TEXT[cut:].replace("wisdom", tail))
+        keys = ("data.test_fraction=0.2", f"run_dir=runs/{tail}", "sample.every=null")
+        trained = gpt("train", "--config", "tiny.yaml", "--json", *keys)
+        assert trained.rc == 0, trained.stderr
+        weights.append(json.loads(trained.stdout)["weights_sha256"])
+        measured = {
+            split: json.loads(gpt("eval", "--json", "--run", f"runs/{tail}", "--split", split).stdout)
+            for split in ("val", "test")
+        }
+        assert measured["test"]["text"] == "test split"
+        assert measured["test"]["characters"] == pytest.approx(len(TEXT) / 5, abs=3)
+        assert measured["val"]["loss"] == pytest.approx(json.loads(trained.stdout)["val_loss"], rel=1e-5)
+    assert weights[0] == weights[1]
+    both = gpt("eval", "--run", "runs/wisdom", "--split", "test", "--text", "text.txt")
+    assert both.rc == 2
+
+
 def test_from_a_text_to_a_run_to_its_loss(gpt, place):
     trained = gpt("train", "--config", "tiny.yaml", "--json")
     assert trained.rc == 0, trained.stderr

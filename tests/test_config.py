@@ -90,6 +90,12 @@ def configs(draw: st.DrawFn) -> Config:
         train["until_loss"] = train["patience"] = None
     if (tokenizer["kind"] == "bpe") != (tokenizer["vocab_size"] is not None):
         tokenizer["vocab_size"] = 300 if tokenizer["kind"] == "bpe" else None
+    data = values["data"]
+    if data["weights"] is not None:
+        data["weights"] = draw(st.lists(small, min_size=1, max_size=3))
+        data["source"] = [f"{number}.txt" for number in range(len(data["weights"]))]
+    if data["val_fraction"] + data["test_fraction"] >= 1:
+        data["test_fraction"] = 0.0
     return Config.model_validate(values)
 
 

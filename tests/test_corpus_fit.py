@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpt_cli.config.schema import Config, DataConfig, TokenizerConfig
-from gpt_cli.corpus.build import prepare_corpus, write_corpus
+from gpt_cli.corpus.build import prepare_corpus, tokenize_corpus
 from gpt_cli.corpus.fit import fit_config
 from gpt_cli.errors import RequestError
 
@@ -69,7 +69,7 @@ def test_a_text_that_is_read_often_is_regularised(tmp_path: Path) -> None:
 def test_a_token_store_is_fitted_as_it_is(tmp_path: Path, tokenizer: TokenizerConfig) -> None:
     (tmp_path / "x.txt").write_text(text_of(30_000))
     data = DataConfig(source=str(tmp_path / "x.txt"), val_fraction=0.2)
-    write_corpus(tmp_path / "store", prepare_corpus(data, tokenizer, note=pytest.fail), data.val_fraction)
+    tokenize_corpus(tmp_path / "store", data, tokenizer, note=pytest.fail)
     config, _ = fit(tmp_path / "store")
     corpus = prepare_corpus(config.data, config.tokenizer, note=pytest.fail)
     assert corpus.tokenizer.kind == tokenizer.kind

@@ -78,7 +78,7 @@ def test_what_is_not_utf8_is_refused_with_the_byte_its_offset_and_its_line(tmp_p
     error = refusal(tmp_path / "x.txt", b"\xef\xbb\xbfone\ntwo\nth\xe9ree")
     assert "0xe9 at offset 13" in error.message
     assert error.where == f"{tmp_path / 'x.txt'}:3"
-    assert "iconv" in (error.hint or "")
+    assert "--encoding latin-1" in (error.hint or "")
 
 
 def test_a_binary_file_is_refused_with_the_offset_of_its_first_zero_byte(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.corpus import store as store_module
-from gpt_cli.corpus.store import SplitFacts, TokenStore, narrow, token_dtype, write_store
+from gpt_cli.corpus.store import Division, SplitFacts, TokenStore, narrow, token_dtype, write_store
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import DamagedError, DiskError, ExistsError
 from gpt_cli.tokenizer import CharTokenizer
 
 TOKENIZER = CharTokenizer("abcdefgh")
-FACTS = asdict(SplitFacts(3, 3, 3, 1, (0,)))
+FACTS = {"characters": 3, "bytes": 3, "documents": 1}
+START = np.zeros(1, dtype=np.int64)
+DIVISION = Division("characters", 0.1, 0.0)
 
 
 def alphabet(size: int) -> CharTokenizer:
@@ -35,8 +36,8 @@ def write(
         split: narrow(np.array(ids, dtype=np.uint32), tokenizer.vocab_size)
         for split, ids in (("train", train), ("val", val))
     }
-    facts = {split: SplitFacts(len(ids), len(ids), len(ids), 1, (0,)) for split, ids in tokens.items()}
-    write_store(path, tokenizer, tokens, facts, fingerprint="f", val_fraction=0.1, **options)  # type: ignore[arg-type]
+    facts = {split: SplitFacts(len(ids), len(ids), len(ids), 1, START) for split, ids in tokens.items()}
+    write_store(path, tokenizer, tokens, facts, fingerprint="f", division=DIVISION, **options)  # type: ignore[arg-type]
     return TokenStore.open(path)
 
 
@@ -62,8 +63,9 @@ def test_the_ids_come_back_however_they_are_cut_into_shards(
 def test_a_store_brings_its_tokenizer_and_what_is_known_of_the_text(tmp_path: Path) -> None:
     store = write(tmp_path / "store", [1, 2, 3])
     assert store.tokenizer == TOKENIZER
-    assert store.facts["train"] == SplitFacts(3, 3, 3, 1, (0,))
-    assert (store.fingerprint, store.val_fraction) == ("f", 0.1)
+    assert store.facts["train"] == SplitFacts(3, 3, 3, 1, START)
+    assert (store.fingerprint, store.division) == ("f", DIVISION)
+    assert store.facts["train"].document_starts.tolist() == [0]
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(65_535, "<u2"), (65_536, "<u2"), (65_537, "<u4"), (70_000, "<u4")])
@@ -102,7 +104,9 @@ def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
     TokenStore.open(tmp_path / "store")
 
 
-@pytest.mark.parametrize("name", ["tokens.json", "tokenizer.json", "train-00000.npy", "val-00000.npy", "SHA256SUMS"])
+@pytest.mark.parametrize(
+    "name", ["tokens.json", "tokenizer.json", "train-00000.npy", "val-documents.npy", "SHA256SUMS"]
+)
 def test_a_missing_file_is_found(tmp_path: Path, name: str) -> None:
     write(tmp_path / "store", [1])
     (tmp_path / "store" / name).unlink()
@@ -148,13 +152,17 @@ def test_an_array_that_is_not_what_the_store_says_is_refused_even_with_right_sum
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": "gpt-tokens-2"},
-        {"val_fraction": "0.1"},
+        {"format": "gpt-tokens-1"},
+        {"division": {"split": "characters", "val_fraction": "0.1", "test_fraction": 0.0}},
         {"train": {}},
         {"more": 1},
-        {"train": {"facts": FACTS, "shards": [{"file": "../../secret.npy", "tokens": 3}]}},
-        {"train": {"facts": FACTS, "shards": []}},
-        {"train": {"facts": FACTS | {"tokens": 4}, "shards": [{"file": "train-00000.npy", "tokens": 3}]}},
+        {"train": FACTS | {"shards": [{"file": "../../secret.npy", "tokens": 3}]}},
+        {"train": FACTS | {"shards": []}},
+        {"train": FACTS | {"shards": [{"file": "train-00000.npy", "tokens": 4}]}},
+        {"train": FACTS | {"shards": [{"file": "train-00000.npy", "tokens": 10**18}]}},
+        {"train": FACTS | {"shards": [{"file": "train-00000.npy", "tokens": -3}]}},
+        {"train": FACTS | {"documents": 10**18, "shards": [{"file": "train-00000.npy", "tokens": 3}]}},
+        {"train": FACTS | {"documents": 2, "shards": [{"file": "train-00000.npy", "tokens": 3}]}},
     ],
 )
 def test_a_description_that_is_not_a_token_stores_is_refused_even_with_right_sums(

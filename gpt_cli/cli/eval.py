@@ -6,10 +6,14 @@ from typing import Annotated, Literal
 import typer
 
 from gpt_cli.cli.output import note, print_json
+from gpt_cli.errors import RequestError
 
 
 def evaluate(
     run: Annotated[Path | None, typer.Option(metavar="DIR", help="A run or checkpoint. [default: the newest]")] = None,
+    split: Annotated[
+        Literal["val", "test"], typer.Option(help="Which part of the run's text. Training never reads the test split.")
+    ] = "val",
     text: Annotated[str | None, typer.Option(metavar="FILE", help="A text to evaluate on instead.")] = None,
     unknown: Annotated[
         Literal["error", "skip"], typer.Option(help="What to do with characters that the vocabulary lacks.")
@@ -17,7 +21,7 @@ def evaluate(
     device: Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Where to compute.")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Measure the exact loss of a run on its validation split, or on another text.
+    """Measure the exact loss of a run on its validation or test split, or on another text.
 
     Every token but the first is predicted once, in non-overlapping windows of the model's context.
 
@@ -28,8 +32,10 @@ def evaluate(
     from gpt_cli.run.directory import find_run
     from gpt_cli.training.measure import measure
 
+    if text is not None and split == "test":
+        raise RequestError("--split test cannot be combined with --text: a text is evaluated whole")
     runtime = RuntimeConfig(device=device)
-    figures = measure(find_run(run), text, runtime, skip_unknown=unknown == "skip", note=note).figures()
+    figures = measure(find_run(run), text, runtime, split=split, skip_unknown=unknown == "skip", note=note).figures()
     if json:
         print_json(figures)
     else:

@@ -8,12 +8,12 @@ import typer
 
 from gpt_cli.cli.compare import compare as compare_tokenizers
 from gpt_cli.cli.output import note, print_json, write_text
-from gpt_cli.cli.progress import progress_bar
+from gpt_cli.cli.progress import Interrupted, staged_progress
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
-    from gpt_cli.config import TokenizerConfig
-    from gpt_cli.corpus.build import Corpus
+    from gpt_cli.config import DataConfig, TokenizerConfig
+    from gpt_cli.corpus.tokenization import Tokenized
     from gpt_cli.tokenizer import Tokenizer
 
 _SHOWN = 10  # longest tokens, and merges
@@ -21,13 +21,14 @@ _UNITS = ("characters", "bytes", "tokens")
 
 Kind = Literal["char", "byte", "bpe"]
 Pattern = Literal["gpt2", "gpt4"]
+Split = Literal["characters", "documents", "files"]
 
 
 def tokenize(
     corpus: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CORPUS ...]", help="Files, folders, globs, - or builtin:python-docs.", show_default=False
+            metavar="[CORPUS ...]", help="Files, folders, globs, -, builtin:python-docs or hf:NAME.", show_default=False
         ),
     ] = None,
     kind: Annotated[
@@ -42,7 +43,23 @@ def tokenize(
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Take this tokenizer.json instead of learning one.")
     ] = None,
+    train_bytes: Annotated[
+        int | None, typer.Option(min=1, max=2**31 - 1, help="How much text BPE learns from. [default: 100,000,000]")
+    ] = None,
     val_fraction: Annotated[float, typer.Option(help="The last part of the text, which validates.")] = 0.1,
+    test_fraction: Annotated[float, typer.Option(help="The part after it, for `gpt eval --split test`.")] = 0.0,
+    split: Annotated[Split, typer.Option(help="What is never divided between the splits.")] = "characters",
+    val_source: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="A text that validates instead; may be repeated.")
+    ] = None,
+    weight: Annotated[
+        list[int] | None, typer.Option(min=1, help="Repeats of each CORPUS in the training split, one for each.")
+    ] = None,
+    encoding: Annotated[str, typer.Option(help="Of the text files.")] = "utf-8",
+    text_key: Annotated[str, typer.Option(metavar="KEY", help="Of .jsonl lines, or column of tables.")] = "text",
+    processes: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="How many encode side by side. [default: one a core]")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -59,7 +76,7 @@ def tokenize(
         str | None, typer.Option(metavar="FILE|N", help="Compare for the model of a config, or of width N.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
-) -> None:
+) -> int:
     """Learn or take a tokenizer, write the corpus as tokens, and print what they are like.
 
     The tokens and tokenizer.json go to --out, which `gpt train` takes as data.source. With --text or --ids only
@@ -89,17 +106,32 @@ def tokenize(
             picture=out,
             json=json,
         )
-        return
+        return 0
     if model_config is not None:
         raise RequestError("--model-config is for --compare", hint="gpt info CONFIG describes a model")
-    config = _config(kind, vocab_size, pattern, tokenizer)
+    config = _config(kind, vocab_size, pattern, tokenizer, train_bytes)
     result: dict[str, Any] = {}
     try:
         if corpus:
+            data = _data(
+                corpus,
+                weights=weight,
+                encoding=encoding,
+                text_key=text_key,
+                split=split,
+                val_fraction=val_fraction,
+                test_fraction=test_fraction,
+                val_source=val_source,
+            )
             directory = out or (None if looks else _directory(corpus, config))
-            made = _tokenize(corpus, config, val_fraction, directory)
-            used = made.tokenizer
-            if directory is not None:
+            if directory is None:
+                from gpt_cli.corpus.build import learn_tokenizer
+
+                with staged_progress() as progress:
+                    used = learn_tokenizer(data, config, note=note, progress=progress)
+            else:
+                made = _tokenize(data, config, directory, processes)
+                used = made.tokenizer
                 result |= _describe(made, directory)
         else:
             from gpt_cli.tokenizer import load_tokenizer
@@ -112,10 +144,33 @@ def tokenize(
             result["decoding"] = used.decode(_parse_ids(ids))
     except UnknownCharacters as error:
         raise RequestError(error.message, hint="--kind byte and --kind bpe know every character") from error
+    except Interrupted as stop:
+        note(stop.message)
+        return stop.exit_code
     print_json(result) if json else _show(result)
+    return 0
 
 
-def _config(kind: Kind | None, vocab_size: int | None, pattern: Pattern | None, file: Path | None) -> "TokenizerConfig":
+def _data(corpus: list[str], **keys: Any) -> "DataConfig":
+    """The data section that the options amount to, with its complaints under the options' names."""
+    from pydantic import ValidationError
+
+    from gpt_cli.config import DataConfig
+
+    _check(corpus, keys["val_fraction"])
+    if not 0 <= keys["test_fraction"] < 1:
+        raise RequestError(f"--test-fraction must lie between 0 and 1, not {keys['test_fraction']}")
+    try:
+        return DataConfig(source=corpus[0] if len(corpus) == 1 else corpus, **keys)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = "".join(f"{part}: " for part in first["loc"][:1])
+        raise RequestError(f"{key}{first['msg'].removeprefix('Value error, ')}") from error
+
+
+def _config(
+    kind: Kind | None, vocab_size: int | None, pattern: Pattern | None, file: Path | None, train_bytes: int | None
+) -> "TokenizerConfig":
     """The tokenizer section that the options amount to."""
     from gpt_cli.config import TokenizerConfig
 
@@ -133,8 +188,14 @@ def _config(kind: Kind | None, vocab_size: int | None, pattern: Pattern | None, 
     if kind != "bpe" and (vocab_size, pattern) != (None, None):
         option = "--pattern" if vocab_size is None else "--vocab-size"
         raise RequestError(f"{option} is only for --kind bpe: a {kind} vocabulary has the size it has")
+    if train_bytes is not None and (kind != "bpe" or file is not None):
+        raise RequestError("--train-bytes is only for a BPE that is learned")
     return TokenizerConfig(
-        kind=kind, vocab_size=vocab_size, pattern=pattern or "gpt2", file=None if file is None else str(file)
+        kind=kind,
+        vocab_size=vocab_size,
+        pattern=pattern or "gpt2",
+        file=None if file is None else str(file),
+        **({} if train_bytes is None else {"train_bytes": train_bytes}),
     )
 
 
@@ -146,21 +207,18 @@ def _directory(corpus: list[str], config: "TokenizerConfig") -> Path:
     return Path("tokens", f"{name}-{config.kind}{config.vocab_size or ''}")
 
 
-def _tokenize(corpus: list[str], config: "TokenizerConfig", val_fraction: float, out: Path | None) -> "Corpus":
-    """The corpus as tokens, kept in `out` if there is one: checked before the work, so that nothing fails late."""
-    from gpt_cli.config import DataConfig
-    from gpt_cli.corpus.build import prepare_corpus, write_corpus
+def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processes: int | None) -> "Tokenized":
+    """The corpus as tokens in `out`, which is looked at before the work, so that nothing fails late."""
+    from gpt_cli.corpus.build import tokenize_corpus
     from gpt_cli.corpus.store import is_store
 
-    _check(corpus, val_fraction)
-    if out is not None and out.exists() and not is_store(out) and not (out.is_dir() and not any(out.iterdir())):
+    if out.exists() and not is_store(out) and not (out.is_dir() and not any(out.iterdir())):
         raise RequestError(f"{out} exists and is not a token store", hint="choose another --out")
-    data = DataConfig(source=corpus[0] if len(corpus) == 1 else corpus, val_fraction=val_fraction)
-    with progress_bar("tokenizing", " characters") as progress:
-        made = prepare_corpus(data, config, cache=False, note=note, progress=progress)
-    if out is not None:
-        write_corpus(out, made, val_fraction, replace=out.exists())
-        note(f"the tokens and tokenizer.json are in {out}; train on them with: gpt train {out}")
+    with staged_progress() as progress:
+        made = tokenize_corpus(
+            out, data, config, replace=out.exists(), note=note, progress=progress, processes=processes
+        )
+    note(f"the tokens and tokenizer.json are in {out}; train on them with: gpt train {out}")
     return made
 
 
@@ -177,13 +235,13 @@ def _check(corpus: list[str], val_fraction: float) -> None:
             raise RequestError(f"{source} is a token store already", hint=f"use it as it is: gpt train {source}")
 
 
-def _describe(corpus: "Corpus", out: Path) -> dict[str, Any]:
+def _describe(corpus: "Tokenized", out: Path) -> dict[str, Any]:
     """What the tokens of a corpus are like, as --json prints it."""
     from gpt_cli.tokenizer import BPETokenizer
-    from gpt_cli.tokenizer.describe import count_ids, longest_tokens, merges, unused_ids
+    from gpt_cli.tokenizer.describe import longest_tokens, merges, unused_ids
 
     tokenizer = corpus.tokenizer
-    counts = count_ids(corpus.train, tokenizer.vocab_size) + count_ids(corpus.val, tokenizer.vocab_size)
+    counts = corpus.counts
     splits: dict[str, dict[str, Any]] = {
         split: {unit: getattr(facts, unit) for unit in _UNITS} for split, facts in corpus.facts.items()
     }

@@ -30,9 +30,36 @@ class DataConfig(Section):
     """The text: where it comes from and how it is split."""
 
     source: Name | Annotated[list[Name], Field(min_length=1)] = "builtin:python-docs"
-    """A text file, folder, glob, `-` (standard input), token store, `builtin:NAME`, or a list of these."""
+    """A text file, folder, glob, `-` (standard input), token store, `builtin:NAME`, `corpus:NAME`, `hf:NAME` (Hugging
+    Face; needs the network), or a list of these."""
+    weights: Annotated[list[Count], Field(min_length=1)] | None = None
+    """How often each of the listed sources is repeated in the training split. null: once."""
+    encoding: Name = "utf-8"
+    """Of the text files, by Python's name for it. JSON lines and Parquet are always UTF-8."""
+    text_key: Name = "text"
+    """Which key of .jsonl lines, or column of .csv and .parquet tables, holds the documents."""
+    split: Literal["characters", "documents", "files"] = "characters"
+    """What is never divided between splits. characters: the text is cut in order, training first, then validation, then
+    test; else the documents (or files) are dealt out by a hash of their content, equal ones alike."""
     val_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
-    """The last part of the text, held out for validation."""
+    """How much of the text is held out for validation: the last part where `split` is characters."""
+    test_fraction: Probability = 0.0
+    """How much more is held out for `gpt eval --split test`, which alone reads it: the part after validation's."""
+    val_source: Name | Annotated[list[Name], Field(min_length=1)] | None = None
+    """Texts that validate, in place of a val_fraction of `source`. null: none."""
+
+    @model_validator(mode="after")
+    def _parts_leave_something_to_train_on(self) -> Self:
+        if self.val_source is None and self.val_fraction + self.test_fraction >= 1:
+            raise ValueError(
+                f"data.val_fraction ({self.val_fraction}) and data.test_fraction ({self.test_fraction})"
+                " must leave a part to train on"
+            )
+        if self.weights is not None:
+            sources = 1 if isinstance(self.source, str) else len(self.source)
+            if len(self.weights) != sources:
+                raise ValueError(f"data.weights has {len(self.weights)} numbers for {sources} sources in data.source")
+        return self
 
 
 class TokenizerConfig(Section):
@@ -44,6 +71,8 @@ class TokenizerConfig(Section):
     """How many ids a BPE learns, `<|endoftext|>` and the 256 bytes included. Required for bpe, else null."""
     pattern: Literal["gpt2", "gpt4"] = "gpt2"
     """Which rule splits text before BPE merges: GPT-2's or GPT-4's (cl100k)."""
+    train_bytes: Count = 100_000_000
+    """How much text BPE learns from at most: of a longer one, parts evenly spread over the training split."""
     file: Name | None = None
     """A ready tokenizer.json to take instead of learning one; its kind must be `kind`."""
 

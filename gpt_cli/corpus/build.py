@@ -1,28 +1,22 @@
-"""From a config's `data` and `tokenizer` to arrays of tokens: nothing to prepare, nothing done twice."""
+"""From a config's `data` and `tokenizer` to tokens: nothing to prepare, nothing done twice."""
 
-import hashlib
-import json
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus.sources import Note, find_path, read_documents
-from gpt_cli.corpus.split import Piece, Split, end_lines, fingerprint, split_documents
-from gpt_cli.corpus.store import FORMAT, SplitFacts, Tokens, TokenStore, is_store, narrow, write_store
+from gpt_cli.corpus.sources import Note, find_path
+from gpt_cli.corpus.split import Split
+from gpt_cli.corpus.store import Division, SplitFacts, Tokens, TokenStore, is_store, new_store, write_store
+from gpt_cli.corpus.survey import Progress
+from gpt_cli.corpus.tokenization import Tokenization, Tokenized
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import DamagedError, ExistsError, cache_dir
-from gpt_cli.tokenizer import Tokenizer, UnknownCharacters, train_tokenizer
-
-Progress = Callable[[int, int], None]
-"""Called with the characters tokenized so far and their total."""
+from gpt_cli.tokenizer import Tokenizer, train_tokenizer
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A text as tokens, in two splits."""
+    """A text as tokens, in its splits."""
 
     tokenizer: Tokenizer
     train: Tokens
@@ -30,10 +24,13 @@ class Corpus:
     val: Tokens
     """(n,) ids."""
     facts: dict[Split, SplitFacts]
+    """Of each split there is."""
     fingerprint: str
     """sha256 (hex) of the text."""
     source: str | list[str]
     """`data.source` as it was given."""
+    test: Tokens | None = None
+    """(n,) ids; None unless asked for: nothing but a final evaluation looks at them."""
 
 
 def prepare_corpus(
@@ -43,108 +40,76 @@ def prepare_corpus(
     cache: bool = True,
     note: Note,
     progress: Progress | None = None,
+    processes: int | None = None,
+    with_test: bool = False,
 ) -> Corpus:
     """Read, split and tokenize a text, or take a token store as it is.
 
     The tokens are kept in the cache under what decides them: the text, the tokenizer and the split; with
-    `cache=False` an entry is used but none is written. `note` is told what is worth knowing.
+    `cache=False` an entry is used but none is written. `note` is told what is worth knowing. `processes`: how many
+    encode a long text; None: one a core. `with_test`: whether the test split is wanted.
 
-    Raises what `read_documents` and `train_tokenizer` raise, RequestError for a token store that is not what
-    the config asks for, and UserError for a text too small to split.
+    Raises what reading and `train_tokenizer` raise, RequestError for a token store that is not what the config asks
+    for or a test split that is not there, and UserError for a text too small to split.
     """
     if isinstance(data.source, str) and is_store(path := find_path(data.source)):
-        return _from_store(_open_as_asked(path, data, tokenizer), data)
-    ready = _ready_tokenizer(tokenizer)
-    documents = list(read_documents(data.source, note=note))
-    if not (tokenizer.kind == "bpe" if ready is None else ready.end_of_text is not None):
-        documents = end_lines(documents)
-    text = fingerprint(documents)
-    entry = cache_dir() / "stores" / _key(text, data.val_fraction, tokenizer, ready)
+        return _from_store(_open_as_asked(path, data, tokenizer), data, with_test)
+    if with_test and not data.test_fraction:
+        raise RequestError("there is no test split: data.test_fraction is 0")
+    work = Tokenization.begin(data, tokenizer, note, progress, processes)
+    entry = cache_dir() / "stores" / work.key
     if (cached := _cached(entry, note)) is not None:
-        return _from_store(cached, data)
-    corpus = _tokenize(split_documents(documents, data.val_fraction), data, tokenizer, ready, text, progress)
+        return _from_store(cached, data, with_test)
+    if cache and not work.text.is_kept:
+        try:
+            with new_store(entry, work.learn(), replace=is_store(entry)) as writer:
+                work.write(writer)
+        except ExistsError:  # another process was faster, with the same result
+            pass
+        return _from_store(TokenStore.open(entry), data, with_test)
+    tokens, made = work.keep()
     if cache:
         try:
-            write_corpus(entry, corpus, data.val_fraction, replace=is_store(entry))
-        except ExistsError:  # another process was faster, with the same result
+            write_store(
+                entry,
+                made.tokenizer,
+                tokens,
+                made.facts,
+                fingerprint=made.fingerprint,
+                division=Division.of(data),
+                replace=is_store(entry),
+            )
+        except ExistsError:
             pass
         except UserError as error:
             note(f"the tokens are not cached: {error.message}")
-    return corpus
+    test = tokens["test"] if with_test else None
+    return Corpus(made.tokenizer, tokens["train"], tokens["val"], made.facts, made.fingerprint, data.source, test)
 
 
-def write_corpus(path: Path, corpus: Corpus, val_fraction: float, *, replace: bool = False) -> None:
-    """Keep `corpus` as the token store `path`. Raises as `write_store` does."""
-    write_store(
-        path,
-        corpus.tokenizer,
-        {"train": corpus.train, "val": corpus.val},
-        corpus.facts,
-        fingerprint=corpus.fingerprint,
-        val_fraction=val_fraction,
-        replace=replace,
-    )
-
-
-def _tokenize(
-    pieces: dict[Split, list[Piece]],
+def tokenize_corpus(
+    path: Path,
     data: DataConfig,
-    config: TokenizerConfig,
-    ready: Tokenizer | None,
-    text: str,
-    progress: Progress | None,
-) -> Corpus:
-    """Learn the tokenizer, unless one is ready, and encode both splits. BPE learns from the training text alone."""
-    every = [*pieces["train"], *pieces["val"]]
-    total = sum(len(piece.text) for piece in every)
-    if any(sum(len(piece.text) for piece in part) < 2 for part in pieces.values()):
-        raise UserError(
-            f"the text is too small to split: {total:,} characters, of which data.val_fraction"
-            f" {data.val_fraction} validates",
-            hint="each part needs at least 2 characters",
-        )
-    lesson = pieces["train"] if config.kind == "bpe" else every
-    tokenizer = ready or train_tokenizer((piece.text for piece in lesson), config)
-    train, train_facts = _encode(pieces["train"], tokenizer, progress, 0, total)
-    val, val_facts = _encode(pieces["val"], tokenizer, progress, train_facts.characters, total)
-    return Corpus(tokenizer, train, val, {"train": train_facts, "val": val_facts}, text, data.source)
+    tokenizer: TokenizerConfig,
+    *,
+    replace: bool = False,
+    note: Note,
+    progress: Progress | None = None,
+    processes: int | None = None,
+) -> Tokenized:
+    """Tokenize a text of any length into the token store `path`, which appears whole or not at all.
+
+    Memory does not grow with the text. Raises as `prepare_corpus` and `new_store` do.
+    """
+    work = Tokenization.begin(data, tokenizer, note, progress, processes)
+    learned = work.learn()
+    with new_store(path, learned, replace=replace) as writer:
+        return work.write(writer)
 
 
-def _encode(
-    pieces: Sequence[Piece], tokenizer: Tokenizer, progress: Progress | None, done: int, total: int
-) -> tuple[Tokens, SplitFacts]:
-    end = tokenizer.end_of_text
-    separator = np.array([] if end is None else [end], dtype=np.uint32)
-    arrays: list[Tokens] = [narrow(separator[:0], tokenizer.vocab_size)]
-    starts: list[int] = []
-    tokens = characters = size = 0
-    for piece in pieces:
-        try:
-            ids = tokenizer.encode(piece.text)
-        except UnknownCharacters as error:
-            raise RequestError(
-                error.message, hint="a tokenizer learned from this very text, or one of bytes or bpe, knows them"
-            ) from error
-        if piece.followed:
-            ids = np.concatenate([ids, separator])
-        arrays.append(narrow(ids, tokenizer.vocab_size))
-        starts.append(tokens)
-        tokens += len(ids)
-        characters += len(piece.text)
-        size += len(piece.text.encode())
-        if progress is not None:
-            progress(done + characters, total)
-    return np.concatenate(arrays), SplitFacts(characters, size, tokens, len(pieces), tuple(starts))
-
-
-def _ready_tokenizer(config: TokenizerConfig) -> Tokenizer | None:
-    return None if config.file is None else train_tokenizer((), config)
-
-
-def _key(text: str, val_fraction: float, config: TokenizerConfig, ready: Tokenizer | None) -> str:
-    how = config.model_dump() if ready is None else ready.digest
-    parts = [FORMAT, text, val_fraction, how]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+def learn_tokenizer(data: DataConfig, tokenizer: TokenizerConfig, *, note: Note, progress: Progress) -> Tokenizer:
+    """The tokenizer that `prepare_corpus` would learn or take. Raises as it does."""
+    return Tokenization.begin(data, tokenizer, note, progress, None).learn()
 
 
 def _cached(entry: Path, note: Note) -> TokenStore | None:
@@ -157,7 +122,7 @@ def _cached(entry: Path, note: Note) -> TokenStore | None:
         return None
 
 
-def _from_store(store: TokenStore, data: DataConfig) -> Corpus:
+def _from_store(store: TokenStore, data: DataConfig, with_test: bool) -> Corpus:
     return Corpus(
         store.tokenizer,
         store.tokens("train"),
@@ -165,23 +130,32 @@ def _from_store(store: TokenStore, data: DataConfig) -> Corpus:
         store.facts,
         store.fingerprint,
         data.source,
+        store.tokens("test") if with_test else None,
     )
 
 
 def _open_as_asked(path: Path, data: DataConfig, config: TokenizerConfig) -> TokenStore:
     """The store at `path`, if it is what the config describes: a run's config must not tell another story."""
     store = TokenStore.open(path)
-    has = {"tokenizer.kind": store.tokenizer.kind, "data.val_fraction": store.val_fraction}
-    asked: dict[str, object] = {"tokenizer.kind": config.kind, "data.val_fraction": data.val_fraction}
+    asked_division = Division.of(data)
+    if data.val_source is not None or data.weights is not None:
+        key = "data.weights" if data.val_source is None else "data.val_source"
+        raise RequestError(f"{key} is for texts: {path} is a token store, which was divided when it was made")
+    has: dict[str, object] = {"tokenizer.kind": store.tokenizer.kind}
+    asked: dict[str, object] = {"tokenizer.kind": config.kind}
+    for key in ("val_fraction", "test_fraction", "split"):
+        has[f"data.{key}"] = getattr(store.division, key)
+        asked[f"data.{key}"] = getattr(asked_division, key)
     if store.tokenizer.kind == "bpe":
         has["tokenizer.vocab_size"] = store.tokenizer.vocab_size
         asked["tokenizer.vocab_size"] = config.vocab_size
-    if (ready := _ready_tokenizer(config)) is not None and ready.digest != store.tokenizer.digest:
+    ready = None if config.file is None else train_tokenizer((), config)
+    if ready is not None and ready.digest != store.tokenizer.digest:
         raise RequestError(f"the token store {path} was made with another tokenizer than {config.file}")
     if differing := [key for key, value in has.items() if asked[key] != value]:
         key = differing[0]
         raise RequestError(
             f"the token store {path} has {key} {has[key]}, the config asks for {asked[key]}",
-            hint="use it with " + " ".join(f"{key}={value}" for key, value in has.items()),
+            hint="use it with " + " ".join(f"{key}={has[key]}" for key in differing),
         )
     return store

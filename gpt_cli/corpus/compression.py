@@ -1,4 +1,4 @@
-"""Compressed text, expanded whole in memory but never without bound."""
+"""Compressed text, expanded piece by piece and never without bound."""
 
 import gzip
 import importlib
@@ -17,19 +17,18 @@ _ZSTD_BITE = 4096  # compressed bytes at a time, of which each can become at mos
 
 
 def is_compressed(path: Path) -> bool:
-    """Whether the name says that the file is compressed in a way that `read_compressed` understands."""
+    """Whether the name says that the file is compressed in a way that `expand` understands."""
     return path.suffix.lower() in _READERS
 
 
-def read_compressed(path: Path) -> bytes:
-    """What the compressed file `path` expands to.
+def expand(path: Path) -> Iterator[bytes]:
+    """What the compressed file `path` expands to, in pieces.
 
     Raises UserError for a damaged or cut-off file, and for one that expands to more than 200 times its size
     (1 GiB is always allowed).
     """
     with reported("read", path):
         limit = max(_ALWAYS_ALLOWED, _MOST_EXPANSION * path.stat().st_size)
-        pieces: list[bytes] = []
         size = 0
         try:
             for piece in _READERS[path.suffix.lower()](path):
@@ -39,10 +38,9 @@ def read_compressed(path: Path) -> bytes:
                         f"{path} expands to more than {format_size(limit)}: that is no ordinary text",
                         hint="if you trust it, decompress it yourself and give the result",
                     )
-                pieces.append(piece)
+                yield piece
         except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
             raise UserError(f"{path} is not a whole {path.suffix} file: {error}") from error
-    return b"".join(pieces)
 
 
 def _read_gzip(path: Path) -> Iterator[bytes]:

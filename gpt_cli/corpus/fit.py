@@ -18,8 +18,9 @@ from gpt_cli.config.schema import (
     TokenizerConfig,
     TrainConfig,
 )
-from gpt_cli.corpus.sources import find_path, read_documents
+from gpt_cli.corpus.sources import find_path
 from gpt_cli.corpus.store import TokenStore, is_store
+from gpt_cli.corpus.text import Text
 from gpt_cli.errors import RequestError
 
 _LARGEST_ALPHABET = 512  # more characters than this are better spelled in bytes or learned pieces
@@ -52,8 +53,10 @@ class _Shape:
 def fit_config(source: str, *, run_dir: str, has_gpu: bool, cores: int) -> tuple[Config, list[str]]:
     """A sensible config for a text and a machine with so many cores, and why it is like that, in sentences.
 
-    Raises what `read_documents` and `TokenStore.open` raise, and RequestError for standard input.
+    Raises what reading and `TokenStore.open` raise, and RequestError for standard input and for a source that is empty.
     """
+    if not source or any("\ud800" <= character < "\ue000" for character in source):
+        raise RequestError(f"the TEXT '{source}' is no name of a file that a config can hold")
     if source == "-":
         raise RequestError("a config cannot be fitted to standard input, which is read once", hint="save it in a file")
     path = find_path(source)
@@ -105,26 +108,37 @@ def _look_at_store(path: Path) -> _Text:
     vocab_size = store.tokenizer.vocab_size if kind == "bpe" else None
     config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": vocab_size})
     prompt = store.tokenizer.decode([0]) if store.tokenizer.unknown_characters("\n") else "\n"
-    return _Text(characters, tokens, config, store.val_fraction, prompt, f"{path} has {tokens:,} {kind} tokens.")
+    return _Text(
+        characters, tokens, config, store.division.val_fraction, prompt, f"{path} has {tokens:,} {kind} tokens."
+    )
 
 
 def _look_at_text(source: str, has_gpu: bool) -> _Text:
     # What is left out of the text is said when it is read for training.
-    text = "\n".join(document.text for document in read_documents(source, note=lambda _: None))
-    config, spelling = _fit_tokenizer(text, has_gpu)
-    tokens = len(text.encode()) / 4 if config.kind == "bpe" else len(text.encode() if config.kind == "byte" else text)
-    val_fraction = 0.1 if len(text) <= 10 * _VALIDATION else round(_VALIDATION / len(text), 4)
-    return _Text(len(text), tokens, config, val_fraction, "\n" if "\n" in text else text[0], spelling)
+    characters = size = 0
+    alphabet: set[str] = set()
+    start: list[str] = []  # enough of the text to count words in
+    text = Text.find(DataConfig(source=source), lambda _: None)
+    for number in range(len(text.members)):
+        for block in text.blocks(number):
+            if characters < 10 * _VALIDATION:
+                start.append(block.text)
+            characters += len(block.text)
+            size += len(block.text.encode())
+            alphabet.update(block.text)
+    config, spelling = _fit_tokenizer("\n".join(start), characters, len(alphabet), has_gpu)
+    tokens = size / 4 if config.kind == "bpe" else size if config.kind == "byte" else characters
+    val_fraction = 0.1 if characters <= 10 * _VALIDATION else round(_VALIDATION / characters, 4)
+    return _Text(characters, tokens, config, val_fraction, "\n" if "\n" in alphabet else start[0][0], spelling)
 
 
-def _fit_tokenizer(text: str, has_gpu: bool) -> tuple[TokenizerConfig, str]:
-    alphabet = len(set(text))
-    facts = f"the text has {len(text):,} characters, {alphabet:,} distinct ones"
+def _fit_tokenizer(start: str, characters: int, alphabet: int, has_gpu: bool) -> tuple[TokenizerConfig, str]:
+    facts = f"the text has {characters:,} characters, {alphabet:,} distinct ones"
     few = alphabet <= _LARGEST_ALPHABET
-    if not few or (has_gpu and len(text) >= _PIECES_FROM):
-        words = _count_words(text[: min(len(text) * 9 // 10, 10 * _VALIDATION)])
+    if not few or (has_gpu and characters >= _PIECES_FROM):
+        words = _count_words(start[: min(characters * 9 // 10, 10 * _VALIDATION)])
         for vocab_size, least in ((16384, 100_000_000), (8192, 20_000_000), (2048, 1_000_000)):
-            if len(text) >= least and words >= vocab_size:
+            if characters >= least and words >= vocab_size:
                 return TokenizerConfig(kind="bpe", vocab_size=vocab_size), f"BPE with {vocab_size:,} tokens: {facts}."
     if few:
         return TokenizerConfig(kind="char"), f"One token per character: {facts}."

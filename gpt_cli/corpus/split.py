@@ -1,61 +1,142 @@
-"""Which text trains and which validates."""
+"""Which text trains, which validates, and which is kept for the test."""
 
-import hashlib
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-from gpt_cli.corpus.sources import Document
+from gpt_cli.config.schema import DataConfig
+from gpt_cli.corpus.survey import Fingerprint, Survey, with_last
+from gpt_cli.corpus.text import Text
+from gpt_cli.errors import UserError
 
-Split = Literal["train", "val"]
+Split = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch of a document, all of it in one split."""
+
+    split: Split
+    text: str
+    starts: bool
+    """Whether the document, or the part of it that falls into this split, starts here."""
+    ends: bool
+    """Whether it ends here."""
+    followed: bool
+    """Whether another document follows: where the vocabulary has an end of text, it stands between them."""
+    seam: bool
+    """Whether a repetition begins here, which is kept apart from what came before."""
+    done: int
+    """Bytes of the corpus up to the block that this is from."""
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A document, or the part of one that falls into a split."""
+class Borders:
+    """Where a text is divided: at two characters, or between its units (documents or files)."""
 
-    text: str
-    followed: bool
-    """Whether another document follows: where the vocabulary has an end of text, it stands between them."""
+    by: Literal["characters", "documents", "files"]
+    cuts: tuple[int, int]
+    """The characters at which validation and test begin."""
+    units: bytes
+    """The split of each unit, as an index into SPLITS."""
+
+    @classmethod
+    def of(cls, data: DataConfig, survey: Survey) -> "Borders":
+        """The borders that a config asks for. Raises UserError where a split would be (nearly) empty.
+
+        By characters, the text is cut in order: training, validation, test. By documents or files, the ones whose
+        content has the lowest hashes are the test split, the next ones validate: so equal ones stay together, and
+        their order in the corpus does not matter.
+        """
+        val_fraction = 0.0 if data.val_source is not None else data.val_fraction
+        if data.split == "characters":
+            size = survey.characters
+            cuts = int((1 - val_fraction - data.test_fraction) * size), int((1 - data.test_fraction) * size)
+            parts = {"train": cuts[0], "val": cuts[1] - cuts[0], "test": size - cuts[1]}
+            wanted = {"val": val_fraction, "test": data.test_fraction}
+            if any(part < 2 for split, part in parts.items() if wanted.get(split, 1)):
+                raise UserError(
+                    f"the text is too small to split: {size:,} characters, of which data.val_fraction"
+                    f" {val_fraction} validates" + (f" and {data.test_fraction} tests" if data.test_fraction else ""),
+                    hint="each part needs at least 2 characters",
+                )
+            return cls("characters", cuts, b"")
+        hashes = survey.documents if data.split == "documents" else survey.files
+        return cls(data.split, (0, 0), _deal(hashes, val_fraction, data.test_fraction, data.split))
+
+    def parts(self, position: int, length: int, unit: int) -> Iterator[tuple[Split, int]]:
+        """How many of the `length` characters from `position` on, which are of one unit, go to which split."""
+        if self.by != "characters":
+            known = unit < len(self.units)  # if not, the text has changed, which its fingerprint will tell
+            yield SPLITS[self.units[unit]] if known else "train", length
+            return
+        for split, end in zip(SPLITS, (*self.cuts, position + length), strict=True):
+            if (size := min(end - position, length)) > 0:
+                yield split, size
+                position += size
+                length -= size
 
 
-def split_documents(documents: Sequence[Document], val_fraction: float) -> dict[Split, list[Piece]]:
-    """The documents, in order, cut once: the last `val_fraction` of their characters validates.
+def _deal(hashes: "array[int]", val_fraction: float, test_fraction: float, units: str) -> bytes:
+    """The split of each unit: at least one, and of all about the fraction, has the lowest hashes."""
+    ordered = sorted(set(hashes))
+    tests = max(1, round(test_fraction * len(ordered))) if test_fraction else 0
+    validates = max(1, round(val_fraction * len(ordered))) if val_fraction else 0
+    if tests + validates >= len(ordered):
+        raise UserError(
+            f"{len(ordered):,} different {units} are too few to split by data.split={units}",
+            hint="give more, or split by data.split=characters",
+        )
+    borders = (ordered[tests + validates], ordered[tests])  # the first hash that trains, that does not test
+    return bytes(0 if key >= borders[0] else 1 if key >= borders[1] else 2 for key in hashes)
 
-    The cut is at character int((1 - val_fraction) * characters), through a document if need be.
+
+def stretches(text: Text, borders: Borders, survey: Survey, *, end_lines: bool) -> Iterator[Stretch]:
+    """The whole text, in order, each stretch in its split; training text as often as its weight says.
+
+    Raises what reading raises, and UserError if the text is not what was surveyed.
     """
-    left = int((1 - val_fraction) * sum(len(document.text) for document in documents))
-    pieces: dict[Split, list[Piece]] = {"train": [], "val": []}
-    for number, document in enumerate(documents, start=1):
-        followed = number < len(documents)
-        if len(document.text) <= left:
-            pieces["train"].append(Piece(document.text, followed))
-        else:
-            if left:
-                pieces["train"].append(Piece(document.text[:left], followed=False))
-            pieces["val"].append(Piece(document.text[left:], followed))
-        left = max(0, left - len(document.text))
-    return pieces
-
-
-def end_lines(documents: Sequence[Document]) -> list[Document]:
-    """The documents with a newline after each that lacks one and is followed by another.
-
-    What keeps documents apart for a vocabulary that has no end of text.
-    """
-    return [
-        document
-        if number == len(documents) or document.text.endswith("\n")
-        else Document(document.name, document.text + "\n")
-        for number, document in enumerate(documents, start=1)
-    ]
-
-
-def fingerprint(documents: Sequence[Document]) -> str:
-    """sha256 (hex) of the texts and of where each ends; the names of the files do not matter."""
-    digest = hashlib.sha256()
-    for document in documents:
-        data = document.text.encode()
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-    return digest.hexdigest()
+    fingerprint = Fingerprint()
+    position = document = done = 0
+    for number, member in enumerate(text.members):
+        if member.validates and (number == 0 or not text.members[number - 1].validates):
+            fingerprint.separate()
+        is_last = number + 1 == len(text.members) or text.members[number + 1].validates != member.validates
+        start = position, document
+        for repeat in range(member.weight):
+            position, document = start
+            part: Split | None = None  # the split of the part of a document that goes on
+            seam = repeat > 0
+            for block, ends_file in with_last(text.blocks(number)):
+                data = block.text.encode()
+                done += len(data)
+                if repeat == 0:
+                    fingerprint.add(data, block.ends)
+                followed = block.ends and not (ends_file and is_last)
+                rest = block.text + ("\n" if followed and end_lines and not block.text.endswith("\n") else "")
+                unit = document if borders.by == "documents" else number
+                parts: Iterable[tuple[Split, int]]
+                parts = [("val", len(rest))] if member.validates else borders.parts(position, len(rest), unit)
+                for split, size in parts:
+                    piece, rest = rest[:size], rest[size:]
+                    position += size
+                    cut = borders.by == "characters" and position in borders.cuts
+                    if repeat == 0 or split == "train":
+                        yield Stretch(
+                            split,
+                            piece,
+                            starts=part != split,
+                            ends=cut or (block.ends and not rest),
+                            followed=followed and not rest,
+                            seam=seam,
+                            done=done,
+                        )
+                        seam = False
+                    part = split
+                if block.ends:
+                    document += 1
+                    part = None
+    if fingerprint.hexdigest() != survey.fingerprint:
+        raise UserError("the text changed while it was read", hint="run the same command again once it is written")

@@ -1,32 +1,36 @@
 """Tokens on the disk: a directory that proves itself, with the tokenizer that made them.
 
-    tokens.json  tokenizer.json  train-00000.npy ...  val-00000.npy ...  SHA256SUMS
+    tokens.json  tokenizer.json  train-00000.npy ...  train-documents.npy  (the same for val, test)  SHA256SUMS
 
-The arrays are plain .npy files of at most 100 million ids each, which any NumPy reads without us.
+The arrays are plain .npy files, which any NumPy reads without us: ids, at most 100 million a file, and the index of
+the first id of each document.
 """
 
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import IO, Annotated, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from gpt_cli.corpus.split import Split
+from gpt_cli.config.schema import DataConfig
+from gpt_cli.corpus.split import SPLITS, Split
 from gpt_cli.errors import RequestError
-from gpt_cli.files import DamagedError, commit_files, read_directory
+from gpt_cli.files import DamagedError, NewFile, commit_directory, read_directory, write_file
 from gpt_cli.tokenizer import Tokenizer, load_tokenizer
 
 Tokens = npt.NDArray[np.uint16 | np.uint32]
 
-FORMAT: Final = "gpt-tokens-1"
+FORMAT: Final = "gpt-tokens-2"
 SHARD_TOKENS = 100_000_000
 _MANIFEST = "tokens.json"
+_BITE = 1 << 22  # ids that are looked at at once
 
 
 @dataclass(frozen=True)
@@ -38,32 +42,59 @@ class SplitFacts:
     """Of the text in UTF-8: what bits per byte are counted over."""
     tokens: int
     documents: int
-    document_starts: tuple[int, ...]
-    """Index of the first token of each document, or of the part of one, in the split."""
+    document_starts: npt.NDArray[np.int64] = field(compare=False, repr=False)
+    """(documents,) index of the first token of each document, or of the part of one, in the split."""
+
+
+@dataclass(frozen=True)
+class Division:
+    """How the text of a store was divided: the keys of `data` that say so."""
+
+    split: Literal["characters", "documents", "files"]
+    val_fraction: float
+    test_fraction: float
+
+    @classmethod
+    def of(cls, data: DataConfig) -> "Division":
+        """What a config asks for."""
+        return cls(data.split, data.val_fraction, data.test_fraction)
+
+
+_Size = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
 class _Shard:
     file: str
-    tokens: int
+    tokens: _Size
 
 
 @dataclass(frozen=True)
 class _Part:
-    facts: SplitFacts
+    characters: _Size
+    bytes: _Size
+    documents: _Size
     shards: Annotated[tuple[_Shard, ...], Field(min_length=1)]
+
+    @property
+    def tokens(self) -> int:
+        return sum(shard.tokens for shard in self.shards)
 
 
 @dataclass(frozen=True)
 class _Manifest:
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    format: Literal["gpt-tokens-1"]
+    format: Literal["gpt-tokens-2"]
     tokenizer_sha256: str
     fingerprint: str
-    val_fraction: float
+    division: Division
     train: _Part
     val: _Part
+    test: _Part | None
+
+    def part(self, split: Split) -> _Part | None:
+        return {"train": self.train, "val": self.val, "test": self.test}[split]
 
 
 @dataclass(frozen=True)
@@ -73,10 +104,11 @@ class TokenStore:
     path: Path
     tokenizer: Tokenizer
     facts: dict[Split, SplitFacts]
+    """Of each split there is: a store need not have a test split."""
     fingerprint: str
     """sha256 (hex) of the text that the tokens encode."""
-    val_fraction: float
-    _shards: dict[Split, tuple[_Shard, ...]]
+    division: Division
+    _manifest: _Manifest
 
     @classmethod
     def open(cls, path: Path) -> "TokenStore":
@@ -87,44 +119,110 @@ class TokenStore:
         tokenizer = load_tokenizer(path / "tokenizer.json")
         if tokenizer.digest != manifest.tokenizer_sha256:
             raise DamagedError(f"{path} is damaged: its tokens were made with another tokenizer.json")
-        parts: dict[Split, _Part] = {"train": manifest.train, "val": manifest.val}
-        return cls(
-            path,
-            tokenizer,
-            {split: part.facts for split, part in parts.items()},
-            manifest.fingerprint,
-            manifest.val_fraction,
-            {split: part.shards for split, part in parts.items()},
-        )
+        facts = {split: _facts(path, split, part) for split in SPLITS if (part := manifest.part(split)) is not None}
+        return cls(path, tokenizer, facts, manifest.fingerprint, manifest.division, manifest)
 
     def tokens(self, split: Split) -> Tokens:
-        """(n,) ids of a split; one shard is mapped from the disk, and writing to it changes no file."""
-        arrays = [self._load(shard) for shard in self._shards[split]]
-        tokens = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-        if len(tokens) != self.facts[split].tokens:
-            raise DamagedError(
-                f"{self.path} is damaged: {len(tokens):,} {split} tokens, not {self.facts[split].tokens:,}"
-            )
-        return tokens
+        """(n,) ids of a split, in memory: what happens to the files from now on changes nothing.
 
-    def _load(self, shard: _Shard) -> Tokens:
-        path = self.path / Path(shard.file).name
-        try:
-            array: Tokens = np.load(path, mmap_mode="c", allow_pickle=False)
-        except (ValueError, OSError) as error:
-            raise DamagedError(f"{path} is damaged: {error}") from error
-        dtype = token_dtype(self.tokenizer.vocab_size)
-        if array.shape != (shard.tokens,) or array.dtype != dtype:
-            raise DamagedError(f"{path} is damaged: {array.dtype} {array.shape}, not {dtype} ({shard.tokens},)")
-        if (largest := int(array.max(initial=0))) >= self.tokenizer.vocab_size:
-            place = int(np.argmax(array == largest))
-            raise DamagedError(f"{path} is damaged: id {largest:,} at index {place:,} is none of the vocabulary's")
-        return array
+        Raises RequestError for a split that the store has not, DamagedError for files that are not what it says.
+        """
+        part = self._manifest.part(split)
+        if part is None:
+            raise RequestError(f"{self.path} has no {split} split", hint="data.test_fraction=0.05 makes one")
+        vocab_size = self.tokenizer.vocab_size
+        dtype = token_dtype(vocab_size)
+        places = [self.path / Path(shard.file).name for shard in part.shards]
+        for place, shard in zip(places, part.shards, strict=True):
+            _require_size(place, shard.tokens * dtype.itemsize)
+        tokens: Tokens = np.empty(part.tokens, dtype=dtype)
+        start = 0
+        for place, shard in zip(places, part.shards, strict=True):
+            into = tokens[start : start + shard.tokens]
+            _load(place, into)
+            for at in range(0, len(into), _BITE):
+                bite = into[at : at + _BITE]
+                if int(bite.max(initial=0)) >= vocab_size:
+                    index = at + int(np.argmax(bite >= vocab_size))
+                    raise DamagedError(
+                        f"{place} is damaged: id {into[index]:,} at index {index:,} is none of the vocabulary's"
+                        f" {vocab_size:,}"
+                    )
+            start += shard.tokens
+        return tokens
 
 
 def is_store(path: Path) -> bool:
     """Whether `path` looks like a token store."""
     return os.path.isfile(path / _MANIFEST)  # unlike Path.is_file, False also for what is no path at all
+
+
+class StoreWriter:
+    """A token store while it is written: ids arrive in order within each split."""
+
+    def __init__(self, directory: Path, tokenizer: Tokenizer) -> None:
+        self._directory = directory
+        self.tokenizer = tokenizer
+        self._shards: dict[Split, list[_Shard]] = {}
+        self._open: dict[Split, NewFile] = {}
+
+    def append(self, split: Split, ids: Tokens) -> None:
+        """Write the next ids of a split. Raises DiskError if they cannot be written."""
+        ids = narrow(ids, self.tokenizer.vocab_size)
+        shards = self._shards.setdefault(split, [])
+        while len(ids):
+            if split not in self._open:
+                shards.append(_Shard(f"{split}-{len(shards):05}.npy", 0))
+                self._open[split] = NewFile(self._directory / shards[-1].file)
+                self._open[split].write(_header(ids.dtype, 0))
+            size = shards[-1].tokens
+            piece, ids = ids[: SHARD_TOKENS - size], ids[SHARD_TOKENS - size :]
+            self._open[split].write(_little(piece).data.cast("B"))
+            shards[-1] = _Shard(shards[-1].file, size + len(piece))
+            if shards[-1].tokens == SHARD_TOKENS:
+                self._close(split)
+
+    def finish(self, facts: Mapping[Split, SplitFacts], *, fingerprint: str, division: Division) -> None:
+        """Write what describes the ids."""
+        for split in list(self._open):
+            self._close(split)
+        parts: dict[Split, _Part] = {}
+        for split, known in facts.items():
+            parts[split] = _Part(known.characters, known.bytes, known.documents, tuple(self._shards[split]))
+            starts = np.asarray(known.document_starts, dtype=np.int64)
+            write_file(
+                self._directory / _starts_file(split),
+                [_header(starts.dtype, len(starts)), _little(starts).tobytes()],
+            )
+        write_file(self._directory / "tokenizer.json", self.tokenizer.to_json().encode())
+        manifest = _Manifest(
+            FORMAT, self.tokenizer.digest, fingerprint, division, parts["train"], parts["val"], parts.get("test")
+        )
+        write_file(self._directory / _MANIFEST, (json.dumps(asdict(manifest), indent=1) + "\n").encode())
+
+    def abandon(self) -> None:
+        """Close what is open."""
+        for file in self._open.values():
+            file.abandon()
+
+    def _close(self, split: Split) -> None:
+        file = self._open.pop(split)
+        file.rewrite_start(_header(token_dtype(self.tokenizer.vocab_size), self._shards[split][-1].tokens))
+        file.close()
+
+
+@contextmanager
+def new_store(path: Path, tokenizer: Tokenizer, *, replace: bool = False) -> Iterator[StoreWriter]:
+    """Write a token store, which appears at `path` whole when the block ends well, or else not at all.
+
+    Raises ExistsError if something is there (`replace`: takes its place), DiskError if it cannot be written.
+    """
+    with commit_directory(path, replace=replace) as temporary:
+        writer = StoreWriter(temporary, tokenizer)
+        try:
+            yield writer
+        finally:
+            writer.abandon()
 
 
 def write_store(
@@ -134,23 +232,14 @@ def write_store(
     facts: Mapping[Split, SplitFacts],
     *,
     fingerprint: str,
-    val_fraction: float,
+    division: Division,
     replace: bool = False,
 ) -> None:
-    """Write a token store, which appears at `path` whole or not at all.
-
-    Raises ExistsError if something is there (`replace`: takes its place), DiskError if it cannot be written.
-    """
-    files: dict[str, bytes | Iterable[bytes]] = {"tokenizer.json": tokenizer.to_json().encode()}
-    parts: dict[Split, _Part] = {}
-    for split, array in tokens.items():
-        shards = [array[start : start + SHARD_TOKENS] for start in range(0, len(array), SHARD_TOKENS)]
-        named = {f"{split}-{number:05}.npy": shard for number, shard in enumerate(shards)}
-        files |= {name: _npy(shard) for name, shard in named.items()}
-        parts[split] = _Part(facts[split], tuple(_Shard(name, len(shard)) for name, shard in named.items()))
-    manifest = _Manifest(FORMAT, tokenizer.digest, fingerprint, val_fraction, parts["train"], parts["val"])
-    files[_MANIFEST] = (json.dumps(asdict(manifest), indent=1) + "\n").encode()
-    commit_files(path, files, replace=replace)
+    """Write a token store of ids that are in memory. Raises as `new_store` does."""
+    with new_store(path, tokenizer, replace=replace) as writer:
+        for split, ids in tokens.items():
+            writer.append(split, ids)
+        writer.finish(facts, fingerprint=fingerprint, division=division)
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
@@ -158,19 +247,71 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
     return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
 
 
-def narrow(ids: npt.NDArray[np.uint32], vocab_size: int) -> Tokens:
+def narrow(ids: npt.NDArray[Any], vocab_size: int) -> Tokens:
     """`ids` in the type they are stored in. Raises ValueError for an id that could wrap around in it."""
     if ids.size and (largest := int(ids.max())) >= vocab_size:
         raise ValueError(f"id {largest} is outside the vocabulary of {vocab_size}")
     return ids.astype(token_dtype(vocab_size), copy=False)
 
 
-def _npy(array: Tokens) -> Iterator[bytes]:
+def _starts_file(split: Split) -> str:
+    return f"{split}-documents.npy"
+
+
+def _little(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False))
+
+
+def _header(dtype: np.dtype[Any], size: int) -> bytes:
+    """The start of a .npy file. NumPy leaves room in it, so that its length does not depend on `size`."""
     header = io.BytesIO()
-    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(little))
-    yield header.getvalue()
-    yield np.ascontiguousarray(little).tobytes()
+    description = {"descr": dtype.newbyteorder("<").str, "fortran_order": False, "shape": (size,)}
+    np.lib.format.write_array_header_1_0(header, description)
+    return header.getvalue()
+
+
+def _load(path: Path, into: npt.NDArray[Any]) -> None:
+    """Read the .npy file `path` into an array of the very shape and type it should have, without pickles."""
+    try:
+        with path.open("rb") as stream:
+            found = _read_header(stream)
+            wanted = (into.shape, False, into.dtype)
+            if found != wanted:
+                raise DamagedError(f"{path} is damaged: it holds {found[2]} {found[0]}, not {into.dtype} {into.shape}")
+            size = stream.readinto(into.data.cast("B")) if len(into) else 0
+            if size < into.nbytes:
+                raise DamagedError(f"{path} is damaged: it ends after {size:,} of {into.nbytes:,} bytes of ids")
+            if stream.read(1):
+                raise DamagedError(f"{path} is damaged: something follows its {len(into):,} ids")
+    except (ValueError, OSError, EOFError) as error:
+        raise DamagedError(f"{path} is damaged: {error}") from error
+
+
+def _require_size(path: Path, least: int) -> None:
+    """Raise DamagedError for a file that cannot hold so many bytes, before memory is taken for them."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise DamagedError(f"{path} is damaged: {error.strerror}") from error
+    if size < least:
+        raise DamagedError(f"{path} is damaged: it has {size:,} bytes, which cannot be {least:,} bytes of an array")
+
+
+def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(stream)
+    if version != (1, 0):
+        raise ValueError(f"it is of version {version} of the .npy format, not (1, 0)")
+    header: tuple[tuple[int, ...], bool, np.dtype[Any]] = np.lib.format.read_array_header_1_0(stream)
+    return header
+
+
+def _facts(path: Path, split: Split, part: _Part) -> SplitFacts:
+    _require_size(path / _starts_file(split), 8 * part.documents)
+    starts = np.empty(part.documents, dtype=np.int64)
+    _load(path / _starts_file(split), starts)
+    if len(starts) and not (starts[0] >= 0 and starts[-1] < part.tokens and bool((np.diff(starts) >= 0).all())):
+        raise DamagedError(f"{path / _starts_file(split)} is damaged: it names tokens that the split has not")
+    return SplitFacts(part.characters, part.bytes, part.tokens, part.documents, starts)
 
 
 def _parse(path: Path, data: bytes) -> _Manifest:

@@ -23,6 +23,7 @@ from gpt_cli.files.commit import read_sums as read_sums
 from gpt_cli.files.commit import remove_directory as remove_directory
 from gpt_cli.files.commit import verify_directory as verify_directory
 from gpt_cli.files.disk import DiskError as DiskError
+from gpt_cli.files.disk import NewFile as NewFile
 from gpt_cli.files.disk import list_directory as list_directory
 from gpt_cli.files.disk import make_directory as make_directory
 from gpt_cli.files.disk import read_file as read_file

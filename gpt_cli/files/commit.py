@@ -12,7 +12,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gpt_cli.errors import UserError
@@ -128,12 +128,13 @@ def clean_leftovers(parent: Path) -> None:
 
 @contextmanager
 def _temporary_directory(final: Path, *, replace: bool) -> Iterator[Path]:
-    """A new directory beside `final`, removed when the block raises."""
+    """A new directory beside `final`, removed when the block raises, as are the parents made for it."""
     if os.path.lexists(final):
         if not replace:
             raise ExistsError(f"{final} exists already")
         if final.is_symlink() or not final.is_dir():
             raise DiskError(f"cannot replace {final}: it is not a directory")
+    absent = [parent for parent in final.parents if not parent.exists()]
     make_directory(final.parent)
     temporary = final.with_name(f"{_TEMPORARY}{final.name}-{secrets.token_hex(4)}")
     with reported("create", temporary):
@@ -142,6 +143,9 @@ def _temporary_directory(final: Path, *, replace: bool) -> Iterator[Path]:
         yield temporary
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
+        with suppress(OSError):  # someone else may have put something there
+            for parent in absent:
+                os.rmdir(parent)
         raise
 
 

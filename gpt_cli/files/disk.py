@@ -48,6 +48,42 @@ def write_file(path: Path, data: bytes | Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
+class NewFile:
+    """A file that is created and written piece by piece; `close` flushes it to the disk.
+
+    For a directory that is being made: what a failed write leaves goes with it. The file must not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with reported("write", path):
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write `data` after what was written before."""
+        with reported("write", self._path):
+            write_all(self._descriptor, data)
+
+    def rewrite_start(self, data: bytes) -> None:
+        """Write `data` over as many bytes at the start of the file."""
+        with reported("write", self._path):
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+            write_all(self._descriptor, data)
+
+    def close(self) -> None:
+        """Flush the file to the disk."""
+        with reported("write", self._path):
+            try:
+                os.fsync(self._descriptor)
+            finally:
+                os.close(self._descriptor)
+
+    def abandon(self) -> None:
+        """Close the file as it is."""
+        with suppress(OSError):
+            os.close(self._descriptor)
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """Put `data` at `path`: a reader, or a power cut, finds the old file or the new one, never a mixture.
 

@@ -51,6 +51,18 @@ def blocks(text: str, size: int, pattern: Pattern) -> Iterator[str]:
     yield text[start:]
 
 
+def last_cut(text: str, pattern: Pattern) -> int:
+    """Where `text` can be cut, near its end, whatever text follows; 0 if nowhere."""
+    tail = 1 << 10
+    while True:
+        match = _PIECE[pattern].match(text, max(0, len(text) - tail))
+        if match is not None and match.end() < len(text):  # one that ends inside does not depend on what follows
+            return match.end()
+        if tail >= len(text):
+            return 0
+        tail <<= 3
+
+
 def pre_tokenizer(pattern: Pattern) -> PreTokenizer:
     """The pattern as Hugging Face's library runs it, bytes mapped to printable characters."""
     if pattern == "gpt2":

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -48,29 +48,38 @@ class Measurement:
         }
 
 
-def measure(run: Path, text: str | None, runtime: RuntimeConfig, *, skip_unknown: bool, note: Note) -> Measurement:
-    """Evaluate the newest checkpoint of `run`, or the checkpoint `run`, on `text` or its validation split.
+def measure(
+    run: Path,
+    text: str | None,
+    runtime: RuntimeConfig,
+    *,
+    split: Literal["val", "test"] = "val",
+    skip_unknown: bool,
+    note: Note,
+) -> Measurement:
+    """Evaluate the newest checkpoint of `run`, or the checkpoint `run`, on `text` or a split of its own text.
 
-    Raises UserError when the validation split cannot be made again because the text has changed, and
-    UnknownCharacters, unless they are to be skipped, when `text` has characters that the vocabulary lacks.
+    Raises UserError when the split cannot be made again because the text has changed, RequestError when it has no test
+    split, and UnknownCharacters, unless they are to be skipped, when `text` has characters that the vocabulary lacks.
     """
     machine = open_runtime(runtime)
     loaded = load_model(run, machine.device, note)
-    tokens = _validation_tokens(loaded, note) if text is None else _encode(text, loaded.tokenizer, skip_unknown, note)
+    tokens = _split_tokens(loaded, split, note) if text is None else _encode(text, loaded.tokenizer, skip_unknown, note)
     sizes = TokenSizes.of(loaded.tokenizer, machine.device)
     model = place(loaded.model, machine)
     evaluation = evaluate(model, on_device(tokens, machine.device), sizes, machine)
-    return Measurement(str(loaded.path), loaded.step, "validation split" if text is None else text, evaluation)
+    name = {"val": "validation split", "test": "test split"}[split] if text is None else text
+    return Measurement(str(loaded.path), loaded.step, name, evaluation)
 
 
-def _validation_tokens(loaded: LoadedRun, note: Note) -> np.ndarray[Any, Any]:
-    corpus = prepare_corpus(loaded.config.data, loaded.config.tokenizer, note=note)
+def _split_tokens(loaded: LoadedRun, split: Literal["val", "test"], note: Note) -> np.ndarray[Any, Any]:
+    corpus = prepare_corpus(loaded.config.data, loaded.config.tokenizer, note=note, with_test=split == "test")
     if corpus.tokenizer.digest != loaded.tokenizer.digest:
         raise UserError(
             f"the text {loaded.config.data.source} is not the one this run was trained on: it gives another vocabulary",
             hint="restore the text, or evaluate on a text of your choice with --text FILE",
         )
-    return corpus.val
+    return corpus.val if corpus.test is None else corpus.test
 
 
 def _encode(source: str, tokenizer: Tokenizer, skip_unknown: bool, note: Note) -> np.ndarray[Any, Any]:

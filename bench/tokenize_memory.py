@@ -1,0 +1,134 @@
+"""The memory of `gpt tokenize` on a text that is much larger than it: peak RSS of each process, and MB/s.
+
+    python bench/tokenize_memory.py                        500 MB, char and bpe 4096, one process a core
+    python bench/tokenize_memory.py --mb 50 --processes 1
+
+The text is English from the interpreter's own documentation in which one word in twenty is a number or a made-up word,
+so that it has ever more different words, as real text has; a hundredth of the lines hold characters outside Latin-1.
+It is made in a temporary directory, which is removed at the end. A record goes to bench/out/tokenize_memory.json.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+BOUND_MB, BOUND_MB_A_PROCESS = 600, 100
+KINDS = {"char": ["--kind", "char"], "bpe 4096": ["--kind", "bpe", "--vocab-size", "4096"]}
+
+
+def write_text(path: Path, size: int) -> int:
+    """Write a text of at least `size` bytes; return how many it has."""
+    from pydoc_data.topics import topics
+
+    words = " ".join(topics[name] for name in sorted(topics)).split(" ")
+    order = random.Random(1337)
+    written = 0
+    with path.open("w", encoding="utf-8", newline="") as file:
+        while written < size:
+            chosen = [
+                word if order.random() > 0.05 else f"{order.getrandbits(order.choice((10, 16, 24, 32))):x}"
+                for word in words
+            ]
+            line = " ".join(chosen) + ("\nΓειά σου, 世界 🙂\n" if order.random() < 0.3 else "\n")
+            file.write(line)
+            written += len(line.encode())
+    return path.stat().st_size
+
+
+def peaks(process: "subprocess.Popen[str]") -> dict[int, int]:
+    """Peak RSS in kB of `process` and each of its children, by process id, watched until it ends."""
+    found: dict[int, int] = {}
+    while process.poll() is None:
+        for pid in [process.pid, *_children(process.pid)]:
+            found[pid] = max(found.get(pid, 0), _peak_rss(pid))
+        time.sleep(0.05)
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+        return [int(c) for t in tasks for c in Path(f"/proc/{pid}/task/{t}/children").read_text().split()]
+    except OSError:  # it has just ended
+        return []
+
+
+def _peak_rss(pid: int) -> int:
+    """VmHWM: the kernel's own record, so nothing between two looks is missed."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")), 0)
+
+
+def measure(text: Path, size: int, kind: str, processes: int, out: Path) -> dict[str, Any]:
+    """Run `gpt tokenize` on a text; its peak memory by process, and its speed."""
+    command = [sys.executable, "-m", "gpt_cli", "tokenize", str(text), *KINDS[kind], "--out", str(out), "--json"]
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        [*command, "--processes", str(processes)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    found = peaks(process)
+    seconds = time.perf_counter() - start
+    stdout, _ = process.communicate()
+    if process.returncode:
+        sys.exit(f"gpt tokenize failed with exit code {process.returncode}")
+    workers = [kb / 1024 for pid, kb in found.items() if pid != process.pid]
+    total = sum(found.values()) / 1024
+    bound = BOUND_MB + BOUND_MB_A_PROCESS * processes
+    return {
+        "kind": kind,
+        "processes": processes,
+        "bytes": size,
+        "tokens": json.loads(stdout)["splits"]["all"]["tokens"],
+        "seconds": round(seconds, 2),
+        "mb_per_second": round(size / 1e6 / seconds, 1),
+        "peak_rss_mb": {"main": round(found[process.pid] / 1024), "workers": [round(mb) for mb in workers]},
+        "peak_rss_mb_all": round(total),
+        "bound_mb": bound,
+        "within_bound": total < bound,
+    }
+
+
+def main() -> None:
+    """Measure, print a line for each kind, and keep the record."""
+    parser = argparse.ArgumentParser(description="Peak memory and speed of gpt tokenize.")
+    parser.add_argument("--mb", type=int, default=500, help="size of the text (default: 500)")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: one a core")
+    arguments = parser.parse_args()
+    results = []
+    with tempfile.TemporaryDirectory(prefix="gpt-bench-") as directory:
+        text = Path(directory, "text.txt")
+        size = write_text(text, arguments.mb * 1_000_000)
+        for kind in KINDS:
+            result = measure(text, size, kind, arguments.processes, Path(directory, kind.replace(" ", "")))
+            results.append(result)
+            rss = result["peak_rss_mb"]
+            print(
+                f"{kind:9} {size / 1e6:.0f} MB in {result['seconds']} s: {result['mb_per_second']} MB/s;"
+                f" peak RSS {rss['main']} MB, workers {rss['workers']}, in all {result['peak_rss_mb_all']}"
+                f" of {result['bound_mb']} MB: {'within' if result['within_bound'] else 'OVER'} the bound",
+                flush=True,
+            )
+    record = {"machine": platform.platform(), "cores": os.cpu_count(), "python": platform.python_version()}
+    out = ROOT / "bench" / "out"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "tokenize_memory.json").write_text(json.dumps({**record, "results": results}, indent=1) + "\n")
+    sys.exit(not all(result["within_bound"] for result in results))
+
+
+if __name__ == "__main__":
+    main()

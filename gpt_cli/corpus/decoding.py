@@ -1,0 +1,81 @@
+"""Bytes to characters, piece by piece: strict, with the place of what does not decode."""
+
+import codecs
+from collections.abc import Callable, Iterable, Iterator
+
+from gpt_cli.errors import RequestError, UserError
+
+Note = Callable[[str], None]
+
+_MARK = "\ufeff"
+_NEWLINE = b"\n"
+_NO_TEXT = frozenset({"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape", "utf-7"})
+
+
+def check_encoding(encoding: str) -> str:
+    """Python's own name of a text encoding. Raises RequestError for one it does not know."""
+    try:
+        "".encode(encoding)  # unlike codecs.lookup, it refuses base64, rot13 and the like
+        name = codecs.lookup(encoding).name
+    except (LookupError, ValueError):
+        name = "undefined"
+    if name in _NO_TEXT:
+        raise RequestError(
+            f"'{encoding}' is not an encoding of text", hint="utf-8, utf-16, latin-1, cp1252 and shift_jis are some"
+        )
+    return name
+
+
+def decode(pieces: Iterable[bytes], name: str, encoding: str, note: Note) -> Iterator[str]:
+    """The text of `pieces`, newlines as they are, without a byte order mark (`note` is told of one).
+
+    Raises UserError for what is empty, holds a zero character (so is binary), or is not in `encoding`: with the
+    offset of the byte.
+    """
+    encoding = check_encoding(encoding)
+    stream = codecs.getincrementaldecoder(encoding)()
+    offset = lines = 0  # of what was given to `stream` before
+    empty = first = True
+    for piece in _with_end(pieces):
+        if offset == 0 and encoding == "utf-8" and piece.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise UserError(
+                f"{name} is UTF-16, not UTF-8", hint="read it with --encoding utf-16 (data.encoding=utf-16)"
+            )
+        if encoding == "utf-8" and (zero := piece.find(b"\0")) >= 0:
+            raise _binary(name, f"byte at offset {offset + zero:,}")
+        waiting = len(stream.getstate()[0])
+        try:
+            text = stream.decode(piece, not piece)
+        except UnicodeDecodeError as error:
+            place = offset - waiting + error.start
+            raise UserError(
+                f"{name} is not {encoding.upper()}: byte 0x{error.object[error.start]:02x} at offset {place:,}",
+                where=f"{name}:{lines + error.object.count(_NEWLINE, 0, error.start) + 1}",
+                hint="name the encoding it has: --encoding latin-1 (data.encoding=latin-1), for instance",
+            ) from error
+        except UnicodeError as error:  # UTF-16 and UTF-32, which say by a mark in which order their bytes are
+            raise UserError(
+                f"{name} is not {encoding.upper()}: {error}", hint=f"without a mark: {encoding}-le or {encoding}-be"
+            ) from error
+        if encoding != "utf-8" and "\0" in text:
+            raise _binary(name, f"character near offset {offset:,}")
+        offset += len(piece)
+        lines += piece.count(_NEWLINE)
+        if text and first and text.startswith(_MARK):
+            note(f"{name} starts with a byte order mark, which was dropped")
+            text, first = text[1:], False
+        if text:
+            empty = first = False
+            yield text
+    if empty:
+        raise UserError(f"{name} is empty")
+
+
+def _with_end(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """`pieces`, and an empty one for the end."""
+    yield from filter(None, pieces)
+    yield b""
+
+
+def _binary(name: str, place: str) -> UserError:
+    return UserError(f"{name} is binary, not text: there is a zero {place}")

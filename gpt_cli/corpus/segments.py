@@ -1,0 +1,106 @@
+"""A divided text, cut into batches of segments that can be encoded apart from each other."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt_cli.corpus.split import Split, Stretch
+from gpt_cli.corpus.store import Tokens, narrow
+from gpt_cli.corpus.text import BLOCK
+from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.tokenizer.pattern import Pattern, last_cut
+
+_LONGEST_WORD = 8 * BLOCK  # characters without a white space to cut at, after which they are cut anyway
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Text whose ids do not depend on what stands around it."""
+
+    text: str
+    starts: bool
+    """Whether a document, or the part of one in its split, starts here."""
+    followed: bool
+    """Whether an end of text follows, where the vocabulary has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Segments of one split that are encoded at once, in their order."""
+
+    split: Split
+    segments: Sequence[Segment]
+    done: int
+    """Bytes of the corpus that were read up to here."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What of one split has been read but is not in a batch yet."""
+
+    text: str = ""
+    starts: bool = False
+    segments: list[Segment] = field(default_factory=list)
+    size: int = 0
+    ended: bool = True
+    """Whether what was read last is kept apart from what comes next."""
+
+
+def batches(stretches: Iterable[Stretch], pattern: Pattern | None, *, end_lines: bool) -> Iterator[Batch]:
+    """The stretches in batches of about BLOCK characters, at most twice as many.
+
+    `pattern`: of a BPE, which says where text can be cut. The cuts depend on the text alone, so the ids do not depend
+    on who encodes which batch.
+    """
+    pending: dict[Split, _Pending] = {}
+    done = 0
+    for stretch in stretches:
+        done = stretch.done
+        part = pending.setdefault(stretch.split, _Pending())
+        text, starts = part.text + stretch.text, part.starts or stretch.starts
+        if stretch.seam and not part.ended:
+            _add(part, "\n" if end_lines else "", starts=False, followed=True)
+        size = len(text) if stretch.ends else _cut(text, pattern)
+        if size:
+            _add(part, text[:size], starts=starts, followed=stretch.followed and size == len(text))
+            starts = False
+        part.text, part.starts = text[size:], starts
+        part.ended = stretch.text.endswith("\n") if end_lines else stretch.followed
+        if part.size > BLOCK // 2:
+            yield Batch(stretch.split, part.segments, done)
+            part.segments, part.size = [], 0
+    for split, part in pending.items():
+        if part.segments:
+            yield Batch(split, part.segments, done)
+
+
+def _add(part: _Pending, text: str, *, starts: bool, followed: bool) -> None:
+    part.segments.append(Segment(text, starts, followed))
+    part.size += len(text) + 1
+
+
+def _cut(text: str, pattern: Pattern | None) -> int:
+    """Where `text`, which goes on, can be cut; 0 if it is better to read on first."""
+    if pattern is None:
+        return len(text)
+    return last_cut(text, pattern) or (len(text) if len(text) >= _LONGEST_WORD else 0)
+
+
+def encode_segments(
+    tokenizer: Tokenizer, texts: Sequence[str], followed: Sequence[bool]
+) -> tuple[Tokens, npt.NDArray[np.uint32]]:
+    """The ids of all `texts`, one after the other, and how many each has, its end of text included.
+
+    Raises what `Tokenizer.encode` raises.
+    """
+    end = tokenizer.end_of_text
+    separator = np.array([] if end is None else [end], dtype=np.uint32)
+    arrays: list[Tokens] = []
+    lengths = np.zeros(len(texts), dtype=np.uint32)
+    for i, (text, ends) in enumerate(zip(texts, followed, strict=True)):
+        ids = tokenizer.encode(text)
+        lengths[i] = len(ids) + (len(separator) if ends else 0)
+        arrays += [ids, separator] if ends else [ids]
+    return narrow(np.concatenate(arrays), tokenizer.vocab_size), lengths

@@ -1,0 +1,197 @@
+"""A text made into tokens, however long it is.
+
+It is read three times: surveyed (how long, which hashes), learned from (unless a tokenizer is ready), encoded. A short
+text is in memory after the first time; of a long one there is never more in memory than a few blocks.
+"""
+
+import hashlib
+import json
+import os
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus.decoding import Note
+from gpt_cli.corpus.pool import encode_batches
+from gpt_cli.corpus.segments import Segment, batches
+from gpt_cli.corpus.split import SPLITS, Borders, Split, stretches
+from gpt_cli.corpus.store import FORMAT, Division, SplitFacts, StoreWriter, Tokens, narrow
+from gpt_cli.corpus.survey import Progress, Stage, Survey, survey
+from gpt_cli.corpus.text import Text
+from gpt_cli.errors import RequestError, UserError
+from gpt_cli.files.disk import format_size
+from gpt_cli.tokenizer import BPETokenizer, Tokenizer, UnknownCharacters, train_tokenizer
+from gpt_cli.tokenizer.describe import Counts, count_ids
+
+_SHARE = 4 << 20  # bytes of text that are worth a process to encode them
+
+
+@dataclass(frozen=True, eq=False)
+class Tokenized:
+    """What became of a text that was written as a token store."""
+
+    tokenizer: Tokenizer
+    facts: dict[Split, SplitFacts]
+    fingerprint: str
+    counts: Counts
+    """(vocab_size,) how often each id occurs, in all splits."""
+
+
+class _Tally:
+    """Counts of one split while it is encoded."""
+
+    def __init__(self) -> None:
+        self.characters = self.bytes = self.tokens = 0
+        self.starts = array("q")
+
+    def add(self, segments: Sequence[Segment], lengths: npt.NDArray[np.uint32]) -> None:
+        """Take segments, and how many tokens each has."""
+        for segment, length in zip(segments, lengths.tolist(), strict=True):
+            if segment.starts:
+                self.starts.append(self.tokens)
+            self.characters += len(segment.text)
+            self.bytes += len(segment.text) if segment.text.isascii() else len(segment.text.encode())
+            self.tokens += length
+
+    def facts(self) -> SplitFacts:
+        """What was counted."""
+        starts = np.frombuffer(self.starts, dtype=np.int64) if self.starts else np.zeros(0, dtype=np.int64)
+        return SplitFacts(self.characters, self.bytes, self.tokens, len(self.starts), starts)
+
+
+@dataclass(frozen=True)
+class Tokenization:
+    """A text that was surveyed, and how it is to become tokens."""
+
+    text: Text
+    survey: Survey
+    borders: Borders
+    data: DataConfig
+    config: TokenizerConfig
+    ready: Tokenizer | None
+    """The tokenizer, where it is not to be learned."""
+    note: Note
+    progress: Progress
+    processes: int
+
+    @classmethod
+    def begin(
+        cls, data: DataConfig, config: TokenizerConfig, note: Note, progress: Progress | None, processes: int | None
+    ) -> "Tokenization":
+        """Read the text once. `processes`: how many encode a long text; None: one a core.
+
+        Raises what reading raises, and UserError for a text too small to split.
+        """
+        progress = progress or _silent
+        ready = None if config.file is None else train_tokenizer((), config)
+        text = Text.find(data, note)
+        found = survey(text, end_lines=_ends_lines(config, ready), progress=progress)
+        text.read_again()
+        processes = min(processes or _available_cores(), max(1, found.work // _SHARE))
+        return cls(text, found, Borders.of(data, found), data, config, ready, note, progress, processes)
+
+    @property
+    def key(self) -> str:
+        """The name of the tokens in the cache: whatever decides them."""
+        how = self.config.model_dump() if self.ready is None else self.ready.digest
+        division = self.data.model_dump(exclude={"source", "encoding", "text_key"})
+        parts = [FORMAT, self.survey.fingerprint, {**division, "val_source": self.data.val_source is not None}, how]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def learn(self) -> Tokenizer:
+        """The tokenizer. BPE learns from the training text alone, an alphabet is that of the whole text."""
+        if self.ready is not None:
+            return self.ready
+        match self.config.kind:
+            case "char":
+                return train_tokenizer(self._lesson(None), self.config)
+            case "byte":
+                return train_tokenizer((), self.config)
+            case "bpe":
+                return train_tokenizer(self._lesson("train"), self.config)
+
+    def write(self, writer: StoreWriter) -> Tokenized:
+        """Encode the text into a token store."""
+        made = self._encode(writer.tokenizer, writer.append)
+        writer.finish(made.facts, fingerprint=made.fingerprint, division=Division.of(self.data))
+        return made
+
+    def keep(self) -> tuple[dict[Split, Tokens], Tokenized]:
+        """Encode the text into memory."""
+        tokenizer = self.learn()
+        kept: dict[Split, list[Tokens]] = {
+            split: [narrow(np.zeros(0, np.uint32), tokenizer.vocab_size)] for split in SPLITS
+        }
+        made = self._encode(tokenizer, lambda split, ids: kept[split].append(ids))
+        return {split: np.concatenate(arrays) for split, arrays in kept.items() if split in made.facts}, made
+
+    def _encode(self, tokenizer: Tokenizer, sink: Callable[[Split, Tokens], None]) -> Tokenized:
+        pattern = tokenizer.vocabulary.pattern if isinstance(tokenizer, BPETokenizer) else None
+        end_lines = tokenizer.end_of_text is None
+        tallies: dict[Split, _Tally] = {}
+        counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+        parts = stretches(self.text, self.borders, self.survey, end_lines=end_lines)
+        try:
+            for batch, ids, lengths in encode_batches(
+                tokenizer, batches(parts, pattern, end_lines=end_lines), self.processes
+            ):
+                sink(batch.split, ids)
+                tallies.setdefault(batch.split, _Tally()).add(batch.segments, lengths)
+                counts += count_ids(ids, tokenizer.vocab_size)
+                self.progress("encoding", batch.done, self.survey.work)
+        except UnknownCharacters as error:
+            raise RequestError(
+                error.message, hint="a tokenizer learned from this very text, or one of bytes or bpe, knows them"
+            ) from error
+        for split in SPLITS[: 3 if self.data.test_fraction else 2]:
+            if split not in tallies or tallies[split].characters < 2:
+                raise UserError(
+                    f"the {split} split has fewer than 2 characters",
+                    hint="give more text, or split by data.split=characters",
+                )
+        facts = {split: tallies[split].facts() for split in SPLITS if split in tallies}
+        return Tokenized(tokenizer, facts, self.survey.fingerprint, counts)
+
+    def _lesson(self, split: Split | None) -> Iterator[str]:
+        """The text of a split, or all of it, to learn from.
+
+        Of a split as much as `tokenizer.train_bytes`, in segments that are spread evenly over it: always the same ones.
+        """
+        share = 1.0
+        if split is not None:
+            trains = 1.0 - self.data.test_fraction - (self.data.val_fraction if self.data.val_source is None else 0)
+            share = self.config.train_bytes / (self.survey.work * trains)
+        if share < 1:
+            self.note(
+                f"the vocabulary is learned from {format_size(self.config.train_bytes)} of the text,"
+                f" spread evenly over its training part of about {format_size(round(self.config.train_bytes / share))}"
+            )
+        seen = taken = 0
+        pattern = self.config.pattern if split is not None else None
+        parts = stretches(self.text, self.borders, self.survey, end_lines=split is None)
+        for batch in batches(parts, pattern, end_lines=split is None):
+            self.progress("learning", batch.done, self.survey.work)
+            for segment in batch.segments if split in (None, batch.split) else ():
+                size = len(segment.text.encode())
+                seen += size
+                if share >= 1 or taken + size <= seen * share:
+                    taken += size
+                    yield segment.text
+
+
+def _ends_lines(config: TokenizerConfig, ready: Tokenizer | None) -> bool:
+    """Whether newlines keep documents apart: the vocabulary has no end of text."""
+    return config.kind != "bpe" if ready is None else ready.end_of_text is None
+
+
+def _available_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _silent(_stage: Stage, _done: int, _total: int | None) -> None:
+    pass

@@ -1,0 +1,88 @@
+"""A process that encodes: `python -m gpt_cli.corpus.worker`, fed through pipes by `pool`.
+
+It is given the text of a tokenizer.json and then batches of segments, and answers each with ids. No pickles: the
+messages are numbers, UTF-8 text and arrays. It ends with its standard input, so it never outlives who started it.
+
+    message  size of the rest (8 bytes), number n of segments (8), n times 8 bytes: 2 * bytes + followed; UTF-8
+    answer   size of the rest (8 bytes), number n of segments (8), n lengths (4 each), ids (2 or 4 each);
+             0 for a batch that could not be encoded: who sent it then finds the reason by encoding it
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt_cli.corpus.segments import encode_segments
+from gpt_cli.corpus.store import Tokens
+from gpt_cli.errors import UserError
+from gpt_cli.tokenizer.load import parse_tokenizer
+
+
+def send_segments(stream: IO[bytes], texts: Sequence[str], followed: Sequence[bool]) -> None:
+    """Ask for the ids of segments."""
+    data = [text.encode() for text in texts]
+    sizes = np.array([2 * len(text) + ends for text, ends in zip(data, followed, strict=True)], dtype="<u8")
+    _write(stream, [len(data).to_bytes(8, "little"), sizes.tobytes(), *data])
+
+
+def _write(stream: IO[bytes], parts: Sequence[bytes]) -> None:
+    message = b"".join(parts)
+    stream.write(len(message).to_bytes(8, "little"))
+    stream.write(message)
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> bytes:
+    """The next message. Raises EOFError where there is none, or only a part of it."""
+    header = stream.read(8)
+    size = int.from_bytes(header, "little")
+    message = stream.read(size)
+    if len(header) < 8 or len(message) < size:
+        raise EOFError
+    return message
+
+
+def read_answer(message: bytes, dtype: np.dtype[Any]) -> tuple[Tokens, npt.NDArray[np.uint32]]:
+    """The ids of an answer, and how many each segment has."""
+    count = int.from_bytes(message[:8], "little")
+    lengths = np.frombuffer(message, dtype="<u4", count=count, offset=8)
+    ids = np.frombuffer(message, dtype=dtype.newbyteorder("<"), offset=8 + 4 * count)
+    return ids.astype(dtype, copy=False), lengths
+
+
+def _unpack(message: bytes) -> tuple[list[str], list[bool]]:
+    count = int.from_bytes(message[:8], "little")
+    sizes = np.frombuffer(message, dtype="<u8", count=count, offset=8)
+    texts = []
+    place = 8 + 8 * count
+    for size in sizes.tolist():
+        texts.append(message[place : place + size // 2].decode())
+        place += size // 2
+    return texts, (sizes % 2).astype(bool).tolist()
+
+
+def main() -> None:
+    """Encode until the standard input ends."""
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    try:
+        [tokenizer_json], _ = _unpack(receive(source))
+        tokenizer = parse_tokenizer(tokenizer_json)
+        while True:
+            texts, followed = _unpack(receive(source))
+            try:
+                ids, lengths = encode_segments(tokenizer, texts, followed)
+            except UserError:
+                _write(sink, [])
+                continue
+            little = ids.astype(ids.dtype.newbyteorder("<"), copy=False)
+            _write(sink, [len(texts).to_bytes(8, "little"), lengths.astype("<u4").tobytes(), little.tobytes()])
+    except (EOFError, BrokenPipeError):
+        os._exit(0)  # who asked is done, or gone; flushing what is buffered for it would fail
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""Every character falls into one split, once (or as often as its weight says), wherever blocks end."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus import segments as segments_module
+from gpt_cli.corpus import text as text_module
+from gpt_cli.corpus.decoding import Note
+from gpt_cli.corpus.formats import Stream, TextFile
+from gpt_cli.corpus.segments import batches, encode_segments
+from gpt_cli.corpus.split import SPLITS, Borders, stretches
+from gpt_cli.corpus.survey import Survey, survey
+from gpt_cli.corpus.text import Member, Text
+from gpt_cli.errors import UserError
+from gpt_cli.tokenizer import train_tokenizer
+from gpt_cli.tokenizer.pattern import last_cut
+
+END = "\0"  # stands for the end of text
+DEFAULT = DataConfig()
+
+documents_of = st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=6)
+files_of = st.lists(documents_of, min_size=1, max_size=4)
+fractions = st.sampled_from([0.1, 0.25, 0.5])
+
+
+def file_of(documents: list[str], name: str) -> TextFile:
+    def read(_note: Note) -> Iterator[Stream]:
+        for number, document in enumerate(documents):
+            yield f"{name}:{number}", [document[:3], document[3:]] if len(document) > 3 else [document]
+
+    return TextFile(name, None, read)
+
+
+def text_of(files: list[list[str]], weights: list[int] | None = None, validates: int = 0) -> Text:
+    weights = weights or [1] * len(files)
+    members = [
+        Member(file_of(documents, str(number)), weight, number >= len(files) - validates)
+        for number, (documents, weight) in enumerate(zip(files, weights, strict=True))
+    ]
+    return Text(members, pytest.fail)
+
+
+def look(text: Text, data: DataConfig, end_lines: bool) -> tuple[Survey, Borders]:
+    found = survey(text, end_lines=end_lines, progress=lambda *_: None)
+    return found, Borders.of(data, found)
+
+
+def divide(text: Text, data: DataConfig, *, end_lines: bool, block: int = 5) -> dict[str, str]:
+    """What each split says, with END where an end of text stands; UserError becomes an empty dict."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_module, "BLOCK", block)
+        patch.setattr(segments_module, "BLOCK", 2 * block)
+        try:
+            found, borders = look(text, data, end_lines)
+        except UserError:
+            return {}
+        said: dict[str, str] = {}
+        parts = stretches(text, borders, found, end_lines=end_lines)
+        for batch in batches(parts, None, end_lines=end_lines):
+            for segment in batch.segments:
+                end = END if segment.followed and not end_lines else ""
+                said[batch.split] = said.get(batch.split, "") + segment.text + end
+    return said
+
+
+def reference(documents: list[str], cuts: tuple[int, int], end: str) -> dict[str, str]:
+    """The definition: every character with its place, `end` after each document but the last."""
+    said = dict.fromkeys(SPLITS, "")
+    place = 0
+    for number, document in enumerate(documents, start=1):
+        for character in document:
+            split = SPLITS[(place >= cuts[0]) + (place >= cuts[1])]
+            said[split] += character
+            place += 1
+        if number < len(documents):
+            said[split] += end
+    return {split: text for split, text in said.items() if text}
+
+
+@given(files_of, fractions, st.sampled_from([0.0, 0.1, 0.3]), st.integers(1, 9))
+def test_by_characters_the_text_is_cut_once_in_order(
+    files: list[list[str]], val_fraction: float, test_fraction: float, block: int
+) -> None:
+    data = DataConfig(val_fraction=val_fraction, test_fraction=test_fraction)
+    documents = [document for file in files for document in file]
+    size = sum(map(len, documents))
+    cuts = int((1 - val_fraction - test_fraction) * size), int((1 - test_fraction) * size)
+    if said := divide(text_of(files), data, end_lines=False, block=block):
+        assert said == reference(documents, cuts, END)
+
+
+@given(files_of, fractions)
+def test_without_an_end_of_text_a_newline_keeps_documents_apart(files: list[list[str]], val_fraction: float) -> None:
+    documents = [document for file in files for document in file]
+    ended = [document if document.endswith("\n") else document + "\n" for document in documents]
+    whole = "".join([*ended[:-1], documents[-1]])
+    if said := divide(text_of(files), DataConfig(val_fraction=val_fraction), end_lines=True):
+        left = int((1 - val_fraction) * len(whole))
+        assert said == {"train": whole[:left], "val": whole[left:]}
+
+
+@given(files_of, fractions, st.sampled_from([0.0, 0.25]), st.randoms(use_true_random=False))
+def test_by_documents_each_is_whole_in_the_split_that_its_content_decides(
+    files: list[list[str]], val_fraction: float, test_fraction: float, order: object
+) -> None:
+    data = DataConfig(split="documents", val_fraction=val_fraction, test_fraction=test_fraction)
+    flat = [document for file in files for document in file]
+    shuffled = list(flat)
+    order.shuffle(shuffled)  # type: ignore[attr-defined]
+    kept: list[dict[str, set[str]]] = []
+    for documents in (flat, shuffled):
+        text = text_of([documents])
+        try:
+            found, borders = look(text, data, False)
+        except UserError:
+            assert len(set(flat)) <= 2 + bool(test_fraction)
+            return
+        splits: dict[str, set[str]] = {split: set() for split in SPLITS}
+        for stretch in stretches(text, borders, found, end_lines=False):
+            assert stretch.starts
+            assert stretch.ends
+            splits[stretch.split].add(stretch.text)
+        kept.append(splits)
+    assert kept[0] == kept[1]
+    assert sum(map(len, kept[0].values())) == len(set(flat))  # equal documents are in one split
+    assert kept[0]["train"]
+    assert kept[0]["val"]
+    assert bool(kept[0]["test"]) == bool(test_fraction)
+
+
+@given(st.lists(documents_of, min_size=3, max_size=6, unique_by=tuple))
+def test_by_files_no_file_is_divided(files: list[list[str]]) -> None:
+    text = text_of(files)
+    found, borders = look(text, DataConfig(split="files", val_fraction=0.3), False)
+    by_file = [SPLITS[unit] for unit in borders.units]
+    said = {split: [d for file, s in zip(files, by_file, strict=True) if s == split for d in file] for split in SPLITS}
+    read: dict[str, list[str]] = {split: [] for split in SPLITS}
+    for stretch in stretches(text, borders, found, end_lines=False):
+        read[stretch.split].append(stretch.text)
+    assert read == said
+
+
+@given(files_of, st.lists(st.integers(1, 3), min_size=4, max_size=4), fractions)
+def test_a_weight_repeats_training_text_and_leaves_the_rest_alone(
+    files: list[list[str]], weights: list[int], val_fraction: float
+) -> None:
+    data = DataConfig(val_fraction=val_fraction)
+    if not (once := divide(text_of(files), data, end_lines=False)):
+        return
+    weighted = divide(text_of(files, weights[: len(files)]), data, end_lines=False)
+    assert weighted["val"] == once["val"]
+    expected: list[str] = []
+    left = int((1 - val_fraction) * sum(len(document) for file in files for document in file))
+    for file, weight in zip(files, weights, strict=False):
+        trains: list[str] = []
+        for document in file:
+            trains += [document[:left]] if left else []
+            left = max(0, left - len(document))
+        expected += trains * weight
+    assert [part for part in weighted["train"].split(END) if part] == [p for d in expected for p in d.split(END) if p]
+
+
+def test_repetitions_are_kept_apart() -> None:
+    data = DataConfig(val_fraction=0.5)
+    assert divide(text_of([["abcdef"]], [3]), data, end_lines=False) == {"train": f"abc{END}abc{END}abc", "val": "def"}
+    assert divide(text_of([["abcdef"]], [3]), data, end_lines=True) == {"train": "abc\nabc\nabc", "val": "def"}
+
+
+@given(files_of, documents_of, st.sampled_from([0.0, 0.25]))
+def test_a_val_source_validates_whole_and_nothing_else_does(
+    files: list[list[str]], validates: list[str], test_fraction: float
+) -> None:
+    data = DataConfig(val_source="x", test_fraction=test_fraction)
+    if said := divide(text_of([*files, validates], validates=1), data, end_lines=False):
+        assert said["val"] == END.join(validates)
+        assert said["train"] + said.get("test", "") == END.join(d for file in files for d in file) or test_fraction
+
+
+@given(files_of)
+def test_a_fingerprint_knows_where_texts_end_but_not_what_they_are_called(files: list[list[str]]) -> None:
+    def fingerprint(files: list[list[str]], validates: int = 0) -> str:
+        return survey(text_of(files, validates=validates), end_lines=True, progress=lambda *_: None).fingerprint
+
+    flat = [document for file in files for document in file]
+    assert fingerprint(files) == fingerprint([flat]) == fingerprint([[d] for d in flat])
+    assert fingerprint([flat]) != fingerprint([flat, ["x"]]) != fingerprint([flat, ["x"]], validates=1)
+    assert len(flat) == 1 or fingerprint([flat]) != fingerprint([["".join(flat)]])
+
+
+def test_a_text_that_changes_between_two_readings_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_module, "_KEPT", 0)
+    documents = ["once upon a time", "there was"]
+    text = text_of([documents])
+    found, borders = look(text, DEFAULT, True)
+    for changed in (["once upon a time", "there is"], documents[:1], [*documents, "and is"]):
+        with pytest.raises(UserError, match="changed while it was read"):
+            list(stretches(text_of([changed]), borders, found, end_lines=True))
+
+
+WORDS = "the cat sat on the mat, and the rat's 12345 ran;\n\n  it's a tab\t\r\n'LL be   spaces \u3000 wide\n"
+BPE = {
+    pattern: train_tokenizer(
+        [WORDS * 20], TokenizerConfig.model_validate({"kind": "bpe", "vocab_size": 290, "pattern": pattern})
+    )
+    for pattern in ("gpt2", "gpt4")
+}
+telling = st.lists(
+    st.sampled_from(
+        [" ", "  ", "\n", "\r\n", "\t", "'", "'s", "the", "cat", "12", "345", ";", "!!", "\u3000", "é", "世界"]
+    ),
+    max_size=40,
+).map("".join)
+
+
+@settings(max_examples=300)
+@given(telling, telling, st.sampled_from(["gpt2", "gpt4"]))
+def test_where_a_text_is_cut_changes_no_id_whatever_follows(text: str, rest: str, pattern: str) -> None:
+    bpe = BPE[pattern]
+    place = last_cut(text, pattern)  # type: ignore[arg-type]
+    parts = np.concatenate([bpe.encode(text[:place]), bpe.encode(text[place:] + rest)])
+    assert parts.tolist() == bpe.encode(text + rest).tolist()
+
+
+@given(st.lists(telling.filter(bool), min_size=1, max_size=5), st.sampled_from(["gpt2", "gpt4"]), st.integers(1, 30))
+def test_the_ids_of_segments_are_those_of_whole_documents(documents: list[str], pattern: str, block: int) -> None:
+    bpe = BPE[pattern]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_module, "BLOCK", block)
+        patch.setattr(segments_module, "BLOCK", block)
+        text = text_of([documents])
+        data = DataConfig(val_source="none", split="characters")
+        try:
+            found, borders = look(text, data, False)
+        except UserError:
+            return
+        ids: list[int] = []
+        for batch in batches(stretches(text, borders, found, end_lines=False), bpe.vocabulary.pattern, end_lines=False):  # type: ignore[attr-defined]
+            texts = [segment.text for segment in batch.segments]
+            ids += encode_segments(bpe, texts, [segment.followed for segment in batch.segments])[0].tolist()
+    expected = [id for document in documents for id in [*bpe.encode(document).tolist(), bpe.end_of_text]]
+    assert ids == expected[:-1]

@@ -1,0 +1,234 @@
+"""A long text becomes the same tokens as a short one: in blocks, in processes, and never by halves."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus import pool, segments, store, text, tokenization
+from gpt_cli.corpus.build import prepare_corpus, tokenize_corpus
+from gpt_cli.corpus.store import TokenStore
+from gpt_cli.errors import RequestError, UserError
+from gpt_cli.files import cache_dir
+from gpt_cli.tokenizer import CharTokenizer
+
+ROOT = Path(__file__).parents[1]
+TEXT = "".join(f"{n}: Once upon a time, it's said, {n * n} mice lived in a Schuh — 鼠 🐁.\r\n" for n in range(400))
+CHAR = TokenizerConfig(kind="char")
+BPE = TokenizerConfig(kind="bpe", vocab_size=320, pattern="gpt4")
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> DataConfig:
+    """A text file, JSON lines and a folder, with a test split."""
+    (tmp_path / "text.txt").write_bytes(TEXT.encode())
+    (tmp_path / "folder").mkdir()
+    for name in "ab":
+        (tmp_path / "folder" / name).write_text(name + TEXT[:200], encoding="utf-8")
+    lines = [json.dumps({"text": f"{n} little mice" * (n % 4)}) for n in range(100)]
+    (tmp_path / "lines.jsonl").write_text("\n".join(lines))
+    sources = [str(tmp_path / name) for name in ("text.txt", "lines.jsonl", "folder")]
+    return DataConfig(source=sources, test_fraction=0.05)
+
+
+@pytest.fixture
+def streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small blocks and shards, nothing kept in memory, and any text worth a process."""
+    monkeypatch.setattr(text, "BLOCK", 1000)
+    monkeypatch.setattr(text, "_KEPT", 0)
+    monkeypatch.setattr(segments, "BLOCK", 1500)
+    monkeypatch.setattr(store, "SHARD_TOKENS", 5000)
+    monkeypatch.setattr(tokenization, "_SHARE", 1)
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+@pytest.mark.parametrize("config", [CHAR, TokenizerConfig(kind="byte"), BPE], ids=lambda config: config.kind)
+@pytest.mark.parametrize("split", ["characters", "documents"])
+def test_a_streamed_text_has_the_tokens_of_one_in_memory(
+    corpus: DataConfig, config: TokenizerConfig, split: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    data = corpus.model_copy(update={"split": split})
+    whole = prepare_corpus(data, config, cache=False, note=pytest.fail, with_test=True)
+    assert not any(cache_dir().iterdir())
+    request.getfixturevalue("streamed")
+    again = prepare_corpus(data, config, note=pytest.fail, with_test=True, processes=1)
+    assert any((cache_dir() / "stores").iterdir())  # it went there directly
+    made = tokenize_corpus(tmp_path / "store", data, config, note=pytest.fail, processes=1)
+    assert whole.test is not None
+    assert again.test is not None
+    for split_name, ids in (("train", whole.train), ("val", whole.val), ("test", whole.test)):
+        assert np.array_equal(ids, TokenStore.open(tmp_path / "store").tokens(split_name))  # type: ignore[arg-type]
+        starts = whole.facts[split_name].document_starts  # type: ignore[index]
+        assert np.array_equal(starts, again.facts[split_name].document_starts)  # type: ignore[index]
+    assert np.array_equal(whole.test, again.test)
+    assert (whole.facts, whole.fingerprint) == (made.facts, made.fingerprint) == (again.facts, again.fingerprint)
+    every = np.concatenate([whole.train, whole.val, whole.test])
+    assert made.counts.tolist() == np.bincount(every, minlength=whole.tokenizer.vocab_size).tolist()
+
+
+def test_every_file_is_the_same_for_any_number_of_processes(corpus: DataConfig, tmp_path: Path, streamed: None) -> None:
+    for processes in (1, 3):
+        path = tmp_path / str(processes)
+        tokenize_corpus(path, corpus, BPE, note=pytest.fail, processes=processes)
+    assert len(contents(tmp_path / "1")) > 8
+    assert contents(tmp_path / "1") == contents(tmp_path / "3")
+
+
+def test_a_character_that_only_a_process_meets_is_told_like_any_other(
+    corpus: DataConfig, tmp_path: Path, streamed: None
+) -> None:
+    CharTokenizer("".join(sorted(set(TEXT) - {"🐁"}))).save(tmp_path / "narrow.json")
+    config = TokenizerConfig(kind="char", file=str(tmp_path / "narrow.json"))
+    with pytest.raises(RequestError, match="U\\+1F401"):
+        tokenize_corpus(tmp_path / "store", corpus, config, note=pytest.fail, processes=2)
+    assert not (tmp_path / "store").exists()
+    assert not list(tmp_path.glob(".tmp-*"))
+
+
+def test_a_process_that_is_killed_is_an_error_and_leaves_nothing(
+    corpus: DataConfig, tmp_path: Path, streamed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    start = pool._start
+
+    def start_and_kill(*arguments: Any) -> "subprocess.Popen[bytes]":
+        started.append(start(*arguments))
+        started[-1].kill()
+        return started[-1]
+
+    monkeypatch.setattr(pool, "_start", start_and_kill)
+    with pytest.raises(UserError, match="was ended"):
+        tokenize_corpus(tmp_path / "store", corpus, CHAR, note=pytest.fail, processes=2)
+    assert not list(tmp_path.glob("*store*"))
+    assert [process.returncode for process in started] == [-signal.SIGKILL] * 2
+
+
+def test_bpe_learns_from_a_bounded_sample_that_is_always_the_same(
+    corpus: DataConfig, tmp_path: Path, streamed: None
+) -> None:
+    notes: list[str] = []
+    sampled = BPE.model_copy(update={"train_bytes": 9000})
+    one, two = (
+        tokenize_corpus(tmp_path / name, corpus, sampled, note=notes.append, processes=processes).tokenizer
+        for name, processes in (("1", 1), ("2", 2))
+    )
+    assert one == two
+    assert one != tokenize_corpus(tmp_path / "all", corpus, BPE, note=pytest.fail, processes=1).tokenizer
+    assert len(notes) == 2
+    assert "learned from 9.0 kB" in notes[0]
+
+
+def test_the_sample_is_spread_over_the_training_text_and_within_its_bound(tmp_path: Path, streamed: None) -> None:
+    (tmp_path / "x").write_text("".join(f"{n:05} is a number\n" for n in range(3000)))
+    config = TokenizerConfig(kind="bpe", vocab_size=300, train_bytes=10_000)
+    work = tokenization.Tokenization.begin(DataConfig(source=str(tmp_path / "x")), config, lambda _: None, None, 1)
+    lesson = list(work._lesson("train"))
+    assert 8_000 < sum(map(len, lesson)) <= 10_000
+    places = [int(match[0]) for piece in lesson if (match := re.search(r"\d{5}", piece))]
+    assert len(places) >= 8
+    assert max(np.diff(places)) < 3 * min(np.diff(places))
+    assert max(places) < 2700  # the validation text is not in it
+
+
+def test_a_word_without_end_is_cut_rather_than_held(tmp_path: Path, streamed: None, monkeypatch: Any) -> None:
+    monkeypatch.setattr(segments, "_LONGEST_WORD", 4000)
+    (tmp_path / "x").write_text("ab" * 10_000)
+    made = tokenize_corpus(
+        tmp_path / "store", DataConfig(source=str(tmp_path / "x")), TokenizerConfig(kind="bpe", vocab_size=258),
+        note=pytest.fail,
+    )  # fmt: skip
+    store = TokenStore.open(tmp_path / "store")
+    whole = made.tokenizer.decode(store.tokens("train")) + made.tokenizer.decode(store.tokens("val"))
+    assert whole == "ab" * 10_000
+
+
+def begin(tmp_path: Path, *options: str) -> "subprocess.Popen[str]":
+    """`gpt tokenize` on 60 MB, once it has begun to write."""
+    text = tmp_path / "long.txt"
+    text.write_text(TEXT * (60_000_000 // len(TEXT.encode())), encoding="utf-8")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpt_cli", "tokenize", str(text), "--out", str(tmp_path / "out" / "store"), *options],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    while not any(file.stat().st_size > 1_000_000 for file in tmp_path.glob("out/.tmp-*/train-*")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    return process
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_run_leaves_no_store_and_no_process_and_says_where_it_was(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    process = begin(tmp_path, "--kind", "bpe", "--vocab-size", "270", "--train-bytes", "4000000", "--processes", "2")
+    workers = children(process.pid)
+    assert len(workers) == 2
+    process.send_signal(number)
+    _, told = process.communicate(timeout=30)
+    assert not (tmp_path / "out" / "store").exists()
+    if number == signal.SIGKILL:
+        assert process.returncode == -number
+    else:
+        assert process.returncode == 128 + number
+        assert not (tmp_path / "out").exists()
+        last = told.splitlines()[-1]
+        assert last.startswith("stopped while encoding, at ")
+        assert "%" in last
+        assert "nothing was written" in last
+        assert "Traceback" not in told
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{worker}/task").exists() and is_running(worker) for worker in workers):
+        assert time.monotonic() < deadline, "a process outlived who started it"
+        time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+def test_the_progress_moves_inside_one_file(tmp_path: Path, streamed: None) -> None:
+    (tmp_path / "x").write_text(TEXT, encoding="utf-8")
+    reports: list[tuple[str, int, int | None]] = []
+    tokenize_corpus(
+        tmp_path / "store",
+        DataConfig(source=str(tmp_path / "x")),
+        CHAR,
+        note=pytest.fail,
+        progress=lambda *report: reports.append(report),
+    )
+    for stage in ("reading", "learning", "encoding"):
+        done = [report[1] for report in reports if report[0] == stage]
+        assert len(done) > 10
+        assert done == sorted(done)
+        assert done[-1] == len(TEXT.encode())
+    assert {total for _, _, total in reports} == {len(TEXT.encode())}
+
+
+@pytest.mark.slow
+def test_the_memory_of_a_long_text_stays_inside_its_bound(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "bench" / "tokenize_memory.py"), "--mb", "200"], capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
