@@ -134,10 +134,10 @@ def _data(corpus: list[str], **keys: Any) -> "DataConfig":
             raise RequestError("a CORPUS is empty text, which names nothing")
         if is_store(Path(source)):
             raise RequestError(f"{source} is a token store already", hint=f"use it as it is: gpt train {source}")
-    for name in ("val_fraction", "test_fraction"):
-        least = 0 if name == "val_fraction" else -1e-9
-        if not least < keys[name] < 1:
-            raise RequestError(f"--{name.replace('_', '-')} must lie between 0 and 1, not {keys[name]}")
+    if not 0 < keys["val_fraction"] < 1:
+        raise RequestError(f"--val-fraction must lie between 0 and 1, not {keys['val_fraction']}")
+    if not 0 <= keys["test_fraction"] < 1:
+        raise RequestError(f"--test-fraction must lie between 0 and 1, not {keys['test_fraction']}")
     try:
         return DataConfig(source=corpus[0] if len(corpus) == 1 else corpus, **keys)
     except ValidationError as error:
