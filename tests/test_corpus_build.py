@@ -1,5 +1,6 @@
 """Tokens are the text: all of it, in order, split where the fraction says, made once."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -182,6 +183,18 @@ def test_whatever_decides_the_tokens_decides_the_cache_entry(english: Path, tmp_
     english.write_text(ENGLISH + "!")
     prepare(english, BPE)
     assert len(entries()) == 8
+
+
+def test_what_is_in_which_file_decides_the_cache_entry_where_it_decides_the_tokens(tmp_path: Path) -> None:
+    lines = [json.dumps({"text": f"document {n}\n" * 20}) for n in range(3)]
+    for name, held in (("a", lines[:2]), ("b", lines[2:]), ("c", lines[:1]), ("d", lines[1:])):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(held))
+    one, other = ([str(tmp_path / f"{name}.jsonl") for name in names] for names in ("ab", "cd"))
+    for options in ({}, {"weights": [2, 1]}, {"split": "files", "val_fraction": 0.5}):
+        for source in (one, other):
+            data = DataConfig.model_validate({"source": source, **options})
+            assert prepare_corpus(data, CHAR, note=pytest.fail).fingerprint == prepare(one).fingerprint
+    assert len(entries()) == 5
 
 
 def test_without_the_cache_nothing_is_written_but_an_entry_is_used(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.corpus.survey import Fingerprint, Survey, with_last
-from gpt_cli.corpus.text import Text
+from gpt_cli.corpus.survey import Fingerprint, Survey
+from gpt_cli.corpus.text import Block, Text
 from gpt_cli.errors import UserError
 
 Split = Literal["train", "val", "test"]
@@ -109,7 +109,7 @@ def stretches(text: Text, borders: Borders, survey: Survey, *, end_lines: bool) 
             position, document = start
             part: Split | None = None  # the split of the part of a document that goes on
             seam = repeat > 0
-            for block, ends_file in with_last(text.blocks(number)):
+            for block, ends_file in _with_last(text.blocks(number)):
                 data = block.text.encode()
                 done += len(data)
                 if repeat == 0:
@@ -140,3 +140,14 @@ def stretches(text: Text, borders: Borders, survey: Survey, *, end_lines: bool) 
                     part = None
     if fingerprint.hexdigest() != survey.fingerprint:
         raise UserError("the text changed while it was read", hint="run the same command again once it is written")
+
+
+def _with_last(blocks: Iterator[Block]) -> Iterator[tuple[Block, bool]]:
+    """Each block, and whether it is the last."""
+    previous: Block | None = None
+    for block in blocks:
+        if previous is not None:
+            yield previous, False
+        previous = block
+    if previous is not None:
+        yield previous, True

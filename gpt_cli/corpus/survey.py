@@ -2,11 +2,11 @@
 
 import hashlib
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from gpt_cli.corpus.text import Block, Text
+from gpt_cli.corpus.text import Text
 
 Stage = Literal["reading", "learning", "encoding"]
 Progress = Callable[[Stage, int, int | None], None]
@@ -20,6 +20,8 @@ class Survey:
     fingerprint: str
     characters: int
     """Of the text that is to be divided, so without `data.val_source`, and with the newlines between documents."""
+    bytes: int
+    """The same in UTF-8, as often as it is repeated."""
     work: int
     """Bytes of all text, as often as it is encoded."""
     documents: "array[int]"
@@ -61,7 +63,7 @@ def survey(text: Text, *, end_lines: bool, progress: Progress) -> Survey:
     """
     fingerprint = Fingerprint()
     documents, files = array("Q"), array("Q")
-    characters = work = done = 0
+    characters = size = work = done = 0
     unended = False
     for number, member in enumerate(text.members):
         if member.validates and (number == 0 or not text.members[number - 1].validates):
@@ -75,6 +77,7 @@ def survey(text: Text, *, end_lines: bool, progress: Progress) -> Survey:
             progress("reading", done, text.size)
             if member.validates:
                 continue
+            size += len(data) * member.weight
             characters += len(block.text) + (end_lines and unended)
             unended = block.ends and not block.text.endswith("\n")
             if digest is not None:
@@ -82,15 +85,4 @@ def survey(text: Text, *, end_lines: bool, progress: Progress) -> Survey:
                 file.update(digest)
         if not member.validates:
             files.append(int.from_bytes(file.digest()[:8], "big"))
-    return Survey(fingerprint.hexdigest(), characters, work, documents, files)
-
-
-def with_last(blocks: Iterator[Block]) -> Iterator[tuple[Block, bool]]:
-    """Each block, and whether it is the last."""
-    previous: Block | None = None
-    for block in blocks:
-        if previous is not None:
-            yield previous, False
-        previous = block
-    if previous is not None:
-        yield previous, True
+    return Survey(fingerprint.hexdigest(), characters, size, work, documents, files)

@@ -99,7 +99,11 @@ class Tokenization:
         """The name of the tokens in the cache: whatever decides them."""
         how = self.config.model_dump() if self.ready is None else self.ready.digest
         division = self.data.model_dump(exclude={"source", "encoding", "text_key"})
-        parts = [FORMAT, self.survey.fingerprint, {**division, "val_source": self.data.val_source is not None}, how]
+        division |= {"val_source": self.data.val_source is not None, "files": None}
+        if self.data.split == "files" or self.data.weights is not None:  # else it does not matter what is in which file
+            weights = [member.weight for member in self.text.members]
+            division["files"] = hashlib.sha256(self.survey.files.tobytes() + repr(weights).encode()).hexdigest()
+        parts = [FORMAT, self.survey.fingerprint, division, how]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def learn(self) -> Tokenizer:
@@ -164,7 +168,7 @@ class Tokenization:
         share = 1.0
         if split is not None:
             trains = 1.0 - self.data.test_fraction - (self.data.val_fraction if self.data.val_source is None else 0)
-            share = self.config.train_bytes / (self.survey.work * trains)
+            share = self.config.train_bytes / max(1, self.survey.bytes * trains)
         if share < 1:
             self.note(
                 f"the vocabulary is learned from {format_size(self.config.train_bytes)} of the text,"
