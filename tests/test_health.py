@@ -1,7 +1,8 @@
-"""Training that is not well says so: what was bad first, what jumped, what did not fit, what hangs, what keeps dying."""
+"""Training that is not well says so: what was bad first, what jumped, did not fit, hangs, or keeps dying."""
 
 import json
 import math
+import os
 import random
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 import torch
 from test_training import interrupt_at, make_config, run, timeless, weights
 
+from gpt_cli.config import dump_config
 from gpt_cli.errors import UserError
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.log import read_events
@@ -220,13 +222,11 @@ def test_a_hang_prints_where_every_thread_is_and_exits_with_1(tmp_path):
         "loop.train_step = waits_for_ever\n"
         "sys.exit(main(['train', '--config', 'config.yaml']))\n"
     )
-    from gpt_cli.config import dump_config
-
     (tmp_path / "config.yaml").write_text(dump_config(config))
     done = subprocess.run(
         [sys.executable, "hang.py"],
         cwd=tmp_path,
-        env={**__import__("os").environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=60,
