@@ -1,7 +1,8 @@
 """How the processes of a run ended, and when starting yet another one is of no use.
 
 events.jsonl has `started` (from which step), and then `ended` or `died` (at which step, and of what). A process that
-was killed, or whose machine was, cannot say so: the next one does it in its place.
+was killed, or whose machine was, cannot say so: the next one writes `killed` in its place. That is no fault of the
+run, and no reason not to go on, however often it happens.
 """
 
 from contextlib import suppress
@@ -11,7 +12,6 @@ from gpt_cli.errors import UserError
 from gpt_cli.run.log import RunLog, read_events, read_metrics
 
 MOST_DEATHS = 3  # at one step, one after the other
-KILLED = "it was killed, or the machine stopped"
 
 
 class Lifetime:
@@ -52,9 +52,9 @@ class Lifetime:
 
     def _find_out_about_the_last_one(self) -> None:
         events = [event["event"] for event in read_events(self.run_dir)]
-        marks = [event for event in events if event in ("started", "ended", "died", "restart loop")]
+        marks = [event for event in events if event in ("started", "ended", "died", "killed")]
         if marks and marks[-1] == "started":
-            self.log.event("died", step=self._last_step(), error=KILLED)
+            self.log.event("killed", step=self._last_step())
 
     def _last_step(self) -> int:
         return max((line["step"] for line in read_metrics(self.run_dir)), default=0)
