@@ -182,7 +182,7 @@ def _check(path: Path, config: Config, corpus: Corpus) -> Changes:
         )
     if load_tokenizer(path / TOKENIZER).digest != corpus.tokenizer.digest:
         raise RequestError(f"run_dir {path} is a run with another tokenizer", hint="choose another run_dir")
-    if (there := _read_fingerprint(path / DATA)) != corpus.fingerprint:
+    if (there := read_fingerprint(path / DATA)) != corpus.fingerprint:
         raise RequestError(
             f"the text has changed since the run in {path} began"
             f" (its sha256 was {there[:12]}..., now it is {corpus.fingerprint[:12]}...)",
@@ -206,7 +206,8 @@ def _to_json(value: dict[str, Any]) -> str:
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
-def _read_fingerprint(path: Path) -> str:
+def read_fingerprint(path: Path) -> str:
+    """The fingerprint of the text that data.json, at `path`, tells. Raises DamagedError if it does not."""
     try:
         fingerprint = json.loads(read_file(path, _JSON_LIMIT))["fingerprint"]
     except (ValueError, TypeError, LookupError, RecursionError) as error:
