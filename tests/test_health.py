@@ -284,3 +284,14 @@ def test_a_signal_is_no_death(tmp_path, monkeypatch):
     interrupt_at(monkeypatch, 5, signal.SIGINT)
     assert run(config).exit_code == 130
     assert ends(tmp_path / "run") == ["started", "ended"]
+
+
+# Noise
+
+
+def test_every_step_has_its_own_noise(tmp_path, monkeypatch):
+    seeds = []
+    seed_everything = torch.manual_seed
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: seeds.append(seed) or seed_everything(seed))
+    run(make_config(tmp_path, "train.micro_batch_size=2", "sample.every=null"))
+    assert len(seeds) == len(set(seeds)) == 1 + 2 * 12  # the weights, and two micro-batches of each step

@@ -1,4 +1,4 @@
-"""`gpt` with every dangerous thing it could do watched: python tests/watched.py ARGUMENTS
+"""`gpt` with every dangerous thing it could do watched: python tests/watched.py ARGUMENTS [then ARGUMENTS ...]
 
 Ends with 99, saying what it was, at the first of: a pickle that names a class, code made from text or run from outside
 the installed packages, a connection, another process, a file written outside the working directory and the cache.
@@ -60,4 +60,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "do":
         __import__(sys.argv[2])  # a module of the test's, beside it: see that the watch is awake
         sys.exit(0)
-    sys.exit(main(sys.argv[1:]))
+    commands = " ".join(sys.argv[1:]).split(" then ")
+    sys.exit(max(main(command.split()) for command in commands))
