@@ -130,7 +130,7 @@ MUTATIONS = [
         "a short write is taken for a whole one",
         "files/disk.py",
         (("        view = view[written:]\n", "        return\n"),),
-        "test_files.py",
+        "test_files.py::test_a_system_that_writes_less_than_it_was_given_loses_nothing",
     ),
     Mutation(
         "whatever goes wrong is called damage",
