@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/quickstart
 
-.PHONY: help train test lint test-slow test-gpu clean
+.PHONY: help train test lint test-slow test-gpu mutations clean
 
 help:
 	@echo "make train      install into .venv, train configs/quickstart.yaml (about 2 minutes), print a sample"
@@ -13,6 +13,7 @@ help:
 	@echo "make lint       ruff, mypy --strict, import-linter"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-gpu   the tests that need a CUDA device"
+	@echo "make mutations  plant faults in a copy of the package; each must turn its test red"
 	@echo "make clean      remove .venv and caches, never runs/"
 	@echo "PYTHON=python3.13 chooses another interpreter (now: $(PYTHON))"
 
@@ -34,6 +35,9 @@ test-slow: $(VENV)/.installed-dev
 
 test-gpu: $(VENV)/.installed-dev
 	$(BIN)/pytest -m gpu -n 0
+
+mutations: $(VENV)/.installed-dev
+	$(BIN)/python tests/mutations.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -18,6 +18,7 @@ from gpt_cli.cli.info import info
 from gpt_cli.cli.output import discard
 from gpt_cli.cli.plot import plot
 from gpt_cli.cli.sample import sample
+from gpt_cli.cli.selftest import doctor, selftest
 from gpt_cli.cli.tokenize import tokenize
 from gpt_cli.cli.train import train
 from gpt_cli.errors import ExitCode, RequestError, UserError, escape_untrusted
@@ -63,6 +64,8 @@ app.command("tokenize")(tokenize)
 app.command("eval")(evaluate)
 app.command("info")(info)
 app.command("plot")(plot)
+app.command("doctor")(doctor)
+app.command("selftest")(selftest)
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 

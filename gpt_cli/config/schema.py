@@ -287,6 +287,8 @@ class RuntimeConfig(Section):
     """Use only algorithms that repeat bit for bit."""
     threads: Count | None = None
     """CPU threads. null: one per physical core."""
+    watchdog_minutes: Positive | None = None
+    """End the run, printing all stacks, when one step with its evaluation and checkpoint takes longer. null: off."""
 
 
 class Config(Section):

@@ -31,6 +31,7 @@ from gpt_cli.files import (
 )
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, checkpoints_dir, is_checkpoint, list_checkpoints
 from gpt_cli.run.log import RunLog
+from gpt_cli.run.restarts import Lifetime
 from gpt_cli.tokenizer import load_tokenizer
 
 DATA, RUN = "data.json", "run.json"
@@ -43,15 +44,16 @@ _PACKAGES = ("gpt-cli", "torch", "numpy", "safetensors", "tokenizers")
 
 
 class RunDirectory:
-    """A run's directory, locked and open for training: its `path` and its `log`.
+    """A run's directory, locked and open for training: its `path`, its `log` and the `lifetime` of this process.
 
-    A context manager: leaving it closes the log and lets go of the lock.
+    A context manager: leaving it records how training ended, closes the log and lets go of the lock.
     """
 
-    def __init__(self, path: Path, lock: DirectoryLock) -> None:
+    def __init__(self, path: Path, lock: DirectoryLock, steps: int) -> None:
         self.path = path
         self._lock = lock
         self.log = RunLog(path)
+        self.lifetime = Lifetime(path, self.log, steps)
 
     @classmethod
     def open_for_training(cls, config: Config, corpus: Corpus) -> Self:
@@ -72,7 +74,7 @@ class RunDirectory:
                 changes = _check(path, config, corpus)
             else:
                 _create(path, config, corpus)
-            run = cls(path, lock)
+            run = cls(path, lock, config.train.steps)
         except BaseException:
             lock.release()
             raise
@@ -97,7 +99,10 @@ class RunDirectory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.lifetime.end(error)
+        finally:
+            self.close()
 
 
 def find_run(path: Path | None) -> Path:
@@ -177,7 +182,7 @@ def _check(path: Path, config: Config, corpus: Corpus) -> Changes:
         )
     if load_tokenizer(path / TOKENIZER).digest != corpus.tokenizer.digest:
         raise RequestError(f"run_dir {path} is a run with another tokenizer", hint="choose another run_dir")
-    if (there := _read_fingerprint(path / DATA)) != corpus.fingerprint:
+    if (there := read_fingerprint(path / DATA)) != corpus.fingerprint:
         raise RequestError(
             f"the text has changed since the run in {path} began"
             f" (its sha256 was {there[:12]}..., now it is {corpus.fingerprint[:12]}...)",
@@ -201,7 +206,8 @@ def _to_json(value: dict[str, Any]) -> str:
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
-def _read_fingerprint(path: Path) -> str:
+def read_fingerprint(path: Path) -> str:
+    """The fingerprint of the text that data.json, at `path`, tells. Raises DamagedError if it does not."""
     try:
         fingerprint = json.loads(read_file(path, _JSON_LIMIT))["fingerprint"]
     except (ValueError, TypeError, LookupError, RecursionError) as error:

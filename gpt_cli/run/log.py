@@ -78,14 +78,19 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in record.items() if value is not None} for record in records]
 
 
-def _read_records(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
-    """Each whole line of `path`: parsed, and as it is."""
+def read_events(run_dir: Path) -> list[dict[str, Any]]:
+    """The lines of events.jsonl: `time`, `event` and its details. Raises DamagedError for a bad line."""
+    return [record for record, _ in _read_records(run_dir / EVENTS, "event", str)]
+
+
+def _read_records(path: Path, key: str = "step", kind: type = int) -> Iterator[tuple[dict[str, Any], str]]:
+    """Each whole line of `path`, which has a `key` of that `kind`: parsed, and as it is."""
     for number, line in read_lines(path):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
             record = None
-        if not isinstance(record, dict) or type(record.get("step")) is not int:
+        if not isinstance(record, dict) or type(record.get(key)) is not kind:
             raise DamagedError(
                 f"{path} has a damaged line", where=f"{path}:{number}", hint="remove that line and try again"
             )

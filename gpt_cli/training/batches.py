@@ -14,6 +14,9 @@ from gpt_cli.config import Config
 from gpt_cli.errors import RequestError
 from gpt_cli.order import window_start, windows_per_epoch
 
+MicroBatches = list[tuple[Tensor, Tensor]]
+"""(M, T) inputs and the (M, T) targets that follow them, of each micro-batch of a step."""
+
 
 @dataclass(frozen=True)
 class Batches:
@@ -71,7 +74,7 @@ class Batches:
         windows = range(first, first + self.batch_size)
         return [window_start(index, len(self.tokens), self.context_length, self.seed) for index in windows]
 
-    def at(self, step: int) -> list[tuple[Tensor, Tensor]]:
+    def at(self, step: int) -> MicroBatches:
         """This rank's micro-batches of `step`: (M, T) inputs and the (M, T) targets that follow them."""
         starts = torch.tensor(self.starts(step)[self.rank :: self.world_size], device=self.tokens.device)
         offsets = torch.arange(self.context_length + 1, device=self.tokens.device)

@@ -7,29 +7,40 @@ import math
 import time
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from gpt_cli.config import Config
-from gpt_cli.errors import UserError
 from gpt_cli.run.directory import RunDirectory
 from gpt_cli.run.log import read_metrics
 from gpt_cli.training.console import Console
 from gpt_cli.training.evaluate import Evaluation
+from gpt_cli.training.health import SpikeWatch, not_finite
+from gpt_cli.training.state import TrainingState
 
 
 @dataclass(frozen=True)
 class _Pending:
     step: int
     loss: Tensor
-    grad_norm: Tensor
+    grad_norms: Tensor  # (P,) one per parameter
     lr: float
 
 
 class Journal:
     """The log of one process. `seconds` counts training time over all processes of the run."""
 
-    def __init__(self, run: RunDirectory, console: Console, config: Config, start: int, seconds: float) -> None:
-        self.run, self.console, self.config = run, console, config
+    def __init__(
+        self,
+        run: RunDirectory,
+        console: Console,
+        config: Config,
+        state: TrainingState,
+        start: int,
+        seconds: float,
+    ) -> None:
+        self.run, self.console, self.config, self.state = run, console, config, state
+        self.watches = {"loss": SpikeWatch(), "gradient norm": SpikeWatch()}
         self.tokens_per_step = config.train.batch_size * config.model.context_length
         self.past_val_losses = [line["val_loss"] for line in read_metrics(run.path) if "val_loss" in line]
         self._seconds_before, self._started = seconds, time.perf_counter()
@@ -41,10 +52,10 @@ class Journal:
         """Seconds spent in the training loop so far."""
         return self._seconds_before + time.perf_counter() - self._started
 
-    def step(self, step: int, loss: Tensor, grad_norm: Tensor, lr: float) -> None:
+    def step(self, step: int, loss: Tensor, grad_norms: Tensor, lr: float) -> None:
         """Take in update number `step` (from 1) and read the one before it."""
         self._read()
-        self._pending = _Pending(step, loss, grad_norm, lr)
+        self._pending = _Pending(step, loss, grad_norms, lr)
 
     def settle(self) -> None:
         """Bring everything to the disk, before a checkpoint says that it happened."""
@@ -52,16 +63,16 @@ class Journal:
         self.run.log.sync()
 
     def _read(self) -> None:
-        """Read what is pending. Raises UserError when its loss is not finite, so that it is never saved."""
+        """Read what is pending. Raises UserError when it is not finite, so that it is never saved."""
         if (pending := self._pending) is None:
             return
         self._pending = None
-        loss = pending.loss.item()
-        if not math.isfinite(loss):
-            raise UserError(
-                f"the loss is {loss} at step {pending.step}: training stopped, nothing of it was saved",
-                hint="the last checkpoint is good; lower optim.lr, or set optim.grad_clip",
-            )
+        norm = torch.linalg.vector_norm(pending.grad_norms)
+        loss, grad_norm = torch.stack([pending.loss, norm]).tolist()
+        is_skipped = self.state.loss_scale.enabled and not math.isfinite(grad_norm)  # an overflow of fp16, dealt with
+        if not math.isfinite(loss) or not (math.isfinite(grad_norm) or is_skipped):
+            raise not_finite(pending.step, loss, pending.grad_norms, self.state)
+        self._tell_spikes(pending.step, {"loss": loss} if is_skipped else {"loss": loss, "gradient norm": grad_norm})
         if pending.step % self.config.log.every and pending.step != self.config.train.steps:
             return
         seconds = self.seconds
@@ -73,10 +84,25 @@ class Journal:
             time=round(seconds, 3),
             tokens=pending.step * self.tokens_per_step,
             loss=loss,
-            grad_norm=pending.grad_norm.item(),
+            grad_norm=grad_norm,
             lr=pending.lr,
         )
         self.console.step(pending.step, loss, rate)
+
+    def _tell_spikes(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            mean = self.watches[name].mean
+            if self.watches[name].begins(value):
+                self.run.log.event("spike", step=step, of=name, value=value, running_mean=mean)
+                self.console.note(f"the {name} jumped to {value:.4g} at step {step:,}; its running mean is {mean:.4g}")
+
+    def ran_out_of_memory(self, micro_batch_size: int, smaller: int) -> None:
+        """Record that micro-batches did not fit in memory, and which are tried from now on."""
+        self.run.log.event("out of memory", micro_batch_size=micro_batch_size, smaller=smaller)
+        self.console.note(
+            f"out of memory with train.micro_batch_size {micro_batch_size}: going on with {smaller}, the same batch in"
+            " more passes"
+        )
 
     def evaluation(self, step: int, evaluation: Evaluation) -> float:
         """Record an evaluation of the weights after `step` updates; returns its loss."""

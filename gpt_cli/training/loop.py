@@ -1,7 +1,5 @@
 """The training loop."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -12,11 +10,13 @@ from gpt_cli.run import checkpoint
 from gpt_cli.run.directory import RunDirectory
 from gpt_cli.runtime.device import Runtime, open_runtime
 from gpt_cli.runtime.signals import stop_requests
+from gpt_cli.runtime.watchdog import watchdog
 from gpt_cli.sampling import encode_prompt
-from gpt_cli.training.batches import Batches, on_device
+from gpt_cli.training.batches import Batches, MicroBatches, on_device
 from gpt_cli.training.console import Console
 from gpt_cli.training.evaluate import TokenSizes, evaluate
 from gpt_cli.training.journal import Journal
+from gpt_cli.training.memory import MemoryGuard
 from gpt_cli.training.sample import sample_text
 from gpt_cli.training.schedule import lr_multiplier
 from gpt_cli.training.state import TrainingState
@@ -35,14 +35,17 @@ def train(config: Config, console: Console) -> Summary:
     with (
         RunDirectory.open_for_training(config, corpus) as run,
         stop_requests() as request,
+        watchdog(config.runtime.watchdog_minutes) as still_alive,
     ):
         state = TrainingState.fresh(config, corpus.tokenizer.vocab_size, runtime, console.note)
         start, seconds = state.restore(run, console.note)  # 0 and 0 in a new run
-        journal = Journal(run, console, config, start, seconds)
+        journal = Journal(run, console, config, state, start, seconds)
+        memory = MemoryGuard(config.train.sequences_per_forward, journal)
         stopping = Stopping(config.train, request, journal.past_val_losses)
         console.start(config, corpus, state.model, runtime, start)
 
         for step in range(start, config.train.steps + 1):  # the visit past the last step evaluates and saves
+            still_alive()
             done, val_loss = stopping.due(step, journal.seconds), None
             if step > start or step == 0:  # what a checkpoint holds was evaluated before it was saved
                 with state.average.applied():
@@ -61,21 +64,24 @@ def train(config: Config, console: Console) -> Summary:
                 break
 
             multiplier = lr_multiplier(step, config.train.steps, config.schedule)
-            loss, grad_norm = train_step(state, batches.at(step), config, step, multiplier, runtime)
-            journal.step(step + 1, loss, grad_norm, multiplier * config.optim.lr)
+            loss, grad_norms = memory.step(train_step, state, batches.at(step), config, step, multiplier, runtime)
+            journal.step(step + 1, loss, grad_norms, multiplier * config.optim.lr)
 
         return summarise(run.path, config, state.model, stopping, request)
 
 
 def train_step(
     state: TrainingState,
-    micro_batches: Sequence[tuple[Tensor, Tensor]],
+    micro_batches: MicroBatches,
     config: Config,
     step: int,
     lr_multiplier: float,
     runtime: Runtime,
 ) -> tuple[Tensor, Tensor]:
-    """One update over `micro_batches`. Returns the mean loss and the gradient norm, on the device, both scalars."""
+    """One update over `micro_batches`.
+
+    Returns the mean loss, a scalar, and the norm of each parameter's gradient, both on the device.
+    """
     loss_sum = torch.zeros((), device=runtime.device)
     for micro_step, (inputs, targets) in enumerate(micro_batches):
         torch.manual_seed(derive_seed(config.seed, "noise", step, micro_step))
@@ -86,12 +92,14 @@ def train_step(
     parameters = list(state.model.parameters())
     state.loss_scale.remove(parameters)
     max_norm = float("inf") if config.optim.grad_clip is None else config.optim.grad_clip
-    grad_norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+    grad_norms = torch.stack(torch._foreach_norm([p.grad for p in parameters if p.grad is not None]))
+    grad_norm = torch.linalg.vector_norm(grad_norms)
+    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, grad_norm)
     if state.loss_scale.accepts(grad_norm):
         state.optimizer.step(lr_multiplier)
         state.average.update(step)
     state.optimizer.zero_grad()
-    return loss_sum, grad_norm
+    return loss_sum, grad_norms
 
 
 def due(step: int, every: int | None) -> bool:

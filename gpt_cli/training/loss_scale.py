@@ -32,9 +32,12 @@ class LossScale:
             torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], 1.0 / self.scale)
 
     def accepts(self, grad_norm: Tensor) -> bool:
-        """Whether the update may be made, given the norm of the gradients; adapts the scale."""
+        """Whether the update may be made, given the norm of the gradients: it is finite. Adapts the scale.
+
+        Switched off, it does not ask a device that would have to be waited for.
+        """
         if not self.enabled:
-            return True
+            return grad_norm.device.type != "cpu" or bool(torch.isfinite(grad_norm))
         finite = bool(torch.isfinite(grad_norm))
         self.good_updates = self.good_updates + 1 if finite else 0
         if not finite:

@@ -66,6 +66,7 @@ class TrainingState:
         The run's logs are cut back to that step.
         """
         checkpoint = load_newest(run.path, note)
+        run.lifetime.begin(0 if checkpoint is None else checkpoint.step)
         if checkpoint is None:
             run.log.truncate(-1)
             return 0, 0.0

@@ -1,0 +1,35 @@
+"""What a check found, and several as a table."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from gpt_cli.errors import UserError
+from gpt_cli.report.table import render_table
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at: whether it is as it should be, and what was seen."""
+
+    name: str
+    passed: bool
+    figure: str
+
+
+def attempt(name: str, check: Callable[[], Check]) -> Check:
+    """What `check` finds; a UserError that stops it is a finding, too."""
+    try:
+        return check()
+    except UserError as error:
+        return Check(name, False, error.message)
+
+
+def render_checks(checks: Sequence[Check]) -> str:
+    """The checks as a table, for a terminal."""
+    rows = [(check.name, "ok" if check.passed else "FAILED", check.figure) for check in checks]
+    return render_table(rows, header=("check", "result", "figure"))
+
+
+def all_passed(checks: Iterable[Check]) -> bool:
+    """Whether every check passed."""
+    return all(check.passed for check in checks)

@@ -1,0 +1,105 @@
+"""One run, examined: are its files whole, do they belong together, is its model sound, where would it go on."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from gpt_cli.config import load_config
+from gpt_cli.corpus.build import prepare_corpus
+from gpt_cli.errors import UserError
+from gpt_cli.model.gpt import GPT
+from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint, list_checkpoints, load
+from gpt_cli.run.directory import DATA, read_fingerprint
+from gpt_cli.run.load import load_weights
+from gpt_cli.run.log import read_events, read_metrics
+from gpt_cli.run.tensors import require_finite
+from gpt_cli.selftest.check import Check, attempt
+from gpt_cli.selftest.model import check_cache, check_causality
+from gpt_cli.tokenizer import load_tokenizer
+
+Note = Callable[[str], None]
+
+
+def examine(path: Path, note: Note) -> Iterator[Check]:
+    """Yield what is found about the run, or the checkpoint, at `path`. Changes nothing."""
+    if is_checkpoint(path):
+        yield from _examine_checkpoints([path])
+        return
+    paths = list_checkpoints(path)
+    intact: list[Checkpoint] = []
+    yield from _examine_checkpoints(paths, intact)
+    yield _passes("logs", lambda: _describe_logs(path))
+    yield _passes("tokenizer", lambda: _describe_tokenizer(path, intact))
+    yield _passes("data", lambda: _describe_data(path, note))
+    yield _passes("resume", lambda: _describe_resume(path, paths, intact))
+
+
+def _examine_checkpoints(paths: list[Path], intact: list[Checkpoint] | None = None) -> Iterator[Check]:
+    """Each checkpoint, newest first; the model of the newest intact one. `intact` takes those that are."""
+    found: list[Checkpoint] = [] if intact is None else intact
+    for path in paths:
+
+        def describe(path: Path = path) -> str:
+            checkpoint = load(path)
+            require_finite(checkpoint.model_tensors, "weight")
+            require_finite(checkpoint.optimizer_tensors(), "optimizer state")
+            found.append(checkpoint)
+            return f"sums right, all numbers finite, weights sha256 {checkpoint.weights_sha256[:16]}"
+
+        yield _passes(path.name, describe)
+    if found:
+        try:
+            model = _model(found[0])
+        except UserError as error:
+            yield Check("model", False, error.message)
+        else:
+            yield check_causality(model)
+            yield check_cache(model)
+
+
+def _passes(name: str, describe: Callable[[], str]) -> Check:
+    """The check that passes with what `describe` says, or fails with its UserError."""
+    return attempt(name, lambda: Check(name, True, describe()))
+
+
+def _model(checkpoint: Checkpoint) -> GPT:
+    model = GPT(checkpoint.config.model, checkpoint.tokenizer.vocab_size)
+    load_weights(model, checkpoint)
+    return model.to(torch.device("cpu")).eval()
+
+
+def _describe_logs(path: Path) -> str:
+    metrics, events = read_metrics(path), read_events(path)
+    steps = [line["step"] for line in metrics if "loss" in line]
+    if steps != sorted(set(steps)):
+        raise UserError("metrics.jsonl tells a step twice or out of order")
+    return f"{len(metrics):,} lines of metrics, {len(events):,} events"
+
+
+def _describe_tokenizer(path: Path, intact: list[Checkpoint]) -> str:
+    digest = load_tokenizer(path / TOKENIZER).digest
+    for checkpoint in intact:
+        if checkpoint.tokenizer.digest != digest:
+            raise UserError(f"{checkpoint.path.name} was trained with another tokenizer than {path / TOKENIZER}")
+    return f"{digest[:16]}, the same in every intact checkpoint"
+
+
+def _describe_data(path: Path, note: Note) -> str:
+    config = load_config(path / CONFIG)
+    corpus = prepare_corpus(config.data, config.tokenizer, cache=False, note=note)
+    if corpus.fingerprint != read_fingerprint(path / DATA):
+        raise UserError("the text has changed since the run began: it could not be resumed")
+    if corpus.tokenizer.digest != load_tokenizer(path / TOKENIZER).digest:
+        raise UserError("the text gives another tokenizer than the run has: it could not be resumed")
+    return f"{corpus.fingerprint[:16]}, the text that the run was trained on"
+
+
+def _describe_resume(path: Path, paths: list[Path], intact: list[Checkpoint]) -> str:
+    steps = load_config(path / CONFIG).train.steps
+    if not paths:
+        return f"no checkpoint yet: would start from step 0 of {steps:,}"
+    if not intact:
+        raise UserError("no checkpoint is intact: the run cannot go on")
+    step = max(checkpoint.step for checkpoint in intact)
+    return f"all {steps:,} steps are done" if step >= steps else f"would go on from step {step:,} of {steps:,}"

@@ -1,0 +1,43 @@
+"""Properties that every trained model must have: it does not look ahead, and its cache changes nothing.
+
+Shapes: T tokens, V vocabulary.
+"""
+
+import torch
+from torch import Tensor
+
+from gpt_cli.model.gpt import GPT
+from gpt_cli.model.kv_cache import KVCache
+from gpt_cli.selftest.check import Check
+
+_MOST_DIFFERENCE = 1e-3  # of logits: kernels for one token and for many round differently
+
+
+@torch.inference_mode()
+def check_causality(model: GPT) -> Check:
+    """Changing the last token changes no logit of an earlier position, not by one bit."""
+    tokens = _tokens(model)
+    changed = tokens.clone()
+    changed[0, -1] = (tokens[0, -1] + 1) % model.head.out_features
+    before, after = model(tokens)[0], model(changed)[0]  # (T, V) each
+    is_blind = torch.equal(before[:-1], after[:-1])
+    sees_it = not torch.equal(before[-1], after[-1])
+    figure = f"{len(before) - 1} positions before a changed token stay the same"
+    return Check("causality", is_blind and sees_it, figure if is_blind else "an earlier position saw a later token")
+
+
+@torch.inference_mode()
+def check_cache(model: GPT) -> Check:
+    """Decoding token by token with a cache gives the logits of one pass over all of them."""
+    tokens = _tokens(model)
+    cache = KVCache(model.config, 1, device=tokens.device, dtype=model.head.weight.dtype)
+    one_by_one = torch.cat([model(tokens[:, i : i + 1], cache) for i in range(tokens.shape[1])], dim=1)
+    difference = float((one_by_one - model(tokens)).abs().max())
+    return Check("cached = uncached", difference <= _MOST_DIFFERENCE, f"logits differ by at most {difference:.1e}")
+
+
+def _tokens(model: GPT) -> Tensor:
+    """(1, T) ids that fill the context, but for very long ones."""
+    length, device = min(model.config.context_length, 256), model.head.weight.device
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(model.head.out_features, (1, length), generator=generator).to(device)

@@ -1,0 +1,67 @@
+"""Out of memory is answered by smaller micro-batches: the same batch in more passes, not a crash."""
+
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
+
+import torch
+from torch import Tensor
+
+from gpt_cli.training.batches import MicroBatches
+from gpt_cli.training.journal import Journal
+from gpt_cli.training.state import TrainingState
+
+P = ParamSpec("P")
+Step = Callable[Concatenate[TrainingState, MicroBatches, P], tuple[Tensor, Tensor]]
+
+
+class MemoryGuard:
+    """Makes steps that fit in memory. Once a step did not, all later ones take the smaller micro-batches, too.
+
+    A run that is resumed finds the size again at its first step, which has the shape of every other.
+    """
+
+    def __init__(self, micro_batch_size: int, journal: Journal) -> None:
+        self.micro_batch_size = micro_batch_size
+        self.journal = journal
+
+    def step(
+        self, step: Step[P], state: TrainingState, micro_batches: MicroBatches, *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[Tensor, Tensor]:
+        """`step(state, micro_batches, ...)`, with the rows of `micro_batches` regrouped so that it fits.
+
+        Raises what the step raises when a single sequence does not fit either.
+        """
+        while True:
+            try:
+                return step(state, regroup(micro_batches, self.micro_batch_size), *args, **kwargs)
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error) or self.micro_batch_size == 1:
+                    raise
+            # Out here the error is gone, and with its frames the activations that they held.
+            state.optimizer.zero_grad()
+            if state.model.head.weight.is_cuda:
+                torch.cuda.empty_cache()
+            smaller = next_smaller(self.micro_batch_size)
+            self.journal.ran_out_of_memory(self.micro_batch_size, smaller)
+            self.micro_batch_size = smaller
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` says that memory is exhausted, in the words of whichever allocator raised it."""
+    text = str(error)
+    known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return known or "out of memory" in text or "DefaultCPUAllocator" in text
+
+
+def next_smaller(micro_batch_size: int) -> int:
+    """The largest proper divisor: equal micro-batches stay equal, and the mean of their losses the mean of all."""
+    return next(n for n in range(micro_batch_size // 2, 0, -1) if micro_batch_size % n == 0)
+
+
+def regroup(micro_batches: MicroBatches, rows: int) -> MicroBatches:
+    """The same rows in the same order, `rows` per micro-batch, which divides what they have."""
+    if len(micro_batches[0][0]) == rows:
+        return micro_batches
+    return [
+        pair for inputs, targets in micro_batches for pair in zip(inputs.split(rows), targets.split(rows), strict=True)
+    ]

@@ -1,0 +1,236 @@
+"""Do the tests test? Each fault planted here must turn its named test red: `make mutations`, or
+`python tests/mutations.py [WORD ...]` for those whose name has one of the words.
+
+A fault is planted in a copy of the checkout, never in the checkout itself. Exits with 1 if a fault survives, or if a
+named test is red without one.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+POWER_CUT = "test_checkpoint.py::test_a_power_cut_at_any_moment_never_loses_what_was_said_to_be_saved"
+RESUME = "test_training.py::test_stopped_and_resumed_equals_uninterrupted_bit_for_bit"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A fault: in `file`, each text `old` becomes `new`; then `test` must fail."""
+
+    name: str
+    file: str
+    changes: tuple[tuple[str, str], ...]
+    test: str
+
+
+MUTATIONS = [
+    Mutation(
+        "a file is not flushed",
+        "files/disk.py",
+        (
+            (
+                "                write_all(descriptor, chunk)\n            os.fsync(descriptor)\n",
+                "                write_all(descriptor, chunk)\n",
+            ),
+        ),
+        POWER_CUT,
+    ),
+    Mutation(
+        "the new directory is not flushed", "files/commit.py", (("    sync_directory(temporary)\n", ""),), POWER_CUT
+    ),
+    Mutation(
+        "the parent is not flushed",
+        "files/commit.py",
+        (("            raise\n        sync_directory(final.parent)\n", "            raise\n"),),
+        POWER_CUT,
+    ),
+    Mutation(
+        "renamed before it is flushed",
+        "files/commit.py",
+        (
+            ("    sync_directory(temporary)\n", ""),
+            (
+                "            os.rename(temporary, final)\n        except",
+                "            os.rename(temporary, final)\n            sync_directory(final)\n        except",
+            ),
+        ),
+        POWER_CUT,
+    ),
+    Mutation(
+        "sums are not compared",
+        "files/commit.py",
+        (("if digest.hexdigest() != sha256:", "if len(digest.hexdigest()) != len(sha256):"),),
+        "test_checkpoint.py::test_every_kind_of_damage_is_told_kept_and_answered_with_the_previous_checkpoint",
+    ),
+    Mutation(
+        "saved without the last update",
+        "training/loop.py",
+        (("checkpoint.save(run.path, step, *state", "checkpoint.save(run.path, step + 1, *state"),),
+        RESUME + "[1-muon]",
+    ),
+    Mutation(
+        "resumed one step too late",
+        "training/state.py",
+        (
+            (
+                'return checkpoint.step, checkpoint.state["seconds"]',
+                'return checkpoint.step + 1, checkpoint.state["seconds"]',
+            ),
+        ),
+        RESUME + "[5-muon]",
+    ),
+    Mutation(
+        "the batch after a resume is skipped",
+        "training/loop.py",
+        (("batches.at(step), config", "batches.at(step + (start > 0)), config"),),
+        RESUME + "[5-adamw]",
+    ),
+    Mutation(
+        "noise is seeded per process, not per step",
+        "training/loop.py",
+        (('derive_seed(config.seed, "noise", step, micro_step)', 'derive_seed(config.seed, "noise") + micro_step'),),
+        "test_health.py::test_every_step_has_its_own_noise",
+    ),
+    Mutation(
+        "noise is not seeded",
+        "training/loop.py",
+        (('        torch.manual_seed(derive_seed(config.seed, "noise", step, micro_step))\n', ""),),
+        RESUME + "[5-ema-dropout-accumulation]",
+    ),
+    Mutation(
+        "the optimizer starts anew",
+        "training/state.py",
+        (("        self.optimizer.load_state_tensors(tensors)\n", ""),),
+        RESUME + "[5-adamw]",
+    ),
+    Mutation(
+        "logs are not cut back on a resume",
+        "training/state.py",
+        (("        run.log.truncate(checkpoint.step)\n", ""),),
+        "test_kill_anytime.py::test_a_run_killed_20_times_ends_as_if_it_never_was[muon-dropout-accumulation]",
+    ),
+    Mutation(
+        "the best is forgotten",
+        "run/checkpoint.py",
+        (
+            (
+                "spared = {*paths[: paths.index(intact[-1]) + 1], _best_that(run_dir, is_intact)}",
+                "spared = {*paths[: paths.index(intact[-1]) + 1]}",
+            ),
+        ),
+        "test_checkpoint.py::test_pruning_keeps_the_newest_and_the_best",
+    ),
+    Mutation(
+        "a short write is taken for a whole one",
+        "files/disk.py",
+        (("        view = view[written:]\n", "        return\n"),),
+        "test_files.py::test_a_system_that_writes_less_than_it_was_given_loses_nothing",
+    ),
+    Mutation(
+        "whatever goes wrong is called damage",
+        "run/checkpoint.py",
+        (
+            (
+                "        except DamagedError as error:\n            note(",
+                "        except UserError as error:\n            note(",
+            ),
+        ),
+        "test_checkpoint.py::test_a_checkpoint_of_a_newer_format_is_not_called_damaged",
+    ),
+    Mutation(
+        "samples reach a terminal raw",
+        "cli/output.py",
+        (("if sys.stdout.isatty() and not raw:", "if sys.stdout.isatty() and raw:"),),
+        "test_cli_main.py::test_text_reaches_a_pipe_unchanged_and_a_terminal_escaped",
+    ),
+    Mutation(
+        "weights that are not finite are saved",
+        "run/checkpoint.py",
+        (('    require_finite(model_tensors, f"step {step}: weight")\n', ""),),
+        "test_checkpoint.py -k not_finite",
+    ),
+    Mutation(
+        "an update with a bad gradient is made",
+        "training/loss_scale.py",
+        (('return grad_norm.device.type != "cpu" or bool(torch.isfinite(grad_norm))', "return True"),),
+        "test_health.py::test_an_update_with_a_bad_gradient_is_not_made",
+    ),
+    Mutation(
+        "the gradients of a failed try stay",
+        "training/memory.py",
+        (("            state.optimizer.zero_grad()\n", ""),),
+        "test_health.py::test_out_of_memory_in_the_middle_leaves_no_trace_of_the_failed_try",
+    ),
+    Mutation(
+        "a lock that others may hold too",
+        "files/lock.py",
+        (("fcntl.LOCK_EX", "fcntl.LOCK_SH"),),
+        "test_files.py -k lock_is_held",
+    ),
+]
+
+
+def plant(mutation: Mutation, checkout: Path) -> None:
+    """Change the copy of the package in `checkout`; every text to be changed must be there exactly once."""
+    file = checkout / "gpt_cli" / mutation.file
+    source = file.read_text()
+    for old, new in mutation.changes:
+        if source.count(old) != 1:
+            sys.exit(f"error: {mutation.file} has {source.count(old)} places to plant: {mutation.name}")
+        source = source.replace(old, new)
+    file.write_text(source)
+
+
+def run_test(test: str, checkout: Path) -> bool:
+    """Whether `test` is green in `checkout`. Exits if it could not be run."""
+    path, *options = test.split(" ")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n0", "-x", "-q", "-p", "no:cacheprovider", f"tests/{path}", *options],
+        cwd=checkout, env={**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode not in (0, 1):
+        sys.exit(f"error: cannot run {test}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.returncode == 0
+
+
+def copy_checkout(target: Path) -> None:
+    """What the tests need, at `target`."""
+    for name in ("gpt_cli", "tests", "configs"):
+        shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", target)
+
+
+def main(words: list[str]) -> int:
+    """Plant each fault in turn and print a table of what became of it."""
+    chosen = [mutation for mutation in MUTATIONS if not words or any(word in mutation.name for word in words)]
+    survivors = 0
+    width = max(len(mutation.name) for mutation in chosen)
+    with tempfile.TemporaryDirectory(prefix="gpt-mutations-") as folder:
+        sound = Path(folder) / "sound"
+        copy_checkout(sound)
+        green = {test: run_test(test, sound) for test in {mutation.test for mutation in chosen}}
+        for number, mutation in enumerate(chosen):
+            copy = Path(folder) / str(number)
+            copy_checkout(copy)
+            plant(mutation, copy)
+            started = time.monotonic()
+            caught = not run_test(mutation.test, copy)
+            verdict = "RED WITHOUT IT" if not green[mutation.test] else "caught" if caught else "SURVIVED"
+            survivors += verdict != "caught"
+            print(
+                f"{mutation.name:<{width}}  {verdict:<8}  {time.monotonic() - started:5.1f} s  {mutation.test}",
+                flush=True,
+            )
+    print(f"{len(chosen) - survivors} of {len(chosen)} planted faults were caught")
+    return min(survivors, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,297 @@
+"""Training that is not well says so: what was bad first, what jumped, did not fit, hangs, or keeps dying."""
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from test_training import interrupt_at, make_config, run, timeless, weights
+
+from gpt_cli.config import dump_config
+from gpt_cli.errors import UserError
+from gpt_cli.run.checkpoint import list_checkpoints, load
+from gpt_cli.run.log import read_events
+from gpt_cli.training import loop
+from gpt_cli.training.health import SpikeWatch
+from gpt_cli.training.loop import train_step
+from gpt_cli.training.memory import next_smaller, regroup
+
+ROOT = Path(__file__).parents[1]
+
+
+def at_step(monkeypatch, step, harm):
+    """Call `harm(state, micro_batches)` right before every computation of update `step`."""
+
+    def harmed(state, micro_batches, config, number, *rest):
+        if number == step:
+            harm(state, micro_batches)
+        return train_step(state, micro_batches, config, number, *rest)
+
+    monkeypatch.setattr(loop, "train_step", harmed)
+
+
+def poison_weight(state, value):
+    state.model.blocks[0].mlp.down.weight.data[0, 0] = value
+
+
+def poison_moment(state, value):
+    state.optimizer.state_tensors()["exp_avg/head.weight"][0, 0] = value
+
+
+def poison_momentum(state, value):
+    state.optimizer.muon.buffers["blocks.0.mlp.down.weight"][0, 0] = value
+
+
+def poison_gradient(state, value):
+    def spoil(gradient):
+        spoilt = gradient.clone()
+        spoilt[0, 0] = value
+        return spoilt
+
+    state.model.blocks[0].attention.out.weight.register_hook(spoil)
+
+
+HARMS = {
+    "weight": (poison_weight, "weight blocks.0.mlp.down.weight is not finite at step 7"),
+    "moment": (poison_moment, "optimizer state exp_avg/head.weight is not finite at step 8"),
+    "momentum": (poison_momentum, "optimizer state momentum/blocks.0.mlp.down.weight is not finite at step 8"),
+    "gradient": (poison_gradient, "the gradient of blocks.0.attention.out.weight is not finite at step 7"),
+}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("what", HARMS)
+def test_what_is_not_finite_is_named_with_its_step_and_never_saved(tmp_path, monkeypatch, what, precision, value):
+    harm, message = HARMS[what]
+    at_step(monkeypatch, 6, lambda state, _: harm(state, value))
+    config = make_config(tmp_path, f"runtime.precision={precision}")
+    with pytest.raises(UserError) as caught:
+        run(config)
+    assert message in caught.value.message
+    assert "nothing of it was saved" in caught.value.message
+    newest = load(list_checkpoints(tmp_path / "run")[0])
+    assert newest.step == 4
+    assert all(tensor.isfinite().all() for tensor in newest.model_tensors.values())
+
+
+@pytest.mark.parametrize("what", ["weight", "moment", "gradient"])
+def test_what_turns_bad_just_before_a_save_is_not_saved(tmp_path, monkeypatch, what):
+    at_step(monkeypatch, 7, lambda state, _: HARMS[what][0](state, math.nan))  # the update that step 8 would save
+    with pytest.raises(UserError, match="not finite"):
+        run(make_config(tmp_path))
+    assert load(list_checkpoints(tmp_path / "run")[0]).step == 4
+
+
+def test_an_update_with_a_bad_gradient_is_not_made(tmp_path, monkeypatch):
+    kept = {}
+
+    def spoil(state, _):
+        kept.update({name: tensor.clone() for name, tensor in state.model.state_dict().items()})
+        kept["model"] = state.model
+        poison_gradient(state, math.nan)
+
+    at_step(monkeypatch, 6, spoil)
+    with pytest.raises(UserError):
+        run(make_config(tmp_path))
+    model = kept.pop("model")
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in model.state_dict().items())
+
+
+# Spikes
+
+
+def test_a_spike_is_told_once_when_it_begins():
+    dice, watch = random.Random(0), SpikeWatch()
+    told = [step for step in range(1000) if watch.begins(9.0 if 500 <= step < 510 else dice.gauss(2.0, 0.1))]
+    assert told == [500]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_ordinary_noise_around_a_falling_loss_is_no_spike(seed):
+    dice, watch = random.Random(seed), SpikeWatch()
+    assert not any(watch.begins(1.5 + 3.0 * math.exp(-step / 300) + dice.gauss(0.0, 0.1)) for step in range(3000))
+
+
+def test_a_spike_of_the_loss_is_an_event_and_a_note_and_training_goes_on(tmp_path, monkeypatch, capsys):
+    def scramble(state, _):
+        state.model.head.weight.data.mul_(-30.0)
+
+    at_step(monkeypatch, 150, scramble)
+    summary = run(make_config(tmp_path, "train.steps=160", "eval.every=null", "sample.every=null"))
+    assert summary.steps == 160
+    (loss,) = [event for event in read_events(tmp_path / "run") if event.get("of") == "loss"]
+    assert (loss["event"], loss["step"]) == ("spike", 151)
+    assert loss["value"] > loss["running_mean"]
+    assert "the loss jumped to" in capsys.readouterr().out
+
+
+# Memory
+
+
+def out_of_memory_above(rows, error):
+    def harm(_state, micro_batches):
+        if len(micro_batches[0][0]) > rows:
+            raise error
+
+    return harm
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory"),
+    ],
+    ids=["MemoryError", "CUDA", "CPU"],
+)
+def test_out_of_memory_is_answered_by_smaller_micro_batches_of_the_same_batch(tmp_path, monkeypatch, capsys, error):
+    same = run(make_config(tmp_path, "train.micro_batch_size=1", name="same"))
+    harm = out_of_memory_above(1, error)
+    at_step(monkeypatch, 0, harm)
+    answered = run(make_config(tmp_path, "train.micro_batch_size=4", name="answered"))
+    assert weights(answered) == weights(same)
+    assert timeless(answered.run_dir) == timeless(same.run_dir)
+    sizes = [(e["micro_batch_size"], e["smaller"]) for e in read_events(tmp_path / "answered") if "smaller" in e]
+    assert sizes == [(4, 2), (2, 1)]
+    assert "going on with 1" in capsys.readouterr().out
+
+
+def test_out_of_memory_in_the_middle_leaves_no_trace_of_the_failed_try(tmp_path, monkeypatch):
+    whole = run(make_config(tmp_path, "runtime.precision=fp32", name="whole"))
+    tries = []
+
+    def fail_after_backward(state, _):
+        tries.append(True)
+        if len(tries) == 1:
+            for parameter in state.model.parameters():
+                parameter.grad = torch.full_like(parameter, 1e3)
+            raise MemoryError
+
+    at_step(monkeypatch, 6, fail_after_backward)
+    answered = run(make_config(tmp_path, "runtime.precision=fp32", name="answered"))
+    assert len(tries) == 2
+    assert answered.val_loss == pytest.approx(whole.val_loss, rel=1e-4)
+
+
+def test_one_sequence_that_does_not_fit_is_out_of_memory(tmp_path, monkeypatch):
+    at_step(monkeypatch, 0, out_of_memory_above(0, MemoryError("all of it")))
+    with pytest.raises(MemoryError):
+        run(make_config(tmp_path))
+
+
+def test_another_failure_is_not_taken_for_memory(tmp_path, monkeypatch):
+    at_step(monkeypatch, 0, out_of_memory_above(0, RuntimeError("shapes do not match")))
+    with pytest.raises(RuntimeError, match="shapes"):
+        run(make_config(tmp_path))
+
+
+def test_regrouping_keeps_every_row_in_its_order():
+    rows = torch.arange(24).view(12, 2)
+    size = 12
+    groups = [(rows, -rows)]
+    while size > 1:
+        size = next_smaller(size)
+        groups = regroup(groups, size)
+        assert {len(inputs) for inputs, _ in groups} == {size}
+        assert torch.equal(torch.cat([inputs for inputs, _ in groups]), rows)
+        assert torch.equal(torch.cat([targets for _, targets in groups]), -rows)
+
+
+# Hangs
+
+
+def test_a_hang_prints_where_every_thread_is_and_exits_with_1(tmp_path):
+    config = make_config(tmp_path, "runtime.watchdog_minutes=0.02")
+    assert config.runtime.watchdog_minutes == 0.02
+    (tmp_path / "hang.py").write_text(
+        "import sys, time\n"
+        "from gpt_cli.training import loop\n"
+        "from gpt_cli.cli.main import main\n"
+        "step = loop.train_step\n"
+        "def waits_for_ever(*arguments):\n"
+        "    time.sleep(1000 if arguments[3] == 5 else 0)\n"
+        "    return step(*arguments)\n"
+        "loop.train_step = waits_for_ever\n"
+        "sys.exit(main(['train', '--config', 'config.yaml']))\n"
+    )
+    (tmp_path / "config.yaml").write_text(dump_config(config))
+    done = subprocess.run(
+        [sys.executable, "hang.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Timeout" in done.stderr
+    assert "in waits_for_ever" in done.stderr
+    assert load(list_checkpoints(tmp_path / "run")[0]).step == 4
+
+
+# Restarts
+
+
+def ends(run_dir):
+    return [event["event"] for event in read_events(run_dir) if event["event"] != "spike"]
+
+
+def test_a_run_that_dies_three_times_at_one_step_stops_itself_and_tries_again_when_asked(tmp_path, monkeypatch):
+    config = make_config(tmp_path)
+    with monkeypatch.context() as broken:
+        at_step(broken, 6, lambda state, _: poison_gradient(state, math.nan))
+        for _ in range(3):
+            with pytest.raises(UserError, match="is not finite at step 7"):
+                run(config)
+        with pytest.raises(UserError, match=r"died 3 times at step 6, the last time because: .*not finite at step 7"):
+            run(config)
+    assert run(config).steps == 12  # whoever asks again has mended it
+    assert ends(tmp_path / "run")[-3:] == ["restart loop", "started", "ended"]
+
+
+def test_being_killed_is_recorded_by_the_next_process_and_never_counts(tmp_path):
+    config = make_config(tmp_path)
+    run(make_config(tmp_path, "train.steps=4"))
+    with (tmp_path / "run" / "events.jsonl").open("a") as file:
+        for event in ("started", "killed", "started", "killed", "started", "killed", "started"):
+            file.write(json.dumps({"time": "", "event": event, "step": 4}) + "\n")
+    assert run(config).steps == 12
+    assert ends(tmp_path / "run")[-4:] == ["started", "killed", "started", "ended"]
+
+
+@pytest.mark.parametrize("between", ["another step", "a good end"])
+def test_deaths_at_different_steps_or_with_a_good_end_between_are_no_loop(tmp_path, between):
+    config = make_config(tmp_path)
+    run(make_config(tmp_path, "train.steps=4"))
+    death = {"time": "", "event": "died", "step": 4, "error": "nan"}
+    other = {**death, "step": 5} if between == "another step" else {**death, "event": "ended"}
+    with (tmp_path / "run" / "events.jsonl").open("a") as file:
+        file.writelines(json.dumps(event) + "\n" for event in (death, death, other, death, death))
+    assert run(config).steps == 12
+
+
+def test_a_signal_is_no_death(tmp_path, monkeypatch):
+    config = make_config(tmp_path)
+    interrupt_at(monkeypatch, 5, signal.SIGINT)
+    assert run(config).exit_code == 130
+    assert ends(tmp_path / "run") == ["started", "ended"]
+
+
+# Noise
+
+
+def test_every_step_has_its_own_noise(tmp_path, monkeypatch):
+    seeds = []
+    seed_everything = torch.manual_seed
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: seeds.append(seed) or seed_everything(seed))
+    run(make_config(tmp_path, "train.micro_batch_size=2", "sample.every=null"))
+    assert len(seeds) == len(set(seeds)) == 1 + 2 * 12  # the weights, and two micro-batches of each step

@@ -1,0 +1,118 @@
+"""Kill it any time: `gpt train` again continues, and the result is bit for bit that of a run that was never stopped."""
+
+import hashlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt_cli.run.log import read_metrics
+
+ROOT = Path(__file__).parents[1]
+TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
+CONFIG = """
+data: {{source: text.txt}}
+tokenizer: {tokenizer}
+model: {{n_layer: 1, n_head: 2, n_embd: 16, context_length: 16, dropout: {dropout}}}
+optim: {optim}
+schedule: {{kind: constant, warmup_steps: 2}}
+train: {{batch_size: 6, micro_batch_size: {micro_batch_size}}}
+eval: {{every: 4}}
+checkpoint: {{every: 4, keep: 2}}
+sample: {{every: 8, max_new_tokens: 5}}
+log: {{every: 1}}
+runtime: {{device: cpu, threads: 1, precision: {precision}, compile: {compile}}}
+"""
+DEFAULTS = {
+    "tokenizer": "{kind: char}", "dropout": 0.1, "optim": "{name: muon}", "micro_batch_size": 2, "precision": "fp32",
+    "compile": "false",
+}  # fmt: skip
+
+
+def killed(folder: Path, kills: int, seed: int, choices: dict[str, Any]) -> dict[str, int]:
+    """Train in `folder`, killed so many times and not at all; how that went."""
+    (folder / "text.txt").write_text(TEXT)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(ROOT / "tests" / "killing.py"), str(kills), str(seed)],
+        input=CONFIG.format(**{**DEFAULTS, **choices}),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
+    log = (folder / "trainers.log").read_text()
+    assert done.returncode == 0, done.stderr + log[-3000:]
+    assert "error:" not in log
+    assert "damaged" not in log
+    result: dict[str, int] = json.loads(done.stdout)
+    return result
+
+
+def remains(run: Path) -> dict[str, str]:
+    """sha256 of the weights and optimizers that are kept, and of the metrics and samples without the time."""
+    metrics = [{key: value for key, value in line.items() if key != "time"} for line in read_metrics(run)]
+    texts = {"metrics": json.dumps(metrics).encode(), "samples": (run / "samples.jsonl").read_bytes()}
+    for path in sorted((run / "checkpoints").iterdir()):
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            texts[f"{path.name}/{name}"] = (path / name).read_bytes()
+    return {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()}
+
+
+def assert_killing_changes_nothing(tmp_path: Path, kills: int, seed: int, choices: dict[str, Any]) -> None:
+    result = killed(tmp_path, kills, seed, choices)
+    assert result["kills"] == kills
+    assert result["inside"] == kills // 4
+    assert remains(tmp_path / "killed") == remains(tmp_path / "whole")
+
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+
+
+@pytest.mark.parametrize(
+    ("seed", "choices"),
+    [
+        pytest.param(1, {}, id="muon-dropout-accumulation"),
+        pytest.param(2, {"optim": "{name: adamw, ema: 0.9}", "precision": "bf16"}, id="adamw-ema-bf16"),
+    ],
+)
+def test_a_run_killed_20_times_ends_as_if_it_never_was(tmp_path: Path, seed: int, choices: dict[str, Any]) -> None:
+    assert_killing_changes_nothing(tmp_path, kills=20, seed=seed, choices=choices)
+
+
+CHOICES = {
+    "precision": ("fp32", "bf16"),
+    "micro_batch_size": (6, 2),
+    "dropout": (0.0, 0.1),
+    "tokenizer": ("{kind: char}", "{kind: bpe, vocab_size: 270}"),
+    "optim": ("{name: adamw, lr: 1e-3}", "{name: muon}"),
+    "compile": ("false", "true"),
+}
+
+
+def pairs(case: dict[str, Any]) -> set[tuple[tuple[str, Any], ...]]:
+    """The pairs of choices that a case tries together."""
+    return set(itertools.combinations(sorted(case.items()), 2))
+
+
+def covering_cases() -> list[dict[str, Any]]:
+    """Few cases in which any two choices meet, and so many more that there are ten."""
+    every = [dict(zip(CHOICES, values, strict=True)) for values in itertools.product(*CHOICES.values())]
+    missing = set().union(*map(pairs, every))
+    cases: list[dict[str, Any]] = []
+    while missing or len(cases) < 10:
+        cases.append(max((case for case in every if case not in cases), key=lambda case: len(pairs(case) & missing)))
+        missing -= pairs(cases[-1])
+    return cases
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "choices"), [*enumerate(covering_cases(), start=10)], ids=str)
+def test_200_kills_over_ten_ways_to_train_change_nothing(tmp_path: Path, seed: int, choices: dict[str, Any]) -> None:
+    assert_killing_changes_nothing(tmp_path, kills=20, seed=seed, choices=choices)
