@@ -27,7 +27,6 @@ from gpt_cli.corpus.inspection.lines import LineFacts, LineLengths
 from gpt_cli.corpus.inspection.ngrams import KneserNey
 from gpt_cli.corpus.inspection.passages import PASSAGE, HashSample, PassageHasher, hash_texts, hash_windows
 from gpt_cli.corpus.sources import Document
-from gpt_cli.corpus.split import end_lines
 from gpt_cli.errors import UserError
 
 SMALL = st.lists(st.integers(0, 3), min_size=1, max_size=60)
@@ -228,7 +227,9 @@ def test_a_sample_of_many_small_pieces_is_that_of_one_large_one() -> None:
 def test_blocks_are_the_documents_as_training_joins_them(texts: list[str], size: int) -> None:
     documents = [Document(str(i), text) for i, text in enumerate(texts)]
     found = list(text_blocks(documents, size))
-    assert "".join(block.text for block in found) == "".join(document.text for document in end_lines(documents))
+    *first, last = texts
+    joined = "".join(text if text.endswith("\n") else f"{text}\n" for text in first) + last
+    assert "".join(block.text for block in found) == joined
     assert all(len(block.text) == size for block in found[:-1])
     assert [block.start for block in found] == [i * size for i in range(len(found))]
 

@@ -43,7 +43,7 @@ def text_blocks(documents: Iterable[Document], size: int = BLOCK) -> Iterator[Pa
 
 
 def _separated(documents: Iterable[Document]) -> Iterator[str]:
-    """The texts, with a newline after each that lacks one and is followed by another, as `end_lines` does."""
+    """The texts, with a newline after each that lacks one and is followed by another."""
     ended = True
     for document in documents:
         if not ended:

@@ -84,7 +84,7 @@ def _parse(name: str, pattern: Pattern) -> Candidate:
         return Candidate(f"bpe:{size}", TokenizerConfig(kind="bpe", vocab_size=size, pattern=pattern))
     title, _, file = name.rpartition("=")
     path = Path(file).expanduser()
-    if file and os.path.isfile(path):  # unlike Path.is_file, False also for what is no path at all
+    if file and os.path.exists(path):  # unlike Path.exists, False also for what is no path at all
         return Candidate(title or path.name, path)
     if name == "gpt2":
         raise RequestError("--compare gpt2 needs GPT-2's tokenizer: nothing is downloaded", hint="gpt2=FILE")
