@@ -8,7 +8,7 @@ RUN := runs/quickstart
 .PHONY: help train test lint test-slow test-gpu mutations clean
 
 help:
-	@echo "make train      install into .venv, train configs/quickstart.yaml (about 2 minutes), print a sample"
+	@echo "make train      install into .venv, train configs/quickstart.yaml (about a minute), print a sample"
 	@echo "make test       lint and run the tests"
 	@echo "make lint       ruff, mypy --strict, import-linter"
 	@echo "make test-slow  the tests that take minutes"

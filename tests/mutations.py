@@ -35,8 +35,8 @@ MUTATIONS = [
         "files/disk.py",
         (
             (
-                "                write_all(descriptor, chunk)\n            os.fsync(descriptor)\n",
-                "                write_all(descriptor, chunk)\n",
+                "            write_all(descriptor, chunk)\n        os.fsync(descriptor)\n",
+                "            write_all(descriptor, chunk)\n",
             ),
         ),
         POWER_CUT,

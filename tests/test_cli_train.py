@@ -11,6 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from gpt_cli.cli.fitting import name_after
+from gpt_cli.cli.train import train
+from gpt_cli.config import Config, dump_config
+from gpt_cli.errors import RequestError
+
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
 CONFIG = """\
 run_dir: runs/tiny
@@ -103,6 +108,68 @@ def test_a_text_in_place_of_a_config_gets_one_that_fits(gpt, place):
     assert json.loads(again.stdout)["steps"] == 4
 
 
+def test_a_text_that_is_named_like_an_override_is_a_text_and_typos_in_keys_stay_overrides(gpt, place):
+    (place / "we=ird.txt").write_text(TEXT)
+    trained = gpt("train", "we=ird.txt", "train.steps=1", "run_dir=runs/my run")
+    assert trained.rc == 0, trained.stderr
+    assert (place / "runs/my run/run.json").exists()
+    assert "sample: gpt sample --run 'runs/my run'" in trained.stderr
+    assert_one_error(gpt("train", "text.txt", "train.stps=1"), 2, "train.stps is not a key")
+    assert sorted(path.name for path in (place / "runs").iterdir()) == ["my run"]
+
+
+NAMES = {
+    "..": "folder",
+    ".": "in-side",
+    "glob*.txt": "glob",
+    "**/*.txt": "text",
+    "builtin:python-docs": "python-docs",
+    "corpus:tiny-shakespeare": "tiny-shakespeare",
+    "hf:someone/stories": "stories",
+    "../my book (2nd).txt": "my-book-2nd",
+    "/": "text",
+    "\x1b[2J\n.txt": "2J",
+    "книга.txt": "text",
+    ".hidden": "hidden",
+}
+
+
+@pytest.mark.parametrize("source", NAMES)
+def test_a_run_is_named_after_its_text_in_letters_that_need_no_quotes(tmp_path, monkeypatch, source):
+    (tmp_path / "folder/in side").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "folder/in side")
+    assert name_after(source) == NAMES[source]
+
+
+def asked(*arguments: str) -> Config:
+    """What `gpt train ARGUMENTS` would train, asked in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        configs = []
+        patch.setattr("gpt_cli.report.plan.plan", lambda config, _: configs.append(config))
+        patch.setattr("gpt_cli.report.plan.render_plan", str)
+        train(list(arguments), dry_run=True)
+    return configs[0]
+
+
+def test_a_text_is_the_same_however_its_path_is_written_and_another_one_needs_a_run_dir(place, monkeypatch):
+    monkeypatch.chdir(place)
+    for folder in ("a", "b"):
+        Path(folder).mkdir()
+        Path(folder, "input.txt").write_text(TEXT)
+    first = asked("a/input.txt", "train.steps=7")
+    assert first.run_dir == "runs/input"
+    Path("runs/input").mkdir(parents=True)
+    Path("runs/input/config.yaml").write_text(dump_config(first))
+    Path("link.txt").symlink_to("a/input.txt")
+    for same in ("a/input.txt", "./a/input.txt", "b/../a/input.txt", str(place / "a/input.txt"), "link.txt"):
+        assert asked(same) == first
+    with pytest.raises(RequestError, match=r"is a run on another text, a/input\.txt") as caught:
+        asked("b/input.txt")
+    assert caught.value.hint == "give this one another name: gpt train b/input.txt run_dir=runs/NAME"
+    other = asked("b/input.txt", "run_dir=runs/other")
+    assert (other.run_dir, other.data.source) == ("runs/other", "b/input.txt")
+
+
 def test_a_token_store_trains_as_its_text_does(gpt, place):
     assert gpt("tokenize", "text.txt", "--kind", "char", "--out", "store").rc == 0
     from_text = gpt("train", "--config", "tiny.yaml", "--json")
@@ -147,7 +214,7 @@ def test_a_signal_saves_says_so_and_the_same_command_goes_on(gpt, place, number)
     assert process.returncode == 128 + number
     assert "is saved" in stderr
     assert "Traceback" not in stderr
-    steps = json.loads(metrics.read_text().splitlines()[-1])["step"]
+    steps = max(int(path.name.removeprefix("step-")) for path in (place / "runs/tiny/checkpoints").iterdir())
     resumed = gpt("train", "--config", "tiny.yaml", f"train.steps={steps + 5}", "eval.every=null", "--json")
     assert json.loads(resumed.stdout)["steps"] == steps + 5
 
@@ -200,6 +267,7 @@ BAD_REQUESTS = {
     "absent device": (["train", "--config", "tiny.yaml", "runtime.device=mps"], 2, "no mps device"),
     "no run": (["eval"], 2, "no run found"),
     "no such run": (["eval", "--run", "nowhere"], 2, "nowhere"),
+    "an empty run": (["eval", "--run", ""], 2, "the current folder is neither a run nor a checkpoint"),
     "unknown flag": (["train", "--confg", "tiny.yaml"], 2, "--confg"),
 }  # fmt: skip
 

@@ -76,6 +76,17 @@ def test_a_token_store_is_fitted_as_it_is(tmp_path: Path, tokenizer: TokenizerCo
     assert config.data.val_fraction == 0.2
 
 
+def test_how_often_the_text_is_seen_counts_the_training_split_alone(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text(text_of(30_000))
+    data = DataConfig(source=str(path), val_fraction=0.4, test_fraction=0.1)
+    tokenize_corpus(tmp_path / "store", data, TokenizerConfig(kind="char"), note=pytest.fail)
+    for source, training_tokens in ((path, 27_000), (tmp_path / "store", 15_000)):
+        config, reasons = fit(source)
+        seen = config.train.steps * config.train.batch_size * config.model.context_length
+        assert any(f"its training text {seen / training_tokens:.1f} times" in reason for reason in reasons)
+
+
 def test_standard_input_cannot_be_fitted() -> None:
     with pytest.raises(RequestError, match="standard input"):
         fit(Path("-"))

@@ -2,17 +2,19 @@
 
 import math
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
 
-from gpt_cli.config import ModelConfig
+from gpt_cli.config import ModelConfig, load_config
 from gpt_cli.model.count import expected_tensors, flops_per_token, parameter_table, total_parameters
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.position import Rotary, sinusoids
 from gpt_cli.training.evaluate import cross_entropy
 
+CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 SMALL = {"n_layer": 2, "n_head": 4, "n_embd": 32, "context_length": 12, "zero_init": False, "init_std": 0.2}
 OPTIONS = [
     {"position": position, "norm": norm, "norm_position": place}
@@ -81,13 +83,31 @@ def test_a_cache_prefilled_once_and_expanded_equals_one_filled_by_each_sequence(
     torch.testing.assert_close(model(following, cache), expected)
 
 
+def first_loss(config: ModelConfig) -> float:
+    """The loss that training would start from, on random tokens of 65 kinds, in nats."""
+    torch.manual_seed(0)
+    model = GPT(config, 65).eval()
+    tokens = random_tokens(128, 12, 65)
+    return cross_entropy(model(tokens), tokens.flip(0)).item()
+
+
 @each_option
 def test_the_loss_at_initialisation_is_that_of_guessing(options):
-    torch.manual_seed(0)
-    model = GPT(ModelConfig(**{**SMALL, **options, "zero_init": True, "init_std": 0.02}), 65)
-    tokens = random_tokens(8, 12, 65)
-    loss = cross_entropy(model(tokens), random_tokens(8, 12, 65).flip(0)).item()
-    assert loss == pytest.approx(math.log(65), rel=0.02)
+    config = ModelConfig(**{**SMALL, **options, "init_std": 0.02})
+    assert not config.zero_init
+    assert first_loss(config) == pytest.approx(math.log(65), rel=0.02)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_the_loss_at_initialisation_of_each_shipped_config_is_that_of_guessing(path):
+    config = load_config(path).model
+    if path.stem == "gpt2_124m":  # the same layout and init, in a size that a test can hold
+        config = config.model_copy(update={"n_layer": 2, "n_head": 4, "n_embd": 64, "context_length": 64})
+    loss = first_loss(config)
+    if path.stem == "vaswani_decoder":  # the paper's init: a tied head of rows of length one, with large logits
+        assert math.log(65) < loss < 1.5 * math.log(65)
+    else:  # logits of standard deviation 0.02 sqrt(n_embd) cost half their variance: 0.08 nats (1.8 %) at width 384
+        assert loss == pytest.approx(math.log(65), rel=0.025)
 
 
 @each_option

@@ -116,6 +116,16 @@ def test_the_verb_draws_the_named_runs(gpt: Callable[..., Any], run: Path, tmp_p
     assert (tmp_path / "picture.png").read_bytes().startswith(MAGIC[".png"])
 
 
+def test_a_checkpoint_has_no_losses_and_its_run_is_asked_for(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "step-00000004"
+    checkpoint.mkdir()
+    for name in ("state.json", "model.safetensors"):
+        (checkpoint / name).touch()
+    with pytest.raises(UserError, match="is a checkpoint") as caught:
+        plot_runs([checkpoint], tmp_path / "loss.png")
+    assert caught.value.hint == "give its run"
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

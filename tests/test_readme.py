@@ -1,50 +1,84 @@
 """Every command of the README runs, its outputs have the shape it shows, and its tour of files is true."""
 
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-# The quickstart trains for a minute; here it is the same run, of a few steps.
-SHORT = {"gpt train --config configs/quickstart.yaml": "train.steps=4"}
+# Training takes a minute on the page; here it is the same, of a few steps.
+SHORT = {"gpt train --config configs/quickstart.yaml": "train.steps=4", "gpt train book.txt": "train.steps=4"}
+BOOK = "Once upon a time there was a mouse, and it lived in a shoe.\n" * 100
 
 
-def commands() -> list[str]:
-    """The lines after `$ ` in the console blocks, in their order."""
-    blocks = re.findall(r"```console\n(.*?)```", README, flags=re.DOTALL)
-    return [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+@dataclass(frozen=True)
+class Block:
+    """What stands between two fences."""
+
+    language: str
+    text: str
+
+    def commands(self) -> list[tuple[str, str]]:
+        """Each command with the output that the page shows, in their order; a `text` block has commands alone."""
+        if self.language == "text":
+            return [(line, "") for line in self.text.splitlines() if line.startswith("gpt ")]
+        parts = re.split(r"^\$ (.*)\n", self.text, flags=re.MULTILINE)[1:] if self.language == "console" else []
+        return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+BLOCKS = [Block(*parts) for parts in re.findall(r"^```(\w+)\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)]
+COMMANDS = [command for block in BLOCKS for command, _ in block.commands()]
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder with what a clone has."""
+    """A folder with what a clone has, and a book."""
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    (tmp_path / "book.txt").write_text(BOOK)
     return tmp_path
 
 
-def test_every_command_runs_in_the_order_of_the_page(gpt, place):
-    ours = [command for command in commands() if command.startswith("gpt ")]
-    assert len(ours) >= 10
-    for command in ours:
-        outcome = gpt(*shlex.split(command)[1:], *filter(None, [SHORT.get(command)]))
-        assert outcome.rc == 0, f"{command}\n{outcome.stderr}"
-        shown = re.search(rf"\$ {re.escape(command)}\n(.*?)(?:\n\$|\n```)", README, flags=re.DOTALL)
-        if shown and "sample" not in command:  # the names in the first column are those that the page shows
-            assert first_words(outcome.stdout)[:5] == first_words(shown[1])[:5], command
+def test_every_command_runs_in_the_order_of_the_page_and_so_does_the_python(gpt, place):
+    assert sum(command.startswith("gpt ") for command in COMMANDS) >= 18
+    assert sum(block.language == "python" for block in BLOCKS) == 1
+    for block in BLOCKS:
+        if block.language == "python":
+            assert len(run_python(block.text, place)) >= 100
+        for command, shown in block.commands():
+            if not command.startswith("gpt "):
+                continue
+            outcome = gpt(*shlex.split(command)[1:], *filter(None, [SHORT.get(command)]))
+            assert outcome.rc == 0, f"{command}\n{outcome.stderr}"
+            if shown and "sample" not in command:
+                assert first_words(outcome.stdout) == first_words(shown), command
+
+
+def run_python(source: str, place: Path) -> str:
+    """What a program prints."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", source], cwd=place, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def first_words(text: str) -> list[str]:
-    return [line.split()[0] for line in text.splitlines() if line.strip()]
+    """The names in the first column. Pieces of text, in quotes, depend on Python's edition of its reference."""
+    words = [line.split()[0] for line in text.splitlines() if line.strip()]
+    return ["'" if word.startswith("'") else word for word in words]
 
 
 def test_every_other_command_is_a_target_of_the_makefile():
     makefile = (ROOT / "Makefile").read_text()
-    others = {command for command in commands() if not command.startswith("gpt ")}
+    others = {command for command in COMMANDS if not command.startswith("gpt ")}
     others |= set(re.findall(r"`(make [a-z-]+)`", README))
     for command in others:
         assert re.search(rf"^{command.removeprefix('make ')}:", makefile, flags=re.MULTILINE), command

@@ -1,7 +1,7 @@
 """`gpt config`: see what a config says, start one, and teach an editor its keys."""
 
-import re
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -90,7 +90,9 @@ def init(
 
     Example: gpt config init book.txt
     """
-    path = output or Path("config.yaml" if text is None else f"{_stem(text)}.yaml")
+    from gpt_cli.cli.fitting import name_after
+
+    path = output or Path("config.yaml" if text is None else f"{name_after(text)}.yaml")
     printed = str(path) == "-"
     if not (printed or force) and path.exists():
         raise RequestError(f"{path} exists already", hint="name another file with -o, or replace it with --force")
@@ -101,12 +103,7 @@ def init(
     from gpt_cli.files import replace_file
 
     replace_file(path, content.encode())
-    note(f"wrote {path}; train it with: gpt train --config {path}")
-
-
-def _stem(source: str) -> str:
-    """A file name for a config on the text `source`, which may be a path, a glob or builtin:NAME."""
-    return re.sub(r"[^\w-]+", "-", Path(source.removeprefix("builtin:")).stem).strip("-") or "text"
+    note(f"wrote {path}; train it with: gpt train --config {quote(str(path))}")
 
 
 def _starter() -> str:
@@ -117,13 +114,10 @@ def _starter() -> str:
 
 
 def _fitted(source: str) -> str:
-    import torch
-
+    from gpt_cli.cli.fitting import fit_to_this_machine
     from gpt_cli.config import comment, dump_config
-    from gpt_cli.corpus.fit import fit_config
-    from gpt_cli.runtime.processor import physical_cores
 
-    fitted, reasons = fit_config(source, run_dir="runs/text", has_gpu=torch.cuda.is_available(), cores=physical_cores())
+    fitted, reasons = fit_to_this_machine(source, "runs/text")
     heading = comment([f"Fitted to {source} and the machine it was written on.", *reasons])
     # Without run_dir the run gets the name of the file, whatever that will be.
     return "\n".join([*heading, "", dump_config(fitted.model_copy(update={"run_dir": None}), full=False)])

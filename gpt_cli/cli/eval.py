@@ -27,15 +27,13 @@ def evaluate(
 
     Example: gpt eval --run runs/quickstart --text letter.txt
     """
-    from gpt_cli.config import RuntimeConfig
     from gpt_cli.report.table import render_pairs
     from gpt_cli.run.directory import find_run
     from gpt_cli.training.measure import measure
 
     if text is not None and split == "test":
         raise RequestError("--split test cannot be combined with --text: a text is evaluated whole")
-    runtime = RuntimeConfig(device=device)
-    figures = measure(find_run(run), text, runtime, split=split, skip_unknown=unknown == "skip", note=note).figures()
+    figures = measure(find_run(run), text, device, split=split, skip_unknown=unknown == "skip", note=note).figures()
     if json:
         print_json(figures)
     else:

@@ -15,13 +15,13 @@ from gpt_cli import __version__
 from gpt_cli.cli import config, data
 from gpt_cli.cli.eval import evaluate
 from gpt_cli.cli.info import info
-from gpt_cli.cli.output import discard
+from gpt_cli.cli.output import discard, note
 from gpt_cli.cli.plot import plot
 from gpt_cli.cli.sample import sample
 from gpt_cli.cli.selftest import doctor, selftest
 from gpt_cli.cli.tokenize import tokenize
 from gpt_cli.cli.train import train
-from gpt_cli.errors import ExitCode, RequestError, UserError, escape_untrusted
+from gpt_cli.errors import ExitCode, RequestError, UserError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -165,8 +165,8 @@ def _keep_traceback(error: Exception) -> str:
 
 def _report(error: UserError) -> int:
     if _debugging():
-        print(escape_untrusted("".join(traceback.format_exception(error)), keep="\n"), file=sys.stderr)
-    print(error.render(), file=sys.stderr)
+        note("".join(traceback.format_exception(error)))
+    note(error.render())
     return error.exit_code
 
 

@@ -9,16 +9,11 @@ from gpt_cli.errors import escape_untrusted
 
 
 def note(text: str) -> None:
-    """Print `text` to stderr. A closed stderr (`2>&1 | head`) loses the message, never the work."""
+    """Print `text` to stderr. A reader, terminal or disk that is gone loses the message, never the work."""
     try:
         print(escape_untrusted(text, keep="\n"), file=sys.stderr, flush=True)
-    except BrokenPipeError:
+    except OSError:
         discard(sys.stderr.fileno())
-
-
-def warn(text: str) -> None:
-    """Print a warning to stderr: something is not as asked, and the work goes on."""
-    note(f"warning: {text}")
 
 
 def print_json(value: Any) -> None:

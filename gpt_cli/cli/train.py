@@ -1,6 +1,9 @@
 """`gpt train`: text in, run directory out."""
 
+import os
+import re
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -35,8 +38,8 @@ def train(
     """
     from gpt_cli.config import load_config
 
-    sources = [argument for argument in arguments or () if "=" not in argument]
-    overrides = [argument for argument in arguments or () if "=" in argument]
+    overrides = [argument for argument in arguments or () if _is_override(argument)]
+    sources = [argument for argument in arguments or () if argument not in overrides]
     if len(sources) + (config is not None) != 1:
         raise RequestError(
             "give either --config FILE or one TEXT to train on",
@@ -63,28 +66,34 @@ def train(
     return summary.exit_code
 
 
+def _is_override(argument: str) -> bool:
+    """Whether it is `section.key=value`; a file may be called like one, but not like one of a key that there is."""
+    from gpt_cli.config.keys import fields, sections
+
+    if not re.match(r"[a-z_]+(\.[a-z_]+)*=", argument):
+        return False
+    key = argument.partition("=")[0]
+    return key in fields() or key in sections() or not os.path.lexists(argument)
+
+
 def _fitted(source: str, overrides: list[str]) -> "Config":
     """The config of the run that was made for this text before, or else one fitted to it and this machine."""
+    from gpt_cli.cli.fitting import fit_to_this_machine, name_after, resolve_source
     from gpt_cli.config import dump_config, load_config, parse_config
+    from gpt_cli.config.load import read_layers
 
-    run_dir = Path("runs") / (Path(source).stem or "text")
+    # The other overrides are checked below, with what they lie upon.
+    asked = read_layers("", "the overrides", overrides).values.get("run_dir")
+    run_dir = Path(asked if isinstance(asked, str) and asked else f"runs/{name_after(source)}")
     if (run_dir / "config.yaml").is_file():
         existing = load_config(run_dir / "config.yaml", overrides)
-        if existing.data.source == source:
+        if isinstance(existing.data.source, str) and resolve_source(existing.data.source) == resolve_source(source):
             return existing
         raise RequestError(
             f"{run_dir} is a run on another text, {existing.data.source}",
-            hint=f"give this one another name: gpt config init {source} -o NAME.yaml",
+            hint=f"give this one another name: gpt train {quote(source)} run_dir=runs/NAME",
         )
-
-    import torch
-
-    from gpt_cli.corpus.fit import fit_config
-    from gpt_cli.runtime.processor import physical_cores
-
-    fitted, reasons = fit_config(
-        source, run_dir=str(run_dir), has_gpu=torch.cuda.is_available(), cores=physical_cores()
-    )
+    fitted, reasons = fit_to_this_machine(source, str(run_dir))
     note("\n".join(reasons))
     return parse_config(dump_config(fitted), str(run_dir / "config.yaml"), overrides)
 
@@ -100,7 +109,7 @@ def _say_how_it_ended(summary: "Summary") -> None:
     note(f"  {minutes}:{seconds:02} of training, {summary.tokens_per_second:,.0f} tokens/s")
     note(f"  weights sha256 {summary.weights_sha256[:16]}")
     if summary.best_checkpoint not in (None, summary.checkpoint):
-        note(f"  the best is kept too: gpt sample --run {summary.best_checkpoint}")
+        note(f"  the best is kept too: gpt sample --run {quote(str(summary.best_checkpoint))}")
     if summary.exit_code:
         note("the same command goes on from here")
-    note(f"sample: gpt sample --run {summary.run_dir}")
+    note(f"sample: gpt sample --run {quote(str(summary.run_dir))}")

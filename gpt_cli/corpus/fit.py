@@ -32,9 +32,10 @@ _VALIDATION = 1_000_000  # characters that are enough to measure on
 class _Text:
     """What a config depends on."""
 
-    characters: int
     tokens: float
     """Known, or about."""
+    training_tokens: float
+    """Those of the training split."""
     tokenizer: TokenizerConfig
     val_fraction: float
     prompt: str
@@ -65,8 +66,8 @@ def fit_config(source: str, *, run_dir: str, has_gpu: bool, cores: int) -> tuple
     context_length = _fit_context(text.tokens * text.val_fraction, 256 if has_gpu else 128)
     tokens_per_step = shape.batch_size * context_length
     most_steps = 3000 if has_gpu else 300 * min(max(cores, 2), 8)
-    steps = min(max(100, math.ceil(20 * text.tokens / tokens_per_step)), most_steps)
-    epochs = steps * tokens_per_step / text.tokens
+    steps = min(max(100, math.ceil(20 * text.training_tokens / tokens_per_step)), most_steps)
+    epochs = steps * tokens_per_step / text.training_tokens
     dropout = 0.2 if epochs > 10 else 0.1 if epochs > 3 else 0.0
     every = max(10, steps // 8)
     config = Config(
@@ -92,7 +93,7 @@ def fit_config(source: str, *, run_dir: str, has_gpu: bool, cores: int) -> tuple
         text.spelling,
         f"The last {100 * text.val_fraction:.3g}% of it validates.",
         f"{shape.n_layer} layers of width {shape.n_embd} suit {text.tokens:,.0f} tokens and {machine}.",
-        f"It sees {context_length} tokens at once and the whole text {epochs:.1f} times, in {steps:,} steps.",
+        f"It sees {context_length} tokens at once and its training text {epochs:.1f} times, in {steps:,} steps.",
         f"Dropout {dropout} keeps it from learning the text by heart."
         if dropout
         else "No dropout: the text is long enough not to be learned by heart.",
@@ -101,15 +102,18 @@ def fit_config(source: str, *, run_dir: str, has_gpu: bool, cores: int) -> tuple
 
 def _look_at_store(path: Path) -> _Text:
     store = TokenStore.open(path)
-    characters, tokens = (
-        sum(getattr(facts, unit) for facts in store.facts.values()) for unit in ("characters", "tokens")
-    )
+    tokens = sum(facts.tokens for facts in store.facts.values())
     kind = store.tokenizer.kind
     vocab_size = store.tokenizer.vocab_size if kind == "bpe" else None
     config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": vocab_size})
     prompt = store.tokenizer.decode([0]) if store.tokenizer.unknown_characters("\n") else "\n"
     return _Text(
-        characters, tokens, config, store.division.val_fraction, prompt, f"{path} has {tokens:,} {kind} tokens."
+        tokens=tokens,
+        training_tokens=store.facts["train"].tokens,
+        tokenizer=config,
+        val_fraction=store.division.val_fraction,
+        prompt=prompt,
+        spelling=f"{path} has {tokens:,} {kind} tokens.",
     )
 
 
@@ -129,7 +133,14 @@ def _look_at_text(source: str, has_gpu: bool) -> _Text:
     config, spelling = _fit_tokenizer("\n".join(start), characters, len(alphabet), has_gpu)
     tokens = size / 4 if config.kind == "bpe" else size if config.kind == "byte" else characters
     val_fraction = 0.1 if characters <= 10 * _VALIDATION else round(_VALIDATION / characters, 4)
-    return _Text(characters, tokens, config, val_fraction, "\n" if "\n" in alphabet else start[0][0], spelling)
+    return _Text(
+        tokens=tokens,
+        training_tokens=tokens * (1 - val_fraction),
+        tokenizer=config,
+        val_fraction=val_fraction,
+        prompt="\n" if "\n" in alphabet else start[0][0],
+        spelling=spelling,
+    )
 
 
 def _fit_tokenizer(start: str, characters: int, alphabet: int, has_gpu: bool) -> tuple[TokenizerConfig, str]:

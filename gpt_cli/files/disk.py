@@ -29,23 +29,8 @@ def write_file(path: Path, data: bytes | Iterable[bytes]) -> str:
     The file must not exist (so a link or a device in its place is never written to); its directory must, and
     is not flushed. A failed write leaves no file.
     """
-    needed = len(data) if isinstance(data, bytes) else None
-    with reported("write", path, needed):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
-        try:
-            digest = hashlib.sha256()
-            for chunk in _slices([data] if isinstance(data, bytes) else data):
-                digest.update(chunk)
-                write_all(descriptor, chunk)
-            os.fsync(descriptor)
-        except BaseException:
-            with suppress(OSError):
-                os.close(descriptor)
-            with suppress(OSError):
-                os.unlink(path)
-            raise
-        os.close(descriptor)
-    return digest.hexdigest()
+    with reported("write", path, len(data) if isinstance(data, bytes) else None):
+        return _create_file(path, [data] if isinstance(data, bytes) else data)
 
 
 class NewFile:
@@ -91,15 +76,15 @@ def replace_file(path: Path, data: bytes) -> None:
     """
     refuse_special(path)
     temporary = path.with_name(f".tmp-{path.name}-{secrets.token_hex(4)}")
-    write_file(temporary, data)
-    try:
-        with reported("write", path):
+    with reported("write", path, len(data)):  # the name that was asked for, whatever fails
+        _create_file(temporary, [data])
+        try:
             os.replace(temporary, path)
             sync_directory(path.parent)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
 
 
 def read_file(path: Path, limit: int | None = None) -> bytes:
@@ -222,6 +207,25 @@ def format_size(size: int) -> str:
         if size >= scale:
             return f"{size / scale:.1f} {unit}"
     return f"{size} bytes"
+
+
+def _create_file(path: Path, chunks: Iterable[bytes]) -> str:
+    """What `write_file` does, with the OSErrors as they come."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
+    try:
+        digest = hashlib.sha256()
+        for chunk in _slices(chunks):
+            digest.update(chunk)
+            write_all(descriptor, chunk)
+        os.fsync(descriptor)
+    except BaseException:
+        with suppress(OSError):
+            os.close(descriptor)
+        with suppress(OSError):
+            os.unlink(path)
+        raise
+    os.close(descriptor)
+    return digest.hexdigest()
 
 
 def _slices(chunks: Iterable[bytes]) -> Iterator[memoryview]:

@@ -14,6 +14,7 @@ from matplotlib.ticker import EngFormatter
 
 from gpt_cli.errors import UserError
 from gpt_cli.report.picture import COLOURS, check_output, label, write_picture
+from gpt_cli.run.checkpoint import is_checkpoint
 from gpt_cli.run.log import read_metrics
 
 XAxis = Literal["step", "tokens", "time"]
@@ -73,6 +74,8 @@ def _draw_run(axes: Axes, run: Path, name: str, index: int, x: XAxis, *, alone: 
     metrics = read_metrics(run)
     training, validation = curve(metrics, "loss", x), curve(metrics, "val_loss", x)
     if not len(training.x) and not len(validation.x):
+        if is_checkpoint(run):
+            raise UserError(f"{run} is a checkpoint, and its run has the losses", hint="give its run")
         raise UserError(f"{run} has no losses over {x} in its metrics.jsonl yet", hint="train it first")
     colour = COLOURS[index % len(COLOURS)]
     line, marker = _STYLES[index // len(COLOURS) % len(_STYLES)]

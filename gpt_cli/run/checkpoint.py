@@ -164,6 +164,11 @@ def list_checkpoints(run_dir: Path) -> list[Path]:
     return [path for path in paths if path.is_dir() and not path.is_symlink()]
 
 
+def checkpoint_step(path: Path) -> int:
+    """The step of a checkpoint directory of a run, by its name."""
+    return _step_of(path.name)
+
+
 def is_checkpoint(path: Path) -> bool:
     """Whether the directory `path` is a checkpoint, by its looks."""
     return (path / STATE).is_file() and (path / MODEL).is_file()

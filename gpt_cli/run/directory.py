@@ -118,7 +118,8 @@ def find_run(path: Path | None) -> Path:
         near = Path("runs") / path
         hint = f"did you mean {near}?" if (near / RUN).is_file() else None
         raise RequestError(f"there is no run at {path}", hint=hint)
-    raise RequestError(f"{path} is neither a run nor a checkpoint")
+    name = "the current folder" if path == Path() else path
+    raise RequestError(f"{name} is neither a run nor a checkpoint", hint="name one, such as runs/NAME")
 
 
 def _newest_run(runs: Path) -> Path:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ class LoadedRun:
     step: int
     path: Path  # of the checkpoint
     weights_sha256: str
+    state: dict[str, Any]  # what training says of the checkpoint
 
 
 def load_model(path: Path, device: torch.device, note: Callable[[str], None]) -> LoadedRun:
@@ -44,6 +46,7 @@ def load_model(path: Path, device: torch.device, note: Callable[[str], None]) ->
         step=checkpoint.step,
         path=checkpoint.path,
         weights_sha256=checkpoint.weights_sha256,
+        state=checkpoint.state,
     )
 
 

@@ -58,7 +58,7 @@ def require_finite(tensors: Mapping[str, Tensor], what: str) -> None:
             bad = int((~torch.isfinite(tensor)).sum())
             raise UserError(
                 f"{what} {name} has {bad:,} values of {tensor.numel():,} that are not finite: nothing was saved",
-                hint="go on from the last checkpoint with a smaller learning rate (optim.lr) or optim.grad_clip",
+                hint="train into another run_dir with a smaller optim.lr or optim.grad_clip",
             )
 
 

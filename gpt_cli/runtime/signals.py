@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_ASKING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
+_ASKING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
+_HANGUP = getattr(signal, "SIGHUP", None)
 
 
 class StopRequest:
@@ -23,7 +24,10 @@ class StopRequest:
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Within: SIGINT, SIGTERM and SIGUSR1 are noted instead of ending the process; a second one ends it."""
+    """Within: SIGINT, SIGTERM, SIGUSR1 and SIGHUP are noted instead of ending the process; a second one ends it.
+
+    SIGHUP comes when a terminal goes away. Where it is ignored (`nohup`), it stays so.
+    """
     request = StopRequest()
 
     def note(number: int, _frame: FrameType | None) -> None:
@@ -31,7 +35,8 @@ def stop_requests() -> Iterator[StopRequest]:
             os._exit(128 + number)  # the last checkpoint is whole: saving is atomic
         request.signal = number
 
-    previous = {number: signal.signal(number, note) for number in _ASKING}
+    asking = [n for n in _ASKING if not (n == _HANGUP and signal.getsignal(n) is signal.SIG_IGN)]
+    previous = {number: signal.signal(number, note) for number in asking}
     try:
         yield request
     finally:

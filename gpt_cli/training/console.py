@@ -3,8 +3,8 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import NoReturn
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn, TextIO
 
 from tqdm import tqdm
 
@@ -27,13 +27,15 @@ class Console:
         self.val_loss: float | None = None
         self.last_line = time.perf_counter()
 
-    def start(self, config: Config, corpus: Corpus, model: GPT, runtime: Runtime, step: int) -> None:
+    def start(
+        self, config: Config, corpus: Corpus, model: GPT, runtime: Runtime, step: int, finished: str | None
+    ) -> None:
         """Say what is about to be trained, on what, where."""
         self.steps = config.train.steps
         parameters = sum(p.numel() for p in model.parameters())
         facts = corpus.facts
         self.note(
-            f"{_beginning(step)}: {config.run_dir}\n"
+            f"{_beginning(step, finished)}: {config.run_dir}\n"
             f"  text   {facts['train'].characters:,} characters train, {facts['val'].characters:,} validate;"
             f" {corpus.tokenizer.kind} vocabulary of {corpus.tokenizer.vocab_size:,}\n"
             f"  model  {parameters:,} parameters, context {config.model.context_length};"
@@ -45,7 +47,15 @@ class Console:
     def progress(self, start: int, steps: int) -> Iterator[None]:
         """Within: a bar from `start` to `steps`, if stderr is a terminal."""
         if sys.stderr.isatty():
-            self.bar = tqdm(initial=start, total=steps, unit="step", dynamic_ncols=True, leave=False, delay=0.5)
+            self.bar = tqdm(
+                file=_Surviving(sys.stderr),
+                initial=start,
+                total=steps,
+                unit="step",
+                dynamic_ncols=True,
+                leave=False,
+                delay=0.5,
+            )
         try:
             yield
         finally:
@@ -88,7 +98,29 @@ class Console:
         return f"step {step:>{len(str(self.steps))}}/{self.steps}"
 
 
-def _beginning(step: int) -> str:
+class _Surviving:
+    """A terminal to draw on that may go away: the drawing is lost, the training is not."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        """Write, if anyone is there."""
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        """Flush, if anyone is there."""
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _beginning(step: int, finished: str | None) -> str:
+    if finished is not None:
+        return "nothing left to train in"
     return "training" if step == 0 else f"going on from step {step:,}"
 
 

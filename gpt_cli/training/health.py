@@ -12,17 +12,18 @@ _SPAN = 100  # steps that a running mean looks back on, and that it wants to hav
 _SIGMAS = 6.0
 
 
-def not_finite(step: int, loss: float, grad_norms: Tensor, state: TrainingState) -> UserError:
-    """The error that says which tensor was bad first, given what update `step` saw."""
+def not_finite(step: int, loss: float, grad_norms: Tensor | None, state: TrainingState) -> UserError:
+    """The error that says which tensor was bad first, given what update `step` saw, or (no norms) its evaluation."""
     bad = _first_bad(state, grad_norms, math.isfinite(loss))
-    what = f"the loss is {loss} at step {step}" if bad is None else f"{bad} is not finite at step {step}"
+    name = "loss" if grad_norms is not None else "validation loss"
+    what = f"the {name} is {loss} at step {step}" if bad is None else f"{bad} is not finite at step {step}"
     return UserError(
         f"{what}: training stopped, nothing of it was saved",
-        hint="the last checkpoint is good; lower optim.lr, or set optim.grad_clip",
+        hint="train into another run_dir with a smaller optim.lr or optim.grad_clip; what was saved before is good",
     )
 
 
-def _first_bad(state: TrainingState, grad_norms: Tensor, loss_is_finite: bool) -> str | None:
+def _first_bad(state: TrainingState, grad_norms: Tensor | None, loss_is_finite: bool) -> str | None:
     """In the order in which one spoils the next: optimizer state, weight, loss, gradient; None if it is the loss.
 
     It is the order in time, too, because an update with a bad gradient is not made. (Where asking would make a GPU
@@ -33,7 +34,7 @@ def _first_bad(state: TrainingState, grad_norms: Tensor, loss_is_finite: bool) -
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 return f"{what} {name}"
-    if not loss_is_finite:
+    if not loss_is_finite or grad_norms is None:
         return None
     names = [name for name, _ in state.model.named_parameters()]
     bad = (~torch.isfinite(grad_norms)).tolist()

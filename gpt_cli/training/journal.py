@@ -6,6 +6,7 @@ Losses stay on the device and are read one step late, so that the device never w
 import math
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -96,6 +97,10 @@ class Journal:
                 self.run.log.event("spike", step=step, of=name, value=value, running_mean=mean)
                 self.console.note(f"the {name} jumped to {value:.4g} at step {step:,}; its running mean is {mean:.4g}")
 
+    def facts(self, val_loss: float | None, text_sha256: str) -> dict[str, Any]:
+        """What a checkpoint says of itself beside its tensors: how good it is, after how long, on which text."""
+        return {"val_loss": val_loss, "seconds": self.seconds, "text_sha256": text_sha256}
+
     def ran_out_of_memory(self, micro_batch_size: int, smaller: int) -> None:
         """Record that micro-batches did not fit in memory, and which are tried from now on."""
         self.run.log.event("out of memory", micro_batch_size=micro_batch_size, smaller=smaller)
@@ -107,6 +112,8 @@ class Journal:
     def evaluation(self, step: int, evaluation: Evaluation) -> float:
         """Record an evaluation of the weights after `step` updates; returns its loss."""
         self._read()
+        if not math.isfinite(evaluation.loss):
+            raise not_finite(step, evaluation.loss, None, self.state)
         self.run.log.metrics(
             step,
             time=round(self.seconds, 3),

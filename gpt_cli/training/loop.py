@@ -38,26 +38,30 @@ def train(config: Config, console: Console) -> Summary:
         watchdog(config.runtime.watchdog_minutes) as still_alive,
     ):
         state = TrainingState.fresh(config, corpus.tokenizer.vocab_size, runtime, console.note)
-        start, seconds = state.restore(run, console.note)  # 0 and 0 in a new run
+        saved, seconds = state.restore(run, console.note)  # None and 0 in a new run
+        start = saved or 0
         journal = Journal(run, console, config, state, start, seconds)
         memory = MemoryGuard(config.train.sequences_per_forward, journal)
         stopping = Stopping(config.train, request, journal.past_val_losses)
-        console.start(config, corpus, state.model, runtime, start)
+        stopping.due(start, seconds)
+        console.start(config, corpus, state.model, runtime, start, stopping.reason)
 
         for step in range(start, config.train.steps + 1):  # the visit past the last step evaluates and saves
             still_alive()
             done, val_loss = stopping.due(step, journal.seconds), None
-            if step > start or step == 0:  # what a checkpoint holds was evaluated before it was saved
+            last = done and not stopping.interrupted  # an interrupted run saves and leaves; nothing else differs
+            if step != saved:  # what a checkpoint holds was evaluated before it was saved
                 with state.average.applied():
-                    if done or due(step, config.eval.every):
+                    if last or due(step, config.eval.every):
                         evaluation = evaluate(state.model, val_tokens, sizes, runtime, config.eval.batch_size)
                         val_loss = journal.evaluation(step, evaluation)
-                        done = stopping.saw(val_loss) or done
-                    if config.sample.every is not None and (done or due(step, config.sample.every)):
+                        last = stopping.saw(val_loss) or last
+                        done = done or last
+                    if config.sample.every is not None and (last or due(step, config.sample.every)):
                         journal.sample(step, sample_text(state.model, corpus.tokenizer, prompt, config))
-                    if done or (step > 0 and due(step, config.checkpoint.every)):
+                    if done or (step > 0 and (stopping.is_best(val_loss) or due(step, config.checkpoint.every))):
                         journal.settle()
-                        facts = {"val_loss": val_loss, "seconds": journal.seconds, **state.scalars()}
+                        facts = journal.facts(val_loss, corpus.fingerprint) | state.scalars()
                         checkpoint.save(run.path, step, *state.tensors(), facts, config, corpus.tokenizer)
                         checkpoint.prune(run.path, config.checkpoint.keep)
             if done:
@@ -67,7 +71,7 @@ def train(config: Config, console: Console) -> Summary:
             loss, grad_norms = memory.step(train_step, state, batches.at(step), config, step, multiplier, runtime)
             journal.step(step + 1, loss, grad_norms, multiplier * config.optim.lr)
 
-        return summarise(run.path, config, state.model, stopping, request)
+        return summarise(run.path, config, state.model, stopping, request, journal.seconds)
 
 
 def train_step(

@@ -7,19 +7,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gpt_cli.config import RuntimeConfig
 from gpt_cli.corpus.build import prepare_corpus
 from gpt_cli.corpus.sources import read_documents
 from gpt_cli.errors import UserError
 from gpt_cli.model.place import place
 from gpt_cli.run.load import LoadedRun, load_model
-from gpt_cli.runtime.device import open_runtime
+from gpt_cli.runtime.device import choose_device, open_runtime
 from gpt_cli.sampling import drop_unknown
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.batches import on_device
 from gpt_cli.training.evaluate import Evaluation, TokenSizes, evaluate
 
 Note = Callable[[str], None]
+Device = Literal["auto", "cpu", "cuda", "mps"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Measurement:
 def measure(
     run: Path,
     text: str | None,
-    runtime: RuntimeConfig,
+    device: Device,
     *,
     split: Literal["val", "test"] = "val",
     skip_unknown: bool,
@@ -62,8 +62,8 @@ def measure(
     Raises UserError when the split cannot be made again because the text has changed, RequestError when it has no test
     split, and UnknownCharacters, unless they are to be skipped, when `text` has characters that the vocabulary lacks.
     """
-    machine = open_runtime(runtime)
-    loaded = load_model(run, machine.device, note)
+    loaded = load_model(run, choose_device(device), note)
+    machine = open_runtime(loaded.config.runtime.model_copy(update={"device": device}))
     tokens = _split_tokens(loaded, split, note) if text is None else _encode(text, loaded.tokenizer, skip_unknown, note)
     sizes = TokenSizes.of(loaded.tokenizer, machine.device)
     model = place(loaded.model, machine)
@@ -74,9 +74,9 @@ def measure(
 
 def _split_tokens(loaded: LoadedRun, split: Literal["val", "test"], note: Note) -> np.ndarray[Any, Any]:
     corpus = prepare_corpus(loaded.config.data, loaded.config.tokenizer, note=note, with_test=split == "test")
-    if corpus.tokenizer.digest != loaded.tokenizer.digest:
+    if corpus.fingerprint != loaded.state["text_sha256"]:
         raise UserError(
-            f"the text {loaded.config.data.source} is not the one this run was trained on: it gives another vocabulary",
+            f"the text {loaded.config.data.source} has changed: it is not the one this run was trained on",
             hint="restore the text, or evaluate on a text of your choice with --text FILE",
         )
     return corpus.val if corpus.test is None else corpus.test

@@ -60,8 +60,8 @@ class TrainingState:
         """The state that is not a tensor."""
         return {"loss_scale": self.loss_scale.scale, "loss_scale_good_updates": self.loss_scale.good_updates}
 
-    def restore(self, run: RunDirectory, note: Callable[[str], None]) -> tuple[int, float]:
-        """Go on from the newest intact checkpoint of `run`: its step and seconds of training, or 0 and 0.
+    def restore(self, run: RunDirectory, note: Callable[[str], None]) -> tuple[int | None, float]:
+        """Go on from the newest intact checkpoint of `run`: its step and seconds of training, or None and 0.
 
         The run's logs are cut back to that step.
         """
@@ -69,7 +69,7 @@ class TrainingState:
         run.lifetime.begin(0 if checkpoint is None else checkpoint.step)
         if checkpoint is None:
             run.log.truncate(-1)
-            return 0, 0.0
+            return None, 0.0
         run.log.truncate(checkpoint.step)
         self.load(checkpoint)
         return checkpoint.step, checkpoint.state["seconds"]

@@ -1,10 +1,11 @@
 """When a run ends: at its last step, on a signal, out of time, at a loss, or when it no longer improves."""
 
-import math
 from collections.abc import Iterable
 
 from gpt_cli.config import TrainConfig
 from gpt_cli.runtime.signals import StopRequest
+
+_SIGNAL = "a signal asked for it"
 
 
 class Stopping:
@@ -27,8 +28,17 @@ class Stopping:
         elif self.reason is None and minutes is not None and seconds >= 60.0 * minutes:
             self.reason = f"train.max_minutes ({minutes:g}) is over"
         elif self.reason is None and self.request.signal is not None:
-            self.reason = "a signal asked for it"
+            self.reason = _SIGNAL
         return self.reason is not None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the run ends because of a signal alone, to be continued."""
+        return self.reason == _SIGNAL
+
+    def is_best(self, val_loss: float | None) -> bool:
+        """Whether the loss just evaluated, if any was, is the best so far."""
+        return val_loss is not None and val_loss == self.best_val_loss
 
     def saw(self, val_loss: float) -> bool:
         """Take in an evaluation; whether it is a reason to stop."""
@@ -41,6 +51,4 @@ class Stopping:
             self.reason = f"validation loss {val_loss:.4f} has reached train.until_loss ({until:g})"
         elif patience is not None and self.evaluations_since_best >= patience:
             self.reason = f"no better validation loss in train.patience ({patience}) evaluations"
-        elif not math.isfinite(val_loss):
-            self.reason = "the validation loss is not finite"
-        return self.reason is not None
+        return self.reason not in (None, _SIGNAL)

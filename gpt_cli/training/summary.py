@@ -7,7 +7,7 @@ from typing import Any
 from gpt_cli.config import Config
 from gpt_cli.files import read_sums
 from gpt_cli.model.gpt import GPT
-from gpt_cli.run.checkpoint import MODEL, best, list_checkpoints
+from gpt_cli.run.checkpoint import MODEL, best, checkpoint_step, list_checkpoints
 from gpt_cli.run.log import read_metrics
 from gpt_cli.runtime.signals import StopRequest
 from gpt_cli.training.stopping import Stopping
@@ -15,7 +15,10 @@ from gpt_cli.training.stopping import Stopping
 
 @dataclass(frozen=True)
 class Summary:
-    """What `gpt train` says at its end; losses in nats per token, None where nothing was evaluated."""
+    """What `gpt train` says at its end; losses in nats per token, None where nothing was evaluated.
+
+    `tokens_per_second` counts all the time that the run took, evaluations and samples included.
+    """
 
     run_dir: str
     steps: int
@@ -37,21 +40,24 @@ class Summary:
         return {name: value for name, value in asdict(self).items() if name != "exit_code"}
 
 
-def summarise(run_dir: Path, config: Config, model: GPT, stopping: Stopping, request: StopRequest) -> Summary:
+def summarise(
+    run_dir: Path, config: Config, model: GPT, stopping: Stopping, request: StopRequest, seconds: float
+) -> Summary:
     """The summary of the run in `run_dir`, whose last checkpoint has just been saved."""
     newest, best_checkpoint = list_checkpoints(run_dir)[0], best(run_dir)
     metrics = read_metrics(run_dir)
     last_evaluation: dict[str, float] = next((line for line in reversed(metrics) if "val_loss" in line), {})
-    last = max(metrics, key=lambda line: line["time"])
+    step = checkpoint_step(newest)
+    tokens = step * config.train.batch_size * config.model.context_length
     return Summary(
         run_dir=str(run_dir),
-        steps=last["step"],
+        steps=step,
         val_loss=last_evaluation.get("val_loss"),
         best_val_loss=stopping.best_val_loss,
         bpc=last_evaluation.get("bpc"),
         bpb=last_evaluation.get("bpb"),
-        train_seconds=last["time"],
-        tokens_per_second=round(last["tokens"] / max(1e-9, last["time"]), 1),
+        train_seconds=round(seconds, 3),
+        tokens_per_second=round(tokens / max(1e-9, seconds), 1),
         parameters=sum(p.numel() for p in model.parameters()),
         weights_sha256=read_sums(newest)[MODEL],
         checkpoint=str(newest),

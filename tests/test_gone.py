@@ -1,0 +1,90 @@
+"""What reads us may go away; what we train is not lost."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
+COMMAND = [
+    sys.executable, "-m", "gpt_cli", "train", "--config", "tiny.yaml",
+]  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with a text and a config of many steps."""
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "tiny.yaml").write_text(
+        "run_dir: runs/tiny\ndata: {source: text.txt}\n"
+        "model: {n_layer: 1, n_head: 2, n_embd: 16, context_length: 16}\ntrain: {steps: 300, batch_size: 4}\n"
+        "sample: {every: null}\nlog: {every: 1}\nruntime: {device: cpu, threads: 1}\n"
+    )
+    return tmp_path
+
+
+def start(place: Path, *overrides: str, **options: object) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    return subprocess.Popen([*COMMAND, *overrides], cwd=place, env=environment, stdin=subprocess.DEVNULL, **options)
+
+
+def wait_for_steps(place: Path, steps: int) -> None:
+    metrics = place / "runs/tiny/metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and len(metrics.read_text().splitlines()) > steps):
+        assert time.monotonic() < deadline, "training did not start"
+        time.sleep(0.05)
+
+
+def newest_step(place: Path) -> int:
+    return max(int(path.name.removeprefix("step-")) for path in (place / "runs/tiny/checkpoints").glob("step-*"))
+
+
+def test_a_terminal_that_closes_does_not_end_a_training_that_ignores_hangups(place):
+    ours, theirs = pty.openpty()
+    process = start(
+        place, stdout=theirs, stderr=theirs, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    )
+    os.close(theirs)
+    wait_for_steps(place, 20)
+    os.close(ours)  # from now on every write fails with EIO
+    assert process.wait(timeout=60) == 0
+    assert newest_step(place) == 300
+
+
+def test_a_hangup_saves_and_leaves(place):
+    process = start(place, "train.steps=1000000", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for_steps(place, 20)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(timeout=60) == 128 + signal.SIGHUP
+    assert newest_step(place) > 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_behind_stderr_loses_messages_and_neither_the_training_nor_the_exit_code(place):
+    with open("/dev/full", "wb") as full:
+        assert start(place, "train.steps=20", stdout=subprocess.DEVNULL, stderr=full).wait(timeout=60) == 0
+        assert newest_step(place) == 20
+        assert start(place, "model.n_layer=2", stdout=subprocess.DEVNULL, stderr=full).wait(timeout=60) == 2
+
+
+def test_an_evaluation_on_a_changed_text_is_refused_and_another_text_must_be_named(gpt, place):
+    assert gpt("train", "--config", "tiny.yaml", "train.steps=5").rc == 0
+    before = json.loads(gpt("eval", "--json").stdout)
+    (place / "text.txt").write_text(TEXT.replace("best", "worst"))  # the same letters
+    refused = gpt("eval", "--json")
+    assert (refused.rc, refused.stdout) == (1, "")
+    assert "text.txt has changed" in refused.stderr
+    (place / "text.txt").write_text(TEXT)
+    assert json.loads(gpt("eval", "--json").stdout) == before
+
+
+def test_an_evaluation_computes_as_the_training_did(gpt, place):
+    trained = gpt("train", "--config", "tiny.yaml", "train.steps=5", "runtime.precision=fp32", "--json")
+    assert json.loads(gpt("eval", "--json").stdout)["loss"] == json.loads(trained.stdout)["val_loss"]
