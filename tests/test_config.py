@@ -90,6 +90,10 @@ def configs(draw: st.DrawFn) -> Config:
         train["until_loss"] = train["patience"] = None
     if (tokenizer["kind"] == "bpe") != (tokenizer["vocab_size"] is not None):
         tokenizer["vocab_size"] = 300 if tokenizer["kind"] == "bpe" else None
+    if tokenizer["kind"] != "char":
+        tokenizer["unknown"], tokenizer["min_count"] = "error", 1
+    elif tokenizer["unknown"] != "token":
+        tokenizer["min_count"] = 1
     return Config.model_validate(values)
 
 

@@ -23,7 +23,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Split
 from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.tokenizer import BPETokenizer, describe, load_tokenizer, train_tokenizer
-from gpt_cli.tokenizer.pattern import GPT2, Pattern, blocks, pieces
+from gpt_cli.tokenizer.pattern import GPT2, REGEX, Pattern, blocks, pieces
 from gpt_cli.tokenizer.vocabulary import PRINTABLE
 
 ENGLISH = "".join(topics.topics[name] for name in sorted(topics.topics))[:60_000]
@@ -38,6 +38,10 @@ AWKWARD = [
     "ß",
     "'s",
     "'LL",
+    "'S\u00e9",
+    "it'll\u00e9",
+    "\u017f",
+    "e\u0301",
     "don't",
     "1",
     "234",
@@ -45,6 +49,10 @@ AWKWARD = [
     "!",
     "?!",
     "/",
+    "\n/",
+    "HTMLs",
+    "caf\u00e9",
+    "\u2014",
     "語",
     "。",
     "🙂",
@@ -70,7 +78,7 @@ def hugging_face(tokenizer: BPETokenizer) -> HuggingFace:
     return theirs
 
 
-@pytest.fixture(scope="module", params=["gpt2", "gpt4"])
+@pytest.fixture(scope="module", params=["gpt2", "gpt4", "o200k"])
 def english(request: pytest.FixtureRequest) -> BPETokenizer:
     spaced = "".join(a + b + c for a in AWKWARD for b in SPACES for c in AWKWARD[-12:])  # so that spaces merge too
     return train(ENGLISH + spaced, 1200, request.param)
@@ -208,18 +216,27 @@ def test_a_text_can_be_encoded_block_by_block(english: BPETokenizer, text: str, 
     assert [i for block in cut for i in english.encode(block).tolist()] == english.encode(text).tolist()
 
 
-@pytest.mark.parametrize("pattern", ["gpt2", "gpt4"])
-def test_text_is_cut_into_words_not_lines(pattern: Pattern) -> None:
-    assert pieces("To be,\nor not  to be", pattern) in (
-        ["To", " be,", "\nor", " not", "  to", " be"],
-        ["To", " be,\n", "or", " not", "  to", " be"],
-    )
+PATTERNS: tuple[Pattern, ...] = ("gpt2", "gpt4", "o200k")
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_ascii_is_cut_as_the_pattern_cuts_it_and_the_rest_at_white_space(pattern: Pattern) -> None:
+    end = [",", "\n"] if pattern == "gpt2" else [",\n"]
+    assert pieces("To be,\nor not  to be", pattern) == ["To", " be", *end, "or", " not", " ", " to", " be"]
+    assert pieces("le caf\u00e9, c'est bon", pattern)[:2] == ["le", " caf\u00e9,"]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@given(text=st.text(st.characters(codec="ascii")) | st.text("aB'sLl1 2\n\r\t/!"))
+def test_pieces_of_ascii_are_those_of_the_published_pattern(pattern: Pattern, text: str) -> None:
+    theirs = [piece for piece, _ in Split(Regex(REGEX[pattern]), "isolated").pre_tokenize_str(text)]
+    assert pieces(text, pattern) == theirs
 
 
 def test_white_space_is_what_the_patterns_take_for_it() -> None:
     everything = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
     theirs = [space for run, _ in Split(Regex(r"\S+"), "removed").pre_tokenize_str(everything) for space in run]
-    ours = [c for c in everything if len(pieces(f"a{c}b", "gpt2")) == 2]
+    ours = [c for c in everything if next(blocks(f"aa{c}b", 1, "gpt2")) == "aa"]
     assert ours == theirs
 
 
@@ -320,7 +337,7 @@ VOCAB = json.loads(train("aaabdaaabac", 260).to_json())["model"]["vocab"]
         ({"normalizer": {"type": "NFC"}}, "normalizer changes the text"),
         ({"pre_tokenizer.add_prefix_space": True}, "space before every text"),
         ({"pre_tokenizer": None}, "'pre_tokenizer' is missing"),
-        ({"pre_tokenizer": {"type": "Whitespace"}}, "GPT-2's or GPT-4's pattern"),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, "does not split text with GPT-2's"),
         ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split("(x+x+)+y"), BYTE_LEVEL]}}, "pattern"),
         ({"model.dropout": 0.1}, "needs dropout"),
         ({"model.end_of_word_suffix": "</w>"}, "needs end_of_word_suffix"),

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from gpt_cli.corpus.build import Corpus
     from gpt_cli.tokenizer import Tokenizer
 
+UNKNOWN = "<unk>"  # how a table shows the token; in text it is U+FFFD
 _SHOWN = 10  # longest tokens, and merges
 _UNITS = ("characters", "bytes", "tokens")
 
 Kind = Literal["char", "byte", "bpe"]
-Pattern = Literal["gpt2", "gpt4"]
+Pattern = Literal["gpt2", "gpt4", "o200k"]
 
 
 def tokenize(
@@ -39,8 +40,21 @@ def tokenize(
         Pattern | None, typer.Option(help="How text is split before BPE merges. [default: gpt2]")
     ] = None,
     tokenizer: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Take this tokenizer.json instead of learning one.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Take this one: a tokenizer.json, GPT-2's encoder.json and vocab.bpe, or a tiktoken rank file.",
+        ),
     ] = None,
+    unknown: Annotated[
+        Literal["error", "token"], typer.Option(help="What --kind char does with a character that it lacks.")
+    ] = "error",
+    min_count: Annotated[
+        int, typer.Option(min=1, help="How often a character must occur, else --unknown token stands for it.")
+    ] = 1,
+    allow_special: Annotated[
+        bool, typer.Option("--allow-special", help="Text such as <|endoftext|> becomes the special token of a BPE.")
+    ] = False,
     val_fraction: Annotated[float, typer.Option(help="The last part of the text, which validates.")] = 0.1,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the tokens go. [default: tokens/ and the corpus's name]")
@@ -63,7 +77,7 @@ def tokenize(
         raise RequestError(
             "there is nothing to tokenize", hint="give a CORPUS, or --tokenizer FILE with --text TEXT or --ids IDS"
         )
-    config = _config(kind, vocab_size, pattern, tokenizer)
+    config = _config(kind, vocab_size, pattern, tokenizer, unknown, min_count, allow_special)
     result: dict[str, Any] = {}
     try:
         if corpus:
@@ -76,17 +90,28 @@ def tokenize(
             from gpt_cli.tokenizer import load_tokenizer
 
             assert tokenizer is not None  # checked above
-            used = load_tokenizer(tokenizer)
+            used = load_tokenizer(tokenizer, pattern)
         if text is not None:
-            result["encoding"] = _encode(used, text)
+            result["encoding"] = _encode(used, text, allow_special)
         if ids is not None:
             result["decoding"] = used.decode(_parse_ids(ids))
     except UnknownCharacters as error:
-        raise RequestError(error.message, hint="--kind byte and --kind bpe know every character") from error
+        raise RequestError(
+            error.message,
+            hint="--kind byte and --kind bpe know every character, --unknown token has one for the others",
+        ) from error
     print_json(result) if json else _show(result)
 
 
-def _config(kind: Kind | None, vocab_size: int | None, pattern: Pattern | None, file: Path | None) -> "TokenizerConfig":
+def _config(
+    kind: Kind | None,
+    vocab_size: int | None,
+    pattern: Pattern | None,
+    file: Path | None,
+    unknown: Literal["error", "token"],
+    min_count: int,
+    allow_special: bool,
+) -> "TokenizerConfig":
     """The tokenizer section that the options amount to."""
     from gpt_cli.config import TokenizerConfig
 
@@ -95,17 +120,27 @@ def _config(kind: Kind | None, vocab_size: int | None, pattern: Pattern | None, 
 
         if not file.exists():
             raise RequestError(f"{file} does not exist")
-        if pattern is not None:
-            raise RequestError("--pattern cannot be combined with --tokenizer: a ready tokenizer has its own")
-        kind = kind or load_tokenizer(file).kind  # type: ignore[assignment]  # one of the three
+        kind = kind or load_tokenizer(file, pattern).kind  # type: ignore[assignment]  # one of the three
     kind = kind or ("char" if vocab_size is None else "bpe")
     if kind == "bpe" and vocab_size is None and file is None:
         raise RequestError("--kind bpe needs --vocab-size", hint="try --vocab-size 1024")
     if kind != "bpe" and (vocab_size, pattern) != (None, None):
         option = "--pattern" if vocab_size is None else "--vocab-size"
         raise RequestError(f"{option} is only for --kind bpe: a {kind} vocabulary has the size it has")
+    if kind != "char" and (unknown, min_count) != ("error", 1):
+        raise RequestError(f"--unknown and --min-count are only for --kind char: a {kind} vocabulary knows every text")
+    if min_count > 1 and unknown != "token":
+        raise RequestError(
+            f"--min-count {min_count} leaves characters out", hint="add --unknown token to stand for them"
+        )
     return TokenizerConfig(
-        kind=kind, vocab_size=vocab_size, pattern=pattern or "gpt2", file=None if file is None else str(file)
+        kind=kind,
+        vocab_size=vocab_size,
+        pattern=pattern,
+        unknown=unknown,
+        min_count=min_count,
+        allow_special=allow_special,
+        file=None if file is None else str(file),
     )
 
 
@@ -163,6 +198,7 @@ def _describe(corpus: "Corpus", out: Path) -> dict[str, Any]:
             split: {**part, "bytes_per_token": part["bytes"] / part["tokens"]} for split, part in splits.items()
         },
         "unused_ids": unused_ids(counts),
+        "unknown_characters": None if tokenizer.unknown is None else int(counts[tokenizer.unknown]),
         "longest_tokens": [_token(tokenizer, token) for token in longest_tokens(tokenizer, _SHOWN)],
         "merges": [
             {"left": _readable(m.left), "right": _readable(m.right), "id": m.token, "count": m.count} for m in learned
@@ -170,8 +206,8 @@ def _describe(corpus: "Corpus", out: Path) -> dict[str, Any]:
     }
 
 
-def _encode(tokenizer: "Tokenizer", text: str) -> dict[str, Any]:
-    ids = [int(token) for token in tokenizer.encode(text)]
+def _encode(tokenizer: "Tokenizer", text: str, allow_special: bool) -> dict[str, Any]:
+    ids = [int(token) for token in tokenizer.encode(text, allow_special=allow_special)]
     return {"ids": ids, "pieces": [_token(tokenizer, token)["text"] for token in ids], "bytes": len(text.encode())}
 
 
@@ -183,7 +219,8 @@ def _parse_ids(text: str) -> list[int]:
 
 
 def _token(tokenizer: "Tokenizer", token: int) -> dict[str, Any]:
-    return {"id": token, "text": _readable(tokenizer.token_bytes(token)) or tokenizer.decode([token])}
+    special = UNKNOWN if token == tokenizer.unknown else tokenizer.decode([token])
+    return {"id": token, "text": _readable(tokenizer.token_bytes(token)) or special}
 
 
 def _readable(token: bytes) -> str:
@@ -203,6 +240,9 @@ def _show(result: dict[str, Any]) -> None:
         print()
         longest = " ".join(f"'{token['text']}'" for token in result["longest_tokens"])
         facts = {"tokenizer": result["kind"], "ids": f"{result['vocab_size']:,}"}
+        if (unknown := result["unknown_characters"]) is not None:
+            share = unknown / splits["all"]["characters"]
+            facts["unknown"] = f"{unknown:,} characters ({share:.2%}) became {UNKNOWN}, which cannot be decoded"
         facts |= {"unused ids": f"{len(result['unused_ids']):,}", "longest tokens": longest}
         print(render_pairs(facts))
     if result.get("merges"):

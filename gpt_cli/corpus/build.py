@@ -105,13 +105,19 @@ def _tokenize(
         )
     lesson = pieces["train"] if config.kind == "bpe" else every
     tokenizer = ready or train_tokenizer((piece.text for piece in lesson), config)
-    train, train_facts = _encode(pieces["train"], tokenizer, progress, 0, total)
-    val, val_facts = _encode(pieces["val"], tokenizer, progress, train_facts.characters, total)
+    special = config.allow_special
+    train, train_facts = _encode(pieces["train"], tokenizer, special, progress, 0, total)
+    val, val_facts = _encode(pieces["val"], tokenizer, special, progress, train_facts.characters, total)
     return Corpus(tokenizer, train, val, {"train": train_facts, "val": val_facts}, text, data.source)
 
 
 def _encode(
-    pieces: Sequence[Piece], tokenizer: Tokenizer, progress: Progress | None, done: int, total: int
+    pieces: Sequence[Piece],
+    tokenizer: Tokenizer,
+    allow_special: bool,
+    progress: Progress | None,
+    done: int,
+    total: int,
 ) -> tuple[Tokens, SplitFacts]:
     end = tokenizer.end_of_text
     separator = np.array([] if end is None else [end], dtype=np.uint32)
@@ -120,7 +126,7 @@ def _encode(
     tokens = characters = size = 0
     for piece in pieces:
         try:
-            ids = tokenizer.encode(piece.text)
+            ids = tokenizer.encode(piece.text, allow_special=allow_special)
         except UnknownCharacters as error:
             raise RequestError(
                 error.message, hint="a tokenizer learned from this very text, or one of bytes or bpe, knows them"
@@ -142,7 +148,7 @@ def _ready_tokenizer(config: TokenizerConfig) -> Tokenizer | None:
 
 
 def _key(text: str, val_fraction: float, config: TokenizerConfig, ready: Tokenizer | None) -> str:
-    how = config.model_dump() if ready is None else ready.digest
+    how = config.model_dump() if ready is None else [ready.digest, config.allow_special]
     parts = [FORMAT, text, val_fraction, how]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
