@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Split
 from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.tokenizer import BPETokenizer, describe, load_tokenizer, train_tokenizer
+from gpt_cli.tokenizer.merging import BatchMerger
 from gpt_cli.tokenizer.pattern import GPT2, REGEX, Pattern, blocks, pieces
 from gpt_cli.tokenizer.vocabulary import PRINTABLE
 
@@ -255,6 +257,49 @@ def test_a_block_border_changes_nothing(english: BPETokenizer, monkeypatch: pyte
     assert english.encode(ENGLISH).tolist() == whole
 
 
+@given(words=st.lists(st.text("aab<te ", min_size=1, max_size=20), min_size=1, max_size=40))
+def test_merging_words_in_rounds_gives_the_ids_of_merging_each(english: BPETokenizer, words: list[str]) -> None:
+    ids, counts = BatchMerger(english.vocabulary).encode([word.encode() for word in words])
+    rows = [row.tolist() for row in np.split(ids, counts.cumsum())[:-1]]
+    assert rows == [by_definition(word.encode(), english) for word in words]
+
+
+def by_definition(word: bytes, tokenizer: BPETokenizer) -> list[int]:
+    rank = {(left, right): (i, new) for i, (left, right, new) in enumerate(tokenizer.vocabulary.merges)}
+    ids = [tokenizer.vocabulary.tokens.index(bytes([byte])) for byte in word]
+    while applicable := [pair for pair in pairwise(ids) if pair in rank]:
+        first = min(applicable, key=lambda pair: rank[pair])
+        ids = merged(ids, first, rank[first][1])
+    return ids
+
+
+def test_words_are_merged_alike_one_by_one_and_by_the_thousand(
+    english: BPETokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = english.encode(ENGLISH).tolist()
+    monkeypatch.setattr("gpt_cli.tokenizer.pieces._BATCH", 1 << 30)
+    assert BPETokenizer(english.vocabulary).encode(ENGLISH).tolist() == together
+
+
+def test_what_it_remembers_is_bounded_and_changes_nothing(
+    english: BPETokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = english.encode(ENGLISH).tolist()
+    monkeypatch.setattr("gpt_cli.tokenizer.pieces._MEMORY", 1 << 16)
+    monkeypatch.setattr("gpt_cli.tokenizer.bpe._BLOCK", 1000)
+    tokenizer = BPETokenizer(english.vocabulary)
+    assert tokenizer.encode(ENGLISH).tolist() == whole
+    assert len(tokenizer._pieces._known) < 1000
+
+
+def test_another_process_gets_the_tokenizer_without_what_it_remembers(english: BPETokenizer) -> None:
+    before = len(pickle.dumps(BPETokenizer(english.vocabulary)))
+    english.encode(ENGLISH)
+    data = pickle.dumps(english)
+    assert len(data) == before
+    assert pickle.loads(data) == english
+
+
 # Special tokens
 
 
@@ -262,6 +307,34 @@ def test_text_that_looks_like_a_special_token_stays_text(english: BPETokenizer) 
     ids = english.encode("one<|endoftext|>two <|endoftext|>").tolist()
     assert english.end_of_text not in ids
     assert english.decode(ids) == "one<|endoftext|>two <|endoftext|>"
+
+
+@given(texts=st.lists(TEXTS, min_size=1, max_size=4))
+def test_where_it_is_allowed_text_that_looks_like_a_special_token_is_it(
+    english: BPETokenizer, texts: list[str]
+) -> None:
+    text = "<|endoftext|>".join(texts)
+    theirs = HuggingFace.from_str(english.to_json()) if text.isascii() else None
+    ids = english.encode(text, allow_special=True).tolist()
+    assert ids.count(english.end_of_text) == text.count("<|endoftext|>")
+    assert english.decode(ids) == text
+    assert theirs is None or ids == theirs.encode(text).ids
+
+
+def test_a_text_with_special_tokens_is_learned_without_them() -> None:
+    text = "<|endoftext|>".join(["the cat", "the mat"] * 9)
+    config = TokenizerConfig(kind="bpe", vocab_size=260, allow_special=True)
+    tokenizer = train_tokenizer([text], config)
+    assert not any(b"|" in tokenizer.token_bytes(token) for token in range(256, 260))
+    assert tokenizer.encode(text, allow_special=True).tolist().count(259) == 17
+
+
+def test_the_longest_of_two_special_tokens_wins_where_both_begin(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    added = [{"id": 259, "content": "<a>"}, {"id": 260, "content": "<a><b>"}]
+    vocab = {token: i for token, i in VOCAB.items() if i != 259}
+    path.write_text(edited({"added_tokens": added, "model.vocab": vocab}), encoding="utf-8")
+    assert load_tokenizer(path).encode("<a><b><a>", allow_special=True).tolist() == [260, 259]
 
 
 def test_a_special_token_decodes_to_its_text_and_has_no_bytes(english: BPETokenizer) -> None:

@@ -5,8 +5,10 @@ gpt4   GPT-4 (cl100k) and Llama 3: any one character that is no letter goes with
        together, line breaks end a token of symbols, contractions in capitals too
 o200k  GPT-4o and gpt-oss: words also end where a capital follows small letters, and take their contraction along
 
-gpt4 is the spelling that its Hugging Face files have; tiktoken's of today differs where a text ends in white space
-after a line break. Published patterns, and no others: a pattern is a program that runs on the user's text, and one from an untrusted
+gpt4 is spelled as in Hugging Face's files; tiktoken's cl100k of today differs where a text ends in a blank after a
+line break.
+
+Published patterns, and no others: a pattern is a program that runs on the user's text, and one from an untrusted
 file can take exponential time.
 """
 

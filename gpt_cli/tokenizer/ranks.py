@@ -91,6 +91,8 @@ def _read_lines(data: bytes) -> dict[bytes, int]:
         ranks[token] = int(match[2])
     if len(set(ranks.values())) < len(ranks):
         raise ValueError("two tokens have the same rank")
+    if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:
+        raise ValueError(f"it has no token for the byte 0x{missing[0]:02x}, so there are texts it cannot encode")
     return ranks
 
 
