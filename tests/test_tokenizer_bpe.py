@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import random
 import re
 import subprocess
 import sys
@@ -25,7 +26,8 @@ from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.tokenizer import BPETokenizer, describe, load_tokenizer, train_tokenizer
 from gpt_cli.tokenizer.merging import BatchMerger
-from gpt_cli.tokenizer.pattern import GPT2, REGEX, Pattern, blocks, pieces
+from gpt_cli.tokenizer.pattern import GPT2, REGEX, Pattern, blocks, is_word, pieces
+from gpt_cli.tokenizer.pieces import PieceEncoder
 from gpt_cli.tokenizer.vocabulary import PRINTABLE
 
 ENGLISH = "".join(topics.topics[name] for name in sorted(topics.topics))[:60_000]
@@ -59,6 +61,7 @@ AWKWARD = [
     "。",
     "🙂",
 ]
+PATTERNS: tuple[Pattern, ...] = ("gpt2", "gpt4", "o200k")
 TEXTS = st.lists(st.sampled_from([*AWKWARD, "<|endoftext|>"]) | st.characters(exclude_categories=["Cs"])).map("".join)
 
 # The ASCII part of GPT-2's pattern, for the reference below.
@@ -211,14 +214,43 @@ def test_encoding_by_distinct_pieces_gives_the_ids_of_the_whole_text(english: BP
     assert english.decode(english.encode(text)) == text
 
 
+@given(text=TEXTS)
+def test_so_does_merging_all_words_of_a_text_in_rounds(english: BPETokenizer, text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpt_cli.tokenizer.pieces._BATCH", 0)
+        fresh = PieceEncoder(english.vocabulary)
+        assert fresh.encode(text).tolist() == hugging_face(english).encode(text, add_special_tokens=False).ids
+
+
+def test_python_docs_have_the_ids_that_hugging_face_gives() -> None:
+    text = "".join(topics.topics[name] for name in sorted(topics.topics))
+    assert not text.isascii()
+    for pattern in PATTERNS:
+        tokenizer = train(text, 1024, pattern)
+        assert tokenizer.encode(text).tolist() == hugging_face(tokenizer).encode(text, add_special_tokens=False).ids
+
+
+# Few characters, so that short texts hit every pair of alternatives of the patterns.
+DENSE = [*"aaBZ'sStTlL12 \n\r\t/!.-", *"éÉſʰǅ語½\u0301", *"\xa0\x85\u2003—’🙂\x1c"]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_no_cut_changes_what_the_pattern_splits(pattern: Pattern) -> None:
+    chance = random.Random(1)
+    published = Split(Regex(REGEX[pattern]), "isolated").pre_tokenize_str
+    for _ in range(10_000):
+        text = "".join(chance.choices(DENSE, k=chance.randint(1, 14)))
+        whole = [word for word, _ in published(text)]
+        for cut in (pieces(text, pattern), list(blocks(text, chance.randint(1, 5), pattern))):
+            assert [word for piece in cut if piece for word, _ in published(piece)] == whole
+        assert all([piece] == [word for word, _ in published(piece)] for piece in cut if is_word(piece, pattern))
+
+
 @given(text=TEXTS, size=st.integers(1, 9))
 def test_a_text_can_be_encoded_block_by_block(english: BPETokenizer, text: str, size: int) -> None:
     cut = list(blocks(text, size, english.vocabulary.pattern))
     assert "".join(cut) == text
     assert [i for block in cut for i in english.encode(block).tolist()] == english.encode(text).tolist()
-
-
-PATTERNS: tuple[Pattern, ...] = ("gpt2", "gpt4", "o200k")
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -244,7 +276,7 @@ def test_white_space_is_what_the_patterns_take_for_it() -> None:
 
 def test_tiny_shakespeare_has_the_ids_that_hugging_face_gives(shared_data: Path) -> None:
     text = (shared_data / "shakespeare.txt").read_text(encoding="utf-8")
-    for pattern in ("gpt2", "gpt4"):
+    for pattern in PATTERNS:
         tokenizer = train(text, 1024, pattern)
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == text

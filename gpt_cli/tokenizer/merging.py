@@ -33,7 +33,7 @@ class BatchMerger:
         word = np.repeat(np.arange(len(words)), sizes)  # (N,) that an id belongs to
         rank = np.full(len(ids), self._never)  # (N,) of the pair that an id makes with the next one
         self._rank(np.arange(len(ids) - 1), ids, word, rank)
-        done: list[tuple[_Array, _Array]] = []
+        done = [(word[:0], ids[:0])]
         while len(ids):
             starts = np.flatnonzero(np.diff(word, prepend=-1))  # (W,)
             first = np.minimum.reduceat(rank, starts)  # (W,) the merge that was learned first

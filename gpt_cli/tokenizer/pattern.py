@@ -55,12 +55,12 @@ _SYMBOL = r"[^\sA-Za-z0-9\x80-\U0010ffff]"
 _PREFIX = r"[^\r\nA-Za-z0-9\x80-\U0010ffff]?"
 _CONTRACTION = r"'(?i:[stmd]|re|ve|ll)"
 _FAR = r"[^\x00-\x7f]"
-_NOT_FAR = rf"(?![^A-Za-z0-9\x80-\U0010ffff]*+(?:[A-Za-z]++|[0-9]++)?+{_FAR})"
+_NOT_FAR = rf"(?!\s*+{_SYMBOL}*+(?:[A-Za-z]++'?+|[0-9]++)?+{_FAR})"
 _ASCII: dict[Pattern, str] = {
     "gpt2": rf" ?[A-Za-z]++(?!{_FAR})|{_NOT_FAR}(?:'(?:[stmd]|re|ve|ll)| ?[0-9]+| ?{_SYMBOL}+|\s+(?!\S)|\s+)",
     "gpt4": rf"{_CONTRACTION}|{_PREFIX}[A-Za-z]++(?!{_FAR})|{_NOT_FAR}"
     rf"(?:[0-9]{{1,3}}| ?{_SYMBOL}+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-    "o200k": rf"{_PREFIX}(?:[A-Z]*+[a-z]++|[A-Z]++)(?:{_CONTRACTION}|(?!{_FAR}))|{_NOT_FAR}"
+    "o200k": rf"{_PREFIX}(?:[A-Z]*+[a-z]++|[A-Z]++(?![a-z]))(?:{_CONTRACTION}|(?!'?{_FAR}))|{_NOT_FAR}"
     rf"(?:[0-9]{{1,3}}| ?{_SYMBOL}+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
 }
 
@@ -71,6 +71,12 @@ _piece = {pattern: re.compile(f"{_ASCII[pattern]}|{_CHUNK[pattern]}", re.ASCII) 
 def pieces(text: str, pattern: Pattern) -> list[str]:
     """`text` cut where that does not change its ids: ASCII as the pattern cuts it, the rest mostly at white space."""
     return _piece[pattern].findall(text)
+
+
+def is_word(piece: str, pattern: Pattern) -> bool:
+    """Whether the pattern leaves a piece whole, for sure: an ASCII piece can be a chunk cut at what is not."""
+    match = _piece[pattern].match(piece)
+    return piece.isascii() and match is not None and match.end() == len(piece)
 
 
 def blocks(text: str, size: int, pattern: Pattern) -> Iterator[str]:

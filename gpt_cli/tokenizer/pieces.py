@@ -13,7 +13,7 @@ from tokenizers.models import BPE
 
 from gpt_cli.tokenizer.base import Ids
 from gpt_cli.tokenizer.merging import BatchMerger
-from gpt_cli.tokenizer.pattern import pieces, pre_tokenizer
+from gpt_cli.tokenizer.pattern import is_word, pieces, pre_tokenizer
 from gpt_cli.tokenizer.vocabulary import Vocabulary, to_printable
 
 _MEMORY = 64 << 20  # bytes, about, that known pieces may take
@@ -50,8 +50,8 @@ class PieceEncoder:
         """Each of `new` with its ids."""
         if self._batches is None or len(new) < _BATCH:
             return self._merge_by_engine(new)
-        words = [piece for piece in new if len(piece) <= _SHORT and piece.isascii()]
-        rest = [piece for piece in new if len(piece) > _SHORT or not piece.isascii()]
+        words = [piece for piece in new if len(piece) <= _SHORT and is_word(piece, self._pattern)]
+        rest = list(set(new).difference(words))
         ids, counts = self._batches.encode([word.encode() for word in words])
         return chain(zip(words, _rows(ids, counts.cumsum()), strict=True), self._merge_by_engine(rest) if rest else ())
 
