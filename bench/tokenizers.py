@@ -31,6 +31,7 @@ from gpt_cli.corpus.sources import read_documents
 from gpt_cli.report.table import render_table
 from gpt_cli.tokenizer import BPETokenizer, ByteTokenizer, Tokenizer, train_tokenizer
 from gpt_cli.tokenizer.pattern import GPT2, blocks
+from gpt_cli.tokenizer.pieces import PieceEncoder
 
 OUT = Path(__file__).parent / "out" / "tokenizers.json"
 OTHERS = ("tokenizers", "tiktoken", "tokie", "riptoken", "rustbpe")
@@ -78,17 +79,15 @@ def measure_encoding(text: str, size: float) -> dict[str, dict[str, Any]]:
     tokenizer = learn(text)
     theirs = HuggingFace.from_str(tokenizer.to_json())
     reference = theirs.encode(text, add_special_tokens=False).ids
-    ready = BPETokenizer(tokenizer.vocabulary)
+    ready = PieceEncoder(tokenizer.vocabulary)
     lines = text.splitlines(keepends=True)
-
-    def first() -> Any:
-        return BPETokenizer(tokenizer.vocabulary).encode(text)
 
     ways: dict[str, Callable[[], Any]] = {
         "Hugging Face, one string": lambda: theirs.encode(text, add_special_tokens=False).ids,
         "Hugging Face, lines": lambda: [e.ids for e in theirs.encode_batch_fast(lines, add_special_tokens=False)],
-        "gpt, from nothing": first,
+        "gpt, pieces new": lambda: PieceEncoder(tokenizer.vocabulary).encode(text),
         "gpt, pieces known": lambda: ready.encode(text),
+        "gpt, with [fast]" if installed("riptoken") else "gpt": lambda: tokenizer.encode(text),
         **other_encoders(tokenizer, text),
     }
     seconds, results = race(ways)

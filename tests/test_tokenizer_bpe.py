@@ -1,5 +1,6 @@
 """Byte-level BPE: what is learned, that the fast path changes no id, and that the file is Hugging Face's."""
 
+import dataclasses
 import json
 import os
 import pickle
@@ -25,6 +26,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Split
 from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.tokenizer import BPETokenizer, describe, load_tokenizer, train_tokenizer
+from gpt_cli.tokenizer.fast import FastEncoder
 from gpt_cli.tokenizer.merging import BatchMerger
 from gpt_cli.tokenizer.pattern import GPT2, REGEX, Pattern, blocks, is_word, pieces
 from gpt_cli.tokenizer.pieces import PieceEncoder
@@ -311,6 +313,40 @@ def test_words_are_merged_alike_one_by_one_and_by_the_thousand(
     together = english.encode(ENGLISH).tolist()
     monkeypatch.setattr("gpt_cli.tokenizer.pieces._BATCH", 1 << 30)
     assert BPETokenizer(english.vocabulary).encode(ENGLISH).tolist() == together
+
+
+def test_with_riptoken_the_ids_are_the_same(english: BPETokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("riptoken")
+    monkeypatch.setattr("gpt_cli.tokenizer.fast._BULK", 0)
+    chance = random.Random(2)
+    fast = FastEncoder(english.vocabulary, PieceEncoder(english.vocabulary).encode)
+    assert fast._core is not None
+    for text in (ENGLISH, "".join(chance.choices(DENSE, k=30_000)), "a" * 9_000, " " * 9_000, ""):
+        assert fast.encode(text).tolist() == hugging_face(english).encode(text, add_special_tokens=False).ids
+    assert fast._core is not None
+
+
+def test_an_accelerator_that_gives_other_ids_steps_aside_with_a_note(
+    english: BPETokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Wrong:
+        def encode_ordinary(self, text: str) -> list[int]:
+            return [0] * len(text)
+
+    fast = FastEncoder(english.vocabulary, PieceEncoder(english.vocabulary).encode)
+    fast._core = Wrong()
+    for _ in range(2):
+        ids = fast.encode(ENGLISH * 2).tolist()
+        assert ids == hugging_face(english).encode(ENGLISH * 2, add_special_tokens=False).ids
+    assert caplog.text.count("riptoken gives other ids") == 1
+
+
+def test_an_accelerator_is_not_used_where_its_rules_are_others() -> None:
+    vocabulary = train("aaabdaaabac", 260).vocabulary
+    swapped = (vocabulary.merges[1], vocabulary.merges[0], *vocabulary.merges[2:])
+    for other in ({"ignore_merges": True}, {"merges": swapped}, {"merges": vocabulary.merges[:2]}):
+        changed = dataclasses.replace(vocabulary, **other)  # type: ignore[arg-type]
+        assert FastEncoder(changed, PieceEncoder(changed).encode)._core is None
 
 
 def test_what_it_remembers_is_bounded_and_changes_nothing(

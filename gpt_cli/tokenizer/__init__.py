@@ -2,7 +2,7 @@
 
 base         the Tokenizer protocol and what its kinds share
 char byte    the two alphabets; the characters may have an `<unk>`, the bytes lack nothing
-bpe          byte-level BPE: `pattern` splits the text, `pieces` and `merging` encode it, `vocabulary` was learned
+bpe          byte-level BPE: `pattern` splits text, `pieces`, `merging`, `fast` encode it, `vocabulary` was learned
 load train   the two ways to get a tokenizer; `huggingface` and `ranks` are the files of others
 stream       tokens to text while they are being generated
 describe     facts about a vocabulary, for tables

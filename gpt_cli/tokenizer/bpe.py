@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.tokenizer.base import Ids, Tokenizer, checked, encoded
+from gpt_cli.tokenizer.fast import FastEncoder
 from gpt_cli.tokenizer.huggingface import write_vocabulary
 from gpt_cli.tokenizer.pattern import blocks
 from gpt_cli.tokenizer.pieces import PieceEncoder
@@ -62,11 +63,15 @@ class BPETokenizer(Tokenizer):
         return self._json
 
     def _encode(self, text: str) -> Iterator[Ids]:
-        return map(self._pieces.encode, blocks(text, _BLOCK, self.vocabulary.pattern))
+        return map(self._fast.encode, blocks(text, _BLOCK, self.vocabulary.pattern))
 
     @cached_property
     def _pieces(self) -> PieceEncoder:
         return PieceEncoder(self.vocabulary)
+
+    @cached_property
+    def _fast(self) -> FastEncoder:
+        return FastEncoder(self.vocabulary, self._pieces.encode)
 
     @cached_property
     def _special_ids(self) -> dict[str, Ids]:
