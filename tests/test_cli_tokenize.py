@@ -189,6 +189,10 @@ def test_a_corpus_can_come_through_a_pipe(gpt: Callable[..., Any]) -> None:
         (["mice.txt", "--kind", "char", "--vocab-size", "300"], 2, "only for --kind bpe"),
         (["mice.txt", "--kind", "byte", "--pattern", "gpt4"], 2, "only for --kind bpe"),
         (["mice.txt", "--kind", "word"], 2, "word"),
+        (["mice.txt", "--kind", "byte", "--unknown", "token"], 2, "only for --kind char"),
+        (["mice.txt", "--min-count", "2"], 2, "--unknown token"),
+        (["mice.txt", "--min-count", "0"], 2, "--min-count"),
+        (["mice.txt", "--unknown", "token", "--min-count", "99999"], 2, "min_count"),
         (["mice.txt", "--val-fraction", "1"], 2, "between 0 and 1"),
         (["mice.txt", "--val-fraction", "nan"], 2, "between 0 and 1"),
         (["mice.txt", "--test-fraction", "-0.1"], 2, "between 0 and 1"),
@@ -244,6 +248,25 @@ def test_the_hint_for_a_character_that_is_missing_works(run: Run) -> None:
         195,
         159,
     ]
+
+
+def test_rare_characters_become_unk_where_that_is_asked_for_and_the_table_says_how_many(run: Run) -> None:
+    Path("rare.txt").write_text(TEXT + "ß語\n")
+    answer = run("tokenize", "rare.txt", "--unknown", "token", "--min-count", "2", "--text", "aß", "--out", "out")
+    assert answer.code == 0, answer.err
+    assert "2 characters (0.01%) became <unk>" in answer.out
+    assert "'a' '<unk>'" in answer.out
+    ready = ("--tokenizer", "out/tokenizer.json")
+    ids = as_json(run("tokenize", *ready, "--text", "aß語", "--json"))["encoding"]["ids"]
+    decoded = as_json(run("tokenize", *ready, "--ids", " ".join(map(str, ids)), "--json"))["decoding"]
+    assert decoded == "a\ufffd\ufffd"
+
+
+def test_special_tokens_in_a_text_are_read_where_that_is_allowed(run: Run) -> None:
+    Path("stories.txt").write_text(TEXT + "<|endoftext|>" + TEXT)
+    bpe = ("tokenize", "stories.txt", "--kind", "bpe", "--vocab-size", "300", "--text", "<|endoftext|>", "--json")
+    assert len(as_json(run(*bpe))["encoding"]["ids"]) > 1
+    assert as_json(run(*bpe, "--allow-special"))["encoding"]["ids"] == [299]
 
 
 def test_an_empty_directory_is_a_place_for_tokens_and_a_foreign_one_is_not_touched(run: Run) -> None:

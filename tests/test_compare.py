@@ -1,6 +1,7 @@
 """`gpt tokenize --compare` shows what each tokenizer really makes of the text, and what it means for a model."""
 
 import json
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +121,14 @@ def test_files_are_compared_under_the_name_they_are_given(run: Run) -> None:
     assert as_json(run("--compare", "ready.json", "--json"))["tokenizers"][0]["name"] == "ready.json"
 
 
+def test_a_rank_file_is_compared_where_the_pattern_is_said(run: Run) -> None:
+    ranks = "".join(f"{b64encode(bytes([byte])).decode()} {byte}\n" for byte in range(256))
+    Path("mine.tiktoken").write_text(ranks)
+    assert "does not say how it splits text" in run("--compare", "mine=mine.tiktoken").err
+    (mine,) = as_json(run("--compare", "mine=mine.tiktoken", "--pattern", "o200k", "--json"))["tokenizers"]
+    assert (mine["vocab_size"], mine["tokens"]) == (257, len(TEXT.encode()))
+
+
 def test_names_that_mean_something_to_a_drawing_are_only_names(tmp_path: Path) -> None:
     names = ["_hidden", "$x_1$", "100%", "a\x1b[31mb", "日本"]
     measured = [Measured(name, "bpe", 300, 0, 100, 2.5, 2.0) for name in names]
@@ -168,6 +177,10 @@ def test_text_passes_through_a_sample_unchanged_and_cut_where_training_cuts() ->
         (["--compare", "small=small.json"], 2, "small: the text has"),
         (["--compare", "char", "--kind", "byte"], 2, "--kind cannot be combined"),
         (["--compare", "char", "--text", "x"], 2, "--text cannot be combined"),
+        (["--compare", "char", "--unknown", "token"], 2, "--unknown cannot be combined"),
+        (["--compare", "char", "--min-count", "2"], 2, "--min-count cannot be combined"),
+        (["--compare", "bpe:300", "--allow-special"], 2, "--allow-special cannot be combined"),
+        (["--compare", "bpe:300", "--train-bytes", "1000"], 2, "--train-bytes cannot be combined"),
         (["--compare", "char", "--val-fraction", "0"], 2, "between 0 and 1"),
         (["--compare", "char", "-o", "compare.gif"], 2, ".png, .svg, .pdf"),
         (["--compare", "char", "-o", "nowhere/compare.png"], 2, "no directory"),

@@ -96,6 +96,10 @@ def configs(draw: st.DrawFn) -> Config:
         data["source"] = [f"{number}.txt" for number in range(len(data["weights"]))]
     if data["val_fraction"] + data["test_fraction"] >= 1:
         data["test_fraction"] = 0.0
+    if tokenizer["kind"] != "char":
+        tokenizer["unknown"], tokenizer["min_count"] = "error", 1
+    elif tokenizer["unknown"] != "token":
+        tokenizer["min_count"] = 1
     return Config.model_validate(values)
 
 

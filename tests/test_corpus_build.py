@@ -15,7 +15,8 @@ from gpt_cli.corpus.build import Corpus, prepare_corpus, tokenize_corpus
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import cache_dir
-from gpt_cli.tokenizer import CharTokenizer
+from gpt_cli.tokenizer import BPETokenizer, CharTokenizer
+from gpt_cli.tokenizer.vocabulary import Vocabulary
 
 ENGLISH = "".join(f"Once upon a time there were {n} mice, and the {n}th of them lived in a shoe.\n" for n in range(300))
 CHAR = TokenizerConfig(kind="char")
@@ -97,6 +98,53 @@ def test_without_an_end_of_text_a_newline_stands_between_documents(tmp_path: Pat
     whole = corpus.tokenizer.decode(corpus.train) + corpus.tokenizer.decode(corpus.val)
     assert whole == "no newline\nnewline\nlast"
     assert corpus.facts["train"].document_starts.tolist() == [0, 11, 19]
+
+
+def test_text_that_reads_like_the_end_of_text_is_it_where_the_config_allows_it(tmp_path: Path) -> None:
+    (tmp_path / "stories.txt").write_text(f"{ENGLISH}<|endoftext|>{ENGLISH}")
+    prepare(tmp_path / "stories.txt", BPE).tokenizer.save(tmp_path / "tokenizer.json")
+    for config in (BPE, TokenizerConfig(kind="bpe", file=str(tmp_path / "tokenizer.json"))):
+        for allow_special in (False, True):  # not taken from each other's place in the cache
+            corpus = prepare(tmp_path / "stories.txt", config.model_copy(update={"allow_special": allow_special}))
+            assert (corpus.train == corpus.tokenizer.end_of_text).sum() == allow_special
+
+
+SIZES = pytest.mark.parametrize("size", [65_535, 65_536, 65_537, 70_000])
+
+
+@SIZES
+def test_every_id_of_a_large_alphabet_survives_from_text_to_store(tmp_path: Path, size: int) -> None:
+    characters = "".join(chr(code) for code in range(1, 0x12000) if not 0xD800 <= code < 0xE000 and code != 0xFEFF)[
+        :size
+    ]
+    tokenizer = CharTokenizer(characters)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    (tmp_path / "text.txt").write_bytes((characters + characters[:0:-1]).encode())
+    config = TokenizerConfig(kind="char", file=str(tmp_path / "tokenizer.json"))
+    write(tmp_path / "store", tmp_path / "text.txt", config)
+    store = TokenStore.open(tmp_path / "store")
+    ids = np.concatenate([store.tokens("train"), store.tokens("val")])
+    assert ids.dtype == (np.uint16 if size <= 65_536 else np.uint32)
+    assert np.array_equal(ids, [*range(size), *range(size - 1, 0, -1)])
+
+
+@SIZES
+def test_the_last_id_of_a_large_bpe_ends_documents_in_the_store(tmp_path: Path, size: int) -> None:
+    pairs = [(left, right) for left in range(256) for right in range(256)]
+    pairs += [(left, right) for left in range(256) for right in range(256, 300)]
+    merges = tuple((left, right, 256 + i) for i, (left, right) in enumerate(pairs[: size - 257]))
+    tokens = [bytes([byte]) for byte in range(256)]
+    tokens += [bytes([left, right]) for left, right in pairs[:65_536]]
+    tokens += [tokens[left] + tokens[right] for left, right in pairs[65_536:]]
+    vocabulary = Vocabulary((*tokens[: size - 1], b"<|endoftext|>"), merges, frozenset({size - 1}), "gpt2")
+    BPETokenizer(vocabulary).save(tmp_path / "tokenizer.json")
+    for name in ("1.txt", "2.txt"):
+        (tmp_path / name).write_text(ENGLISH + "\u07ff")
+    config = TokenizerConfig(kind="bpe", file=str(tmp_path / "tokenizer.json"))
+    write(tmp_path / "store", tmp_path / "[12].txt", config)
+    store = TokenStore.open(tmp_path / "store")
+    assert np.flatnonzero(store.tokens("train") == size - 1).tolist() == [store.facts["train"].document_starts[1] - 1]
+    assert store.tokenizer.decode(store.tokens("train")).count("<|endoftext|>") == 1
 
 
 def test_bpe_learns_nothing_from_the_validation_text(tmp_path: Path, english: Path) -> None:

@@ -18,7 +18,8 @@ from gpt_cli.corpus.survey import Survey, survey
 from gpt_cli.corpus.text import Member, Text
 from gpt_cli.errors import UserError
 from gpt_cli.tokenizer import train_tokenizer
-from gpt_cli.tokenizer.pattern import last_cut
+from gpt_cli.tokenizer.pattern import REGEX, Pattern, last_cut
+from gpt_cli.tokenizer.vocabulary import END_OF_TEXT
 
 END = "\0"  # stands for the end of text
 DEFAULT = DataConfig()
@@ -207,27 +208,55 @@ BPE = {
     pattern: train_tokenizer(
         [WORDS * 20], TokenizerConfig.model_validate({"kind": "bpe", "vocab_size": 290, "pattern": pattern})
     )
-    for pattern in ("gpt2", "gpt4")
+    for pattern in REGEX
 }
 telling = st.lists(
     st.sampled_from(
-        [" ", "  ", "\n", "\r\n", "\t", "'", "'s", "the", "cat", "12", "345", ";", "!!", "\u3000", "é", "世界"]
+        [
+            " ",
+            "  ",
+            "\n",
+            "\r\n",
+            "\t",
+            "'",
+            "'s",
+            "the",
+            "Cat",
+            "12",
+            "345",
+            ";",
+            "!!",
+            "//",
+            "\u3000",
+            "é",
+            "世界",
+            END_OF_TEXT,
+        ]
     ),
     max_size=40,
 ).map("".join)
 
 
 @settings(max_examples=300)
-@given(telling, telling, st.sampled_from(["gpt2", "gpt4"]))
-def test_where_a_text_is_cut_changes_no_id_whatever_follows(text: str, rest: str, pattern: str) -> None:
+@given(telling, telling, st.sampled_from(sorted(REGEX)), st.booleans())
+def test_where_a_text_is_cut_changes_no_id_whatever_follows(
+    text: str, rest: str, pattern: Pattern, special: bool
+) -> None:
     bpe = BPE[pattern]
-    place = last_cut(text, pattern)  # type: ignore[arg-type]
-    parts = np.concatenate([bpe.encode(text[:place]), bpe.encode(text[place:] + rest)])
-    assert parts.tolist() == bpe.encode(text + rest).tolist()
+    place = last_cut(text, pattern)
+    parts = [bpe.encode(part, allow_special=special) for part in (text[:place], text[place:] + rest)]
+    assert np.concatenate(parts).tolist() == bpe.encode(text + rest, allow_special=special).tolist()
 
 
-@given(st.lists(telling.filter(bool), min_size=1, max_size=5), st.sampled_from(["gpt2", "gpt4"]), st.integers(1, 30))
-def test_the_ids_of_segments_are_those_of_whole_documents(documents: list[str], pattern: str, block: int) -> None:
+@given(
+    st.lists(telling.filter(bool), min_size=1, max_size=5),
+    st.sampled_from(sorted(REGEX)),
+    st.integers(1, 30),
+    st.booleans(),
+)
+def test_the_ids_of_segments_are_those_of_whole_documents(
+    documents: list[str], pattern: Pattern, block: int, special: bool
+) -> None:
     bpe = BPE[pattern]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_module, "BLOCK", block)
@@ -241,6 +270,8 @@ def test_the_ids_of_segments_are_those_of_whole_documents(documents: list[str], 
         ids: list[int] = []
         for batch in batches(stretches(text, borders, found, end_lines=False), bpe.vocabulary.pattern, end_lines=False):  # type: ignore[attr-defined]
             texts = [segment.text for segment in batch.segments]
-            ids += encode_segments(bpe, texts, [segment.followed for segment in batch.segments])[0].tolist()
-    expected = [id for document in documents for id in [*bpe.encode(document).tolist(), bpe.end_of_text]]
+            followed = [segment.followed for segment in batch.segments]
+            ids += encode_segments(bpe, texts, followed, allow_special=special)[0].tolist()
+    encoded = [bpe.encode(document, allow_special=special).tolist() for document in documents]
+    expected = [id for document in encoded for id in [*document, bpe.end_of_text]]
     assert ids == expected[:-1]

@@ -243,6 +243,16 @@ def test_a_text_ends_with_the_end_of_text_and_the_others_go_on(monkeypatch: pyte
     assert streams[0].tokens == [a, tokenizer.end_of_text]
 
 
+def test_the_token_for_unknown_characters_is_never_written() -> None:
+    tokenizer = CharTokenizer("ab", has_unknown=True)
+    model = make_model(vocab_size=3)
+    model.head.weight.data.zero_()  # all tokens are equally likely
+    for sampling in (Sampling(max_new_tokens=60), Sampling(max_new_tokens=60, temperature=0), Sampling(top_k=3)):
+        for stream in stream_texts(model, tokenizer, [2], sampling, 4):
+            assert set(str(stream)) <= {"a", "b"}
+            assert tokenizer.unknown not in stream.tokens
+
+
 def test_generation_ends_once_every_text_has(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = 0
 

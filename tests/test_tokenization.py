@@ -86,6 +86,22 @@ def test_every_file_is_the_same_for_any_number_of_processes(corpus: DataConfig, 
     assert contents(tmp_path / "1") == contents(tmp_path / "3")
 
 
+def test_special_tokens_in_a_text_are_the_same_for_any_number_of_processes(
+    corpus: DataConfig, tmp_path: Path, streamed: None
+) -> None:
+    (tmp_path / "text.txt").write_bytes(TEXT.replace("lived", "<|endoftext|>").encode())
+    config = BPE.model_copy(update={"allow_special": True})
+    for processes in (1, 3):
+        tokenize_corpus(tmp_path / str(processes), corpus, config, note=pytest.fail, processes=processes)
+    assert contents(tmp_path / "1") == contents(tmp_path / "3")
+    made = TokenStore.open(tmp_path / "1")
+    ids = np.concatenate([made.tokens("train"), made.tokens("val"), made.tokens("test")])
+    plain = prepare_corpus(corpus, BPE, cache=False, note=pytest.fail, with_test=True)
+    assert plain.test is not None
+    between = sum((part == plain.tokenizer.end_of_text).sum() for part in (plain.train, plain.val, plain.test))
+    assert (ids == made.tokenizer.end_of_text).sum() == 400 + between
+
+
 def test_a_character_that_only_a_process_meets_is_told_like_any_other(
     corpus: DataConfig, tmp_path: Path, streamed: None
 ) -> None:

@@ -194,6 +194,65 @@ def test_tiny_shakespeare_has_65_characters(shared_data: Path) -> None:
     assert tokenizer.encode("First Citizen:").tolist() == [18, 47, 56, 57, 58, 1, 15, 47, 58, 47, 64, 43, 52, 10]
 
 
+def with_unknown(text: str, min_count: int = 1) -> Tokenizer:
+    return train_tokenizer([text], TokenizerConfig(kind="char", unknown="token", min_count=min_count))
+
+
+def test_unk_is_one_more_id_and_only_there_if_asked_for() -> None:
+    assert trained("char", "ab").unknown is None
+    tokenizer = with_unknown("ab")
+    assert (tokenizer.vocab_size, tokenizer.unknown, tokenizer.token_bytes(2)) == (3, 2, b"")
+    assert tokenizer.digest != trained("char", "ab").digest
+
+
+@given(text=st.text(), alphabet=st.text(min_size=1))
+def test_with_unk_every_text_encodes_and_what_is_lost_comes_back_as_replacement_characters(
+    text: str, alphabet: str
+) -> None:
+    tokenizer = with_unknown(alphabet)
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == "".join(c if c in alphabet else "\ufffd" for c in text)
+    assert tokenizer.unknown_characters(text) == [c for c in dict.fromkeys(text) if c not in alphabet]
+    stream = StreamDecoder(tokenizer)
+    assert "".join([stream.push(token) for token in ids.tolist()] + [stream.flush()]) == tokenizer.decode(ids)
+
+
+def test_rare_characters_fold_into_unk() -> None:
+    tokenizer = with_unknown("aaabbc語", min_count=2)
+    assert isinstance(tokenizer, CharTokenizer)
+    assert tokenizer.characters == "ab"
+    assert tokenizer.encode("cab語").tolist() == [2, 0, 1, 2]
+    with pytest.raises(RequestError, match=r"tokenizer\.min_count 4 times: the most frequent one 3"):
+        with_unknown("aaabbc", min_count=4)
+
+
+def test_unk_survives_the_file(tmp_path: Path) -> None:
+    tokenizer = with_unknown("ab語")
+    tokenizer.save(tmp_path / "tokenizer.json")
+    assert load_tokenizer(tmp_path / "tokenizer.json") == tokenizer
+    assert tokenizer.encode("x語").tolist() == [3, 2]
+    assert trained("char", "ab").encode("", allow_special=True).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"kind": "byte", "unknown": "token"}, "only for char"),
+        ({"kind": "bpe", "vocab_size": 300, "min_count": 2}, "only for char"),
+        ({"kind": "char", "min_count": 2}, "unknown must be token"),
+    ],
+)
+def test_settings_of_unk_that_have_no_meaning_are_refused(keys: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        TokenizerConfig.model_validate(keys)
+
+
+def test_a_file_without_unk_is_not_taken_for_one_with_it(tmp_path: Path) -> None:
+    trained("char", "ab").save(tmp_path / "tokenizer.json")
+    with pytest.raises(RequestError, match=r"tokenizer\.file has no <unk>"):
+        train_tokenizer([], TokenizerConfig(kind="char", unknown="token", file=str(tmp_path / "tokenizer.json")))
+
+
 # Bytes
 
 
@@ -238,6 +297,7 @@ def test_a_file_of_another_kind_or_size_than_the_config_says_is_refused(tmp_path
         (b'{"format": "gpt-char-1"}', "gpt-char-1"),
         (b'{"format": "gpt-char-1", "characters": ["a"]}', "gpt-char-1"),
         (b'{"format": "gpt-char-1", "characters": "ab", "more": 1}', "gpt-char-1"),
+        (b'{"format": "gpt-char-1", "characters": "ab", "unknown": 1}', "gpt-char-1"),
         (b'{"format": "gpt-char-1", "characters": "ab", "characters": "cd"}', "twice"),
         (b'{"format": "gpt-char-1", "characters": ""}', "empty"),
         (b'{"format": "gpt-char-1", "characters": "aba"}', r"U\+0061 is in the alphabet twice"),

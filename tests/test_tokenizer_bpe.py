@@ -1,7 +1,10 @@
 """Byte-level BPE: what is learned, that the fast path changes no id, and that the file is Hugging Face's."""
 
+import dataclasses
 import json
 import os
+import pickle
+import random
 import re
 import subprocess
 import sys
@@ -23,7 +26,10 @@ from tokenizers.pre_tokenizers import ByteLevel, Split
 from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.tokenizer import BPETokenizer, describe, load_tokenizer, train_tokenizer
-from gpt_cli.tokenizer.pattern import GPT2, Pattern, blocks, pieces
+from gpt_cli.tokenizer.fast import FastEncoder
+from gpt_cli.tokenizer.merging import BatchMerger
+from gpt_cli.tokenizer.pattern import GPT2, REGEX, Pattern, blocks, is_word, pieces
+from gpt_cli.tokenizer.pieces import PieceEncoder
 from gpt_cli.tokenizer.vocabulary import PRINTABLE
 
 ENGLISH = "".join(topics.topics[name] for name in sorted(topics.topics))[:60_000]
@@ -38,6 +44,10 @@ AWKWARD = [
     "ß",
     "'s",
     "'LL",
+    "'S\u00e9",
+    "it'll\u00e9",
+    "\u017f",
+    "e\u0301",
     "don't",
     "1",
     "234",
@@ -45,10 +55,15 @@ AWKWARD = [
     "!",
     "?!",
     "/",
+    "\n/",
+    "HTMLs",
+    "caf\u00e9",
+    "\u2014",
     "語",
     "。",
     "🙂",
 ]
+PATTERNS: tuple[Pattern, ...] = ("gpt2", "gpt4", "o200k")
 TEXTS = st.lists(st.sampled_from([*AWKWARD, "<|endoftext|>"]) | st.characters(exclude_categories=["Cs"])).map("".join)
 
 # The ASCII part of GPT-2's pattern, for the reference below.
@@ -70,7 +85,7 @@ def hugging_face(tokenizer: BPETokenizer) -> HuggingFace:
     return theirs
 
 
-@pytest.fixture(scope="module", params=["gpt2", "gpt4"])
+@pytest.fixture(scope="module", params=["gpt2", "gpt4", "o200k"])
 def english(request: pytest.FixtureRequest) -> BPETokenizer:
     spaced = "".join(a + b + c for a in AWKWARD for b in SPACES for c in AWKWARD[-12:])  # so that spaces merge too
     return train(ENGLISH + spaced, 1200, request.param)
@@ -201,6 +216,38 @@ def test_encoding_by_distinct_pieces_gives_the_ids_of_the_whole_text(english: BP
     assert english.decode(english.encode(text)) == text
 
 
+@given(text=TEXTS)
+def test_so_does_merging_all_words_of_a_text_in_rounds(english: BPETokenizer, text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpt_cli.tokenizer.pieces._BATCH", 0)
+        fresh = PieceEncoder(english.vocabulary)
+        assert fresh.encode(text).tolist() == hugging_face(english).encode(text, add_special_tokens=False).ids
+
+
+def test_python_docs_have_the_ids_that_hugging_face_gives() -> None:
+    text = "".join(topics.topics[name] for name in sorted(topics.topics))
+    assert not text.isascii()
+    for pattern in PATTERNS:
+        tokenizer = train(text, 1024, pattern)
+        assert tokenizer.encode(text).tolist() == hugging_face(tokenizer).encode(text, add_special_tokens=False).ids
+
+
+# Few characters, so that short texts hit every pair of alternatives of the patterns.
+DENSE = [*"aaBZ'sStTlL12 \n\r\t/!.-", *"éÉſʰǅ語½\u0301", *"\xa0\x85\u2003—’🙂\x1c"]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_no_cut_changes_what_the_pattern_splits(pattern: Pattern) -> None:
+    chance = random.Random(1)
+    published = Split(Regex(REGEX[pattern]), "isolated").pre_tokenize_str
+    for _ in range(10_000):
+        text = "".join(chance.choices(DENSE, k=chance.randint(1, 14)))
+        whole = [word for word, _ in published(text)]
+        for cut in (pieces(text, pattern), list(blocks(text, chance.randint(1, 5), pattern))):
+            assert [word for piece in cut if piece for word, _ in published(piece)] == whole
+        assert all([piece] == [word for word, _ in published(piece)] for piece in cut if is_word(piece, pattern))
+
+
 @given(text=TEXTS, size=st.integers(1, 9))
 def test_a_text_can_be_encoded_block_by_block(english: BPETokenizer, text: str, size: int) -> None:
     cut = list(blocks(text, size, english.vocabulary.pattern))
@@ -208,24 +255,30 @@ def test_a_text_can_be_encoded_block_by_block(english: BPETokenizer, text: str, 
     assert [i for block in cut for i in english.encode(block).tolist()] == english.encode(text).tolist()
 
 
-@pytest.mark.parametrize("pattern", ["gpt2", "gpt4"])
-def test_text_is_cut_into_words_not_lines(pattern: Pattern) -> None:
-    assert pieces("To be,\nor not  to be", pattern) in (
-        ["To", " be,", "\nor", " not", "  to", " be"],
-        ["To", " be,\n", "or", " not", "  to", " be"],
-    )
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_ascii_is_cut_as_the_pattern_cuts_it_and_the_rest_at_white_space(pattern: Pattern) -> None:
+    end = [",", "\n"] if pattern == "gpt2" else [",\n"]
+    assert pieces("To be,\nor not  to be", pattern) == ["To", " be", *end, "or", " not", " ", " to", " be"]
+    assert pieces("le caf\u00e9, c'est bon", pattern)[:2] == ["le", " caf\u00e9,"]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@given(text=st.text(st.characters(codec="ascii")) | st.text("aB'sLl1 2\n\r\t/!"))
+def test_pieces_of_ascii_are_those_of_the_published_pattern(pattern: Pattern, text: str) -> None:
+    theirs = [piece for piece, _ in Split(Regex(REGEX[pattern]), "isolated").pre_tokenize_str(text)]
+    assert pieces(text, pattern) == theirs
 
 
 def test_white_space_is_what_the_patterns_take_for_it() -> None:
     everything = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
     theirs = [space for run, _ in Split(Regex(r"\S+"), "removed").pre_tokenize_str(everything) for space in run]
-    ours = [c for c in everything if len(pieces(f"a{c}b", "gpt2")) == 2]
+    ours = [c for c in everything if next(blocks(f"aa{c}b", 1, "gpt2")) == "aa"]
     assert ours == theirs
 
 
 def test_tiny_shakespeare_has_the_ids_that_hugging_face_gives(shared_data: Path) -> None:
     text = (shared_data / "shakespeare.txt").read_text(encoding="utf-8")
-    for pattern in ("gpt2", "gpt4"):
+    for pattern in PATTERNS:
         tokenizer = train(text, 1024, pattern)
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == text
@@ -238,6 +291,83 @@ def test_a_block_border_changes_nothing(english: BPETokenizer, monkeypatch: pyte
     assert english.encode(ENGLISH).tolist() == whole
 
 
+@given(words=st.lists(st.text("aab<te ", min_size=1, max_size=20), min_size=1, max_size=40))
+def test_merging_words_in_rounds_gives_the_ids_of_merging_each(english: BPETokenizer, words: list[str]) -> None:
+    ids, counts = BatchMerger(english.vocabulary).encode([word.encode() for word in words])
+    rows = [row.tolist() for row in np.split(ids, counts.cumsum())[:-1]]
+    assert rows == [by_definition(word.encode(), english) for word in words]
+
+
+def by_definition(word: bytes, tokenizer: BPETokenizer) -> list[int]:
+    rank = {(left, right): (i, new) for i, (left, right, new) in enumerate(tokenizer.vocabulary.merges)}
+    ids = [tokenizer.vocabulary.tokens.index(bytes([byte])) for byte in word]
+    while applicable := [pair for pair in pairwise(ids) if pair in rank]:
+        first = min(applicable, key=lambda pair: rank[pair])
+        ids = merged(ids, first, rank[first][1])
+    return ids
+
+
+def test_words_are_merged_alike_one_by_one_and_by_the_thousand(
+    english: BPETokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = english.encode(ENGLISH).tolist()
+    monkeypatch.setattr("gpt_cli.tokenizer.pieces._BATCH", 1 << 30)
+    assert BPETokenizer(english.vocabulary).encode(ENGLISH).tolist() == together
+
+
+def test_with_riptoken_the_ids_are_the_same(english: BPETokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("riptoken")
+    monkeypatch.setattr("gpt_cli.tokenizer.fast._BULK", 0)
+    chance = random.Random(2)
+    fast = FastEncoder(english.vocabulary, PieceEncoder(english.vocabulary).encode)
+    assert fast._core is not None
+    for text in (ENGLISH, "".join(chance.choices(DENSE, k=30_000)), "a" * 9_000, " " * 9_000, ""):
+        assert fast.encode(text).tolist() == hugging_face(english).encode(text, add_special_tokens=False).ids
+    assert fast._core is not None
+
+
+def test_an_accelerator_that_gives_other_ids_steps_aside_with_a_note(
+    english: BPETokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Wrong:
+        def encode_ordinary(self, text: str) -> list[int]:
+            return [0] * len(text)
+
+    fast = FastEncoder(english.vocabulary, PieceEncoder(english.vocabulary).encode)
+    fast._core = Wrong()
+    for _ in range(2):
+        ids = fast.encode(ENGLISH * 2).tolist()
+        assert ids == hugging_face(english).encode(ENGLISH * 2, add_special_tokens=False).ids
+    assert caplog.text.count("riptoken gives other ids") == 1
+
+
+def test_an_accelerator_is_not_used_where_its_rules_are_others() -> None:
+    vocabulary = train("aaabdaaabac", 260).vocabulary
+    swapped = (vocabulary.merges[1], vocabulary.merges[0], *vocabulary.merges[2:])
+    for other in ({"ignore_merges": True}, {"merges": swapped}, {"merges": vocabulary.merges[:2]}):
+        changed = dataclasses.replace(vocabulary, **other)  # type: ignore[arg-type]
+        assert FastEncoder(changed, PieceEncoder(changed).encode)._core is None
+
+
+def test_what_it_remembers_is_bounded_and_changes_nothing(
+    english: BPETokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = english.encode(ENGLISH).tolist()
+    monkeypatch.setattr("gpt_cli.tokenizer.pieces._MEMORY", 1 << 16)
+    monkeypatch.setattr("gpt_cli.tokenizer.bpe._BLOCK", 1000)
+    tokenizer = BPETokenizer(english.vocabulary)
+    assert tokenizer.encode(ENGLISH).tolist() == whole
+    assert len(tokenizer._pieces._known) < 1000
+
+
+def test_another_process_gets_the_tokenizer_without_what_it_remembers(english: BPETokenizer) -> None:
+    before = len(pickle.dumps(BPETokenizer(english.vocabulary)))
+    english.encode(ENGLISH)
+    data = pickle.dumps(english)
+    assert len(data) == before
+    assert pickle.loads(data) == english
+
+
 # Special tokens
 
 
@@ -245,6 +375,34 @@ def test_text_that_looks_like_a_special_token_stays_text(english: BPETokenizer) 
     ids = english.encode("one<|endoftext|>two <|endoftext|>").tolist()
     assert english.end_of_text not in ids
     assert english.decode(ids) == "one<|endoftext|>two <|endoftext|>"
+
+
+@given(texts=st.lists(TEXTS, min_size=1, max_size=4))
+def test_where_it_is_allowed_text_that_looks_like_a_special_token_is_it(
+    english: BPETokenizer, texts: list[str]
+) -> None:
+    text = "<|endoftext|>".join(texts)
+    theirs = HuggingFace.from_str(english.to_json()) if text.isascii() else None
+    ids = english.encode(text, allow_special=True).tolist()
+    assert ids.count(english.end_of_text) == text.count("<|endoftext|>")
+    assert english.decode(ids) == text
+    assert theirs is None or ids == theirs.encode(text).ids
+
+
+def test_a_text_with_special_tokens_is_learned_without_them() -> None:
+    text = "<|endoftext|>".join(["the cat", "the mat"] * 9)
+    config = TokenizerConfig(kind="bpe", vocab_size=260, allow_special=True)
+    tokenizer = train_tokenizer([text], config)
+    assert not any(b"|" in tokenizer.token_bytes(token) for token in range(256, 260))
+    assert tokenizer.encode(text, allow_special=True).tolist().count(259) == 17
+
+
+def test_the_longest_of_two_special_tokens_wins_where_both_begin(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    added = [{"id": 259, "content": "<a>"}, {"id": 260, "content": "<a><b>"}]
+    vocab = {token: i for token, i in VOCAB.items() if i != 259}
+    path.write_text(edited({"added_tokens": added, "model.vocab": vocab}), encoding="utf-8")
+    assert load_tokenizer(path).encode("<a><b><a>", allow_special=True).tolist() == [260, 259]
 
 
 def test_a_special_token_decodes_to_its_text_and_has_no_bytes(english: BPETokenizer) -> None:
@@ -320,7 +478,7 @@ VOCAB = json.loads(train("aaabdaaabac", 260).to_json())["model"]["vocab"]
         ({"normalizer": {"type": "NFC"}}, "normalizer changes the text"),
         ({"pre_tokenizer.add_prefix_space": True}, "space before every text"),
         ({"pre_tokenizer": None}, "'pre_tokenizer' is missing"),
-        ({"pre_tokenizer": {"type": "Whitespace"}}, "GPT-2's or GPT-4's pattern"),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, "does not split text with GPT-2's"),
         ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split("(x+x+)+y"), BYTE_LEVEL]}}, "pattern"),
         ({"model.dropout": 0.1}, "needs dropout"),
         ({"model.end_of_word_suffix": "</w>"}, "needs end_of_word_suffix"),

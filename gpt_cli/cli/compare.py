@@ -12,7 +12,7 @@ def compare(
     corpus: Sequence[str],
     names: str,
     *,
-    pattern: Literal["gpt2", "gpt4"],
+    pattern: Literal["gpt2", "gpt4", "o200k"] | None,
     val_fraction: float,
     model: str | None,
     picture: Path | None,

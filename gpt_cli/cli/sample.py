@@ -82,6 +82,8 @@ def sample(
     text = loaded.config.sample.prompt if given is None else given
     if unknown == "skip":
         text = _skip_unknown(loaded.tokenizer, text)
+    elif loaded.tokenizer.unknown is not None and (missing := loaded.tokenizer.unknown_characters(text)):
+        note(f"the model sees <unk> for what its vocabulary lacks: {_list(missing)}")
     tokens = encode_prompt(loaded.tokenizer, text)
     context_length = loaded.config.model.context_length
     if len(tokens) > context_length:
@@ -144,10 +146,13 @@ def _skip_unknown(tokenizer: "Tokenizer", text: str) -> str:
 
     kept, unknown = drop_unknown(tokenizer, text)
     if unknown:
-        listed = ", ".join(f"'{escape_untrusted(character)}'" for character in unknown[:_LISTED])
-        more = "" if len(unknown) <= _LISTED else f", and {len(unknown) - _LISTED} more"
-        note(f"left out of the prompt, since the vocabulary lacks it: {listed}{more}")
+        note(f"left out of the prompt, since the vocabulary lacks it: {_list(unknown)}")
     return kept
+
+
+def _list(characters: list[str]) -> str:
+    listed = ", ".join(f"'{escape_untrusted(character)}'" for character in characters[:_LISTED])
+    return listed if len(characters) <= _LISTED else f"{listed}, and {len(characters) - _LISTED} more"
 
 
 def _print_samples(prompt: str, texts: "list[TextStream]", raw: bool) -> None:

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from gpt_cli.corpus.tokenization import Tokenized
     from gpt_cli.tokenizer import Tokenizer
 
+UNKNOWN = "<unk>"  # how a table shows the token; in text it is U+FFFD
 _SHOWN = 10  # longest tokens, and merges
 _UNITS = ("characters", "bytes", "tokens")
 
 Kind = Literal["char", "byte", "bpe"]
-Pattern = Literal["gpt2", "gpt4"]
+Pattern = Literal["gpt2", "gpt4", "o200k"]
 Split = Literal["characters", "documents", "files"]
 
 
@@ -41,11 +42,24 @@ def tokenize(
         Pattern | None, typer.Option(help="How text is split before BPE merges. [default: gpt2]")
     ] = None,
     tokenizer: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Take this tokenizer.json instead of learning one.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Take this one: a tokenizer.json, GPT-2's encoder.json and vocab.bpe, or a tiktoken rank file.",
+        ),
     ] = None,
     train_bytes: Annotated[
         int | None, typer.Option(min=1, max=2**31 - 1, help="How much text BPE learns from. [default: 100,000,000]")
     ] = None,
+    unknown: Annotated[
+        Literal["error", "token"], typer.Option(help="What --kind char does with a character that it lacks.")
+    ] = "error",
+    min_count: Annotated[
+        int, typer.Option(min=1, help="How often a character must occur, else --unknown token stands for it.")
+    ] = 1,
+    allow_special: Annotated[
+        bool, typer.Option("--allow-special", help="Text such as <|endoftext|> becomes the special token of a BPE.")
+    ] = False,
     val_fraction: Annotated[float, typer.Option(help="The last part of the text, which validates.")] = 0.1,
     test_fraction: Annotated[float, typer.Option(help="The part after it, for `gpt eval --split test`.")] = 0.0,
     split: Annotated[Split, typer.Option(help="What is never divided between the splits.")] = "characters",
@@ -93,14 +107,24 @@ def tokenize(
             "there is nothing to tokenize", hint="give a CORPUS, or --tokenizer FILE with --text TEXT or --ids IDS"
         )
     if compare is not None:
-        alone = {"--kind": kind, "--vocab-size": vocab_size, "--tokenizer": tokenizer, "--text": text, "--ids": ids}
-        if given := next((option for option, value in alone.items() if value is not None), None):
+        alone = {
+            "--kind": kind is not None,
+            "--vocab-size": vocab_size is not None,
+            "--tokenizer": tokenizer is not None,
+            "--train-bytes": train_bytes is not None,
+            "--unknown": unknown != "error",
+            "--min-count": min_count != 1,
+            "--allow-special": allow_special,
+            "--text": text is not None,
+            "--ids": ids is not None,
+        }
+        if given := next((option for option, is_given in alone.items() if is_given), None):
             raise RequestError(f"{given} cannot be combined with --compare", hint="name what to compare in its list")
         _check(corpus or [], val_fraction)
         compare_tokenizers(
             corpus or [],
             compare,
-            pattern=pattern or "gpt2",
+            pattern=pattern,
             val_fraction=val_fraction,
             model=model_config,
             picture=out,
@@ -109,7 +133,7 @@ def tokenize(
         return 0
     if model_config is not None:
         raise RequestError("--model-config is for --compare", hint="gpt info CONFIG describes a model")
-    config = _config(kind, vocab_size, pattern, tokenizer, train_bytes)
+    config = _config(kind, vocab_size, pattern, tokenizer, train_bytes, unknown, min_count, allow_special)
     result: dict[str, Any] = {}
     try:
         if corpus:
@@ -137,13 +161,16 @@ def tokenize(
             from gpt_cli.tokenizer import load_tokenizer
 
             assert tokenizer is not None  # checked above
-            used = load_tokenizer(tokenizer)
+            used = load_tokenizer(tokenizer, pattern)
         if text is not None:
-            result["encoding"] = _encode(used, text)
+            result["encoding"] = _encode(used, text, allow_special)
         if ids is not None:
             result["decoding"] = used.decode(_parse_ids(ids))
     except UnknownCharacters as error:
-        raise RequestError(error.message, hint="--kind byte and --kind bpe know every character") from error
+        raise RequestError(
+            error.message,
+            hint="--kind byte and --kind bpe know every character, --unknown token has one for the others",
+        ) from error
     except Interrupted as stop:
         note(stop.message)
         return stop.exit_code
@@ -169,7 +196,14 @@ def _data(corpus: list[str], **keys: Any) -> "DataConfig":
 
 
 def _config(
-    kind: Kind | None, vocab_size: int | None, pattern: Pattern | None, file: Path | None, train_bytes: int | None
+    kind: Kind | None,
+    vocab_size: int | None,
+    pattern: Pattern | None,
+    file: Path | None,
+    train_bytes: int | None,
+    unknown: Literal["error", "token"],
+    min_count: int,
+    allow_special: bool,
 ) -> "TokenizerConfig":
     """The tokenizer section that the options amount to."""
     from gpt_cli.config import TokenizerConfig
@@ -179,9 +213,7 @@ def _config(
 
         if not file.exists():
             raise RequestError(f"{file} does not exist")
-        if pattern is not None:
-            raise RequestError("--pattern cannot be combined with --tokenizer: a ready tokenizer has its own")
-        kind = kind or load_tokenizer(file).kind  # type: ignore[assignment]  # one of the three
+        kind = kind or load_tokenizer(file, pattern).kind  # type: ignore[assignment]  # one of the three
     kind = kind or ("char" if vocab_size is None else "bpe")
     if kind == "bpe" and vocab_size is None and file is None:
         raise RequestError("--kind bpe needs --vocab-size", hint="try --vocab-size 1024")
@@ -190,10 +222,19 @@ def _config(
         raise RequestError(f"{option} is only for --kind bpe: a {kind} vocabulary has the size it has")
     if train_bytes is not None and (kind != "bpe" or file is not None):
         raise RequestError("--train-bytes is only for a BPE that is learned")
+    if kind != "char" and (unknown, min_count) != ("error", 1):
+        raise RequestError(f"--unknown and --min-count are only for --kind char: a {kind} vocabulary knows every text")
+    if min_count > 1 and unknown != "token":
+        raise RequestError(
+            f"--min-count {min_count} leaves characters out", hint="add --unknown token to stand for them"
+        )
     return TokenizerConfig(
         kind=kind,
         vocab_size=vocab_size,
-        pattern=pattern or "gpt2",
+        pattern=pattern,
+        unknown=unknown,
+        min_count=min_count,
+        allow_special=allow_special,
         file=None if file is None else str(file),
         **({} if train_bytes is None else {"train_bytes": train_bytes}),
     )
@@ -257,6 +298,7 @@ def _describe(corpus: "Tokenized", out: Path) -> dict[str, Any]:
             split: {**part, "bytes_per_token": part["bytes"] / part["tokens"]} for split, part in splits.items()
         },
         "unused_ids": unused_ids(counts),
+        "unknown_characters": None if tokenizer.unknown is None else int(counts[tokenizer.unknown]),
         "longest_tokens": [_token(tokenizer, token) for token in longest_tokens(tokenizer, _SHOWN)],
         "merges": [
             {"left": _readable(m.left), "right": _readable(m.right), "id": m.token, "count": m.count} for m in learned
@@ -264,8 +306,8 @@ def _describe(corpus: "Tokenized", out: Path) -> dict[str, Any]:
     }
 
 
-def _encode(tokenizer: "Tokenizer", text: str) -> dict[str, Any]:
-    ids = [int(token) for token in tokenizer.encode(text)]
+def _encode(tokenizer: "Tokenizer", text: str, allow_special: bool) -> dict[str, Any]:
+    ids = [int(token) for token in tokenizer.encode(text, allow_special=allow_special)]
     return {"ids": ids, "pieces": [_token(tokenizer, token)["text"] for token in ids], "bytes": len(text.encode())}
 
 
@@ -277,7 +319,8 @@ def _parse_ids(text: str) -> list[int]:
 
 
 def _token(tokenizer: "Tokenizer", token: int) -> dict[str, Any]:
-    return {"id": token, "text": _readable(tokenizer.token_bytes(token)) or tokenizer.decode([token])}
+    special = UNKNOWN if token == tokenizer.unknown else tokenizer.decode([token])
+    return {"id": token, "text": _readable(tokenizer.token_bytes(token)) or special}
 
 
 def _readable(token: bytes) -> str:
@@ -297,6 +340,9 @@ def _show(result: dict[str, Any]) -> None:
         print()
         longest = " ".join(f"'{token['text']}'" for token in result["longest_tokens"])
         facts = {"tokenizer": result["kind"], "ids": f"{result['vocab_size']:,}"}
+        if (unknown := result["unknown_characters"]) is not None:
+            share = unknown / splits["all"]["characters"]
+            facts["unknown"] = f"{unknown:,} characters ({share:.2%}) became {UNKNOWN}, which cannot be decoded"
         facts |= {"unused ids": f"{len(result['unused_ids']):,}", "longest tokens": longest}
         print(render_pairs(facts))
     if result.get("merges"):

@@ -69,17 +69,27 @@ class TokenizerConfig(Section):
     """One id per character, one per byte, or byte-level byte-pair encoding (Sennrich et al., 2016)."""
     vocab_size: Annotated[int, Field(ge=257, le=1_000_000)] | None = None
     """How many ids a BPE learns, `<|endoftext|>` and the 256 bytes included. Required for bpe, else null."""
-    pattern: Literal["gpt2", "gpt4"] = "gpt2"
-    """Which rule splits text before BPE merges: GPT-2's or GPT-4's (cl100k)."""
+    pattern: Literal["gpt2", "gpt4", "o200k"] | None = None
+    """Which rule splits text before BPE merges: GPT-2's, GPT-4's or GPT-4o's. null: gpt2, or the file's own."""
     train_bytes: Count = 100_000_000
     """How much text BPE learns from at most: of a longer one, parts evenly spread over the training split."""
+    unknown: Literal["error", "token"] = "error"
+    """What a char vocabulary does with a character it lacks: refuse the text, or take `<unk>` for it."""
+    min_count: Count = 1
+    """How often a character must occur for an id of its own; the others become `<unk>`, so unknown must be token."""
+    allow_special: bool = False
+    """Whether text that reads like a special token of a BPE, such as `<|endoftext|>`, becomes that token."""
     file: Name | None = None
-    """A ready tokenizer.json to take instead of learning one; its kind must be `kind`."""
+    """A ready tokenizer to take instead of learning one: a tokenizer.json, GPT-2's files, a tiktoken rank file."""
 
     @model_validator(mode="after")
     def _vocab_size_belongs_to_bpe(self) -> Self:
         if self.kind == "bpe" and self.vocab_size is None and self.file is None:
             raise ValueError("tokenizer.vocab_size is required when tokenizer.kind is bpe (try 1024)")
+        if self.kind != "char" and (self.unknown, self.min_count) != ("error", 1):
+            raise ValueError(f"tokenizer.unknown and min_count are only for char: a {self.kind} vocabulary has it all")
+        if self.min_count > 1 and self.unknown != "token":
+            raise ValueError("tokenizer.min_count folds rare characters into <unk>, so tokenizer.unknown must be token")
         if self.kind != "bpe" and self.vocab_size is not None:
             raise ValueError(f"tokenizer.vocab_size is only for bpe: a {self.kind} vocabulary has the size it has")
         return self

@@ -26,6 +26,8 @@ class Candidate:
 
     name: str
     source: TokenizerConfig | Path
+    pattern: Pattern | None = None
+    """Of a file that does not say how it splits text."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class Measured:
     """Of the validation text."""
 
 
-def parse_candidates(names: str, pattern: Pattern) -> list[Candidate]:
-    """`char,byte,bpe:512,NAME=FILE` or a FILE as candidates; BPEs are learned with `pattern`.
+def parse_candidates(names: str, pattern: Pattern | None) -> list[Candidate]:
+    """`char,byte,bpe:512,NAME=FILE` or a FILE as candidates; BPEs are learned with `pattern` (None: gpt2).
 
     Raises RequestError for what is none of these, or is there twice.
     """
@@ -74,7 +76,7 @@ def measure_tokenizers(candidates: Sequence[Candidate], sample: TextSample, prog
     return measured
 
 
-def _parse(name: str, pattern: Pattern) -> Candidate:
+def _parse(name: str, pattern: Pattern | None) -> Candidate:
     if name in ("char", "byte"):
         return Candidate(name, TokenizerConfig.model_validate({"kind": name}))
     if match := re.fullmatch(r"bpe:([0-9]{1,9})", name):
@@ -85,7 +87,7 @@ def _parse(name: str, pattern: Pattern) -> Candidate:
     title, _, file = name.rpartition("=")
     path = Path(file).expanduser()
     if file and os.path.exists(path):  # unlike Path.exists, False also for what is no path at all
-        return Candidate(title or path.name, path)
+        return Candidate(title or path.name, path, pattern)
     if name == "gpt2":
         raise RequestError("--compare gpt2 needs GPT-2's tokenizer: nothing is downloaded", hint="gpt2=FILE")
     if title and file:
@@ -110,7 +112,7 @@ def _measure(candidate: Candidate, sample: TextSample) -> Measured:
 
 def _tokenizer(candidate: Candidate, sample: TextSample) -> Tokenizer:
     if isinstance(candidate.source, Path):
-        return load_tokenizer(candidate.source)
+        return load_tokenizer(candidate.source, candidate.pattern)
     lesson = [sample.train] if candidate.source.kind == "bpe" else [sample.train, sample.val]
     try:
         return train_tokenizer(lesson, candidate.source)

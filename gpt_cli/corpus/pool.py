@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gpt_cli.corpus.segments import Batch, encode_segments
 from gpt_cli.corpus.store import Tokens, token_dtype
-from gpt_cli.corpus.worker import read_answer, receive, send_segments
+from gpt_cli.corpus.worker import read_answer, receive, send_segments, send_tokenizer
 from gpt_cli.errors import UserError
 from gpt_cli.tokenizer import Tokenizer
 
@@ -27,31 +27,34 @@ Encoded = tuple[Batch, Tokens, npt.NDArray[np.uint32]]
 _IN_FLIGHT = 2  # batches for each process, so that none waits for the next one
 
 
-def encode_batches(tokenizer: Tokenizer, batches: Iterable[Batch], processes: int) -> Iterator[Encoded]:
+def encode_batches(
+    tokenizer: Tokenizer, batches: Iterable[Batch], processes: int, *, allow_special: bool
+) -> Iterator[Encoded]:
     """Each batch with its ids, in order, whatever the number of processes; one encodes in this process.
 
     Raises what `Tokenizer.encode` raises, and UserError when a process is killed.
     """
     if processes == 1:
         for batch in batches:
-            yield batch, *_encode_here(tokenizer, batch)
+            yield batch, *_encode_here(tokenizer, batch, allow_special)
     else:
-        with Pool(tokenizer, processes) as pool:
+        with Pool(tokenizer, processes, allow_special) as pool:
             yield from pool.encode(batches)
 
 
-def _encode_here(tokenizer: Tokenizer, batch: Batch) -> tuple[Tokens, npt.NDArray[np.uint32]]:
-    segments = batch.segments
-    return encode_segments(tokenizer, [s.text for s in segments], [s.followed for s in segments])
+def _encode_here(tokenizer: Tokenizer, batch: Batch, allow_special: bool) -> tuple[Tokens, npt.NDArray[np.uint32]]:
+    texts, followed = [s.text for s in batch.segments], [s.followed for s in batch.segments]
+    return encode_segments(tokenizer, texts, followed, allow_special=allow_special)
 
 
 class Pool:
     """Processes that encode batches side by side. Leaving it, also by an exception, ends them."""
 
-    def __init__(self, tokenizer: Tokenizer, processes: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, processes: int, allow_special: bool) -> None:
         self._tokenizer = tokenizer
+        self._allow_special = allow_special
         self._dtype = token_dtype(tokenizer.vocab_size)
-        self._workers = [_start(tokenizer) for _ in range(processes)]
+        self._workers = [_start(tokenizer, allow_special) for _ in range(processes)]
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(processes)
 
@@ -94,11 +97,11 @@ class Pool:
         finally:
             self._idle.put(worker)
         if not answer:
-            return _encode_here(self._tokenizer, batch)  # which raises, and says why
+            return _encode_here(self._tokenizer, batch, self._allow_special)  # which raises, and says why
         return read_answer(answer, self._dtype)
 
 
-def _start(tokenizer: Tokenizer) -> "subprocess.Popen[bytes]":
+def _start(tokenizer: Tokenizer, allow_special: bool) -> "subprocess.Popen[bytes]":
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     one_thread = {"RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -110,5 +113,5 @@ def _start(tokenizer: Tokenizer) -> "subprocess.Popen[bytes]":
         start_new_session=True,  # Ctrl-C is for who started it, and ends it
     )
     assert worker.stdin is not None
-    send_segments(worker.stdin, [tokenizer.to_json()], [False])
+    send_tokenizer(worker.stdin, tokenizer, allow_special)
     return worker

@@ -89,7 +89,7 @@ def _cut(text: str, pattern: Pattern | None) -> int:
 
 
 def encode_segments(
-    tokenizer: Tokenizer, texts: Sequence[str], followed: Sequence[bool]
+    tokenizer: Tokenizer, texts: Sequence[str], followed: Sequence[bool], *, allow_special: bool
 ) -> tuple[Tokens, npt.NDArray[np.uint32]]:
     """The ids of all `texts`, one after the other, and how many each has, its end of text included.
 
@@ -100,7 +100,7 @@ def encode_segments(
     arrays: list[Tokens] = []
     lengths = np.zeros(len(texts), dtype=np.uint32)
     for i, (text, ends) in enumerate(zip(texts, followed, strict=True)):
-        ids = tokenizer.encode(text)
+        ids = tokenizer.encode(text, allow_special=allow_special)
         lengths[i] = len(ids) + (len(separator) if ends else 0)
         arrays += [ids, separator] if ends else [ids]
     return narrow(np.concatenate(arrays), tokenizer.vocab_size), lengths

@@ -97,7 +97,7 @@ class Tokenization:
     @property
     def key(self) -> str:
         """The name of the tokens in the cache: whatever decides them."""
-        how = self.config.model_dump() if self.ready is None else self.ready.digest
+        how = self.config.model_dump() if self.ready is None else [self.ready.digest, self.config.allow_special]
         division = self.data.model_dump(exclude={"source", "encoding", "text_key"})
         division |= {"val_source": self.data.val_source is not None, "files": None}
         if self.data.split == "files" or self.data.weights is not None:  # else it does not matter what is in which file
@@ -141,7 +141,10 @@ class Tokenization:
         parts = stretches(self.text, self.borders, self.survey, end_lines=end_lines)
         try:
             for batch, ids, lengths in encode_batches(
-                tokenizer, batches(parts, pattern, end_lines=end_lines), self.processes
+                tokenizer,
+                batches(parts, pattern, end_lines=end_lines),
+                self.processes,
+                allow_special=self.config.allow_special,
             ):
                 sink(batch.split, ids)
                 tallies.setdefault(batch.split, _Tally()).add(batch.segments, lengths)
@@ -175,7 +178,7 @@ class Tokenization:
                 f" spread evenly over its training part of about {format_size(round(self.config.train_bytes / share))}"
             )
         seen = taken = 0
-        pattern = self.config.pattern if split is not None else None
+        pattern = (self.config.pattern or "gpt2") if split is not None else None
         parts = stretches(self.text, self.borders, self.survey, end_lines=split is None)
         for batch in batches(parts, pattern, end_lines=split is None):
             self.progress("learning", batch.done, self.survey.work)

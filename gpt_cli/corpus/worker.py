@@ -1,8 +1,9 @@
 """A process that encodes: `python -m gpt_cli.corpus.worker`, fed through pipes by `pool`.
 
-It is given the text of a tokenizer.json and then batches of segments, and answers each with ids. No pickles: the
+It is given a tokenizer, and then batches of segments, each of which it answers with ids. No pickles: the
 messages are numbers, UTF-8 text and arrays. It ends with its standard input, so it never outlives who started it.
 
+    first    size of the rest (8 bytes), whether text becomes special tokens (1), tokenizer.json (UTF-8)
     message  size of the rest (8 bytes), number n of segments (8), n times 8 bytes: 2 * bytes + followed; UTF-8
     answer   size of the rest (8 bytes), number n of segments (8), n lengths (4 each), ids (2 or 4 each);
              0 for a batch that could not be encoded: who sent it then finds the reason by encoding it
@@ -19,7 +20,13 @@ import numpy.typing as npt
 from gpt_cli.corpus.segments import encode_segments
 from gpt_cli.corpus.store import Tokens
 from gpt_cli.errors import UserError
+from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.tokenizer.load import parse_tokenizer
+
+
+def send_tokenizer(stream: IO[bytes], tokenizer: Tokenizer, allow_special: bool) -> None:
+    """Say what to encode with. This comes first."""
+    _write(stream, [bytes([allow_special]), tokenizer.to_json().encode()])
 
 
 def send_segments(stream: IO[bytes], texts: Sequence[str], followed: Sequence[bool]) -> None:
@@ -69,12 +76,12 @@ def main() -> None:
     """Encode until the standard input ends."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     try:
-        [tokenizer_json], _ = _unpack(receive(source))
-        tokenizer = parse_tokenizer(tokenizer_json)
+        first = receive(source)
+        allow_special, tokenizer = bool(first[0]), parse_tokenizer(first[1:].decode())
         while True:
             texts, followed = _unpack(receive(source))
             try:
-                ids, lengths = encode_segments(tokenizer, texts, followed)
+                ids, lengths = encode_segments(tokenizer, texts, followed, allow_special=allow_special)
             except UserError:
                 _write(sink, [])
                 continue

@@ -143,7 +143,7 @@ def _by_block(table: list[tuple[str, tuple[int, ...], int]]) -> list[Parameters]
 
 def _vocab_size(config: Config, note: Note) -> int:
     if config.tokenizer.file is not None:
-        return load_tokenizer(Path(config.tokenizer.file)).vocab_size
+        return load_tokenizer(Path(config.tokenizer.file), config.tokenizer.pattern).vocab_size
     if config.tokenizer.vocab_size is not None:  # what learning a BPE gives, or it fails
         return config.tokenizer.vocab_size
     return prepare_corpus(config.data, config.tokenizer, cache=False, note=note).tokenizer.vocab_size

@@ -28,8 +28,10 @@ def window_start(position: int, context_length: int) -> int:
 
 
 @torch.inference_mode()
-def generate(model: GPT, prompts: Sequence[Sequence[int]], sampling: Sampling) -> Iterator[list[int]]:
-    """Yield `max_new_tokens` times the next token of each of the B prompts.
+def generate(
+    model: GPT, prompts: Sequence[Sequence[int]], sampling: Sampling, never: Sequence[int] = ()
+) -> Iterator[list[int]]:
+    """Yield `max_new_tokens` times the next token of each of the B prompts, none of `never`.
 
     The prompts are equally long and not empty; of more than `context_length` tokens the last ones are seen.
     The model is in eval mode. What sample i becomes is a function of its prompt, the settings and i: its
@@ -42,7 +44,10 @@ def generate(model: GPT, prompts: Sequence[Sequence[int]], sampling: Sampling) -
         noise = GumbelNoise(sampling.seed, len(prompts), model.head.out_features, samples.device)
     for _ in range(sampling.max_new_tokens):
         drawn = None if noise is None else noise.draw()
-        tokens = next_token(samples.next_logits(), sampling, drawn)  # (B,)
+        logits = samples.next_logits()
+        if never:
+            logits = logits.index_fill(1, torch.tensor(never, device=logits.device), -torch.inf)
+        tokens = next_token(logits, sampling, drawn)  # (B,)
         samples.append(tokens)
         yield tokens.tolist()
 

@@ -108,10 +108,14 @@ class StopMatcher:
 def stream_texts(
     model: GPT, tokenizer: Tokenizer, prompt: Sequence[int], sampling: Sampling, n: int = 1
 ) -> list[TextStream]:
-    """`n` continuations of `prompt` (at least one token), written as one batch while they are being read."""
+    """`n` continuations of `prompt` (at least one token), written as one batch while they are being read.
+
+    The token for unknown characters is never written.
+    """
+    never = () if tokenizer.unknown is None else (tokenizer.unknown,)
 
     def steps() -> Iterator[bool]:
-        for tokens in generate(model, [prompt] * n, sampling):
+        for tokens in generate(model, [prompt] * n, sampling, never):
             for text, token in zip(texts, tokens, strict=True):
                 text.push(token)
             yield True

@@ -1,9 +1,9 @@
 """Text to ids and back: one id per character, one per byte, or byte-level byte-pair encoding.
 
 base         the Tokenizer protocol and what its kinds share
-char byte    the two alphabets
-bpe          byte-level BPE: `pattern` splits the text, `vocabulary` was learned, `huggingface` is its file
-load train   the two ways to get a tokenizer
+char byte    the two alphabets; the characters may have an `<unk>`, the bytes lack nothing
+bpe          byte-level BPE: `pattern` splits text, `pieces`, `merging`, `fast` encode it, `vocabulary` was learned
+load train   the two ways to get a tokenizer; `huggingface` and `ranks` are the files of others
 stream       tokens to text while they are being generated
 describe     facts about a vocabulary, for tables
 """

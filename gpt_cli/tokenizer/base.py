@@ -20,7 +20,8 @@ _LISTED = 10  # unknown characters that an error spells out
 class Tokenizer(Protocol):
     """Text to ids and back: an immutable value, equal to another one exactly if their files are equal.
 
-    Lossless: `decode(encode(text)) == text` for every text that encodes.
+    Lossless: `decode(encode(text)) == text` for every text that encodes, except that with an `unknown` id every
+    character without an id of its own comes back as U+FFFD.
     """
 
     @property
@@ -38,16 +39,22 @@ class Tokenizer(Protocol):
     def end_of_text(self) -> int | None:
         """The id that separates documents, where the vocabulary has one."""
 
+    @property
     @abstractmethod
-    def encode(self, text: str) -> Ids:
-        """The ids of `text`: (n,) uint32. What looks like a special token is text like any other.
+    def unknown(self) -> int | None:
+        """The id that stands for every character without one of its own, where the vocabulary has it."""
+
+    @abstractmethod
+    def encode(self, text: str, *, allow_special: bool = False) -> Ids:
+        """The ids of `text`: (n,) uint32. What looks like a special token is text like any other, unless
+        `allow_special`: then it is that token, wherever it stands.
 
         Raises UnknownCharacters, and RequestError for half a surrogate pair, which no UTF-8 text can hold.
         """
 
     @abstractmethod
     def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:
-        """The text of `ids`. Special tokens give their text, bytes that are not UTF-8 give U+FFFD.
+        """The text of `ids`. Special tokens give their text; bytes that are not UTF-8, and `unknown`, give U+FFFD.
 
         Raises UserError for an id outside the vocabulary.
         """
@@ -61,7 +68,7 @@ class Tokenizer(Protocol):
 
     @abstractmethod
     def unknown_characters(self, text: str) -> list[str]:
-        """The distinct characters of `text` that have no id, in order of appearance."""
+        """The distinct characters of `text` that have no id of their own, in order of appearance."""
 
     @abstractmethod
     def to_json(self) -> str:

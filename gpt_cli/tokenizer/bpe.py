@@ -1,25 +1,22 @@
-"""Byte-level byte-pair encoding (Sennrich et al., 2016; Radford et al., 2019).
+"""Byte-level byte-pair encoding (Sennrich et al., 2016; Radford et al., 2019)."""
 
-The merging is done by Hugging Face's `tokenizers`.
-"""
-
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Tokenizer as Engine
-from tokenizers.models import BPE
 
 from gpt_cli.tokenizer.base import Ids, Tokenizer, checked, encoded
+from gpt_cli.tokenizer.fast import FastEncoder
 from gpt_cli.tokenizer.huggingface import write_vocabulary
-from gpt_cli.tokenizer.pattern import blocks, pieces, pre_tokenizer
-from gpt_cli.tokenizer.vocabulary import Vocabulary, to_printable
+from gpt_cli.tokenizer.pattern import blocks
+from gpt_cli.tokenizer.pieces import PieceEncoder
+from gpt_cli.tokenizer.vocabulary import Vocabulary
 
-_BLOCK = 1 << 22  # characters encoded at once, which bounds the memory
+_BLOCK = 1 << 20  # characters encoded at once, which bounds the memory
 
 
 @dataclass(frozen=True)
@@ -29,6 +26,10 @@ class BPETokenizer(Tokenizer):
     vocabulary: Vocabulary
 
     kind: ClassVar[str] = "bpe"
+    unknown: ClassVar[None] = None
+
+    def __reduce__(self) -> tuple[type["BPETokenizer"], tuple[Vocabulary]]:
+        return BPETokenizer, (self.vocabulary,)  # another process learns its pieces itself
 
     @property
     def vocab_size(self) -> int:
@@ -38,9 +39,14 @@ class BPETokenizer(Tokenizer):
     def end_of_text(self) -> int | None:
         return self.vocabulary.end_of_text
 
-    def encode(self, text: str) -> Ids:
+    def encode(self, text: str, *, allow_special: bool = False) -> Ids:
         encoded(text)
-        return np.concatenate([self._encode_block(block) for block in blocks(text, _BLOCK, self.vocabulary.pattern)])
+        if not allow_special:
+            return np.concatenate([np.zeros(0, dtype=np.uint32), *self._encode(text)])
+        parts: list[Ids] = [np.zeros(0, dtype=np.uint32)]
+        for i, part in enumerate(self._special_texts.split(text)):  # text and special token by turns
+            parts += self._encode(part) if i % 2 == 0 else [self._special_ids[part]]
+        return np.concatenate(parts)
 
     def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:
         tokens = map(self.vocabulary.tokens.__getitem__, checked(ids, self.vocab_size).tolist())
@@ -56,39 +62,28 @@ class BPETokenizer(Tokenizer):
     def to_json(self) -> str:
         return self._json
 
-    def _encode_block(self, text: str) -> Ids:
-        """Each distinct piece is encoded once, on all cores: much faster than the text as one string."""
-        found = pieces(text, self.vocabulary.pattern)
-        distinct = {piece: i for i, piece in enumerate(dict.fromkeys(found))}
-        encodings = self._engine.encode_batch_fast(list(distinct), add_special_tokens=False)
-        lengths = np.fromiter(map(len, encodings), dtype=np.intp, count=len(encodings))
-        ids = np.fromiter(chain.from_iterable(e.ids for e in encodings), dtype=np.uint32, count=lengths.sum())
-        return _gather(ids, lengths, np.fromiter(map(distinct.__getitem__, found), dtype=np.intp, count=len(found)))
+    def _encode(self, text: str) -> Iterator[Ids]:
+        return map(self._fast.encode, blocks(text, _BLOCK, self.vocabulary.pattern))
 
     @cached_property
-    def _engine(self) -> Engine:
-        """The merges alone. Special tokens stay outside, so that no text can produce one."""
-        spellings = [to_printable(token) for token in self.vocabulary.tokens]
-        special = self.vocabulary.special
-        engine = Engine(
-            BPE(
-                vocab={spelling: i for i, spelling in enumerate(spellings) if i not in special},
-                merges=[(spellings[left], spellings[right]) for left, right, _ in self.vocabulary.merges],
-                ignore_merges=self.vocabulary.ignore_merges,
-            )
-        )
-        engine.pre_tokenizer = pre_tokenizer(self.vocabulary.pattern)
-        return engine
+    def _pieces(self) -> PieceEncoder:
+        return PieceEncoder(self.vocabulary)
+
+    @cached_property
+    def _fast(self) -> FastEncoder:
+        return FastEncoder(self.vocabulary, self._pieces.encode)
+
+    @cached_property
+    def _special_ids(self) -> dict[str, Ids]:
+        special = sorted(self.vocabulary.special)
+        return {self.vocabulary.tokens[i].decode(): np.array([i], dtype=np.uint32) for i in special}
+
+    @cached_property
+    def _special_texts(self) -> re.Pattern[str]:
+        """One group: a special token, the longest where several begin. It matches nothing if there are none."""
+        longest_first = sorted(self._special_ids, key=len, reverse=True)
+        return re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
 
     @cached_property
     def _json(self) -> str:
         return write_vocabulary(self.vocabulary)
-
-
-def _gather(values: Ids, lengths: npt.NDArray[np.intp], order: npt.NDArray[np.intp]) -> Ids:
-    """The rows named by `order`, one after the other, of `values`: rows of `lengths`, one after the other."""
-    starts = np.cumsum(lengths) - lengths
-    taken = lengths[order]
-    targets = np.cumsum(taken) - taken
-    rows: Ids = values[np.arange(taken.sum()) + np.repeat(starts[order] - targets, taken)]
-    return rows

@@ -20,8 +20,9 @@ class ByteTokenizer(Tokenizer):
     kind: ClassVar[str] = "byte"
     vocab_size: ClassVar[int] = 256
     end_of_text: ClassVar[None] = None
+    unknown: ClassVar[None] = None
 
-    def encode(self, text: str) -> Ids:
+    def encode(self, text: str, *, allow_special: bool = False) -> Ids:
         return np.frombuffer(encoded(text), dtype=np.uint8).astype(np.uint32)
 
     def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:

@@ -15,16 +15,18 @@ FORMAT = "gpt-char-1"
 
 _CODE_POINTS = 0x110000
 _MISSING = 0xFFFFFFFF
+_REPLACEMENT = "\ufffd"  # what Unicode has for a character that cannot be shown
 
 
 @dataclass(frozen=True)
 class CharTokenizer(Tokenizer):
-    """Id `i` is `characters[i]`.
+    """Id `i` is `characters[i]`; with `has_unknown` one more, the last, is `<unk>`: every other character.
 
     Raises ValueError unless these are distinct Unicode characters, at least one.
     """
 
     characters: str
+    has_unknown: bool = False
 
     kind: ClassVar[str] = "char"
     end_of_text: ClassVar[None] = None
@@ -39,10 +41,14 @@ class CharTokenizer(Tokenizer):
 
     @property
     def vocab_size(self) -> int:
-        return len(self.characters)
+        return len(self.characters) + self.has_unknown
 
-    def encode(self, text: str) -> Ids:
-        ids: Ids = self._ids[_code_points(text)]
+    @property
+    def unknown(self) -> int | None:
+        return len(self.characters) if self.has_unknown else None
+
+    def encode(self, text: str, *, allow_special: bool = False) -> Ids:
+        ids: Ids = self._ids[code_points(text)]
         if ids.size and ids.max() == _MISSING:
             raise UnknownCharacters(self.unknown_characters(text), text)
         return ids
@@ -52,28 +58,30 @@ class CharTokenizer(Tokenizer):
         return str(codes, "ascii" if self._codes.itemsize == 1 else "utf-32-le")
 
     def token_bytes(self, token: int) -> bytes:
-        return self.decode([token]).encode()
+        return b"" if token == self.unknown else self.decode([token]).encode()
 
     def unknown_characters(self, text: str) -> list[str]:
         return [character for character in dict.fromkeys(text) if character not in self.characters]
 
     def to_json(self) -> str:
-        return json.dumps({"format": FORMAT, "characters": self.characters}, ensure_ascii=False) + "\n"
+        unknown = {"unknown": True} if self.has_unknown else {}
+        return json.dumps({"format": FORMAT, "characters": self.characters, **unknown}, ensure_ascii=False) + "\n"
 
     @cached_property
     def _codes(self) -> npt.NDArray[Any]:
         """(vocab_size,) id -> code point, as bytes where the alphabet is ASCII."""
-        return _code_points(self.characters)
+        return code_points(self.characters + _REPLACEMENT * self.has_unknown)
 
     @cached_property
     def _ids(self) -> Ids:
         """(code points,) code point -> id."""
-        ids = np.full(_CODE_POINTS, _MISSING, dtype=np.uint32)
-        ids[self._codes] = np.arange(self.vocab_size)
+        ids = np.full(_CODE_POINTS, _MISSING if self.unknown is None else self.unknown, dtype=np.uint32)
+        ids[code_points(self.characters)] = np.arange(len(self.characters))
         return ids
 
 
-def _code_points(text: str) -> npt.NDArray[Any]:
+def code_points(text: str) -> npt.NDArray[Any]:
+    """(n,) the code points of `text`, as bytes where it is ASCII. Raises RequestError for half a surrogate pair."""
     if text.isascii():
         return np.frombuffer(encoded(text, "ascii"), dtype=np.uint8)
     return np.frombuffer(encoded(text, "utf-32-le"), dtype="<u4")

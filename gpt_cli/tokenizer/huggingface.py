@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from gpt_cli.tokenizer.pattern import GPT2, GPT4, Pattern
-from gpt_cli.tokenizer.vocabulary import Vocabulary, from_printable, to_printable
+from gpt_cli.tokenizer.pattern import REGEX, Pattern
+from gpt_cli.tokenizer.vocabulary import END_OF_TEXT, Vocabulary, from_printable, to_printable
 
 _Kind = TypeVar("_Kind")
 _KINDS: dict[type, str] = {dict: "an object", list: "an array", str: "a string"}
-_PATTERNS: dict[str, Pattern] = {GPT2: "gpt2", GPT4: "gpt4"}
+_PATTERNS = {regex: pattern for pattern, regex in REGEX.items()}
 
 # Settings that change which ids a text gets, or lose some of it: read only where they are off.
 _MUST_BE_OFF = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
@@ -46,6 +46,20 @@ def read_vocabulary(file: Mapping[str, Any]) -> Vocabulary:
     )
 
 
+def read_gpt2_files(encoder: Mapping[str, Any], merges: str) -> Vocabulary:
+    """The vocabulary of encoder.json and vocab.bpe, which OpenAI published GPT-2 as; Hugging Face's vocab.json and
+    merges.txt are the same.
+
+    Raises ValueError if they are damaged or do not belong together.
+    """
+    header, *lines = merges.removesuffix("\n").split("\n")
+    if not header.startswith("#version"):
+        raise ValueError("its merges do not begin with a line '#version'")
+    end = [{"content": END_OF_TEXT, "id": encoder[END_OF_TEXT]}] if END_OF_TEXT in encoder else []
+    model = {"vocab": encoder, "merges": lines}
+    return read_vocabulary({"added_tokens": end, "pre_tokenizer": _pre_tokenizer("gpt2"), "model": model})
+
+
 def _read_added_tokens(file: Mapping[str, Any]) -> dict[str, int]:
     added = {}
     for token in _field({"added_tokens": [], **file}, "added_tokens", list):
@@ -79,7 +93,7 @@ def _read_pattern(pre_tokenizer: Mapping[str, Any]) -> Pattern:
             ],
         } if regex in _PATTERNS:
             return _PATTERNS[regex]
-    raise ValueError("it does not split text with GPT-2's or GPT-4's pattern, which are the ones supported")
+    raise ValueError("it does not split text with GPT-2's, GPT-4's or GPT-4o's pattern, which are the ones supported")
 
 
 def _field(table: Any, name: str, kind: type[_Kind]) -> _Kind:
@@ -136,7 +150,7 @@ def _added_token(token: int, content: str) -> dict[str, Any]:
 def _pre_tokenizer(pattern: Pattern) -> dict[str, Any]:
     if pattern == "gpt2":
         return _byte_level(use_regex=True)
-    split = {"type": "Split", "pattern": {"Regex": GPT4}, "behavior": "Isolated", "invert": False}
+    split = {"type": "Split", "pattern": {"Regex": REGEX[pattern]}, "behavior": "Isolated", "invert": False}
     return {"type": "Sequence", "pretokenizers": [split, _byte_level(use_regex=False)]}
 
 

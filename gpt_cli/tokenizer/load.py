@@ -11,36 +11,88 @@ from gpt_cli.tokenizer.base import Tokenizer
 from gpt_cli.tokenizer.bpe import BPETokenizer
 from gpt_cli.tokenizer.byte import ByteTokenizer
 from gpt_cli.tokenizer.char import CharTokenizer
-from gpt_cli.tokenizer.huggingface import read_vocabulary
+from gpt_cli.tokenizer.huggingface import read_gpt2_files, read_vocabulary
+from gpt_cli.tokenizer.pattern import Pattern
+from gpt_cli.tokenizer.ranks import looks_like_ranks, read_ranks
 
 _LARGEST = 128 << 20  # bytes; the largest published ones have a quarter of it
 
+_HALVES = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
+_PARTNERS = _HALVES | {merges: encoder for encoder, merges in _HALVES.items()}
+_NAMES = ("tokenizer.json", *_HALVES)  # in a folder
 
-def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer in a file: ours (characters, bytes), or Hugging Face's (byte-level BPE).
+
+def load_tokenizer(path: Path, pattern: Pattern | None = None) -> Tokenizer:
+    """The tokenizer in a file, or in a folder with one, told by its content.
+
+    A file is ours (characters, bytes), a tokenizer.json of Hugging Face's, one of GPT-2's pair encoder.json and
+    vocab.bpe (or vocab.json and merges.txt) with the other beside it, or a rank file of tiktoken's, for which
+    `pattern` says how it splits text where that is not known.
 
     Raises UserError for a file that cannot be read, is damaged, or would not give back every text it encodes.
     """
-    data = read_file(path, limit=_LARGEST)
+    path = _find(path)
     try:
-        return parse_tokenizer(data.decode())
+        return _parse_file(path, _read(path), pattern)
     except ValueError as error:
         raise UserError(
             f"this is no tokenizer that gpt can use: {str(error)[:200]}",
             where=str(path),
-            hint="take a tokenizer.json of `gpt tokenize`, or one of a byte-level BPE such as GPT-2's",
+            hint="take a tokenizer.json of `gpt tokenize` or of a byte-level BPE such as GPT-2's, GPT-2's encoder.json"
+            " and vocab.bpe, or a rank file of tiktoken's",
         ) from None
 
 
 def parse_tokenizer(text: str) -> Tokenizer:
-    """The same from the text of such a file. Raises ValueError with the reason."""
-    try:
-        file = json.loads(text, object_pairs_hook=_table, parse_constant=_refuse_constant)
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
+    """The same from the text of a tokenizer.json. Raises ValueError with the reason."""
+    return _parse_json(_load_json(text))
+
+
+def _find(path: Path) -> Path:
+    """The file that stands for a folder."""
+    if not path.is_dir():
+        return path
+    found = [path / name for name in _NAMES if (path / name).is_file()]
+    if not found:
+        raise UserError(f"there is no tokenizer in the folder {path}", hint=f"it would be {' or '.join(_NAMES)}")
+    return found[0]
+
+
+def _read(path: Path) -> bytes:
+    return read_file(path, limit=_LARGEST)
+
+
+def _parse_file(path: Path, data: bytes, pattern: Pattern | None) -> Tokenizer:
+    if looks_like_ranks(data):
+        return BPETokenizer(read_ranks(data, pattern))
+    text = data.decode()
+    if text.startswith("#version"):
+        return _parse_gpt2(_load_json(_read_partner(path)), text)
+    file = _load_json(text)
+    is_encoder = bool(file) and all(type(value) is int for value in file.values())
+    return _parse_gpt2(file, _read_partner(path)) if is_encoder else _parse_json(file)
+
+
+def _parse_gpt2(encoder: dict[str, Any], merges: str) -> Tokenizer:
+    return BPETokenizer(read_gpt2_files(encoder, merges))
+
+
+def _read_partner(path: Path) -> str:
+    """The text of the other of GPT-2's two files."""
+    if path.name not in _PARTNERS:
+        raise ValueError(f"it is one half of GPT-2's, which would be called {' or '.join(_PARTNERS)}")
+    partner = path.with_name(_PARTNERS[path.name])
+    if not partner.is_file():
+        raise ValueError(f"it is one half of GPT-2's, and {partner.name} is not beside it")
+    return _read(partner).decode()
+
+
+def _parse_json(file: dict[str, Any]) -> Tokenizer:
     match file:
         case {"format": char.FORMAT, "characters": str(characters), **rest} if not rest:
             return CharTokenizer(characters)
+        case {"format": char.FORMAT, "characters": str(characters), "unknown": True, **rest} if not rest:
+            return CharTokenizer(characters, has_unknown=True)
         case {"format": byte.FORMAT, **rest} if not rest:
             return ByteTokenizer()
         case {"format": name}:
@@ -48,6 +100,16 @@ def parse_tokenizer(text: str) -> Tokenizer:
         case {"model": _}:
             return BPETokenizer(read_vocabulary(file))
     raise ValueError("it has neither a format nor a model")
+
+
+def _load_json(text: str) -> dict[str, Any]:
+    try:
+        file = json.loads(text, object_pairs_hook=_table, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    if not isinstance(file, dict):
+        raise ValueError("it has neither a format nor a model")
+    return file
 
 
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

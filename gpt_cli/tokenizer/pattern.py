@@ -1,7 +1,15 @@
 """The rule that splits text before BPE merges: merges never cross its borders.
 
-Two published patterns, and no others: a pattern is a program that runs on the user's text, and one from an
-untrusted file can take exponential time.
+gpt2   GPT-2 and GPT-3: a blank goes with the word after it; letters, digits and symbols stay apart
+gpt4   GPT-4 (cl100k) and Llama 3: any one character that is no letter goes with the word, at most three digits
+       together, line breaks end a token of symbols, contractions in capitals too
+o200k  GPT-4o and gpt-oss: words also end where a capital follows small letters, and take their contraction along
+
+gpt4 is spelled as in Hugging Face's files; tiktoken's cl100k of today differs where a text ends in a blank after a
+line break.
+
+Published patterns, and no others: a pattern is a program that runs on the user's text, and one from an untrusted
+file can take exponential time.
 """
 
 import re
@@ -11,40 +19,71 @@ from typing import Literal
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Sequence, Split
 
-Pattern = Literal["gpt2", "gpt4"]
+Pattern = Literal["gpt2", "gpt4", "o200k"]
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 GPT4 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+REGEX: dict[Pattern, str] = {"gpt2": GPT2, "gpt4": GPT4, "o200k": O200K}
 
 # What \s is in the patterns above. Python's \s has four more (U+001C ... U+001F).
 _SPACE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
-# A piece: what the pattern splits alone exactly as inside a text, so that pieces can be encoded apart.
-# gpt2: no match goes on from a letter, digit or symbol into white space, so a piece may end before any.
-# gpt4: but here symbols take the line breaks after them along; so a piece ends before a blank, or after
-#       white space that ends in a line break, which no match goes on from.
-_PIECE = {
-    "gpt2": re.compile(rf"[{_SPACE}]*+[^{_SPACE}]++|[{_SPACE}]++"),
-    "gpt4": re.compile(
-        rf"[{_SPACE}]*+[^{_SPACE}]++(?:(?! )[{_SPACE}]++(?<![\r\n])[^{_SPACE}]*+)*+(?:(?! )[{_SPACE}]++)?+"
-        rf"|[{_SPACE}]++"
-    ),
+# What the pattern splits alone exactly as inside a text, so that it can be encoded apart; white space led.
+# gpt2:  no match goes on from a letter, digit or symbol into white space, so it may end before any.
+# gpt4:  but here symbols take the line breaks after them along; so it ends before a blank, or after white
+#        space that ends in a line break, which no match goes on from.
+# o200k: likewise, but symbols also take the slashes after the line breaks.
+_CHUNK: dict[Pattern, str] = {
+    "gpt2": rf"[{_SPACE}]*+[^{_SPACE}]++|[{_SPACE}]++",
+    "gpt4": rf"[{_SPACE}]*+[^{_SPACE}]++(?:(?! )[{_SPACE}]++(?<![\r\n])[^{_SPACE}]*+)*+(?:(?! )[{_SPACE}]++)?+"
+    rf"|[{_SPACE}]++",
+    "o200k": rf"[{_SPACE}]*+[^{_SPACE}]++(?:(?! )[{_SPACE}]++(?:(?<![\r\n])|(?=/))[^{_SPACE}]*+)*+"
+    rf"(?:(?! )[{_SPACE}]++)?+|[{_SPACE}]++",
 }
+
+# The pattern itself as far as all is ASCII. A token that a character beyond could be a part of becomes a chunk:
+# a word that one follows, and what is not a word if one follows it or the word after it.
+_SYMBOL = r"[^\sA-Za-z0-9\x80-\U0010ffff]"
+_PREFIX = r"[^\r\nA-Za-z0-9\x80-\U0010ffff]?"
+_CONTRACTION = r"'(?i:[stmd]|re|ve|ll)"
+_FAR = r"[^\x00-\x7f]"
+_NOT_FAR = rf"(?!\s*+{_SYMBOL}*+(?:[A-Za-z]++'?+|[0-9]++)?+{_FAR})"
+_ASCII: dict[Pattern, str] = {
+    "gpt2": rf" ?[A-Za-z]++(?!{_FAR})|{_NOT_FAR}(?:'(?:[stmd]|re|ve|ll)| ?[0-9]+| ?{_SYMBOL}+|\s+(?!\S)|\s+)",
+    "gpt4": rf"{_CONTRACTION}|{_PREFIX}[A-Za-z]++(?!{_FAR})|{_NOT_FAR}"
+    rf"(?:[0-9]{{1,3}}| ?{_SYMBOL}+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+    "o200k": rf"{_PREFIX}(?:[A-Z]*+[a-z]++|[A-Z]++(?![a-z]))(?:{_CONTRACTION}|(?!'?{_FAR}))|{_NOT_FAR}"
+    rf"(?:[0-9]{{1,3}}| ?{_SYMBOL}+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+}
+
+_chunk = {pattern: re.compile(_CHUNK[pattern]) for pattern in REGEX}
+_piece = {pattern: re.compile(f"{_ASCII[pattern]}|{_CHUNK[pattern]}", re.ASCII) for pattern in REGEX}
 
 
 def pieces(text: str, pattern: Pattern) -> list[str]:
-    """`text` cut where it can be cut without changing its ids, mostly at each word."""
-    return _PIECE[pattern].findall(text)
+    """`text` cut where that does not change its ids: ASCII as the pattern cuts it, the rest mostly at white space."""
+    return _piece[pattern].findall(text)
+
+
+def is_word(piece: str, pattern: Pattern) -> bool:
+    """Whether the pattern leaves a piece whole, for sure: an ASCII piece can be a chunk cut at what is not."""
+    match = _piece[pattern].match(piece)
+    return piece.isascii() and match is not None and match.end() == len(piece)
 
 
 def blocks(text: str, size: int, pattern: Pattern) -> Iterator[str]:
     """`text` cut likewise, at the first chance after every `size` characters."""
     start = 0
     while (end := start + size) < len(text):
-        match = _PIECE[pattern].match(text, end)
+        match = _chunk[pattern].match(text, end)
         assert match is not None  # it matches any text but the empty one
         yield text[start : match.end()]
         start = match.end()
@@ -55,7 +94,7 @@ def last_cut(text: str, pattern: Pattern) -> int:
     """Where `text` can be cut, near its end, whatever text follows; 0 if nowhere."""
     tail = 1 << 10
     while True:
-        match = _PIECE[pattern].match(text, max(0, len(text) - tail))
+        match = _chunk[pattern].match(text, max(0, len(text) - tail))
         if match is not None and match.end() < len(text):  # one that ends inside does not depend on what follows
             return match.end()
         if tail >= len(text):
@@ -67,5 +106,5 @@ def pre_tokenizer(pattern: Pattern) -> PreTokenizer:
     """The pattern as Hugging Face's library runs it, bytes mapped to printable characters."""
     if pattern == "gpt2":
         return ByteLevel(add_prefix_space=False, use_regex=True)
-    split = Split(Regex(GPT4), behavior="isolated")
+    split = Split(Regex(REGEX[pattern]), behavior="isolated")
     return Sequence([split, ByteLevel(add_prefix_space=False, use_regex=False)])

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import numpy as np
 from tokenizers import Tokenizer as Engine
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
@@ -14,13 +15,14 @@ from gpt_cli.errors import RequestError, UserError
 from gpt_cli.tokenizer.base import Tokenizer, encoded
 from gpt_cli.tokenizer.bpe import BPETokenizer
 from gpt_cli.tokenizer.byte import ByteTokenizer
-from gpt_cli.tokenizer.char import CharTokenizer
+from gpt_cli.tokenizer.char import CharTokenizer, code_points
 from gpt_cli.tokenizer.huggingface import read_vocabulary
 from gpt_cli.tokenizer.load import load_tokenizer
 from gpt_cli.tokenizer.pattern import Pattern, blocks, pre_tokenizer
 from gpt_cli.tokenizer.vocabulary import END_OF_TEXT
 
-_BLOCK = 1 << 16  # characters counted at once by one core
+_BLOCK = 1 << 16  # characters that one core takes at once
+_COUNTED = 1 << 24  # characters counted at once, which bounds the memory
 
 
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
@@ -33,12 +35,13 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
         return _load(Path(config.file), config)
     match config.kind:
         case "char":
-            return _train_char(texts)
+            return _train_char(texts, config)
         case "byte":
             return ByteTokenizer()
         case "bpe":
             assert config.vocab_size is not None  # the config says so
-            return _train_bpe(texts, config.vocab_size, config.pattern)
+            lesson = _without_special(texts) if config.allow_special else texts
+            return _train_bpe(lesson, config.vocab_size, config.pattern or "gpt2")
 
 
 def _load(path: Path, config: TokenizerConfig) -> Tokenizer:
@@ -47,7 +50,7 @@ def _load(path: Path, config: TokenizerConfig) -> Tokenizer:
             f"tokenizer.file {path} does not exist",
             hint="make one with `gpt tokenize`, or leave tokenizer.file out to learn one from the text",
         )
-    tokenizer = load_tokenizer(path)
+    tokenizer = load_tokenizer(path, config.pattern)
     if tokenizer.kind != config.kind:
         raise RequestError(
             f"tokenizer.kind is {config.kind}, but tokenizer.file holds a {tokenizer.kind} tokenizer",
@@ -60,18 +63,44 @@ def _load(path: Path, config: TokenizerConfig) -> Tokenizer:
             where=str(path),
             hint="leave out tokenizer.vocab_size: a file has the size it has",
         )
+    if isinstance(tokenizer, BPETokenizer) and config.pattern not in (None, tokenizer.vocabulary.pattern):
+        raise RequestError(
+            f"tokenizer.pattern is {config.pattern}, but tokenizer.file has the pattern {tokenizer.vocabulary.pattern}",
+            where=str(path),
+            hint="leave out tokenizer.pattern: a file has its own",
+        )
+    if config.unknown == "token" and tokenizer.unknown is None:
+        raise RequestError(
+            "tokenizer.unknown is token, but tokenizer.file has no <unk>",
+            where=str(path),
+            hint="leave out tokenizer.unknown, or tokenizer.file to learn a vocabulary with <unk>",
+        )
     return tokenizer
 
 
-def _train_char(texts: Iterable[str]) -> CharTokenizer:
-    """Every character of `texts`, by code point."""
-    characters: set[str] = set()
+def _train_char(texts: Iterable[str], config: TokenizerConfig) -> CharTokenizer:
+    """The characters that `texts` have `min_count` times, by code point."""
+    counts = np.zeros(0x110000, dtype=np.int64)
     for text in texts:
         encoded(text)
-        characters.update(text)
-    if not characters:
+        for start in range(0, len(text), _COUNTED):
+            seen = np.bincount(code_points(text[start : start + _COUNTED]))
+            counts[: len(seen)] += seen
+    if not counts.any():
         raise UserError("the text is empty: there are no characters to make a vocabulary of")
-    return CharTokenizer("".join(sorted(characters)))
+    frequent = np.flatnonzero(counts >= config.min_count)
+    if not len(frequent):
+        raise RequestError(
+            f"no character occurs tokenizer.min_count {config.min_count:,} times: the most frequent one"
+            f" {counts.max():,} times"
+        )
+    return CharTokenizer("".join(map(chr, frequent)), has_unknown=config.unknown == "token")
+
+
+def _without_special(texts: Iterable[str]) -> Iterator[str]:
+    """What of `texts` is not the special token, which then needs no merges."""
+    for text in texts:
+        yield from text.split(END_OF_TEXT)
 
 
 def _train_bpe(texts: Iterable[str], vocab_size: int, pattern: Pattern) -> BPETokenizer:

@@ -1,0 +1,83 @@
+"""Text to BPE ids by way of its pieces: each distinct one is merged once, and its ids are looked up from then on.
+
+Text repeats itself, so most of the work is cutting it and looking pieces up.
+"""
+
+from collections.abc import Iterable
+from itertools import chain, filterfalse, pairwise
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer as Engine
+from tokenizers.models import BPE
+
+from gpt_cli.tokenizer.base import Ids
+from gpt_cli.tokenizer.merging import BatchMerger
+from gpt_cli.tokenizer.pattern import is_word, pieces, pre_tokenizer
+from gpt_cli.tokenizer.vocabulary import Vocabulary, to_printable
+
+_MEMORY = 24 << 20  # bytes, about, that known pieces may take in each process that encodes
+_ENTRY = 200  # bytes of a known piece beside its characters and ids
+_CHARACTER = 5  # bytes per character of it, ids included
+
+_BATCH = 1000  # words from which on the BatchMerger is the faster one
+_SHORT = 32  # characters up to which it is
+
+
+class PieceEncoder:
+    """The ids of a vocabulary for text, without special tokens. It remembers pieces, in bounded memory."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._pattern = vocabulary.pattern
+        self._engine = _engine(vocabulary)
+        self._batches = None if vocabulary.ignore_merges else BatchMerger(vocabulary)
+        self._sizes = np.fromiter(map(len, vocabulary.tokens), dtype=np.int64, count=len(vocabulary.tokens))
+        self._known: dict[str, bytes] = {}  # piece -> its ids, as the bytes of uint32
+        self._held = 0
+
+    def encode(self, text: str) -> Ids:
+        """The ids of `text`: (n,) uint32, read-only. Memory grows with the text: give it in blocks."""
+        if self._held > _MEMORY:
+            self._known, self._held = {}, 0  # a new one: another thread may be reading the old one
+        known = self._known
+        found = pieces(text, self._pattern)
+        if new := list(set(filterfalse(known.__contains__, found))):
+            known.update(self._merge(new))
+            self._held += _ENTRY * len(new) + _CHARACTER * sum(map(len, new))
+        return np.frombuffer(b"".join(map(known.__getitem__, found)), dtype=np.uint32)
+
+    def _merge(self, new: list[str]) -> Iterable[tuple[str, bytes]]:
+        """Each of `new` with its ids."""
+        if self._batches is None or len(new) < _BATCH:
+            return self._merge_by_engine(new)
+        words = [piece for piece in new if len(piece) <= _SHORT and is_word(piece, self._pattern)]
+        rest = list(set(new).difference(words))
+        ids, counts = self._batches.encode([word.encode() for word in words])
+        return chain(zip(words, _rows(ids, counts.cumsum()), strict=True), self._merge_by_engine(rest) if rest else ())
+
+    def _merge_by_engine(self, new: list[str]) -> Iterable[tuple[str, bytes]]:
+        """One call for all, since an answer for each costs more than the merging. Where one ends its bytes tell."""
+        (encoding,) = self._engine.encode_batch_fast([new], is_pretokenized=True, add_special_tokens=False)
+        ids = np.array(encoding.ids, dtype=np.uint32)
+        sizes = np.fromiter((len(piece.encode()) for piece in new), dtype=np.int64, count=len(new))
+        return zip(new, _rows(ids, self._sizes[ids].cumsum().searchsorted(sizes.cumsum(), "right")), strict=True)
+
+
+def _rows(ids: npt.NDArray[np.integer], ends: npt.NDArray[np.int64]) -> list[bytes]:
+    """Rows of `ids` that end at `ends`, as the bytes of uint32."""
+    data = ids.astype(np.uint32, copy=False).tobytes()
+    return [data[start:end] for start, end in pairwise([0, *(4 * ends).tolist()])]
+
+
+def _engine(vocabulary: Vocabulary) -> Engine:
+    """The merges alone. Special tokens stay outside, so that no text can produce one."""
+    spellings = [to_printable(token) for token in vocabulary.tokens]
+    engine = Engine(
+        BPE(
+            vocab={spelling: i for i, spelling in enumerate(spellings) if i not in vocabulary.special},
+            merges=[(spellings[left], spellings[right]) for left, right, _ in vocabulary.merges],
+            ignore_merges=vocabulary.ignore_merges,
+        )
+    )
+    engine.pre_tokenizer = pre_tokenizer(vocabulary.pattern)
+    return engine
