@@ -1,6 +1,7 @@
 """`gpt selftest` and `gpt doctor`: they pass on what is sound, and each planted fault turns them red."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def test_a_quick_selftest_passes_here_and_leaves_nothing(gpt, tmp_path):
         "disk speed", "save and load", "damage is noticed", "determinism", "resume", "causality", "cached = uncached",
         "kill it any time",
     ]  # fmt: skip
-    assert "4 kills, 1 inside a save" in result["checks"][-1]["figure"]
+    assert re.match("4 kills, [1-4] inside a save", result["checks"][-1]["figure"])  # one is made sure of
     assert [path.name for path in tmp_path.rglob("*")] == ["cache"]
 
 

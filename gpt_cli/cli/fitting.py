@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpt_cli.errors import RequestError
+
 if TYPE_CHECKING:
     from gpt_cli.config import Config
 
@@ -16,11 +18,16 @@ def name_after(source: str) -> str:
 
 
 def resolve_source(source: str) -> Path:
-    """The absolute path, free of links, that `source` names; equal for two ways to write the same file."""
+    """The absolute path, free of links, that `source` names; equal for two ways to write the same file.
+
+    Raises RequestError for what cannot be a path.
+    """
     from os.path import realpath
 
     from gpt_cli.corpus.sources import find_path
 
+    if "\0" in source:
+        raise RequestError(f"{source} cannot be a path: it has a NUL character")
     return Path(realpath(find_path(source)))  # Path.resolve fails at links in a circle
 
 
