@@ -166,7 +166,8 @@ class Tokenization:
     def _lesson(self, split: Split | None) -> Iterator[str]:
         """The text of a split, or all of it, to learn from.
 
-        Of a split as much as `tokenizer.train_bytes`, in segments that are spread evenly over it: always the same ones.
+        Of a split as much as `tokenizer.train_bytes`, in whole segments, at least one, that are spread evenly over it:
+        always the same ones.
         """
         share = 1.0
         if split is not None:
@@ -185,7 +186,7 @@ class Tokenization:
             for segment in batch.segments if split in (None, batch.split) else ():
                 size = len(segment.text.encode())
                 seen += size
-                if share >= 1 or taken + size <= seen * share:
+                if share >= 1 or taken == 0 or taken + size <= seen * share:
                     taken += size
                     yield segment.text
 

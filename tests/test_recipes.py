@@ -1,0 +1,21 @@
+"""The shipped recipes reach what their heads say: minutes of training, so behind the marker."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["shakespeare_cpu", "shakespeare_bpe"])
+def test_a_shakespeare_recipe_reaches_the_loss_at_its_head(gpt, shared_data, name):
+    config = CONFIGS / f"{name}.yaml"
+    trained = gpt("train", "--config", config, f"data.source={shared_data / 'shakespeare.txt'}", "--json", timeout=1200)
+    assert trained.rc == 0, trained.stderr
+    measured = float(re.search(r"validation loss (\d\.\d+)", config.read_text())[1])
+    assert json.loads(trained.stdout)["val_loss"] == pytest.approx(measured, rel=0.01)
+    if name == "shakespeare_cpu":
+        assert json.loads(trained.stdout)["val_loss"] <= 1.90
