@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpt_cli.config import ModelConfig, load_config
-from gpt_cli.model.count import expected_tensors, flops_per_token, parameter_table, total_parameters
+from gpt_cli.model.count import build_on_meta, flops_per_token, parameter_table, total_parameters
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.position import Rotary, sinusoids
@@ -114,7 +114,7 @@ def test_the_loss_at_initialisation_of_each_shipped_config_is_that_of_guessing(p
 def test_the_shapes_counted_without_memory_are_those_of_the_model(options):
     model = make(options)
     assert sum(n for _, _, n in parameter_table(model.config, 17)) == sum(p.numel() for p in model.parameters())
-    expected = expected_tensors(model.config, 17)
+    expected = build_on_meta(model.config, 17).state_dict()
     assert {k: v.shape for k, v in model.state_dict().items()} == {k: v.shape for k, v in expected.items()}
 
 

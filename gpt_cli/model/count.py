@@ -1,9 +1,6 @@
 """How large a model is and what a step of it costs, before any of it is allocated."""
 
-from collections.abc import Mapping
-
 import torch
-from torch import Tensor
 
 from gpt_cli.config import Config, ModelConfig
 from gpt_cli.model.gpt import GPT
@@ -18,11 +15,6 @@ def parameter_table(config: ModelConfig, vocab_size: int) -> list[tuple[str, tup
 def total_parameters(config: ModelConfig, vocab_size: int) -> int:
     """All parameters, embeddings included."""
     return sum(n for _, _, n in parameter_table(config, vocab_size))
-
-
-def expected_tensors(config: ModelConfig, vocab_size: int) -> Mapping[str, Tensor]:
-    """The state dict a model of this shape has, as meta tensors: names, shapes and dtypes without storage."""
-    return build_on_meta(config, vocab_size).state_dict()
 
 
 def build_on_meta(config: ModelConfig, vocab_size: int) -> GPT:

@@ -1,7 +1,7 @@
 """The network, and nothing else.
 
 Shapes: B batch, T tokens, C n_embd, V vocabulary.
-Options are chosen when a module is built; no forward pass asks about them.
+Options are chosen when a module is built, not in its forward pass.
 """
 
 import math

@@ -26,7 +26,6 @@ class KVCache:
         shape = (config.n_layer, batch, config.kv_heads, config.context_length, config.head_dim)
         self.keys = torch.empty(shape, device=device, dtype=dtype)
         self.values = torch.empty(shape, device=device, dtype=dtype)
-        self.capacity = config.context_length
         self.length = 0
 
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

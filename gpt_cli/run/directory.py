@@ -29,7 +29,7 @@ from gpt_cli.files import (
     read_file,
     replace_file,
 )
-from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, checkpoints_dir, is_checkpoint, list_checkpoints
+from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, list_checkpoints
 from gpt_cli.run.log import RunLog
 from gpt_cli.run.restarts import Lifetime
 from gpt_cli.tokenizer import load_tokenizer
@@ -82,11 +82,6 @@ class RunDirectory:
             run.log.event("config changed", keys=changes)
             replace_file(path / CONFIG, dump_config(config).encode())
         return run
-
-    @property
-    def checkpoints_dir(self) -> Path:
-        """Where the checkpoints are."""
-        return checkpoints_dir(self.path)
 
     def close(self) -> None:
         """Close the log and release the lock."""
