@@ -73,9 +73,9 @@ app.add_typer(data.app, name="data")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `gpt` with `arguments` (default: the process's own) and return its exit code; raises nothing."""
     _open_standard_streams()
-    # Threads that wait for each other by spinning make a step up to 50 times slower as soon as another process wants
-    # a core. Have them sleep after a while: it costs 7 % of a small model's step on a quiet machine (31 ms against 29;
-    # a tenth of the spinning costs 90 %). OpenMP reads it when torch is imported.
+    # Threads that wait for each other by spinning take seconds for a step of 30 ms once other processes keep all cores
+    # busy. Have them sleep after a while: it costs 7 % of a small model's step on a quiet machine (31 ms against 29; a
+    # tenth of the spinning costs 90 %). OpenMP reads it when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         code = _run(sys.argv[1:] if arguments is None else list(arguments))
