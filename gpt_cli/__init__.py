@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpt_cli.model.gpt import GPT
-    from gpt_cli.sampling import Sampler, Sampling, TextStream, generate
+    from gpt_cli.sampling import Sampler, Sampling, TextStream
+    from gpt_cli.sampling.generate import generate
 
 __version__ = "0.1.0"
 __all__ = ["GPT", "Sampler", "Sampling", "TextStream", "__version__", "generate", "load"]
@@ -27,7 +28,7 @@ _HOMES = {
     "Sampler": "gpt_cli.sampling",
     "Sampling": "gpt_cli.sampling",
     "TextStream": "gpt_cli.sampling",
-    "generate": "gpt_cli.sampling",
+    "generate": "gpt_cli.sampling.generate",
 }
 
 

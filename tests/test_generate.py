@@ -17,13 +17,11 @@ from gpt_cli.sampling import (
     Sampling,
     drop_unknown,
     encode_prompt,
-    generate,
     stream_texts,
     text,
-    window_start,
 )
-from gpt_cli.sampling.generate import Continuations
-from gpt_cli.sampling.text import StopMatcher, TextStream
+from gpt_cli.sampling.generate import Continuations, generate, window_start
+from gpt_cli.sampling.stream import StopMatcher, TextStream
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, UnknownCharacters, train_tokenizer
 
 VOCAB_SIZE = 13

@@ -6,7 +6,8 @@ from typing import Unpack
 from gpt_cli.model.gpt import GPT
 from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.sampling.settings import Sampling, SamplingOptions, fresh_seed
-from gpt_cli.sampling.text import TextStream, stream_texts
+from gpt_cli.sampling.stream import TextStream
+from gpt_cli.sampling.text import stream_texts
 from gpt_cli.tokenizer import Tokenizer
 
 

@@ -1,0 +1,102 @@
+"""Text from tokens, piece by piece: whole characters only, and never a part of a stop string. Without torch."""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from gpt_cli.tokenizer import StreamDecoder, Tokenizer
+
+FinishReason = Literal["length", "stop", "end_of_text"]
+
+
+class TextStream:
+    """A text while it is being written.
+
+    Iterating gives its pieces as they come, from the first one each time; `text()` and `str()` wait for all.
+    Texts of one batch are written together: waiting for one also brings the others forward.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], steps: Iterator[bool]) -> None:
+        self.tokens: list[int] = []
+        """Generated so far; the tokens of the stop string and the end of the text are among them."""
+        self.finish_reason: FinishReason | None = None
+        """Why the text ended: `max_new_tokens`, a stop string, or the model itself. None: it has not."""
+        self._end_of_text = tokenizer.end_of_text
+        self._decoder = StreamDecoder(tokenizer)
+        self._stop = StopMatcher(stop)
+        self._steps = steps
+        self._pieces: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        read, running = 0, True
+        while running or read < len(self._pieces):
+            if read < len(self._pieces):
+                yield self._pieces[read]
+                read += 1
+            else:
+                running = self.finish_reason is None and next(self._steps, False)
+
+    def text(self) -> str:
+        """All of it, without the prompt."""
+        return "".join(self)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def push(self, token: int) -> None:
+        """Continue with `token`; once the text has ended, nothing changes it."""
+        if self.finish_reason is not None:
+            return
+        self.tokens.append(token)
+        if token == self._end_of_text:
+            self.finish("end_of_text")
+            return
+        self._add(self._stop.push(self._decoder.push(token)))
+        if self._stop.found:
+            self.finish_reason = "stop"
+
+    def finish(self, reason: FinishReason) -> None:
+        """End the text, unless it has ended: what was held back belongs to it after all."""
+        if self.finish_reason is None:
+            self._add(self._stop.push(self._decoder.flush()) + self._stop.flush())
+            self.finish_reason = "stop" if self._stop.found else reason
+
+    def _add(self, piece: str) -> None:
+        if piece:
+            self._pieces.append(piece)
+
+
+class StopMatcher:
+    """Cuts a text before the first stop string to be complete, wherever the borders of its pieces are.
+
+    Where two are complete at the same character, the longer one counts. What `push` and at the end `flush`
+    return, joined, is the text up to there.
+    """
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self.found = False
+        self._stop = stop
+        self._held = ""
+
+    def push(self, piece: str) -> str:
+        """The text that `piece` makes certain: neither part of a stop string nor, yet, the start of one."""
+        if self.found:
+            return ""
+        text = self._held + piece
+        begins = [(text.find(stop), stop) for stop in self._stop]
+        ends = [(begin + len(stop), begin) for begin, stop in begins if begin >= 0]
+        if ends:
+            self.found, self._held = True, ""
+            return text[: min(ends)[1]]
+        certain = len(text) - self._longest_start(text)
+        self._held = text[certain:]
+        return text[:certain]
+
+    def flush(self) -> str:
+        """What is held back, for a text that ends here."""
+        held, self._held = self._held, ""
+        return held
+
+    def _longest_start(self, text: str) -> int:
+        """How many of the last characters of `text` could become a stop string."""
+        lengths = (k for stop in self._stop for k in range(len(stop) - 1, 0, -1) if text.endswith(stop[:k]))
+        return max(lengths, default=0)
