@@ -1,7 +1,11 @@
-"""Errors meant for the user, the exit codes, and how untrusted text is shown on a terminal."""
+"""Errors and notes meant for the user, the exit codes, and how untrusted text is shown on a terminal."""
 
 import unicodedata
+from collections.abc import Callable
 from enum import IntEnum
+
+Note = Callable[[str], None]
+"""Is told what the user should know although nothing failed; `cli.output.note` prints it."""
 
 
 class ExitCode(IntEnum):

@@ -170,6 +170,21 @@ def test_a_text_is_the_same_however_its_path_is_written_and_another_one_needs_a_
     assert (other.run_dir, other.data.source) == ("runs/other", "b/input.txt")
 
 
+def test_a_text_that_is_named_twice_is_refused_with_both_names(place, monkeypatch):
+    monkeypatch.chdir(place)
+    with pytest.raises(RequestError, match=r"named twice: text\.txt, and data\.source=other\.txt"):
+        asked("text.txt", "data.source=other.txt")
+
+
+def test_the_folder_one_works_in_stays_the_same_text_when_its_runs_are_in_it(gpt, place):
+    assert gpt("train", ".", "train.steps=2", "run_dir=runs/here").rc == 0
+    assert gpt("tokenize", ".", "--out", "tokens/here").rc == 0
+    again = gpt("train", ".", "train.steps=3", "run_dir=runs/here", "--json")
+    assert again.rc == 0, again.stderr
+    assert json.loads(again.stdout)["steps"] == 3
+    assert "left out 1 run in ., for instance runs/here" in again.stderr
+
+
 def test_a_token_store_trains_as_its_text_does(gpt, place):
     assert gpt("tokenize", "text.txt", "--kind", "char", "--out", "store").rc == 0
     from_text = gpt("train", "--config", "tiny.yaml", "--json")

@@ -146,6 +146,36 @@ def test_a_folder_without_text_is_refused(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+def test_runs_and_token_stores_in_a_folder_are_left_out_with_a_note(tmp_path: Path) -> None:
+    for name in (
+        "a.txt",
+        "runs/one/run.json",
+        "runs/one/config.yaml",
+        "runs/one/metrics.jsonl",
+        "runs/two/run.json",
+        "runs/two/config.yaml",
+        "copied/SHA256SUMS",
+        "copied/state.json",
+        "copied/config.yaml",
+        "tokens/a/tokens.json",
+        "tokens/a/tokenizer.json",
+        "config/config.yaml",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    notes: list[str] = []
+    documents = list(read_documents(str(tmp_path), note=notes.append))
+    assert [document.text for document in documents] == ["a.txt", "config/config.yaml"]
+    assert notes == [
+        f"left out 1 checkpoint in {tmp_path}, for instance {tmp_path}/copied",
+        f"left out 2 runs in {tmp_path}, for instance {tmp_path}/runs/one",
+        f"left out 1 token store in {tmp_path}, for instance {tmp_path}/tokens/a",
+    ]
+    for name, made in (("runs/one", "run"), ("copied", "checkpoint"), ("tokens/a", "token store")):
+        with pytest.raises(RequestError, match=f"is a {made}, not text"):
+            read(tmp_path / name)
+
+
 def test_a_link_that_leads_in_a_circle_does_not_trap_the_reader(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("x")
     (tmp_path / "loop").symlink_to(tmp_path)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpt_cli.choices import Pattern
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.corpus import segments as segments_module
 from gpt_cli.corpus import text as text_module
@@ -18,7 +19,7 @@ from gpt_cli.corpus.survey import Survey, survey
 from gpt_cli.corpus.text import Member, Text
 from gpt_cli.errors import UserError
 from gpt_cli.tokenizer import train_tokenizer
-from gpt_cli.tokenizer.pattern import REGEX, Pattern, last_cut
+from gpt_cli.tokenizer.pattern import REGEX, last_cut
 from gpt_cli.tokenizer.vocabulary import END_OF_TEXT
 
 END = "\0"  # stands for the end of text

@@ -126,6 +126,15 @@ def damaged_array(array: Any, **options: Any) -> Callable[[Path], None]:
     return lambda path: np.save(path / "train-00000.npy", array, **options)
 
 
+def damaged_header(old: bytes, new: bytes) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        file = path / "train-00000.npy"
+        assert old in file.read_bytes()[:128]
+        file.write_bytes(file.read_bytes().replace(old, new, 1))
+
+    return damage
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -136,6 +145,9 @@ def damaged_array(array: Any, **options: Any) -> Callable[[Path], None]:
         damaged_array(np.array([[1, 2, 3]], dtype=np.uint16)),
         damaged_array(np.array([print, 2, 3], dtype=object), allow_pickle=True),
         lambda path: (path / "train-00000.npy").write_bytes(b"no array"),
+        damaged_header(b" \n", b"(\n"),  # NumPy's own reader fails at these two in ways of its own
+        damaged_header(b"{", b"y"),
+        damaged_header(b"(3,)", b"(33)"),
         lambda path: (path / "train-00000.npy").write_bytes((path / "train-00000.npy").read_bytes()[:-1]),
     ],
 )

@@ -485,6 +485,15 @@ def test_a_child_does_not_keep_the_lock_of_its_parent(tmp_path: Path) -> None:
         DirectoryLock(tmp_path).release()
 
 
+def test_a_lock_is_let_go_of_while_a_child_still_has_a_copy_of_its_descriptor(tmp_path: Path) -> None:
+    """A child that was just started: the parent goes on before the child has closed what it inherited."""
+    lock = DirectoryLock(tmp_path)
+    copy = os.dup(lock._descriptor)
+    lock.release()
+    DirectoryLock(tmp_path).release()
+    os.close(copy)
+
+
 def test_a_lock_whose_holder_has_not_said_its_name_is_still_a_lock(tmp_path: Path) -> None:
     with DirectoryLock(tmp_path):
         (tmp_path / "lock").write_bytes(b"\xff[]")

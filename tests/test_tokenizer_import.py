@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpt_cli.choices import Pattern
 from gpt_cli.cli.main import main
 from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.tokenizer import BPETokenizer, load_tokenizer, train_tokenizer
-from gpt_cli.tokenizer.pattern import REGEX, Pattern
+from gpt_cli.tokenizer.pattern import REGEX
 
 END = "<|endoftext|>"
 LESSON = "the cat sat on the mat, the rat sat on the cat; aaaa aaaaa 12 123 café cafés 語語 don't can't\n" * 3

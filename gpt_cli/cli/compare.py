@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
+from gpt_cli.choices import Pattern
 from gpt_cli.cli.output import note, print_json
 from gpt_cli.cli.progress import progress_bar
 
@@ -12,7 +12,7 @@ def compare(
     corpus: Sequence[str],
     names: str,
     *,
-    pattern: Literal["gpt2", "gpt4", "o200k"] | None,
+    pattern: Pattern | None,
     val_fraction: float,
     model: str | None,
     picture: Path | None,

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -68,7 +69,7 @@ def get(
     else:
         print(path)
     note(f"licence: {corpus.licence}; divided as: {corpus.split}")
-    note(f"train on it with: gpt train {source}")
+    note(f"train on it with: gpt train {quote(source)}")
 
 
 app.command("inspect")(inspect)

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from gpt_cli.choices import Device
 from gpt_cli.cli.output import note, print_json
 from gpt_cli.errors import RequestError
 
@@ -18,7 +19,7 @@ def evaluate(
     unknown: Annotated[
         Literal["error", "skip"], typer.Option(help="What to do with characters that the vocabulary lacks.")
     ] = "error",
-    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Where to compute.")] = "auto",
+    device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Measure the exact loss of a run on its validation or test split, or on another text.

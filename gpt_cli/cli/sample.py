@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from gpt_cli.choices import Device
 from gpt_cli.cli.output import note, print_json, write_text
 from gpt_cli.errors import RequestError, escape_untrusted
 from gpt_cli.files import read_file
@@ -51,7 +52,7 @@ def sample(
     ] = "error",
     raw: Annotated[bool, typer.Option("--raw", help="Send even control characters to a terminal as they are.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
-    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Where to compute.")] = "auto",
+    device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
 ) -> None:
     """Continue a prompt with a trained model.
 

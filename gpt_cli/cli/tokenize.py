@@ -2,10 +2,12 @@
 
 import re
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from gpt_cli.choices import Pattern, SplitBy, TokenizerKind
 from gpt_cli.cli.compare import compare as compare_tokenizers
 from gpt_cli.cli.output import note, print_json, write_text
 from gpt_cli.cli.progress import Interrupted, staged_progress
@@ -20,10 +22,6 @@ UNKNOWN = "<unk>"  # how a table shows the token; in text it is U+FFFD
 _SHOWN = 10  # longest tokens, and merges
 _UNITS = ("characters", "bytes", "tokens")
 
-Kind = Literal["char", "byte", "bpe"]
-Pattern = Literal["gpt2", "gpt4", "o200k"]
-Split = Literal["characters", "documents", "files"]
-
 
 def tokenize(
     corpus: Annotated[
@@ -33,7 +31,7 @@ def tokenize(
         ),
     ] = None,
     kind: Annotated[
-        Kind | None, typer.Option(help="One token per character, per byte, or learned pieces. [default: char]")
+        TokenizerKind | None, typer.Option(help="One token per character, per byte, or learned pieces. [default: char]")
     ] = None,
     vocab_size: Annotated[
         int | None, typer.Option(min=257, max=1_000_000, help="How many tokens a BPE has, the 256 bytes included.")
@@ -62,7 +60,7 @@ def tokenize(
     ] = False,
     val_fraction: Annotated[float, typer.Option(help="The last part of the text, which validates.")] = 0.1,
     test_fraction: Annotated[float, typer.Option(help="The part after it, for `gpt eval --split test`.")] = 0.0,
-    split: Annotated[Split, typer.Option(help="What is never divided between the splits.")] = "characters",
+    split: Annotated[SplitBy, typer.Option(help="What is never divided between the splits.")] = "characters",
     val_source: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="A text that validates instead; may be repeated.")
     ] = None,
@@ -196,7 +194,7 @@ def _data(corpus: list[str], **keys: Any) -> "DataConfig":
 
 
 def _config(
-    kind: Kind | None,
+    kind: TokenizerKind | None,
     vocab_size: int | None,
     pattern: Pattern | None,
     file: Path | None,
@@ -259,7 +257,7 @@ def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processe
         made = tokenize_corpus(
             out, data, config, replace=out.exists(), note=note, progress=progress, processes=processes
         )
-    note(f"the tokens and tokenizer.json are in {out}; train on them with: gpt train {out}")
+    note(f"the tokens and tokenizer.json are in {out}; train on them with: gpt train {quote(str(out))}")
     return made
 
 
@@ -273,7 +271,7 @@ def _check(corpus: list[str], val_fraction: float) -> None:
         if not source:
             raise RequestError("a CORPUS is empty text, which names nothing")
         if is_store(Path(source)):
-            raise RequestError(f"{source} is a token store already", hint=f"use it as it is: gpt train {source}")
+            raise RequestError(f"{source} is a token store already", hint=f"use it as it is: gpt train {quote(source)}")
 
 
 def _describe(corpus: "Tokenized", out: Path) -> dict[str, Any]:

@@ -83,7 +83,13 @@ def _fitted(source: str, overrides: list[str]) -> "Config":
     from gpt_cli.config.load import read_layers
 
     # The other overrides are checked below, with what they lie upon.
-    asked = read_layers("", "the overrides", overrides).values.get("run_dir")
+    values = read_layers("", "the overrides", overrides).values
+    if isinstance(data := values.get("data"), dict) and "source" in data:
+        raise RequestError(
+            f"the text is named twice: {source}, and data.source={data['source']}",
+            hint="leave one of them out; several texts at once are a data.source in a config",
+        )
+    asked = values.get("run_dir")
     run_dir = Path(asked if isinstance(asked, str) and asked else f"runs/{name_after(source)}")
     if (run_dir / "config.yaml").is_file():
         existing = load_config(run_dir / "config.yaml", overrides)
@@ -99,14 +105,15 @@ def _fitted(source: str, overrides: list[str]) -> "Config":
 
 
 def _say_how_it_ended(summary: "Summary") -> None:
-    minutes, seconds = divmod(round(summary.train_seconds), 60)
+    from gpt_cli.training.console import clock
+
     note(f"{'stopped' if summary.exit_code else 'done'}: {summary.stopped}; step {summary.steps:,} is saved")
     if summary.val_loss is not None:
         note(
             f"  val loss {summary.val_loss:.4f} (best {summary.best_val_loss:.4f})"
             f"  bpc {summary.bpc:.3f}  bpb {summary.bpb:.3f}"
         )
-    note(f"  {minutes}:{seconds:02} of training, {summary.tokens_per_second:,.0f} tokens/s")
+    note(f"  {clock(summary.train_seconds)} of training, {summary.tokens_per_second:,.0f} tokens/s")
     note(f"  weights sha256 {summary.weights_sha256[:16]}")
     if summary.best_checkpoint not in (None, summary.checkpoint):
         note(f"  the best is kept too: gpt sample --run {quote(str(summary.best_checkpoint))}")

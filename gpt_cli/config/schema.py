@@ -8,6 +8,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
 
+from gpt_cli.choices import Device, Pattern, SplitBy, TokenizerKind
+
 LARGEST = 2**31 - 1  # of whole numbers: products of two of them still fit in 64 bits
 
 Count = Annotated[int, Field(ge=1, le=LARGEST)]
@@ -38,7 +40,7 @@ class DataConfig(Section):
     """Of the text files, by Python's name for it. JSON lines and Parquet are always UTF-8."""
     text_key: Name = "text"
     """Which key of .jsonl lines, or column of .csv and .parquet tables, holds the documents."""
-    split: Literal["characters", "documents", "files"] = "characters"
+    split: SplitBy = "characters"
     """What is never divided between splits. characters: the text is cut in order, training first, then validation, then
     test; else the documents (or files) are dealt out by a hash of their content, equal ones alike."""
     val_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
@@ -65,11 +67,11 @@ class DataConfig(Section):
 class TokenizerConfig(Section):
     """How text becomes tokens."""
 
-    kind: Literal["char", "byte", "bpe"] = "char"
+    kind: TokenizerKind = "char"
     """One id per character, one per byte, or byte-level byte-pair encoding (Sennrich et al., 2016)."""
     vocab_size: Annotated[int, Field(ge=257, le=1_000_000)] | None = None
     """How many ids a BPE learns, `<|endoftext|>` and the 256 bytes included. Required for bpe, else null."""
-    pattern: Literal["gpt2", "gpt4", "o200k"] | None = None
+    pattern: Pattern | None = None
     """Which rule splits text before BPE merges: GPT-2's, GPT-4's or GPT-4o's. null: gpt2, or the file's own."""
     train_bytes: Count = 100_000_000
     """How much text BPE learns from at most: of a longer one, parts evenly spread over the training split."""
@@ -287,7 +289,7 @@ class LogConfig(Section):
 class RuntimeConfig(Section):
     """The machine."""
 
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    device: Device = "auto"
     """auto: cuda, then mps, then cpu."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Of the matrix products; weights stay fp32. auto: bf16 where the hardware is good at it, else fp32."""

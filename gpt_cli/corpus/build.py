@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus.sources import Note, find_path
+from gpt_cli.corpus.sources import find_path
 from gpt_cli.corpus.split import Split
 from gpt_cli.corpus.store import Division, SplitFacts, Tokens, TokenStore, is_store, new_store, write_store
 from gpt_cli.corpus.survey import Progress
 from gpt_cli.corpus.tokenization import Tokenization, Tokenized
-from gpt_cli.errors import RequestError, UserError
+from gpt_cli.errors import Note, RequestError, UserError
 from gpt_cli.files import DamagedError, ExistsError, cache_dir
 from gpt_cli.tokenizer import Tokenizer, train_tokenizer
 

@@ -1,11 +1,9 @@
 """Bytes to characters, piece by piece: strict, with the place of what does not decode."""
 
 import codecs
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
-from gpt_cli.errors import RequestError, UserError
-
-Note = Callable[[str], None]
+from gpt_cli.errors import Note, RequestError, UserError
 
 _MARK = "\ufeff"
 _NEWLINE = b"\n"

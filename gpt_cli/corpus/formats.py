@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpt_cli.corpus.compression import expand, is_compressed
-from gpt_cli.corpus.decoding import Note, decode
-from gpt_cli.errors import UserError
+from gpt_cli.corpus.decoding import decode
+from gpt_cli.errors import Note, UserError
 from gpt_cli.files.disk import CHUNK, format_size, read_chunks, reported
 
 Stream = tuple[str, Iterable[str]]

@@ -5,9 +5,8 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from gpt_cli.corpus.decoding import Note
 from gpt_cli.corpus.formats import inner_suffix
-from gpt_cli.errors import RequestError, UserError
+from gpt_cli.errors import Note, RequestError, UserError
 from gpt_cli.files.disk import format_size
 
 _DATA = (".parquet", ".jsonl", ".csv", ".txt")

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from gpt_cli.choices import Pattern
 from gpt_cli.corpus.split import Split, Stretch
 from gpt_cli.corpus.store import Tokens, narrow
 from gpt_cli.corpus.text import BLOCK
 from gpt_cli.tokenizer import Tokenizer
-from gpt_cli.tokenizer.pattern import Pattern, last_cut
+from gpt_cli.tokenizer.pattern import last_cut
 
 _LONGEST_WORD = 8 * BLOCK  # characters without a white space to cut at, after which they are cut anyway
 

@@ -8,16 +8,15 @@ import glob
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpt_cli.corpus import hub
-from gpt_cli.corpus.decoding import Note as Note
 from gpt_cli.corpus.decoding import decode
 from gpt_cli.corpus.formats import Format, Stream, TextFile, inner_suffix, spooled, text_file
 from gpt_cli.corpus.registry import installed_corpus
-from gpt_cli.errors import RequestError, UserError
+from gpt_cli.errors import Note, RequestError, UserError
 from gpt_cli.files import list_directory
 from gpt_cli.files.disk import CHUNK, reported
 
@@ -33,6 +32,13 @@ _NOT_TEXT = frozenset(
         *(".bin", ".db", ".h5", ".npy", ".npz", ".pt", ".pth", ".safetensors", ".sqlite"),  # data
     ]
 )
+
+
+_MADE = {  # how to know what `gpt` makes
+    "run": {"run.json", "config.yaml"},
+    "checkpoint": {"SHA256SUMS", "state.json", "config.yaml"},
+    "token store": {"tokens.json", "tokenizer.json"},
+}
 
 
 @dataclass(frozen=True)
@@ -125,21 +131,34 @@ def _find(path: Path, note: Note) -> list[Path]:
 
 
 def _files_in(folder: Path, note: Note) -> list[Path]:
-    """The text files under `folder`, sorted; without hidden, empty and evidently binary ones."""
-    if (folder / "tokens.json").exists():
-        raise RequestError(f"{folder} is a token store, not text", hint="use it alone, as data.source")
+    """The text files under `folder`, sorted; without hidden, empty and evidently binary ones, and what `gpt` made."""
+    if made := _made_by_gpt(os.listdir(folder)):
+        hint = "use it alone, as data.source" if made == "token store" else "train on the text that it is of"
+        raise RequestError(f"{folder} is a {made}, not text", hint=hint)
     files: list[Path] = []
     skipped: list[Path] = []
+    left_out: dict[str, list[Path]] = {}
     for directory, folders, names in os.walk(folder, onerror=_raise):
+        if made := _made_by_gpt([*folders, *names]):
+            left_out.setdefault(made, []).append(Path(directory))
+            folders.clear()
+            continue
         folders[:] = [name for name in folders if not name.startswith(".")]
         for path in (Path(directory, name) for name in names if not name.startswith(".")):
             if path.is_file() and path.stat().st_size > 0:
                 (skipped if inner_suffix(path) in _NOT_TEXT else files).append(path)
     if not files:
         raise UserError(f"{folder} has no text files")
+    for made, places in sorted(left_out.items()):
+        note(f"left out {len(places):,} {made}{'s' if len(places) > 1 else ''} in {folder}, for instance {min(places)}")
     if skipped:
         note(f"skipped {len(skipped):,} binary files in {folder}, for instance {min(skipped)}")
     return sorted(files)
+
+
+def _made_by_gpt(names: Iterable[str]) -> str | None:
+    """What a folder with these names in it is, if `gpt` made it: no text, and other than it was after the next run."""
+    return next((made for made, marks in _MADE.items() if marks <= set(names)), None)
 
 
 def _raise(error: OSError) -> None:

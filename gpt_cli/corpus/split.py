@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from gpt_cli.choices import SplitBy
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.survey import Fingerprint, Survey
 from gpt_cli.corpus.text import Block, Text
@@ -36,7 +37,7 @@ class Stretch:
 class Borders:
     """Where a text is divided: at two characters, or between its units (documents or files)."""
 
-    by: Literal["characters", "documents", "files"]
+    by: SplitBy
     cuts: tuple[int, int]
     """The characters at which validation and test begin."""
     units: bytes

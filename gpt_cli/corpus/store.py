@@ -9,6 +9,7 @@ the first id of each document.
 import io
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
+from gpt_cli.choices import SplitBy
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.split import SPLITS, Split
 from gpt_cli.errors import RequestError
@@ -31,6 +33,7 @@ FORMAT: Final = "gpt-tokens-2"
 SHARD_TOKENS = 100_000_000
 _MANIFEST = "tokens.json"
 _BITE = 1 << 22  # ids that are looked at at once
+_HEADER = re.compile(rb"\{('descr': '[<>|=]?[a-zA-Z]\d+(?:\[\w+\])?', 'fortran_order': \w+, 'shape': \(\d+,\)), \} *\n")
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class SplitFacts:
 class Division:
     """How the text of a store was divided: the keys of `data` that say so."""
 
-    split: Literal["characters", "documents", "files"]
+    split: SplitBy
     val_fraction: float
     test_fraction: float
 
@@ -274,10 +277,9 @@ def _load(path: Path, into: npt.NDArray[Any]) -> None:
     """Read the .npy file `path` into an array of the very shape and type it should have, without pickles."""
     try:
         with path.open("rb") as stream:
-            found = _read_header(stream)
-            wanted = (into.shape, False, into.dtype)
+            found, wanted = _read_header(stream), _describe(into.dtype, len(into))
             if found != wanted:
-                raise DamagedError(f"{path} is damaged: it holds {found[2]} {found[0]}, not {into.dtype} {into.shape}")
+                raise DamagedError(f"{path} is damaged: it holds {found}, not {wanted}")
             size = stream.readinto(into.data.cast("B")) if len(into) else 0
             if size < into.nbytes:
                 raise DamagedError(f"{path} is damaged: it ends after {size:,} of {into.nbytes:,} bytes of ids")
@@ -297,12 +299,20 @@ def _require_size(path: Path, least: int) -> None:
         raise DamagedError(f"{path} is damaged: it has {size:,} bytes, which cannot be {least:,} bytes of an array")
 
 
-def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _read_header(stream: IO[bytes]) -> str:
+    """What an array is said to be. NumPy's own reader fails in many ways on a damaged one, so it is not used."""
     version = np.lib.format.read_magic(stream)
     if version != (1, 0):
         raise ValueError(f"it is of version {version} of the .npy format, not (1, 0)")
-    header: tuple[tuple[int, ...], bool, np.dtype[Any]] = np.lib.format.read_array_header_1_0(stream)
-    return header
+    match = _HEADER.fullmatch(stream.read(int.from_bytes(stream.read(2), "little")))
+    if match is None:
+        raise ValueError("its header does not say what a list of numbers is")
+    return match[1].decode()
+
+
+def _describe(dtype: np.dtype[Any], size: int) -> str:
+    """The same of the array that there should be."""
+    return f"'descr': '{dtype.newbyteorder('<').str}', 'fortran_order': False, 'shape': ({size},)"
 
 
 def _facts(path: Path, split: Split, part: _Part) -> SplitFacts:

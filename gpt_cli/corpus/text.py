@@ -4,10 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.corpus.decoding import Note
 from gpt_cli.corpus.formats import Format, TextFile
 from gpt_cli.corpus.sources import find_files
-from gpt_cli.errors import UserError
+from gpt_cli.errors import Note, UserError
 
 BLOCK = 1 << 19  # characters: what a process that encodes has at once, which decides its memory
 _KEPT = 16 << 20  # characters that stay in memory, so that a text up to this is read once

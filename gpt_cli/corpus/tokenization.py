@@ -15,14 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus.decoding import Note
 from gpt_cli.corpus.pool import encode_batches
 from gpt_cli.corpus.segments import Segment, batches
 from gpt_cli.corpus.split import SPLITS, Borders, Split, stretches
 from gpt_cli.corpus.store import FORMAT, Division, SplitFacts, StoreWriter, Tokens, narrow
 from gpt_cli.corpus.survey import Progress, Stage, Survey, survey
 from gpt_cli.corpus.text import Text
-from gpt_cli.errors import RequestError, UserError
+from gpt_cli.errors import Note, RequestError, UserError
 from gpt_cli.files.disk import format_size
 from gpt_cli.tokenizer import BPETokenizer, Tokenizer, UnknownCharacters, train_tokenizer
 from gpt_cli.tokenizer.describe import Counts, count_ids

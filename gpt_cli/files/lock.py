@@ -42,13 +42,20 @@ class DirectoryLock:
                 self._take()
                 os.ftruncate(self._descriptor, 0)
                 write_all(self._descriptor, json.dumps(_holder()).encode() + b"\n")
-        except BaseException:
+        except LockedError:
             os.close(self._descriptor)
+            raise
+        except BaseException:
+            self.release()
             raise
 
     def release(self) -> None:
-        """Let others in."""
-        os.close(self._descriptor)
+        """Let others in, also while a child that was just started has not closed its copy of the descriptor yet."""
+        try:
+            if sys.platform != "win32":
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        finally:
+            os.close(self._descriptor)
 
     def __enter__(self) -> Self:
         return self

@@ -1,20 +1,18 @@
 """What a config or a run amounts to: its parameters, what a token costs, what training keeps in memory."""
 
 import re
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from gpt_cli.config import Config, load_config
 from gpt_cli.corpus.build import prepare_corpus
+from gpt_cli.errors import Note
 from gpt_cli.files.disk import format_size
 from gpt_cli.model.count import flops_per_token, memory_bytes, parameter_table
 from gpt_cli.report.table import render_pairs, render_table
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint, load, load_newest
 from gpt_cli.tokenizer import load_tokenizer
-
-Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,18 @@
 """What a run would be, before it is one: `gpt train --dry-run`."""
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from gpt_cli.config import Config
 from gpt_cli.corpus.build import prepare_corpus
+from gpt_cli.errors import Note
 from gpt_cli.report.info import Info, describe, render_info
 from gpt_cli.report.table import render_pairs
 from gpt_cli.runtime.device import Runtime, open_runtime
 from gpt_cli.training.batches import Batches, on_device
+from gpt_cli.training.console import clock
 from gpt_cli.training.loop import train_step
 from gpt_cli.training.state import TrainingState
 
@@ -41,7 +42,7 @@ class Plan:
         return info | rest
 
 
-def plan(config: Config, note: Callable[[str], None]) -> Plan:
+def plan(config: Config, note: Note) -> Plan:
     """Work out what training `config` would be; the time is measured over a few steps. Writes nothing."""
     runtime = open_runtime(config.runtime)
     corpus = prepare_corpus(config.data, config.tokenizer, cache=False, note=note)
@@ -72,7 +73,6 @@ def plan(config: Config, note: Callable[[str], None]) -> Plan:
 
 def render_plan(plan: Plan) -> str:
     """The plan as text: the model, then what its training would take."""
-    minutes, seconds = divmod(round(plan.seconds), 60)
     facts = {
         "device": plan.device,
         "inputs": f"{_shape(plan.input_shape)} tokens",
@@ -80,7 +80,7 @@ def render_plan(plan: Plan) -> str:
         "text": f"{plan.train_tokens:,} tokens train, {plan.val_tokens:,} validate",
         "epochs": f"{plan.epochs:.2f}, in {plan.steps:,} steps",
         "tokens per parameter": f"{plan.tokens_per_parameter:.2f}",
-        "time": f"about {minutes}:{seconds:02} at {1e3 * plan.seconds_per_step:,.0f} ms a step, measured",
+        "time": f"about {clock(plan.seconds)} at {1e3 * plan.seconds_per_step:,.0f} ms a step, measured",
     }
     return f"{render_info(plan.info)}\n\n{render_pairs(facts)}"
 

@@ -22,7 +22,7 @@ from typing import Any
 from torch import Tensor
 
 from gpt_cli.config import Config, dump_config, parse_config
-from gpt_cli.errors import UserError
+from gpt_cli.errors import Note, UserError
 from gpt_cli.files import (
     DamagedError,
     DiskError,
@@ -136,7 +136,7 @@ def load(path: Path) -> Checkpoint:
     )
 
 
-def load_newest(run_dir: Path, note: Callable[[str], None]) -> Checkpoint | None:
+def load_newest(run_dir: Path, note: Note) -> Checkpoint | None:
     """The newest checkpoint of the run that verifies; None if the run has none at all.
 
     Each damaged one met on the way is told through `note`. Raises UserError if there are only damaged ones:

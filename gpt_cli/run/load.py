@@ -1,6 +1,6 @@
 """From a run, or a checkpoint copied anywhere, to a model that evaluates and samples."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import Config
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import Note, RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import Checkpoint, is_checkpoint, load, load_newest
 from gpt_cli.run.tensors import check_tensors
@@ -29,7 +29,7 @@ class LoadedRun:
     state: dict[str, Any]  # what training says of the checkpoint
 
 
-def load_model(path: Path, device: torch.device, note: Callable[[str], None]) -> LoadedRun:
+def load_model(path: Path, device: torch.device, note: Note) -> LoadedRun:
     """The model in a checkpoint directory, or in the newest intact checkpoint of a run directory, ready to use.
 
     Raises RequestError when there is no checkpoint, UserError when there is none that can be used.

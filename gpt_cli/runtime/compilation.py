@@ -6,7 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Note = Callable[[str], None]
+from gpt_cli.errors import Note
+
 _STEPS_TO_WIN_BACK = 500  # a cold compile costs tens of seconds
 
 

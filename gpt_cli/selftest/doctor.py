@@ -7,7 +7,7 @@ import torch
 
 from gpt_cli.config import load_config
 from gpt_cli.corpus.build import prepare_corpus
-from gpt_cli.errors import UserError
+from gpt_cli.errors import Note, UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint, list_checkpoints, load
 from gpt_cli.run.directory import DATA, read_fingerprint
@@ -17,8 +17,6 @@ from gpt_cli.run.tensors import require_finite
 from gpt_cli.selftest.check import Check, attempt
 from gpt_cli.selftest.model import check_cache, check_causality
 from gpt_cli.tokenizer import load_tokenizer
-
-Note = Callable[[str], None]
 
 
 def examine(path: Path, note: Note) -> Iterator[Check]:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from gpt_cli.choices import Pattern
 from gpt_cli.tokenizer.base import Ids
-from gpt_cli.tokenizer.pattern import REGEX, Pattern, blocks
+from gpt_cli.tokenizer.pattern import REGEX, blocks
 from gpt_cli.tokenizer.vocabulary import Vocabulary
 
 _BULK = 1 << 16  # characters from which on it is used

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gpt_cli.choices import Pattern
 from gpt_cli.errors import UserError
 from gpt_cli.files import read_file
 from gpt_cli.tokenizer import byte, char
@@ -12,7 +13,6 @@ from gpt_cli.tokenizer.bpe import BPETokenizer
 from gpt_cli.tokenizer.byte import ByteTokenizer
 from gpt_cli.tokenizer.char import CharTokenizer
 from gpt_cli.tokenizer.huggingface import read_gpt2_files, read_vocabulary
-from gpt_cli.tokenizer.pattern import Pattern
 from gpt_cli.tokenizer.ranks import looks_like_ranks, read_ranks
 
 _LARGEST = 128 << 20  # bytes; the largest published ones have a quarter of it

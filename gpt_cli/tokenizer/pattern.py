@@ -14,12 +14,11 @@ file can take exponential time.
 
 import re
 from collections.abc import Iterator
-from typing import Literal
 
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Sequence, Split
 
-Pattern = Literal["gpt2", "gpt4", "o200k"]
+from gpt_cli.choices import Pattern
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 GPT4 = (

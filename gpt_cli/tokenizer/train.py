@@ -10,6 +10,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
+from gpt_cli.choices import Pattern
 from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.tokenizer.base import Tokenizer, encoded
@@ -18,7 +19,7 @@ from gpt_cli.tokenizer.byte import ByteTokenizer
 from gpt_cli.tokenizer.char import CharTokenizer, code_points
 from gpt_cli.tokenizer.huggingface import read_vocabulary
 from gpt_cli.tokenizer.load import load_tokenizer
-from gpt_cli.tokenizer.pattern import Pattern, blocks, pre_tokenizer
+from gpt_cli.tokenizer.pattern import blocks, pre_tokenizer
 from gpt_cli.tokenizer.vocabulary import END_OF_TEXT
 
 _BLOCK = 1 << 16  # characters that one core takes at once

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpt_cli.tokenizer.pattern import Pattern
+from gpt_cli.choices import Pattern
 
 END_OF_TEXT = "<|endoftext|>"
 

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TextIO
 
@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from gpt_cli.config import Config
 from gpt_cli.corpus.build import Corpus
+from gpt_cli.errors import Note
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.evaluate import Evaluation
@@ -20,7 +21,7 @@ _SECONDS_BETWEEN_LINES = 30.0  # without a terminal
 class Console:
     """Renders a run, its lines through `say`. Nothing here decides anything: the truth is in the run's files."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Note) -> None:
         self.say = say
         self.bar: tqdm[NoReturn] | None = None
         self.steps = 0
@@ -75,10 +76,10 @@ class Console:
     def evaluation(self, step: int, evaluation: Evaluation, seconds: float, seconds_left: float | None) -> None:
         """The model was evaluated at `step`."""
         self.val_loss = evaluation.loss
-        left = "" if seconds_left is None else f"  {_clock(seconds_left)} left"
+        left = "" if seconds_left is None else f"  {clock(seconds_left)} left"
         self.note(
             f"{self._place(step)}  val loss {evaluation.loss:.4f}  bpc {evaluation.bpc:.3f}"
-            f"  bpb {evaluation.bpb:.3f}  {_clock(seconds)}{left}"
+            f"  bpb {evaluation.bpb:.3f}  {clock(seconds)}{left}"
         )
 
     def sample(self, text: str) -> None:
@@ -124,7 +125,8 @@ def _beginning(step: int, finished: str | None) -> str:
     return "training" if step == 0 else f"going on from step {step:,}"
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """A time as it is shown everywhere: 0:07, 12:30, 1:05:00."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,15 +1,15 @@
 """The exact loss of a finished run, on its own validation split or on any other text."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from gpt_cli.choices import Device
 from gpt_cli.corpus.build import prepare_corpus
 from gpt_cli.corpus.sources import read_documents
-from gpt_cli.errors import UserError
+from gpt_cli.errors import Note, UserError
 from gpt_cli.model.place import place
 from gpt_cli.run.load import LoadedRun, load_model
 from gpt_cli.runtime.device import choose_device, open_runtime
@@ -17,9 +17,6 @@ from gpt_cli.sampling import drop_unknown
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.batches import on_device
 from gpt_cli.training.evaluate import Evaluation, TokenSizes, evaluate
-
-Note = Callable[[str], None]
-Device = Literal["auto", "cpu", "cuda", "mps"]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import Config
+from gpt_cli.errors import Note
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.place import place
 from gpt_cli.order import derive_seed
@@ -35,7 +36,7 @@ class TrainingState:
     loss: Callable[[Tensor, Tensor], Tensor]  # (B, T) inputs, (B, T) targets -> nats per token, maybe compiled
 
     @classmethod
-    def fresh(cls, config: Config, vocab_size: int, runtime: Runtime, note: Callable[[str], None]) -> "TrainingState":
+    def fresh(cls, config: Config, vocab_size: int, runtime: Runtime, note: Note) -> "TrainingState":
         """The state before the first step: weights drawn on the CPU, so that they are the same on every device."""
         torch.manual_seed(derive_seed(config.seed, "weights"))
         model = place(GPT(config.model, vocab_size), runtime)
@@ -60,7 +61,7 @@ class TrainingState:
         """The state that is not a tensor."""
         return {"loss_scale": self.loss_scale.scale, "loss_scale_good_updates": self.loss_scale.good_updates}
 
-    def restore(self, run: RunDirectory, note: Callable[[str], None]) -> tuple[int | None, float]:
+    def restore(self, run: RunDirectory, note: Note) -> tuple[int | None, float]:
         """Go on from the newest intact checkpoint of `run`: its step and seconds of training, or None and 0.
 
         The run's logs are cut back to that step.

@@ -1,0 +1,15 @@
+"""The words that stand for a choice, in a config and on the command line alike; so light that `gpt --help` has them."""
+
+from typing import Literal
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
+"""Where to compute. auto: cuda, then mps, then cpu."""
+
+TokenizerKind = Literal["char", "byte", "bpe"]
+"""What an id stands for: a character, a byte, or a learned run of bytes."""
+
+Pattern = Literal["gpt2", "gpt4", "o200k"]
+"""The rule that splits text before BPE merges: see `gpt_cli.tokenizer.pattern`."""
+
+SplitBy = Literal["characters", "documents", "files"]
+"""What is never divided between training, validation and test."""
