@@ -29,6 +29,7 @@ OPTIONS = [
     {"n_kv_head": 1, "window": 3},
     {"window": 5, "position": "learned"},
     {"logit_softcap": 5.0},
+    {"norm_gain": False, "embedding_norm": True},
 ]
 each_option = pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(map(str, o.values())))
 

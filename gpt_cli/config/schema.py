@@ -120,6 +120,10 @@ class ModelConfig(Section):
     """Normalise the input of each sublayer (GPT-2), or the sum after it (Vaswani et al., 2017)."""
     norm_eps: Positive = 1e-5
     """Added to the variance before the square root."""
+    norm_gain: bool = True
+    """A learned gain in each norm, those of queries and keys included. Without it they must be rmsnorm."""
+    embedding_norm: bool = False
+    """Normalise what enters the first block, too."""
     mlp: Literal["relu", "gelu", "swiglu", "relu2"] = "swiglu"
     """Activation; swiglu is gated (Shazeer, 2020), relu2 is the square of relu (So et al., 2021)."""
     mlp_ratio: Positive | None = None
@@ -169,6 +173,8 @@ class ModelConfig(Section):
             raise ValueError(
                 f"rotary positions need an even head width: model.n_embd / model.n_head is {self.head_dim}"
             )
+        if self.norm == "layernorm" and not self.norm_gain:
+            raise ValueError("a layernorm has a gain: model.norm_gain false needs model.norm rmsnorm")
         if self.position == "sinusoidal" and self.n_embd % 2:
             raise ValueError(f"sinusoidal positions need an even model.n_embd, not {self.n_embd}")
         return self

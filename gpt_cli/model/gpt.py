@@ -58,6 +58,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, config.n_embd)
         self.scale = 1.0
+        self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         if config.position == "learned":
             self.positions = nn.Parameter(torch.empty(config.context_length, config.n_embd))
@@ -73,7 +74,7 @@ class Embedding(nn.Module):
         x = self.tokens(tokens) * self.scale
         if self.positions is not None:
             x = x + self.positions[start : start + tokens.shape[1]]
-        return self.dropout(x)
+        return self.dropout(self.norm(x))
 
 
 class Block(nn.Module):

@@ -28,8 +28,10 @@ class Attention(nn.Module):
         self.dropout = config.attention_dropout
         self.qkv = Linear(config.n_embd, sum(self.heads) * self.head_dim, bias=config.bias)
         self.out = Linear(config.n_embd, config.n_embd, bias=config.bias)
-        self.q_norm = RMSNorm(self.head_dim, config.norm_eps) if config.qk_norm else nn.Identity()
-        self.k_norm = RMSNorm(self.head_dim, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.q_norm, self.k_norm = (
+            RMSNorm(self.head_dim, config.norm_eps, config.norm_gain) if config.qk_norm else nn.Identity()
+            for _ in range(2)
+        )
         rope = config.position == "rope"
         self.rotary = Rotary(config.context_length, self.head_dim, config.rope_theta) if rope else Unrotated()
 
@@ -83,11 +85,16 @@ class SquaredReLU(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) times a learned gain, over the last dimension (Zhang and Sennrich, 2019)."""
+    """x / rms(x) times a gain, over the last dimension (Zhang and Sennrich, 2019); the gain is learned, or stays 1."""
 
-    def __init__(self, width: int, eps: float) -> None:
+    weight: Tensor
+
+    def __init__(self, width: int, eps: float, has_gain: bool = True) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
+        if has_gain:
+            self.weight = nn.Parameter(torch.ones(width))
+        else:
+            self.register_buffer("weight", torch.ones(width), persistent=False)
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
@@ -110,7 +117,7 @@ class SoftCap(nn.Module):
 def make_norm(config: ModelConfig) -> nn.Module:
     """The norm over the residual stream that the config names."""
     if config.norm == "rmsnorm":
-        return RMSNorm(config.n_embd, config.norm_eps)
+        return RMSNorm(config.n_embd, config.norm_eps, config.norm_gain)
     return nn.LayerNorm(config.n_embd, eps=config.norm_eps, bias=config.bias)
 
 

@@ -1,0 +1,74 @@
+"""The README of an exported model: what it is, how good it is, how to use it."""
+
+from gpt_cli.config import dump_config
+from gpt_cli.errors import UserError
+from gpt_cli.run.load import LoadedRun
+from gpt_cli.run.log import read_metrics
+
+
+def model_card(run: LoadedRun, architecture: str) -> str:
+    """Markdown with the figures that the run measured and the config that made it."""
+    parameters = sum(p.numel() for p in run.model.parameters())
+    tokenizer = f"{run.tokenizer.kind} vocabulary of {run.tokenizer.vocab_size:,} ids"
+    return f"""---
+library_name: transformers
+pipeline_tag: text-generation
+---
+
+# A language model of {parameters:,} parameters
+
+Trained with `gpt`; in Transformers it is a `{architecture}`.
+
+{_table(_facts(run) | {"tokenizer": tokenizer, "context": f"{run.config.model.context_length:,} tokens"})}
+
+## Use
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")
+model = AutoModelForCausalLM.from_pretrained("DIRECTORY")
+inputs = tokenizer("{_prompt(run)}", return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))
+```
+
+Prompt and continuation together fit in {run.config.model.context_length:,} tokens.
+
+## Config
+
+What differs from the defaults of `gpt`:
+
+~~~yaml
+{dump_config(run.config, full=False)}~~~
+"""
+
+
+def _facts(run: LoadedRun) -> dict[str, str]:
+    """What training says of the checkpoint."""
+    facts = {"step": f"{run.step:,}"}
+    if isinstance(loss := run.state.get("val_loss"), float):
+        facts["validation loss"] = f"{loss:.4f} nats per token"
+    if bits := _bits(run):
+        facts["bits per byte"] = f"{bits:.4f}"
+    return facts | {"weights": f"sha256 {run.weights_sha256}"}
+
+
+def _bits(run: LoadedRun) -> float | None:
+    """Bits per byte at the checkpoint, from the run that it is in, if it still is."""
+    try:
+        lines = read_metrics(run.path.parent.parent)
+    except UserError:  # a damaged log: the card does without it
+        return None
+    return next((line["bpb"] for line in lines if line["step"] == run.step and "bpb" in line), None)
+
+
+def _table(facts: dict[str, str]) -> str:
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts.items())])
+
+
+def _prompt(run: LoadedRun) -> str:
+    """The prompt of the run's samples, as it stands between quotes; else a first token that is a character."""
+    text = run.config.sample.prompt or next(
+        (piece for token in range(run.tokenizer.vocab_size) if (piece := run.tokenizer.decode([token])).isalpha()), ""
+    )
+    return text.encode("unicode_escape").decode("ascii").replace('"', '\\"')

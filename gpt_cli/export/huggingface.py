@@ -1,0 +1,73 @@
+"""The directory that `AutoModelForCausalLM` and `AutoTokenizer` load without a line of code from it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import safetensors.torch
+import torch
+
+from gpt_cli.config import SampleConfig
+from gpt_cli.export.card import model_card
+from gpt_cli.export.layouts import Layout, choose_layout
+from gpt_cli.export.names import named_tensors
+from gpt_cli.export.vocabulary import tokenizer_config, tokenizer_json
+from gpt_cli.files import ExistsError, commit_files
+from gpt_cli.run.load import LoadedRun
+
+DType = Literal["f32", "f16", "bf16"]
+DTYPES: dict[str, torch.dtype] = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") -> Layout:
+    """Write the model of `run` to the new `directory`, and return the architecture that it is there.
+
+    Raises RequestError, naming the options that prevent it, when no architecture of Transformers is this model,
+    ExistsError when there is something at `directory`, and DiskError.
+    """
+    model, tokenizer = run.config.model, run.tokenizer
+    ours = named_tensors(run.model.state_dict())
+    layout = choose_layout(model)
+    tensors = {name: tensor.to(DTYPES[dtype]).contiguous() for name, tensor in layout.tensors(model, ours).items()}
+    end = tokenizer.end_of_text
+    rewritten, _ = layout.rewrite(model, ours)
+    special = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": None}
+    config = {
+        "architectures": [layout.architecture],
+        "model_type": layout.model_type,
+        "dtype": str(DTYPES[dtype]).removeprefix("torch."),
+        "vocab_size": tokenizer.vocab_size,
+        "tie_word_embeddings": rewritten.tie_embeddings,
+        **special,
+        **layout.describe(rewritten),
+    }
+    contents = {
+        "config.json": _json(config),
+        "generation_config.json": _json(special | _generation(run.config.sample)),
+        "model.safetensors": safetensors.torch.save(tensors, {"format": "pt"}),
+        "tokenizer.json": tokenizer_json(tokenizer).encode(),
+        "tokenizer_config.json": _json(
+            tokenizer_config(tokenizer, model.context_length, run.config.tokenizer.allow_special)
+        ),
+        "README.md": model_card(run, layout.architecture).encode(),
+    }
+    try:
+        commit_files(directory, contents)
+    except ExistsError as error:
+        raise ExistsError(error.message, hint="export to another directory, or move that one away") from None
+    return layout
+
+
+def _generation(sample: SampleConfig) -> dict[str, Any]:
+    """How the run samples, in Transformers' words; there top_k is 50 unless it is said to be off."""
+    if sample.temperature == 0:
+        return {"do_sample": False, "max_new_tokens": sample.max_new_tokens}
+    off: dict[str, Any] = {"top_k": 0, "top_p": 1.0}
+    chosen = {"top_k": sample.top_k, "top_p": sample.top_p, "min_p": sample.min_p}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    return {"do_sample": True, "temperature": sample.temperature, "max_new_tokens": sample.max_new_tokens} | off | given
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, indent=2, allow_nan=False).encode() + b"\n"

@@ -1,0 +1,398 @@
+"""Which standard architecture is a given model, exactly: its names for our tensors and its config.json.
+
+A layout says what it needs of a model, option by option; what a rewrite can supply is not asked for. The first one
+whose needs are met is taken, the most common architectures first.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gpt_cli.config import ModelConfig
+from gpt_cli.errors import RequestError
+from gpt_cli.export.names import Name, Tensors, gate_up_rows, name, named_tensors, qkv_rows, to_theirs
+from gpt_cli.export.rewrites import (
+    Model,
+    biases_of_zero,
+    gains_of_one,
+    norm_biases_of_zero,
+    own_keys_for_each_head,
+    positions_in_a_table,
+    tokens_normalised_in_their_table,
+)
+from gpt_cli.model.count import build_on_meta
+
+Rewrite = Callable[[ModelConfig, Tensors], Model]
+Adapt = Callable[[ModelConfig, dict[str, Tensor]], dict[str, Tensor]]
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu_pytorch_tanh", "relu2": "relu2", "swiglu": "silu"}
+"""Ours -> Transformers'."""
+
+
+def _as_it_is(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return tensors
+
+
+@dataclass(frozen=True)
+class Layout:
+    """An architecture of Transformers.
+
+    needs     option -> the values it can have, after the rewrites; an option that is not there can have any
+    names     our modules and its own
+    describe  what its config.json says beside what all of them do
+    adapt     what its tensors need besides their names
+    rewrites  what brings models to it
+    """
+
+    architecture: str
+    model_type: str
+    needs: Mapping[str, tuple[Any, ...]]
+    names: tuple[Name, ...]
+    describe: Callable[[ModelConfig], dict[str, Any]]
+    adapt: Adapt = _as_it_is
+    rewrites: tuple[Rewrite, ...] = field(default=())
+
+    def rewrite(self, config: ModelConfig, tensors: Tensors) -> Model:
+        """The model in the words of this layout, as far as the rewrites go."""
+        for rewrite in self.rewrites:
+            config, tensors = rewrite(config, tensors)
+        return config, tensors
+
+    def obstacles(self, config: ModelConfig) -> dict[str, tuple[Any, ...]]:
+        """The options that keep a model from being one of these -> what they would have to be."""
+        shapes = named_tensors(build_on_meta(config, vocab_size=1).state_dict())
+        values = _options(self.rewrite(config, shapes)[0])
+        return {option: fits for option, fits in self.needs.items() if values[option] not in fits}
+
+    def tensors(self, config: ModelConfig, tensors: Tensors) -> dict[str, Tensor]:
+        """The tensors that its model.safetensors has."""
+        config, tensors = self.rewrite(config, tensors)
+        if config.tie_embeddings:
+            tensors = {ours: tensor for ours, tensor in tensors.items() if ours != "head.weight"}
+        return self.adapt(config, to_theirs(self.names, config, tensors))
+
+
+def choose_layout(config: ModelConfig) -> Layout:
+    """The first of the layouts that represents such a model exactly.
+
+    Raises RequestError, naming for the nearest one what prevents it and what to set, when there is none.
+    """
+    obstacles = [(layout, layout.obstacles(config)) for layout in LAYOUTS]
+    for layout, found in obstacles:
+        if not found:
+            return layout
+    nearest, found = min(obstacles, key=lambda pair: len(pair[1]))
+    values = _options(config)
+    prevents = " and ".join(f"model.{option} is {_spell(values[option])}" for option in found)
+    ways_out = ", ".join(f"model.{option}={' or '.join(map(_spell, fits))}" for option, fits in found.items())
+    raise RequestError(
+        f"no standard architecture is this model exactly: {prevents}",
+        hint=f"train with {ways_out} and it is a {nearest.architecture}",
+    )
+
+
+def _options(config: ModelConfig) -> dict[str, Any]:
+    """What `needs` can ask about; a window over the whole context is none."""
+    sees_all = config.window is None or config.window >= config.context_length
+    return {**config.model_dump(), "window": None if sees_all else config.window}
+
+
+def _spell(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_PRE = {"norm_position": ("pre",), "embedding_norm": (False,), "norm_gain": (True,)}
+_ROTARY = {**_PRE, "position": ("rope",), "logit_softcap": (None,)}
+_LAYER = "model.layers.{}"
+
+_EMBEDDINGS = (name("embedding.tokens", "model.embed_tokens"), name("head", "lm_head"), name("norm", "model.norm"))
+_ATTENTION = (
+    name("blocks.{}.attention.qkv", *(f"{_LAYER}.self_attn.{x}_proj" for x in "qkv"), rows=qkv_rows),
+    name("blocks.{}.attention.out", f"{_LAYER}.self_attn.o_proj"),
+)
+_QK_NORMS = tuple(name(f"blocks.{{}}.attention.{x}_norm", f"{_LAYER}.self_attn.{x}_norm") for x in "qk")
+_NORMS = (
+    name("blocks.{}.norm1", f"{_LAYER}.input_layernorm"),
+    name("blocks.{}.norm2", f"{_LAYER}.post_attention_layernorm"),
+)
+_GATED = (
+    name("blocks.{}.mlp.gate_up", f"{_LAYER}.mlp.gate_proj", f"{_LAYER}.mlp.up_proj", rows=gate_up_rows),
+    name("blocks.{}.mlp.down", f"{_LAYER}.mlp.down_proj"),
+)
+_UP_DOWN = tuple(name(f"blocks.{{}}.mlp.{x}", f"{_LAYER}.mlp.{x}_proj") for x in ("up", "down"))
+_TO_GAINS = (tokens_normalised_in_their_table, gains_of_one)
+
+
+def _llama_config(config: ModelConfig) -> dict[str, Any]:
+    """What most architectures after Llama call things."""
+    return {
+        "hidden_size": config.n_embd,
+        "intermediate_size": config.mlp_hidden,
+        "num_hidden_layers": config.n_layer,
+        "num_attention_heads": config.n_head,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "hidden_act": ACTIVATIONS[config.mlp],
+        "max_position_embeddings": config.context_length,
+        "rms_norm_eps": config.norm_eps,
+        "rope_theta": config.rope_theta,
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+        "attention_bias": config.bias,
+        "mlp_bias": config.bias,
+        "attention_dropout": config.attention_dropout,
+    }
+
+
+def _qwen3_config(config: ModelConfig) -> dict[str, Any]:
+    windowed = {"use_sliding_window": True, "sliding_window": config.window, "max_window_layers": 0}
+    return _llama_config(config) | (windowed if config.window is not None else {})
+
+
+def _gpt2_config(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "n_layer": config.n_layer,
+        "n_head": config.n_head,
+        "n_embd": config.n_embd,
+        "n_inner": config.mlp_hidden,
+        "n_positions": config.context_length,
+        "activation_function": "gelu_new" if config.mlp == "gelu" else ACTIVATIONS[config.mlp],
+        "layer_norm_epsilon": config.norm_eps,
+        "embd_pdrop": config.dropout,
+        "resid_pdrop": config.dropout,
+        "attn_pdrop": config.attention_dropout,
+    }
+
+
+def turned(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """GPT-2 keeps its matrices as (inputs, outputs); turning them twice gives them back."""
+    return {key: tensor.mT if ".h." in key and tensor.dim() == 2 else tensor for key, tensor in tensors.items()}
+
+
+GPT2 = Layout(
+    "GPT2LMHeadModel",
+    "gpt2",
+    {
+        **_PRE,
+        "position": ("learned",),
+        "norm": ("layernorm",),
+        "mlp": ("gelu", "relu", "relu2"),
+        "qk_norm": (False,),
+        "logit_softcap": (None,),
+        "window": (None,),
+    },
+    (
+        name("embedding.tokens", "transformer.wte"),
+        name("embedding.positions", "transformer.wpe"),
+        name("blocks.{}.norm1", "transformer.h.{}.ln_1"),
+        name("blocks.{}.attention.qkv", "transformer.h.{}.attn.c_attn"),
+        name("blocks.{}.attention.out", "transformer.h.{}.attn.c_proj"),
+        name("blocks.{}.norm2", "transformer.h.{}.ln_2"),
+        name("blocks.{}.mlp.up", "transformer.h.{}.mlp.c_fc"),
+        name("blocks.{}.mlp.down", "transformer.h.{}.mlp.c_proj"),
+        name("norm", "transformer.ln_f"),
+        name("head", "lm_head"),
+    ),
+    _gpt2_config,
+    turned,
+    (positions_in_a_table, own_keys_for_each_head, biases_of_zero),
+)
+
+LLAMA = Layout(
+    "LlamaForCausalLM",
+    "llama",
+    {**_ROTARY, "norm": ("rmsnorm",), "mlp": ("swiglu",), "qk_norm": (False,), "window": (None,)},
+    (*_EMBEDDINGS, *_ATTENTION, *_NORMS, *_GATED),
+    _llama_config,
+    rewrites=_TO_GAINS,
+)
+
+QWEN3 = Layout(
+    "Qwen3ForCausalLM",
+    "qwen3",
+    {**_ROTARY, "norm": ("rmsnorm",), "mlp": ("swiglu",), "qk_norm": (True,), "bias": (False,)},
+    (*_EMBEDDINGS, *_ATTENTION, *_QK_NORMS, *_NORMS, *_GATED),
+    _qwen3_config,
+    rewrites=_TO_GAINS,
+)
+
+
+def half_turned(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """NanoChat turns queries and keys the other way round, which is our way with the halves of each head exchanged."""
+
+    def exchanged(tensor: Tensor) -> Tensor:
+        first, second = tensor.unflatten(0, (-1, config.head_dim)).chunk(2, dim=1)  # (H, D / 2, ...) each
+        return torch.cat((second, first), dim=1).flatten(0, 1)
+
+    parts = ("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")
+    return {key: exchanged(tensor) if key.endswith(parts) else tensor for key, tensor in tensors.items()}
+
+
+NANOCHAT = Layout(
+    "NanoChatForCausalLM",
+    "nanochat",
+    {
+        "position": ("rope",),
+        "norm": ("rmsnorm",),
+        "norm_position": ("pre",),
+        "norm_gain": (False,),
+        "embedding_norm": (True,),
+        "mlp": ("relu2", "relu", "gelu"),
+        "qk_norm": (True,),
+        "bias": (False,),
+        "window": (None,),
+    },
+    (
+        *_EMBEDDINGS,
+        *_ATTENTION,
+        name("blocks.{}.mlp.up", f"{_LAYER}.mlp.fc1"),
+        name("blocks.{}.mlp.down", f"{_LAYER}.mlp.fc2"),
+    ),
+    lambda config: _llama_config(config) | {"final_logit_softcapping": config.logit_softcap},
+    half_turned,
+)
+
+MISTRAL = Layout(
+    "MistralForCausalLM",
+    "mistral",
+    {**_ROTARY, "norm": ("rmsnorm",), "mlp": ("swiglu",), "qk_norm": (False,), "bias": (False,)},
+    LLAMA.names,
+    lambda config: _llama_config(config) | {"sliding_window": config.window},
+    rewrites=_TO_GAINS,
+)
+
+ARCEE = Layout(
+    "ArceeForCausalLM",
+    "arcee",
+    {**_ROTARY, "norm": ("rmsnorm",), "mlp": ("relu2", "relu", "gelu"), "qk_norm": (False,), "window": (None,)},
+    (*_EMBEDDINGS, *_ATTENTION, *_NORMS, *_UP_DOWN),
+    _llama_config,
+    rewrites=_TO_GAINS,
+)
+
+APERTUS = Layout(
+    "ApertusForCausalLM",
+    "apertus",
+    {
+        **_ROTARY,
+        "norm": ("rmsnorm",),
+        "mlp": ("relu2", "relu", "gelu"),
+        "qk_norm": (True,),
+        "bias": (False,),
+        "window": (None,),
+    },
+    (
+        *_EMBEDDINGS,
+        *_ATTENTION,
+        *_QK_NORMS,
+        name("blocks.{}.norm1", f"{_LAYER}.attention_layernorm"),
+        name("blocks.{}.norm2", f"{_LAYER}.feedforward_layernorm"),
+        *_UP_DOWN,
+    ),
+    _llama_config,
+    rewrites=_TO_GAINS,
+)
+
+STARCODER2 = Layout(
+    "Starcoder2ForCausalLM",
+    "starcoder2",
+    {**_ROTARY, "norm": ("layernorm",), "mlp": ("gelu", "relu", "relu2"), "qk_norm": (False,)},
+    (
+        *_EMBEDDINGS,
+        *_ATTENTION,
+        *_NORMS,
+        name("blocks.{}.mlp.up", f"{_LAYER}.mlp.c_fc"),
+        name("blocks.{}.mlp.down", f"{_LAYER}.mlp.c_proj"),
+    ),
+    lambda config: (
+        _llama_config(config)
+        | {
+            "use_bias": config.bias,
+            "norm_epsilon": config.norm_eps,
+            "sliding_window": config.window,
+            "residual_dropout": config.dropout,
+            "embedding_dropout": config.dropout,
+        }
+    ),
+    rewrites=(norm_biases_of_zero,),
+)
+
+STABLELM = Layout(
+    "StableLmForCausalLM",
+    "stablelm",
+    {
+        **_ROTARY,
+        "norm": ("layernorm",),
+        "mlp": ("swiglu",),
+        "qk_norm": (False,),
+        "bias": (False,),
+        "window": (None,),
+    },
+    LLAMA.names,
+    lambda config: (
+        _llama_config(config)
+        | {
+            "layer_norm_eps": config.norm_eps,
+            "partial_rotary_factor": 1.0,
+            "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta, "partial_rotary_factor": 1.0},
+            "use_qkv_bias": False,
+            "use_parallel_residual": False,
+            "hidden_dropout": config.dropout,
+        }
+    ),
+    rewrites=(norm_biases_of_zero,),
+)
+
+
+def _padded_positions(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """OPT's table of positions begins with two rows that nothing reads."""
+    key = "model.decoder.embed_positions.weight"
+    return {**tensors, key: F.pad(tensors[key], (0, 0, 2, 0))}
+
+
+_OPT_LAYER = "model.decoder.layers.{}"
+OPT = Layout(
+    "OPTForCausalLM",
+    "opt",
+    {
+        "position": ("learned",),
+        "norm": ("layernorm",),
+        "norm_position": ("post",),
+        "norm_eps": (1e-5,),
+        "embedding_norm": (False,),
+        "mlp": ("relu", "gelu", "relu2"),
+        "qk_norm": (False,),
+        "logit_softcap": (None,),
+        "window": (None,),
+    },
+    (
+        name("embedding.tokens", "model.decoder.embed_tokens"),
+        name("embedding.positions", "model.decoder.embed_positions"),
+        name("blocks.{}.attention.qkv", *(f"{_OPT_LAYER}.self_attn.{x}_proj" for x in "qkv"), rows=qkv_rows),
+        name("blocks.{}.attention.out", f"{_OPT_LAYER}.self_attn.out_proj"),
+        name("blocks.{}.norm1", f"{_OPT_LAYER}.self_attn_layer_norm"),
+        name("blocks.{}.mlp.up", f"{_OPT_LAYER}.fc1"),
+        name("blocks.{}.mlp.down", f"{_OPT_LAYER}.fc2"),
+        name("blocks.{}.norm2", f"{_OPT_LAYER}.final_layer_norm"),
+        name("head", "lm_head"),
+    ),
+    lambda config: {
+        "hidden_size": config.n_embd,
+        "word_embed_proj_dim": config.n_embd,
+        "ffn_dim": config.mlp_hidden,
+        "num_hidden_layers": config.n_layer,
+        "num_attention_heads": config.n_head,
+        "max_position_embeddings": config.context_length,
+        "activation_function": ACTIVATIONS[config.mlp],
+        "do_layer_norm_before": False,
+        "enable_bias": True,
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+    },
+    _padded_positions,
+    (positions_in_a_table, own_keys_for_each_head, biases_of_zero),
+)
+
+LAYOUTS = (GPT2, LLAMA, QWEN3, NANOCHAT, MISTRAL, ARCEE, APERTUS, STARCODER2, STABLELM, OPT)

@@ -1,0 +1,70 @@
+"""docs/export.md: its commands run in their order, print what stands there, and its Python writes what `gpt` writes."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(console|python|text)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+# Runs that the page takes for granted, made with few steps.
+RUNS = {
+    "runs/quickstart": (),
+    "runs/capped": ("model.logit_softcap=15.0",),
+}
+GREEDY = ("--temperature", "0", "--max-new-tokens", "50")
+FEW = ("train.steps=2", "data.source=book.txt", "model.n_layer=1", "model.n_embd=32", "model.context_length=64")
+BOOK = "The mouse lived in a shoe, and the shoe was The King's.\n" * 100
+
+
+def commands(block: str) -> list[tuple[str, str]]:
+    """Each command of a console block with what stands below it."""
+    parts = re.split(r"^\$ (.*)\n", block, flags=re.MULTILINE)[1:]
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+@pytest.fixture
+def place(tmp_path: Path, gpt) -> Path:
+    """A folder with the configs and the runs."""
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    (tmp_path / "book.txt").write_text(BOOK)
+    for run, overrides in RUNS.items():
+        done = gpt("train", "--config", "configs/quickstart.yaml", f"run_dir={run}", *FEW, *overrides)
+        assert done.rc == 0, done.stderr
+    return tmp_path
+
+
+def test_every_command_does_what_the_page_says_and_the_python_writes_the_same_text(gpt, place):
+    for language, text in BLOCKS:
+        if language == "python" and find_spec("transformers"):
+            written = run_python(text, place)
+            ours = gpt("sample", "--run", "runs/quickstart", "--prompt", "The ", *GREEDY)
+            assert written == ours.stdout.removesuffix("\n") + "\n"
+        for command, shown in commands(text) if language == "console" else ():
+            outcome = gpt(*shlex.split(command)[1:])
+            refused = shown.startswith("error: ")
+            assert outcome.rc == (2 if refused else 0), f"{command}\n{outcome.stderr}"
+            printed = outcome.stdout + outcome.stderr
+            assert blurred(printed) == blurred(shown), command
+
+
+def run_python(source: str, place: Path) -> str:
+    """What a program prints."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRANSFORMERS_VERBOSITY": "error"}
+    done = subprocess.run(
+        [sys.executable, "-c", source], cwd=place, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def blurred(text: str) -> list[str]:
+    """The lines, without the figures that depend on how long was trained."""
+    return [re.sub(r"\d+(\.\d+)?", "0", line) for line in text.splitlines()]

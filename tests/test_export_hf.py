@@ -1,0 +1,197 @@
+"""Exports to Transformers, against Transformers: the same logits, ids and text, or a refusal that says why."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt_cli.cli.main import main
+from gpt_cli.config import Config, ModelConfig, SampleConfig, TokenizerConfig, load_config
+from gpt_cli.errors import RequestError
+from gpt_cli.export.huggingface import export_huggingface
+from gpt_cli.export.layouts import LAYOUTS, choose_layout
+from gpt_cli.model.gpt import GPT
+from gpt_cli.run.checkpoint import save
+from gpt_cli.run.load import LoadedRun, load_model
+from gpt_cli.sampling import Sampling, encode_prompt, stream_texts
+from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, UnknownCharacters, train_tokenizer
+
+transformers = pytest.importorskip("transformers", reason="the extra [hf] is not installed")
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+TEXT = "The quick brown fox, naïve as ever, jumps over 12 lazy dogs — twice!\n\n" * 20
+SMALL = {"n_layer": 2, "n_head": 4, "n_embd": 32, "context_length": 24, "zero_init": False, "init_std": 0.2}
+GPT2 = {"position": "learned", "norm": "layernorm", "mlp": "gelu", "qk_norm": False, "bias": True}
+LLAMA = {"position": "rope", "norm": "rmsnorm", "mlp": "swiglu", "qk_norm": False}
+NANOCHAT = {"mlp": "relu2", "norm_gain": False, "embedding_norm": True, "logit_softcap": 5.0}
+POST = {"norm": "layernorm", "norm_position": "post", "mlp": "relu", "qk_norm": False}
+
+# What each model is in Transformers, the reason for it in its options.
+MODELS: list[tuple[str, dict[str, Any]]] = [
+    ("GPT2LMHeadModel", {**GPT2, "tie_embeddings": True}),
+    ("GPT2LMHeadModel", {**GPT2, "bias": False, "n_kv_head": 2}),
+    ("GPT2LMHeadModel", {**GPT2, "position": "sinusoidal", "tie_embeddings": True, "mlp": "relu"}),
+    ("GPT2LMHeadModel", {**GPT2, "position": "none", "mlp": "relu2", "window": 24}),
+    ("LlamaForCausalLM", LLAMA),
+    ("LlamaForCausalLM", {**LLAMA, "n_kv_head": 1, "bias": True, "tie_embeddings": True, "rope_theta": 500.0}),
+    ("LlamaForCausalLM", {**LLAMA, "norm_gain": False, "embedding_norm": True, "tie_embeddings": True}),
+    ("Qwen3ForCausalLM", {}),
+    ("Qwen3ForCausalLM", {"n_kv_head": 2, "window": 5, "norm_gain": False, "norm_eps": 1e-6}),
+    ("NanoChatForCausalLM", NANOCHAT),
+    ("NanoChatForCausalLM", {**NANOCHAT, "n_kv_head": 2, "logit_softcap": None, "tie_embeddings": True}),
+    ("MistralForCausalLM", {**LLAMA, "window": 5, "n_kv_head": 2}),
+    ("ArceeForCausalLM", {**LLAMA, "mlp": "relu2", "bias": True}),
+    ("ApertusForCausalLM", {"mlp": "gelu", "embedding_norm": True}),
+    ("Starcoder2ForCausalLM", {**GPT2, "position": "rope", "window": 7, "n_kv_head": 2}),
+    ("Starcoder2ForCausalLM", {**GPT2, "position": "rope", "bias": False}),
+    ("StableLmForCausalLM", {"norm": "layernorm", "qk_norm": False, "n_kv_head": 2}),
+    ("OPTForCausalLM", {**POST, "position": "sinusoidal", "tie_embeddings": True}),
+    ("OPTForCausalLM", {**POST, "position": "learned", "mlp": "gelu", "bias": True, "n_kv_head": 2}),
+]
+each_model = pytest.mark.parametrize(("architecture", "options"), MODELS)
+
+TOKENIZERS: dict[str, Tokenizer] = {
+    "char": CharTokenizer("".join(sorted(set(TEXT)))),
+    "char with <unk>": CharTokenizer("\nabc <unk>", has_unknown=True),
+    "byte": ByteTokenizer(),
+    "bpe": train_tokenizer([TEXT], TokenizerConfig(kind="bpe", vocab_size=290)),
+    "bpe as gpt4": train_tokenizer([TEXT], TokenizerConfig(kind="bpe", vocab_size=290, pattern="gpt4")),
+}
+
+
+def make_run(options: dict[str, Any], tokenizer: Tokenizer, path: Path = Path("run/checkpoints/x")) -> LoadedRun:
+    """An untrained model whose norms and biases are not at their beginnings."""
+    torch.manual_seed(0)
+    config = Config(model=ModelConfig(**{**SMALL, **options}), sample=SampleConfig(prompt="The"))
+    model = GPT(config.model, tokenizer.vocab_size).eval()
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            torch.nn.init.normal_(parameter, mean=1.0, std=0.2)
+    return LoadedRun(model, tokenizer, config, 3, path, "0" * 64, {"val_loss": 1.5})
+
+
+def load(directory: Path) -> Any:
+    model, report = transformers.AutoModelForCausalLM.from_pretrained(directory, output_loading_info=True)
+    assert not any(report.values()), report
+    return model.eval()
+
+
+def greedy(run: LoadedRun, prompt: str, n: int) -> str:
+    tokens = encode_prompt(run.tokenizer, prompt)
+    return stream_texts(run.model, run.tokenizer, tokens, Sampling(max_new_tokens=n, temperature=0.0, seed=0))[0].text()
+
+
+@each_model
+@torch.no_grad()
+def test_each_model_is_the_architecture_it_should_be_with_the_same_logits_and_greedy_text(
+    architecture, options, tmp_path
+):
+    run = make_run(options, TOKENIZERS["char"])
+    layout = export_huggingface(run, tmp_path / "out")
+    theirs = load(tmp_path / "out")
+    assert layout.architecture == architecture == type(theirs).__name__
+    tokens = torch.randint(run.tokenizer.vocab_size, (2, 24))
+    torch.testing.assert_close(theirs(tokens).logits, run.model(tokens), rtol=0, atol=1e-5)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    inputs = tokenizer("The quick", return_tensors="pt")
+    written = theirs.generate(**inputs, max_new_tokens=15, do_sample=False)[0]
+    assert tokenizer.decode(written) == "The quick" + greedy(run, "The quick", 15)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("options", [GPT2, LLAMA, {}, NANOCHAT], ids=["gpt2", "llama", "qwen3", "nanochat"])
+def test_the_tokenizer_gives_the_same_ids_and_the_same_text_beside_any_architecture(kind, options, tmp_path):
+    tokenizer = TOKENIZERS[kind]
+    export_huggingface(make_run(options, tokenizer), tmp_path / "out")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert len(theirs) == tokenizer.vocab_size
+    texts = st.text(st.characters(exclude_categories=["Cs"])) | st.text("".join(sorted(set(TEXT))) + "<|endoftext|>")
+
+    @given(texts, st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=20))
+    def agree(text: str, ids: list[int]) -> None:
+        try:
+            expected = tokenizer.encode(text).tolist()
+        except UnknownCharacters:
+            with pytest.raises(Exception, match=r"WordLevel error: Missing \[UNK\] token"):
+                theirs(text)
+        else:
+            assert theirs(text)["input_ids"] == expected
+        assert theirs.decode(ids) == tokenizer.decode(ids)
+
+    agree()
+    special = "<|endoftext|>"
+    if tokenizer.end_of_text is not None:
+        assert theirs(f"a{special}")["input_ids"] == tokenizer.encode(f"a{special}").tolist()
+        assert theirs.eos_token_id == theirs.convert_tokens_to_ids(special) == tokenizer.end_of_text
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_every_shipped_config_is_a_standard_architecture(config):
+    model = load_config(config).model
+    expected = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "vaswani": "OPTForCausalLM"}
+    family = config.stem.partition("_")[0]
+    if config.stem == "shakespeare_char":
+        family = "gpt2"
+    assert choose_layout(model).architecture == expected.get(family, "Qwen3ForCausalLM")
+
+
+@pytest.mark.parametrize(
+    ("options", "named", "way_out"),
+    [
+        ({"logit_softcap": 5.0}, ["model.logit_softcap is 5.0"], "model.logit_softcap=null"),
+        ({**GPT2, "norm": "rmsnorm"}, ["model.norm is rmsnorm"], "model.norm=layernorm"),
+        ({**GPT2, "window": 3}, ["model.window is 3"], "model.window=null"),
+        ({"bias": True}, ["is true"], "=false"),
+        ({**POST, "qk_norm": True, "norm_eps": 1e-6, "position": "learned"}, ["qk_norm is true"], "=false"),
+    ],
+)
+def test_a_model_that_nothing_represents_is_refused_with_the_option_and_the_way_out(options, named, way_out, tmp_path):
+    with pytest.raises(RequestError) as refused:
+        export_huggingface(make_run(options, TOKENIZERS["char"]), tmp_path / "out")
+    assert all(name in refused.value.message for name in named)
+    assert way_out in str(refused.value.hint)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.architecture)
+def test_following_the_way_out_leads_to_an_export(layout):
+    """From a model with everything unusual, the hint is followed until there is a layout."""
+    options: dict[str, Any] = {"position": "learned", "norm": "rmsnorm", "norm_position": "post", "logit_softcap": 3.0}
+    for _ in range(3):
+        config = ModelConfig(**options)
+        options |= {option: fits[0] for option, fits in layout.obstacles(config).items()}
+    assert not layout.obstacles(ModelConfig(**options))
+
+
+def test_half_precision_is_half_and_close(tmp_path):
+    run = make_run({}, TOKENIZERS["byte"])
+    for dtype, name in (("f16", "float16"), ("bf16", "bfloat16")):
+        export_huggingface(run, tmp_path / dtype, dtype)
+        theirs = load(tmp_path / dtype)
+        assert str(theirs.dtype) == f"torch.{name}"
+        assert (tmp_path / dtype / "model.safetensors").stat().st_size < 0.6 * 4 * sum(
+            p.numel() for p in run.model.parameters()
+        )
+
+
+def test_the_command_writes_all_that_belongs_to_it_and_nothing_over_what_is_there(tmp_path, capsys):
+    run = make_run({}, TOKENIZERS["bpe"])
+    checkpoint = save(tmp_path / "run", 7, run.model.state_dict(), {}, {"val_loss": 1.25}, run.config, run.tokenizer)
+    assert main(["export", str(checkpoint), "--to", "hf", str(tmp_path / "out"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["architecture"], told["step"]) == ("Qwen3ForCausalLM", 7)
+    names = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == names | {"README.md", "SHA256SUMS"}
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "1.2500 nats per token" in card
+    assert "step | 7" in card
+    assert load_model(checkpoint, torch.device("cpu"), print).weights_sha256 in card
+    assert main(["export", str(checkpoint), "--to", "hf", str(tmp_path / "out")]) == 1
+    assert "exists already" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "no"), "--to", "hf", str(tmp_path / "other")]) == 2
