@@ -1,6 +1,7 @@
 """Every character falls into one split, once (or as often as its weight says), wherever blocks end."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,11 +15,11 @@ from gpt_cli.corpus import text as text_module
 from gpt_cli.corpus.decoding import Note
 from gpt_cli.corpus.formats import Stream, TextFile
 from gpt_cli.corpus.segments import batches, encode_segments
-from gpt_cli.corpus.split import SPLITS, Borders, stretches
+from gpt_cli.corpus.split import SPLITS, Borders, Stretch, stretches
 from gpt_cli.corpus.survey import Survey, survey
 from gpt_cli.corpus.text import Member, Text
 from gpt_cli.errors import UserError
-from gpt_cli.tokenizer import train_tokenizer
+from gpt_cli.tokenizer import BPETokenizer, train_tokenizer
 from gpt_cli.tokenizer.pattern import REGEX, last_cut
 from gpt_cli.tokenizer.vocabulary import END_OF_TEXT
 
@@ -276,3 +277,51 @@ def test_the_ids_of_segments_are_those_of_whole_documents(
     encoded = [bpe.encode(document, allow_special=special).tolist() for document in documents]
     expected = [id for document in encoded for id in [*document, bpe.end_of_text]]
     assert ids == expected[:-1]
+
+
+SPACED = ("<a b>", "b> c", "<|end of\n text|>", "b", END_OF_TEXT)
+
+
+def spaced(pattern: Pattern) -> BPETokenizer:
+    """Special tokens with white space in them, that overlap each other, and one that is in another."""
+    vocabulary = BPE[pattern].vocabulary  # type: ignore[attr-defined]
+    texts = [text.encode() for text in SPACED if text != END_OF_TEXT]
+    new = range(len(vocabulary.tokens), len(vocabulary.tokens) + len(texts))
+    tokens = (*vocabulary.tokens, *texts)
+    return BPETokenizer(replace(vocabulary, tokens=tokens, special=vocabulary.special | set(new)))
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.sampled_from([*SPACED, "<a ", "b>", " c", "<|end", " of\n", "text|>", "the", " ", "\n", "!", "世"]),
+        max_size=30,
+    ).map("".join),
+    st.sampled_from(sorted(REGEX)),
+    st.integers(1, 30),
+    st.integers(8, 60),
+)
+def test_no_segment_ends_inside_a_special_token(text: str, pattern: Pattern, block: int, longest: int) -> None:
+    bpe = SPACED_BPE[pattern]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments_module, "BLOCK", block)
+        pieces = [text[i : i + block] for i in range(0, len(text), block)]
+        parts = [
+            Stretch("train", piece, number == 0, number + 1 == len(pieces), followed=False, seam=False, done=0)
+            for number, piece in enumerate(pieces)
+        ]
+        cut = list(batches(parts, pattern, end_lines=False, special=SPACED))
+        patch.setattr(segments_module, "_LONGEST_WORD", longest)
+        forced = list(batches(parts, pattern, end_lines=False, special=SPACED))
+    whole = bpe.encode(text, allow_special=True).tolist()
+    texts = [segment.text for batch in cut for segment in batch.segments]
+    assert "".join(texts) == text
+    assert [id for part in texts for id in bpe.encode(part, allow_special=True).tolist()] == whole
+    # A text that is cut anyway, for want of white space, keeps its special tokens.
+    texts = [segment.text for batch in forced for segment in batch.segments]
+    ids = [id for part in texts for id in bpe.encode(part, allow_special=True).tolist()]
+    special = bpe.vocabulary.special
+    assert [id for id in ids if id in special] == [id for id in whole if id in special]
+
+
+SPACED_BPE = {pattern: spaced(pattern) for pattern in REGEX}

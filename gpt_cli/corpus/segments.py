@@ -49,11 +49,13 @@ class _Pending:
     """Whether what was read last is kept apart from what comes next."""
 
 
-def batches(stretches: Iterable[Stretch], pattern: Pattern | None, *, end_lines: bool) -> Iterator[Batch]:
+def batches(
+    stretches: Iterable[Stretch], pattern: Pattern | None, *, end_lines: bool, special: Sequence[str] = ()
+) -> Iterator[Batch]:
     """The stretches in batches of about BLOCK characters, at most twice as many.
 
-    `pattern`: of a BPE, which says where text can be cut. The cuts depend on the text alone, so the ids do not depend
-    on who encodes which batch.
+    `pattern`: of a BPE, which says where text can be cut; never inside one of the `special` texts. The cuts depend on
+    the text alone, so the ids do not depend on who encodes which batch.
     """
     pending: dict[Split, _Pending] = {}
     done = 0
@@ -63,7 +65,7 @@ def batches(stretches: Iterable[Stretch], pattern: Pattern | None, *, end_lines:
         text, starts = part.text + stretch.text, part.starts or stretch.starts
         if stretch.seam and not part.ended:
             _add(part, "\n" if end_lines else "", starts=False, followed=True)
-        size = len(text) if stretch.ends else _cut(text, pattern)
+        size = len(text) if stretch.ends else _cut(text, pattern, special)
         if size:
             _add(part, text[:size], starts=starts, followed=stretch.followed and size == len(text))
             starts = False
@@ -82,11 +84,32 @@ def _add(part: _Pending, text: str, *, starts: bool, followed: bool) -> None:
     part.size += len(text) + 1
 
 
-def _cut(text: str, pattern: Pattern | None) -> int:
+def _cut(text: str, pattern: Pattern | None, special: Sequence[str]) -> int:
     """Where `text`, which goes on, can be cut; 0 if it is better to read on first."""
     if pattern is None:
         return len(text)
-    return last_cut(text, pattern) or (len(text) if len(text) >= _LONGEST_WORD else 0)
+    size = last_cut(text, pattern)
+    while (start := _start_of_special(text, size, special)) < size:
+        size = last_cut(text[:start], pattern)
+    if size == 0 and len(text) >= _LONGEST_WORD:
+        size = len(text)
+        while (start := _start_of_special(text, size, special)) < size:
+            size = start
+    return size
+
+
+def _start_of_special(text: str, cut: int, special: Sequence[str]) -> int:
+    """Where the first special text starts that a cut at `cut` would divide; `cut` if it would divide none.
+
+    What `text` ends in can be the beginning of one.
+    """
+    inside = (
+        start
+        for word in special
+        for start in range(max(0, cut - len(word) + 1), cut)
+        if text.startswith(word[: len(text) - start], start)
+    )
+    return min(inside, default=cut)
 
 
 def encode_segments(

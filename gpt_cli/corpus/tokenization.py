@@ -25,6 +25,7 @@ from gpt_cli.errors import Note, RequestError, UserError
 from gpt_cli.files.disk import format_size
 from gpt_cli.tokenizer import BPETokenizer, Tokenizer, UnknownCharacters, train_tokenizer
 from gpt_cli.tokenizer.describe import Counts, count_ids
+from gpt_cli.tokenizer.vocabulary import END_OF_TEXT
 
 _SHARE = 4 << 20  # bytes of text that are worth a process to encode them
 
@@ -141,7 +142,7 @@ class Tokenization:
         try:
             for batch, ids, lengths in encode_batches(
                 tokenizer,
-                batches(parts, pattern, end_lines=end_lines),
+                batches(parts, pattern, end_lines=end_lines, special=self._special(tokenizer)),
                 self.processes,
                 allow_special=self.config.allow_special,
             ):
@@ -162,6 +163,13 @@ class Tokenization:
         facts = {split: tallies[split].facts() for split in SPLITS if split in tallies}
         return Tokenized(tokenizer, facts, self.survey.fingerprint, counts)
 
+    def _special(self, tokenizer: Tokenizer) -> list[str]:
+        """The texts that become special tokens."""
+        if not self.config.allow_special or not isinstance(tokenizer, BPETokenizer):
+            return []
+        vocabulary = tokenizer.vocabulary
+        return [vocabulary.tokens[token].decode() for token in sorted(vocabulary.special)]
+
     def _lesson(self, split: Split | None) -> Iterator[str]:
         """The text of a split, or all of it, to learn from.
 
@@ -180,7 +188,8 @@ class Tokenization:
         seen = taken = 0
         pattern = (self.config.pattern or "gpt2") if split is not None else None
         parts = stretches(self.text, self.borders, self.survey, end_lines=split is None)
-        for batch in batches(parts, pattern, end_lines=split is None):
+        special = [END_OF_TEXT] if self.config.allow_special else []
+        for batch in batches(parts, pattern, end_lines=split is None, special=special):
             self.progress("learning", batch.done, self.survey.work)
             for segment in batch.segments if split in (None, batch.split) else ():
                 size = len(segment.text.encode())
