@@ -1,6 +1,6 @@
 """The memory of `gpt tokenize` on a text that is much larger than it, and its speed with one process and with more.
 
-    python bench/tokenize_memory.py                        500 MB; char, bpe 4096 and bpe 50,257; one process a core
+    python bench/tokenize_memory.py                        500 MB, char and bpe 4096, one process a core
     python bench/tokenize_memory.py --mb 50 --processes 1
     python bench/tokenize_memory.py --tokenizer FILE       an imported tokenizer instead, such as GPT-2's encoder.json
     python bench/tokenize_memory.py --scaling --mb 200     one process against one a core, each with a ready tokenizer
@@ -27,9 +27,7 @@ BOUND_MB, BOUND_MB_A_PROCESS = 600, 100
 KINDS = {
     "char": ["--kind", "char"],
     "bpe 4096": ["--kind", "bpe", "--vocab-size", "4096"],
-    "bpe 50257": ["--kind", "bpe", "--vocab-size", "50257", "--train-bytes", "20000000"],
 }
-SCALED = ("char", "bpe 4096")
 
 
 def write_text(path: Path, size: int) -> int:
@@ -164,7 +162,7 @@ def main() -> None:
         text = Path(directory, "text.txt")
         size = write_text(text, arguments.mb * 1_000_000)
         if arguments.scaling:
-            results = measure_scaling(text, size, {kind: KINDS[kind] for kind in SCALED}, arguments.processes)
+            results = measure_scaling(text, size, kinds, arguments.processes)
         else:
             results = measure_memory(text, size, kinds, arguments.processes)
     record = {"machine": platform.platform(), "cores": os.cpu_count(), "python": platform.python_version()}

@@ -1,8 +1,11 @@
 """`gpt train` and `gpt eval` as a user meets them: from text to a run, and every bad input with one clear error."""
 
+import contextlib
 import json
 import math
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -203,6 +206,28 @@ def test_a_dry_run_says_what_would_be_and_leaves_nothing(gpt, place, tmp_path_fa
     assert sorted(place.rglob("*")) == before
     assert list(cache.rglob("*")) == []
     assert "seconds_per_step" in json.loads(gpt("train", "--config", "tiny.yaml", "--dry-run", "--json").stdout)
+
+
+def test_the_text_is_read_under_a_bar_where_someone_watches_and_silently_elsewhere(gpt, place):
+    (place / "long.txt").write_text(TEXT * 300)
+    config = ["train", "--config", "tiny.yaml", "data.source=long.txt", "train.steps=1"]
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpt_cli", *config],
+        cwd=place, stderr=theirs, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # EIO: the process has ended
+        while piece := os.read(ours, 4096):
+            shown += piece
+    os.close(ours)
+    assert process.wait(timeout=60) == 0
+    for stage in (b"reading", b"learning", b"encoding"):
+        assert re.search(stage + rb": +\d+%.*B/s", shown), stage
+    silent = gpt(*config, "run_dir=runs/silent", GPT_CACHE=str(place / "another-cache"))
+    assert silent.rc == 0
+    assert "B/s" not in silent.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -15,7 +15,7 @@ from gpt_cli.corpus import compare
 from gpt_cli.corpus.blocks import BlockSample, Part, TextSample, sample_text
 from gpt_cli.corpus.build import prepare_corpus
 from gpt_cli.corpus.compare import Measured, measure_tokenizers, parse_candidates
-from gpt_cli.corpus.sources import Document
+from gpt_cli.corpus.divided import DividedText
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.report.compare import columns, draw_comparison
@@ -138,8 +138,8 @@ def test_names_that_mean_something_to_a_drawing_are_only_names(tmp_path: Path) -
 
 
 def test_a_large_text_is_measured_on_a_sample_and_that_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def small(documents: Any, val_fraction: float) -> TextSample:
-        sample = sample_text(documents, val_fraction)
+    def small(text: DividedText, progress: Any) -> TextSample:
+        sample = sample_text(text, progress)
         return TextSample(sample.train[:5000], sample.val, sample.characters)
 
     monkeypatch.setattr("gpt_cli.corpus.blocks.sample_text", small)
@@ -147,14 +147,38 @@ def test_a_large_text_is_measured_on_a_sample_and_that_is_said(run: Run, monkeyp
     assert f"of the {len(TEXT):,} characters" in answer.err
 
 
-def test_text_passes_through_a_sample_unchanged_and_cut_where_training_cuts() -> None:
-    sample = sample_text([Document("mice", TEXT)], 0.25)
+def test_text_passes_through_a_sample_unchanged_and_cut_where_training_cuts(tmp_path: Path) -> None:
+    (tmp_path / "mice").write_text(TEXT)
+    reports: list[Any] = []
+    text = DividedText.find(
+        DataConfig(source=str(tmp_path / "mice"), val_fraction=0.25),
+        pytest.fail,
+        lambda *report: reports.append(report),
+    )
+    sample = sample_text(text, lambda *report: reports.append(report))
+    assert {report[0] for report in reports} == {"reading", "sampling"}
     cut = int(0.75 * len(TEXT))
     assert (sample.train, sample.val, sample.whole) == (TEXT[:cut], TEXT[cut:], True)
     large = BlockSample(1 << 20)
     for i in range(40):
         large.add(Part(i << 17, "x" * (1 << 17)))
     assert len(large.text(0, 40 << 17)) < (1 << 20) + (1 << 20)
+
+
+def test_what_is_kept_for_the_test_is_not_compared(run: Run) -> None:
+    Path("mice.txt").write_text(TEXT + "ß" * len(TEXT))  # the second half
+    answer = run("--compare", "char", "--test-fraction", "0.5", "--val-fraction", "0.1", "--json")
+    answered = json.loads(answer.out)
+    assert answered["characters"] == len(TEXT)
+    assert answered["tokenizers"][0]["vocab_size"] == len(set(TEXT))
+    assert "kept for the test was not looked at" in answer.err
+
+
+def test_the_options_that_divide_a_text_divide_it_for_a_comparison_too(run: Run) -> None:
+    Path("val.txt").write_text("abc\n" * 100)
+    answered = json.loads(run("--compare", "byte", "--val-source", "val.txt", "--json").out)
+    assert answered["characters"] == len(TEXT) + 400
+    assert answered["tokenizers"][0]["tokens"] == len(TEXT.encode()) + 400
 
 
 @pytest.mark.parametrize(

@@ -307,8 +307,9 @@ def test_no_segment_ends_inside_a_special_token(text: str, pattern: Pattern, blo
         patch.setattr(segments_module, "BLOCK", block)
         pieces = [text[i : i + block] for i in range(0, len(text), block)]
         parts = [
-            Stretch("train", piece, number == 0, number + 1 == len(pieces), followed=False, seam=False, done=0)
+            Stretch("train", piece, number == 0, last, finishes=last, followed=False, seam=False, done=0)
             for number, piece in enumerate(pieces)
+            for last in [number + 1 == len(pieces)]
         ]
         cut = list(batches(parts, pattern, end_lines=False, special=SPACED))
         patch.setattr(segments_module, "_LONGEST_WORD", longest)

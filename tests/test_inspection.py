@@ -16,17 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
+from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus import blocks
 from gpt_cli.corpus.blocks import BlockSample, Part, text_blocks
+from gpt_cli.corpus.divided import DividedText
+from gpt_cli.corpus.formats import TextFile
 from gpt_cli.corpus.inspection import inspect
 from gpt_cli.corpus.inspection.advice import advise
 from gpt_cli.corpus.inspection.baselines import ORDERS
 from gpt_cli.corpus.inspection.facts import Inspection
-from gpt_cli.corpus.inspection.inspect import inspect_documents
+from gpt_cli.corpus.inspection.inspect import inspect_text
 from gpt_cli.corpus.inspection.lines import LineFacts, LineLengths
 from gpt_cli.corpus.inspection.ngrams import KneserNey
 from gpt_cli.corpus.inspection.passages import PASSAGE, HashSample, PassageHasher, hash_texts, hash_windows
-from gpt_cli.corpus.sources import Document
+from gpt_cli.corpus.text import Member, Text
 from gpt_cli.errors import UserError
 
 SMALL = st.lists(st.integers(0, 3), min_size=1, max_size=60)
@@ -37,8 +40,18 @@ def codes(text: str) -> np.ndarray[Any, np.dtype[np.uint32]]:
 
 
 def look(text: str | list[str], val_fraction: float = 0.1) -> Inspection:
-    texts = [text] if isinstance(text, str) else text
-    return inspect_documents([Document(str(i), t) for i, t in enumerate(texts)], val_fraction)
+    return inspect_text(divided([text] if isinstance(text, str) else text, val_fraction=val_fraction), no_progress)
+
+
+def divided(texts: list[str], **keys: Any) -> DividedText:
+    """Texts, each in a file of its own, as `data` with these keys divides them."""
+    files = [TextFile(str(i), None, lambda _, text=text: iter([("it", [text])])) for i, text in enumerate(texts)]
+    text = Text([Member(file, 1, validates=False) for file in files], pytest.fail)
+    return DividedText.of(text, DataConfig(**keys), no_progress)
+
+
+def no_progress(*_: object) -> None:
+    pass
 
 
 def prose(lines: int, seed: int = 0) -> str:
@@ -225,10 +238,12 @@ def test_a_sample_of_many_small_pieces_is_that_of_one_large_one() -> None:
 
 @given(st.lists(st.text("ab\n", min_size=1, max_size=30), min_size=1, max_size=8), st.integers(1, 17))
 def test_blocks_are_the_documents_as_training_joins_them(texts: list[str], size: int) -> None:
-    documents = [Document(str(i), text) for i, text in enumerate(texts)]
-    found = list(text_blocks(documents, size))
     *first, last = texts
     joined = "".join(text if text.endswith("\n") else f"{text}\n" for text in first) + last
+    if min(int(0.5 * len(joined)), len(joined) - int(0.5 * len(joined))) < 2:
+        return
+    text = divided(texts, val_fraction=0.5)
+    found = list(text_blocks((stretch.text for stretch in text.stretches()), size))
     assert "".join(block.text for block in found) == joined
     assert all(len(block.text) == size for block in found[:-1])
     assert [block.start for block in found] == [i * size for i in range(len(found))]
@@ -318,6 +333,27 @@ def test_rows_of_dashes_and_short_lines_are_no_leak() -> None:
     assert look(text).leak.passages.share < 0.01
 
 
+@pytest.mark.parametrize("ending", ["", "ß€\x07" * 300])
+def test_what_is_kept_for_the_test_is_not_looked_at(ending: str) -> None:
+    text = prose(300)
+    text = text[: len(text) // 10 * 10]
+    fraction = (len(text) // 4 + len(ending)) / (len(text) + len(ending))
+    with_test = inspect_text(divided([text + ending], val_fraction=0.25, test_fraction=fraction), no_progress)
+    seen = text[: with_test.characters]
+    assert len(seen) == with_test.train_characters + with_test.val_characters < len(text)
+    assert with_test == look(seen, with_test.val_characters / len(seen))
+
+
+def test_a_leak_is_measured_between_the_documents_that_train_and_those_that_validate() -> None:
+    own = [prose(20, seed=n) for n in range(40)]
+    shared = prose(20, seed=99)
+    found = inspect_text(divided([text + shared for text in own], split="documents", val_fraction=0.25), no_progress)
+    clean = inspect_text(divided(own, split="documents", val_fraction=0.25), no_progress)
+    assert (found.documents, found.duplicate_documents.copies) == (40, 0)
+    assert 0.45 < found.leak.passages.share < 0.55
+    assert clean.leak.passages.share < 0.01
+
+
 def test_copies_of_documents_and_of_lines_are_counted_and_shown() -> None:
     one, other = prose(5, seed=3), prose(5, seed=4)
     found = look([one, other, one])
@@ -330,7 +366,7 @@ def test_copies_of_documents_and_of_lines_are_counted_and_shown() -> None:
 def test_the_size_of_a_block_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "".join(f"{line}\r\n" for line in (prose(1500) + prose(30)).splitlines())
     whole = look(text)
-    monkeypatch.setattr(inspect, "text_blocks", lambda documents: text_blocks(documents, blocks._PART))
+    monkeypatch.setattr(inspect, "text_blocks", lambda pieces: text_blocks(pieces, blocks._PART))
     assert look(text) == whole
     assert whole.lines.crlf == 1530
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config
+from gpt_cli.corpus import build
 from gpt_cli.corpus.peek import cut_window, first_start
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.errors import RequestError
@@ -144,10 +145,28 @@ def test_bad_input_is_one_error_line(run: Run, arguments: list[str], code: int, 
 
 
 def test_the_hint_names_the_last_place_where_a_window_fits(run: Run) -> None:
-    tokens = TokenStore.open(Path("store")).tokens("train")
+    read, tokens = (store := TokenStore.open(Path("store"))).stretch, store.facts["train"].tokens
     with pytest.raises(RequestError, match="no window") as refused:
-        cut_window(tokens, len(tokens), 8)
+        cut_window(read, "train", tokens, tokens, 8)
     last = int(str(refused.value.hint).rpartition(" ")[2])
-    assert cut_window(tokens, last, 8).ids[-1] == tokens[-1]
+    assert cut_window(read, "train", tokens, last, 8).ids[-1] == read("train", tokens - 1, tokens)[0]
     with pytest.raises(RequestError):
-        cut_window(tokens, last + 1, 8)
+        cut_window(read, "train", tokens, last + 1, 8)
+
+
+def test_a_window_of_a_long_text_is_that_of_its_store(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "_HEAD", 50)
+    assert main(["tokenize", "text.txt", "--out", "char-store", "--test-fraction", "0.2"]) == 0
+    run()
+    for split in ("train", "val"):
+        options = ("--split", split, "--json")
+        from_store = json.loads(run("data", "peek", "char-store", *options).out)
+        from_text = json.loads(run("data", "peek", "text.txt", *options, "--test-fraction", "0.2").out)
+        assert from_text.pop("source") != from_store.pop("source")
+        assert from_text == from_store
+
+
+def test_what_is_kept_for_the_test_is_never_shown(run: Run) -> None:
+    answer = run("data", "peek", "text.txt", "--split", "test", "--test-fraction", "0.2")
+    assert (answer.code, answer.out) == (2, "")
+    assert "'test' is not one of" in answer.err

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus import pool, segments, store, text, tokenization
-from gpt_cli.corpus.build import prepare_corpus, tokenize_corpus
+from gpt_cli.corpus import build, pool, segments, store, text, tokenization
+from gpt_cli.corpus.build import outline_corpus, prepare_corpus, tokenize_corpus
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import cache_dir
@@ -240,6 +240,34 @@ def test_the_progress_moves_inside_one_file(tmp_path: Path, streamed: None) -> N
         assert done == sorted(done)
         assert done[-1] == len(TEXT.encode())
     assert {total for _, _, total in reports} == {len(TEXT.encode())}
+
+
+def test_any_stretch_of_a_text_or_of_its_store_is_that_of_its_tokens(
+    corpus: DataConfig, tmp_path: Path, streamed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "_HEAD", 300)
+    whole = prepare_corpus(corpus, CHAR, cache=False, note=pytest.fail, with_test=True)
+    outline = outline_corpus(corpus, CHAR, note=pytest.fail)
+    tokenize_corpus(tmp_path / "store", corpus, CHAR, note=pytest.fail)
+    opened = TokenStore.open(tmp_path / "store")
+    assert outline.facts == opened.facts == whole.facts
+    assert outline.tokenizer == whole.tokenizer
+    for split, tokens in (("train", whole.train), ("val", whole.val)):
+        for start, stop in ((0, 300), (0, 301), (4990, 5010), (9000, 16_000), (len(tokens) - 5, len(tokens) + 5)):
+            expected = tokens[start:stop].tolist()
+            assert outline.read(split, start, stop).tolist() == expected  # type: ignore[arg-type]
+            assert opened.stretch(split, start, stop).tolist() == expected  # type: ignore[arg-type]
+
+
+def test_of_a_long_text_an_outline_holds_only_its_beginning(
+    corpus: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "_HEAD", 300)
+    made = outline_corpus(corpus, CHAR, note=pytest.fail)
+    held = [cell.cell_contents for cell in made.read.__closure__ or () if isinstance(cell.cell_contents, dict)]
+    assert [{split: len(ids) for split, ids in head.items()} for head in held] == [
+        {split: min(300, facts.tokens) for split, facts in made.facts.items()}
+    ]
 
 
 @pytest.mark.slow

@@ -1,34 +1,38 @@
 """`gpt tokenize --compare`: tokenizers side by side on one text."""
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpt_cli.choices import Pattern
 from gpt_cli.cli.output import note, print_json
 from gpt_cli.cli.progress import progress_bar
 
+if TYPE_CHECKING:
+    from gpt_cli.config import DataConfig
+
 
 def compare(
-    corpus: Sequence[str],
+    data: "DataConfig",
     names: str,
     *,
     pattern: Pattern | None,
-    val_fraction: float,
     model: str | None,
     picture: Path | None,
     json: bool,
 ) -> None:
-    """Print the table, and draw it into `picture` if there is one. Keeps no tokens."""
+    """Print the table, and draw it into `picture` if there is one. Keeps no tokens, and looks at no test split."""
+    from gpt_cli.corpus.bars import stage_bars
     from gpt_cli.corpus.blocks import sample_text
     from gpt_cli.corpus.compare import measure_tokenizers, parse_candidates
-    from gpt_cli.corpus.sources import read_documents
+    from gpt_cli.corpus.divided import DividedText
     from gpt_cli.report.compare import columns, draw_comparison, read_model, render_comparison
     from gpt_cli.report.picture import check_output
 
     candidates, shape = parse_candidates(names, pattern), read_model(model)
     if picture is not None:
         check_output(picture, hint="gpt tokenize CORPUS --compare char,byte -o compare.png")
-    sample = sample_text(read_documents(corpus, note=note), val_fraction)
+    with stage_bars() as reading:
+        sample = sample_text(DividedText.find(data, note, reading), reading)
     used = len(sample.train) + len(sample.val)
     with progress_bar("comparing", " tokenizers") as progress:
         compared = columns(measure_tokenizers(candidates, sample, progress), shape)
@@ -37,6 +41,8 @@ def compare(
         print_json({**text, "model": shape.model_dump(), "tokenizers": [column.to_json() for column in compared]})
     else:
         print(render_comparison(compared, shape))
+    if data.test_fraction:
+        note("what is kept for the test was not looked at")
     if not sample.whole:
         note(f"measured on a sample of {used:,} of the {sample.characters:,} characters")
     if picture is not None:

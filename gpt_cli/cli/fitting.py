@@ -35,7 +35,10 @@ def fit_to_this_machine(source: str, run_dir: str) -> tuple["Config", list[str]]
     """`fit_config` for the processor and the GPU that are here."""
     import torch
 
+    from gpt_cli.corpus.bars import stage_bars
     from gpt_cli.corpus.fit import fit_config
     from gpt_cli.runtime.processor import physical_cores
 
-    return fit_config(source, run_dir=run_dir, has_gpu=torch.cuda.is_available(), cores=physical_cores())
+    has_gpu, cores = torch.cuda.is_available(), physical_cores()
+    with stage_bars() as progress:
+        return fit_config(source, run_dir=run_dir, has_gpu=has_gpu, cores=cores, progress=progress)

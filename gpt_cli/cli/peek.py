@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from gpt_cli.cli.corpora import ENCODING, TEST_FRACTION, TEXT_KEY, VAL_FRACTION, data_section
 from gpt_cli.cli.output import note, print_json
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
-    from gpt_cli.corpus.store import Tokens
-    from gpt_cli.tokenizer import Tokenizer
+    from gpt_cli.corpus.build import Outline
 
 
 def peek(
@@ -21,10 +21,16 @@ def peek(
         int | None, typer.Option(metavar="N", help="Start at this token. [default: where training starts]", min=0)
     ] = None,
     context: Annotated[int, typer.Option(metavar="K", help="Tokens that the model sees at once.", min=1)] = 8,
-    split: Annotated[Literal["train", "val"], typer.Option(help="Which part of the text.")] = "train",
+    split: Annotated[
+        Literal["train", "val"], typer.Option(help="Which part of the text. What is kept for the test is never shown.")
+    ] = "train",
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="FILE", help="How a text becomes tokens. [default: one per character]")
     ] = None,
+    val_fraction: Annotated[float, typer.Option(help=VAL_FRACTION)] = 0.1,
+    test_fraction: Annotated[float, typer.Option(help=TEST_FRACTION)] = 0.0,
+    encoding: Annotated[str, typer.Option(help=ENCODING)] = "utf-8",
+    text_key: Annotated[str, typer.Option(metavar="KEY", help=TEXT_KEY)] = "text",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Show what the model is asked: after this context, which token comes next?
@@ -38,25 +44,28 @@ def peek(
     from gpt_cli.corpus.peek import cut_window, first_start
     from gpt_cli.report.window import render_window, window_json
 
-    used, tokens = _read(source, tokenizer, split)
+    division = {"val_fraction": val_fraction, "test_fraction": test_fraction}
+    outline = _outline(source, tokenizer, division, encoding=encoding, text_key=text_key)
+    tokens = outline.facts[split].tokens
     seed, first = Config().seed, ""
     if at is None:
         at = 0
         if split == "train":
-            at = first_start(len(tokens), context, seed)
+            at = first_start(tokens, context, seed)
             first = f", the first that training with seed {seed} takes"
-    window = cut_window(tokens, at, context)
+    window = cut_window(outline.read, split, tokens, at, context)
     if json:
-        print_json({"source": source, "split": split, "tokens": len(tokens), **window_json(window, used)})
+        print_json({"source": source, "split": split, "tokens": tokens, **window_json(window, outline.tokenizer)})
     else:
-        where = f"tokens {at:,} to {at + context:,} of {len(tokens):,} in the {split} split{first}"
-        print(render_window(window, used, where))
+        where = f"tokens {at:,} to {at + context:,} of {tokens:,} in the {split} split{first}"
+        print(render_window(window, outline.tokenizer, where))
 
 
-def _read(source: str, tokenizer: Path | None, split: Literal["train", "val"]) -> "tuple[Tokenizer, Tokens]":
-    """The tokenizer and the (n,) ids of a split of a store, or of a text."""
-    from gpt_cli.config import DataConfig, TokenizerConfig
-    from gpt_cli.corpus.build import prepare_corpus
+def _outline(source: str, tokenizer: Path | None, division: dict[str, float], **keys: str) -> "Outline":
+    """A store, or a text, of which only the window that is shown need be in memory."""
+    from gpt_cli.config import TokenizerConfig
+    from gpt_cli.corpus.bars import stage_bars
+    from gpt_cli.corpus.build import Outline, outline_corpus
     from gpt_cli.corpus.sources import find_path
     from gpt_cli.corpus.store import TokenStore, is_store
     from gpt_cli.tokenizer import load_tokenizer
@@ -67,12 +76,13 @@ def _read(source: str, tokenizer: Path | None, split: Literal["train", "val"]) -
         if tokenizer is not None:
             raise RequestError(f"{source} is a token store, which has a tokenizer of its own", hint="no --tokenizer")
         store = TokenStore.open(path)
-        return store.tokenizer, store.tokens(split)
+        return Outline(store.tokenizer, store.facts, store.stretch)
     config = TokenizerConfig(kind="char")
     if tokenizer is not None:
         if not tokenizer.exists():
             raise RequestError(f"{tokenizer} does not exist")
         kind = load_tokenizer(tokenizer).kind
         config = TokenizerConfig.model_validate({"kind": kind, "file": str(tokenizer)})
-    corpus = prepare_corpus(DataConfig(source=source), config, cache=False, note=note)
-    return corpus.tokenizer, corpus.train if split == "train" else corpus.val
+    data = data_section([source], **division, **keys)
+    with stage_bars() as progress:
+        return outline_corpus(data, config, note=note, progress=progress)

@@ -4,10 +4,10 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpt_cli.corpus.survey import Progress
+    from gpt_cli.corpus.survey import Progress, Stage
 
 
 @contextmanager
@@ -42,36 +42,29 @@ class _Terminated(KeyboardInterrupt):
 
 @contextmanager
 def staged_progress() -> "Iterator[Progress]":
-    """Yield a function that is told the stage, the bytes done and their total: a bar for each stage, with MB/s.
+    """`stage_bars`, that also knows where it was.
 
     Raises Interrupted, once the work has cleaned up, on Ctrl-C and SIGTERM.
     """
-    from tqdm import tqdm
+    from gpt_cli.corpus.bars import stage_bars
 
-    bars: dict[str, tqdm[Any]] = {}
     where = "before anything was read"
-
-    def show(stage: str, done: int, total: int | None) -> None:
-        nonlocal where
-        where = f"{stage}, at {done:,} bytes" + ("" if total is None else f" of {total:,} ({done / total:.0%})")
-        if stage not in bars:
-            for bar in bars.values():
-                bar.close()
-            bars[stage] = tqdm(desc=stage, unit="B", unit_scale=True, dynamic_ncols=True, leave=False, disable=None)
-        bar = bars[stage]
-        bar.total = total
-        bar.update(done - bar.n)
 
     def terminate(_number: int, _frame: FrameType | None) -> None:
         raise _Terminated
 
     previous = signal.signal(signal.SIGTERM, terminate)
     try:
-        yield show
+        with stage_bars() as show_bar:
+
+            def show(stage: "Stage", done: int, total: int | None) -> None:
+                nonlocal where
+                where = f"{stage}, at {done:,} bytes" + ("" if not total else f" of {total:,} ({done / total:.0%})")
+                show_bar(stage, done, total)
+
+            yield show
     except KeyboardInterrupt as stop:
         code = 128 + (signal.SIGTERM if isinstance(stop, _Terminated) else signal.SIGINT)
         raise Interrupted(f"stopped while {where}; nothing was written", code) from stop
     finally:
         signal.signal(signal.SIGTERM, previous)
-        for bar in bars.values():
-            bar.close()

@@ -9,6 +9,16 @@ import typer
 
 from gpt_cli.choices import Pattern, SplitBy, TokenizerKind
 from gpt_cli.cli.compare import compare as compare_tokenizers
+from gpt_cli.cli.corpora import (
+    ENCODING,
+    SPLIT,
+    TEST_FRACTION,
+    TEXT_KEY,
+    VAL_FRACTION,
+    VAL_SOURCE,
+    data_section,
+    stem_of,
+)
 from gpt_cli.cli.output import note, print_json, write_text
 from gpt_cli.cli.progress import Interrupted, staged_progress
 from gpt_cli.errors import RequestError
@@ -58,17 +68,15 @@ def tokenize(
     allow_special: Annotated[
         bool, typer.Option("--allow-special", help="Text such as <|endoftext|> becomes the special token of a BPE.")
     ] = False,
-    val_fraction: Annotated[float, typer.Option(help="The last part of the text, which validates.")] = 0.1,
-    test_fraction: Annotated[float, typer.Option(help="The part after it, for `gpt eval --split test`.")] = 0.0,
-    split: Annotated[SplitBy, typer.Option(help="What is never divided between the splits.")] = "characters",
-    val_source: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="A text that validates instead; may be repeated.")
-    ] = None,
+    val_fraction: Annotated[float, typer.Option(help=VAL_FRACTION)] = 0.1,
+    test_fraction: Annotated[float, typer.Option(help=TEST_FRACTION)] = 0.0,
+    split: Annotated[SplitBy, typer.Option(help=SPLIT)] = "characters",
+    val_source: Annotated[list[str] | None, typer.Option(metavar="TEXT", help=VAL_SOURCE)] = None,
     weight: Annotated[
         list[int] | None, typer.Option(min=1, help="Repeats of each CORPUS in the training split, one for each.")
     ] = None,
-    encoding: Annotated[str, typer.Option(help="Of the text files.")] = "utf-8",
-    text_key: Annotated[str, typer.Option(metavar="KEY", help="Of .jsonl lines, or column of tables.")] = "text",
+    encoding: Annotated[str, typer.Option(help=ENCODING)] = "utf-8",
+    text_key: Annotated[str, typer.Option(metavar="KEY", help=TEXT_KEY)] = "text",
     processes: Annotated[
         int | None, typer.Option(min=1, max=1024, help="How many encode side by side. [default: one a core]")
     ] = None,
@@ -104,6 +112,18 @@ def tokenize(
         raise RequestError(
             "there is nothing to tokenize", hint="give a CORPUS, or --tokenizer FILE with --text TEXT or --ids IDS"
         )
+    data = None
+    if corpus:
+        data = data_section(
+            corpus,
+            weights=weight,
+            encoding=encoding,
+            text_key=text_key,
+            split=split,
+            val_fraction=val_fraction,
+            test_fraction=test_fraction,
+            val_source=val_source,
+        )
     if compare is not None:
         alone = {
             "--kind": kind is not None,
@@ -115,36 +135,20 @@ def tokenize(
             "--allow-special": allow_special,
             "--text": text is not None,
             "--ids": ids is not None,
+            "--weight": weight is not None,
+            "--processes": processes is not None,
         }
         if given := next((option for option, is_given in alone.items() if is_given), None):
             raise RequestError(f"{given} cannot be combined with --compare", hint="name what to compare in its list")
-        _check(corpus or [], val_fraction)
-        compare_tokenizers(
-            corpus or [],
-            compare,
-            pattern=pattern,
-            val_fraction=val_fraction,
-            model=model_config,
-            picture=out,
-            json=json,
-        )
+        assert data is not None  # `looks` is refused, so there is a corpus
+        compare_tokenizers(data, compare, pattern=pattern, model=model_config, picture=out, json=json)
         return 0
     if model_config is not None:
         raise RequestError("--model-config is for --compare", hint="gpt info CONFIG describes a model")
     config = _config(kind, vocab_size, pattern, tokenizer, train_bytes, unknown, min_count, allow_special)
     result: dict[str, Any] = {}
     try:
-        if corpus:
-            data = _data(
-                corpus,
-                weights=weight,
-                encoding=encoding,
-                text_key=text_key,
-                split=split,
-                val_fraction=val_fraction,
-                test_fraction=test_fraction,
-                val_source=val_source,
-            )
+        if corpus and data is not None:
             directory = out or (None if looks else _directory(corpus, config))
             if directory is None:
                 from gpt_cli.corpus.build import learn_tokenizer
@@ -174,23 +178,6 @@ def tokenize(
         return stop.exit_code
     print_json(result) if json else _show(result)
     return 0
-
-
-def _data(corpus: list[str], **keys: Any) -> "DataConfig":
-    """The data section that the options amount to, with its complaints under the options' names."""
-    from pydantic import ValidationError
-
-    from gpt_cli.config import DataConfig
-
-    _check(corpus, keys["val_fraction"])
-    if not 0 <= keys["test_fraction"] < 1:
-        raise RequestError(f"--test-fraction must lie between 0 and 1, not {keys['test_fraction']}")
-    try:
-        return DataConfig(source=corpus[0] if len(corpus) == 1 else corpus, **keys)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = "".join(f"{part}: " for part in first["loc"][:1])
-        raise RequestError(f"{key}{first['msg'].removeprefix('Value error, ')}") from error
 
 
 def _config(
@@ -240,9 +227,7 @@ def _config(
 
 def _directory(corpus: list[str], config: "TokenizerConfig") -> Path:
     """tokens/shakespeare-bpe1024 for the file books/shakespeare.txt.gz."""
-    first = corpus[0].partition(":")[2] if corpus[0].startswith(("builtin:", "corpus:")) else Path(corpus[0]).name
-    stem = "standard-input" if corpus == ["-"] else first.partition(".")[0] if len(corpus) == 1 else "corpus"
-    name = re.sub(r"[^\w-]+", "-", stem, flags=re.ASCII).strip("-") or "text"
+    name = re.sub(r"[^\w-]+", "-", stem_of(corpus), flags=re.ASCII).strip("-") or "text"
     return Path("tokens", f"{name}-{config.kind}{config.vocab_size or ''}")
 
 
@@ -259,19 +244,6 @@ def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processe
         )
     note(f"the tokens and tokenizer.json are in {out}; train on them with: gpt train {quote(str(out))}")
     return made
-
-
-def _check(corpus: list[str], val_fraction: float) -> None:
-    """Refuse what cannot be tokenized, whatever the text is."""
-    from gpt_cli.corpus.store import is_store
-
-    if not 0 < val_fraction < 1:
-        raise RequestError(f"--val-fraction must lie between 0 and 1, not {val_fraction}")
-    for source in corpus:
-        if not source:
-            raise RequestError("a CORPUS is empty text, which names nothing")
-        if is_store(Path(source)):
-            raise RequestError(f"{source} is a token store already", hint=f"use it as it is: gpt train {quote(source)}")
 
 
 def _describe(corpus: "Tokenized", out: Path) -> dict[str, Any]:

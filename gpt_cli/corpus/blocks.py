@@ -1,11 +1,11 @@
-"""The documents as one text, in blocks of equal size, and a sample of blocks where the text is large."""
+"""A text in blocks of equal size, and a sample of blocks where it is large."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gpt_cli.corpus.sources import Document
-from gpt_cli.errors import UserError
+from gpt_cli.corpus.divided import DividedText
+from gpt_cli.corpus.survey import Progress
 
 BLOCK = 1 << 20  # characters looked at together
 _PART = 1 << 16  # characters that a sample takes or leaves
@@ -25,11 +25,11 @@ class Part:
         return self.start + len(self.text)
 
 
-def text_blocks(documents: Iterable[Document], size: int = BLOCK) -> Iterator[Part]:
-    """The documents as one text, each on lines of its own, cut every `size` characters."""
+def text_blocks(pieces: Iterable[str], size: int = BLOCK) -> Iterator[Part]:
+    """A text that comes in pieces, cut every `size` characters."""
     start = length = 0
     held: list[str] = []
-    for text in _separated(documents):
+    for text in pieces:
         for place in range(0, len(text), size):
             piece = text[place : place + size]
             held.append(piece)
@@ -42,27 +42,6 @@ def text_blocks(documents: Iterable[Document], size: int = BLOCK) -> Iterator[Pa
         yield Part(start, "".join(held))
 
 
-def _separated(documents: Iterable[Document]) -> Iterator[str]:
-    """The texts, with a newline after each that lacks one and is followed by another."""
-    ended = True
-    for document in documents:
-        if not ended:
-            yield "\n"
-        yield document.text
-        ended = document.text.endswith("\n")
-
-
-def split_point(characters: int, val_fraction: float) -> int:
-    """The character at which validation begins. Raises UserError where a part would have fewer than 2."""
-    cut = int((1 - val_fraction) * characters)
-    if min(cut, characters - cut) < 2:
-        raise UserError(
-            f"the text is too small to split: {characters:,} characters, of which {val_fraction:g} validates",
-            hint="each part needs at least 2 characters",
-        )
-    return cut
-
-
 @dataclass(frozen=True)
 class TextSample:
     """Both parts of a text, or of evenly spaced parts of it."""
@@ -70,7 +49,7 @@ class TextSample:
     train: str
     val: str
     characters: int
-    """Of the whole text."""
+    """Of the whole of both."""
 
     @property
     def whole(self) -> bool:
@@ -78,15 +57,21 @@ class TextSample:
         return len(self.train) + len(self.val) == self.characters
 
 
-def sample_text(documents: Iterable[Document], val_fraction: float) -> TextSample:
-    """A text of up to 16 million characters, or so much of a longer one, split as training splits it.
-
-    Raises UserError for one too small to split.
-    """
+def sample_text(text: DividedText, progress: Progress) -> TextSample:
+    """Both parts of a text of up to 16 million characters, or so much of a longer one. Raises what reading raises."""
     sample = BlockSample()
-    for block in text_blocks(documents):
+    cut = 0
+
+    def pieces() -> Iterator[str]:
+        nonlocal cut
+        for stretch in text.stretches():
+            cut += len(stretch.text) if stretch.split == "train" else 0
+            progress("sampling", stretch.done, text.size)
+            yield stretch.text
+
+    for block in text_blocks(pieces()):
         sample.add(block)
-    cut = split_point(sample.characters, val_fraction)
+    text.check(cut, sample.characters - cut)
     return TextSample(sample.text(0, cut), sample.text(cut, sample.characters), sample.characters)
 
 

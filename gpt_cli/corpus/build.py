@@ -1,5 +1,6 @@
 """From a config's `data` and `tokenizer` to tokens: nothing to prepare, nothing done twice."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from gpt_cli.corpus.tokenization import Tokenization, Tokenized
 from gpt_cli.errors import Note, RequestError, UserError
 from gpt_cli.files import DamagedError, ExistsError, cache_dir
 from gpt_cli.tokenizer import Tokenizer, train_tokenizer
+
+_HEAD = 1 << 22  # ids of each split that an outline holds: a short text is encoded once
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +70,7 @@ def prepare_corpus(
         except ExistsError:  # another process was faster, with the same result
             pass
         return _from_store(TokenStore.open(entry), data, with_test)
-    tokens, made = work.keep()
+    tokens, made = work.keep(work.learn())
     if cache:
         try:
             write_store(
@@ -85,6 +88,37 @@ def prepare_corpus(
             note(f"the tokens are not cached: {error.message}")
     test = tokens["test"] if with_test else None
     return Corpus(made.tokenizer, tokens["train"], tokens["val"], made.facts, made.fingerprint, data.source, test)
+
+
+@dataclass(frozen=True, eq=False)
+class Outline:
+    """A text as tokens of which only a part is in memory: how many there are, and any stretch of them."""
+
+    tokenizer: Tokenizer
+    facts: dict[Split, SplitFacts]
+    """Of each split there is."""
+    read: Callable[[Split, int, int], Tokens]
+    """(stop - start,) ids of a split, fewer where it ends."""
+
+
+def outline_corpus(
+    data: DataConfig, tokenizer: TokenizerConfig, *, note: Note, progress: Progress | None = None
+) -> Outline:
+    """What `prepare_corpus` would make, without holding or writing it. Raises as it does."""
+    if isinstance(data.source, str) and is_store(path := find_path(data.source)):
+        store = _open_as_asked(path, data, tokenizer)
+        return Outline(store.tokenizer, store.facts, store.stretch)
+    work = Tokenization.begin(data, tokenizer, note, progress, None)
+    if (cached := _cached(cache_dir() / "stores" / work.key, note)) is not None:
+        return Outline(cached.tokenizer, cached.facts, cached.stretch)
+    learned = work.learn()
+    head, made = work.keep(learned, stop=_HEAD)
+
+    def read(split: Split, start: int, stop: int) -> Tokens:
+        in_memory = min(stop, made.facts[split].tokens) <= len(head[split])
+        return head[split][start:stop] if in_memory else work.keep(learned, start, stop)[0][split]
+
+    return Outline(made.tokenizer, made.facts, read)
 
 
 def tokenize_corpus(
@@ -107,8 +141,12 @@ def tokenize_corpus(
         return work.write(writer)
 
 
-def learn_tokenizer(data: DataConfig, tokenizer: TokenizerConfig, *, note: Note, progress: Progress) -> Tokenizer:
+def learn_tokenizer(
+    data: DataConfig, tokenizer: TokenizerConfig, *, note: Note, progress: Progress | None = None
+) -> Tokenizer:
     """The tokenizer that `prepare_corpus` would learn or take. Raises as it does."""
+    if isinstance(data.source, str) and is_store(path := find_path(data.source)):
+        return _open_as_asked(path, data, tokenizer).tokenizer
     return Tokenization.begin(data, tokenizer, note, progress, None).learn()
 
 

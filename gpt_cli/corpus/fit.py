@@ -20,6 +20,7 @@ from gpt_cli.config.schema import (
 )
 from gpt_cli.corpus.sources import find_path
 from gpt_cli.corpus.store import TokenStore, is_store
+from gpt_cli.corpus.survey import Progress
 from gpt_cli.corpus.text import Text
 from gpt_cli.errors import RequestError
 
@@ -51,7 +52,9 @@ class _Shape:
     batch_size: int
 
 
-def fit_config(source: str, *, run_dir: str, has_gpu: bool, cores: int) -> tuple[Config, list[str]]:
+def fit_config(
+    source: str, *, run_dir: str, has_gpu: bool, cores: int, progress: Progress | None = None
+) -> tuple[Config, list[str]]:
     """A sensible config for a text and a machine with so many cores, and why it is like that, in sentences.
 
     Raises what reading and `TokenStore.open` raise, and RequestError for standard input and for a source that is empty.
@@ -61,7 +64,7 @@ def fit_config(source: str, *, run_dir: str, has_gpu: bool, cores: int) -> tuple
     if source == "-":
         raise RequestError("a config cannot be fitted to standard input, which is read once", hint="save it in a file")
     path = find_path(source)
-    text = _look_at_store(path) if is_store(path) else _look_at_text(source, has_gpu)
+    text = _look_at_store(path) if is_store(path) else _look_at_text(source, has_gpu, progress)
     shape = _fit_shape(text.tokens, has_gpu)
     context_length = _fit_context(text.tokens * text.val_fraction, 256 if has_gpu else 128)
     tokens_per_step = shape.batch_size * context_length
@@ -117,7 +120,7 @@ def _look_at_store(path: Path) -> _Text:
     )
 
 
-def _look_at_text(source: str, has_gpu: bool) -> _Text:
+def _look_at_text(source: str, has_gpu: bool, progress: Progress | None) -> _Text:
     # What is left out of the text is said when it is read for training.
     characters = size = 0
     alphabet: set[str] = set()
@@ -130,6 +133,8 @@ def _look_at_text(source: str, has_gpu: bool) -> _Text:
             characters += len(block.text)
             size += len(block.text.encode())
             alphabet.update(block.text)
+            if progress is not None:
+                progress("reading", size, text.size)
     config, spelling = _fit_tokenizer("\n".join(start), characters, len(alphabet), has_gpu)
     tokens = size / 4 if config.kind == "bpe" else size if config.kind == "byte" else characters
     val_fraction = 0.1 if characters <= 10 * _VALIDATION else round(_VALIDATION / characters, 4)

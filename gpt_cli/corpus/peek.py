@@ -1,8 +1,9 @@
 """What a model is asked: contexts and the tokens that follow them, in a window of a split."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from gpt_cli.corpus.split import Split
 from gpt_cli.corpus.store import Tokens
 from gpt_cli.errors import RequestError
 from gpt_cli.order import window_start
@@ -31,22 +32,24 @@ class Window:
             yield Pair(self.ids[:end], self.ids[end])
 
 
-def cut_window(tokens: Tokens, at: int, context_length: int) -> Window:
-    """The window of `context_length` tokens that starts at index `at` of the (n,) `tokens`.
+def cut_window(
+    read: Callable[[Split, int, int], Tokens], split: Split, tokens: int, at: int, context_length: int
+) -> Window:
+    """The window of `context_length` tokens that starts at index `at` of the `tokens` of a split.
 
     Raises RequestError where the split has no such window.
     """
-    if len(tokens) <= context_length:
+    if tokens <= context_length:
         raise RequestError(
-            f"there are {len(tokens):,} tokens: too few for a context of {context_length:,} and its target",
+            f"there are {tokens:,} tokens: too few for a context of {context_length:,} and its target",
             hint="a smaller --context",
         )
-    if not 0 <= at < len(tokens) - context_length:
+    if not 0 <= at < tokens - context_length:
         raise RequestError(
-            f"there is no window of {context_length:,} tokens and a target at {at:,}: there are {len(tokens):,} tokens",
-            hint=f"--at goes from 0 to {len(tokens) - context_length - 1}",
+            f"there is no window of {context_length:,} tokens and a target at {at:,}: there are {tokens:,} tokens",
+            hint=f"--at goes from 0 to {tokens - context_length - 1}",
         )
-    return Window(at, tuple(tokens[at : at + context_length + 1].tolist()))
+    return Window(at, tuple(read(split, at, at + context_length + 1).tolist()))
 
 
 def first_start(tokens: int, context_length: int, seed: int) -> int:

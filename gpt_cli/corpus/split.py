@@ -25,6 +25,8 @@ class Stretch:
     """Whether the document, or the part of it that falls into this split, starts here."""
     ends: bool
     """Whether it ends here."""
+    finishes: bool
+    """Whether the document itself ends here, not only what of it falls into this split."""
     followed: bool
     """Whether another document follows: where the vocabulary has an end of text, it stands between them."""
     seam: bool
@@ -130,6 +132,7 @@ def stretches(text: Text, borders: Borders, survey: Survey, *, end_lines: bool) 
                             piece,
                             starts=part != split,
                             ends=cut or (block.ends and not rest),
+                            finishes=block.ends and not rest,
                             followed=followed and not rest,
                             seam=seam,
                             done=done,

@@ -130,11 +130,7 @@ class TokenStore:
 
         Raises RequestError for a split that the store has not, DamagedError for files that are not what it says.
         """
-        part = self._manifest.part(split)
-        if part is None:
-            raise RequestError(f"{self.path} has no {split} split", hint="data.test_fraction=0.05 makes one")
-        vocab_size = self.tokenizer.vocab_size
-        dtype = token_dtype(vocab_size)
+        part, dtype = self._part(split), token_dtype(self.tokenizer.vocab_size)
         places = [self.path / Path(shard.file).name for shard in part.shards]
         for place, shard in zip(places, part.shards, strict=True):
             _require_size(place, shard.tokens * dtype.itemsize)
@@ -143,16 +139,41 @@ class TokenStore:
         for place, shard in zip(places, part.shards, strict=True):
             into = tokens[start : start + shard.tokens]
             _load(place, into)
-            for at in range(0, len(into), _BITE):
-                bite = into[at : at + _BITE]
-                if int(bite.max(initial=0)) >= vocab_size:
-                    index = at + int(np.argmax(bite >= vocab_size))
-                    raise DamagedError(
-                        f"{place} is damaged: id {into[index]:,} at index {index:,} is none of the vocabulary's"
-                        f" {vocab_size:,}"
-                    )
+            self._check_ids(place, into)
             start += shard.tokens
         return tokens
+
+    def stretch(self, split: Split, start: int, stop: int) -> Tokens:
+        """(stop - start,) ids of a split from index `start` on, fewer where it ends. Raises as `tokens` does."""
+        part = self._part(split)
+        pieces: list[Tokens] = [np.empty(0, dtype=token_dtype(self.tokenizer.vocab_size))]
+        for shard in part.shards:
+            first, last = max(0, start), min(stop, shard.tokens)
+            if first < last:
+                place = self.path / Path(shard.file).name
+                into: Tokens = np.empty(last - first, dtype=token_dtype(self.tokenizer.vocab_size))
+                _load(place, into, of=shard.tokens, skip=first)
+                self._check_ids(place, into, first)
+                pieces.append(into)
+            start, stop = start - shard.tokens, stop - shard.tokens
+        return np.concatenate(pieces)
+
+    def _part(self, split: Split) -> _Part:
+        part = self._manifest.part(split)
+        if part is None:
+            raise RequestError(f"{self.path} has no {split} split", hint="data.test_fraction=0.05 makes one")
+        return part
+
+    def _check_ids(self, place: Path, ids: Tokens, first: int = 0) -> None:
+        vocab_size = self.tokenizer.vocab_size
+        for at in range(0, len(ids), _BITE):
+            bite = ids[at : at + _BITE]
+            if int(bite.max(initial=0)) >= vocab_size:
+                index = at + int(np.argmax(bite >= vocab_size))
+                raise DamagedError(
+                    f"{place} is damaged: id {ids[index]:,} at index {first + index:,} is none of the vocabulary's"
+                    f" {vocab_size:,}"
+                )
 
 
 def is_store(path: Path) -> bool:
@@ -273,18 +294,23 @@ def _header(dtype: np.dtype[Any], size: int) -> bytes:
     return header.getvalue()
 
 
-def _load(path: Path, into: npt.NDArray[Any]) -> None:
-    """Read the .npy file `path` into an array of the very shape and type it should have, without pickles."""
+def _load(path: Path, into: npt.NDArray[Any], *, of: int | None = None, skip: int = 0) -> None:
+    """Read the .npy file `path` into an array of the very shape and type it should have, without pickles.
+
+    Or, of an array of `of` numbers, those after the first `skip`, as many as there is room for.
+    """
+    size = len(into) if of is None else of
     try:
         with path.open("rb") as stream:
-            found, wanted = _read_header(stream), _describe(into.dtype, len(into))
+            found, wanted = _read_header(stream), _describe(into.dtype, size)
             if found != wanted:
                 raise DamagedError(f"{path} is damaged: it holds {found}, not {wanted}")
-            size = stream.readinto(into.data.cast("B")) if len(into) else 0
-            if size < into.nbytes:
-                raise DamagedError(f"{path} is damaged: it ends after {size:,} of {into.nbytes:,} bytes of ids")
-            if stream.read(1):
-                raise DamagedError(f"{path} is damaged: something follows its {len(into):,} ids")
+            stream.seek(skip * into.itemsize, os.SEEK_CUR)
+            read = stream.readinto(into.data.cast("B")) if len(into) else 0
+            if read < into.nbytes:
+                raise DamagedError(f"{path} is damaged: it ends after {read:,} of {into.nbytes:,} bytes of ids")
+            if skip + len(into) == size and stream.read(1):
+                raise DamagedError(f"{path} is damaged: something follows its {size:,} ids")
     except (ValueError, OSError, EOFError) as error:
         raise DamagedError(f"{path} is damaged: {error}") from error
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from gpt_cli.corpus.text import Text
 
-Stage = Literal["reading", "learning", "encoding"]
+Stage = Literal["reading", "learning", "encoding", "inspecting", "sampling"]
 Progress = Callable[[Stage, int, int | None], None]
 """Called with what is being done, the bytes of text done so far, and their total where it is known."""
 

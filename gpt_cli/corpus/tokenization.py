@@ -124,13 +124,23 @@ class Tokenization:
         writer.finish(made.facts, fingerprint=made.fingerprint, division=Division.of(self.data))
         return made
 
-    def keep(self) -> tuple[dict[Split, Tokens], Tokenized]:
-        """Encode the text into memory."""
-        tokenizer = self.learn()
+    def keep(
+        self, tokenizer: Tokenizer, start: int = 0, stop: int | None = None
+    ) -> tuple[dict[Split, Tokens], Tokenized]:
+        """Encode the text into memory, of each split what is from id `start` up to `stop`."""
         kept: dict[Split, list[Tokens]] = {
             split: [narrow(np.zeros(0, np.uint32), tokenizer.vocab_size)] for split in SPLITS
         }
-        made = self._encode(tokenizer, lambda split, ids: kept[split].append(ids))
+        seen = dict.fromkeys(SPLITS, 0)
+
+        def sink(split: Split, ids: Tokens) -> None:
+            first, last = start - seen[split], len(ids) if stop is None else stop - seen[split]
+            seen[split] += len(ids)
+            if max(first, 0) < min(last, len(ids)):
+                piece = ids[max(first, 0) : last]
+                kept[split].append(piece if len(piece) == len(ids) else piece.copy())  # a view would hold all of it
+
+        made = self._encode(tokenizer, sink)
         return {split: np.concatenate(arrays) for split, arrays in kept.items() if split in made.facts}, made
 
     def _encode(self, tokenizer: Tokenizer, sink: Callable[[Split, Tokens], None]) -> Tokenized:

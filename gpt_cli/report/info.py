@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from gpt_cli.config import Config, load_config
-from gpt_cli.corpus.build import prepare_corpus
+from gpt_cli.corpus.bars import stage_bars
+from gpt_cli.corpus.build import learn_tokenizer
 from gpt_cli.errors import Note
 from gpt_cli.files.disk import format_size
 from gpt_cli.model.count import flops_per_token, memory_bytes, parameter_table
@@ -52,7 +53,7 @@ class Info:
 def info_of_config(path: Path, overrides: list[str], note: Note) -> Info:
     """The figures of the model that training the config file `path` would make.
 
-    The text is read only where the vocabulary depends on it. Raises what `load_config` and `prepare_corpus` raise.
+    The text is read only where the vocabulary depends on it. Raises what `load_config` and `learn_tokenizer` raise.
     """
     config = load_config(path, overrides)
     return describe(path, config, _vocab_size(config, note))
@@ -144,4 +145,5 @@ def _vocab_size(config: Config, note: Note) -> int:
         return load_tokenizer(Path(config.tokenizer.file), config.tokenizer.pattern).vocab_size
     if config.tokenizer.vocab_size is not None:  # what learning a BPE gives, or it fails
         return config.tokenizer.vocab_size
-    return prepare_corpus(config.data, config.tokenizer, cache=False, note=note).tokenizer.vocab_size
+    with stage_bars() as progress:
+        return learn_tokenizer(config.data, config.tokenizer, note=note, progress=progress).vocab_size

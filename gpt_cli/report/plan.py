@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from gpt_cli.config import Config
-from gpt_cli.corpus.build import prepare_corpus
+from gpt_cli.corpus.bars import stage_bars
+from gpt_cli.corpus.build import outline_corpus
 from gpt_cli.errors import Note
 from gpt_cli.report.info import Info, describe, render_info
 from gpt_cli.report.table import render_pairs
@@ -17,6 +18,7 @@ from gpt_cli.training.loop import train_step
 from gpt_cli.training.state import TrainingState
 
 _MEASURED_STEPS = 3
+_MEASURED_TOKENS = 1 << 20  # of the training split, which the measured steps are taken from
 
 
 @dataclass(frozen=True)
@@ -45,14 +47,17 @@ class Plan:
 def plan(config: Config, note: Note) -> Plan:
     """Work out what training `config` would be; the time is measured over a few steps. Writes nothing."""
     runtime = open_runtime(config.runtime)
-    corpus = prepare_corpus(config.data, config.tokenizer, cache=False, note=note)
+    with stage_bars() as progress:
+        corpus = outline_corpus(config.data, config.tokenizer, note=note, progress=progress)
     vocab_size = corpus.tokenizer.vocab_size
-    batches = Batches.of(config, on_device(corpus.train, runtime.device))
+    train_tokens, val_tokens = (corpus.facts[split].tokens for split in ("train", "val"))
+    some = corpus.read("train", 0, max(_MEASURED_TOKENS, config.model.context_length + 1))
+    batches = Batches.of(config, on_device(some, runtime.device))
     info = describe(Path(config.run_dir or ""), config, vocab_size)
     seconds_per_step = _measure(config, batches, TrainingState.fresh(config, vocab_size, runtime, note), runtime)
 
     # A forward pass is about a third of a training step.
-    seconds_per_evaluation = seconds_per_step / 3 * len(corpus.val) / batches.tokens_per_step
+    seconds_per_evaluation = seconds_per_step / 3 * val_tokens / batches.tokens_per_step
     n_evaluation = 1 + (config.train.steps // config.eval.every if config.eval.every is not None else 0)
     trained_tokens = config.train.steps * batches.tokens_per_step
     micro, context = config.train.sequences_per_forward, config.model.context_length
@@ -61,10 +66,10 @@ def plan(config: Config, note: Note) -> Plan:
         device=runtime.describe(),
         input_shape=(micro, context),
         logits_shape=(micro, context, vocab_size),
-        train_tokens=len(corpus.train),
-        val_tokens=len(corpus.val),
+        train_tokens=train_tokens,
+        val_tokens=val_tokens,
         steps=config.train.steps,
-        epochs=trained_tokens / len(corpus.train),
+        epochs=trained_tokens / train_tokens,
         tokens_per_parameter=trained_tokens / info.parameters,
         seconds_per_step=seconds_per_step,
         seconds=config.train.steps * seconds_per_step + n_evaluation * seconds_per_evaluation,

@@ -3,12 +3,13 @@
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, NoReturn, TextIO
+from contextlib import contextmanager
+from typing import NoReturn
 
 from tqdm import tqdm
 
 from gpt_cli.config import Config
+from gpt_cli.corpus.bars import Surviving
 from gpt_cli.corpus.build import Corpus
 from gpt_cli.errors import Note
 from gpt_cli.model.gpt import GPT
@@ -49,7 +50,7 @@ class Console:
         """Within: a bar from `start` to `steps`, if stderr is a terminal."""
         if sys.stderr.isatty():
             self.bar = tqdm(
-                file=_Surviving(sys.stderr),
+                file=Surviving(sys.stderr),
                 initial=start,
                 total=steps,
                 unit="step",
@@ -97,26 +98,6 @@ class Console:
 
     def _place(self, step: int) -> str:
         return f"step {step:>{len(str(self.steps))}}/{self.steps}"
-
-
-class _Surviving:
-    """A terminal to draw on that may go away: the drawing is lost, the training is not."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> None:
-        """Write, if anyone is there."""
-        with suppress(OSError):
-            self._stream.write(text)
-
-    def flush(self) -> None:
-        """Flush, if anyone is there."""
-        with suppress(OSError):
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 def _beginning(step: int, finished: str | None) -> str:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import Config
+from gpt_cli.corpus.bars import stage_bars
 from gpt_cli.corpus.build import prepare_corpus
 from gpt_cli.order import derive_seed
 from gpt_cli.run import checkpoint
@@ -27,7 +28,8 @@ from gpt_cli.training.summary import Summary, summarise
 def train(config: Config, console: Console) -> Summary:
     """Train what `config` describes, from scratch or from the newest checkpoint in its run directory."""
     runtime = open_runtime(config.runtime)
-    corpus = prepare_corpus(config.data, config.tokenizer, note=console.note)
+    with stage_bars() as progress:
+        corpus = prepare_corpus(config.data, config.tokenizer, note=console.note, progress=progress)
     batches = Batches.of(config, on_device(corpus.train, runtime.device))
     val_tokens = on_device(corpus.val, runtime.device)
     prompt = encode_prompt(corpus.tokenizer, config.sample.prompt)  # what it cannot spell is told before it trains

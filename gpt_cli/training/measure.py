@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from gpt_cli.choices import Device
+from gpt_cli.corpus.bars import stage_bars
 from gpt_cli.corpus.build import prepare_corpus
 from gpt_cli.corpus.sources import read_documents
 from gpt_cli.errors import Note, UserError
@@ -70,7 +71,9 @@ def measure(
 
 
 def _split_tokens(loaded: LoadedRun, split: Literal["val", "test"], note: Note) -> np.ndarray[Any, Any]:
-    corpus = prepare_corpus(loaded.config.data, loaded.config.tokenizer, note=note, with_test=split == "test")
+    data, tokenizer, with_test = loaded.config.data, loaded.config.tokenizer, split == "test"
+    with stage_bars() as progress:
+        corpus = prepare_corpus(data, tokenizer, note=note, progress=progress, with_test=with_test)
     if corpus.fingerprint != loaded.state["text_sha256"]:
         raise UserError(
             f"the text {loaded.config.data.source} has changed: it is not the one this run was trained on",

@@ -1,17 +1,19 @@
 """A text, inspected: what it consists of, what is in it twice, and what a good loss on it is."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.corpus.blocks import BLOCK, BlockSample, Part, split_point, text_blocks
+from gpt_cli.corpus.blocks import BLOCK, BlockSample, Part, text_blocks
+from gpt_cli.corpus.divided import DividedText
 from gpt_cli.corpus.inspection.baselines import measure_baselines
 from gpt_cli.corpus.inspection.characters import CharacterCounts
 from gpt_cli.corpus.inspection.facts import CopiedPassage, Copies, Inspection, Leak, RepeatedLine
 from gpt_cli.corpus.inspection.lines import LineLengths
 from gpt_cli.corpus.inspection.passages import PASSAGE, HashSample, PassageHasher, hash_texts, is_telling
-from gpt_cli.corpus.sources import Document
+from gpt_cli.corpus.survey import Progress
 from gpt_cli.tokenizer.base import encoded
 
 _LEARN = 4_000_000  # characters that the baselines learn from, at most
@@ -20,22 +22,18 @@ _HASHES = 1 << 21  # kept of passages; a quarter of it of lines and of documents
 _LISTED = 5
 
 
-def inspect_documents(
-    documents: Iterable[Document], val_fraction: float, *, progress: Callable[[int], None] | None = None
-) -> Inspection:
-    """Read a text once, in bounded memory, and say what it is like; its last `val_fraction` validates.
+def inspect_text(text: DividedText, progress: Progress) -> Inspection:
+    """Say what the training and the validation part of a text are like; what is kept for the test is passed over.
 
-    Of a text of more than 2 million characters a sample is compared, and of more than 4 million one is learned from,
-    spread over all of it. `progress` is told the characters read so far. Raises UserError for a text too small to
-    split.
+    Memory is bounded: of a text of more than 2 million characters a sample is compared, and of more than 4 million one
+    is learned from, spread over all of it. Raises what reading raises.
     """
     survey = _Survey()
-    for block in text_blocks(survey.count(documents)):
+    for block in text_blocks(survey.count(text, progress)):
         survey.add(block)
-        if progress is not None:
-            progress(block.end)
     survey.finish()
-    return survey.conclude(val_fraction)
+    text.check(survey.cut, survey.sample.characters - survey.cut)
+    return survey.conclude()
 
 
 class _Survey:
@@ -45,6 +43,8 @@ class _Survey:
         self.characters = CharacterCounts()
         self.lengths = LineLengths()
         self.sample = BlockSample()
+        self.cut = 0
+        """Characters that train."""
         self.documents = 0
         self.document_hashes = HashSample(_HASHES // 4)
         self.line_hashes = HashSample(_HASHES // 4)
@@ -52,12 +52,26 @@ class _Survey:
         self._hasher = PassageHasher()
         self._unfinished = Part(0, "")  # the line that goes on in the next block
 
-    def count(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """The documents, counted and hashed as they pass."""
-        for document in documents:
-            self.document_hashes.add(hash_texts([document.text]), np.array([self.documents]))
-            self.documents += 1
-            yield document
+    def count(self, text: DividedText, progress: Progress) -> Iterator[str]:
+        """The text, its documents counted and hashed (but for a newline at the end) as they pass."""
+        document, newline, unfinished = blake2b(digest_size=8), b"", False
+        for stretch in text.stretches():
+            progress("inspecting", stretch.done, text.size)
+            self.cut += len(stretch.text) if stretch.split == "train" else 0
+            data = newline + stretch.text.encode()
+            newline = b"\n" * data.endswith(b"\n")
+            document.update(data.removesuffix(b"\n"))
+            unfinished = not stretch.finishes
+            if stretch.finishes:
+                self._count(document.digest())
+                document, newline = blake2b(digest_size=8), b""
+            yield stretch.text
+        if unfinished:  # the rest is kept for the test
+            self._count(document.digest())
+
+    def _count(self, digest: bytes) -> None:
+        self.document_hashes.add(np.frombuffer(digest, dtype=np.uint64), np.array([self.documents]))
+        self.documents += 1
 
     def add(self, block: Part) -> None:
         """The block of the text that follows those before."""
@@ -77,10 +91,9 @@ class _Survey:
         """The text is at its end."""
         self._add_lines(self._unfinished)
 
-    def conclude(self, val_fraction: float) -> Inspection:
-        """What was found, with the text cut as training cuts it."""
-        characters = self.sample.characters
-        cut = split_point(characters, val_fraction)
+    def conclude(self) -> Inspection:
+        """What was found."""
+        characters, cut = self.sample.characters, self.cut
         train, val = self.sample.text(0, cut, _LEARN), self.sample.text(cut, characters, _MEASURE)
         lines, line_places = self.line_hashes.arrays()
         passages, passage_places = self.passage_hashes.arrays()

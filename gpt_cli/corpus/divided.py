@@ -1,0 +1,55 @@
+"""The training and the validation text of a corpus, however it is divided; what is kept for the test is passed over."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpt_cli.config.schema import DataConfig
+from gpt_cli.corpus.split import Borders, Split, Stretch, stretches
+from gpt_cli.corpus.survey import Progress, Survey, survey
+from gpt_cli.corpus.text import Text
+from gpt_cli.errors import Note, UserError
+
+
+@dataclass(frozen=True)
+class DividedText:
+    """A text that was surveyed, to be looked at as training would see it, in bounded memory."""
+
+    text: Text
+    survey: Survey
+    borders: Borders
+
+    @classmethod
+    def find(cls, data: DataConfig, note: Note, progress: Progress) -> "DividedText":
+        """The text of a config, each source once. Raises what reading raises, UserError where a part would be empty."""
+        return cls.of(Text.find(data.model_copy(update={"weights": None}), note), data, progress)
+
+    @classmethod
+    def of(cls, text: Text, data: DataConfig, progress: Progress) -> "DividedText":
+        """The same of files that were found before."""
+        found = survey(text, end_lines=True, progress=progress)
+        text.read_again()
+        return cls(text, found, Borders.of(data, found))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the text, the test split included."""
+        return self.survey.work
+
+    def stretches(self) -> Iterator[Stretch]:
+        """The training text, then the validation text, documents on lines of their own. Raises what reading raises."""
+        if self.borders.by == "characters":  # the splits are in this order
+            yield from self._read("train", "val")
+        else:
+            yield from self._read("train")
+            yield from self._read("val")
+
+    def check(self, train: int, val: int) -> None:
+        """Raise UserError if one of the two parts has fewer than 2 characters: nothing can be said of it."""
+        if min(train, val) < 2:
+            split = "training" if train < 2 else "validation"
+            raise UserError(f"the {split} split has fewer than 2 characters", hint="give more text, or split otherwise")
+
+    def _read(self, *splits: Split) -> Iterator[Stretch]:
+        for stretch in stretches(self.text, self.borders, self.survey, end_lines=True):
+            if stretch.split in splits:
+                yield stretch
