@@ -15,6 +15,7 @@ from gpt_cli import __version__
 from gpt_cli.cli import config, data
 from gpt_cli.cli.eval import evaluate
 from gpt_cli.cli.export import export
+from gpt_cli.cli.import_ import import_
 from gpt_cli.cli.info import info
 from gpt_cli.cli.output import discard, note
 from gpt_cli.cli.plot import plot
@@ -66,6 +67,7 @@ app.command("eval")(evaluate)
 app.command("info")(info)
 app.command("plot")(plot)
 app.command("export")(export)
+app.command("import")(import_)
 app.command("doctor")(doctor)
 app.command("selftest")(selftest)
 app.add_typer(config.app, name="config")

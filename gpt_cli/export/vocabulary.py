@@ -6,14 +6,17 @@ char  a word-level vocabulary whose words are single characters; what it lacks i
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
-from gpt_cli.tokenizer import BPETokenizer, CharTokenizer, Tokenizer
+from gpt_cli.files import read_file
+from gpt_cli.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer, Tokenizer, load_tokenizer
 from gpt_cli.tokenizer.vocabulary import PRINTABLE
 
 UNKNOWN = "<unk>"
 _REPLACEMENT = "\ufffd"  # what we decode an unknown character to
 _ANY_CHARACTER = r"[\s\S]"
+_LARGEST = 128 << 20  # bytes of a tokenizer.json
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> str:
@@ -64,3 +67,48 @@ def _char_parts(tokenizer: CharTokenizer) -> dict[str, Any]:
         "decoder": {"type": "Sequence", "decoders": decoders},
         "model": {"type": "WordLevel", "vocab": vocab, "unk_token": UNKNOWN},
     }
+
+
+def read_tokenizer(directory: Path) -> Tokenizer:
+    """The tokenizer of a model's directory: characters and bytes as we write them, or a byte-level BPE.
+
+    Raises UserError for any other.
+    """
+    path = directory / "tokenizer.json"
+    if path.is_file():
+        try:
+            file = json.loads(read_file(path, _LARGEST))
+        except (ValueError, RecursionError):
+            file = None  # `load_tokenizer` says what is wrong
+        for read in (_read_char, _read_byte):
+            if isinstance(file, dict) and (tokenizer := read(file)) is not None:
+                return tokenizer
+    return load_tokenizer(directory)
+
+
+def _read_char(file: dict[str, Any]) -> CharTokenizer | None:
+    """The characters, if these are the words, in the way that `tokenizer_json` has it."""
+    model = file.get("model")
+    vocab = model.get("vocab") if isinstance(model, dict) and model.get("type") == "WordLevel" else None
+    if not isinstance(vocab, dict) or sorted(map(str, vocab.values())) != sorted(map(str, range(len(vocab)))):
+        return None
+    words = sorted(vocab, key=lambda word: int(vocab[word]))
+    has_unknown = words[-1:] == [UNKNOWN]
+    try:
+        tokenizer = CharTokenizer("".join(words[: len(words) - has_unknown]), has_unknown)
+    except ValueError:
+        return None
+    return tokenizer if _equal(file, tokenizer) else None
+
+
+def _read_byte(file: dict[str, Any]) -> ByteTokenizer | None:
+    return ByteTokenizer() if _equal(file, ByteTokenizer()) else None
+
+
+def _equal(file: dict[str, Any], tokenizer: Tokenizer) -> bool:
+    """Whether a tokenizer.json says what ours would; what other writers add to the model's part is told by nothing."""
+    ours = json.loads(tokenizer_json(tokenizer))
+    model = file.get("model")
+    if not isinstance(model, dict) or any(model.get(key) != value for key, value in ours["model"].items()):
+        return False
+    return all(file.get(key, ours[key]) == ours[key] for key in ("added_tokens", "normalizer", "pre_tokenizer"))

@@ -11,11 +11,14 @@ run.json is written last: without it the directory is not a run.
 import json
 import platform
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from torch import Tensor
 
 from gpt_cli.config import MAY_CHANGE, Config, changed_keys, dump_config, load_config
 from gpt_cli.corpus.build import Corpus
@@ -29,10 +32,10 @@ from gpt_cli.files import (
     read_file,
     replace_file,
 )
-from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, list_checkpoints
+from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, list_checkpoints, save
 from gpt_cli.run.log import RunLog
 from gpt_cli.run.restarts import Lifetime
-from gpt_cli.tokenizer import load_tokenizer
+from gpt_cli.tokenizer import Tokenizer, load_tokenizer
 
 DATA, RUN = "data.json", "run.json"
 _FORMAT = 1
@@ -73,7 +76,7 @@ class RunDirectory:
             if (path / RUN).exists():
                 changes = _check(path, config, corpus)
             else:
-                _create(path, config, corpus)
+                _write_once(path, config, corpus.tokenizer, _describe_data(corpus))
             run = cls(path, lock, config.train.steps)
         except BaseException:
             lock.release()
@@ -98,6 +101,25 @@ class RunDirectory:
             self.lifetime.end(error)
         finally:
             self.close()
+
+
+def create_untrained(config: Config, tokenizer: Tokenizer, tensors: Mapping[str, Tensor], source: str) -> Path:
+    """Make the new directory `config.run_dir` a run that begins, and ends, with `tensors`; returns its checkpoint.
+
+    It has no text and no optimizer: it samples, evaluates on any text, and other runs start from it. `source` says
+    where the weights came from. Raises RequestError when there is something at `run_dir`.
+    """
+    assert config.run_dir is not None
+    path = Path(config.run_dir)
+    _refuse_foreign(path)
+    if list_directory(path):
+        raise RequestError(f"there is something in {path} already", hint="choose another directory")
+    make_directory(path)
+    with DirectoryLock(path):
+        saved = save(path, 0, tensors, {}, {"source": source, "seconds": 0.0}, config, tokenizer)
+        data = {"source": source, "fingerprint": "", "splits": {}}
+        _write_once(path, config, tokenizer, data)
+    return saved
 
 
 def find_run(path: Path | None) -> Path:
@@ -139,11 +161,11 @@ def _refuse_foreign(path: Path) -> None:
         raise RequestError(f"run_dir {path} holds other files and no run", hint="choose another run_dir")
 
 
-def _create(path: Path, config: Config, corpus: Corpus) -> None:
+def _write_once(path: Path, config: Config, tokenizer: Tokenizer, data: dict[str, Any]) -> None:
     contents = {
         CONFIG: dump_config(config),
-        TOKENIZER: corpus.tokenizer.to_json(),
-        DATA: _to_json(_describe_data(corpus)),
+        TOKENIZER: tokenizer.to_json(),
+        DATA: _to_json(data),
         RUN: _to_json(
             {
                 "format": _FORMAT,

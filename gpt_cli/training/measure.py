@@ -10,7 +10,7 @@ from gpt_cli.choices import Device
 from gpt_cli.corpus.bars import stage_bars
 from gpt_cli.corpus.build import prepare_corpus
 from gpt_cli.corpus.sources import read_documents
-from gpt_cli.errors import Note, UserError
+from gpt_cli.errors import Note, RequestError, UserError
 from gpt_cli.model.place import place
 from gpt_cli.run.load import LoadedRun, load_model
 from gpt_cli.runtime.device import choose_device, open_runtime
@@ -71,6 +71,11 @@ def measure(
 
 
 def _split_tokens(loaded: LoadedRun, split: Literal["val", "test"], note: Note) -> np.ndarray[Any, Any]:
+    if "text_sha256" not in loaded.state:
+        raise RequestError(
+            f"{loaded.path} was imported, so it has no text of its own",
+            hint="evaluate it on a text of your choice with --text FILE",
+        )
     data, tokenizer, with_test = loaded.config.data, loaded.config.tokenizer, split == "test"
     with stage_bars() as progress:
         corpus = prepare_corpus(data, tokenizer, note=note, progress=progress, with_test=with_test)

@@ -1,0 +1,199 @@
+"""Models of Transformers as runs: made by the real library, bit for bit there and back, and nothing hostile gets in."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from test_export_hf import MODELS, TOKENIZERS, make_run
+
+from gpt_cli.cli.main import main
+from gpt_cli.errors import UserError
+from gpt_cli.export.huggingface import export_huggingface
+from gpt_cli.export.reading import import_huggingface
+from gpt_cli.run.load import load_model
+from gpt_cli.tokenizer import load_tokenizer
+
+transformers = pytest.importorskip("transformers", reason="the extra [hf] is not installed")
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+IMPORTED = {"GPT2LMHeadModel", "LlamaForCausalLM", "Qwen3ForCausalLM", "NanoChatForCausalLM"}
+CPU = torch.device("cpu")
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 24,
+         "intermediate_size": 48, "vocab_size": 290}  # fmt: skip
+THEIRS: dict[str, Callable[[], Any]] = {
+    "gpt2": lambda: transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=24, vocab_size=290),
+    "llama": lambda: transformers.LlamaConfig(**SIZES, num_key_value_heads=2, tie_word_embeddings=True),
+    "qwen3": lambda: transformers.Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=8),
+    "nanochat": lambda: transformers.NanoChatConfig(**SIZES, num_key_value_heads=4),
+}
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[..., tuple[Path, Any]]:
+    """A model of Transformers' own, in safetensors of at most `shard` bytes, beside a tokenizer of 290 ids."""
+
+    def save(kind: str, shard: str = "5GB") -> tuple[Path, Any]:
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(THEIRS[kind]()).eval()
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.2)
+        directory = tmp_path / kind
+        model.save_pretrained(directory, max_shard_size=shard)
+        TOKENIZERS["bpe"].save(directory / "tokenizer.json")
+        return directory, model
+
+    return save
+
+
+def tensors(directory: Path) -> dict[str, torch.Tensor]:
+    return {
+        name: tensor
+        for path in directory.glob("*.safetensors")
+        for name, tensor in safetensors.torch.load_file(path).items()
+    }
+
+
+@pytest.mark.parametrize("kind", THEIRS)
+@torch.no_grad()
+def test_a_model_of_theirs_has_the_same_logits_here_and_goes_back_bit_for_bit(kind, saved, tmp_path):
+    directory, theirs = saved(kind)
+    import_huggingface(str(directory), tmp_path / "run")
+    run = load_model(tmp_path / "run", CPU, print)
+    tokens = torch.randint(290, (2, 24))
+    torch.testing.assert_close(run.model(tokens), theirs(tokens).logits, rtol=0, atol=1e-5)
+    layout = export_huggingface(run, tmp_path / "back")
+    assert layout.model_type == kind
+    back, before = tensors(tmp_path / "back"), tensors(directory)
+    assert back.keys() == before.keys()
+    assert all(torch.equal(back[name], before[name]) for name in before)
+    assert load_tokenizer(tmp_path / "back").digest == TOKENIZERS["bpe"].digest
+
+
+@pytest.mark.parametrize(("architecture", "options"), [pair for pair in MODELS if pair[0] in IMPORTED])
+@pytest.mark.parametrize("kind", ["char with <unk>", "byte", "bpe as gpt4"])
+def test_what_was_exported_comes_back_and_is_exported_again_as_the_same_bytes(architecture, options, kind, tmp_path):
+    if options.get("window") == 5:
+        pytest.skip("windows are exported, and not imported")
+    export_huggingface(make_run(options, TOKENIZERS[kind]), tmp_path / "a")
+    import_huggingface(str(tmp_path / "a"), tmp_path / "run")
+    run = load_model(tmp_path / "run", CPU, print)
+    assert run.tokenizer == TOKENIZERS[kind]
+    assert export_huggingface(run, tmp_path / "b").architecture == architecture
+    for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+
+
+def test_shards_half_precision_and_names_as_gpt2_was_published_are_read(saved, tmp_path):
+    directory, _ = saved("gpt2", shard="20KB")
+    assert len(list(directory.glob("*.safetensors"))) > 2
+    import_huggingface(str(directory), tmp_path / "sharded")
+    bare = {name.removeprefix("transformer."): tensor for name, tensor in tensors(directory).items()}
+    bare |= {"h.0.attn.bias": torch.ones(1, 1, 24, 24).tril()}
+    for path in directory.glob("*.safetensors*"):
+        path.unlink()
+    safetensors.torch.save_file(bare, directory / "model.safetensors")
+    import_huggingface(str(directory), tmp_path / "bare")
+    halves = {name: tensor.bfloat16() for name, tensor in bare.items()}
+    safetensors.torch.save_file(halves, directory / "model.safetensors")
+    import_huggingface(str(directory), tmp_path / "halves")
+    runs = [load_model(tmp_path / name, CPU, print) for name in ("sharded", "bare", "halves")]
+    assert runs[0].weights_sha256 == runs[1].weights_sha256
+    export_huggingface(runs[2], tmp_path / "back", "bf16")
+    back = tensors(tmp_path / "back")
+    assert all(torch.equal(back[f"transformer.{n}"], t) for n, t in halves.items() if not n.endswith("attn.bias"))
+
+
+def test_an_imported_run_is_evaluated_sampled_inspected_and_never_mixed_up(saved, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    saved("llama")
+    Path("text.txt").write_text("The quick brown fox\n" * 5)
+    assert main(["import", "hf", "llama", "run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["architecture"] == "LlamaForCausalLM"
+    assert main(["eval", "--run", "run", "--text", "text.txt"]) == 0
+    assert main(["sample", "--run", "run", "--prompt", "The", "--max-new-tokens", "5"]) == 0
+    assert main(["info", "run"]) == 0
+    capsys.readouterr()
+    assert main(["eval", "--run", "run"]) == 2
+    assert "imported" in capsys.readouterr().err
+    assert main(["import", "hf", "llama", "run"]) == 2
+    assert main(["import", "hf", "nowhere/at-all", "other"]) == 2
+    assert "--download" in capsys.readouterr().err
+    assert main(["import", "hf", "text.txt", "other"]) == 2
+    assert not Path("other").exists()
+
+
+def change(directory: Path, **keys: Any) -> None:
+    path = directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"model_type": "mamba"}, "model_type"),
+        ({"model_type": ["gpt2"]}, "model_type"),
+        ({"auto_map": {"AutoModel": "evil.Model"}}, "code of its own"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "stretched"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"head_dim": 16}, "head_dim"),
+        ({"attention_bias": True}, "mlp_bias"),
+        ({"intermediate_size": 47}, "intermediate_size"),
+        ({"intermediate_size": "48"}, "intermediate_size"),
+        ({"num_hidden_layers": 10**9}, "too few"),
+        ({"num_hidden_layers": 2.0}, "num_hidden_layers"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers"),
+        ({"max_position_embeddings": 10**9}, "out of reach"),
+        ({"hidden_size": 10**8, "intermediate_size": 10**8, "head_dim": None}, "tensor"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps"),
+        ({"vocab_size": 300}, "vocab_size"),
+        ({"surprise": 1}, "surprise"),
+        ({"tie_word_embeddings": False}, "lm_head.weight is missing"),
+    ],
+)
+def test_a_config_that_is_no_model_of_ours_is_refused_by_its_key(keys, told, saved, tmp_path):
+    directory, _ = saved("llama")
+    change(directory, **keys)
+    with pytest.raises(UserError, match=told):
+        import_huggingface(str(directory), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_files_that_are_damaged_missing_or_hostile_are_refused(saved, tmp_path):
+    directory, _ = saved("gpt2")
+    good = tensors(directory)
+
+    def refused(told: str) -> None:
+        with pytest.raises(UserError, match=told):
+            import_huggingface(str(directory), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+    model = directory / "model.safetensors"
+    whole = model.read_bytes()
+    for damaged in (b"", whole[:100], b"\xff" * 64, whole[:-4]):
+        model.write_bytes(damaged)
+        refused("not a safetensors file")
+    for name, tensor, told in (
+        ("transformer.wte.weight", torch.zeros(290, 31), "not"),
+        ("transformer.wte.weight", torch.full((290, 32), torch.nan), "not finite"),
+        ("transformer.wte.weight", torch.zeros(290, 32, dtype=torch.int64), "int64"),
+        ("lm_head.weight", torch.zeros(290, 32), "another head"),
+        ("\x1b[2J", torch.zeros(1), "no place"),
+    ):
+        safetensors.torch.save_file({**good, name: tensor}, model)
+        refused(told)
+    safetensors.torch.save_file({n: t for n, t in good.items() if "wpe" not in n}, model)
+    refused("wpe.weight is missing")
+    model.unlink()
+    (directory / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    refused("has no model.safetensors")
+    for index in ({"weight_map": {"a": "../../etc/passwd"}}, {"weight_map": {"a": "no.safetensors"}}, {}, []):
+        (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+        refused("weight_map|missing|object")
+    (directory / "config.json").write_text("{" * 100_000)
+    refused("not JSON")
