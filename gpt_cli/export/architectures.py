@@ -158,7 +158,7 @@ def _candidate(reader: Reader, given: Mapping[str, Any], place: str) -> ModelCon
     return config
 
 
-def _ratio(inner: int, width: int) -> float:
+def _ratio(inner: int, width: Any) -> float:
     """The `mlp_ratio` of which `mlp_hidden`, which rounds up, makes `inner`: never above it by a rounding error."""
     ratio = inner / width
     return ratio if ratio * width <= inner else (inner - 0.5) / width
