@@ -161,7 +161,7 @@ def _candidate(reader: Reader, given: Mapping[str, Any], place: str) -> ModelCon
 def _ratio(inner: int, width: Any) -> float:
     """The `mlp_ratio` of which `mlp_hidden`, which rounds up, makes `inner`: never above it by a rounding error."""
     ratio = inner / width
-    return ratio if ratio * width <= inner else (inner - 0.5) / width
+    return float(ratio if ratio * width <= inner else (inner - 0.5) / width)
 
 
 def _theta(given: Mapping[str, Any]) -> float:
