@@ -1,14 +1,17 @@
 """`gpt train` and `gpt eval` as a user meets them: from text to a run, and every bad input with one clear error."""
 
 import contextlib
+import fcntl
 import json
 import math
 import os
 import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -212,6 +215,7 @@ def test_the_text_is_read_under_a_bar_where_someone_watches_and_silently_elsewhe
     (place / "long.txt").write_text(TEXT * 300)
     config = ["train", "--config", "tiny.yaml", "data.source=long.txt", "train.steps=1"]
     ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))  # no bar fits a terminal of no width
     process = subprocess.Popen(
         [sys.executable, "-m", "gpt_cli", *config],
         cwd=place, stderr=theirs, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
