@@ -1,6 +1,7 @@
 """What every test may count on: a cache of its own, a `gpt` to run, and examples that repeat."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -30,11 +31,25 @@ class Outcome:
     stderr: str
 
 
+@pytest.fixture(scope="session")
+def _kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the compiled kernel is kept from one test to the next."""
+    return tmp_path_factory.mktemp("kernels")
+
+
 @pytest.fixture(autouse=True)
-def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A cache of its own for each test, and no setting of the developer's shell."""
-    monkeypatch.setenv("GPT_CACHE", str(tmp_path_factory.mktemp("cache")))
+def _isolated(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory, _kernels: Path
+) -> Iterator[None]:
+    """A cache of its own for each test, but for the kernel, and no setting of the developer's shell."""
+    cache = tmp_path_factory.mktemp("cache")
+    if (_kernels / "native").is_dir():
+        shutil.copytree(_kernels / "native", cache / "native")
+    monkeypatch.setenv("GPT_CACHE", str(cache))
     monkeypatch.delenv("GPT_DEBUG", raising=False)
+    yield
+    if (cache / "native").is_dir() and not (_kernels / "native").is_dir():
+        shutil.copytree(cache / "native", _kernels / "native")
 
 
 @pytest.fixture(autouse=True)

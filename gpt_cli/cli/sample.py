@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from gpt_cli.choices import Device
+from gpt_cli.cli.engine import begin_texts
 from gpt_cli.cli.output import note, print_json, write_text
 from gpt_cli.errors import RequestError, escape_untrusted
 from gpt_cli.files import read_file
@@ -53,6 +54,13 @@ def sample(
     raw: Annotated[bool, typer.Option("--raw", help="Send even control characters to a terminal as they are.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
+    engine: Annotated[
+        Literal["auto", "native", "torch"],
+        typer.Option(help="native: without torch, on a CPU. auto: that, where it can write what is asked."),
+    ] = "auto",
+    weights: Annotated[
+        Literal["fp32", "bf16", "int8"], typer.Option(help="How native keeps the matrices; fp32 is exact.")
+    ] = "fp32",
 ) -> None:
     """Continue a prompt with a trained model.
 
@@ -65,20 +73,13 @@ def sample(
     given = _read_prompt(prompt, prompt_file)
     options = _given_options(max_new_tokens, temperature, top_k, top_p, min_p, stop)
 
-    import torch
-
+    from gpt_cli.run.checkpoint import open_checkpoint
     from gpt_cli.run.directory import find_run
-    from gpt_cli.run.load import load_model
-    from gpt_cli.runtime.device import choose_device
-    from gpt_cli.sampling import Sampling, encode_prompt, fresh_seed, stream_texts
+    from gpt_cli.sampling import Sampling, encode_prompt, fresh_seed
 
     seed = fresh_seed() if seed is None else seed
     path = find_run(run)
-    loaded = load_model(path, choose_device(device), note)
-    if n == 1:
-        # One sequence is matrices times vectors, which wait for memory: measured at 0.8M, 10M and 124M parameters, a
-        # second thread adds nothing on a free machine and makes it crawl on a busy one.
-        torch.set_num_threads(1)
+    loaded = open_checkpoint(path, note)
     sampling = Sampling.from_config(loaded.config.sample, seed).changed(options)
     text = loaded.config.sample.prompt if given is None else given
     if unknown == "skip":
@@ -89,10 +90,12 @@ def sample(
     context_length = loaded.config.model.context_length
     if len(tokens) > context_length:
         note(f"the prompt has {len(tokens):,} tokens; the model sees the last {context_length:,}, its context")
-    texts = stream_texts(loaded.model, loaded.tokenizer, tokens, sampling, n)
+    writer, texts = begin_texts(loaded, tokens, sampling, n, device, engine, weights)
     if json:
         samples = [{"text": t.text(), "tokens": t.tokens, "finish_reason": t.finish_reason} for t in texts]
-        print_json({"run": path, "step": loaded.step, "prompt": text, "seed": seed, "samples": samples})
+        print_json(
+            {"run": path, "step": loaded.step, "prompt": text, "seed": seed, "engine": writer, "samples": samples}
+        )
         return
     note(f"{path}, step {loaded.step:,}" + ("" if sampling.greedy else f", seed {seed}"))
     _print_samples(text, texts, raw)

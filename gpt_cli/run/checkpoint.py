@@ -14,15 +14,13 @@ import math
 import re
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from gpt_cli.config import Config, dump_config, parse_config
-from gpt_cli.errors import Note, UserError
+from gpt_cli.errors import Note, RequestError, UserError
 from gpt_cli.files import (
     DamagedError,
     DiskError,
@@ -36,9 +34,12 @@ from gpt_cli.files import (
     remove_directory,
     require_space,
 )
-from gpt_cli.run.tensors import pack_tensors, require_finite, unpack_tensors
+from gpt_cli.run.arrays import Arrays, unpack_arrays
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.tokenizer.load import parse_tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FORMAT = 1
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
@@ -49,18 +50,30 @@ _STATE_LIMIT = 1 << 20
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint. `state` is what training added to it; the tensors are on the CPU."""
+    """A verified checkpoint. `state` is what training added to it; the tensors are on the CPU.
+
+    Torch is imported where tensors are asked for: writing text needs but the arrays.
+    """
 
     path: Path
     step: int
     state: dict[str, Any]
     config: Config
     tokenizer: Tokenizer
-    model_tensors: dict[str, Tensor] = field(repr=False)
+    model_arrays: Arrays = field(repr=False)
     weights_sha256: str
 
-    def optimizer_tensors(self) -> dict[str, Tensor]:
+    @cached_property
+    def model_tensors(self) -> "dict[str, Tensor]":
+        """The weights; they share their memory with `model_arrays`."""
+        from gpt_cli.run.tensors import as_tensors  # noqa: PLC0415
+
+        return as_tensors(self.model_arrays)
+
+    def optimizer_tensors(self) -> "dict[str, Tensor]":
         """The optimizer's tensors, read (and verified again) now: only training needs them."""
+        from gpt_cli.run.tensors import unpack_tensors  # noqa: PLC0415
+
         data = read_directory(self.path, {OPTIMIZER})[OPTIMIZER]
         return unpack_tensors(data, str(self.path / OPTIMIZER))
 
@@ -73,8 +86,8 @@ def checkpoints_dir(run_dir: Path) -> Path:
 def save(
     run_dir: Path,
     step: int,
-    model_tensors: Mapping[str, Tensor],
-    optimizer_tensors: Mapping[str, Tensor],
+    model_tensors: "Mapping[str, Tensor]",
+    optimizer_tensors: "Mapping[str, Tensor]",
     state: Mapping[str, Any],
     config: Config,
     tokenizer: Tokenizer,
@@ -85,6 +98,8 @@ def save(
     lock. Raises UserError when a tensor is not finite or the disk refuses; what was saved before is untouched.
     If the step is saved already, equal tensors are left as they are and different ones are an error.
     """
+    from gpt_cli.run.tensors import pack_tensors, require_finite  # noqa: PLC0415
+
     require_finite(model_tensors, f"step {step}: weight")
     require_finite(optimizer_tensors, f"step {step}: optimizer state")
     facts = {**state, "format": FORMAT, "step": step, "tokenizer_digest": tokenizer.digest}
@@ -131,9 +146,20 @@ def load(path: Path) -> Checkpoint:
         state=state,
         config=parse_config(contents[CONFIG].decode(errors="replace"), str(path / CONFIG), ()),
         tokenizer=tokenizer,
-        model_tensors=unpack_tensors(contents[MODEL], str(path / MODEL)),
+        model_arrays=unpack_arrays(contents[MODEL], str(path / MODEL)),
         weights_sha256=read_sums(path)[MODEL],
     )
+
+
+def open_checkpoint(path: Path, note: Note) -> Checkpoint:
+    """The checkpoint that `path` is, or the newest intact one of the run that it is; each damaged one is told.
+
+    Raises RequestError when there is no checkpoint, UserError when there is none that can be used.
+    """
+    checkpoint = load(path) if is_checkpoint(path) else load_newest(path, note)
+    if checkpoint is None:
+        raise RequestError(f"{path} has no checkpoint yet", hint="train it first: gpt train --config FILE")
+    return checkpoint
 
 
 def load_newest(run_dir: Path, note: Note) -> Checkpoint | None:

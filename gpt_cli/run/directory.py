@@ -16,12 +16,9 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Self
 
 from gpt_cli.config import MAY_CHANGE, Config, changed_keys, dump_config, load_config
-from gpt_cli.corpus.build import Corpus
 from gpt_cli.errors import RequestError
 from gpt_cli.files import (
     DamagedError,
@@ -36,6 +33,11 @@ from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, list_checkp
 from gpt_cli.run.log import RunLog
 from gpt_cli.run.restarts import Lifetime
 from gpt_cli.tokenizer import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gpt_cli.corpus.build import Corpus  # which `gpt sample` need not load
 
 DATA, RUN = "data.json", "run.json"
 _FORMAT = 1
@@ -59,7 +61,7 @@ class RunDirectory:
         self.lifetime = Lifetime(path, self.log, steps)
 
     @classmethod
-    def open_for_training(cls, config: Config, corpus: Corpus) -> Self:
+    def open_for_training(cls, config: Config, corpus: "Corpus") -> Self:
         """Lock the directory `config.run_dir` and make it a run, or check that it is a run of this very request.
 
         Raises RequestError for a directory that is something else, or whose config (but for keys in MAY_CHANGE),
@@ -103,7 +105,7 @@ class RunDirectory:
             self.close()
 
 
-def create_untrained(config: Config, tokenizer: Tokenizer, tensors: Mapping[str, Tensor], source: str) -> Path:
+def create_untrained(config: Config, tokenizer: Tokenizer, tensors: "Mapping[str, Tensor]", source: str) -> Path:
     """Make the new directory `config.run_dir` a run that begins, and ends, with `tensors`; returns its checkpoint.
 
     It has no text and no optimizer: it samples, evaluates on any text, and other runs start from it. `source` says
@@ -179,7 +181,7 @@ def _write_once(path: Path, config: Config, tokenizer: Tokenizer, data: dict[str
         replace_file(path / name, text.encode())
 
 
-def _describe_data(corpus: Corpus) -> dict[str, Any]:
+def _describe_data(corpus: "Corpus") -> dict[str, Any]:
     """What identifies the text, and how much of it there is."""
     counts = ("characters", "bytes", "tokens", "documents")
     return {
@@ -189,7 +191,7 @@ def _describe_data(corpus: Corpus) -> dict[str, Any]:
     }
 
 
-def _check(path: Path, config: Config, corpus: Corpus) -> Changes:
+def _check(path: Path, config: Config, corpus: "Corpus") -> Changes:
     """Raise RequestError unless the request fits the run; return the keys that changed, as they may."""
     changes = {key: (old, new) for key, old, new in changed_keys(load_config(path / CONFIG), config)}
     if fixed := {key: change for key, change in changes.items() if not _may_change(key)}:

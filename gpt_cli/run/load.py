@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import Config
-from gpt_cli.errors import Note, RequestError
+from gpt_cli.errors import Note
 from gpt_cli.model.gpt import GPT
-from gpt_cli.run.checkpoint import Checkpoint, is_checkpoint, load, load_newest
+from gpt_cli.run.checkpoint import Checkpoint, open_checkpoint
 from gpt_cli.run.tensors import check_tensors
 from gpt_cli.tokenizer import Tokenizer
 
@@ -34,9 +34,11 @@ def load_model(path: Path, device: torch.device, note: Note) -> LoadedRun:
 
     Raises RequestError when there is no checkpoint, UserError when there is none that can be used.
     """
-    checkpoint = load(path) if is_checkpoint(path) else load_newest(path, note)
-    if checkpoint is None:
-        raise RequestError(f"{path} has no checkpoint yet", hint="train it first: gpt train --config FILE")
+    return build_model(open_checkpoint(path, note), device)
+
+
+def build_model(checkpoint: Checkpoint, device: torch.device) -> LoadedRun:
+    """The model of `checkpoint`, ready to use. Raises UserError if its weights do not fit its config."""
     model = GPT(checkpoint.config.model, checkpoint.tokenizer.vocab_size)
     load_weights(model, checkpoint)
     return LoadedRun(

@@ -2,17 +2,17 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from gpt_cli.errors import UserError
 from gpt_cli.files import DamagedError
-
-_HEADER_LIMIT = 16 << 20
-_TIED = "tied"  # the only metadata entry: several would be written in no fixed order
+from gpt_cli.run.arrays import BF16, DAMAGE, TIED, Arrays, read_header, tie
 
 
 def pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:
@@ -30,7 +30,7 @@ def pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:
         else:
             first[place] = name
             stored[name] = tensor.detach().cpu().contiguous()
-    metadata = {_TIED: json.dumps(tied, sort_keys=True)} if tied else None
+    metadata = {TIED: json.dumps(tied, sort_keys=True)} if tied else None
     return safetensors.torch.save(stored, metadata)
 
 
@@ -39,16 +39,25 @@ def unpack_tensors(data: bytes, source: str) -> dict[str, Tensor]:
 
     Raises DamagedError, naming `source`, for anything that is not such a file.
     """
-    if len(data) < 8 or int.from_bytes(data[:8], "little") > _HEADER_LIMIT:
-        raise DamagedError(f"{source} is not a safetensors file of tensors")
+    header = read_header(data, source)
     try:
         tensors = safetensors.torch.load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        for name, kept in json.loads(header.get("__metadata__", {}).get(_TIED, "{}")).items():
-            tensors[name] = tensors[kept]
-    except (SafetensorError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError) as error:
+        tie(tensors, header)
+    except DAMAGE as error:
         raise DamagedError(f"{source} is not a safetensors file of tensors ({error})") from error
     return tensors
+
+
+def as_tensors(arrays: Arrays) -> dict[str, Tensor]:
+    """The same numbers in the same memory as tensors; what shares an array shares a tensor."""
+    made = {id(array): _as_tensor(array) for array in arrays.values()}
+    return {name: made[id(array)] for name, array in arrays.items()}
+
+
+def _as_tensor(array: npt.NDArray[Any]) -> Tensor:
+    if array.dtype == BF16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def require_finite(tensors: Mapping[str, Tensor], what: str) -> None:

@@ -6,6 +6,7 @@ noise        the randomness of each sample
 generate     prompts to tokens: prefill, decode, and what happens past the context
 stream       tokens to text: whole characters, stop strings
 text         both: text from a model, streamed
+engine       the same without torch, where gpt_cli/native can write it
 prompt       text to the tokens that are continued
 sampler      all of it as one object, for Python
 

@@ -54,6 +54,15 @@ class TextStream:
         if self._stop.found:
             self.finish_reason = "stop"
 
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Continue with several tokens; the text is that of pushing each, in fewer pieces."""
+        if self.finish_reason is None and not self._stop.strings and self._end_of_text not in tokens:
+            self.tokens.extend(tokens)
+            self._add(self._decoder.extend(tokens))
+            return
+        for token in tokens:
+            self.push(token)
+
     def finish(self, reason: FinishReason) -> None:
         """End the text, unless it has ended: what was held back belongs to it after all."""
         if self.finish_reason is None:
@@ -74,7 +83,7 @@ class StopMatcher:
 
     def __init__(self, stop: Sequence[str]) -> None:
         self.found = False
-        self._stop = stop
+        self.strings = stop
         self._held = ""
 
     def push(self, piece: str) -> str:
@@ -82,7 +91,7 @@ class StopMatcher:
         if self.found:
             return ""
         text = self._held + piece
-        begins = [(text.find(stop), stop) for stop in self._stop]
+        begins = [(text.find(stop), stop) for stop in self.strings]
         ends = [(begin + len(stop), begin) for begin, stop in begins if begin >= 0]
         if ends:
             self.found, self._held = True, ""
@@ -98,5 +107,5 @@ class StopMatcher:
 
     def _longest_start(self, text: str) -> int:
         """How many of the last characters of `text` could become a stop string."""
-        lengths = (k for stop in self._stop for k in range(len(stop) - 1, 0, -1) if text.endswith(stop[:k]))
+        lengths = (k for stop in self.strings for k in range(len(stop) - 1, 0, -1) if text.endswith(stop[:k]))
         return max(lengths, default=0)

@@ -1,0 +1,60 @@
+"""From logits to a token without torch: gpt_cli/sampling/filters.py and noise.py over again, for one text.
+
+Shapes: V vocabulary.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpt_cli.native.weights import Array
+
+_WHOLE = 2**40
+_SMALLEST = np.float32(2.0**-25)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is chosen from, and when a text ends. None is off; the numbers are those of `Sampling`."""
+
+    temperature: float
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    never: tuple[int, ...] = ()
+    end_of_text: int | None = None
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is always taken."""
+        return self.temperature < 1e-6
+
+
+def choose(logits: Array, choice: Choice, noise: Array | None) -> int:
+    """(V,), (V,) Gumbel noise -> the token with the largest sum of both, among those that the filters leave."""
+    logits = logits.copy()
+    logits[list(choice.never)] = -np.inf
+    if noise is None:
+        return int(logits.argmax())
+    logits /= np.float32(choice.temperature)
+    if choice.top_k is not None:
+        k = min(choice.top_k, len(logits))
+        logits[logits < np.partition(logits, -k)[-k]] = -np.inf
+    if choice.top_p is not None and choice.top_p < 1:
+        descending = np.sort(logits)[::-1]
+        powers = np.exp(descending - descending[0])
+        probability = (powers / powers.sum() * np.float32(_WHOLE)).astype(np.int64)
+        likelier = probability.cumsum() - probability
+        logits[logits < descending[int((likelier < choice.top_p * _WHOLE).sum()) - 1]] = -np.inf
+    if choice.min_p is not None:
+        logits[logits < logits.max() + np.float32(math.log(choice.min_p))] = -np.inf
+    return int((logits + noise).argmax())
+
+
+def draw(twister: np.random.RandomState, vocab_size: int) -> Array:
+    """(V,) standard Gumbel noise. Torch's generator on a CPU is this Mersenne Twister, 24 bits of each word."""
+    bits = twister._bit_generator.random_raw(vocab_size) & 0xFFFFFF
+    uniform = bits.astype(np.float32) * np.float32(2.0**-24)
+    noise: Array = -np.log(np.maximum(-np.log(np.float32(1) - uniform), _SMALLEST))
+    return noise

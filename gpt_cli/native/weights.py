@@ -1,0 +1,154 @@
+"""The arrays of a checkpoint by what the network does with them, with the tables of its positions.
+
+Shapes: C n_embd, D head_dim, F mlp_hidden, V vocabulary.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt_cli.config import ModelConfig
+
+Array = npt.NDArray[Any]  # fp32
+
+
+class UnfitWeights(ValueError):  # noqa: N818 (named for what it says)
+    """The arrays are not those of the config."""
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One block; None is a part that the model does not have."""
+
+    norm1: Array
+    norm1_bias: Array | None
+    qkv: Array
+    qkv_bias: Array | None
+    q_norm: Array | None
+    k_norm: Array | None
+    out: Array
+    out_bias: Array | None
+    norm2: Array
+    norm2_bias: Array | None
+    up: Array  # of SwiGLU gate and up, (2F, C)
+    up_bias: Array | None
+    down: Array
+    down_bias: Array | None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A whole model, in fp32."""
+
+    config: ModelConfig
+    vocab_size: int
+    tokens: Array  # (V, C)
+    embedding_scale: float
+    positions: Array | None  # (context, C): learned or sinusoids
+    cosines: Array | None  # (context, D / 2): rotary
+    sines: Array | None
+    layers: tuple[LayerWeights, ...]
+    norm: Array | None
+    norm_bias: Array | None
+    head: Array  # (V, C)
+
+
+def read_weights(config: ModelConfig, vocab_size: int, arrays: Mapping[str, npt.NDArray[Any]]) -> Weights:
+    """The weights among `arrays`, named as in `GPT.state_dict()`. Raises UnfitWeights unless they are just these."""
+    expected = _shapes(config, vocab_size)
+    if expected.keys() != arrays.keys():
+        raise UnfitWeights(f"not the tensors of this config: {sorted(expected.keys() ^ arrays.keys())[0]}")
+    for name, shape in expected.items():
+        if arrays[name].shape != shape or arrays[name].dtype != np.float32:
+            raise UnfitWeights(f"tensor {name} has another shape or type")
+    found: dict[str, Array] = {name: np.ascontiguousarray(arrays[name]) for name in expected}
+    positions, cosines, sines = found.get("embedding.positions"), None, None
+    if config.position == "sinusoidal":
+        angles = _angles(config.context_length, config.n_embd, 10_000.0)
+        positions = np.stack((np.sin(angles), np.cos(angles)), axis=-1).reshape(config.context_length, config.n_embd)
+    elif config.position == "rope":
+        angles = _angles(config.context_length, config.head_dim, config.rope_theta)
+        cosines, sines = np.cos(angles), np.sin(angles)
+    return Weights(
+        config=config,
+        vocab_size=vocab_size,
+        tokens=found["embedding.tokens.weight"],
+        embedding_scale=math.sqrt(config.n_embd) if config.position == "sinusoidal" else 1.0,
+        positions=positions,
+        cosines=cosines,
+        sines=sines,
+        layers=tuple(_layer(config, found, f"blocks.{layer}.") for layer in range(config.n_layer)),
+        norm=found.get("norm.weight"),
+        norm_bias=found.get("norm.bias"),
+        head=found["head.weight"],
+    )
+
+
+def _layer(config: ModelConfig, found: Mapping[str, Array], block: str) -> LayerWeights:
+    def part(name: str) -> Array | None:
+        return found.get(block + name)
+
+    up = "mlp.gate_up" if config.mlp == "swiglu" else "mlp.up"
+    return LayerWeights(
+        norm1=found[block + "norm1.weight"],
+        norm1_bias=part("norm1.bias"),
+        qkv=found[block + "attention.qkv.weight"],
+        qkv_bias=part("attention.qkv.bias"),
+        q_norm=part("attention.q_norm.weight"),
+        k_norm=part("attention.k_norm.weight"),
+        out=found[block + "attention.out.weight"],
+        out_bias=part("attention.out.bias"),
+        norm2=found[block + "norm2.weight"],
+        norm2_bias=part("norm2.bias"),
+        up=found[block + up + ".weight"],
+        up_bias=part(up + ".bias"),
+        down=found[block + "mlp.down.weight"],
+        down_bias=part("mlp.down.bias"),
+    )
+
+
+def _shapes(config: ModelConfig, vocab_size: int) -> dict[str, tuple[int, ...]]:
+    """The names and shapes of `GPT(config, vocab_size).state_dict()`."""
+    width, hidden, head = config.n_embd, config.mlp_hidden, config.head_dim
+    shapes: dict[str, tuple[int, ...]] = {"embedding.tokens.weight": (vocab_size, width)}
+    if config.position == "learned":
+        shapes["embedding.positions"] = (config.context_length, width)
+
+    def linear(name: str, outputs: int, inputs: int) -> None:
+        shapes[f"{name}.weight"] = (outputs, inputs)
+        if config.bias:
+            shapes[f"{name}.bias"] = (outputs,)
+
+    def norm(name: str) -> None:
+        shapes[f"{name}.weight"] = (width,)
+        if config.bias and config.norm == "layernorm":
+            shapes[f"{name}.bias"] = (width,)
+
+    for layer in range(config.n_layer):
+        block = f"blocks.{layer}."
+        norm(block + "norm1")
+        linear(block + "attention.qkv", width + 2 * config.kv_heads * head, width)
+        linear(block + "attention.out", width, width)
+        if config.qk_norm:
+            shapes[block + "attention.q_norm.weight"] = shapes[block + "attention.k_norm.weight"] = (head,)
+        norm(block + "norm2")
+        if config.mlp == "swiglu":
+            linear(block + "mlp.gate_up", 2 * hidden, width)
+        else:
+            linear(block + "mlp.up", hidden, width)
+        linear(block + "mlp.down", width, hidden)
+    if config.norm_position == "pre":
+        norm("norm")
+    shapes["head.weight"] = (vocab_size, width)
+    return shapes
+
+
+def _angles(length: int, width: int, theta: float) -> Array:
+    """(length, width / 2) in fp32, as gpt_cli/model/position.py has them."""
+    exponents = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
+    frequencies = np.float32(theta) ** -exponents
+    return np.outer(np.arange(length, dtype=np.float32), frequencies).astype(np.float32)

@@ -1,0 +1,92 @@
+"""Which engine writes: the compiled kernel (or NumPy) on a CPU, where it can do what is asked, else torch.
+
+Importing this imports no torch.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Literal
+
+import numpy.typing as npt
+
+from gpt_cli.config import ModelConfig
+from gpt_cli.native.choice import Choice
+from gpt_cli.native.decoder import Decoder, NativeDecoder, NumpyDecoder, WeightFormat, tokens_of
+from gpt_cli.native.kernel import NoKernel
+from gpt_cli.native.weights import UnfitWeights, read_weights
+from gpt_cli.order import derive_seed
+from gpt_cli.sampling.settings import Sampling
+from gpt_cli.sampling.stream import TextStream
+from gpt_cli.tokenizer import Tokenizer
+
+Engine = Literal["auto", "native", "torch"]
+_COVERED = frozenset({"max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop"})
+
+
+def uncovered(sampling: Sampling) -> list[str]:
+    """The settings, away from their defaults, that only the torch engine knows."""
+    defaults = Sampling()
+    names = [field.name for field in fields(sampling) if field.name not in _COVERED]
+    return [name for name in names if getattr(sampling, name) != getattr(defaults, name)]
+
+
+def open_decoder(
+    config: ModelConfig,
+    vocab_size: int,
+    arrays: Mapping[str, npt.NDArray[Any]],
+    *,
+    weights: WeightFormat = "fp32",
+    threads: int = 1,
+    note: Callable[[str], None] = lambda _: None,
+) -> Decoder | None:
+    """A decoder for the model in `arrays`; None where they do not fit `config`: torch says what is wrong with them.
+
+    Without a kernel NumPy decodes, in fp32, and `note` is told.
+    """
+    try:
+        found = read_weights(config, vocab_size, arrays)
+    except UnfitWeights:
+        return None
+    try:
+        return NativeDecoder(found, format=weights, threads=threads)
+    except NoKernel as error:
+        note(f"decoding in NumPy, since the faster kernel cannot be used: {error}")
+        return NumpyDecoder(found)
+
+
+def write_texts(
+    decoder: Decoder, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], sampling: Sampling
+) -> list[TextStream]:
+    """A continuation of each prompt (at least one token), written as one batch while they are being read.
+
+    They are those of `stream_texts` on a CPU, wherever two tokens are not as good as equal.
+    """
+    assert not uncovered(sampling)
+    choice = Choice(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        never=() if tokenizer.unknown is None else (tokenizer.unknown,),
+        end_of_text=tokenizer.end_of_text,
+    )
+    seeds = [derive_seed(sampling.seed, "sample", i) for i in range(len(prompts))]
+
+    def steps() -> Iterator[bool]:
+        writing = decoder.begin(prompts, seeds, choice)
+        running = set(range(len(prompts)))
+        for chunk in tokens_of(writing, sampling.max_new_tokens):
+            for i in sorted(running):
+                texts[i].extend([step[i] for step in chunk])
+                if texts[i].finish_reason is not None:
+                    writing.stop(i)
+                    running.remove(i)
+            yield True
+            if not running:
+                return
+        for text in texts:
+            text.finish("length")
+
+    shared = steps()
+    texts = [TextStream(tokenizer, sampling.stop, shared) for _ in prompts]
+    return texts

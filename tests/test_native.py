@@ -1,0 +1,374 @@
+"""The native engine: the compiled kernel and NumPy write what torch writes, for every option of the model."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt_cli.cli.main import main
+from gpt_cli.config import Config, ModelConfig
+from gpt_cli.model.gpt import GPT
+from gpt_cli.native import decoder as native_decoder
+from gpt_cli.native import kernel
+from gpt_cli.native.choice import Choice, choose, draw
+from gpt_cli.native.decoder import FORMATS, NativeDecoder, NumpyDecoder, tokens_of
+from gpt_cli.native.kernel import NoKernel, load_kernel
+from gpt_cli.native.weights import UnfitWeights, Weights, read_weights
+from gpt_cli.order import derive_seed
+from gpt_cli.run.arrays import unpack_arrays
+from gpt_cli.run.checkpoint import save
+from gpt_cli.run.tensors import pack_tensors
+from gpt_cli.sampling import Sampling, engine, stream_texts
+from gpt_cli.sampling.engine import open_decoder, uncovered, write_texts
+from gpt_cli.sampling.filters import filter_logits
+from gpt_cli.sampling.generate import generate
+from gpt_cli.sampling.noise import GumbelNoise
+from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
+
+VOCAB_SIZE = 37
+CONTEXT = 20
+
+OPTIONS: list[dict[str, Any]] = [
+    *({"mlp": mlp, "bias": bias} for mlp in ("relu", "gelu", "swiglu", "relu2") for bias in (False, True)),
+    *(
+        {"norm": norm, "norm_position": position, "bias": bias}
+        for norm, position, bias in product(("layernorm", "rmsnorm"), ("pre", "post"), (False, True))
+    ),
+    *({"position": position} for position in ("learned", "sinusoidal", "rope", "none")),
+    *({"n_kv_head": heads, "qk_norm": norm} for heads, norm in product((1, 2, None), (True, False))),
+    *({"window": window} for window in (1, 3, 17, 1000)),
+    *({"n_embd": width, "n_head": heads} for width, heads in ((4, 1), (12, 2), (40, 2), (72, 3), (160, 1))),
+    {"tie_embeddings": True},
+    {"logit_softcap": 2.0},
+    {"context_length": 2},
+    {"mlp_ratio": 1.3},
+    {"n_layer": 1, "n_head": 2},
+    {"rope_theta": 500.0, "norm_eps": 1e-2},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A kernel, or the reason why there is none."""
+    os.environ["GPT_CACHE"] = str(tmp_path_factory.mktemp("kernel"))
+    try:
+        load_kernel()
+    except NoKernel as error:
+        pytest.skip(f"no kernel here: {error}")
+
+
+def make_model(vocab_size: int = VOCAB_SIZE, **options: Any) -> GPT:
+    """A small model whose every part matters: nothing is zero or one, and weights are large."""
+    shape = {"n_layer": 3, "n_head": 4, "n_embd": 32, "context_length": CONTEXT}
+    torch.manual_seed(0)
+    config = ModelConfig(**{**shape, "zero_init": False, "init_std": 0.2, **options})
+    model = GPT(config, vocab_size).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.3)
+    return model
+
+
+def weights_of(model: GPT) -> Weights:
+    """As a checkpoint of the model would give them."""
+    arrays = unpack_arrays(pack_tensors(model.state_dict()), "model")
+    return read_weights(model.config, model.head.out_features, arrays)
+
+
+def written(decoder: Any, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[tuple[int, ...]]:
+    """The tokens of each text."""
+    choice = Choice(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
+    seeds = [derive_seed(sampling.seed, "sample", i) for i in range(len(prompts))]
+    steps = [
+        step for chunk in tokens_of(decoder.begin(prompts, seeds, choice), sampling.max_new_tokens) for step in chunk
+    ]
+    return list(zip(*steps, strict=True))
+
+
+def by_torch(model: GPT, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[tuple[int, ...]]:
+    return list(zip(*generate(model, prompts, sampling), strict=True))
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_the_logits_of_all_positions_are_those_of_torch_for_every_option(options: dict[str, Any]) -> None:
+    model = make_model(**options)
+    weights, tokens = weights_of(model), [(i * 7 + 3) % VOCAB_SIZE for i in range(model.config.context_length)]
+    with torch.inference_mode():
+        expected = model(torch.tensor([tokens]))[0].numpy()
+    scale = max(1.0, float(np.abs(expected).max()))
+    for decoder in (NativeDecoder(weights), NativeDecoder(weights, threads=3), NumpyDecoder(weights)):
+        np.testing.assert_allclose(decoder.score(tokens), expected, rtol=0, atol=1e-4 * scale)
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("options", OPTIONS[::3], ids=str)
+def test_the_text_is_that_of_torch_within_the_context_and_far_past_it(options: dict[str, Any]) -> None:
+    model = make_model(**options)
+    weights, sampling = weights_of(model), Sampling(temperature=1.0, seed=5, max_new_tokens=4 * CONTEXT)
+    prompts = [[1, 2, 3]] * 3
+    expected = by_torch(model, prompts, sampling)
+    assert written(NativeDecoder(weights, threads=2), prompts, sampling) == expected
+    assert written(NumpyDecoder(weights), prompts, sampling) == expected
+
+
+@pytest.mark.usefixtures("compiled")
+def test_the_logits_that_tokens_are_chosen_from_are_those_of_torch_past_the_context() -> None:
+    model = make_model(n_kv_head=2, window=9)
+    writing = NativeDecoder(weights_of(model)).begin([[1, 2, 3]], [1], Choice(1.0))
+    tokens, logits = writing.write_with_logits(3 * CONTEXT)
+    text = [1, 2, 3, *(row[0] for row in tokens)]
+    for step in range(len(tokens)):
+        position = 3 + step
+        start = max(0, -(-(position - CONTEXT) // (CONTEXT // 2))) * (CONTEXT // 2)
+        with torch.inference_mode():
+            expected = model(torch.tensor([text[start:position]]))[0, -1].numpy()
+        np.testing.assert_allclose(logits[step, 0], expected, rtol=0, atol=2e-4)
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 0.0},
+        {"temperature": 0.3},
+        {"top_k": 1},
+        {"top_k": 5},
+        {"top_k": 1000},
+        {"top_p": 0.05},
+        {"top_p": 0.7},
+        {"top_p": 1.0},
+        {"min_p": 0.2},
+        {"min_p": 1.0},
+        {"temperature": 1.7, "top_k": 20, "top_p": 0.9, "min_p": 0.02},
+    ],
+    ids=str,
+)
+def test_every_filter_writes_what_torch_writes(settings: dict[str, Any]) -> None:
+    model = make_model()
+    sampling = Sampling(**{"temperature": 1.0, "seed": 9, "max_new_tokens": 60, **settings})
+    weights, prompts = weights_of(model), [[4], [4]]
+    expected = by_torch(model, prompts, sampling)
+    assert written(NativeDecoder(weights), prompts, sampling) == expected
+    assert written(NumpyDecoder(weights), prompts, sampling) == expected
+
+
+LOGITS = st.lists(st.floats(-8, 8, width=16), min_size=1, max_size=40)
+
+
+@given(
+    LOGITS,
+    st.floats(0.1, 3),
+    st.none() | st.integers(1, 50),
+    st.none() | st.floats(0.01, 1),
+    st.none() | st.floats(0.01, 1),
+)
+def test_what_numpy_keeps_is_what_the_filters_keep(
+    logits: list[float], temperature: float, top_k: int | None, top_p: float | None, min_p: float | None
+) -> None:
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    kept = filter_logits(torch.tensor([logits]), sampling)[0].isfinite()
+    values = np.array(logits, np.float32)
+    for token in range(len(logits)):
+        wanted = np.zeros(len(logits), np.float32)
+        wanted[token] = 1e6  # noise that takes this token, unless it was filtered out
+        assert (choose(values, Choice(temperature, top_k, top_p, min_p), wanted) == token) == bool(kept[token])
+
+
+def test_the_noise_is_that_of_torch() -> None:
+    noise = GumbelNoise(7, 1, VOCAB_SIZE, torch.device("cpu"))
+    twister = np.random.RandomState(derive_seed(7, "sample", 0) & 0xFFFFFFFF)
+    for _ in range(3000):  # several blocks of torch's
+        np.testing.assert_allclose(draw(twister, VOCAB_SIZE), noise.draw()[0].numpy(), rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.usefixtures("compiled")
+def test_unequal_prompts_in_one_batch_continue_as_each_does_alone_whatever_their_length() -> None:
+    model = make_model()
+    weights, sampling = weights_of(model), Sampling(temperature=0.0, max_new_tokens=3 * CONTEXT)
+    prompts = [[1], [2, 3, 4], [5] * 50, [6, 7] * 10, [1]]
+    alone = [by_torch(model, [prompt], sampling)[0] for prompt in prompts]
+    assert written(NativeDecoder(weights, threads=2), prompts, sampling) == alone
+    assert written(NumpyDecoder(weights), prompts, sampling) == alone
+
+
+@pytest.mark.usefixtures("compiled")
+def test_a_text_is_the_same_however_its_tokens_are_asked_for_and_whatever_runs_beside_it() -> None:
+    decoder = NativeDecoder(weights_of(make_model()), threads=2)
+    seeds = list(range(70))  # more than go through the layers at once
+    together = list(zip(*decoder.begin([[1, 2]] * 70, seeds, Choice(1.0)).write(30), strict=True))
+    for text in (0, 1, 69):
+        alone = decoder.begin([[1, 2]], [seeds[text]], Choice(1.0))
+        assert [token for _ in range(30) for (token,) in alone.write(1)] == list(together[text])
+    assert len(set(together)) == 70
+
+
+@pytest.mark.usefixtures("compiled")
+def test_a_text_that_has_ended_or_was_stopped_costs_nothing_and_leaves_the_others_alone() -> None:
+    decoder = NativeDecoder(weights_of(make_model()))
+    free = list(zip(*decoder.begin([[1], [1]], [1, 2], Choice(1.0)).write(40), strict=True))
+    writing = decoder.begin([[1], [1]], [1, 2], Choice(1.0))
+    first = writing.write(5)
+    writing.stop(0)
+    assert [row[1] for row in first + writing.write(35)] == list(free[1])
+    end = free[0][7]
+    writing = decoder.begin([[1]], [1], Choice(1.0, end_of_text=end))
+    tokens = [token for (token,) in writing.write(40)]
+    assert tokens == list(free[0][: free[0].index(end) + 1])
+    assert writing.write(5) == []
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("format", FORMATS[1:])
+def test_rounded_weights_give_the_logits_of_the_rounded_model(format: Any) -> None:
+    weights = weights_of(make_model(n_embd=40, n_head=2))
+    tokens = [1, 5, 9, 2]
+    found = NativeDecoder(weights, format=format).score(tokens)
+    np.testing.assert_allclose(found, NumpyDecoder(native_decoder.rounded(weights, format)).score(tokens), atol=1e-4)
+    exact = NumpyDecoder(weights).score(tokens)
+    assert 1e-6 < np.abs(found - exact).max() < 0.1 * np.abs(exact).max()
+
+
+@pytest.mark.usefixtures("compiled")
+def test_a_kernel_whose_logits_differ_from_the_reference_steps_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, notes = make_model(), []
+    arrays = unpack_arrays(pack_tensors(model.state_dict()), "model")
+    honest = native_decoder.reference.forward
+    monkeypatch.setattr(native_decoder.reference, "forward", lambda *given: honest(*given) + 0.1)
+    decoder = open_decoder(model.config, VOCAB_SIZE, arrays, note=notes.append)
+    assert decoder is not None
+    assert decoder.engine == "numpy"
+    assert notes == [
+        "decoding in NumPy, since the faster kernel cannot be used: its logits differ from those of the reference"
+    ]
+
+
+def test_arrays_that_do_not_fit_the_config_are_refused() -> None:
+    model = make_model()
+    arrays = unpack_arrays(pack_tensors(model.state_dict()), "model")
+    assert open_decoder(model.config.model_copy(update={"n_layer": 2}), VOCAB_SIZE, arrays) is None
+    for wrong in ({"norm.weight": np.ones(3, np.float32)}, {"norm.weight": np.ones(32)}, {"more": np.ones(1)}):
+        with pytest.raises(UnfitWeights):
+            read_weights(model.config, VOCAB_SIZE, arrays | wrong)
+
+
+@pytest.mark.usefixtures("compiled")
+def test_texts_end_where_those_of_torch_end_and_never_hold_the_unknown_token() -> None:
+    model = make_model(vocab_size=256)
+    arrays = unpack_arrays(pack_tensors(model.state_dict()), "model")
+    decoder = open_decoder(model.config, 256, arrays)
+    assert decoder is not None
+    for stop in ((), ("e",), ("\x80", "no such text")):
+        sampling = Sampling(temperature=1.0, seed=3, max_new_tokens=90, stop=stop)
+        expected = stream_texts(model, ByteTokenizer(), [65], sampling, 3)
+        texts = write_texts(decoder, ByteTokenizer(), [[65]] * 3, sampling)
+        for ours, theirs in zip(texts, expected, strict=True):
+            assert (ours.text(), ours.tokens, ours.finish_reason) == (
+                theirs.text(),
+                theirs.tokens,
+                theirs.finish_reason,
+            )
+    tokenizer = CharTokenizer("ab", has_unknown=True)
+    small = make_model(vocab_size=3)
+    decoder = open_decoder(small.config, 3, unpack_arrays(pack_tensors(small.state_dict()), "model"))
+    assert decoder is not None
+    for text in write_texts(decoder, tokenizer, [[2]] * 4, Sampling(max_new_tokens=60, temperature=5.0)):
+        assert set(text.text()) <= {"a", "b"}
+
+
+def test_a_setting_that_the_engine_does_not_know_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampling = Sampling(3, 0.5, 4, 0.5, 0.1, 7, ("x",))
+    assert uncovered(sampling) == []
+    monkeypatch.setattr(engine, "_COVERED", frozenset({"max_new_tokens", "seed", "stop", "min_p", "top_k"}))
+    assert uncovered(sampling) == ["temperature", "top_p"]
+    assert uncovered(Sampling(max_new_tokens=3)) == []
+
+
+@pytest.mark.usefixtures("compiled")
+def test_only_a_kernel_that_nobody_else_could_have_written_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPT_CACHE", str(tmp_path))
+    load = load_kernel.__wrapped__
+    load()
+    (made,) = (tmp_path / "native").iterdir()
+    assert made.stat().st_mode & 0o777 == 0o600
+    assert made.parent.stat().st_mode & 0o777 == 0o700
+    before = made.stat().st_mtime_ns
+    load()
+    assert made.stat().st_mtime_ns == before
+    made.chmod(0o666)
+    with pytest.raises(NoKernel, match="others may write to"):
+        load()
+    made.chmod(0o600)
+    made.parent.chmod(0o777)
+    with pytest.raises(NoKernel, match="others may write to"):
+        load()
+    made.parent.chmod(0o700)
+    monkeypatch.setattr(kernel.os, "getuid", lambda: os.geteuid() + 1)
+    with pytest.raises(NoKernel, match="belongs to another user"):
+        load()
+    monkeypatch.undo()
+    monkeypatch.setenv("GPT_CACHE", str(tmp_path))
+    elsewhere = tmp_path / "elsewhere.so"
+    made.rename(elsewhere)
+    made.symlink_to(elsewhere)
+    with pytest.raises(NoKernel, match="symbolic link"):
+        load()
+
+
+def test_without_a_compiler_or_with_a_broken_one_there_is_a_reason_and_numpy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(NoKernel, match="there is no C compiler"):
+        load_kernel.__wrapped__()
+    broken = tmp_path / "cc"
+    broken.write_text("#!/bin/sh\necho 'no such option' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    with pytest.raises(NoKernel, match="failed: no such option"):
+        load_kernel.__wrapped__()
+    broken.write_text("#!/bin/sh\necho nonsense > $(echo \"$@\" | sed 's/.*-o \\([^ ]*\\).*/\\1/')\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(NoKernel):
+        load_kernel.__wrapped__()
+
+
+def test_the_engine_is_imported_without_torch() -> None:
+    rooms = "gpt_cli.sampling.engine, gpt_cli.run.checkpoint, gpt_cli.run.directory"
+    source = f"import sys, {rooms}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.usefixtures("compiled")
+def test_the_engines_write_the_same_and_what_does_not_go_together_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = Config(model=ModelConfig(n_layer=2, n_embd=32, context_length=CONTEXT))
+    torch.manual_seed(0)
+    path = save(tmp_path, 1, GPT(config.model, 256).state_dict(), {}, {}, config, ByteTokenizer())
+    arguments = ["sample", "--run", str(path), "--prompt", "a", "--seed", "3", "--max-new-tokens", "80", "--json"]
+    answers = {}
+    for options in ([], ["--engine", "native"], ["--engine", "torch"], ["-n", "3"], ["--weights", "int8"]):
+        assert main([*arguments, *options]) == 0
+        answers[" ".join(options)] = json.loads(capsys.readouterr().out)
+    assert [answer["engine"] for answer in answers.values()] == ["native", "native", "torch", "native", "native"]
+    assert answers[""] == answers["--engine native"]
+    assert answers[""]["samples"] == answers["--engine torch"]["samples"] == answers["-n 3"]["samples"][:1]
+    for options in (["--engine", "torch", "--weights", "int8"], ["--engine", "native", "--device", "mps"]):
+        assert main([*arguments, *options]) == 2
+        assert "hint: leave" in capsys.readouterr().err
