@@ -15,6 +15,7 @@ from gpt_cli import __version__
 from gpt_cli.cli import config, data
 from gpt_cli.cli.eval import evaluate
 from gpt_cli.cli.export import export
+from gpt_cli.cli.grouped import GroupedCommand
 from gpt_cli.cli.import_ import import_
 from gpt_cli.cli.info import info
 from gpt_cli.cli.output import discard, note
@@ -61,7 +62,7 @@ def gpt(
 
 
 app.command("train")(train)
-app.command("sample")(sample)
+app.command("sample", cls=GroupedCommand)(sample)
 app.command("tokenize")(tokenize)
 app.command("eval")(evaluate)
 app.command("info")(info)

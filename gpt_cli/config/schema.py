@@ -283,6 +283,28 @@ class SampleConfig(Section):
     """Keep the likeliest tokens that together have this probability (Holtzman et al., 2020). null: off."""
     min_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Keep tokens at least this fraction as likely as the likeliest (Nguyen et al., 2024). null: off."""
+    typical_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Keep the tokens nearest to the expected surprise that have this probability (Meister et al., 2022). null: off."""
+    repetition_penalty: Positive | None = None
+    """Divides the logits of tokens that are there already (Keskar et al., 2019). null: off."""
+    no_repeat_ngram: Count | None = None
+    """So many tokens in a row occur once (Paulus et al., 2017). null: off."""
+    min_new_tokens: Steps = 0
+    """Before which neither the end of the text nor a stop string ends it."""
+    stop: list[Name] = []
+    """Texts before which a sample ends."""
+    forbid: Name | None = None
+    """Characters that are not written. null: none."""
+    allow: Name | None = None
+    """The only characters that are written. null: all."""
+    beams: Count | None = None
+    """Search for the likeliest text with so many candidates, in place of sampling. null: off."""
+    length_penalty: float = 1.0
+    """Of beams: the exponent of the length by which a text's log-probability is divided."""
+    prefix: str = ""
+    """Put before each prompt."""
+    suffix: str = ""
+    """Put after each prompt."""
 
 
 class LogConfig(Section):
