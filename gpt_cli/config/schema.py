@@ -226,6 +226,9 @@ class TrainConfig(Section):
     """Sequences per step, over all devices."""
     micro_batch_size: Count | None = None
     """Sequences per forward pass on one device; a divisor of batch_size. null: batch_size."""
+    activation_checkpointing: bool = False
+    """Keep only the inputs of blocks for the backward pass, and compute the rest again: less memory, the same numbers,
+    a third more time (Chen et al., 2016)."""
     until_loss: Positive | None = None
     """Stop once the validation loss is this low. null: off."""
     max_minutes: Positive | None = None

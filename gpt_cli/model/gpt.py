@@ -37,6 +37,10 @@ class GPT(nn.Module):
 
         Raises ValueError when more than `context_length` positions would be needed.
         """
+        return self.softcap(self.head(self.hidden(tokens, cache)))
+
+    def hidden(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
+        """(B, T) -> (B, T, C): what the head reads; the rest as for `forward`."""
         end = tokens.shape[1] + (0 if cache is None else cache.length)
         if end > self.config.context_length:
             raise ValueError(f"{end} tokens do not fit in a context of {self.config.context_length}")
@@ -45,7 +49,7 @@ class GPT(nn.Module):
             x = block(x, cache)
         if cache is not None:
             cache.advance(tokens.shape[1])
-        return self.softcap(self.head(self.norm(x)))
+        return self.norm(x)
 
 
 class Embedding(nn.Module):
