@@ -13,6 +13,7 @@ import typer
 
 from gpt_cli import __version__
 from gpt_cli.cli import config, data
+from gpt_cli.cli.bench import bench
 from gpt_cli.cli.eval import evaluate
 from gpt_cli.cli.export import export
 from gpt_cli.cli.grouped import GroupedCommand
@@ -67,6 +68,7 @@ app.command("tokenize")(tokenize)
 app.command("eval")(evaluate)
 app.command("info")(info)
 app.command("plot")(plot)
+app.command("bench")(bench)
 app.command("export")(export)
 app.command("import")(import_)
 app.command("doctor")(doctor)

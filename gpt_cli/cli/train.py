@@ -38,7 +38,7 @@ def train(
     """
     from gpt_cli.config import load_config
 
-    overrides = [argument for argument in arguments or () if _is_override(argument)]
+    overrides = [argument for argument in arguments or () if is_override(argument)]
     sources = [argument for argument in arguments or () if argument not in overrides]
     if len(sources) + (config is not None) != 1:
         raise RequestError(
@@ -66,7 +66,7 @@ def train(
     return summary.exit_code
 
 
-def _is_override(argument: str) -> bool:
+def is_override(argument: str) -> bool:
     """Whether it is `section.key=value`; a file may be called like one, but not like one of a key that there is."""
     from gpt_cli.config.keys import fields, sections
 
