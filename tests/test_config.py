@@ -87,6 +87,8 @@ def configs(draw: st.DrawFn) -> Config:
     if train["micro_batch_size"] is not None:
         train["micro_batch_size"] = draw(small)
         train["batch_size"] = train["micro_batch_size"] * draw(small)
+    if train["budget"] is not None:
+        train["budget"] = f"{draw(small)}m"
     if values["eval"]["every"] is None:
         train["until_loss"] = train["patience"] = None
     if (tokenizer["kind"] == "bpe") != (tokenizer["vocab_size"] is not None):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -36,6 +37,7 @@ def train(
 
     Example: gpt train --config configs/quickstart.yaml train.steps=200
     """
+    started = time.perf_counter()
     from gpt_cli.config import load_config
 
     overrides = [argument for argument in arguments or () if is_override(argument)]
@@ -46,6 +48,10 @@ def train(
             hint="gpt train --config configs/quickstart.yaml, or gpt train book.txt",
         )
     chosen = load_config(config, overrides) if config is not None else _fitted(sources[0], overrides)
+    if chosen.train.budget is not None:
+        from gpt_cli.cli.budget import choose_for_budget
+
+        chosen = choose_for_budget(chosen, config, overrides, started)
     if dry_run:
         from gpt_cli.report.plan import plan, render_plan
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
 
 from gpt_cli.choices import Device, Pattern, SplitBy, TokenizerKind
+from gpt_cli.config.duration import parse_duration
 
 LARGEST = 2**31 - 1  # of whole numbers: products of two of them still fit in 64 bits
 
@@ -220,6 +221,9 @@ class ScheduleConfig(Section):
 class TrainConfig(Section):
     """How long and how much at once."""
 
+    budget: Name | None = None
+    """A time such as 90s, 10m or 1h30m in which the run is to end, from the command to the last checkpoint: size,
+    context, batch, steps and schedule are chosen for it where they are not written down. null: off."""
     steps: Steps = 1000
     """Optimizer updates."""
     batch_size: Count = 16
@@ -235,6 +239,12 @@ class TrainConfig(Section):
     """Stop (evaluated and saved) after so much training time. null: off."""
     patience: Count | None = None
     """Stop after so many evaluations without a better validation loss. null: off."""
+
+    @model_validator(mode="after")
+    def _budget_is_a_time(self) -> Self:
+        if self.budget is not None and parse_duration(self.budget) is None:
+            raise ValueError(f"train.budget must be a time such as 90s, 10m or 1h30m, not {self.budget!r}")
+        return self
 
     @model_validator(mode="after")
     def _micro_batches_fill_the_batch(self) -> Self:
