@@ -56,7 +56,7 @@ def test_the_choice_is_the_lowest_expected_loss_and_ends_in_time(seconds):
     choice = choose([SMALL, MIDDLE, LARGE], seconds, TEXT, VAL)
     losses = [w.loss for c in (SMALL, MIDDLE, LARGE) if (w := weigh(c, seconds, TEXT, VAL))]
     assert choice.loss == min(losses)
-    evaluations = 2 * VAL / choice.candidate.tokens_per_step * choice.candidate.seconds_per_step / 3
+    evaluations = 3 * VAL / choice.candidate.tokens_per_step * choice.candidate.seconds_per_step / 3
     assert choice.steps * choice.candidate.seconds_per_step + evaluations <= seconds
 
 

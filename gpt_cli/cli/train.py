@@ -106,7 +106,8 @@ def _fitted(source: str, overrides: list[str]) -> "Config":
             hint=f"give this one another name: gpt train {quote(source)} run_dir=runs/NAME",
         )
     fitted, reasons = fit_to_this_machine(source, str(run_dir))
-    note("\n".join(reasons))
+    by_time = any(override.startswith("train.budget=") for override in overrides)  # which decides on the shape
+    note("\n".join(reasons[:2] if by_time else reasons))
     return parse_config(dump_config(fitted), str(run_dir / "config.yaml"), overrides)
 
 

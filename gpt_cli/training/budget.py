@@ -53,7 +53,7 @@ _LADDER = (
 _MEASURED_STEPS = 3
 _FEWEST_STEPS = 20
 _SLACK = 0.94  # of the time: a machine is rarely as quick as when it is measured
-_OVERRUN = 1.2  # times the budget, after which a run that a busy machine delays ends without its last decay
+_OVERRUN = 1.1  # times the budget, after which a run that a busy machine delays ends without its last decay
 _WORTH = 15.4  # how many repetitions of a text are worth anything: R* of Muennighoff et al. (2023)
 
 
@@ -93,10 +93,11 @@ def expected_loss(parameters: int, context_length: int, steps: int, tokens: int,
 def weigh(candidate: Candidate, seconds: float, train_tokens: int, val_tokens: int) -> Choice | None:
     """What `candidate` comes to in `seconds`; None where that is not worth a run.
 
-    Two evaluations are paid from it: a forward pass over the validation split is a third of training on it.
+    Three evaluations are paid from it, before, amid and after: a forward pass over the validation split is a third of
+    training on it.
     """
     evaluation = val_tokens / candidate.tokens_per_step * candidate.seconds_per_step / 3.0
-    steps = int((_SLACK * seconds - 2.0 * evaluation) / candidate.seconds_per_step)
+    steps = int((_SLACK * seconds - 3.0 * evaluation) / candidate.seconds_per_step)
     if steps < _FEWEST_STEPS:
         return None
     tokens = steps * candidate.tokens_per_step
