@@ -79,7 +79,20 @@ def test_every_verb_has_a_help_page(gpt: Callable[..., Any]) -> None:
     verbs = [command.name for command in main_module.app.registered_commands]
     groups = [group.name for group in main_module.app.registered_groups]
     assert verbs == [
-        *("train", "sample", "tokenize", "eval", "info", "plot", "bench", "export", "import", "doctor", "selftest")
+        *(
+            "train",
+            "sample",
+            "tokenize",
+            "eval",
+            "info",
+            "plot",
+            "bench",
+            "tune",
+            "export",
+            "import",
+            "doctor",
+            "selftest",
+        )
     ]
     assert groups == ["config", "data"]
     for verb in [*verbs, *groups]:

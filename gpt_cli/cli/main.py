@@ -25,6 +25,7 @@ from gpt_cli.cli.sample import sample
 from gpt_cli.cli.selftest import doctor, selftest
 from gpt_cli.cli.tokenize import tokenize
 from gpt_cli.cli.train import train
+from gpt_cli.cli.tune import tune
 from gpt_cli.errors import ExitCode, RequestError, UserError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -69,6 +70,7 @@ app.command("eval")(evaluate)
 app.command("info")(info)
 app.command("plot")(plot)
 app.command("bench")(bench)
+app.command("tune")(tune)
 app.command("export")(export)
 app.command("import")(import_)
 app.command("doctor")(doctor)
