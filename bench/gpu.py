@@ -1,8 +1,8 @@
 """Check and measure training on a GPU, in one command of at most 8 minutes: `python -m bench.gpu --text FILE`.
 
 In order: gradients against fp32 on the CPU; GPT-2 124M's training tokens/s and where its step goes; sampling; tiny
-Shakespeare (FILE) trained to nanoGPT's published 1.4697. A record goes to bench/out/gpu.json; exit code 1 where there is
-no CUDA device, or the gradients are wrong. `--cpu-smoke` takes the same way at a tiny size on the CPU, to test it.
+Shakespeare (FILE) trained to nanoGPT's published 1.4697. A record goes to bench/out/gpu.json; exit code 1 where
+there is no CUDA device, or the gradients are wrong. `--cpu-smoke` goes the same way at a tiny size on the CPU.
 
 No figure of a GPU has been measured with it yet.
 """
