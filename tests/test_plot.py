@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.report.plot import curve, moving_average, plot_runs
+from gpt_cli.report.plot import plot_runs
+from gpt_cli.report.series import moving_average, series
 from gpt_cli.report.table import render_pairs, render_table
 
 MAGIC = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<?xml", ".pdf": b"%PDF"}
@@ -70,11 +71,11 @@ def test_runs_of_the_same_name_are_told_apart_by_their_path(run: Path, tmp_path:
 
 def test_curves_hold_what_was_logged_and_time_is_in_minutes() -> None:
     lines = metrics()
-    training, validation = curve(lines, "loss", "time"), curve(lines, "val_loss", "step")
+    training, validation = series(lines, "loss", "time"), series(lines, "val_loss", "step")
     assert training.x.tolist() == [line["time"] / 60 for line in lines if "loss" in line]
-    assert training.loss.tolist() == [line["loss"] for line in lines if "loss" in line]
+    assert training.y.tolist() == [line["loss"] for line in lines if "loss" in line]
     assert validation.x.tolist() == [0, 20, 40, 60]
-    assert curve([], "loss", "step").x.shape == (0,)
+    assert series([], "loss", "step").x.shape == (0,)
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=40), st.integers(0, 50))

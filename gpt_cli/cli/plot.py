@@ -1,4 +1,4 @@
-"""`gpt plot`: the loss of runs as a picture."""
+"""`gpt plot`: the course of runs as a picture."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,15 +16,24 @@ def plot(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="A .png, .svg or .pdf.")] = Path(
         "loss.png"
     ),
-    x: Annotated[Literal["step", "tokens", "time"], typer.Option(help="What the loss is drawn over.")] = "step",
+    y: Annotated[
+        Literal["loss", "bpb", "lr", "grad_norm", "throughput"],
+        typer.Option(help="What is drawn; bpb: bits per byte, by which any two models compare."),
+    ] = "loss",
+    x: Annotated[Literal["step", "tokens", "bytes", "time"], typer.Option(help="What it is drawn over.")] = "step",
     log_x: Annotated[bool, typer.Option("--log-x", help="Draw the horizontal axis logarithmically.")] = False,
+    log_y: Annotated[bool, typer.Option("--log-y", help="Draw the vertical axis logarithmically.")] = False,
+    width: Annotated[float, typer.Option(metavar="INCHES", help="3.4 suits a column of a paper.", min=2, max=40)] = 8,
 ) -> None:
-    """Draw the training and validation loss of one or more runs.
+    """Draw the training and validation loss of one or more runs, or another of their curves, for a paper.
 
-    Example: gpt plot runs/small runs/large -o loss.png --x time
+    The same runs give the same bytes. `gpt report` makes a page of all the curves instead.
+
+    Example: gpt plot runs/small runs/large -o loss.pdf --y bpb --x time --width 3.4
     """
     from gpt_cli.report.plot import plot_runs
     from gpt_cli.run.directory import find_run
 
-    plot_runs([find_run(run) for run in runs] if runs else [find_run(None)], output, x=x, log_x=log_x)
+    chosen = [find_run(run) for run in runs] if runs else [find_run(None)]
+    plot_runs(chosen, output, x=x, y=y, log_x=log_x, log_y=log_y, width=width)
     note(f"wrote {output}")

@@ -28,11 +28,14 @@ def check_output(output: Path, *, hint: str) -> None:
 
 
 def write_picture(output: Path, figure: Figure) -> None:
-    """Write `figure` in the format that the suffix of `output` names; equal figures give equal bytes."""
+    """Write `figure` in the format that the suffix of `output` names; equal figures give equal bytes.
+
+    A PDF embeds TrueType fonts: many publishers refuse matplotlib's default.
+    """
     picture = io.BytesIO()
     kind = output.suffix.lower()[1:]
     dates = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    with mpl.rc_context({"svg.hashsalt": "gpt"}), warnings.catch_warnings():
+    with mpl.rc_context({"svg.hashsalt": "gpt", "pdf.fonttype": 42}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a name in a script that the font lacks
         figure.savefig(picture, format=kind, metadata=dates[kind])
     replace_file(output, picture.getvalue())

@@ -1,10 +1,9 @@
-"""The loss of runs as a picture, drawn from their metrics.jsonl."""
+"""The course of runs as a picture for a paper, drawn from their metrics.jsonl."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,95 +13,99 @@ from matplotlib.ticker import EngFormatter
 
 from gpt_cli.errors import UserError
 from gpt_cli.report.picture import COLOURS, check_output, label, write_picture
+from gpt_cli.report.record import read_bytes_per_token, run_names
+from gpt_cli.report.series import X_LABELS, Measure, Series, Values, XAxis, series, smooth
 from gpt_cli.run.checkpoint import is_checkpoint
 from gpt_cli.run.log import read_metrics
 
-XAxis = Literal["step", "tokens", "time"]
-Values = npt.NDArray[np.float64]
-Metrics = Sequence[Mapping[str, Any]]
+YAxis = Literal["loss", "bpb", "lr", "grad_norm", "throughput"]
 
-_LABELS: dict[XAxis, str] = {"step": "step", "tokens": "training tokens", "time": "training time (minutes)"}
+_LABELS: dict[YAxis, str] = {
+    "loss": "loss (nats per token)",
+    "bpb": "bits per byte",
+    "lr": "learning rate",
+    "grad_norm": "gradient norm",
+    "throughput": "tokens per second",
+}
+_WORDS: dict[YAxis, str] = {"lr": "learning rates", "grad_norm": "gradient norms", "throughput": "times"}
+_TRAINING: dict[YAxis, Measure] = {"loss": "loss", "bpb": "train_bpb"}  # others are called as they are measured
+_VALIDATION: dict[YAxis, Measure] = {"loss": "val_loss", "bpb": "bpb"}
 _STYLES = (("-", "o"), ("--", "s"), ("-.", "^"))  # line and marker, when there are more runs than colours
-_REACHES = 50  # in a curve: how far a moving average looks to either side
+_WIDTH = 8.0  # inches
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Losses in nats per token over `x`; both (n,), in the order logged."""
-
-    x: Values
-    loss: Values
-
-
-def plot_runs(runs: Sequence[Path], output: Path, *, x: XAxis = "step", log_x: bool = False) -> None:
-    """Draw training loss (each value, and a moving average) and validation loss of `runs` into `output`.
+def plot_runs(
+    runs: Sequence[Path],
+    output: Path,
+    *,
+    x: XAxis = "step",
+    y: YAxis = "loss",
+    log_x: bool = False,
+    log_y: bool = False,
+    width: float = _WIDTH,
+) -> None:
+    """Draw `y` of `runs` into `output`, `width` inches wide: training (each value, and a moving average) and, of
+    losses, validation.
 
     The suffix of `output` is its format: .png, .svg or .pdf; the same metrics give the same bytes. Raises
-    RequestError for an output that cannot be, UserError for a run without metrics.
+    RequestError for an output that cannot be, UserError for a run that has nothing to draw.
     """
     check_output(output, hint="gpt plot RUN -o loss.png")
-    figure = Figure(figsize=(8, 4.8), dpi=150, layout="constrained")
+    figure = Figure(figsize=(width, 0.6 * width), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    for index, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
-        _draw_run(axes, run, name, index, x, alone=len(runs) == 1)
-    _draw_frame(axes, x, log_x)
+    for index, (run, name) in enumerate(zip(runs, map(label, run_names(runs)), strict=True)):
+        _draw_run(axes, run, name, index, x, y, alone=len(runs) == 1)
+    _draw_frame(axes, x, y, log_x, log_y)
     write_picture(output, figure)
 
 
-def curve(metrics: Metrics, measure: Literal["loss", "val_loss"], x: XAxis) -> Curve:
-    """The training or validation loss in the lines of a metrics.jsonl; time is in minutes."""
-    points = [(line[x], line[measure]) for line in metrics if measure in line and x in line]
-    array = np.array(points, dtype=np.float64).reshape(-1, 2)
-    return Curve(array[:, 0] / (60 if x == "time" else 1), array[:, 1])
-
-
-def moving_average(values: Values, reach: int) -> Values:
-    """The mean of each value and its neighbours up to `reach` on either side.
-
-    At the end there are fewer to the right. At the beginning, where a loss falls steeply, the reach shrinks to
-    both sides alike, so that the fall is not bent.
-    """
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    index = np.arange(len(values))
-    reaches = np.minimum(reach, index)
-    start, end = index - reaches, np.minimum(index + reaches + 1, len(values))
-    average: Values = (sums[end] - sums[start]) / (end - start)
-    return average
-
-
-def _draw_run(axes: Axes, run: Path, name: str, index: int, x: XAxis, *, alone: bool) -> None:
+def _draw_run(axes: Axes, run: Path, name: str, index: int, x: XAxis, y: YAxis, *, alone: bool) -> None:
     metrics = read_metrics(run)
-    training, validation = curve(metrics, "loss", x), curve(metrics, "val_loss", x)
+    size = read_bytes_per_token(run) if x == "bytes" or y == "bpb" else 1.0
+    training = series(metrics, _TRAINING.get(y, y), x, size)
+    validation = series(metrics, _VALIDATION[y], x, size) if y in _VALIDATION else Series(np.zeros(0), np.zeros(0))
     if not len(training.x) and not len(validation.x):
+        words = _WORDS.get(y, "losses")
         if is_checkpoint(run):
-            raise UserError(f"{run} is a checkpoint, and its run has the losses", hint="give its run")
-        raise UserError(f"{run} has no losses over {x} in its metrics.jsonl yet", hint="train it first")
+            raise UserError(f"{run} is a checkpoint, and its run has the {words}", hint="give its run")
+        raise UserError(f"{run} has no {words} over {x} in its metrics.jsonl yet", hint="train it first")
     colour = COLOURS[index % len(COLOURS)]
     line, marker = _STYLES[index // len(COLOURS) % len(_STYLES)]
     of_run = "" if alone else f", {name}"
     if len(training.x):
-        smooth = moving_average(training.loss, len(training.x) // _REACHES)
-        axes.plot(training.x, training.loss, color=colour, alpha=0.3, linewidth=0.6)
-        axes.plot(training.x, smooth, line, color=colour, linewidth=1.6, label=f"training{of_run}")
+        axes.plot(training.x, training.y, color=colour, alpha=0.3, linewidth=0.6)
+        what = f"training{of_run}" if y in _VALIDATION else _LABELS[y] if alone else name
+        even = training.y if y == "lr" else smooth(training.y)  # a schedule is no noise
+        axes.plot(training.x, even, line, color=colour, linewidth=1.6, label=what)
     if len(validation.x):
-        best = f"validation{of_run} (best {validation.loss.min():.3f})"
+        best = f"validation{of_run} (best {validation.y.min():.3f})"
         shade = COLOURS[1] if alone else colour
-        axes.plot(validation.x, validation.loss, ":", marker=marker, markersize=4, color=shade, label=best)
+        axes.plot(validation.x, validation.y, ":", marker=marker, markersize=4, color=shade, label=best)
 
 
-def _draw_frame(axes: Axes, x: XAxis, log_x: bool) -> None:
+def _draw_frame(axes: Axes, x: XAxis, y: YAxis, log_x: bool, log_y: bool) -> None:
     if log_x:
         axes.set_xscale("log", nonpositive="mask")  # step 0 has no place there
+    if log_y:
+        axes.set_yscale("log", nonpositive="mask")
     if x != "time":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10k, 2.5M
-    axes.set_xlabel(_LABELS[x])
-    axes.set_ylabel("loss (nats per token)")
-    bits = axes.secondary_yaxis("right", functions=(_to_bits, _to_nats))
-    bits.set_ylabel("bits per token")
+    if y == "throughput":
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+    if y in ("lr", "throughput") and not log_y:
+        axes.set_ylim(bottom=0)
+    axes.set_xlabel(X_LABELS[x])
+    axes.set_ylabel(_LABELS[y])
+    if y == "loss":
+        bits = axes.secondary_yaxis("right", functions=(_to_bits, _to_nats))
+        bits.set_ylabel("bits per token")
+    else:
+        axes.spines["right"].set_visible(False)
     axes.grid(color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines["top"].set_visible(False)
-    axes.legend(frameon=False, fontsize="small")
+    if y in _VALIDATION or len(axes.get_lines()) > 2:
+        axes.legend(frameon=False, fontsize="small")
 
 
 def _to_bits(nats: npt.ArrayLike) -> Values:
@@ -111,10 +114,3 @@ def _to_bits(nats: npt.ArrayLike) -> Values:
 
 def _to_nats(bits: npt.ArrayLike) -> Values:
     return np.asarray(bits, dtype=np.float64) * math.log(2)
-
-
-def _names(runs: Sequence[Path]) -> list[str]:
-    """What the legend calls each run: its directory's name, or the path where names would be equal."""
-    names = [run.resolve().name for run in runs]
-    shown = names if len(set(names)) == len(names) else [str(run) for run in runs]
-    return [label(name) for name in shown]

@@ -1,15 +1,15 @@
 """Plain text tables: aligned by what a terminal shows, and safe to show on one."""
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from gpt_cli.errors import escape_untrusted
 
 _GAP = "  "
 
 
-def render_table(rows: Sequence[Sequence[object]], *, header: Sequence[str] = ()) -> str:
-    """Rows as lines of aligned columns: a column of numbers to the right, any other to the left.
+def render_table(rows: Sequence[Sequence[object]], *, header: Sequence[str] = (), right: Collection[int] = ()) -> str:
+    """Rows as lines of aligned columns: a column of numbers, or one in `right`, to the right, any other to the left.
 
     Cells are shown by `render_cell`. Rows have equally many cells; `header`, if there is one, has as many.
     """
@@ -18,7 +18,8 @@ def render_table(rows: Sequence[Sequence[object]], *, header: Sequence[str] = ()
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     numeric = [all(isinstance(value, int | float | None) for value in column) for column in zip(*rows, strict=True)]
     numeric = numeric or [False] * len(widths)
-    return "\n".join(_GAP.join(map(_pad, line, widths, numeric)).rstrip() for line in lines)
+    to_the_right = [is_numeric or index in right for index, is_numeric in enumerate(numeric)]
+    return "\n".join(_GAP.join(map(_pad, line, widths, to_the_right)).rstrip() for line in lines)
 
 
 def render_pairs(pairs: Mapping[str, object]) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from gpt_cli.config import MAY_CHANGE, Config, SampleConfig, changed_keys, dump_config, load_config
+from gpt_cli.config import MAY_CHANGE, Config, changed_keys, dump_config, load_config
 from gpt_cli.errors import RequestError
 from gpt_cli.files import (
     DamagedError,
@@ -32,6 +32,7 @@ from gpt_cli.files import (
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, list_checkpoints, save
 from gpt_cli.run.log import RunLog
 from gpt_cli.run.restarts import Lifetime
+from gpt_cli.runtime.processor import physical_cores, processor_name
 from gpt_cli.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -141,14 +142,6 @@ def find_run(path: Path | None) -> Path:
     raise RequestError(f"{name} is neither a run nor a checkpoint", hint="name one, such as runs/NAME")
 
 
-def sample_defaults(path: Path) -> SampleConfig | None:
-    """How the run at `path` writes by default, which may be edited in its config.yaml; None for a checkpoint.
-
-    Raises RequestError, with its place, for what is wrong there.
-    """
-    return load_config(path / CONFIG).sample if (path / RUN).is_file() and (path / CONFIG).is_file() else None
-
-
 def _newest_run(runs: Path) -> Path:
     candidates = [runs / name for name in list_directory(runs) if (runs / name).is_dir()]
     newest = {run: checkpoints[0] for run in candidates if (checkpoints := list_checkpoints(run))}
@@ -181,6 +174,11 @@ def _write_once(path: Path, config: Config, tokenizer: Tokenizer, data: dict[str
                 "format": _FORMAT,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
                 "command": sys.argv,
+                "machine": {
+                    "system": platform.platform(),
+                    "processor": processor_name(),
+                    "cores": physical_cores(),
+                },
                 "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
             }
         ),

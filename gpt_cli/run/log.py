@@ -78,6 +78,11 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in record.items() if value is not None} for record in records]
 
 
+def read_samples(run_dir: Path) -> list[dict[str, Any]]:
+    """The lines of samples.jsonl: `step`, `prompt` and `text`. Raises DamagedError for a bad line."""
+    return [record for record, _ in _read_records(run_dir / SAMPLES)]
+
+
 def read_events(run_dir: Path) -> list[dict[str, Any]]:
     """The lines of events.jsonl: `time`, `event` and its details. Raises DamagedError for a bad line."""
     return [record for record, _ in _read_records(run_dir / EVENTS, "event", str)]

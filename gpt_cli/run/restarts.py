@@ -21,8 +21,8 @@ class Lifetime:
         self.run_dir, self.log, self.steps = run_dir, log, steps
         self.begun = False
 
-    def begin(self, step: int) -> None:
-        """Training is about to go on from `step`; called before the log is cut back to it.
+    def begin(self, step: int, device: str) -> None:
+        """Training is about to go on from `step` on `device`; called before the log is cut back to it.
 
         Raises UserError if the last processes all died at one and the same step. That is told once: the process
         after it tries again. A run that is finished has nothing to begin.
@@ -37,7 +37,7 @@ class Lifetime:
                 f"this run has died {MOST_DEATHS} times at step {died_at:,}, the last time because: {cause}",
                 hint="see its events.jsonl; after mending the cause, the same command goes on from the last checkpoint",
             )
-        self.log.event("started", step=step)
+        self.log.event("started", step=step, device=device)
         self.begun = True
 
     def end(self, error: BaseException | None) -> None:

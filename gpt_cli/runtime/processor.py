@@ -1,6 +1,7 @@
 """What a processor is good at: asked of the operating system and of torch, never assumed."""
 
 import os
+import platform
 from pathlib import Path
 
 import torch
@@ -11,6 +12,15 @@ def physical_cores() -> int:
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     siblings = {_read(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or cpu for cpu in allowed}
     return len(siblings)
+
+
+def processor_name() -> str:
+    """What the processor calls itself, where the operating system tells; else its architecture."""
+    for line in _read("/proc/cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()
 
 
 def default_threads() -> int:

@@ -10,10 +10,8 @@ from torch import Tensor
 
 from gpt_cli.config import Config
 from gpt_cli.errors import Note
-from gpt_cli.model.chunked_loss import chunked_loss, wants_pieces
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.place import place
-from gpt_cli.model.recompute import recompute_activations
 from gpt_cli.order import derive_seed
 from gpt_cli.run.checkpoint import Checkpoint, load_newest
 from gpt_cli.run.directory import RunDirectory
@@ -42,17 +40,13 @@ class TrainingState:
         """The state before the first step: weights drawn on the CPU, so that they are the same on every device."""
         torch.manual_seed(derive_seed(config.seed, "weights"))
         model = place(GPT(config.model, vocab_size), runtime)
-        if config.train.activation_checkpointing:
-            recompute_activations(model)
-        tokens = config.train.sequences_per_forward * config.model.context_length
-        loss = partial(chunked_loss if wants_pieces(model, tokens) else mean_loss, model)
         use_compile = wins_by_compiling(config.runtime.compile, runtime.device, config.train.steps)
         return cls(
             model=model,
             optimizer=Optimizer(model, config.optim, runtime.matmul_dtype),
             average=WeightAverage(model, config.optim.ema),
             loss_scale=LossScale(enabled=runtime.precision == "fp16"),
-            loss=compiled(loss, note) if use_compile else loss,
+            loss=compiled(partial(mean_loss, model), note) if use_compile else partial(mean_loss, model),
         )
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -67,13 +61,13 @@ class TrainingState:
         """The state that is not a tensor."""
         return {"loss_scale": self.loss_scale.scale, "loss_scale_good_updates": self.loss_scale.good_updates}
 
-    def restore(self, run: RunDirectory, note: Note) -> tuple[int | None, float]:
+    def restore(self, run: RunDirectory, runtime: Runtime, note: Note) -> tuple[int | None, float]:
         """Go on from the newest intact checkpoint of `run`: its step and seconds of training, or None and 0.
 
         The run's logs are cut back to that step.
         """
         checkpoint = load_newest(run.path, note)
-        run.lifetime.begin(0 if checkpoint is None else checkpoint.step)
+        run.lifetime.begin(0 if checkpoint is None else checkpoint.step, runtime.describe())
         if checkpoint is None:
             run.log.truncate(-1)
             return None, 0.0

@@ -1,1 +1,0 @@
-"""How fast this machine trains a model, and where the time goes: `gpt bench`."""

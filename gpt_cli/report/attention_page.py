@@ -1,0 +1,111 @@
+"""`gpt attention`: where a model looks, as a page that needs nothing but a browser.
+
+The pictures and the scores are there without a script; with it, every weight can be asked for, and every weight's
+query and key, dimension by dimension.
+
+Shapes: T tokens, H query heads, D head_dim.
+"""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt_cli.attention import Head, LayerAttention
+from gpt_cli.attention.heads import KINDS, MARK
+from gpt_cli.errors import RequestError, escape_untrusted
+from gpt_cli.report.attention_text import weights_of
+from gpt_cli.report.heatmap import data_url, png
+from gpt_cli.report.html import render_page, write_page
+
+_COLOUR = (42, 147, 209)  # the style sheet's --c5 in light: seen on white and on black
+_LARGEST = 16_000_000  # bytes of numbers in a page
+_EXPLAINED = {
+    "previous": "previous-token: to the token before",
+    "first": "first-token, a sink: to the first token",
+    "induction": "induction: to what followed earlier occurrences of the same token",
+}
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A forward pass, and which heads of it are shown."""
+
+    run: str
+    step: int
+    pieces: list[str]
+    """The text of each token."""
+    left_out: int
+    """Tokens before these that the model did not see."""
+    layers: Sequence[LayerAttention]
+    heads: Sequence[Head]
+
+
+def write_attention(looked: Looked, output: Path) -> None:
+    """Write the page. Raises RequestError where it would hold more numbers than a browser likes."""
+    size = _size(looked)
+    if size > _LARGEST:
+        raise RequestError(
+            f"the page would hold {size / 1e6:,.0f} MB of numbers, more than the {_LARGEST / 1e6:,.0f} MB that it may",
+            hint="show fewer with --layer, --head or --max-tokens",
+        )
+    write_page(output, render_attention(looked))
+
+
+def render_attention(looked: Looked) -> str:
+    """The page as HTML."""
+    weights = weights_of(looked.layers, looked.heads)
+    cells = {
+        (head.layer, head.head): {
+            "picture": data_url(png(weights[head.layer, head.head], _COLOUR)),
+            "marks": head.marks,
+            "scores": [head.scores[kind] for kind in KINDS],
+        }
+        for head in looked.heads
+    }
+    return render_page(
+        "attention.html",
+        "attention.js",
+        looked=looked,
+        cells=cells,
+        rows=sorted({layer for layer, _ in cells}),
+        columns=sorted({head for _, head in cells}),
+        kinds=KINDS,
+        explained=_EXPLAINED,
+        mark=MARK,
+        data=_data(looked),
+    )
+
+
+def _size(looked: Looked) -> int:
+    n_token = len(looked.pieces)
+    width = looked.layers[0].q.shape[-1]
+    return 4 * len(looked.heads) * (n_token * (n_token + 1) // 2 + 2 * n_token * width)
+
+
+def _data(looked: Looked) -> dict[str, Any]:
+    """What the script reads: arrays of fp32 in base64, little-endian."""
+    weights = weights_of(looked.layers, looked.heads)
+    of_layer = {layer.layer: layer for layer in looked.layers}
+    seen = np.tril_indices(len(looked.pieces))
+    heads = []
+    for head in looked.heads:
+        layer = of_layer[head.layer]
+        heads.append(
+            {
+                "name": f"{head.layer}.{head.head}",
+                "weights": _base64(weights[head.layer, head.head][seen]),  # row by row, keys up to the query
+                "q": _base64(layer.q[head.head].numpy()),
+                "k": _base64(layer.k[head.head // layer.group].numpy()),
+            }
+        )
+    pieces = [escape_untrusted(piece) for piece in looked.pieces]
+    return {"pieces": pieces, "width": looked.layers[0].q.shape[-1], "heads": heads}
+
+
+def _base64(array: npt.NDArray[Any]) -> str:
+    return base64.b64encode(np.ascontiguousarray(array, dtype="<f4").tobytes()).decode()

@@ -1,0 +1,79 @@
+"""A page in one file: styles, drawings and a little script inside, nothing fetched from anywhere.
+
+All text passes Jinja's autoescape, and characters that reorder or hide text become visible, so that what a model, a
+config or a file name says is never markup. The page's own policy forbids every request, and every script but the one
+whose hash it states.
+"""
+
+import base64
+import hashlib
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from gpt_cli.errors import RequestError, escape_untrusted
+from gpt_cli.files import replace_file
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def render_page(template: str, script: str, **content: Any) -> str:
+    """The page that the file `template` makes of `content`, with the file `script` as its only script."""
+    source = (_TEMPLATES / script).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            script=Markup(source),  # ours
+            style=Markup((_TEMPLATES / "style.css").read_text(encoding="utf-8")),  # ours
+            policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
+            **content,
+        )
+    )
+
+
+def check_page(output: Path, hint: str) -> None:
+    """Raise RequestError now if a page cannot be written to `output`: not after the work. `hint` is a right way."""
+    if output.suffix.lower() not in (".html", ".htm"):
+        raise RequestError(f"a page is written as .html, not as {output.name}", hint=hint)
+    if not output.parent.is_dir():
+        raise RequestError(f"there is no directory {output.parent} to write {output.name} into")
+    if output.is_dir():
+        raise RequestError(f"{output} is a directory", hint="choose another file with -o")
+
+
+def write_page(output: Path, page: str) -> None:
+    """Put the page at `output`, whole."""
+    replace_file(output, page.encode("utf-8"))
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_visible,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["prose"] = _prose
+    environment.filters["count"] = lambda value: f"{value:,}"
+    return environment
+
+
+def _visible(value: Any) -> Any:
+    """Text with control characters made visible; markup of our own making as it is."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return escape_untrusted(value, keep="\n\t")
+    return value
+
+
+def _prose(text: str) -> Markup:
+    """Text in which `words in backquotes` are code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(_visible(text)))))

@@ -1,0 +1,95 @@
+"""What of a run is drawn over its course: losses, learning rate, gradient norm, throughput.
+
+Every curve can be drawn over steps, tokens, bytes of text or time: runs compare by what they had to learn from, not
+by how they cut it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+XAxis = Literal["step", "tokens", "bytes", "time"]
+Measure = Literal["loss", "val_loss", "train_bpb", "bpb", "lr", "grad_norm", "throughput"]
+Values = npt.NDArray[np.float64]
+Line = Mapping[str, Any]
+Metrics = Sequence[Line]
+
+X_LABELS: dict[XAxis, str] = {
+    "step": "step",
+    "tokens": "training tokens",
+    "bytes": "bytes of training text",
+    "time": "training time (minutes)",
+}
+_LARGEST = 1e300  # beyond it, the difference of two values may be infinite
+_REACHES = 50  # in a curve: how far a moving average looks to either side
+
+
+@dataclass(frozen=True)
+class Series:
+    """Values `y` over `x`; both (n,), in the order logged."""
+
+    x: Values
+    y: Values
+
+
+def series(metrics: Metrics, measure: Measure, x: XAxis, bytes_per_token: float = 1.0) -> Series:
+    """One measure of a run, from the lines of its metrics.jsonl; time is in minutes.
+
+    `train_bpb` is the training loss in bits per byte, by `bytes_per_token` of the training text. `throughput` is
+    tokens per second between two lines of the log; evaluations do not count, samples and checkpoints do.
+    """
+    points = _throughput(metrics) if measure == "throughput" else _logged(metrics, measure, bytes_per_token)
+    key = "tokens" if x == "bytes" else x
+    unit = {"time": 60.0, "bytes": 1 / bytes_per_token}.get(x, 1.0)
+    array = np.array([(line[key], y) for line, y in points if key in line], dtype=np.float64).reshape(-1, 2)
+    array = array[np.isfinite(array).all(axis=1)].clip(-_LARGEST, _LARGEST)
+    return Series(array[:, 0] / unit, array[:, 1])
+
+
+def smooth(values: Values) -> Values:
+    """The moving average that a curve is drawn with: over a fiftieth of its length to either side."""
+    return moving_average(values, len(values) // _REACHES)
+
+
+def moving_average(values: Values, reach: int) -> Values:
+    """The mean of each value and its neighbours up to `reach` on either side.
+
+    At the end there are fewer to the right. At the beginning, where a loss falls steeply, the reach shrinks to
+    both sides alike, so that the fall is not bent.
+    """
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    index = np.arange(len(values))
+    reaches = np.minimum(reach, index)
+    start, end = index - reaches, np.minimum(index + reaches + 1, len(values))
+    average: Values = (sums[end] - sums[start]) / (end - start)
+    return average
+
+
+def thinned(points: Series, most: int) -> Series:
+    """At most about `most` points: of each stretch the lowest and the highest, so that spikes stay."""
+    if len(points.x) <= most:
+        return points
+    stretches = np.array_split(np.arange(len(points.x)), most // 2)
+    kept = sorted({int(s[pick(points.y[s])]) for s in stretches for pick in (np.argmin, np.argmax)})
+    return Series(points.x[kept], points.y[kept])
+
+
+def _logged(metrics: Metrics, measure: Measure, bytes_per_token: float) -> list[tuple[Line, float]]:
+    if measure == "train_bpb":
+        scale = 1 / (math.log(2) * bytes_per_token)
+        return [(line, line["loss"] * scale) for line in metrics if "loss" in line]
+    return [(line, line[measure]) for line in metrics if measure in line]
+
+
+def _throughput(metrics: Metrics) -> list[tuple[Line, float]]:
+    lines = [line for line in metrics if {"time", "tokens"} <= line.keys()]
+    return [
+        (after, (after["tokens"] - before["tokens"]) / (after["time"] - before["time"]))
+        for before, after in pairwise(lines)
+        if after["tokens"] > before["tokens"] and after["time"] > before["time"]
+    ]
