@@ -39,7 +39,7 @@ def load(run: str | Path | None = None, *, device: str = "auto") -> "Sampler":
     config. A damaged checkpoint is warned about and passed over for the one before. Raises RequestError when there
     is no such run or device, and UserError when it cannot be read.
     """
-    from gpt_cli.run.directory import find_run
+    from gpt_cli.run.directory import find_run, sample_defaults
     from gpt_cli.run.load import load_model
     from gpt_cli.runtime.device import choose_device
     from gpt_cli.sampling import Sampler, Sampling
@@ -49,7 +49,9 @@ def load(run: str | Path | None = None, *, device: str = "auto") -> "Sampler":
 
     path = find_run(None if run is None else Path(run))
     loaded = load_model(path, choose_device(device), warn)
-    return Sampler(loaded.model, loaded.tokenizer, Sampling.from_config(loaded.config.sample, loaded.config.seed))
+    defaults = sample_defaults(path) or loaded.config.sample
+    sampling = Sampling.from_config(defaults, loaded.config.seed)
+    return Sampler(loaded.model, loaded.tokenizer, sampling, defaults.prefix, defaults.suffix)
 
 
 def __getattr__(name: str) -> Any:

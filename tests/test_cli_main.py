@@ -78,7 +78,22 @@ def test_help_costs_less_than_three_tenths_of_a_second_of_processor_time() -> No
 def test_every_verb_has_a_help_page(gpt: Callable[..., Any]) -> None:
     verbs = [command.name for command in main_module.app.registered_commands]
     groups = [group.name for group in main_module.app.registered_groups]
-    assert verbs == ["train", "sample", "tokenize", "eval", "info", "plot", "export", "import", "doctor", "selftest"]
+    assert verbs == [
+        *(
+            "train",
+            "sample",
+            "tokenize",
+            "eval",
+            "info",
+            "plot",
+            "bench",
+            "tune",
+            "export",
+            "import",
+            "doctor",
+            "selftest",
+        )
+    ]
     assert groups == ["config", "data"]
     for verb in [*verbs, *groups]:
         context = typer.main.get_command(main_module.app).make_context("gpt", [str(verb)])

@@ -68,7 +68,7 @@ def values_of(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
         case _:
             if "prefixItems" in schema:
                 return st.tuples(*map(values_of, schema["prefixItems"]))
-            return st.lists(values_of(schema["items"]), min_size=schema["minItems"], max_size=4)
+            return st.lists(values_of(schema["items"]), min_size=schema.get("minItems", 0), max_size=4)
 
 
 @st.composite
@@ -83,9 +83,12 @@ def configs(draw: st.DrawFn) -> Config:
     model["n_kv_head"] = draw(small)
     model["n_head"] = model["n_kv_head"] * draw(small)
     model["n_embd"] = model["n_head"] * draw(small) * 2
+    model["norm_gain"] |= model["norm"] == "layernorm"
     if train["micro_batch_size"] is not None:
         train["micro_batch_size"] = draw(small)
         train["batch_size"] = train["micro_batch_size"] * draw(small)
+    if train["budget"] is not None:
+        train["budget"] = f"{draw(small)}m"
     if values["eval"]["every"] is None:
         train["until_loss"] = train["patience"] = None
     if (tokenizer["kind"] == "bpe") != (tokenizer["vocab_size"] is not None):

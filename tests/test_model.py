@@ -78,7 +78,7 @@ def test_a_cache_prefilled_once_and_expanded_equals_one_filled_by_each_sequence(
     model, prompt = make({}), random_tokens(batch=1, length=5)
     cache = KVCache(model.config, batch=1, dtype=torch.float64)
     model(prompt, cache)
-    cache.expand(3)
+    cache.select([0, 0, 0])
     following = random_tokens(batch=3, length=2)
     expected = model(torch.cat((prompt.expand(3, -1), following), dim=1))[:, 5:]
     torch.testing.assert_close(model(following, cache), expected)

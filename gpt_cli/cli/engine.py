@@ -1,7 +1,7 @@
 """The engine of `gpt sample`: torch is imported only where it is what writes."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from gpt_cli.cli.output import note
@@ -16,14 +16,15 @@ _SMALL = 30_000_000  # parameters up to which one text is written faster by a CP
 
 def begin_texts(
     saved: "Checkpoint",
-    prompt: Sequence[int],
+    prompts: Sequence[Sequence[int]],
     sampling: "Sampling",
     n: int,
+    batch_size: int,
     device: Literal["auto", "cpu", "cuda", "mps"],
     engine: Literal["auto", "native", "torch"],
     weights: Literal["fp32", "bf16", "int8"],
-) -> tuple[str, "list[TextStream]"]:
-    """The engine's name, and `n` continuations of `prompt` that are written while they are read.
+) -> tuple[str, "Iterator[list[TextStream]]"]:
+    """The engine's name, and `n` continuations of each prompt that are written while they are read.
 
     Raises RequestError where the native engine is asked for and cannot write what is asked.
     """
@@ -46,20 +47,20 @@ def begin_texts(
             note=note,
         )
         if decoder is not None:
-            return decoder.engine, write_texts(decoder, saved.tokenizer, [prompt] * n, sampling)
+            return decoder.engine, (write_texts(decoder, saved.tokenizer, [prompt] * n, sampling) for prompt in prompts)
 
     import torch
 
     from gpt_cli.run.load import build_model
     from gpt_cli.runtime.device import choose_device
-    from gpt_cli.sampling import stream_texts
+    from gpt_cli.sampling import stream_batches
 
     model = build_model(saved, choose_device(device)).model
-    if n == 1:
+    if n * len(prompts) == 1:
         # One sequence is matrices times vectors, which wait for memory: measured at 0.8M, 10M and 124M parameters, a
         # second thread adds nothing on a free machine and makes it crawl on a busy one.
         torch.set_num_threads(1)
-    return "torch", stream_texts(model, saved.tokenizer, prompt, sampling, n)
+    return "torch", stream_batches(model, saved.tokenizer, prompts, sampling, n, batch_size)
 
 
 def _why_torch(saved: "Checkpoint", device: str, settings: list[str]) -> str | None:

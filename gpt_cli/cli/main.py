@@ -14,9 +14,11 @@ import typer
 from gpt_cli import __version__
 from gpt_cli.cli import config, data
 from gpt_cli.cli.attention import attention
+from gpt_cli.cli.bench import bench
 from gpt_cli.cli.diff import diff
 from gpt_cli.cli.eval import evaluate
 from gpt_cli.cli.export import export
+from gpt_cli.cli.grouped import GroupedCommand
 from gpt_cli.cli.import_ import import_
 from gpt_cli.cli.info import info
 from gpt_cli.cli.output import discard, note
@@ -26,6 +28,7 @@ from gpt_cli.cli.sample import sample
 from gpt_cli.cli.selftest import doctor, selftest
 from gpt_cli.cli.tokenize import tokenize
 from gpt_cli.cli.train import train
+from gpt_cli.cli.tune import tune
 from gpt_cli.errors import ExitCode, RequestError, UserError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -64,7 +67,7 @@ def gpt(
 
 
 app.command("train")(train)
-app.command("sample")(sample)
+app.command("sample", cls=GroupedCommand)(sample)
 app.command("tokenize", short_help="Learn or take a tokenizer, write a corpus as tokens.")(tokenize)
 app.command("eval", short_help="Measure the exact loss of a run, on its text or another.")(evaluate)
 app.command("info", short_help="Say how large a model is and what training it costs.")(info)
@@ -72,6 +75,8 @@ app.command("report", short_help="Tell all about one or more runs in one page.")
 app.command("plot", short_help="Draw the curves of runs for a paper.")(plot)
 app.command("diff", short_help="Say how runs differ.")(diff)
 app.command("attention", short_help="Show where a model looks, head by head.")(attention)
+app.command("bench", short_help="Measure how fast it is on this machine.")(bench)
+app.command("tune", short_help="Propose a learning rate.")(tune)
 app.command("export", short_help="Write a run for other tools.")(export)
 app.command("import", short_help="Take a model of other tools as a run.")(import_)
 app.command("doctor", short_help="Examine a run.")(doctor)

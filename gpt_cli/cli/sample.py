@@ -1,58 +1,36 @@
 """`gpt sample`: read what a model writes."""
 
-import sys
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from gpt_cli.choices import Device
 from gpt_cli.cli.engine import begin_texts
 from gpt_cli.cli.output import note, print_json, write_text
+from gpt_cli.cli.prompts import Format, Prompt, read_prompts
 from gpt_cli.errors import RequestError, escape_untrusted
-from gpt_cli.files import read_file
 
 if TYPE_CHECKING:
     from gpt_cli.sampling import SamplingOptions, TextStream
     from gpt_cli.tokenizer import Tokenizer
 
-_PROMPT_LIMIT = 1 << 26  # bytes of a file
 _LISTED = 10  # characters that a note spells out
+_PROMPTS, _LENGTH, _CHOICE, _LIMITS, _OUTPUT = (
+    "What to continue",
+    "How long",
+    "How to choose tokens",
+    "What may be written",
+    "How many, and what is printed",
+)
 
 
 def sample(
-    prompt: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What to continue; - reads it from standard input.")
-    ] = None,
-    prompt_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Read the prompt from a UTF-8 file, to its last newline.")
-    ] = None,
     run: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A run or checkpoint. [default: the newest run]")
     ] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Tokens to write.")] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="Below 1 safer, above 1 wilder; 0 always takes the likeliest token.")
-    ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Choose among the k likeliest tokens. 0: off.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="Choose among the likeliest tokens with this probability. 1: off.")
-    ] = None,
-    min_p: Annotated[
-        float | None, typer.Option(help="Drop what is less likely than this times the likeliest. 0: off.")
-    ] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="End before this text. May be given several times.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="The same seed writes the same text. [default: a new one, told on stderr]")
-    ] = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="Samples, written as one batch.")] = 1,
-    unknown: Annotated[
-        Literal["error", "skip"], typer.Option(help="What to do with characters that the vocabulary lacks.")
-    ] = "error",
-    raw: Annotated[bool, typer.Option("--raw", help="Send even control characters to a terminal as they are.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
     engine: Annotated[
         Literal["auto", "native", "torch"],
@@ -61,97 +39,231 @@ def sample(
     weights: Annotated[
         Literal["fp32", "bf16", "int8"], typer.Option(help="How native keeps the matrices; fp32 is exact.")
     ] = "fp32",
+    prompt: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="The prompt; - reads it from standard input.", rich_help_panel=_PROMPTS),
+    ] = None,
+    prompt_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A UTF-8 file that is one prompt, to its end.", rich_help_panel=_PROMPTS),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A file with a prompt a line; - is standard input.", rich_help_panel=_PROMPTS
+        ),
+    ] = None,
+    prompts_format: Annotated[
+        Format,
+        typer.Option(help='jsonl: lines such as {"prompt": "..."}; auto: by the name.', rich_help_panel=_PROMPTS),
+    ] = "auto",
+    prefix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Put before each prompt.", rich_help_panel=_PROMPTS)
+    ] = None,
+    suffix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Put after each prompt.", rich_help_panel=_PROMPTS)
+    ] = None,
+    unknown: Annotated[
+        Literal["error", "skip"],
+        typer.Option(help="Characters that the vocabulary lacks are an error, or left out.", rich_help_panel=_PROMPTS),
+    ] = "error",
+    max_new_tokens: Annotated[int | None, typer.Option(help="Tokens to write.", rich_help_panel=_LENGTH)] = None,
+    min_new_tokens: Annotated[
+        int | None, typer.Option(help="Tokens before which nothing ends the text.", rich_help_panel=_LENGTH)
+    ] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="End before this text. Repeatable.", rich_help_panel=_LENGTH),
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(help="Below 1 safer, above 1 wilder; 0: always the likeliest.", rich_help_panel=_CHOICE),
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="Among the k likeliest tokens. 0: off.", rich_help_panel=_CHOICE)
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(help="Among the likeliest with this probability. 1: off.", rich_help_panel=_CHOICE),
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option(help="Not below this times the likeliest's probability. 0: off.", rich_help_panel=_CHOICE),
+    ] = None,
+    typical_p: Annotated[
+        float | None,
+        typer.Option(help="Among the least odd with this probability. 1: off.", rich_help_panel=_CHOICE),
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None, typer.Option(help="Above 1: against tokens seen before. 1: off.", rich_help_panel=_CHOICE)
+    ] = None,
+    no_repeat_ngram: Annotated[
+        int | None, typer.Option(help="Never the same n tokens in a row again. 0: off.", rich_help_panel=_CHOICE)
+    ] = None,
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOKEN=X", help="Add X to a token's logit: its text, or #id. Repeatable.", rich_help_panel=_CHOICE
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="The same seed, the same text. [default: a new one, told]", rich_help_panel=_CHOICE),
+    ] = None,
+    beams: Annotated[
+        int | None,
+        typer.Option(help="Search the likeliest text with so many candidates. 0: off.", rich_help_panel=_CHOICE),
+    ] = None,
+    length_penalty: Annotated[
+        float | None, typer.Option(help="Of beams: the higher, the longer.", rich_help_panel=_CHOICE)
+    ] = None,
+    forbid: Annotated[
+        str | None, typer.Option(metavar="CHARS", help="None of these characters.", rich_help_panel=_LIMITS)
+    ] = None,
+    allow: Annotated[
+        str | None, typer.Option(metavar="CHARS", help="Only these characters.", rich_help_panel=_LIMITS)
+    ] = None,
+    choices: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="One of these texts.", rich_help_panel=_LIMITS)
+    ] = None,
+    regex: Annotated[
+        str | None,
+        typer.Option(metavar="PATTERN", help="A match of this, as Python's re reads it.", rich_help_panel=_LIMITS),
+    ] = None,
+    n: Annotated[int, typer.Option("-n", min=1, help="Samples of each prompt.", rich_help_panel=_OUTPUT)] = 1,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Texts that are written at once.", rich_help_panel=_OUTPUT)
+    ] = 64,
+    jsonl: Annotated[
+        bool,
+        typer.Option("--jsonl", help="A JSON line for each, with log-probabilities.", rich_help_panel=_OUTPUT),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object on stdout.", rich_help_panel=_OUTPUT)
+    ] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Send control characters to a terminal as they are.", rich_help_panel=_OUTPUT)
+    ] = False,
 ) -> None:
-    """Continue a prompt with a trained model.
+    """Continue prompts with a trained model.
 
-    What is not given comes from the section `sample` of the run's config. An empty prompt starts a new text: after
-    the end-of-text token, or a newline where the vocabulary has none. Of a prompt longer than the context the model
-    sees the last tokens; when its own text outgrows the context, the older half of what it sees is dropped.
+    What is not given comes from the section `sample` of the run's config.yaml. An empty prompt starts a new text. Of a
+    prompt longer than the context the model sees the last tokens; when its own text outgrows the context, the older
+    half of what it sees is dropped.
 
     Example: gpt sample --prompt "ROMEO:" --temperature 0.7 --stop "JULIET:" -n 3
     """
-    given = _read_prompt(prompt, prompt_file)
-    options = _given_options(max_new_tokens, temperature, top_k, top_p, min_p, stop)
+    given = read_prompts(prompt, prompt_file, prompts, prompts_format)
+    if as_json and prompts is not None:
+        raise RequestError("--json is for one prompt", hint="--jsonl prints a line for each")
+    options = given_options(
+        max_new_tokens=max_new_tokens,
+        min_new_tokens=min_new_tokens,
+        stop=stop,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        typical_p=typical_p,
+        repetition_penalty=repetition_penalty,
+        no_repeat_ngram=no_repeat_ngram,
+        logit_bias=None if logit_bias is None else [_bias(text) for text in logit_bias],
+        beams=beams,
+        length_penalty=length_penalty,
+        forbid=forbid,
+        allow=allow,
+        choices=None if choices is None else choices.split(","),
+        regex=regex,
+        log_probs=jsonl or None,
+    )
 
     from gpt_cli.run.checkpoint import open_checkpoint
-    from gpt_cli.run.directory import find_run
-    from gpt_cli.sampling import Sampling, encode_prompt, fresh_seed
+    from gpt_cli.run.directory import find_run, sample_defaults
+    from gpt_cli.sampling import Sampling, fresh_seed
 
     seed = fresh_seed() if seed is None else seed
     path = find_run(run)
     loaded = open_checkpoint(path, note)
-    sampling = Sampling.from_config(loaded.config.sample, seed).changed(options)
-    text = loaded.config.sample.prompt if given is None else given
-    if unknown == "skip":
-        text = _skip_unknown(loaded.tokenizer, text)
-    elif loaded.tokenizer.unknown is not None and (missing := loaded.tokenizer.unknown_characters(text)):
-        note(f"the model sees <unk> for what its vocabulary lacks: {_list(missing)}")
-    tokens = encode_prompt(loaded.tokenizer, text)
-    context_length = loaded.config.model.context_length
-    if len(tokens) > context_length:
-        note(f"the prompt has {len(tokens):,} tokens; the model sees the last {context_length:,}, its context")
-    writer, texts = begin_texts(loaded, tokens, sampling, n, device, engine, weights)
-    if json:
-        samples = [{"text": t.text(), "tokens": t.tokens, "finish_reason": t.finish_reason} for t in texts]
+    defaults = sample_defaults(path) or loaded.config.sample
+    asked = [Prompt(defaults.prompt)] if given is None else given
+    sampling = Sampling.from_config(defaults, seed).changed(options)
+    before, after = (defaults.prefix if prefix is None else prefix), (defaults.suffix if suffix is None else suffix)
+    whole = _known([one.wrapped(before, after) for one in asked], loaded.tokenizer, unknown)
+    tokens = _encode(whole, loaded.tokenizer, loaded.config.model.context_length)
+    writer, texts = begin_texts(loaded, tokens, sampling, n, batch_size, device, engine, weights)
+    if as_json:
+        samples = [{"text": t.text(), "tokens": t.tokens, "finish_reason": t.finish_reason} for t in next(texts)]
         print_json(
-            {"run": path, "step": loaded.step, "prompt": text, "seed": seed, "engine": writer, "samples": samples}
+            {
+                **{"run": path, "step": loaded.step, "prompt": whole[0].text, "seed": seed},
+                **{"engine": writer, "samples": samples},
+            }
         )
         return
-    note(f"{path}, step {loaded.step:,}" + ("" if sampling.greedy else f", seed {seed}"))
-    _print_samples(text, texts, raw)
+    random = not (sampling.greedy or sampling.beams)
+    note(f"{path}, step {loaded.step:,}" + (f", seed {seed}" if random else ""))
+    if jsonl:
+        _print_lines(zip(whole, texts, strict=True), seed)
+    else:
+        _print_samples(whole, texts, n, raw)
 
 
-def _read_prompt(prompt: str | None, file: Path | None) -> str | None:
-    if prompt is not None and file is not None:
-        raise RequestError("give --prompt or --prompt-file, not both")
-    if file is not None:
-        if not file.exists():
-            raise RequestError(f"there is no file {file}")
-        return _decode(read_file(file, _PROMPT_LIMIT), str(file))
-    return _decode(sys.stdin.buffer.read(), "standard input") if prompt == "-" else prompt
+def given_options(**options: Any) -> "SamplingOptions":
+    """The options that were given (not None). What switches a filter off, 0 or no characters, becomes None."""
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in ("top_k", "min_p", "no_repeat_ngram", "beams", "forbid", "allow"):
+        if name in given:
+            given[name] = given[name] or None
+    return given  # type: ignore[return-value]
 
 
-def _decode(data: bytes, name: str) -> str:
+def _bias(text: str) -> tuple[str | int, float]:
+    """`TOKEN=X`, where TOKEN is a text, or # and an id."""
+    token, equals, number = text.rpartition("=")
     try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
+        if not token or not equals:
+            raise ValueError
+        is_id = token.startswith("#") and token[1:].isdecimal()
+        return (int(token[1:]) if is_id else token), float(number)
+    except ValueError:
         raise RequestError(
-            f"the prompt is not UTF-8 text: byte 0x{byte:02x} at offset {error.start}", where=name
+            f"--logit-bias must be TOKEN=NUMBER, not '{escape_untrusted(text)}'", hint="such as --logit-bias e=-2"
         ) from None
 
 
-def _given_options(
-    max_new_tokens: int | None,
-    temperature: float | None,
-    top_k: int | None,
-    top_p: float | None,
-    min_p: float | None,
-    stop: list[str] | None,
-) -> "SamplingOptions":
-    options: SamplingOptions = {}
-    if max_new_tokens is not None:
-        options["max_new_tokens"] = max_new_tokens
-    if temperature is not None:
-        options["temperature"] = temperature
-    if top_k is not None:
-        options["top_k"] = top_k or None
-    if top_p is not None:
-        options["top_p"] = top_p
-    if min_p is not None:
-        options["min_p"] = min_p or None
-    if stop is not None:
-        options["stop"] = stop
-    return options
-
-
-def _skip_unknown(tokenizer: "Tokenizer", text: str) -> str:
+def _known(prompts: list[Prompt], tokenizer: "Tokenizer", unknown: str) -> list[Prompt]:
+    """The prompts without, or with, the characters that the vocabulary lacks; they are told."""
     from gpt_cli.sampling import drop_unknown
 
-    kept, unknown = drop_unknown(tokenizer, text)
-    if unknown:
-        note(f"left out of the prompt, since the vocabulary lacks it: {_list(unknown)}")
-    return kept
+    if unknown == "skip":
+        dropped = [drop_unknown(tokenizer, prompt.text) for prompt in prompts]
+        if missing := list(dict.fromkeys(character for _, characters in dropped for character in characters)):
+            note(f"left out of the prompt, since the vocabulary lacks it: {_list(missing)}")
+        return [Prompt(text, p.where, p.id) for p, (text, _) in zip(prompts, dropped, strict=True)]
+    if tokenizer.unknown is not None:
+        every = "".join(dict.fromkeys("".join(prompt.text for prompt in prompts)))
+        if missing := tokenizer.unknown_characters(every):
+            note(f"the model sees <unk> for what its vocabulary lacks: {_list(missing)}")
+    return prompts
+
+
+def _encode(prompts: Sequence[Prompt], tokenizer: "Tokenizer", context_length: int) -> list[list[int]]:
+    from gpt_cli.sampling import encode_prompt
+
+    tokens = []
+    for prompt in prompts:
+        try:
+            tokens.append(encode_prompt(tokenizer, prompt.text))
+        except RequestError as error:
+            error.where = error.where or prompt.where
+            raise
+    longest = max(map(len, tokens))
+    if longest > context_length:
+        note(
+            f"the {'longest ' if len(prompts) > 1 else ''}prompt has {longest:,} tokens;"
+            f" the model sees the last {context_length:,}, its context"
+        )
+    return tokens
 
 
 def _list(characters: list[str]) -> str:
@@ -159,14 +271,27 @@ def _list(characters: list[str]) -> str:
     return listed if len(characters) <= _LISTED else f"{listed}, and {len(characters) - _LISTED} more"
 
 
-def _print_samples(prompt: str, texts: "list[TextStream]", raw: bool) -> None:
+def _print_samples(prompts: list[Prompt], texts: "Iterator[list[TextStream]]", n: int, raw: bool) -> None:
     """Print each text after its prompt, as it is being written; of a batch, the first unfinished one is live."""
-    for number, text in enumerate(texts, start=1):
-        if len(texts) > 1:
-            write_text(f"--- sample {number} of {len(texts)}\n")
-        write_text(prompt, raw)
-        last = prompt
-        for last in text:
-            write_text(last, raw)
-        if not last.endswith("\n"):
-            write_text("\n")
+    for number, (prompt, samples) in enumerate(zip(prompts, texts, strict=True), start=1):
+        for i, text in enumerate(samples, start=1):
+            parts = [f"prompt {number} of {len(prompts)}"] * (len(prompts) > 1) + [f"sample {i} of {n}"] * (n > 1)
+            if parts:
+                write_text(f"--- {', '.join(parts)}\n")
+            write_text(prompt.text, raw)
+            last = prompt.text
+            for last in text:
+                write_text(last, raw)
+            if not last.endswith("\n"):
+                write_text("\n")
+
+
+def _print_lines(texts: "Iterable[tuple[Prompt, list[TextStream]]]", seed: int) -> None:
+    """Print a JSON object for each text as soon as it is complete, in the order of the prompts."""
+    for prompt, samples in texts:
+        for number, text in enumerate(samples, start=1):
+            line = {} if prompt.id is None else {"id": prompt.id}
+            line |= {"prompt": prompt.text, "sample": number, "seed": seed, "text": text.text()}
+            log_probs = [round(log_prob, 6) for log_prob in text.log_probs or ()]
+            line |= {"tokens": text.tokens, "log_probs": log_probs, "finish_reason": text.finish_reason}
+            print(json.dumps(line, allow_nan=False), flush=True)

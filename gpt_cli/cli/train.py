@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -36,9 +37,10 @@ def train(
 
     Example: gpt train --config configs/quickstart.yaml train.steps=200
     """
+    started = time.perf_counter()
     from gpt_cli.config import load_config
 
-    overrides = [argument for argument in arguments or () if _is_override(argument)]
+    overrides = [argument for argument in arguments or () if is_override(argument)]
     sources = [argument for argument in arguments or () if argument not in overrides]
     if len(sources) + (config is not None) != 1:
         raise RequestError(
@@ -46,6 +48,10 @@ def train(
             hint="gpt train --config configs/quickstart.yaml, or gpt train book.txt",
         )
     chosen = load_config(config, overrides) if config is not None else _fitted(sources[0], overrides)
+    if chosen.train.budget is not None:
+        from gpt_cli.cli.budget import choose_for_budget
+
+        chosen = choose_for_budget(chosen, config, overrides, started)
     if dry_run:
         from gpt_cli.report.plan import plan, render_plan
 
@@ -66,7 +72,7 @@ def train(
     return summary.exit_code
 
 
-def _is_override(argument: str) -> bool:
+def is_override(argument: str) -> bool:
     """Whether it is `section.key=value`; a file may be called like one, but not like one of a key that there is."""
     from gpt_cli.config.keys import fields, sections
 
@@ -100,7 +106,8 @@ def _fitted(source: str, overrides: list[str]) -> "Config":
             hint=f"give this one another name: gpt train {quote(source)} run_dir=runs/NAME",
         )
     fitted, reasons = fit_to_this_machine(source, str(run_dir))
-    note("\n".join(reasons))
+    by_time = any(override.startswith("train.budget=") for override in overrides)  # which decides on the shape
+    note("\n".join(reasons[:2] if by_time else reasons))
     return parse_config(dump_config(fitted), str(run_dir / "config.yaml"), overrides)
 
 

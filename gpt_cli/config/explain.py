@@ -17,6 +17,7 @@ MAY_CHANGE = frozenset(
         "train.max_minutes",
         "train.patience",
         "train.micro_batch_size",
+        "train.activation_checkpointing",
         "eval.*",
         "checkpoint.*",
         "sample.*",

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
 
 from gpt_cli.choices import Device, Pattern, SplitBy, TokenizerKind
+from gpt_cli.config.duration import parse_duration
 
 LARGEST = 2**31 - 1  # of whole numbers: products of two of them still fit in 64 bits
 
@@ -220,18 +221,30 @@ class ScheduleConfig(Section):
 class TrainConfig(Section):
     """How long and how much at once."""
 
+    budget: Name | None = None
+    """A time such as 90s, 10m or 1h30m in which the run is to end, from the command to the last checkpoint: size,
+    context, batch, steps and schedule are chosen for it where they are not written down. null: off."""
     steps: Steps = 1000
     """Optimizer updates."""
     batch_size: Count = 16
     """Sequences per step, over all devices."""
     micro_batch_size: Count | None = None
     """Sequences per forward pass on one device; a divisor of batch_size. null: batch_size."""
+    activation_checkpointing: bool = False
+    """Keep only the inputs of blocks for the backward pass, and compute the rest again: less memory, the same numbers,
+    a third more time (Chen et al., 2016)."""
     until_loss: Positive | None = None
     """Stop once the validation loss is this low. null: off."""
     max_minutes: Positive | None = None
     """Stop (evaluated and saved) after so much training time. null: off."""
     patience: Count | None = None
     """Stop after so many evaluations without a better validation loss. null: off."""
+
+    @model_validator(mode="after")
+    def _budget_is_a_time(self) -> Self:
+        if self.budget is not None and parse_duration(self.budget) is None:
+            raise ValueError(f"train.budget must be a time such as 90s, 10m or 1h30m, not {self.budget!r}")
+        return self
 
     @model_validator(mode="after")
     def _micro_batches_fill_the_batch(self) -> Self:
@@ -283,6 +296,28 @@ class SampleConfig(Section):
     """Keep the likeliest tokens that together have this probability (Holtzman et al., 2020). null: off."""
     min_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Keep tokens at least this fraction as likely as the likeliest (Nguyen et al., 2024). null: off."""
+    typical_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Keep the tokens nearest to the expected surprise that have this probability (Meister et al., 2022). null: off."""
+    repetition_penalty: Positive | None = None
+    """Divides the logits of tokens that are there already (Keskar et al., 2019). null: off."""
+    no_repeat_ngram: Count | None = None
+    """So many tokens in a row occur once (Paulus et al., 2017). null: off."""
+    min_new_tokens: Steps = 0
+    """Before which neither the end of the text nor a stop string ends it."""
+    stop: list[Name] = []
+    """Texts before which a sample ends."""
+    forbid: Name | None = None
+    """Characters that are not written. null: none."""
+    allow: Name | None = None
+    """The only characters that are written. null: all."""
+    beams: Count | None = None
+    """Search for the likeliest text with so many candidates, in place of sampling. null: off."""
+    length_penalty: float = 1.0
+    """Of beams: the exponent of the length by which a text's log-probability is divided."""
+    prefix: str = ""
+    """Put before each prompt."""
+    suffix: str = ""
+    """Put after each prompt."""
 
 
 class LogConfig(Section):

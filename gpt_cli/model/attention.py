@@ -38,6 +38,20 @@ def reference_attention(q: Tensor, k: Tensor, v: Tensor, *, window: int | None =
     return scores.softmax(dim=-1) @ v
 
 
+def ragged_attention(q: Tensor, k: Tensor, v: Tensor, start: Tensor, *, window: int | None = None) -> Tensor:
+    """`causal_attention` where query t of sequence b stands at position start[b] + t, and key s at position s.
+
+    `start` is (B,); the other shapes are as above. Keys past a query's position are hidden, whatever they hold, as
+    long as it is finite.
+    """
+    keys = torch.arange(k.shape[2], device=q.device)
+    queries = (start[:, None] + torch.arange(q.shape[2], device=q.device))[:, None, :, None]  # (B, 1, T, 1)
+    visible = keys <= queries  # (B, 1, T, S)
+    if window is not None:
+        visible &= keys > queries - window
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=q.shape[1] != k.shape[1])
+
+
 def visible_keys(n_query: int, n_key: int, window: int | None, device: torch.device) -> Tensor:
     """(T, S) booleans: whether query t may see key s."""
     visible = torch.ones(n_query, n_key, dtype=torch.bool, device=device).tril(n_key - n_query)

@@ -3,6 +3,7 @@
 import torch
 
 from gpt_cli.config import Config, ModelConfig
+from gpt_cli.model.chunked_loss import logits_per_piece
 from gpt_cli.model.gpt import GPT
 
 
@@ -47,13 +48,20 @@ def memory_bytes(config: Config, vocab_size: int) -> dict[str, int]:
     tokens = config.train.sequences_per_forward * model.context_length
     # What autograd keeps per token and layer: the inputs of norms and matrices, q, k, v and their rotations,
     # and the hidden layer before and after its activation; then the logits, their softmax and its gradient.
-    kept = model.n_layer * (10 * model.n_embd + 3 * model.mlp_hidden) + 2 * model.n_embd
-    logits = 3 * vocab_size
+    layer = 10 * model.n_embd + 3 * model.mlp_hidden
+    kept = model.n_layer * layer + 2 * model.n_embd
+    if config.train.activation_checkpointing:  # the inputs of all layers, and one layer at a time
+        kept = model.n_layer * model.n_embd + layer + 2 * model.n_embd
+    whole, piece = (
+        tokens * vocab_size,
+        logits_per_piece(torch.device("cuda" if config.runtime.device == "cuda" else "cpu")),
+    )
+    logits = 3 * min(whole, max(piece, vocab_size))
     return {
         "weights": 4 * parameters,
         "gradients": 4 * parameters,
         "optimizer": 4 * moments,
-        "activations": 4 * tokens * (kept + logits),
+        "activations": 4 * (tokens * kept + logits),
     }
 
 

@@ -13,7 +13,7 @@ from gpt_cli.config import ModelConfig
 from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.layers import Attention, SoftCap, make_mlp, make_norm
 from gpt_cli.model.linear import Linear
-from gpt_cli.model.position import sinusoids
+from gpt_cli.model.position import positioned, sinusoids
 
 
 class GPT(nn.Module):
@@ -37,16 +37,19 @@ class GPT(nn.Module):
 
         Raises ValueError when more than `context_length` positions would be needed.
         """
-        start = 0 if cache is None else cache.length
-        end = start + tokens.shape[1]
+        return self.softcap(self.head(self.hidden(tokens, cache)))
+
+    def hidden(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
+        """(B, T) -> (B, T, C): what the head reads; the rest as for `forward`."""
+        end = tokens.shape[1] + (0 if cache is None else cache.length)
         if end > self.config.context_length:
             raise ValueError(f"{end} tokens do not fit in a context of {self.config.context_length}")
-        x = self.embedding(tokens, start)  # (B, T, C)
+        x = self.embedding(tokens, 0 if cache is None else cache.start)  # (B, T, C)
         for block in self.blocks:
             x = block(x, cache)
         if cache is not None:
             cache.advance(tokens.shape[1])
-        return self.softcap(self.head(self.norm(x)))
+        return self.norm(x)
 
 
 class Embedding(nn.Module):
@@ -69,11 +72,11 @@ class Embedding(nn.Module):
         else:
             self.positions = None
 
-    def forward(self, tokens: Tensor, start: int) -> Tensor:
-        """(B, T) tokens, the first of them at position `start` -> (B, T, C)."""
+    def forward(self, tokens: Tensor, start: int | Tensor) -> Tensor:
+        """(B, T) tokens, the first of them at position `start`, an int or (B,) -> (B, T, C)."""
         x = self.tokens(tokens) * self.scale
         if self.positions is not None:
-            x = x + self.positions[start : start + tokens.shape[1]]
+            x = x + positioned(self.positions, start, tokens.shape[1])
         return self.dropout(self.norm(x))
 
 

@@ -1,18 +1,85 @@
 """Keys and values already computed, so that decoding a token costs one token.
 
-Shapes: B batch, Hkv key/value heads, S keys, D head_dim.
+Shapes: B batch, H query heads, Hkv key/value heads, T tokens, S keys, D head_dim.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from gpt_cli.config import ModelConfig
+from gpt_cli.model.attention import causal_attention, ragged_attention
 
 
 class KVCache:
-    """Room for `context_length` positions of each layer; `length` of them are filled.
+    """Room for `context_length` positions of each layer; `length` of them are filled, in every sequence.
 
     A forward pass over T tokens with this cache continues at position `length` and adds T to it.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        batch: int,
+        *,
+        room: int | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """`room` is for how many positions; None: `context_length`."""
+        shape = (config.n_layer, batch, config.kv_heads, room or config.context_length, config.head_dim)
+        self.keys = torch.zeros(shape, device=device, dtype=dtype)  # what is not filled may be multiplied by 0
+        self.values = torch.zeros(shape, device=device, dtype=dtype)
+        self.length = 0
+
+    @property
+    def start(self) -> int | Tensor:
+        """The position of the next token: one for all sequences, or (B,)."""
+        return self.length
+
+    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store (B, Hkv, T, D) keys and values after the ones held; returns all of the layer."""
+        end = self.length + k.shape[2]
+        self.keys[layer, :, :, self.length : end] = k
+        self.values[layer, :, :, self.length : end] = v
+        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None) -> Tensor:
+        """Store (B, Hkv, T, D) keys and values; (B, H, T, D) queries -> (B, H, T, D), of all that is held."""
+        k, v = self.update(layer, k, v)
+        return causal_attention(q, k, v, window=window)
+
+    def advance(self, n_token: int) -> None:
+        """Count `n_token` positions as filled: once per forward pass, after its last layer."""
+        self.length += n_token
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.length = 0
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Sequence i becomes what sequence `rows[i]` was; the batch becomes as many as there are rows."""
+        index = torch.tensor(rows, device=self.keys.device)
+        if len(rows) == self.keys.shape[1]:  # only what is filled has to move
+            filled = slice(0, self.length)
+            self.keys[:, :, :, filled] = self.keys[:, index, :, filled]
+            self.values[:, :, :, filled] = self.values[:, index, :, filled]
+        else:
+            self.keys, self.values = self.keys[:, index], self.values[:, index]
+
+    def store(self, rows: Sequence[int], prefilled: "KVCache", lengths: Sequence[int]) -> None:
+        """Sequences `rows` become those of `prefilled`, `lengths` of whose positions count: here, all alike."""
+        index = torch.tensor(rows, device=self.keys.device)
+        self.keys[:, index, :, : prefilled.length] = prefilled.keys[:, :, :, : prefilled.length]
+        self.values[:, index, :, : prefilled.length] = prefilled.values[:, :, :, : prefilled.length]
+        self.length = max(lengths)
+
+
+class RaggedCache(KVCache):
+    """A cache whose sequences are of unequal length: each has its positions from 0 on, and its own end.
+
+    So nothing is padded on the left, and a token stands where it would stand alone. `length` is the longest.
     """
 
     def __init__(
@@ -23,28 +90,49 @@ class KVCache:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        shape = (config.n_layer, batch, config.kv_heads, config.context_length, config.head_dim)
-        self.keys = torch.empty(shape, device=device, dtype=dtype)
-        self.values = torch.empty(shape, device=device, dtype=dtype)
-        self.length = 0
+        super().__init__(config, batch, device=device, dtype=dtype)
+        self._lengths = [0] * batch
+        self._start = torch.zeros(batch, dtype=torch.long, device=device)
+        self._row = torch.arange(batch, device=device)[:, None]
 
-    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store (B, Hkv, T, D) keys and values after the ones held; returns all of the layer."""
+    @property
+    def start(self) -> Tensor:
+        """(B,): the position of the next token of each sequence."""
+        return self._start
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None) -> Tensor:
+        """As in `KVCache`, each sequence at its own position."""
+        slots = self._start[:, None] + torch.arange(k.shape[2], device=k.device)  # (B, T)
+        self.keys[layer].transpose(1, 2)[self._row, slots] = k.transpose(1, 2)
+        self.values[layer].transpose(1, 2)[self._row, slots] = v.transpose(1, 2)
         end = self.length + k.shape[2]
-        self.keys[layer, :, :, self.length : end] = k
-        self.values[layer, :, :, self.length : end] = v
-        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+        keys, values = self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+        return ragged_attention(q, keys, values, self._start, window=window)
 
     def advance(self, n_token: int) -> None:
-        """Count `n_token` positions as filled: once per forward pass, after its last layer."""
+        """Count `n_token` more positions of each sequence as filled."""
+        self._lengths = [length + n_token for length in self._lengths]
+        self._start = self._start + n_token
         self.length += n_token
 
     def reset(self) -> None:
         """Forget everything."""
-        self.length = 0
+        self._set([0] * len(self._lengths))
 
-    def expand(self, batch: int) -> None:
-        """Repeat the one sequence held for `batch` sequences that continue it in different ways."""
-        layers, _, *rest = self.keys.shape
-        self.keys = self.keys.expand(layers, batch, *rest).contiguous()
-        self.values = self.values.expand(layers, batch, *rest).contiguous()
+    def select(self, rows: Sequence[int]) -> None:
+        """As in `KVCache`."""
+        super().select(rows)
+        self._row = torch.arange(len(rows), device=self.keys.device)[:, None]
+        self._set([self._lengths[row] for row in rows])
+
+    def store(self, rows: Sequence[int], prefilled: KVCache, lengths: Sequence[int]) -> None:
+        """As in `KVCache`; sequence `rows[i]` has `lengths[i]` positions, what `prefilled` holds past them is not
+        seen."""
+        super().store(rows, prefilled, lengths)
+        for row, length in zip(rows, lengths, strict=True):
+            self._lengths[row] = length
+        self._set(self._lengths)
+
+    def _set(self, lengths: list[int]) -> None:
+        self._lengths, self.length = lengths, max(lengths)
+        self._start = torch.tensor(lengths, device=self._start.device)

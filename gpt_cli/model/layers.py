@@ -40,12 +40,13 @@ class Attention(nn.Module):
         batch, n_token, _ = x.shape
         heads = self.qkv(x).view(batch, n_token, -1, self.head_dim).transpose(1, 2)  # (B, H + 2 Hkv, T, D)
         q, k, v = heads.split(self.heads, dim=1)
-        start = 0 if cache is None else cache.length
+        start = 0 if cache is None else cache.start
         q, k = self.rotary(self.q_norm(q), start), self.rotary(self.k_norm(k), start)
-        if cache is not None:
-            k, v = cache.update(self.layer, k, v)
-        dropout = self.dropout if self.training else 0.0
-        y = causal_attention(q, k, v, window=self.window, dropout=dropout)  # (B, H, T, D)
+        if cache is None:
+            dropout = self.dropout if self.training else 0.0
+            y = causal_attention(q, k, v, window=self.window, dropout=dropout)  # (B, H, T, D)
+        else:
+            y = cache.attend(self.layer, q, k, v, window=self.window)
         return self.out(y.transpose(1, 2).reshape(batch, n_token, -1))
 
 

@@ -15,6 +15,16 @@ def sinusoids(length: int, width: int) -> Tensor:
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)  # sine and cosine take turns
 
 
+def positioned(table: Tensor, start: int | Tensor, n_token: int) -> Tensor:
+    """The rows of a (length, W) table at `n_token` positions from `start` on.
+
+    (T, W) for an int; (B, T, W) for a (B,) tensor, where each of B sequences stands at its own position.
+    """
+    if isinstance(start, int):
+        return table[start : start + n_token]
+    return table[start[:, None] + torch.arange(n_token, device=start.device)]
+
+
 class Rotary(nn.Module):
     """Rotate queries and keys by their position, so that scores depend on distance (Su et al., 2021).
 
@@ -29,15 +39,15 @@ class Rotary(nn.Module):
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 
-    def forward(self, x: Tensor, start: int) -> Tensor:
-        """(B, H, T, D) at positions `start` and after -> (B, H, T, D), rotated."""
-        end = start + x.shape[2]
-        rotated: Tensor = _Rotate.apply(x, self.cos[start:end], self.sin[start:end])  # type: ignore[no-untyped-call]
+    def forward(self, x: Tensor, start: int | Tensor) -> Tensor:
+        """(B, H, T, D) at positions `start` and after, an int or (B,) -> (B, H, T, D), rotated."""
+        cos, sin = (positioned(table, start, x.shape[2]).unsqueeze(-3) for table in (self.cos, self.sin))
+        rotated: Tensor = _Rotate.apply(x, cos, sin)  # type: ignore[no-untyped-call]
         return rotated
 
 
 class _Rotate(torch.autograd.Function):
-    """(B, H, T, D), (T, D / 2), (T, D / 2) -> (B, H, T, D). Going backwards is rotating back."""
+    """(B, H, T, D), (B or 1, 1, T, D / 2) twice -> (B, H, T, D). Going backwards is rotating back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -63,7 +73,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Unrotated(nn.Module):
     """What stands in for `Rotary` where positions come in another way, or not at all."""
 
-    def forward(self, x: Tensor, start: int) -> Tensor:
+    def forward(self, x: Tensor, start: int | Tensor) -> Tensor:
         """(B, H, T, D) -> the same."""
         return x
 

@@ -56,7 +56,7 @@ def info_of_config(path: Path, overrides: list[str], note: Note) -> Info:
     The text is read only where the vocabulary depends on it. Raises what `load_config` and `learn_tokenizer` raise.
     """
     config = load_config(path, overrides)
-    return describe(path, config, _vocab_size(config, note))
+    return describe(path, config, vocab_size_of(config, note))
 
 
 def info_of_run(path: Path, note: Note) -> Info:
@@ -140,7 +140,8 @@ def _by_block(table: list[tuple[str, tuple[int, ...], int]]) -> list[Parameters]
     return list(groups.values())
 
 
-def _vocab_size(config: Config, note: Note) -> int:
+def vocab_size_of(config: Config, note: Note) -> int:
+    """The size of the vocabulary; the text is read only where it decides that. Raises as `prepare_corpus` does."""
     if config.tokenizer.file is not None:
         return load_tokenizer(Path(config.tokenizer.file), config.tokenizer.pattern).vocab_size
     if config.tokenizer.vocab_size is not None:  # what learning a BPE gives, or it fails

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from gpt_cli.config import MAY_CHANGE, Config, changed_keys, dump_config, load_config
+from gpt_cli.config import MAY_CHANGE, Config, SampleConfig, changed_keys, dump_config, load_config
 from gpt_cli.errors import RequestError
 from gpt_cli.files import (
     DamagedError,
@@ -140,6 +140,14 @@ def find_run(path: Path | None) -> Path:
         raise RequestError(f"there is no run at {path}", hint=hint)
     name = "the current folder" if path == Path() else path
     raise RequestError(f"{name} is neither a run nor a checkpoint", hint="name one, such as runs/NAME")
+
+
+def sample_defaults(path: Path) -> SampleConfig | None:
+    """How the run at `path` writes by default, which may be edited in its config.yaml; None for a checkpoint.
+
+    Raises RequestError, with its place, for what is wrong there.
+    """
+    return load_config(path / CONFIG).sample if (path / RUN).is_file() and (path / CONFIG).is_file() else None
 
 
 def _newest_run(runs: Path) -> Path:

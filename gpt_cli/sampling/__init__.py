@@ -3,7 +3,9 @@
 settings     Sampling: temperature, filters, length, seed, stop strings
 filters      logits to the next token
 noise        the randomness of each sample
+rules        what changes logits by what has been written: `bias`, `repetition`, `constraint`, and the `recorder`
 generate     prompts to tokens: prefill, decode, and what happens past the context
+beam         the likeliest texts instead of random ones
 stream       tokens to text: whole characters, stop strings
 text         both: text from a model, streamed
 engine       the same without torch, where gpt_cli/native can write it
@@ -25,9 +27,10 @@ from gpt_cli.sampling.stream import TextStream as TextStream
 
 if TYPE_CHECKING:
     from gpt_cli.sampling.sampler import Sampler as Sampler
+    from gpt_cli.sampling.text import stream_batches as stream_batches
     from gpt_cli.sampling.text import stream_texts as stream_texts
 
-_HOMES = {"Sampler": "sampler", "stream_texts": "text"}
+_HOMES = {"Sampler": "sampler", "stream_batches": "text", "stream_texts": "text"}
 
 
 def __getattr__(name: str) -> Any:

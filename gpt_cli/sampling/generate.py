@@ -1,4 +1,4 @@
-"""Tokens from a model: the prompt is prefilled once, then each step decodes one token for every sample.
+"""Tokens from a model: the prompts are prefilled once, then each step decodes one token for every sample.
 
 Shapes: B samples, T tokens, V vocabulary.
 """
@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 from gpt_cli.model.gpt import GPT
-from gpt_cli.model.kv_cache import KVCache
+from gpt_cli.model.kv_cache import KVCache, RaggedCache
 from gpt_cli.sampling.filters import next_token
 from gpt_cli.sampling.noise import GumbelNoise
+from gpt_cli.sampling.rules import Rule
 from gpt_cli.sampling.settings import Sampling
+
+_PREFILL_NUMBERS = 2**26  # logits that a prefill computes at once, which bounds its memory
 
 
 def window_start(position: int, context_length: int) -> int:
@@ -29,70 +32,137 @@ def window_start(position: int, context_length: int) -> int:
 
 @torch.inference_mode()
 def generate(
-    model: GPT, prompts: Sequence[Sequence[int]], sampling: Sampling, never: Sequence[int] = ()
+    model: GPT,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    never: Sequence[int] = (),
+    rules: Sequence[Rule] = (),
+    samples: Sequence[int] | None = None,
 ) -> Iterator[list[int]]:
     """Yield `max_new_tokens` times the next token of each of the B prompts, none of `never`.
 
-    The prompts are equally long and not empty; of more than `context_length` tokens the last ones are seen.
-    The model is in eval mode. What sample i becomes is a function of its prompt, the settings and i: its
-    noise does not depend on the other samples (its logits may, in the last bits: kernels vary with the batch).
+    The prompts are not empty; of more than `context_length` tokens the last ones are seen. The model is in eval mode.
+    `rules` are for these prompts, in this order. What row i becomes is a function of its prompt, the settings and
+    samples[i], which by default is i: neither its noise nor what it sees depends on the other rows (its logits may, in
+    the last bits: kernels vary with the batch).
     """
     assert not model.training
-    samples = Continuations(model, prompts)
+    rows = Continuations(model, prompts)
     noise = None
     if not sampling.greedy:
-        noise = GumbelNoise(sampling.seed, len(prompts), model.head.out_features, samples.device)
+        numbers = range(len(prompts)) if samples is None else samples
+        noise = GumbelNoise(sampling.seed, numbers, model.head.out_features, rows.device)
     for _ in range(sampling.max_new_tokens):
         drawn = None if noise is None else noise.draw()
-        logits = samples.next_logits()
+        logits = rows.next_logits()
         if never:
             logits = logits.index_fill(1, torch.tensor(never, device=logits.device), -torch.inf)
+        for rule in rules:
+            logits = rule.apply(logits)
         tokens = next_token(logits, sampling, drawn)  # (B,)
-        samples.append(tokens)
-        yield tokens.tolist()
+        rows.append(tokens)
+        written = tokens.tolist()
+        for rule in rules:
+            rule.append(written)
+        yield written
 
 
 class Continuations:
     """B token sequences that grow in step: the window of each that the model sees, and its keys and values.
 
-    Equal, up to rounding, to running the model anew on `sequence[window_start(position, context_length):]`
-    for each token.
+    Equal, up to rounding, to running the model anew on `sequence[window_start(position, context_length):]` for each
+    token of each sequence, however long its prompt and the others are.
     """
 
     def __init__(self, model: GPT, prompts: Sequence[Sequence[int]]) -> None:
         self.device = model.head.weight.device
-        context = model.config.context_length
-        prompt = torch.tensor([list(prompt[-context:]) for prompt in prompts], device=self.device)  # (B, T)
         self._model = model
-        self._batch = len(prompts)
-        self._position = prompt.shape[1]
-        self._start = 0
-        self._window = [prompt]  # (B, t) pieces, side by side
-        self._pending = prompt  # what of the window the cache lacks
-        if bool((prompt == prompt[0]).all()):
-            self._pending = prompt[:1]  # prefilled once for all
-        self._cache = KVCache(model.config, len(self._pending), device=self.device, dtype=model.head.weight.dtype)
+        self._context = model.config.context_length
+        windows = [tuple(prompt[-self._context :]) for prompt in prompts]
+        longest = max(map(len, windows))
+        self._tokens = torch.tensor([(0,) * (longest - len(w)) + w for w in windows], device=self.device)
+        """(B, T): each sequence ends in the last column, so that all of them grow there; the first may be unused."""
+        self._appended: list[Tensor] = []  # (B, 1) columns that follow
+        self._latest = self._tokens[:, -1:]  # the last of them
+        self._positions = [len(window) for window in windows]
+        self._starts = [0] * len(windows)
+        first = {window: row for row, window in reversed(list(enumerate(windows)))}
+        self._same_as = [first[window] for window in windows]  # prefilled once for all of them
+        cache = KVCache if len(set(self._positions)) == 1 else RaggedCache
+        self._cache = cache(model.config, len(windows), device=self.device, dtype=model.head.weight.dtype)
 
     def next_logits(self) -> Tensor:
-        """(B, V): of the token that comes next in each sequence. Once after each `append`."""
-        start = window_start(self._position, self._model.config.context_length)
-        if start > self._start:
-            self._drop(start - self._start)
-        logits: Tensor = self._model(self._pending, self._cache)[:, -1]
-        if len(logits) < self._batch:
-            self._cache.expand(self._batch)
-            logits = logits.expand(self._batch, -1)
+        """(B, V): of the token that comes next in each sequence. Once after each `append` or `select`."""
+        if self._cache.length == 0:
+            return self._prefill_all()
+        due = [row for row, position in enumerate(self._positions) if self._start(position) > self._starts[row]]
+        for row in due:
+            self._starts[row] = self._start(self._positions[row])
+        if len(due) == len(self._positions):
+            return self._prefill(due)
+        if due:
+            self._prefill(due, without_last=True)
+        logits: Tensor = self._model(self._latest, self._cache)[:, -1]
         return logits
 
     def append(self, tokens: Tensor) -> None:
         """Continue each sequence with its token of the (B,) `tokens`."""
-        self._pending = tokens[:, None]
-        self._window.append(self._pending)
-        self._position += 1
+        self._latest = tokens[:, None]
+        self._appended.append(self._latest)
+        self._positions = [position + 1 for position in self._positions]
+        if len(self._appended) >= self._context:
+            self._join()
 
-    def _drop(self, n_token: int) -> None:
-        """Forget the oldest `n_token` tokens; the rest is prefilled anew, at its new positions."""
-        self._pending = torch.cat(self._window, dim=1)[:, n_token:]
-        self._window = [self._pending]
-        self._start += n_token
-        self._cache.reset()
+    def select(self, rows: Sequence[int]) -> None:
+        """Sequence i becomes what sequence `rows[i]` was, its token included: before `append` and `next_logits`."""
+        if list(rows) == list(range(len(self._positions))):
+            return
+        self._join()
+        self._tokens = self._tokens[torch.tensor(rows, device=self.device)]
+        self._positions = [self._positions[row] for row in rows]
+        self._starts = [self._starts[row] for row in rows]
+        self._cache.select(rows)
+
+    def _start(self, position: int) -> int:
+        return window_start(position, self._context)
+
+    def _join(self) -> None:
+        """Put all tokens into one matrix, no wider than the longest window."""
+        longest = max(p - s for p, s in zip(self._positions, self._starts, strict=True))
+        self._tokens = torch.cat([self._tokens, *self._appended], dim=1)[:, -longest:]
+        self._appended = []
+
+    def _prefill_all(self) -> Tensor:
+        """(B, V): the first logits, of each distinct prompt computed once."""
+        distinct = sorted(set(self._same_as))
+        logits = self._prefill(distinct)
+        if len(distinct) < len(self._same_as):
+            self._cache.select(self._same_as)
+            logits = logits[torch.tensor([distinct.index(row) for row in self._same_as], device=self.device)]
+        return logits
+
+    def _prefill(self, rows: Sequence[int], *, without_last: bool = False) -> Tensor:
+        """Compute the windows of `rows` anew, at their new positions; (rows, V) logits of what follows.
+
+        `without_last` leaves out the last token of each, which is decoded with the other sequences. Windows of
+        unequal length are padded on the right, where no query but the padding's own sees it.
+        """
+        self._join()
+        length = {row: self._positions[row] - self._starts[row] - without_last for row in rows}
+        ordered = sorted(rows, key=length.__getitem__)
+        logits: dict[int, Tensor] = {}
+        at_once = max(1, _PREFILL_NUMBERS // (self._model.head.out_features * max(length.values())))
+        for first in range(0, len(ordered), at_once):
+            chunk = ordered[first : first + at_once]
+            lengths = torch.tensor([length[row] for row in chunk], device=self.device)
+            n_token = length[chunk[-1]]
+            begin = self._tokens.shape[1] - without_last - lengths  # (b,)
+            columns = begin[:, None] + torch.arange(n_token, device=self.device)
+            columns = columns.clamp_max(self._tokens.shape[1] - 1)  # (b, t)
+            tokens = self._tokens[torch.tensor(chunk, device=self.device)].gather(1, columns)
+            weight = self._model.head.weight
+            cache = KVCache(self._model.config, len(chunk), room=n_token, device=self.device, dtype=weight.dtype)
+            last = self._model(tokens, cache)[torch.arange(len(chunk), device=self.device), lengths - 1]  # (b, V)
+            logits |= dict(zip(chunk, last, strict=True))
+            self._cache.store(chunk, cache, [length[row] for row in chunk])
+        return torch.stack([logits[row] for row in rows])

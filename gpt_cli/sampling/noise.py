@@ -1,7 +1,9 @@
 """The randomness of sampling: a stream of Gumbel noise for each sample, whatever runs beside it.
 
-Shapes: B samples, V vocabulary.
+Shapes: B rows, V vocabulary.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -13,15 +15,20 @@ _SMALLEST = 2.0**-25  # half of what separates two uniform fp32 numbers
 
 
 class GumbelNoise:
-    """Standard Gumbel noise, step by step; sample i's is a function of (seed, i, V) and the kind of device."""
+    """Standard Gumbel noise, step by step; that of sample i is a function of (seed, i, V) and the kind of device.
 
-    def __init__(self, seed: int, n_sample: int, vocab_size: int, device: torch.device) -> None:
-        self._generators = [
-            torch.Generator(device).manual_seed(derive_seed(seed, "sample", i)) for i in range(n_sample)
-        ]
+    `samples` says which sample each of the B rows is, so that the same sample of several prompts has the same noise;
+    a number n stands for 0 ... n - 1.
+    """
+
+    def __init__(self, seed: int, samples: int | Sequence[int], vocab_size: int, device: torch.device) -> None:
+        rows = list(range(samples) if isinstance(samples, int) else samples)
+        numbers = sorted(set(rows))
+        self._generators = [torch.Generator(device).manual_seed(derive_seed(seed, "sample", i)) for i in numbers]
+        self._rows = None if rows == numbers else torch.tensor([numbers.index(i) for i in rows], device=device)
         # The block's shape must not depend on B, or the streams would.
         self._shape = (max(1, _BLOCK // vocab_size), vocab_size)
-        self._block = torch.empty(0, n_sample, vocab_size, device=device)
+        self._block = torch.empty(0, len(numbers), vocab_size, device=device)
         self._used = 0
 
     def draw(self) -> Tensor:
@@ -30,7 +37,8 @@ class GumbelNoise:
             self._block = torch.stack([self._draw_block(g) for g in self._generators], dim=1)
             self._used = 0
         self._used += 1
-        return self._block[self._used - 1]
+        noise = self._block[self._used - 1]
+        return noise if self._rows is None else noise[self._rows]
 
     def _draw_block(self, generator: torch.Generator) -> Tensor:
         uniform = torch.rand(self._shape, generator=generator, device=generator.device)

@@ -1,5 +1,6 @@
 """A model that writes: text in, text out, for Python."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
 
@@ -7,7 +8,7 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.sampling.settings import Sampling, SamplingOptions, fresh_seed
 from gpt_cli.sampling.stream import TextStream
-from gpt_cli.sampling.text import stream_texts
+from gpt_cli.sampling.text import stream_batches
 from gpt_cli.tokenizer import Tokenizer
 
 
@@ -18,6 +19,10 @@ class Sampler:
     model: GPT
     tokenizer: Tokenizer
     defaults: Sampling
+    prefix: str = ""
+    """Put before each prompt."""
+    suffix: str = ""
+    """Put after each prompt."""
 
     def generate(self, prompt: str, **options: Unpack[SamplingOptions]) -> TextStream:
         """Continue `prompt`: iterating gives the text piece by piece, `str()` the whole of it.
@@ -29,5 +34,16 @@ class Sampler:
 
     def generate_batch(self, prompt: str, n: int, **options: Unpack[SamplingOptions]) -> list[TextStream]:
         """Continue `prompt` in `n` ways, in one batch; text i is the same whatever `n` is."""
+        return next(self.generate_many([prompt], n, **options))
+
+    def generate_many(
+        self, prompts: Sequence[str], n: int = 1, *, batch_size: int = 64, **options: Unpack[SamplingOptions]
+    ) -> Iterator[list[TextStream]]:
+        """Continue each prompt in `n` ways, about `batch_size` texts at once; gives `n` texts for each, in order.
+
+        A text is the one that `generate` would write with this seed: it depends neither on the other prompts nor on
+        how many there are. Raises RequestError at once, as `generate` does.
+        """
         sampling = replace(self.defaults, seed=fresh_seed()).changed(options)
-        return stream_texts(self.model, self.tokenizer, encode_prompt(self.tokenizer, prompt), sampling, n)
+        tokens = [encode_prompt(self.tokenizer, self.prefix + prompt + self.suffix) for prompt in prompts]
+        return stream_batches(self.model, self.tokenizer, tokens, sampling, n, batch_size)

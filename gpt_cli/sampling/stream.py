@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from gpt_cli.sampling.constraint import Matcher
 from gpt_cli.tokenizer import StreamDecoder, Tokenizer
 
-FinishReason = Literal["length", "stop", "end_of_text"]
+FinishReason = Literal["length", "stop", "end_of_text", "match"]
 
 
 class TextStream:
@@ -15,11 +16,24 @@ class TextStream:
     Texts of one batch are written together: waiting for one also brings the others forward.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], steps: Iterator[bool]) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: Sequence[str],
+        steps: Iterator[bool],
+        *,
+        min_new_tokens: int = 0,
+        matcher: Matcher | None = None,
+        log_probs: list[float] | None = None,
+    ) -> None:
         self.tokens: list[int] = []
         """Generated so far; the tokens of the stop string and the end of the text are among them."""
         self.finish_reason: FinishReason | None = None
-        """Why the text ended: `max_new_tokens`, a stop string, or the model itself. None: it has not."""
+        """Why the text ended: `max_new_tokens`, a stop string, the model itself, or a pattern that it matches.
+        None: it has not."""
+        self._min_new_tokens = min_new_tokens
+        self._matcher = matcher
+        self._log_probs = log_probs
         self._end_of_text = tokenizer.end_of_text
         self._decoder = StreamDecoder(tokenizer)
         self._stop = StopMatcher(stop)
@@ -39,6 +53,11 @@ class TextStream:
         """All of it, without the prompt."""
         return "".join(self)
 
+    @property
+    def log_probs(self) -> list[float] | None:
+        """What the model gave each of `tokens`, in nats, before any filter. None: it was not asked for."""
+        return None if self._log_probs is None else self._log_probs[: len(self.tokens)]
+
     def __str__(self) -> str:
         return self.text()
 
@@ -46,13 +65,19 @@ class TextStream:
         """Continue with `token`; once the text has ended, nothing changes it."""
         if self.finish_reason is not None:
             return
+        if self._matcher is not None and self._matcher.refused:
+            self.finish("end_of_text" if token == self._end_of_text else "match")
+            return
         self.tokens.append(token)
         if token == self._end_of_text:
             self.finish("end_of_text")
             return
-        self._add(self._stop.push(self._decoder.push(token)))
+        piece = self._decoder.push(token)
+        self._add(piece if len(self.tokens) <= self._min_new_tokens else self._stop.push(piece))
         if self._stop.found:
             self.finish_reason = "stop"
+        elif self._matcher is not None and self._matcher.over:
+            self.finish("match")
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Continue with several tokens; the text is that of pushing each, in fewer pieces."""

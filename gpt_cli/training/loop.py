@@ -12,13 +12,12 @@ from gpt_cli.run.directory import RunDirectory
 from gpt_cli.runtime.device import Runtime, open_runtime
 from gpt_cli.runtime.signals import stop_requests
 from gpt_cli.runtime.watchdog import watchdog
-from gpt_cli.sampling import encode_prompt
 from gpt_cli.training.batches import Batches, MicroBatches, on_device
 from gpt_cli.training.console import Console
 from gpt_cli.training.evaluate import TokenSizes, evaluate
 from gpt_cli.training.journal import Journal
 from gpt_cli.training.memory import MemoryGuard
-from gpt_cli.training.sample import sample_text
+from gpt_cli.training.sample import sample_prompt, sample_text
 from gpt_cli.training.schedule import lr_multiplier
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.stopping import Stopping
@@ -32,7 +31,7 @@ def train(config: Config, console: Console) -> Summary:
         corpus = prepare_corpus(config.data, config.tokenizer, note=console.note, progress=progress)
     batches = Batches.of(config, on_device(corpus.train, runtime.device))
     val_tokens = on_device(corpus.val, runtime.device)
-    prompt = encode_prompt(corpus.tokenizer, config.sample.prompt)  # what it cannot spell is told before it trains
+    prompt = sample_prompt(corpus.tokenizer, config)  # what it cannot spell is told before it trains
     sizes = TokenSizes.of(corpus.tokenizer, runtime.device)
     with (
         RunDirectory.open_for_training(config, corpus) as run,

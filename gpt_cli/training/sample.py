@@ -4,8 +4,18 @@ from collections.abc import Sequence
 
 from gpt_cli.config import Config
 from gpt_cli.model.gpt import GPT
-from gpt_cli.sampling import Sampling, stream_texts
+from gpt_cli.sampling import Sampling, encode_prompt, stream_texts
+from gpt_cli.sampling.rules import RuleBook
 from gpt_cli.tokenizer import Tokenizer
+
+
+def sample_prompt(tokenizer: Tokenizer, config: Config) -> list[int]:
+    """The ids of what samples continue.
+
+    Raises RequestError for what the vocabulary cannot spell, and for settings of `config.sample` that it cannot meet.
+    """
+    RuleBook(tokenizer, Sampling.from_config(config.sample, config.seed))
+    return encode_prompt(tokenizer, config.sample.prefix + config.sample.prompt + config.sample.suffix)
 
 
 def sample_text(model: GPT, tokenizer: Tokenizer, prompt: Sequence[int], config: Config) -> str:

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from gpt_cli.config import Config
 from gpt_cli.errors import Note
+from gpt_cli.model.chunked_loss import chunked_loss, wants_pieces
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.place import place
+from gpt_cli.model.recompute import recompute_activations
 from gpt_cli.order import derive_seed
 from gpt_cli.run.checkpoint import Checkpoint, load_newest
 from gpt_cli.run.directory import RunDirectory
@@ -40,13 +42,17 @@ class TrainingState:
         """The state before the first step: weights drawn on the CPU, so that they are the same on every device."""
         torch.manual_seed(derive_seed(config.seed, "weights"))
         model = place(GPT(config.model, vocab_size), runtime)
+        if config.train.activation_checkpointing:
+            recompute_activations(model)
+        tokens = config.train.sequences_per_forward * config.model.context_length
+        loss = partial(chunked_loss if wants_pieces(model, tokens) else mean_loss, model)
         use_compile = wins_by_compiling(config.runtime.compile, runtime.device, config.train.steps)
         return cls(
             model=model,
             optimizer=Optimizer(model, config.optim, runtime.matmul_dtype),
             average=WeightAverage(model, config.optim.ema),
             loss_scale=LossScale(enabled=runtime.precision == "fp16"),
-            loss=compiled(partial(mean_loss, model), note) if use_compile else partial(mean_loss, model),
+            loss=compiled(loss, note) if use_compile else loss,
         )
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

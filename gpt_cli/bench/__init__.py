@@ -1,0 +1,1 @@
+"""How fast this machine trains a model, and where the time goes: `gpt bench`."""

@@ -1,0 +1,43 @@
+"""What a device can multiply at best: the yardstick of its own utilisation."""
+
+import time
+
+import torch
+
+from gpt_cli.runtime.device import Runtime
+
+_SIZES = {"cpu": (512, 1024, 2048)}
+_GPU_SIZES = (4096, 8192, 16384)
+_REPEATS = 4
+
+
+def matmul_ceiling(runtime: Runtime, seconds: float = 3.0) -> float:
+    """FLOP/s of the fastest square matrix product in the precision of `runtime`, measured for about so long.
+
+    The products are torch's own, on as many threads as a run takes; of several sizes the best counts, and of each size
+    the fastest repetition: a ceiling, not a mean.
+    """
+    device = runtime.device
+    best = 0.0
+    sizes = _SIZES.get(device.type, _GPU_SIZES)
+    for size in sizes:
+        a, b = (torch.randn(size, size, device=device).to(runtime.matmul_dtype) for _ in range(2))
+        a @ b  # the first also allocates and chooses a kernel
+        wait_for(device)
+        started, n_done = time.perf_counter(), 0
+        while n_done < 2 or time.perf_counter() - started < seconds / len(sizes):
+            before = time.perf_counter()
+            for _ in range(_REPEATS):
+                a @ b
+            wait_for(device)
+            best = max(best, _REPEATS * 2.0 * size**3 / (time.perf_counter() - before))
+            n_done += 1
+    return best
+
+
+def wait_for(device: torch.device) -> None:
+    """Return when the device has done all that it was asked."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()

@@ -1,0 +1,48 @@
+"""`train.budget`: what the config leaves open is chosen for the time there is, once; a resumed run keeps the choice."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpt_cli.cli.output import note
+from gpt_cli.errors import RequestError
+
+if TYPE_CHECKING:
+    from gpt_cli.config import Config
+
+
+def choose_for_budget(config: "Config", file: Path | None, overrides: Sequence[str], started: float) -> "Config":
+    """`config`, from `file` (None: fitted to a text) under `overrides`, made to end `train.budget` after `started`.
+
+    `started` is by `time.perf_counter`. Raises RequestError where steps are asked for, too, or the time is too short.
+    """
+    from gpt_cli.config import load_config
+    from gpt_cli.config.duration import parse_duration
+    from gpt_cli.config.load import read_config_file, read_layers
+    from gpt_cli.corpus.build import prepare_corpus
+    from gpt_cli.training.budget import chosen_before, within_budget
+
+    asked = _keys(read_layers("", "the overrides", overrides).values)
+    if "train.steps" in asked:
+        raise RequestError("train.steps and train.budget contradict each other", hint="leave one of them out")
+    written = asked if file is None else asked | _keys(read_layers(read_config_file(file), str(file), ()).values)
+    written -= {"train.steps", "train.max_minutes"}  # the time decides them
+    assert config.run_dir is not None
+    assert config.train.budget is not None
+    kept = Path(config.run_dir, "config.yaml")
+    if kept.is_file():
+        run = load_config(kept)
+        return chosen_before(config, run, written) if run.train.budget == config.train.budget else config
+    corpus = prepare_corpus(config.data, config.tokenizer, note=note)
+    seconds = (parse_duration(config.train.budget) or 0) - (time.perf_counter() - started)
+    return within_budget(config, seconds, corpus, written, note)
+
+
+def _keys(values: dict[str, object]) -> frozenset[str]:
+    """The dotted keys of nested `values`."""
+    return frozenset(
+        key
+        for name, value in values.items()
+        for key in ((f"{name}.{inner}" for inner in value) if isinstance(value, dict) else (name,))
+    )

@@ -1,0 +1,42 @@
+"""`gpt tune`: a learning rate for a config, found by a short run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpt_cli.cli.output import note, print_json
+
+
+def tune(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="What is to be trained.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="section.key=value", help="Changes to the config file.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="A .png, .svg or .pdf.")] = Path(
+        "lr.png"
+    ),
+    steps: Annotated[int, typer.Option(min=10, max=10_000, help="How many steps to try rates in.")] = 100,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Propose a learning rate: train briefly while it grows until the loss does, and draw both.
+
+    The proposal is a quarter of the rate at which the loss was lowest: a start for trying, not the last word.
+
+    Example: gpt tune configs/quickstart.yaml -o lr.png
+    """
+    from gpt_cli.config import load_config
+    from gpt_cli.report.picture import check_output
+    from gpt_cli.report.range_test import draw_range_test
+    from gpt_cli.training.tune import lr_range_test
+
+    check_output(output, hint="gpt tune CONFIG -o lr.png")
+    test = lr_range_test(load_config(config, overrides or []), note, steps)
+    draw_range_test(test, output)
+    note(f"wrote {output}")
+    if json:
+        print_json(test.to_json())
+        return
+    print(f"optim.lr={test.proposed_lr:g}")
+    if test.proposed_adamw_lr is not None:
+        print(f"optim.adamw_lr={test.proposed_adamw_lr:g}")

@@ -1,0 +1,26 @@
+"""The picture of a learning-rate range test."""
+
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from gpt_cli.report.picture import COLOURS, write_picture
+from gpt_cli.training.tune import RangeTest
+
+
+def draw_range_test(test: RangeTest, output: Path) -> None:
+    """Draw loss over learning rate into `output`, whose suffix is its format; the same test gives the same bytes."""
+    figure = Figure(figsize=(8, 4.8), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_xscale("log")
+    axes.plot(test.lr, test.loss, color=COLOURS[0], alpha=0.3, linewidth=0.8)
+    axes.plot(test.lr, test.smooth, color=COLOURS[0], linewidth=1.6, label="training loss, smoothed")
+    axes.axvline(test.config_lr, color="0.6", linestyle=":", label=f"the config's, {test.config_lr:g}")
+    axes.axvline(test.proposed_lr, color=COLOURS[1], linestyle="--", label=f"proposed, {test.proposed_lr:g}")
+    axes.set_xlabel("optim.lr")
+    axes.set_ylabel("loss (nats per token)")
+    axes.grid(color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize="small")
+    write_picture(output, figure)

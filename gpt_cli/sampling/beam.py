@@ -1,0 +1,105 @@
+"""Beam search: the likeliest texts instead of random ones.
+
+Shapes: K beams, V vocabulary.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gpt_cli.model.gpt import GPT
+from gpt_cli.sampling.generate import Continuations
+from gpt_cli.sampling.rules import Rule
+from gpt_cli.sampling.settings import Sampling
+
+Ends = Callable[[Sequence[int]], bool]
+"""Whether a text is complete with the last of these tokens."""
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A text that may win."""
+
+    tokens: tuple[int, ...] = ()
+    total: float = 0.0
+    """The sum of the log-probabilities of its tokens, in nats, after the rules."""
+    log_probs: tuple[float, ...] = ()
+    """That of each token under the model itself."""
+
+    def score(self, length_penalty: float) -> float:
+        """The log-probability over length to the power of `length_penalty` (Wu et al., 2016, section 7)."""
+        return self.total / math.pow(len(self.tokens), length_penalty)
+
+
+@torch.inference_mode()
+def beam_search(
+    model: GPT, prompt: Sequence[int], sampling: Sampling, rules: Sequence[Rule], ends: Ends
+) -> list[Hypothesis]:
+    """The best of `sampling.beams` texts (K), best first; fewer where there are not so many.
+
+    At each step all continuations of the live texts are put in the order of their totals. Down this order, those that
+    are complete are set aside and the first K others live on, until there are K of them. The search ends with
+    `max_new_tokens`, or once no live text can still beat the K best that were set aside, as long as it may become.
+    `rules` are for one sequence. Temperature and filters play no part.
+    """
+    assert sampling.beams is not None
+    width, penalty = sampling.beams, sampling.length_penalty
+    beams = Continuations(model, [prompt])
+    live, complete = [Hypothesis()], list[Hypothesis]()
+    for _ in range(sampling.max_new_tokens):
+        logits = beams.next_logits().float()
+        raw = logits.log_softmax(dim=-1)  # (K, V)
+        for rule in rules:
+            logits = rule.apply(logits)
+        continued, parents = list[Hypothesis](), list[int]()
+        for parent, token, log_prob in _best_first(live, logits.log_softmax(dim=-1), width):
+            before = live[parent]
+            surprise = float(raw[parent, token])
+            text = Hypothesis((*before.tokens, token), before.total + log_prob, (*before.log_probs, surprise))
+            if ends(text.tokens):
+                complete.append(text)
+            else:
+                continued.append(text)
+                parents.append(parent)
+                if len(continued) == width:
+                    break
+        complete = sorted(complete, key=lambda text: -text.score(penalty))[:width]
+        live = continued
+        if not live or (len(complete) == width and not _can_win(live, complete[-1], sampling)):
+            live = []
+            break
+        beams.select(parents)
+        tokens = [text.tokens[-1] for text in live]
+        beams.append(torch.tensor(tokens, device=logits.device))
+        for rule in rules:
+            rule.select(parents)
+            rule.append(tokens)
+    finished = complete + [text for text in live if text.tokens]
+    return sorted(finished, key=lambda text: -text.score(penalty))[:width]
+
+
+def _best_first(live: Sequence[Hypothesis], log_probs: Tensor, width: int) -> Iterator[tuple[int, int, float]]:
+    """(row, token, log-probability) of all possible continuations, by falling totals; sorted no further than read."""
+    before = torch.tensor([text.total for text in live], device=log_probs.device, dtype=torch.float64)
+    totals = (before[:, None] + log_probs).flatten()
+    read, wanted = 0, 2 * width
+    while read < len(totals):
+        wanted = min(wanted, len(totals))
+        best = totals.topk(wanted)
+        for total, place in zip(best.values[read:].tolist(), best.indices[read:].tolist(), strict=True):
+            if total == -math.inf:
+                return
+            row, token = divmod(place, log_probs.shape[1])
+            yield row, token, float(log_probs[row, token])
+        read, wanted = wanted, 8 * wanted
+
+
+def _can_win(live: Sequence[Hypothesis], worst: Hypothesis, sampling: Sampling) -> bool:
+    """Whether a live text can become better than `worst`. Its total only falls; its length divides it at best."""
+    penalty = sampling.length_penalty
+    best_total = max(text.total for text in live)
+    shortest, longest = len(live[0].tokens) + 1, sampling.max_new_tokens
+    return any(best_total / n**penalty > worst.score(penalty) for n in (shortest, longest) if n <= longest)

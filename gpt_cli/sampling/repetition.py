@@ -1,0 +1,83 @@
+"""Rules against repetition: a penalty on tokens, and a ban on n-grams.
+
+Shapes: B sequences, V vocabulary.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class RepetitionPenalty:
+    """Divides the logit of each token that the sequence holds by `penalty` where it is positive, else multiplies it.
+
+    Keskar et al. (2019), section 4.1, as Hugging Face extended it to negative logits. The prompt counts.
+    """
+
+    def __init__(self, penalty: float, prompts: Sequence[Sequence[int]], vocab_size: int, device: torch.device) -> None:
+        self._penalty = penalty
+        self._seen = torch.zeros(len(prompts), vocab_size, dtype=torch.bool, device=device)
+        for row, prompt in zip(self._seen, prompts, strict=True):
+            row[torch.tensor(prompt, dtype=torch.long, device=device)] = True
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """(B, V) -> (B, V)."""
+        penalised = torch.where(logits > 0, logits / self._penalty, logits * self._penalty)
+        return torch.where(self._seen, penalised, logits)
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """The tokens just written are seen from now on."""
+        self._seen.scatter_(1, torch.tensor(tokens, device=self._seen.device)[:, None], True)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Go on with the history of these rows."""
+        self._seen = self._seen[torch.tensor(rows, device=self._seen.device)]
+
+
+class NoRepeatNgram:
+    """Forbids each token that would complete an n-gram which the sequence holds, its prompt included.
+
+    Paulus et al. (2017), section 2.5, for any n. Where that would forbid everything, it forbids nothing. What has
+    been seen is kept for all of the text, so a lookup costs the same however long it has become.
+    """
+
+    def __init__(self, n: int, prompts: Sequence[Sequence[int]]) -> None:
+        self._n = n
+        self._follows: list[dict[tuple[int, ...], set[int]]] = [{} for _ in prompts]
+        self._last: list[deque[int]] = [deque(maxlen=n) for _ in prompts]
+        for row, prompt in enumerate(prompts):
+            for token in prompt:
+                self._note(row, token)
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """(B, V) -> (B, V)."""
+        for row in range(len(logits)):
+            if forbidden := self._follows[row].get(self._prefix(row)):
+                rest = logits[row].index_fill(0, torch.tensor(sorted(forbidden), device=logits.device), -math.inf)
+                if rest.max() > -math.inf:
+                    logits = logits.index_copy(0, torch.tensor([row], device=logits.device), rest[None])
+        return logits
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """The n-grams that these tokens complete are forbidden from now on."""
+        for row, token in enumerate(tokens):
+            self._note(row, token)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Go on with the history of these rows."""
+        self._follows = [{prefix: set(next_) for prefix, next_ in self._follows[row].items()} for row in rows]
+        self._last = [self._last[row].copy() for row in rows]
+
+    def _prefix(self, row: int) -> tuple[int, ...]:
+        """The last n - 1 tokens."""
+        last = tuple(self._last[row])
+        return last[len(last) - self._n + 1 :] if len(last) >= self._n - 1 else (-1,)
+
+    def _note(self, row: int, token: int) -> None:
+        last = self._last[row]
+        last.append(token)
+        if len(last) == self._n:
+            self._follows[row].setdefault(tuple(last)[:-1], set()).add(token)

@@ -1,0 +1,86 @@
+"""What changes logits by what has been written: each rule in a file of its own, applied in turn.
+
+Shapes: B sequences, V vocabulary.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gpt_cli.sampling.bias import LogitBias, NotYet, token_bias
+from gpt_cli.sampling.constraint import Matcher, Pattern
+from gpt_cli.sampling.constraint.rule import Constraint
+from gpt_cli.sampling.recorder import Recorder
+from gpt_cli.sampling.repetition import NoRepeatNgram, RepetitionPenalty
+from gpt_cli.sampling.settings import Sampling
+from gpt_cli.tokenizer import Tokenizer
+
+
+class Rule(Protocol):
+    """Something that has its say on the logits of B sequences before a token is chosen."""
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """(B, V) -> (B, V): a new tensor, or the same one unchanged."""
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Take note of the token that each of the B sequences went on with."""
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Sequence i becomes what sequence `rows[i]` was: beams that die and divide."""
+
+
+@dataclass(frozen=True)
+class BatchRules:
+    """The rules for one batch, in their order, and what they tell of its texts."""
+
+    rules: list[Rule]
+    recorder: Recorder | None
+    matchers: list[Matcher] | None
+
+
+class RuleBook:
+    """The rules that settings ask for, for one vocabulary: made once, for any number of batches.
+
+    The order is that of Hugging Face: bias, repetition penalty, and what forbids tokens, the pattern before the
+    n-grams, which give way where they would forbid all it leaves. Raises RequestError for what cannot be met.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, sampling: Sampling) -> None:
+        self._sampling = sampling
+        self._vocab_size, self._end_of_text = tokenizer.vocab_size, tokenizer.end_of_text
+        self._bias = token_bias(tokenizer, sampling.logit_bias)
+        self._pattern: Pattern | None = None
+        if any(limit is not None for limit in (sampling.pattern, sampling.forbid, sampling.allow)):
+            never = [token for token, value in self._bias.items() if value == -math.inf]
+            self._pattern = Pattern(
+                tokenizer,
+                sampling.pattern,
+                sampling.max_new_tokens,
+                allow=sampling.allow,
+                forbid=sampling.forbid,
+                never=never,
+            )
+
+    def for_batch(self, prompts: Sequence[Sequence[int]], device: torch.device) -> BatchRules:
+        """The rules for texts that continue these prompts."""
+        rules: list[Rule] = []
+        recorder = constraint = None
+        if self._sampling.log_probs:
+            recorder = Recorder(len(prompts))
+            rules.append(recorder)
+        if self._bias:
+            rules.append(LogitBias(self._bias, self._vocab_size, device))
+        if (penalty := self._sampling.repetition_penalty) is not None:
+            rules.append(RepetitionPenalty(penalty, prompts, self._vocab_size, device))
+        if self._end_of_text is not None and self._sampling.min_new_tokens:
+            rules.append(NotYet(self._end_of_text, self._sampling.min_new_tokens))
+        if self._pattern is not None:
+            constraint = Constraint(self._pattern, len(prompts))
+            rules.append(constraint)
+        if (n := self._sampling.no_repeat_ngram) is not None:
+            rules.append(NoRepeatNgram(n, prompts))
+        return BatchRules(rules, recorder, None if constraint is None else constraint.matchers)

@@ -1,0 +1,161 @@
+"""`train.budget`: the choice follows from the measurements alone, and a run keeps it."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt_cli.cli.main import main
+from gpt_cli.config import Config, load_config
+from gpt_cli.config.duration import parse_duration
+from gpt_cli.config.keys import value_of
+from gpt_cli.errors import RequestError
+from gpt_cli.training import budget
+from gpt_cli.training.budget import (
+    CHOSEN,
+    Candidate,
+    choose,
+    expected_loss,
+    reasons,
+    settings,
+    weigh,
+    with_values,
+)
+
+SMALL = Candidate((2, 2, 64), 64, 12, 100_000, 0.01)
+MIDDLE = Candidate((4, 4, 128), 128, 16, 800_000, 0.05)
+LARGE = Candidate((4, 4, 256), 256, 8, 3_200_000, 0.2)
+TEXT, VAL = 1_000_000, 110_000
+LINE = "It was the best of times, it was the worst of times, it was the age of wisdom.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("10m", 600), ("1h30m", 5400), ("1h1m1s", 3661), ("0m5s", 5), ("", None), ("0s", None), ("10", None)],
+)
+def test_a_time_is_hours_minutes_and_seconds(text, seconds):
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["m", "-5m", "5 m", "5m3h", "1.5h", "five", "9999999s", "1h1h"])
+def test_anything_else_is_no_time(text):
+    assert parse_duration(text) is None
+
+
+@given(st.permutations([SMALL, MIDDLE, LARGE]), st.floats(10, 10_000))
+def test_the_choice_does_not_depend_on_the_order_of_the_measurements(measured, seconds):
+    assert choose(measured, seconds, TEXT, VAL) == choose([SMALL, MIDDLE, LARGE], seconds, TEXT, VAL)
+
+
+@given(st.floats(10, 10_000))
+def test_the_choice_is_the_lowest_expected_loss_and_ends_in_time(seconds):
+    choice = choose([SMALL, MIDDLE, LARGE], seconds, TEXT, VAL)
+    losses = [w.loss for c in (SMALL, MIDDLE, LARGE) if (w := weigh(c, seconds, TEXT, VAL))]
+    assert choice.loss == min(losses)
+    evaluations = 3 * VAL / choice.candidate.tokens_per_step * choice.candidate.seconds_per_step / 3
+    assert choice.steps * choice.candidate.seconds_per_step + evaluations <= seconds
+
+
+def test_more_time_buys_a_larger_model_and_a_slower_machine_a_smaller_one():
+    measured = [SMALL, MIDDLE, LARGE]
+    sizes = [choose(measured, seconds, TEXT, VAL).candidate.parameters for seconds in (15, 60, 600, 6000)]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[-1]
+    slow = [replace(c, seconds_per_step=10 * c.seconds_per_step) for c in measured]
+    assert choose(slow, 600, TEXT, VAL).candidate.parameters <= choose(measured, 600, TEXT, VAL).candidate.parameters
+
+
+def test_the_law_reproduces_the_runs_it_comes_from():
+    runs = [  # parameters, context, steps, tokens, validation loss
+        (800_000, 64, 300, 230_400, 1.884),
+        (800_000, 64, 600, 460_800, 1.765),
+        (800_000, 64, 300, 460_800, 1.786),
+        (1_800_000, 256, 600, 1_228_800, 1.541),
+        (3_200_000, 256, 2400, 4_915_200, 1.418),
+    ]
+    for parameters, context, steps, tokens, loss in runs:
+        assert expected_loss(parameters, context, steps, tokens, 1_003_854) == pytest.approx(loss, abs=0.06)
+
+
+@given(st.integers(10_000, 10**8), st.integers(1, 10**5), st.integers(10**4, 10**9))
+def test_more_steps_are_never_expected_to_be_worse(parameters, steps, unique):
+    losses = [expected_loss(parameters, 64, n, n * 768, unique) for n in (steps, steps + 1, 2 * steps)]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_too_little_time_is_told():
+    with pytest.raises(RequestError, match=r"train\.budget leaves 0 s"):
+        choose([SMALL], 0.1, TEXT, VAL)
+
+
+def test_every_chosen_key_is_set_and_makes_a_valid_config():
+    choice = choose([SMALL, MIDDLE, LARGE], 300, TEXT, VAL)
+    values = settings(choice, 300, TEXT)
+    assert set(values) == set(CHOSEN)
+    config = with_values(Config(), values)
+    assert {key: value_of(config, key) for key in CHOSEN} == values
+    assert sum(line.startswith("->") for line in reasons(choice, [SMALL, MIDDLE, LARGE], 300, (TEXT, VAL))) == 1
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    text = tmp_path / "book.txt"
+    text.write_text(LINE * 200)
+    return text
+
+
+CHEAP = ["runtime.threads=1", "runtime.device=cpu", "model.n_layer=1", "model.n_embd=16", "model.n_head=2"]
+
+
+def test_a_run_keeps_the_choice_and_what_is_written_is_not_chosen(book, monkeypatch, capsys):
+    monkeypatch.chdir(book.parent)
+    measurements: list[Config] = []
+
+    def pretend(config: Config, *_: object) -> Candidate:
+        measurements.append(config)
+        model = config.model
+        shape = (model.n_layer, model.n_head, model.n_embd)
+        return Candidate(shape, model.context_length, config.train.batch_size, 10_000, 1.0)
+
+    monkeypatch.setattr(budget, "measure", pretend)
+    command = ["train", "book.txt", "train.budget=1m", *CHEAP, "train.batch_size=4", "--json"]
+    assert main(command) == 0
+    first = json.loads(capsys.readouterr().out)
+    config = load_config(Path("runs/book/config.yaml"))
+    assert (config.train.budget, config.model.n_embd, config.train.batch_size) == ("1m", 16, 4)
+    assert 20 <= config.train.steps == first["steps"] <= 60
+    assert {(c.model.n_embd, c.train.batch_size) for c in measurements} == {(16, 4)}
+    before = len(measurements)
+    assert main(command) == 0  # goes on with the choice: nothing is measured again, so nothing differs
+    assert len(measurements) == before
+    assert json.loads(capsys.readouterr().out)["weights_sha256"] == first["weights_sha256"]
+    assert main(["train", "book.txt", "train.budget=2m", *CHEAP, "train.batch_size=4"]) == 2
+    assert "train.budget: '1m' there, '2m' here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error"),
+    [
+        (["train.budget=soon"], "train.budget must be a time such as 90s, 10m or 1h30m"),
+        (["train.budget=1m", "train.steps=5"], "train.steps and train.budget contradict each other"),
+        (["train.budget=1s"], "train.budget leaves"),
+    ],
+)
+def test_a_wrong_budget_is_one_error(gpt, book, overrides, error):
+    outcome = gpt("train", book, *overrides, "runtime.device=cpu")
+    assert outcome.rc == 2
+    assert error in outcome.stderr
+    assert not (book.parent / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_run_ends_within_its_budget_by_a_quarter(gpt, book):
+    book.write_text(LINE * 5_000)
+    started = time.perf_counter()
+    outcome = gpt("train", book, "train.budget=20s", "runtime.device=cpu")
+    assert outcome.rc == 0, outcome.stderr
+    assert 15 <= time.perf_counter() - started <= 25

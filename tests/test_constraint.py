@@ -1,0 +1,290 @@
+"""Text under a pattern: always a match, never a dead end, and drawn from the model's own distribution, renormalised."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpt_cli.config import TokenizerConfig
+from gpt_cli.errors import RequestError
+from gpt_cli.sampling import Sampler, Sampling
+from gpt_cli.sampling.constraint import Matcher, Pattern
+from gpt_cli.sampling.constraint.automaton import classify
+from gpt_cli.sampling.constraint.syntax import characters_of
+from gpt_cli.sampling.constraint.utf8 import INVALID, make_decoder
+from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, train_tokenizer
+from tests.test_generate import make_model
+
+ALPHABET = "ab1é"
+CHAR = CharTokenizer(ALPHABET)
+BYTE = ByteTokenizer()
+BPE = train_tokenizer(["aba ab1 éa éé b1b1 " * 20], TokenizerConfig(kind="bpe", vocab_size=262))
+
+ATOMS = st.sampled_from(["a", "b", "1", "é", ".", r"\d", r"\w", r"\W", "[ab]", "[^a]", "[a-b1]", "ab"])
+PATTERNS = st.recursive(
+    ATOMS,
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map("".join),
+        st.tuples(inner, inner).map("|".join),
+        inner.map("({})".format),
+        st.tuples(inner, st.sampled_from(["*", "+", "?", "*?", "{2}", "{1,2}", "{,2}"])).map(
+            lambda t: f"(?:{t[0]}){t[1]}"
+        ),
+        inner.map("(?i:{})".format),
+    ),
+    max_leaves=5,
+)
+
+
+def texts_up_to(length: int) -> Iterator[str]:
+    for n in range(length + 1):
+        yield from map("".join, product(ALPHABET, repeat=n))
+
+
+@given(PATTERNS)
+def test_what_may_follow_is_what_a_match_in_the_tokens_left_begins_with(pattern: str) -> None:
+    """Against every text of the alphabet, matched by `re` itself."""
+    budget = 4
+    matches = {text for text in texts_up_to(budget) if re.fullmatch(pattern, text)}
+    if not matches:
+        with pytest.raises(RequestError, match=r"cannot write any text|may take \d+ tokens"):
+            Pattern(CHAR, pattern, budget)
+        return
+    whole = Pattern(CHAR, pattern, budget)
+    for text in texts_up_to(budget - 1):
+        if not any(match.startswith(text) for match in matches):
+            continue
+        matcher = whole.matcher()
+        for character in text:
+            matcher.append(ALPHABET.index(character))
+        goes_on = [any(match.startswith(text + c) for match in matches) for c in ALPHABET]
+        if text in matches:
+            assert matcher.mask() is None
+            assert text == "" or matcher.over == (not any(goes_on))
+        else:
+            assert matcher.mask() is not None
+            assert list(matcher.mask()) == goes_on  # type: ignore[arg-type]
+        assert not matcher.refused
+
+
+@lru_cache(maxsize=64)
+def pattern_of(kind: str, pattern: str, budget: int) -> Pattern:
+    return Pattern({"char": CHAR, "byte": BYTE, "bpe": BPE}[kind], pattern, budget)
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(["char", "byte", "bpe"]), PATTERNS, st.randoms(use_true_random=False))
+def test_whatever_a_model_prefers_its_text_matches_and_nothing_is_a_dead_end(kind: str, pattern: str, random) -> None:
+    tokenizer = {"char": CHAR, "byte": BYTE, "bpe": BPE}[kind]
+    try:
+        whole = pattern_of(kind, pattern, 12)
+    except RequestError:
+        return  # such as \W, of which the alphabet has nothing
+    for _ in range(4):
+        text = written(whole.matcher(), tokenizer, random, 12)
+        assert re.fullmatch(pattern, text), (pattern, text)
+
+
+def written(matcher: Matcher, tokenizer: Tokenizer, random, budget: int) -> str:
+    tokens = []
+    for _ in range(budget):
+        mask = matcher.mask()
+        allowed = range(tokenizer.vocab_size) if mask is None else np.flatnonzero(mask).tolist()
+        assert len(allowed), "a dead end"
+        token = random.choice(allowed)
+        matcher.append(token)
+        if matcher.refused:
+            break
+        tokens.append(token)
+        if matcher.over:
+            break
+    return b"".join(map(tokenizer.token_bytes, tokens)).decode()
+
+
+def test_samples_are_drawn_from_the_masked_and_renormalised_distribution_of_the_model() -> None:
+    model = make_model(4, context_length=16)
+    sampler = Sampler(model, CHAR, Sampling(temperature=1.0, max_new_tokens=3))
+    pattern, n = "(a|b1?)[ab]?", 1000
+
+    @torch.inference_mode()
+    def share(text: str) -> float:
+        """The probability of a text: of each token among those that may follow, then of an end where one is open."""
+        done = ""
+        probability = 1.0
+        for character in (*text, None):
+            following = [c for c in ALPHABET if any(m.startswith(done + c) for m in MATCHES)]
+            if not following or len(done) == 3:
+                return probability if character is None else 0.0
+            tokens = CHAR.encode("1" + done).tolist()
+            p = dict(zip(ALPHABET, model(torch.tensor([tokens]))[0, -1].softmax(-1).tolist(), strict=True))
+            mass = 1.0 if done in MATCHES else sum(p[c] for c in following)
+            if character is None:
+                return probability * (1 - sum(p[c] for c in following))
+            probability *= p[character] / mass
+            done += character
+        raise AssertionError
+
+    matches = [text for text in texts_up_to(3) if re.fullmatch(pattern, text)]
+    MATCHES = frozenset(matches)  # noqa: N806
+    shares = {text: share(text) for text in matches}
+    assert sum(shares.values()) == pytest.approx(1.0, abs=1e-5)
+    counts = Counter(
+        text.text() for seed in range(10) for text in sampler.generate_batch("1", n // 10, regex=pattern, seed=seed)
+    )
+    assert counts.keys() <= shares.keys()
+    chi_square = sum((counts[text] - n * p) ** 2 / (n * p) for text, p in shares.items())
+    degrees = len(shares) - 1
+    assert chi_square < degrees + 3.1 * math.sqrt(2 * degrees) + 6, (counts, shares)  # about the 99.9 % quantile
+
+
+@pytest.mark.parametrize("tokenizer", [CHAR, BYTE, BPE], ids=lambda t: t.kind)
+@pytest.mark.parametrize("temperature", [0.0, 2.0])
+def test_one_of_the_choices_is_written_whole_even_if_one_begins_another(
+    tokenizer: Tokenizer, temperature: float
+) -> None:
+    sampler = Sampler(make_model(tokenizer.vocab_size), tokenizer, Sampling(temperature=temperature))
+    choices = ("a", "ab", "b1é", "é")
+    found = {(str(text), text.finish_reason) for text in sampler.generate_batch("1", 40, choices=choices, seed=2)}
+    assert {text for text, _ in found} <= set(choices)
+    assert {reason for _, reason in found} <= {"match", "end_of_text"}
+    if temperature:
+        assert len({text for text, _ in found}) >= 3
+
+
+def test_tokens_are_those_of_the_text_and_a_refused_one_is_not_among_them() -> None:
+    sampler = Sampler(make_model(256), BYTE, Sampling(temperature=2.0))
+    for text in sampler.generate_batch("x", 20, regex=r"\w{2,6}", seed=4, log_probs=True):
+        assert re.fullmatch(r"\w{2,6}", text.text())
+        assert BYTE.decode(text.tokens) == text.text()
+        assert text.log_probs is not None
+        assert len(text.log_probs) == len(text.tokens)
+
+
+def test_a_character_is_never_cut_by_the_last_token() -> None:
+    sampler = Sampler(make_model(256), BYTE, Sampling(temperature=3.0))
+    for n in range(1, 6):
+        for text in sampler.generate_batch("x", 10, regex=r"[é€😀]+|a", seed=n, max_new_tokens=n):
+            assert re.fullmatch(r"[é€😀]+|a", text.text())
+
+
+@pytest.mark.parametrize("tokenizer", [CHAR, BYTE, BPE], ids=lambda t: t.kind)
+def test_forbidden_characters_are_never_written_not_even_in_pieces_and_allowed_ones_alone(tokenizer: Tokenizer) -> None:
+    model = make_model(tokenizer.vocab_size)
+    model.head.weight.data.zero_()
+    sampler = Sampler(model, tokenizer, Sampling(max_new_tokens=60, min_new_tokens=60))
+    for seed in range(3):
+        free = sampler.generate("1", forbid="aé", seed=seed).text()
+        assert not set(free) & set("aé")
+        assert len(free) > 20
+        few = sampler.generate("1", allow="bé", seed=seed).text()
+        assert set(few) <= set("bé\ufffd")  # a last character may be cut, as in any text
+        both = sampler.generate("1", forbid="aé", regex=r"\w+", allow="ab1é", seed=seed)
+        assert re.fullmatch("[b1]+", both.text())
+
+
+def test_a_model_may_still_end_its_text_where_characters_are_forbidden() -> None:
+    assert BPE.end_of_text is not None
+    sampler = Sampler(make_model(BPE.vocab_size), BPE, Sampling(logit_bias=((BPE.end_of_text, 50.0),)))
+    assert sampler.generate("a", forbid="b", seed=1).finish_reason is None
+    text = sampler.generate("a", forbid="b", seed=1)
+    assert (text.text(), text.finish_reason) == ("", "end_of_text")
+
+
+def test_a_token_that_is_never_written_is_no_way_to_a_match() -> None:
+    with pytest.raises(RequestError, match="the vocabulary cannot write any text that matches"):
+        Pattern(CHAR, "a+", 9, never=[0])
+    pattern = Pattern(CHAR, "ab|1b", 9, never=[0])
+    assert list(pattern.matcher().mask()) == [False, False, True, False]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("(", "'(' is not a regular expression: missing ), unterminated subpattern"),
+        ("*", "is not a regular expression: nothing to repeat"),
+        ("\x1b[", r"'\x1b[' is not a regular expression"),
+        (r"(a)\1", r"a back reference such as \1, which sampling cannot follow"),
+        ("(?=a)a", "a lookahead or lookbehind"),
+        ("(?<!b)a", "a lookahead or lookbehind"),
+        (r"a\b", r"an anchor such as ^, $ or \b inside the pattern"),
+        ("(^a)", "an anchor"),
+        ("(?>a)", "an atomic group"),
+        ("a++", "a possessive repeat such as *+"),
+        ("(a)?(?(1)b|a)", "a conditional group"),
+        ("(?:a{100}){1000}", "the pattern is too large: it needs more than 20,000 states"),
+        ("(a|b)*a(a|b){15}", "the pattern is too large"),
+        ("(" * 3000 + "a" + ")" * 3000, ""),
+        ("[xyz]", "the vocabulary cannot write any text that matches the pattern"),
+        ("a{20}", "a text that matches the pattern may take 20 tokens; max_new_tokens is 9"),
+        ("\ud800", "the vocabulary cannot write"),
+    ],
+)
+def test_a_pattern_that_cannot_be_followed_is_one_clear_error(pattern: str, message: str) -> None:
+    with pytest.raises(RequestError) as error:
+        Pattern(CHAR, pattern, 9)
+    assert message in error.value.render()
+    assert len(error.value.render()) < 500
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"), [("^ab$", "ab"), (r"\Aab\Z", "ab"), ("a # b", "a # b"), ("(?x)a b", "ab")]
+)
+def test_anchors_at_the_ends_and_flags_mean_what_they_mean_to_re(pattern: str, text: str) -> None:
+    matcher = Pattern(BYTE, pattern, 20).matcher()
+    for byte in text.encode():
+        assert (mask := matcher.mask()) is not None
+        assert mask[byte]
+        matcher.append(byte)
+    assert matcher.over
+
+
+@pytest.mark.parametrize("source", [r"\w", r"\d", r"\s", "[^a-z]", "."])
+def test_the_characters_of_a_class_are_those_that_re_matches(source: str) -> None:
+    ranges = characters_of(source, 0)
+    compiled = re.compile(source)
+    codes = [*range(0x3000), *range(0xD700, 0xE100), *range(0x1F5F0, 0x1F700), 0x10FFFF]
+    for code in codes:
+        inside = any(low <= code <= high for low, high in ranges)
+        assert inside == (not 0xD800 <= code < 0xE000 and compiled.match(chr(code)) is not None), hex(code)
+
+
+def test_the_decoder_reads_what_is_utf_8_and_nothing_else() -> None:
+    classes, _ = classify([characters_of(r"\w", 0), ((0xE9, 0xE9),)])
+    decoder = make_decoder(classes)
+
+    def read(data: bytes) -> int:
+        at = decoder.root
+        for byte in data[:-1]:
+            at = int(decoder.table[at, byte])
+            if at < 0:
+                return INVALID
+        return int(decoder.table[at, data[-1]])
+
+    for code in [
+        *range(0x900),
+        *range(0xD700, 0xD800),
+        *range(0xE000, 0xE080),
+        0xFFFF,
+        *range(0x10000, 0x10100),
+        0x10FFFF,
+    ]:
+        assert read(chr(code).encode()) == -2 - classes.of(code)
+    for bad in (
+        b"\x80",
+        b"\xc0\x80",
+        b"\xc1\xbf",
+        b"\xe0\x9f\xbf",
+        b"\xed\xa0\x80",
+        b"\xf0\x8f\xbf\xbf",
+        b"\xf4\x90\x80\x80",
+        b"\xff",
+    ):
+        assert read(bad) == INVALID

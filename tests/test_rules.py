@@ -1,0 +1,310 @@
+"""Each rule equals its definition written out, and the processor of that name in transformers."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gpt_cli.config import TokenizerConfig
+from gpt_cli.errors import RequestError
+from gpt_cli.sampling import Sampling, stream_texts
+from gpt_cli.sampling.bias import LogitBias, NotYet, token_bias
+from gpt_cli.sampling.filters import filter_logits, keep_typical_p
+from gpt_cli.sampling.generate import generate
+from gpt_cli.sampling.recorder import Recorder
+from gpt_cli.sampling.repetition import NoRepeatNgram, RepetitionPenalty
+from gpt_cli.sampling.rules import Rule, RuleBook
+from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, train_tokenizer
+from tests.test_generate import make_model
+
+CPU = torch.device("cpu")
+V = 6
+LOGITS = st.lists(st.integers(-60, 60).map(lambda i: i / 8), min_size=V, max_size=V)
+HISTORY = st.lists(st.integers(0, V - 1), max_size=12)
+
+
+def ruled(rule: Rule, written: Sequence[int], logits: Sequence[float]) -> list[float]:
+    """What a rule for one sequence makes of logits, after these tokens."""
+    for token in written:
+        rule.append([token])
+    before = torch.tensor([logits])
+    kept = before.clone()
+    after: list[float] = rule.apply(before)[0].tolist()
+    assert torch.equal(before, kept), "logits are not the rule's to change"
+    return after
+
+
+@given(LOGITS, HISTORY, HISTORY, st.sampled_from([0.5, 1.0, 1.3, 4.0]))
+def test_the_penalty_makes_what_was_there_less_likely(
+    logits: list[float], prompt: list[int], written: list[int], penalty: float
+) -> None:
+    expected = [
+        (logit / penalty if logit > 0 else logit * penalty) if token in prompt + written else logit
+        for token, logit in enumerate(logits)
+    ]
+    after = ruled(RepetitionPenalty(penalty, [prompt], V, CPU), written, logits)
+    assert after == pytest.approx(expected)
+
+
+@given(LOGITS, HISTORY, HISTORY, st.integers(1, 4))
+def test_no_ngram_is_completed_a_second_time_unless_everything_would_be_forbidden(
+    logits: list[float], prompt: list[int], written: list[int], n: int
+) -> None:
+    text = prompt + written
+    held = {tuple(text[i : i + n]) for i in range(len(text) - n + 1)}
+    last = tuple(text[len(text) - n + 1 :])
+    forbidden = {token for token in range(V) if (*last, token) in held}
+    after = ruled(NoRepeatNgram(n, [prompt]), written, logits)
+    if len(forbidden) == V:
+        forbidden = set()
+    assert after == [-math.inf if token in forbidden else logit for token, logit in enumerate(logits)]
+
+
+def test_a_text_without_repeated_ngrams_has_none_and_costs_no_more_as_it_grows() -> None:
+    prompt = [1, 2, 1]
+    rule = NoRepeatNgram(3, [prompt])
+    model = make_model(13)
+    written = [t[0] for t in generate(model, [prompt], Sampling(max_new_tokens=300, temperature=0.3), (), [rule])]
+    text = prompt + written
+    triples = [tuple(text[i : i + 3]) for i in range(len(text) - 2)]
+    assert len(triples) == len(set(triples))
+
+
+def test_rows_of_a_batch_have_each_their_own_history_and_take_it_along_when_beams_divide() -> None:
+    prompts = [[0], [1, 2], []]
+    rules: list[Rule] = [RepetitionPenalty(2.0, prompts, V, CPU), NoRepeatNgram(1, prompts), Recorder(3)]
+    for rule in rules:
+        rule.apply(torch.zeros(3, V))
+        rule.append([3, 4, 5])
+        rule.select([1, 1, 0, 2])
+    logits = torch.full((4, V), 8.0)
+    histories = [{1, 2, 4}, {1, 2, 4}, {0, 3}, {5}]
+    penalised, banned = rules[0].apply(logits), rules[1].apply(logits)
+    for row, history in enumerate(histories):
+        assert {t for t in range(V) if penalised[row, t] == 4.0} == history
+        assert {t for t in range(V) if banned[row, t] == -math.inf} == history
+    rules[1].append([0, 3, 1, 1])  # copies that divided go separate ways
+    assert rules[1].apply(logits)[0, 3] == 8.0
+    assert isinstance(rules[2], Recorder)
+    assert rules[2].log_probs == [[pytest.approx(-math.log(V))]] * 4
+
+
+def reference_typical(weights: list[int], p: float) -> list[bool]:
+    """Tokens in the order of |surprise - entropy|, as far as the probability before them is below p."""
+    total = sum(weights)
+    entropy = -sum(w / total * math.log(w / total) for w in weights)
+    odd = [abs(-math.log(w / total) - entropy) for w in weights]
+    return [sum(v for v, o in zip(weights, odd, strict=True) if o < mine - 1e-9) < p * total for mine in odd]
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=12), st.data())
+def test_typical_p_keeps_the_tokens_nearest_to_the_entropy(weights: list[int], data: st.DataObject) -> None:
+    p = (data.draw(st.integers(0, sum(weights) - 1)) + 0.5) / sum(weights)
+    log_weights = torch.tensor([[math.log(w) for w in weights]], dtype=torch.float64)
+    entropy_ties = torch.tensor([weights]).unique().numel() < len(weights)
+    kept = (keep_typical_p(log_weights, p) > -math.inf)[0].tolist()
+    if not entropy_ties:  # equal weights share their fate only up to rounding of the entropy
+        assert kept == reference_typical(weights, p)
+    assert any(kept)
+
+
+def test_typical_p_passes_over_what_another_filter_took_out() -> None:
+    logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(3))
+    filtered = filter_logits(logits, Sampling(temperature=1.0, top_k=9, typical_p=0.6))
+    few = logits.topk(9)
+    expected = keep_typical_p(few.values, 0.6)
+    assert torch.equal(filtered.gather(1, few.indices), expected)
+    assert (filtered > -math.inf).sum() == (expected > -math.inf).sum()
+
+
+BPE = train_tokenizer(["the cat sat on the mat " * 20], TokenizerConfig(kind="bpe", vocab_size=262))
+
+
+def test_bias_is_added_and_minus_infinity_is_never_written() -> None:
+    bias = token_bias(CharTokenizer("abc", has_unknown=True), (("a", 1.5), (1, -2.0), ("c", -math.inf)))
+    assert bias == {0: 1.5, 1: -2.0, 2: -math.inf, 3: -math.inf}
+    assert ruled(LogitBias(bias, 4, CPU), [], [1.0, 1.0, 1.0, 1.0]) == [2.5, -1.0, -math.inf, -math.inf]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("xy", "logit_bias: 'xy' is 2 tokens, not one: 'x' 'y'"),
+        ("", "logit_bias: '' is 0 tokens, not one"),
+        (262, "logit_bias: there is no id 262 in a vocabulary of 262"),
+        (-1, "no id -1"),
+    ],
+)
+def test_a_bias_on_what_is_not_one_token_is_refused(name: str | int, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        token_bias(BPE, ((name, 1.0),))
+
+
+def test_a_special_token_can_be_biased_by_its_text() -> None:
+    assert token_bias(BPE, (("<|endoftext|>", -1.0),)) == {BPE.end_of_text: -1.0}
+
+
+def test_forbidding_every_token_is_refused() -> None:
+    with pytest.raises(RequestError, match="leaves no token that may be written"):
+        token_bias(CharTokenizer("ab"), (("a", -math.inf), ("b", -math.inf)))
+
+
+def test_the_text_does_not_end_before_min_new_tokens() -> None:
+    assert ruled(NotYet(2, 3), [0, 1], [1.0] * V)[2] == -math.inf
+    assert ruled(NotYet(2, 3), [0, 1, 0], [1.0] * V) == [1.0] * V
+    model = make_model(262)
+    model.head.weight.data.zero_()
+    bias = ((BPE.end_of_text or 0, 50.0),)
+    (text,) = stream_texts(model, BPE, [65], Sampling(min_new_tokens=7, logit_bias=bias))
+    assert (len(text.text()) > 0, len(text.tokens), text.finish_reason) == (True, 8, "end_of_text")
+
+
+def test_a_stop_string_counts_only_after_min_new_tokens() -> None:
+    model = make_model(256)
+    model.head.weight.data.zero_()
+    options = Sampling(allow="x", stop=("xx",), min_new_tokens=5)
+    (text,) = stream_texts(model, ByteTokenizer(), [65], options)
+    assert (text.text(), len(text.tokens), text.finish_reason) == ("xxxxx", 7, "stop")
+
+
+def test_log_probs_are_those_of_the_model_itself_whatever_shapes_the_choice() -> None:
+    model = make_model(256, init_std=0.1)
+    sampling = Sampling(
+        temperature=0.3, top_k=5, repetition_penalty=2.0, logit_bias=((66, 4.0),), max_new_tokens=5, log_probs=True
+    )
+    prompt = [65, 66]
+    (text,) = stream_texts(model, ByteTokenizer(), prompt, sampling)
+    assert text.log_probs == []
+    text.text()
+    with torch.inference_mode():
+        logits: Tensor = model(torch.tensor([prompt + text.tokens]))[0, 1:-1]
+    expected = logits.log_softmax(-1)[torch.arange(5), torch.tensor(text.tokens)]
+    assert text.log_probs == pytest.approx(expected.tolist(), abs=1e-5)
+    (unasked,) = stream_texts(model, ByteTokenizer(), prompt, Sampling())
+    assert unasked.log_probs is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"typical_p": 0.0}, "typical_p must be above 0 and at most 1, not 0.0"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty must be a positive number, not 0.0"),
+        ({"repetition_penalty": math.nan}, "repetition_penalty must be a positive number, not nan"),
+        ({"no_repeat_ngram": 0}, "no_repeat_ngram must be at least 1, not 0"),
+        ({"min_new_tokens": -1}, "min_new_tokens must be at least 0, not -1"),
+        ({"logit_bias": (("a", math.nan),)}, "logit_bias of 'a' must be a number, or -inf for never, not nan"),
+        ({"logit_bias": (("a", math.inf),)}, "logit_bias of 'a' must be"),
+        ({"beams": 0}, "beams must be at least 1, not 0"),
+        ({"length_penalty": math.inf}, "length_penalty must be a number, not inf"),
+        ({"choices": ("a",), "regex": "b"}, "give choices or a regex, not both"),
+        ({"regex": "b", "stop": ("c",)}, "stop does not go with regex, which ends the text itself"),
+        ({"choices": ("b",), "beams": 3}, "beams does not go with choices"),
+    ],
+)
+def test_a_setting_out_of_range_or_at_odds_with_another_is_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        Sampling(**options)  # type: ignore[arg-type]
+
+
+def test_a_pattern_puts_the_defaults_that_contradict_it_out_of_force() -> None:
+    defaults = Sampling(stop=("x",), min_new_tokens=3, beams=2)
+    changed = defaults.changed({"choices": ["a", "b"], "logit_bias": {"a": 1.0}})
+    assert changed == Sampling(choices=("a", "b"), logit_bias=(("a", 1.0),))
+
+
+# --- the same names in transformers ---------------------------------------------------------------------------------
+
+transformers = pytest.importorskip("transformers.generation.logits_process", reason="transformers is not installed")
+RANDOM = torch.randn(8, 40, generator=torch.Generator().manual_seed(11)) * 3
+TEXTS = torch.randint(40, (8, 30), generator=torch.Generator().manual_seed(12))
+
+
+@pytest.mark.parametrize(
+    ("options", "theirs"),
+    [
+        ({"temperature": 0.7}, [("TemperatureLogitsWarper", 0.7)]),
+        ({"top_k": 7}, [("TopKLogitsWarper", 7)]),
+        ({"top_p": 0.8}, [("TopPLogitsWarper", 0.8)]),
+        ({"top_p": 0.05}, [("TopPLogitsWarper", 0.05)]),
+        ({"min_p": 0.1}, [("MinPLogitsWarper", 0.1)]),
+        ({"typical_p": 0.6}, [("TypicalLogitsWarper", 0.6)]),
+        ({"typical_p": 0.1}, [("TypicalLogitsWarper", 0.1)]),
+        (
+            {"temperature": 1.5, "top_k": 20, "top_p": 0.9, "min_p": 0.02, "typical_p": 0.8},
+            [
+                ("TemperatureLogitsWarper", 1.5),
+                ("TopKLogitsWarper", 20),
+                ("TopPLogitsWarper", 0.9),
+                ("MinPLogitsWarper", 0.02),
+                ("TypicalLogitsWarper", 0.8),
+            ],
+        ),
+    ],
+    ids=str,
+)
+def test_filters_equal_those_of_transformers(options: dict[str, float], theirs: list[tuple[str, float]]) -> None:
+    expected = RANDOM
+    for name, value in theirs:
+        expected = getattr(transformers, name)(value)(TEXTS, expected)
+    ours = filter_logits(RANDOM, Sampling(**{"temperature": 1.0, **options}))  # type: ignore[arg-type]
+    torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("penalty", [0.7, 1.3])
+def test_the_penalty_equals_that_of_transformers(penalty: float) -> None:
+    expected = transformers.RepetitionPenaltyLogitsProcessor(penalty)(TEXTS, RANDOM)
+    assert torch.equal(RepetitionPenalty(penalty, TEXTS.tolist(), 40, CPU).apply(RANDOM), expected)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_forbidden_ngrams_equal_those_of_transformers(n: int) -> None:
+    texts = TEXTS % 4  # so that n-grams repeat
+    expected = transformers.NoRepeatNGramLogitsProcessor(n)(texts, RANDOM)
+    assert (expected == -math.inf).any()
+    assert torch.equal(NoRepeatNgram(n, texts.tolist()).apply(RANDOM), expected)
+
+
+def test_bias_and_least_length_equal_those_of_transformers() -> None:
+    bias = {3: 2.5, 7: -1.0, 9: -math.inf}
+    expected = transformers.SequenceBiasLogitsProcessor({(token,): value for token, value in bias.items()})(
+        TEXTS, RANDOM
+    )
+    assert torch.equal(LogitBias(bias, 40, CPU).apply(RANDOM), expected)
+    theirs = transformers.MinNewTokensLengthLogitsProcessor(28, 4, 5)  # 2 of 4 new tokens are there
+    rule = NotYet(5, 4)
+    rule.append([0])
+    rule.append([0])
+    assert torch.equal(rule.apply(RANDOM), theirs(TEXTS, RANDOM))
+
+
+def test_all_rules_of_a_book_are_applied_in_the_order_of_transformers() -> None:
+    sampling = Sampling(
+        logit_bias=((3, 2.5), (7, -1.0)), repetition_penalty=1.4, no_repeat_ngram=2, min_new_tokens=2, log_probs=True
+    )
+    texts = TEXTS.clamp(max=38)
+    rules = RuleBook(BPE, sampling).for_batch(texts.tolist(), CPU).rules
+    assert [type(rule).__name__ for rule in rules] == [
+        "Recorder",
+        "LogitBias",
+        "RepetitionPenalty",
+        "NotYet",
+        "NoRepeatNgram",
+    ]
+    logits = torch.randn(8, 262, generator=torch.Generator().manual_seed(5))
+    ours = logits
+    for rule in rules:
+        ours = rule.apply(ours)
+    assert BPE.end_of_text is not None
+    expected = logits
+    for theirs in (
+        transformers.SequenceBiasLogitsProcessor({(3,): 2.5, (7,): -1.0}),
+        transformers.RepetitionPenaltyLogitsProcessor(1.4),
+        transformers.NoRepeatNGramLogitsProcessor(2),
+        transformers.MinNewTokensLengthLogitsProcessor(30, 2, BPE.end_of_text),
+    ):
+        expected = theirs(texts, expected)
+    torch.testing.assert_close(ours, expected)

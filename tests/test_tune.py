@@ -1,0 +1,76 @@
+"""`gpt tune`: the proposal follows from the losses, and the test leaves nothing but its picture."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from gpt_cli.cli.main import main
+from gpt_cli.errors import UserError
+from gpt_cli.training.tune import moving_average, propose
+
+RATES = [10 ** (-5 + i / 20) for i in range(100)]
+
+
+def valley(best: float) -> list[float]:
+    """Losses that fall towards the rate `best` and rise steeply behind it."""
+    return [3 + 0.3 * abs(math.log(rate / best)) * (1 if rate < best else 4) for rate in RATES]
+
+
+@pytest.mark.parametrize("best", [1e-4, 3e-3, 5e-2])
+def test_the_proposal_is_a_quarter_of_the_best_rate_whatever_it_is(best):
+    assert propose(RATES, valley(best)) == pytest.approx(best / 4, rel=0.1)
+
+
+def test_a_loss_that_never_falls_is_no_basis():
+    with pytest.raises(UserError, match="no learning rate tried made the loss fall"):
+        propose(RATES, [3.0 + rate for rate in RATES])
+
+
+def test_the_average_of_a_constant_is_the_constant_from_its_first_step():
+    assert moving_average([2.5] * 30) == pytest.approx([2.5] * 30)
+    assert moving_average([4.0, 2.0])[1] == pytest.approx((0.9 * 4 + 2) / 1.9)
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("It was the best of times, it was the worst of times.\n" * 60)
+    (tmp_path / "tiny.yaml").write_text(
+        "data: {source: text.txt}\n"
+        "model: {n_layer: 1, n_head: 2, n_embd: 16, context_length: 16}\n"
+        "train: {batch_size: 4}\n"
+        "runtime: {device: cpu, threads: 1}\n"
+    )
+    return tmp_path / "tiny.yaml"
+
+
+@pytest.mark.parametrize("name", ["muon", "adamw"])
+def test_it_draws_proposes_and_repeats(config, capsys, name):
+    command = ["tune", str(config), f"optim.name={name}", "-o", "lr.png", "--steps", "40", "--json"]
+    assert main(command) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out) == first
+    assert first["lr"] == sorted(first["lr"])
+    assert min(first["lr"]) <= first["proposed_lr"] * 4 <= max(first["lr"]) * 1.1
+    assert (first["proposed_adamw_lr"] is None) == (name == "adamw")
+    assert Path("lr.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in config.parent.iterdir()) == ["lr.png", "text.txt", "tiny.yaml"]
+
+
+def test_what_it_prints_are_overrides_of_a_run(config, capsys):
+    assert main(["tune", str(config), "--steps", "30"]) == 0
+    overrides = capsys.readouterr().out.split()
+    assert [o.partition("=")[0] for o in overrides] == ["optim.lr", "optim.adamw_lr"]
+    assert main(["train", "--config", str(config), *overrides, "train.steps=2", "--dry-run"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [(["-o", "lr.gif"], "lr.gif"), (["--steps", "3"], "'--steps'"), (["optim.lr=0"], "optim.lr must be above 0")],
+)
+def test_a_wrong_request_is_one_error(config, capsys, arguments, error):
+    assert main(["tune", str(config), *arguments]) == 2
+    assert error in capsys.readouterr().err
