@@ -6,13 +6,18 @@ from typing import Annotated, Literal
 import typer
 
 from gpt_cli.cli.output import note, print_json
+from gpt_cli.errors import RequestError
 
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run or checkpoint.")],
     target: Annotated[Path, typer.Argument(metavar="PATH", help="The new directory (hf) or file.")],
-    to: Annotated[Literal["hf"], typer.Option(help="hf: a directory for Transformers.")] = "hf",
-    dtype: Annotated[Literal["f32", "f16", "bf16"], typer.Option(help="Of the numbers in it.")] = "f32",
+    to: Annotated[
+        Literal["hf", "gguf"], typer.Option(help="hf: a directory for Transformers; gguf: a file for llama.cpp.")
+    ] = "hf",
+    dtype: Annotated[
+        Literal["f32", "f16", "bf16", "q8_0"], typer.Option(help="Of the matrices; bf16 is for hf, q8_0 for gguf.")
+    ] = "f32",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Write a trained model as others read it.
@@ -21,12 +26,24 @@ def export(
     """
     import torch
 
-    from gpt_cli.export.huggingface import export_huggingface
     from gpt_cli.run.directory import find_run
     from gpt_cli.run.load import load_model
 
     loaded = load_model(find_run(run), torch.device("cpu"), note)
-    layout = export_huggingface(loaded, target, dtype)
+    if to == "hf":
+        from gpt_cli.export.huggingface import export_huggingface
+
+        if dtype == "q8_0":
+            raise RequestError("--dtype q8_0 is for --to gguf", hint="for hf: f32, f16 or bf16")
+        architecture = export_huggingface(loaded, target, dtype).architecture
+        kind = f"a {architecture} of Transformers"
+    else:
+        from gpt_cli.export.gguf import export_gguf
+
+        if dtype == "bf16":
+            raise RequestError("--dtype bf16 is for --to hf", hint="for gguf: f32, f16 or q8_0")
+        architecture = export_gguf(loaded, target, dtype).model_type
+        kind = f"a {architecture} of llama.cpp"
     if json:
-        print_json({"run": loaded.path, "step": loaded.step, "path": target, "architecture": layout.architecture})
-    note(f"{target}: step {loaded.step:,} of {run} as a {layout.architecture} of Transformers, {dtype}")
+        print_json({"run": loaded.path, "step": loaded.step, "path": target, "architecture": architecture})
+    note(f"{target}: step {loaded.step:,} of {run} as {kind}, {dtype}")

@@ -75,12 +75,12 @@ class Layout:
         return self.adapt(config, to_theirs(self.names, config, tensors))
 
 
-def choose_layout(config: ModelConfig) -> Layout:
-    """The first of the layouts that represents such a model exactly.
+def choose_layout(config: ModelConfig, among: "tuple[Layout, ...] | None" = None) -> Layout:
+    """The first of the layouts (by default Transformers') that represents such a model exactly.
 
     Raises RequestError, naming for the nearest one what prevents it and what to set, when there is none.
     """
-    obstacles = [(layout, layout.obstacles(config)) for layout in LAYOUTS]
+    obstacles = [(layout, layout.obstacles(config)) for layout in (LAYOUTS if among is None else among)]
     for layout, found in obstacles:
         if not found:
             return layout
@@ -89,7 +89,7 @@ def choose_layout(config: ModelConfig) -> Layout:
     prevents = " and ".join(f"model.{option} is {_spell(values[option])}" for option in found)
     ways_out = ", ".join(f"model.{option}={' or '.join(map(_spell, fits))}" for option, fits in found.items())
     raise RequestError(
-        f"no standard architecture is this model exactly: {prevents}",
+        f"no architecture there is this model exactly: {prevents}",
         hint=f"train with {ways_out} and it is a {nearest.architecture}",
     )
 

@@ -1,0 +1,210 @@
+"""A single GGUF file for llama.cpp: the same model, and a vocabulary that gives the same ids.
+
+llama.cpp knows one tokenizer that fits ours, GPT-2's byte-level BPE. Bytes are one without merges. A character is
+one whose merges put its UTF-8 bytes together: no other merge can take a part of them, since UTF-8 says where a
+character begins. What GGUF cannot say is that a vocabulary has no end of text (llama.cpp then takes id 11 for it), so
+one without gets `<|endoftext|>` as a last id, of which the logit is the mean of all others: it is never the likeliest.
+"""
+
+import importlib
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from gpt_cli.choices import Pattern
+from gpt_cli.config import ModelConfig
+from gpt_cli.errors import RequestError
+from gpt_cli.export.layouts import GPT2, LLAMA, QWEN3, Layout, choose_layout
+from gpt_cli.export.names import gate_up_rows, name, named_tensors, qkv_rows
+from gpt_cli.files import ExistsError, replace_file
+from gpt_cli.run.load import LoadedRun
+from gpt_cli.tokenizer import BPETokenizer, CharTokenizer, Tokenizer
+from gpt_cli.tokenizer.pattern import pre_tokenizer
+from gpt_cli.tokenizer.vocabulary import END_OF_TEXT, PRINTABLE, to_printable
+
+DType = Literal["f32", "f16", "q8_0"]
+_PATTERNS: dict[Pattern, str] = {"gpt2": "gpt-2", "gpt4": "llama-bpe"}  # its gpt-4o is another rule beyond ASCII
+_LIKE_LLAMA3: tuple[Pattern, ...] = ("gpt4",)  # llama.cpp takes a word that is a token as it is
+_NEVER = "ÿ ÿ"  # the merge of two bytes that UTF-8 does not have; a file without any merge is refused
+_NORMAL, _CONTROL = 1, 3  # types of tokens
+_TABLES = ("token_embd.weight", "output.weight")
+
+
+def _pairs_side_by_side(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """llama.cpp's Llama rotates dimension 2i with 2i + 1, where ours are D / 2 apart."""
+
+    def turned(tensor: Tensor) -> Tensor:
+        halves: Tensor = tensor.unflatten(0, (-1, 2, config.head_dim // 2))
+        return halves.transpose(1, 2).flatten(0, 2)
+
+    return {
+        key: turned(tensor) if ".attn_q." in key or ".attn_k." in key else tensor for key, tensor in tensors.items()
+    }
+
+
+_COMMON = (
+    name("embedding.tokens", "token_embd"),
+    name("head", "output"),
+    name("norm", "output_norm"),
+    name("blocks.{}.norm1", "blk.{}.attn_norm"),
+    name("blocks.{}.attention.out", "blk.{}.attn_output"),
+    name("blocks.{}.norm2", "blk.{}.ffn_norm"),
+    name("blocks.{}.mlp.down", "blk.{}.ffn_down"),
+)
+_ROTARY = (
+    *_COMMON,
+    name("blocks.{}.attention.qkv", *(f"blk.{{}}.attn_{x}" for x in "qkv"), rows=qkv_rows),
+    name("blocks.{}.attention.q_norm", "blk.{}.attn_q_norm"),
+    name("blocks.{}.attention.k_norm", "blk.{}.attn_k_norm"),
+    name("blocks.{}.mlp.gate_up", "blk.{}.ffn_gate", "blk.{}.ffn_up", rows=gate_up_rows),
+)
+_GPT2 = (
+    *_COMMON,
+    name("embedding.positions", "position_embd"),
+    name("blocks.{}.attention.qkv", "blk.{}.attn_qkv"),
+    name("blocks.{}.mlp.up", "blk.{}.ffn_up"),
+)
+LAYOUTS = (
+    replace(GPT2, needs={**GPT2.needs, "mlp": ("gelu",)}, names=_GPT2, adapt=lambda config, tensors: tensors),
+    replace(LLAMA, names=_ROTARY, adapt=_pairs_side_by_side),
+    replace(QWEN3, needs={**QWEN3.needs, "window": (None,)}, names=_ROTARY),
+)
+
+
+@dataclass(frozen=True)
+class GGUFVocabulary:
+    """The tokens in GPT-2's spelling by id, which are special, the merges, the split pattern, the end of text."""
+
+    tokens: list[str]
+    special: frozenset[int]
+    merges: list[str]
+    pattern: str
+    end_of_text: int
+
+
+def export_gguf(run: LoadedRun, file: Path, dtype: DType = "f32") -> Layout:
+    """Write the model of `run` to the new `file`, and return its architecture.
+
+    With f16 and q8_0 matrices are rounded, vectors and positions stay f32; a matrix whose rows are no multiple of 32
+    long is f16 instead of q8_0. Raises RequestError, with the reason, for a model or a tokenizer that llama.cpp
+    would not run as it is, and where the package gguf is missing, ExistsError when `file` is there.
+    """
+    try:
+        gguf: Any = importlib.import_module("gguf")
+    except ImportError as error:
+        raise RequestError("--to gguf needs the package gguf", hint="pip install 'gpt-cli[gguf]'") from error
+    layout = choose_layout(run.config.model, LAYOUTS)
+    vocabulary = gguf_vocabulary(run.tokenizer)
+    if file.exists():
+        raise ExistsError(f"{file} exists already", hint="export to another file, or move that one away")
+    config, _ = layout.rewrite(run.config.model, named_tensors(run.model.state_dict()))
+    tensors = layout.tensors(run.config.model, named_tensors(run.model.state_dict()))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.gguf"
+        writer = gguf.GGUFWriter(path, layout.model_type)
+        _add_sizes(writer, config, layout)
+        _add_vocabulary(writer, vocabulary)
+        writer.add_file_type(getattr(gguf.LlamaFileType, _FILE_TYPES[dtype]))
+        for key, tensor in tensors.items():
+            if key in _TABLES and len(vocabulary.tokens) > len(tensor):
+                tensor = torch.cat([tensor, tensor.mean(0, keepdim=True)])  # the end of text that there was not
+            kind = getattr(gguf.GGMLQuantizationType, _kind(key, tensor, dtype))
+            writer.add_tensor(key, gguf.quants.quantize(tensor.contiguous().numpy(), kind), raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        replace_file(file, path.read_bytes())
+    return layout
+
+
+_FILE_TYPES = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "q8_0": "MOSTLY_Q8_0"}
+
+
+def _kind(key: str, tensor: Tensor, dtype: DType) -> str:
+    if tensor.dim() < 2 or key.startswith("position"):
+        return "F32"
+    return "F16" if dtype == "q8_0" and tensor.shape[1] % 32 else dtype.upper()
+
+
+def _add_sizes(writer: Any, config: ModelConfig, layout: Layout) -> None:
+    writer.add_context_length(config.context_length)
+    writer.add_embedding_length(config.n_embd)
+    writer.add_block_count(config.n_layer)
+    writer.add_feed_forward_length(config.mlp_hidden)
+    writer.add_head_count(config.n_head)
+    writer.add_head_count_kv(config.kv_heads)
+    if layout.model_type == "gpt2":
+        writer.add_layer_norm_eps(config.norm_eps)
+        return
+    writer.add_layer_norm_rms_eps(config.norm_eps)
+    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+
+
+def _add_vocabulary(writer: Any, vocabulary: GGUFVocabulary) -> None:
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(vocabulary.pattern)
+    writer.add_token_list(vocabulary.tokens)
+    writer.add_token_types([_CONTROL if i in vocabulary.special else _NORMAL for i in range(len(vocabulary.tokens))])
+    writer.add_token_merges(vocabulary.merges)
+    writer.add_bos_token_id(vocabulary.end_of_text)
+    writer.add_eos_token_id(vocabulary.end_of_text)
+    writer.add_add_bos_token(False)
+    writer.add_vocab_size(len(vocabulary.tokens))
+
+
+def gguf_vocabulary(tokenizer: Tokenizer) -> GGUFVocabulary:
+    """The tokenizer in llama.cpp's words. Raises RequestError, with the reason, for one that has no such words."""
+    special: frozenset[int] = frozenset()
+    pattern: Pattern = "gpt2"
+    if isinstance(tokenizer, BPETokenizer):
+        own = tokenizer.vocabulary
+        special, pattern = own.special, own.pattern
+        if pattern not in _PATTERNS:
+            raise RequestError(
+                f"llama.cpp does not split text as the pattern {pattern} does",
+                hint="train with tokenizer.pattern=gpt2 or gpt4, or export it for Transformers: --to hf",
+            )
+        _require_same_words(tokenizer)
+        tokens = [t.decode() if i in special else to_printable(t) for i, t in enumerate(own.tokens)]
+        merges = [f"{tokens[left]} {tokens[right]}" for left, right, _ in own.merges]
+    elif isinstance(tokenizer, CharTokenizer):
+        if tokenizer.unknown is not None:
+            raise RequestError(
+                "llama.cpp has no <unk>: it leaves out the characters that a vocabulary lacks",
+                hint="train with tokenizer.unknown=error, or with tokenizer.kind=byte or bpe, which lack nothing",
+            )
+        tokens = [to_printable(character.encode()) for character in tokenizer.characters]
+        merges = [f"{t[:i]} {t[i]}" for t in tokens for i in range(1, len(t))]
+    else:
+        tokens, merges = list(PRINTABLE), []
+    end = tokenizer.end_of_text
+    if end is None:
+        end = len(tokens)
+        tokens, special = [*tokens, END_OF_TEXT], special | {end}
+    return GGUFVocabulary(tokens, special, list(dict.fromkeys([*merges, _NEVER])), _PATTERNS[pattern], end)
+
+
+def _require_same_words(tokenizer: BPETokenizer) -> None:
+    """Raise RequestError where llama.cpp's way with words that are tokens as a whole would give other ids."""
+    own = tokenizer.vocabulary
+    takes_whole = own.pattern in _LIKE_LLAMA3
+    if takes_whole == own.ignore_merges:
+        return
+    split = pre_tokenizer(own.pattern)
+    for i, token in enumerate(own.tokens):
+        text = token.decode(errors="ignore")
+        if i in own.special or text.encode() != token or len(split.pre_tokenize_str(text)) > 1:
+            continue  # no word
+        if tokenizer.encode(text).tolist() != [i] or own.ignore_merges:
+            raise RequestError(
+                f"llama.cpp would encode {text!r} in another way than this tokenizer",
+                hint="export it for Transformers: --to hf",
+            )
