@@ -228,6 +228,8 @@ class TrainConfig(Section):
     """Optimizer updates."""
     batch_size: Count = 16
     """Sequences per step, over all devices."""
+    init_from: Name | None = None
+    """A run or checkpoint of the same model and tokenizer whose weights training starts from. null: random ones."""
     micro_batch_size: Count | None = None
     """Sequences per forward pass on one device; a divisor of batch_size. null: batch_size."""
     activation_checkpointing: bool = False
@@ -259,6 +261,17 @@ class TrainConfig(Section):
     def sequences_per_forward(self) -> int:
         """micro_batch_size, with null resolved."""
         return self.batch_size if self.micro_batch_size is None else self.micro_batch_size
+
+
+class LoraConfig(Section):
+    """Training a change of low rank to some matrices instead of all parameters (Hu et al., 2021)."""
+
+    rank: Count | None = None
+    """Rank of the change. null: off, all parameters are trained."""
+    alpha: Positive = 16.0
+    """The change is multiplied by alpha / rank."""
+    targets: Annotated[list[Literal["qkv", "out", "up", "down"]], Field(min_length=1)] = ["qkv", "out"]
+    """Which matrices change: of attention qkv and out, of the MLP up (with its gate) and down."""
 
 
 class EvalConfig(Section):
@@ -357,11 +370,18 @@ class Config(Section):
     optim: OptimConfig = OptimConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     train: TrainConfig = TrainConfig()
+    lora: LoraConfig = LoraConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     sample: SampleConfig = SampleConfig()
     log: LogConfig = LogConfig()
     runtime: RuntimeConfig = RuntimeConfig()
+
+    @model_validator(mode="after")
+    def _lora_has_something_to_change(self) -> Self:
+        if self.lora.rank is not None and self.train.init_from is None:
+            raise ValueError("lora.rank needs train.init_from, the run whose weights it changes")
+        return self
 
     @model_validator(mode="after")
     def _stops_have_evaluations_to_look_at(self) -> Self:

@@ -36,7 +36,7 @@ def _first_bad(state: TrainingState, grad_norms: Tensor | None, loss_is_finite: 
                 return f"{what} {name}"
     if not loss_is_finite or grad_norms is None:
         return None
-    names = [name for name, _ in state.model.named_parameters()]
+    names = [name for name, parameter in state.model.named_parameters() if parameter.requires_grad]
     bad = (~torch.isfinite(grad_norms)).tolist()
     return next((f"the gradient of {name}" for name, is_bad in zip(names, bad, strict=True) if is_bad), None)
 

@@ -15,6 +15,7 @@ from gpt_cli.runtime.watchdog import watchdog
 from gpt_cli.training.batches import Batches, MicroBatches, on_device
 from gpt_cli.training.console import Console
 from gpt_cli.training.evaluate import TokenSizes, evaluate
+from gpt_cli.training.initial import initial_checkpoint
 from gpt_cli.training.journal import Journal
 from gpt_cli.training.memory import MemoryGuard
 from gpt_cli.training.sample import sample_prompt, sample_text
@@ -33,12 +34,13 @@ def train(config: Config, console: Console) -> Summary:
     val_tokens = on_device(corpus.val, runtime.device)
     prompt = sample_prompt(corpus.tokenizer, config)  # what it cannot spell is told before it trains
     sizes = TokenSizes.of(corpus.tokenizer, runtime.device)
+    initial = initial_checkpoint(config, corpus.tokenizer, console.note)
     with (
         RunDirectory.open_for_training(config, corpus) as run,
         stop_requests() as request,
         watchdog(config.runtime.watchdog_minutes) as still_alive,
     ):
-        state = TrainingState.fresh(config, corpus.tokenizer.vocab_size, runtime, console.note)
+        state = TrainingState.fresh(config, corpus.tokenizer.vocab_size, runtime, console.note, initial)
         saved, seconds = state.restore(run, runtime, console.note)  # None and 0 in a new run
         start = saved or 0
         journal = Journal(run, console, config, state, start, seconds)

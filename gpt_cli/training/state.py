@@ -23,6 +23,7 @@ from gpt_cli.runtime.compilation import compiled, wins_by_compiling
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.averaging import WeightAverage
 from gpt_cli.training.evaluate import cross_entropy
+from gpt_cli.training.lora import LoRA
 from gpt_cli.training.loss_scale import LossScale
 from gpt_cli.training.optim import Optimizer
 
@@ -32,16 +33,24 @@ class TrainingState:
     """Weights, their average, the optimizer and the loss scale. Everything else follows from the step."""
 
     model: GPT
-    optimizer: Optimizer
+    optimizer: Optimizer | LoRA
     average: WeightAverage
     loss_scale: LossScale
     loss: Callable[[Tensor, Tensor], Tensor]  # (B, T) inputs, (B, T) targets -> nats per token, maybe compiled
 
     @classmethod
-    def fresh(cls, config: Config, vocab_size: int, runtime: Runtime, note: Note) -> "TrainingState":
+    def fresh(
+        cls, config: Config, vocab_size: int, runtime: Runtime, note: Note, initial: Checkpoint | None = None
+    ) -> "TrainingState":
         """The state before the first step: weights drawn on the CPU, so that they are the same on every device."""
         torch.manual_seed(derive_seed(config.seed, "weights"))
-        model = place(GPT(config.model, vocab_size), runtime)
+        model = GPT(config.model, vocab_size)
+        if initial is not None:
+            load_weights(model, initial)
+        place(model, runtime)
+        optimizer: Optimizer | LoRA = Optimizer(model, config.optim, runtime.matmul_dtype)
+        if config.lora.rank is not None:
+            optimizer = LoRA(model, config.lora, config.optim, config.seed)
         if config.train.activation_checkpointing:
             recompute_activations(model)
         tokens = config.train.sequences_per_forward * config.model.context_length
@@ -49,7 +58,7 @@ class TrainingState:
         use_compile = wins_by_compiling(config.runtime.compile, runtime.device, config.train.steps)
         return cls(
             model=model,
-            optimizer=Optimizer(model, config.optim, runtime.matmul_dtype),
+            optimizer=optimizer,
             average=WeightAverage(model, config.optim.ema),
             loss_scale=LossScale(enabled=runtime.precision == "fp16"),
             loss=compiled(loss, note) if use_compile else loss,

@@ -1,0 +1,42 @@
+"""The weights that a new run starts from, when they are those of another one."""
+
+from pathlib import Path
+
+from gpt_cli.config import Config, ModelConfig
+from gpt_cli.errors import Note, RequestError
+from gpt_cli.run.checkpoint import Checkpoint, is_checkpoint, list_checkpoints, load, load_newest
+from gpt_cli.run.directory import find_run
+from gpt_cli.tokenizer import Tokenizer
+
+# What a model is trained with may differ; what it computes may not.
+_FREE = frozenset({"dropout", "attention_dropout", "init_std", "zero_init"})
+
+
+def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Note) -> Checkpoint | None:
+    """The checkpoint that `train.init_from` names; None without it, and for a run that has checkpoints of its own.
+
+    Raises RequestError when there is none, or its model or its tokenizer is another one.
+    """
+    if config.train.init_from is None or (config.run_dir and list_checkpoints(Path(config.run_dir))):
+        return None
+    path = find_run(Path(config.train.init_from))
+    base = load(path) if is_checkpoint(path) else load_newest(path, note)
+    if base is None:
+        raise RequestError(f"train.init_from: {path} has no checkpoint yet")
+    if differing := [key for key in ModelConfig.model_fields if key not in _FREE and _differs(key, config, base)]:
+        there, here = base.config.model.model_dump(), config.model.model_dump()
+        lines = [f"\n  model.{key}: {there[key]!r} there, {here[key]!r} here" for key in differing]
+        raise RequestError(
+            f"train.init_from: {path} is another model{''.join(lines)}",
+            hint=f"start from its config: gpt train --config {base.path / 'config.yaml'} run_dir=runs/NAME ...",
+        )
+    if base.tokenizer.digest != tokenizer.digest:
+        raise RequestError(
+            f"train.init_from: {path} has another tokenizer: its ids mean something else",
+            hint=f"tokenizer.kind={base.tokenizer.kind} tokenizer.file={base.path / 'tokenizer.json'}",
+        )
+    return base
+
+
+def _differs(key: str, config: Config, base: Checkpoint) -> bool:
+    return bool(getattr(config.model, key) != getattr(base.config.model, key))
