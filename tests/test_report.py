@@ -13,8 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
-from gpt_cli.corpus.inspection.inspect import inspect_documents
-from gpt_cli.corpus.sources import Document
 from gpt_cli.report.baselines import Text
 from gpt_cli.report.chart import Level, Line, draw_chart, log_ticks, spell, ticks
 from gpt_cli.report.difference import compare, render_differences
@@ -149,14 +147,15 @@ def test_what_a_run_died_of_is_said_at_the_top(runs: Path) -> None:
 
 
 def test_baselines_are_those_of_data_inspect_on_the_same_text_and_are_kept(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = read_record(runs / "chars", "chars", silent)
     found = Text(record, silent).baselines()
-    expected = inspect_documents([Document("book", BOOK)], 0.1).baselines
-    assert [b.name for b in found] == [b.name for b in expected]
+    assert main(["data", "inspect", "book.txt", "--json"]) == 0
+    expected = json.loads(capsys.readouterr().out)["baselines"]
+    assert [b.name for b in found] == [b["name"] for b in expected]
     for one, other in zip(found, expected, strict=True):
-        assert one.bits_per_byte == pytest.approx(other.bits_per_byte, rel=1e-9)
+        assert one.bits_per_byte == pytest.approx(other["bits_per_byte"], rel=1e-9)
 
     def again(*_: object) -> None:
         raise AssertionError("measured twice")
