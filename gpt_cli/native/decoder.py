@@ -4,6 +4,7 @@ Shapes: T tokens, V vocabulary, B texts written together.
 """
 
 import ctypes
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Literal, Protocol
@@ -18,6 +19,7 @@ from gpt_cli.native.weights import Array, LayerWeights, Weights
 WeightFormat = Literal["fp32", "bf16", "int8"]
 FORMATS: tuple[WeightFormat, ...] = ("fp32", "bf16", "int8")
 _MLPS = ("relu", "gelu", "swiglu", "relu2")
+_CHUNK_SECONDS = 0.01
 _PROBE = 7  # tokens that are compared when a model is opened
 _TOLERANCE = 1e-3  # of the largest logit, between fp32 sums in two orders; a wrong network differs by far more
 
@@ -45,18 +47,22 @@ class Writing(Protocol):
         """Text number `text` has ended: what is written for it from now on means nothing."""
 
 
-def tokens_of(writing: Writing, length: int, chunks: Sequence[int] = (1, 3, 12, 48)) -> Iterator[list[list[int]]]:
-    """`length` steps in chunks that grow: the first token comes at once, the later ones cost the least."""
-    done = 0
+def tokens_of(writing: Writing, length: int) -> Iterator[list[list[int]]]:
+    """`length` steps in chunks: of one token at first, so that it comes at once, then of what takes some 10 ms, so
+    that text streams, Ctrl-C is heard, and what Python does between the chunks is lost in them.
+    """
+    done, size = 0, 1
     while done < length:
-        size = min(chunks[0], length - done)
-        chunks = chunks[1:] or chunks
+        size = min(size, length - done)
+        started = time.perf_counter()
         written = writing.write(size)
+        seconds = time.perf_counter() - started
         if written:
             yield written
         done += size
         if len(written) < size:
             return
+        size = min(2 * size, 256) if seconds < _CHUNK_SECONDS else max(1, size // 2)
 
 
 class NativeDecoder:

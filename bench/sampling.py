@@ -1,0 +1,287 @@
+"""How fast text is written on this CPU: `python -m bench.sampling [--yardstick FILE TEXT] [--run RUN --text FILE]`.
+
+Untrained models of two shapes, 0.8M parameters with a context of 64 and 10.65M with one of 256, written by torch and
+by the native engine in each of its formats, beside transformers' generate() where that is installed and beside a
+yardstick's `FILE TEXT --sample 500`. Ways take turns, so that what else the machine does meets all of them; medians
+of --rounds. With --run, what the formats cost in bits per character on a text. Prints tables, and writes
+bench/out/sampling.json.
+"""
+
+import argparse
+import importlib.util
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpt_cli.config import Config, ModelConfig
+from gpt_cli.model.gpt import GPT
+from gpt_cli.native.choice import Choice
+from gpt_cli.native.decoder import FORMATS, Decoder, NativeDecoder, NumpyDecoder
+from gpt_cli.native.weights import read_weights
+from gpt_cli.report.table import render_table
+from gpt_cli.run.arrays import unpack_arrays
+from gpt_cli.run.checkpoint import open_checkpoint, save
+from gpt_cli.run.tensors import pack_tensors
+from gpt_cli.sampling.generate import generate
+from gpt_cli.sampling.settings import Sampling
+from gpt_cli.tokenizer import CharTokenizer
+
+OUT = Path(__file__).parent / "out" / "sampling.json"
+VOCAB_SIZE = 65
+SMALL = ModelConfig(context_length=64)
+MEDIUM = ModelConfig(
+    n_layer=6, n_head=6, n_embd=384, context_length=256, position="learned", norm="layernorm", mlp="gelu",
+    qk_norm=False, tie_embeddings=True,
+)  # fmt: skip
+Ways = dict[str, Callable[[], float]]  # each measures itself once: tokens/s, or seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--yardstick", nargs=2, metavar=("FILE", "TEXT"), help="another sampler, and its text")
+    parser.add_argument("--run", type=Path, help="a trained run whose bits per character are compared")
+    parser.add_argument("--text", type=Path, help="the text for that; its last tenth is scored")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    options = parser.parse_args()
+    torch.set_num_threads(1)  # what `gpt sample` sets for one text
+    record: dict[str, Any] = {
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+        "threads": options.threads,
+        "load": os.getloadavg(),
+    }
+    sections = {
+        "small": lambda: measure_small(options),
+        "medium": lambda: measure_medium(options),
+        "batch": lambda: measure_batch(options),
+        "flat": lambda: measure_flat(options),
+        "start": lambda: measure_start(options),
+    }
+    for name, section in sections.items():
+        record[name] = section()
+    if options.run and options.text:
+        record["bits"] = measure_bits(options.run, options.text)
+    record["aims"] = judge(record)
+    OUT.parent.mkdir(exist_ok=True)
+    OUT.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(f"\nrecord: {OUT}")
+
+
+def measure_small(options: argparse.Namespace) -> dict[str, float]:
+    model = build(SMALL)
+    ways = engines(model, 500, options.threads)
+    if options.yardstick and Path(options.yardstick[0]).is_file():
+        ways = {"yardstick, no cache": lambda: yardstick(*options.yardstick), **ways}
+    return show("0.8M, context 64, 500 tokens", "tokens/s", race(ways, options.rounds))
+
+
+def measure_medium(options: argparse.Namespace) -> dict[str, float]:
+    ways = engines(build(MEDIUM), 240, options.threads)
+    if importlib.util.find_spec("transformers"):
+        ways = {"transformers generate()": huggingface(240), **ways}
+    return show("10.65M, context 256, 240 tokens", "tokens/s", race(ways, options.rounds))
+
+
+def measure_batch(options: argparse.Namespace) -> dict[str, float]:
+    model = build(SMALL)
+    decoders = native(model, options.threads)
+    ways: Ways = {"torch, 1 text": lambda: by_torch(model, 1, 100), "torch, 64 texts": lambda: by_torch(model, 64, 100)}
+    for name, decoder in decoders.items():
+        for n in (1, 64) if name != "NumPy" else ():
+            ways[f"{name}, {n} text{'s'[: n > 1]}"] = lambda decoder=decoder, n=n: by_decoder(decoder, n, 300)
+    return show("0.8M, texts at once", "tokens/s of all", race(ways, options.rounds))
+
+
+def measure_flat(options: argparse.Namespace) -> dict[str, float]:
+    """Tokens/s of stretches of 512 tokens, far within and far past what the model sees."""
+    decoder = NativeDecoder(weights_of(build(SMALL)), threads=options.threads)
+    writing = decoder.begin([[1]], [1], Choice(0.8))
+    writing.write(64)
+    stretches: list[float] = []
+    for _ in range(40):
+        started = time.perf_counter()
+        writing.write(512)
+        stretches.append(512 / (time.perf_counter() - started))
+    ends = {"tokens 64 to 5,184": stretches[:10], "tokens 15,424 to 20,544": stretches[-10:]}
+    return show(
+        "past the context, 0.8M fp32", "tokens/s", {name: statistics.median(part) for name, part in ends.items()}
+    )
+
+
+def measure_start(options: argparse.Namespace) -> dict[str, float]:
+    """Seconds of whole processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Config(model=SMALL)
+        tokenizer = CharTokenizer("".join(map(chr, range(32, 32 + VOCAB_SIZE))))
+        path = save(Path(folder), 1, build(SMALL).state_dict(), {}, {}, config, tokenizer)
+        sample = [sys.executable, "-m", "gpt_cli", "sample", "--run", str(path), "--prompt", "A", "--seed", "1"]
+        first = [*sample, "--max-new-tokens", "1"]
+
+        def seconds(*command: str) -> Callable[[], float]:
+            def measure() -> float:
+                started = time.perf_counter()
+                subprocess.run(command, check=True, capture_output=True)
+                return time.perf_counter() - started
+
+            return measure
+
+        ways = {
+            "import torch": seconds(sys.executable, "-c", "import torch"),
+            "gpt sample, 1 token": seconds(*first),
+            "gpt sample, 1 token, by torch": seconds(*first, "--engine", "torch"),
+            "gpt sample, 20,000 tokens": seconds(*sample, "--max-new-tokens", "20000"),
+        }
+        return show("whole processes", "seconds", race(ways, options.rounds))
+
+
+def measure_bits(run: Path, text: Path) -> dict[str, float]:
+    """Bits per character of the last tenth of a text, in windows of a context, by format."""
+    saved = open_checkpoint(run, print)
+    whole = text.read_text(encoding="utf-8")
+    tokens = saved.tokenizer.encode(whole[len(whole) * 9 // 10 :])
+    weights = read_weights(saved.config.model, saved.tokenizer.vocab_size, saved.model_arrays)
+    context = saved.config.model.context_length
+    bits: dict[str, float] = {}
+    for name in FORMATS:
+        decoder, nats, n = NativeDecoder(weights, format=name), 0.0, 0
+        for start in range(0, len(tokens) - context, context):
+            window = tokens[start : start + context + 1].astype(np.int64)
+            logits = decoder.score(window[:-1].tolist()).astype(np.float64)
+            logits -= logits.max(axis=1, keepdims=True)
+            nats -= float((logits[np.arange(context), window[1:]] - np.log(np.exp(logits).sum(axis=1))).sum())
+            n += context
+        bits[name] = nats / n / math.log(2)
+    rows = [(name, f"{b:.5f}", f"{b - bits['fp32']:+.5f}") for name, b in bits.items()]
+    print(f"\n{render_table(rows, header=('weights', 'bits per token', 'loss'))}")
+    return bits
+
+
+def judge(record: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Each aim beside what was reached, in times."""
+    small, medium, batch, start = (record[name] for name in ("small", "medium", "batch", "start"))
+    near, far = record["flat"].values()
+    aims: dict[str, tuple[float, float]] = {
+        "0.8M fp32, of 40,000 tokens/s": (small["native fp32"] / 40_000, 1),
+        "64 texts over torch's one": (batch["native fp32, 64 texts"] / batch["torch, 1 text"], 15),
+        "64 texts over the kernel's one": (batch["native fp32, 64 texts"] / batch["native fp32, 1 text"], 1),
+        "import torch over the first token": (start["import torch"] / start["gpt sample, 1 token"], 1 / 1.3),
+        "far past the context over near": (far / near, 0.95),
+    }
+    if "yardstick, no cache" in small:
+        aims["0.8M fp32 over the yardstick"] = (small["native fp32"] / small["yardstick, no cache"], 10)
+    if "transformers generate()" in medium:
+        theirs = medium["transformers generate()"]
+        aims["10.65M fp32 over transformers"] = (medium["native fp32"] / theirs, 3)
+        aims["10.65M bf16 over transformers"] = (medium["native bf16"] / theirs, 5)
+    rows = [
+        (name, f"{found:.2f}", f"{aim:.2f}", "yes" if found >= aim else "no") for name, (found, aim) in aims.items()
+    ]
+    print(f"\n{render_table(rows, header=('aim', 'times', 'asked', 'reached'))}")
+    return {name: {"times": times, "asked": asked} for name, (times, asked) in aims.items()}
+
+
+def engines(model: GPT, n_token: int, threads: int) -> Ways:
+    """One text, written in each way."""
+    ways: Ways = {"torch": lambda: by_torch(model, 1, min(n_token, 240))}
+    for name, decoder in native(model, threads).items():
+        ways[name] = lambda decoder=decoder: by_decoder(decoder, 1, n_token)
+    return ways
+
+
+def native(model: GPT, threads: int) -> dict[str, Decoder]:
+    weights = weights_of(model)
+    decoders: dict[str, Decoder] = {"NumPy": NumpyDecoder(weights)}
+    decoders |= {"native fp32, 1 thread": NativeDecoder(weights)}
+    return decoders | {f"native {name}": NativeDecoder(weights, format=name, threads=threads) for name in FORMATS}
+
+
+def by_torch(model: GPT, n: int, n_token: int) -> float:
+    started = time.perf_counter()
+    for _ in generate(model, [[1]] * n, Sampling(max_new_tokens=n_token, seed=1)):
+        pass
+    return n * n_token / (time.perf_counter() - started)
+
+
+def by_decoder(decoder: Decoder, n: int, n_token: int) -> float:
+    if decoder.engine == "numpy":
+        n_token = min(n_token, 100)
+    writing = decoder.begin([[1]] * n, list(range(n)), Choice(0.8))
+    writing.write(1)
+    started = time.perf_counter()
+    done = 0
+    while done < n_token:
+        done += len(writing.write(min(48, n_token - done)))
+    return n * n_token / (time.perf_counter() - started)
+
+
+def huggingface(n_token: int) -> Callable[[], float]:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    shape = GPT2Config(vocab_size=VOCAB_SIZE, n_positions=256, n_embd=384, n_layer=6, n_head=6)
+    theirs = GPT2LMHeadModel(shape).eval()
+    settings = {"do_sample": True, "temperature": 0.8, "top_k": 0, "use_cache": True, "pad_token_id": 0}
+
+    def measure() -> float:
+        prompt = torch.ones(1, 1, dtype=torch.long)
+        started = time.perf_counter()
+        with torch.inference_mode():
+            theirs.generate(
+                prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=n_token, min_new_tokens=n_token,
+                eos_token_id=None, **settings,
+            )  # fmt: skip
+        return n_token / (time.perf_counter() - started)
+
+    return measure
+
+
+def yardstick(file: str, text: str) -> float:
+    done = subprocess.run([sys.executable, file, text, "--sample", "500"], check=True, capture_output=True, text=True)
+    return float(json.loads(done.stdout)["sample_tokens_per_s"])
+
+
+def build(config: ModelConfig) -> GPT:
+    torch.manual_seed(0)
+    return GPT(config.model_copy(update={"zero_init": False}), VOCAB_SIZE).eval()
+
+
+def weights_of(model: GPT) -> Any:
+    return read_weights(model.config, VOCAB_SIZE, unpack_arrays(pack_tensors(model.state_dict()), "model"))
+
+
+def race(ways: Ways, rounds: int) -> dict[str, float]:
+    """The median of each way, by turns, after a round that does not count."""
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for round_ in range(rounds + 1):
+        for name, measure in ways.items():
+            figure = measure()
+            if round_:
+                found[name].append(figure)
+    return {name: statistics.median(figures) for name, figures in found.items()}
+
+
+def show(title: str, unit: str, figures: dict[str, float]) -> dict[str, float]:
+    first = next(iter(figures.values()))
+    rows = [
+        (name, f"{value:,.2f}" if value < 100 else f"{value:,.0f}", f"{value / first:.2f}")
+        for name, value in figures.items()
+    ]
+    print(f"\n{render_table(rows, header=(title, unit, 'ratio'))}", flush=True)
+    return figures
+
+
+if __name__ == "__main__":
+    main()
