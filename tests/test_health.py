@@ -49,12 +49,24 @@ def poison_momentum(state, value):
 
 
 def poison_gradient(state, value):
+    parameter = state.model.blocks[0].attention.out.weight
+
     def spoil(gradient):
         spoilt = gradient.clone()
         spoilt[0, 0] = value
         return spoilt
 
-    state.model.blocks[0].attention.out.weight.register_hook(spoil)
+    if state.native is None:
+        parameter.register_hook(spoil)
+        return
+    add_gradients = state.native.add_gradients
+
+    def add_spoilt(*arguments):
+        loss = add_gradients(*arguments)
+        parameter.grad = spoil(parameter.grad)
+        return loss
+
+    state.native.add_gradients = add_spoilt
 
 
 HARMS = {
@@ -66,12 +78,12 @@ HARMS = {
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("how", ["precision=fp32", "precision=bf16", "engine=torch"])
 @pytest.mark.parametrize("what", HARMS)
-def test_what_is_not_finite_is_named_with_its_step_and_never_saved(tmp_path, monkeypatch, what, precision, value):
+def test_what_is_not_finite_is_named_with_its_step_and_never_saved(tmp_path, monkeypatch, what, how, value):
     harm, message = HARMS[what]
     at_step(monkeypatch, 6, lambda state, _: harm(state, value))
-    config = make_config(tmp_path, f"runtime.precision={precision}")
+    config = make_config(tmp_path, f"runtime.{how}")
     with pytest.raises(UserError) as caught:
         run(config)
     assert message in caught.value.message

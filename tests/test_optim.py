@@ -1,5 +1,7 @@
 """Muon is its written-out self; groups and state are what they should be."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
@@ -8,7 +10,7 @@ from gpt_cli.config import ModelConfig, OptimConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.training.averaging import WeightAverage
 from gpt_cli.training.loss_scale import LossScale
-from gpt_cli.training.muon import POLAR_EXPRESS, Muon, orthogonalise
+from gpt_cli.training.muon import POLAR_EXPRESS, Muon, orthogonalise, orthogonalised
 from gpt_cli.training.optim import Optimizer, fused_rows
 
 MODEL = ModelConfig(n_layer=2, n_head=4, n_kv_head=2, n_embd=32, context_length=8, norm="layernorm", bias=True)
@@ -59,7 +61,7 @@ def test_muon_equals_its_written_out_reference_over_several_steps():
     ours = {name: torch.randn(shape, dtype=torch.float64) for name, shape in shapes.items()}
     reference = {name: p.clone() for name, p in ours.items()}
     buffers = {name: torch.zeros_like(p) for name, p in ours.items()}
-    muon = Muon(ours, pieces, lr=0.02, momentum=0.9, weight_decay=0.1, dtype=torch.float64)
+    muon = Muon(ours, pieces, lr=0.02, momentum=0.9, weight_decay=0.1, orthogonalise=partial(orthogonalised, dtype=torch.float64))
     for step in range(5):
         multiplier = 1.0 - step / 10
         for name, parameter in ours.items():

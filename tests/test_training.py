@@ -260,7 +260,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_is_never_saved(tmp_path, mo
         return real_step(*arguments)
 
     monkeypatch.setattr(loop, "train_step", step_that_turns)
-    config = make_config(tmp_path)
+    config = make_config(tmp_path, "runtime.engine=torch")
     with pytest.raises(UserError, match="the loss is nan at step 7"):
         run(config)
     newest = load(list_checkpoints(Path(config.run_dir))[0])

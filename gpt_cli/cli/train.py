@@ -62,6 +62,10 @@ def train(
             print(render_plan(outlook))
         return 0
 
+    if chosen.runtime.engine != "torch":
+        from gpt_cli.training.native.sources import compile_ahead
+
+        compile_ahead()
     from gpt_cli.training.console import Console
     from gpt_cli.training.loop import train as run_training
 

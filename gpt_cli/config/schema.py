@@ -349,6 +349,9 @@ class RuntimeConfig(Section):
     """Of the matrix products; weights stay fp32. auto: bf16 where the hardware is good at it, else fp32."""
     compile: Literal["auto"] | bool = "auto"
     """torch.compile. auto: where the run is long enough to win back what compiling costs."""
+    engine: Literal["auto", "native", "torch"] = "auto"
+    """What computes losses and gradients on a CPU: code compiled for this machine, or torch. auto: the compiled code
+    where a C compiler is at hand and it knows the model."""
     deterministic: bool = True
     """Use only algorithms that repeat bit for bit."""
     threads: Count | None = None

@@ -1,6 +1,6 @@
-"""decode.c, compiled once for this machine by the system's compiler, kept in the cache and loaded.
+"""C sources, compiled once for this machine by the system's compiler, kept in the cache and loaded.
 
-The name of what is kept tells the source, the compiler, its options and the processor apart. The compiler is called
+The name of what is kept tells the sources, the compiler, its options and the processor apart. The compiler is called
 without a shell, and only a file that belongs to the user, in a folder that nobody else can write to, is loaded.
 """
 
@@ -12,6 +12,10 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +25,8 @@ from gpt_cli.files import cache_dir, make_directory, replace_file
 SOURCE = Path(__file__).with_name("decode.c")
 _OPTIONS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
 _SECONDS = 120  # for the compiler
+_ONE_AT_A_TIME = threading.Lock()
+_KEEP = ContextVar("keep", default=True)  # whether what is compiled goes into the cache
 
 
 class NoKernel(Exception):  # noqa: N818 (named for what it says)
@@ -28,15 +34,52 @@ class NoKernel(Exception):  # noqa: N818 (named for what it says)
 
 
 @cache
-def load_kernel() -> ctypes.CDLL:
-    """The compiled kernel, from the cache or compiled now (a few seconds). Raises NoKernel."""
+def load_kernel(*sources: Path, options: tuple[str, ...] = ()) -> ctypes.CDLL:
+    """The compiled kernel, from the cache or compiled now (a few seconds). Raises NoKernel.
+
+    `sources` (by default decode.c) are compiled together, with `options` besides the usual ones.
+    """
+    with _ONE_AT_A_TIME:
+        return _load(sources or (SOURCE,), options)
+
+
+def load_ahead(*sources: Path, options: tuple[str, ...] = ()) -> None:
+    """Begin what `load_kernel` will do, in the background: the compiler works while Python imports."""
+
+    def load() -> None:
+        with suppress(NoKernel):  # told to who asks for the kernel
+            load_kernel(*sources, options=options)
+
+    threading.Thread(target=load, daemon=True).start()
+
+
+@contextmanager
+def leaving_nothing() -> Iterator[None]:
+    """Within: what is compiled is not kept in the cache."""
+    token = _KEEP.set(False)
+    try:
+        yield
+    finally:
+        _KEEP.reset(token)
+
+
+def processor_flags() -> frozenset[str]:
+    """What the processor can do, in Linux' words; empty where they are not told."""
+    lines = _processor().splitlines()
+    return frozenset(word for line in lines if line.startswith(("flags", "Features")) for word in line.split())
+
+
+def _load(sources: tuple[Path, ...], options: tuple[str, ...]) -> ctypes.CDLL:
     if os.name != "posix":
         raise NoKernel("the kernel is written for POSIX threads")
     compiler = find_compiler()
     try:
-        path = _place(compiler)
+        path = _place(compiler, sources, options)
         if not path.exists():
-            _compile(compiler, path)
+            if not _KEEP.get():
+                with tempfile.TemporaryDirectory(prefix="gpt-") as folder:
+                    return ctypes.CDLL(str(_compile(compiler, sources, options, Path(folder))))
+            _keep(path, compiler, sources, options)
         _refuse_foreign(path)
         return ctypes.CDLL(str(path))
     except (OSError, UserError) as error:
@@ -51,12 +94,14 @@ def find_compiler() -> str:
     raise NoKernel("there is no C compiler")
 
 
-def _place(compiler: str) -> Path:
+def _place(compiler: str, sources: tuple[Path, ...], options: tuple[str, ...]) -> Path:
     """Where the kernel for this very machine is kept."""
     found = os.stat(compiler)
-    facts = (SOURCE.read_bytes(), compiler, found.st_size, found.st_mtime_ns, _options(), _processor())
+    headers = sorted({header for source in sources for header in source.parent.glob("*.h")})
+    texts = [path.read_bytes() for path in (*sources, *headers)]
+    facts = (texts, compiler, found.st_size, found.st_mtime_ns, _options(), options, _processor())
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()
-    return cache_dir() / "native" / f"decode-{digest[:32]}.so"
+    return cache_dir() / "native" / f"{sources[0].stem}-{digest[:32]}.so"
 
 
 def _options() -> tuple[str, ...]:
@@ -77,29 +122,29 @@ def _processor() -> str:
     return "\n".join(line for line in lines if line.partition(":")[0].strip() in facts)
 
 
-def _compile(compiler: str, path: Path) -> None:
+def _keep(path: Path, compiler: str, sources: tuple[Path, ...], options: tuple[str, ...]) -> None:
     make_directory(path.parent)
     os.chmod(path.parent, 0o700)
     _refuse_foreign(path.parent)
     with tempfile.TemporaryDirectory(prefix="gpt-") as folder:
-        made = Path(folder) / "decode.so"
-        command = [compiler, *_options(), "-o", str(made), str(SOURCE), "-lm", "-lpthread"]
-        try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                timeout=_SECONDS,
-                check=False,
-                stdin=subprocess.DEVNULL,
-                env=_environment(),
-            )
-        except subprocess.TimeoutExpired:
-            raise NoKernel(f"{compiler} did not end within {_SECONDS} s") from None
-        if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().splitlines()
-            raise NoKernel(f"{compiler} failed: {said[0] if said else done.returncode}")
-        replace_file(path, made.read_bytes())
+        replace_file(path, _compile(compiler, sources, options, Path(folder)).read_bytes())
         os.chmod(path, 0o600)
+
+
+def _compile(compiler: str, sources: tuple[Path, ...], options: tuple[str, ...], folder: Path) -> Path:
+    """The library, made in `folder`."""
+    made = folder / "kernel.so"
+    command = [compiler, *_options(), *options, "-o", str(made), *map(str, sources), "-lm", "-lpthread"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL, env=_environment()
+        )
+    except subprocess.TimeoutExpired:
+        raise NoKernel(f"{compiler} did not end within {_SECONDS} s") from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise NoKernel(f"{compiler} failed: {said[0] if said else done.returncode}")
+    return made
 
 
 def _environment() -> dict[str, str]:

@@ -11,6 +11,7 @@ from gpt_cli.corpus.build import outline_corpus
 from gpt_cli.errors import Note
 from gpt_cli.report.info import Info, describe, render_info
 from gpt_cli.report.table import render_pairs
+from gpt_cli.native.kernel import leaving_nothing
 from gpt_cli.runtime.device import Runtime, open_runtime
 from gpt_cli.training.batches import Batches, on_device
 from gpt_cli.training.console import clock
@@ -54,7 +55,9 @@ def plan(config: Config, note: Note) -> Plan:
     some = corpus.read("train", 0, max(_MEASURED_TOKENS, config.model.context_length + 1))
     batches = Batches.of(config, on_device(some, runtime.device))
     info = describe(Path(config.run_dir or ""), config, vocab_size)
-    seconds_per_step = _measure(config, batches, TrainingState.fresh(config, vocab_size, runtime, note), runtime)
+    with leaving_nothing():
+        state = TrainingState.fresh(config, vocab_size, runtime, note)
+    seconds_per_step = _measure(config, batches, state, runtime)
 
     # A forward pass is about a third of a training step.
     seconds_per_evaluation = seconds_per_step / 3 * val_tokens / batches.tokens_per_step

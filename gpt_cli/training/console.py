@@ -30,7 +30,14 @@ class Console:
         self.last_line = time.perf_counter()
 
     def start(
-        self, config: Config, corpus: Corpus, model: GPT, runtime: Runtime, step: int, finished: str | None
+        self,
+        config: Config,
+        corpus: Corpus,
+        model: GPT,
+        runtime: Runtime,
+        native: bool,
+        step: int,
+        finished: str | None,
     ) -> None:
         """Say what is about to be trained, on what, where."""
         self.steps = config.train.steps
@@ -42,7 +49,7 @@ class Console:
             f" {corpus.tokenizer.kind} vocabulary of {corpus.tokenizer.vocab_size:,}\n"
             f"  model  {parameters:,} parameters, context {config.model.context_length};"
             f" {config.train.steps:,} steps of {config.train.batch_size} sequences\n"
-            f"  device {runtime.describe()}"
+            f"  device {runtime.describe()}{', compiled code' if native else ''}"
         )
 
     @contextmanager

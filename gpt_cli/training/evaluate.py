@@ -16,6 +16,7 @@ from gpt_cli.model.chunked_loss import chunked_loss, wants_pieces
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.training.native.network import NativeNetwork
 
 # Numbers in the widest layer of a forward pass. On a CPU they stay where the caches reach: 8 times as many took
 # half as long again, and more memory than training. Elsewhere there is more to keep busy.
@@ -65,12 +66,18 @@ class TokenSizes:
 
 @torch.no_grad()
 def evaluate(
-    model: GPT, tokens: Tensor, sizes: TokenSizes, runtime: Runtime, batch_size: int | None = None
+    model: GPT,
+    tokens: Tensor,
+    sizes: TokenSizes,
+    runtime: Runtime,
+    batch_size: int | None = None,
+    native: NativeNetwork | None = None,
 ) -> Evaluation:
     """The mean loss over every token of the (N,) `tokens` but the first, each predicted once.
 
     The text is cut into non-overlapping windows of the model's context; a last, shorter window takes what is
-    left. Raises UserError when there is nothing to predict.
+    left; `native` is the same model in compiled code, if there is any. Raises UserError when there is nothing to
+    predict.
     """
     if len(tokens) < 2:
         raise UserError(f"a text of {len(tokens)} tokens leaves nothing to predict")
@@ -85,9 +92,9 @@ def evaluate(
     inputs, targets = tokens[:n_full].view(-1, context), tokens[1 : n_full + 1].view(-1, context)
     for row in range(0, len(inputs), batch_size):
         rows = slice(row, row + batch_size)
-        total += _summed_loss(model, inputs[rows], targets[rows], runtime)  # (W, T) each
+        total += _summed_loss(model, inputs[rows], targets[rows], runtime, native)  # (W, T) each
     if n_full < len(tokens) - 1:
-        total += _summed_loss(model, tokens[None, n_full:-1], tokens[None, n_full + 1 :], runtime)
+        total += _summed_loss(model, tokens[None, n_full:-1], tokens[None, n_full + 1 :], runtime, native)
     model.train(was_training)
     predicted = tokens[1:].long()
     return Evaluation(
@@ -103,7 +110,9 @@ def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> T
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction=reduction)
 
 
-def _summed_loss(model: GPT, inputs: Tensor, targets: Tensor, runtime: Runtime) -> float:
+def _summed_loss(model: GPT, inputs: Tensor, targets: Tensor, runtime: Runtime, native: NativeNetwork | None) -> float:
+    if native is not None:
+        return native.loss(inputs.long(), targets.long())
     with runtime.autocast():
         if wants_pieces(model, inputs.numel()):
             return chunked_loss(model, inputs.long(), targets.long(), reduction="sum").item()

@@ -15,6 +15,7 @@ from gpt_cli.runtime.watchdog import watchdog
 from gpt_cli.training.batches import Batches, MicroBatches, on_device
 from gpt_cli.training.console import Console
 from gpt_cli.training.evaluate import TokenSizes, evaluate
+from gpt_cli.training.gradients import add_gradients
 from gpt_cli.training.initial import initial_checkpoint
 from gpt_cli.training.journal import Journal
 from gpt_cli.training.memory import MemoryGuard
@@ -47,7 +48,7 @@ def train(config: Config, console: Console) -> Summary:
         memory = MemoryGuard(config.train.sequences_per_forward, journal)
         stopping = Stopping(config.train, request, journal.past_val_losses)
         stopping.due(start, seconds)
-        console.start(config, corpus, state.model, runtime, start, stopping.reason)
+        console.start(config, corpus, state.model, runtime, state.native is not None, start, stopping.reason)
 
         for step in range(start, config.train.steps + 1):  # the visit past the last step evaluates and saves
             still_alive()
@@ -56,7 +57,9 @@ def train(config: Config, console: Console) -> Summary:
             if step != saved:  # what a checkpoint holds was evaluated before it was saved
                 with state.average.applied():
                     if last or due(step, config.eval.every):
-                        evaluation = evaluate(state.model, val_tokens, sizes, runtime, config.eval.batch_size)
+                        evaluation = evaluate(
+                            state.model, val_tokens, sizes, runtime, config.eval.batch_size, state.native
+                        )
                         val_loss = journal.evaluation(step, evaluation)
                         last = stopping.saw(val_loss) or last
                         done = done or last
@@ -92,10 +95,7 @@ def train_step(
     loss_sum = torch.zeros((), device=runtime.device)
     for micro_step, (inputs, targets) in enumerate(micro_batches):
         torch.manual_seed(derive_seed(config.seed, "noise", step, micro_step))
-        with runtime.autocast():
-            loss = state.loss(inputs, targets) / len(micro_batches)
-        state.loss_scale.apply(loss).backward()
-        loss_sum += loss.detach()
+        loss_sum += add_gradients(state, inputs, targets, len(micro_batches), runtime)
     parameters = list(state.model.parameters())
     state.loss_scale.remove(parameters)
     max_norm = float("inf") if config.optim.grad_clip is None else config.optim.grad_clip

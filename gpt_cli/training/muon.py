@@ -5,7 +5,7 @@ orthogonalised together, as one batch: at small sizes the number of operations c
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -19,6 +19,10 @@ POLAR_EXPRESS = (
     (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
     (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
 )
+
+
+Orthogonalise = Callable[[Sequence[Tensor]], list[Tensor]]
+"""(r, c) matrices -> as many of the same shapes, orthogonalised, in fp32."""
 
 
 class Muon:
@@ -36,11 +40,12 @@ class Muon:
         lr: float,
         momentum: float,
         weight_decay: float,
-        dtype: torch.dtype,
+        orthogonalise: Orthogonalise,
     ) -> None:
         self.parameters = dict(parameters)
         self.pieces = {name: tuple(pieces.get(name, (p.shape[0],))) for name, p in parameters.items()}
-        self.lr, self.momentum, self.weight_decay, self.dtype = lr, momentum, weight_decay, dtype
+        self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
+        self.orthogonalise = orthogonalise
         self.buffers = {name: torch.zeros_like(p) for name, p in parameters.items()}
 
     @torch.no_grad()
@@ -62,11 +67,21 @@ class Muon:
         lr = self.lr * lr_multiplier
         if self.weight_decay:
             torch._foreach_mul_(parameters, 1.0 - lr * self.weight_decay)
-        for indices in _by_shape(matrices).values():
-            directions = orthogonalise(torch.stack([matrices[i] for i in indices]).to(self.dtype))
-            rows, columns = directions.shape[-2:]
-            scale = max(1.0, rows / columns) ** 0.5  # the same change of output, whatever the shape
-            torch._foreach_add_([targets[i] for i in indices], list(directions.float()), alpha=-lr * scale)
+        directions = self.orthogonalise(matrices)
+        # The same change of output, whatever the shape.
+        scales = [-lr * max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5 for matrix in matrices]
+        torch._foreach_mul_(directions, scales)
+        torch._foreach_add_(targets, directions)
+
+
+def orthogonalised(matrices: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """Each matrix `orthogonalise`d in `dtype`, those of one shape together; in the dtype they had."""
+    directions = list(matrices)
+    for indices in _by_shape(matrices).values():
+        batch = orthogonalise(torch.stack([matrices[i] for i in indices]).to(dtype)).to(matrices[0].dtype)
+        for i, direction in zip(indices, batch, strict=True):
+            directions[i] = direction
+    return directions
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:

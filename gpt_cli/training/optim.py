@@ -1,6 +1,7 @@
 """Which parameter is updated how, and the state of it by parameter name."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from gpt_cli.config import ModelConfig, OptimConfig
 from gpt_cli.model.count import is_hidden_matrix
 from gpt_cli.model.gpt import GPT
 from gpt_cli.training.adamw import AdamW
-from gpt_cli.training.muon import Muon
+from gpt_cli.training.muon import Muon, Orthogonalise, orthogonalised
 
 
 class Optimizer:
@@ -18,7 +19,13 @@ class Optimizer:
     State is kept by parameter name, so a checkpoint does not depend on the order of parameters.
     """
 
-    def __init__(self, model: GPT, config: OptimConfig, matmul_dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        model: GPT,
+        config: OptimConfig,
+        matmul_dtype: torch.dtype = torch.float32,
+        orthogonalise: Orthogonalise | None = None,
+    ) -> None:
         parameters = dict(model.named_parameters())
         matrices = {n: p for n, p in parameters.items() if is_hidden_matrix(n, tuple(p.shape))}
         if config.name == "adamw":
@@ -36,7 +43,7 @@ class Optimizer:
             lr=config.lr,
             momentum=config.momentum,
             weight_decay=config.weight_decay,
-            dtype=matmul_dtype,
+            orthogonalise=orthogonalise or partial(orthogonalised, dtype=matmul_dtype),
         )
 
     def step(self, lr_multiplier: float) -> None:

@@ -25,6 +25,8 @@ from gpt_cli.training.averaging import WeightAverage
 from gpt_cli.training.evaluate import cross_entropy
 from gpt_cli.training.lora import LoRA
 from gpt_cli.training.loss_scale import LossScale
+from gpt_cli.training.native.choice import native_network
+from gpt_cli.training.native.network import NativeNetwork
 from gpt_cli.training.optim import Optimizer
 
 
@@ -37,6 +39,7 @@ class TrainingState:
     average: WeightAverage
     loss_scale: LossScale
     loss: Callable[[Tensor, Tensor], Tensor]  # (B, T) inputs, (B, T) targets -> nats per token, maybe compiled
+    native: NativeNetwork | None  # the same in compiled code, where there is any for this model and machine
 
     @classmethod
     def fresh(
@@ -48,7 +51,9 @@ class TrainingState:
         if initial is not None:
             load_weights(model, initial)
         place(model, runtime)
-        optimizer: Optimizer | LoRA = Optimizer(model, config.optim, runtime.matmul_dtype)
+        native = native_network(model, config.runtime, runtime)
+        orthogonalise = None if native is None else native.orthogonalise
+        optimizer: Optimizer | LoRA = Optimizer(model, config.optim, runtime.matmul_dtype, orthogonalise)
         if config.lora.rank is not None:
             optimizer = LoRA(model, config.lora, config.optim, config.seed)
         if config.train.activation_checkpointing:
@@ -61,6 +66,7 @@ class TrainingState:
             optimizer=optimizer,
             average=WeightAverage(model, config.optim.ema),
             loss_scale=LossScale(enabled=runtime.precision == "fp16"),
+            native=native,
             loss=compiled(loss, note) if use_compile else loss,
         )
 

@@ -1,0 +1,388 @@
+/* The loss of a decoder-only transformer and its gradient, for a CPU: the same function as gpt_cli.model.GPT followed by a
+   mean cross-entropy, with its backward pass written out.
+
+   Each thread takes sequences of its own, a few at a time so that what they need stays in the cache, and adds up
+   gradients of its own; the threads meet once, to add these up in a fixed order. There is nothing else to wait for, which
+   is what makes small models fast.
+
+   N tokens of a chunk, T of a sequence, C width, G = H + 2 Hkv heads of D, F hidden, U = 2 F for swiglu else F, V vocabulary. */
+#include <stddef.h>
+
+#include "real.h"
+#include "threads.h"
+#include "layers.h"
+#include "attention.h"
+
+enum { /* parameters of a block, in this order; then those of the network */
+    NORM1, NORM1_BIAS, QKV, QKV_BIAS, Q_NORM, K_NORM, OUT, OUT_BIAS, NORM2, NORM2_BIAS, UP, UP_BIAS, DOWN, DOWN_BIAS,
+    PER_BLOCK
+};
+enum { TOKENS, POSITIONS, NORM, NORM_BIAS, HEAD, PER_NETWORK };
+
+typedef struct {
+    int n_layer, n_embd, n_head, n_kv_head, head_dim, hidden, vocab_size, context;
+    int mlp, rms, window;                  /* window 0: none */
+    float eps, embedding_scale, softcap;   /* softcap 0: none */
+    const float *positions;                /* (context, C) added to the stream, not learned; or NULL */
+    const float *cosines, *sines;          /* (context, D / 2) rotations; or NULL */
+    const float *const *parameters;        /* n_layer blocks, then the network; NULL where there is none */
+    const long *offsets;                   /* where each starts in a flat array of all; shared by tied ones */
+    const long *sizes;
+    long n_parameters;                     /* of the flat array */
+    real *matrices;                        /* flat: the matrices as products read them; unused where that is float */
+    Blas blas;
+} Network;
+
+typedef struct { /* what a block keeps for its backward pass */
+    float *x1, *x2, *mean1, *scale1, *mean2, *scale2, *turn_scales, *log_sums;
+    real *h1, *raw, *qkv, *y, *h2, *up, *hidden;
+} Kept;
+
+typedef struct { /* of one thread */
+    Kept *kept;
+    float *x, *dx, *wide_rows, *mean, *scale, *scores, *d_weights, *logits;
+    real *h, *narrow_rows, *weights, *d_scores, *d_logits;
+} Room;
+
+enum { LOGIT_ROWS = 128 };
+
+static void *take(char **at, size_t bytes) {
+    char *here = *at;
+    *at += (bytes + 63) / 64 * 64;
+    return here;
+}
+
+static int widest(const Network *net) { /* of the rows that a projection writes or reads */
+    int heads = (net->n_head + 2 * net->n_kv_head) * net->head_dim, up = net->hidden * (net->mlp == SWIGLU ? 2 : 1);
+    return larger(larger(heads, up), net->n_embd);
+}
+
+/* Lay out what a thread needs for chunks of n tokens in sequences of at most `length`; gives the bytes. */
+static size_t furnish(const Network *net, int n, int length, char *base, Room *room) {
+    size_t c = net->n_embd, g = net->n_head + 2 * net->n_kv_head, d = net->head_dim, f = net->hidden;
+    size_t u = net->mlp == SWIGLU ? 2 * f : f, rows = (size_t)n, v = net->vocab_size, wide_row = widest(net);
+    size_t tile = (size_t)QUERIES * length, logit_rows = smaller(n, LOGIT_ROWS);
+    char *at = base;
+    room->kept = take(&at, sizeof(Kept) * (size_t)net->n_layer);
+    for (int layer = 0; layer < net->n_layer; layer++) {
+        Kept k;
+        k.x1 = take(&at, rows * c * sizeof(float)), k.x2 = take(&at, rows * c * sizeof(float));
+        k.mean1 = take(&at, rows * sizeof(float)), k.scale1 = take(&at, rows * sizeof(float));
+        k.mean2 = take(&at, rows * sizeof(float)), k.scale2 = take(&at, rows * sizeof(float));
+        k.turn_scales = take(&at, rows * g * sizeof(float)), k.log_sums = take(&at, rows * net->n_head * sizeof(float));
+        k.h1 = take(&at, rows * c * sizeof(real)), k.h2 = take(&at, rows * c * sizeof(real));
+        k.raw = take(&at, rows * g * d * sizeof(real)), k.qkv = take(&at, rows * g * d * sizeof(real));
+        k.y = take(&at, rows * c * sizeof(real)), k.up = take(&at, rows * u * sizeof(real));
+        k.hidden = take(&at, rows * f * sizeof(real));
+        if (base) room->kept[layer] = k;
+    }
+    room->x = take(&at, rows * c * sizeof(float)), room->dx = take(&at, rows * c * sizeof(float));
+    room->wide_rows = take(&at, rows * wide_row * sizeof(float));
+    room->narrow_rows = take(&at, rows * wide_row * sizeof(real));
+    room->mean = take(&at, rows * sizeof(float)), room->scale = take(&at, rows * sizeof(float));
+    room->h = take(&at, rows * c * sizeof(real));
+    room->scores = take(&at, tile * sizeof(float)), room->d_weights = take(&at, tile * sizeof(float));
+    room->weights = take(&at, tile * sizeof(real)), room->d_scores = take(&at, tile * sizeof(real));
+    room->logits = take(&at, logit_rows * v * sizeof(float)), room->d_logits = take(&at, logit_rows * v * sizeof(real));
+    return (size_t)(at - base);
+}
+
+static inline int index_of(const Network *net, int layer, int which) {
+    return layer < net->n_layer ? layer * PER_BLOCK + which : net->n_layer * PER_BLOCK + which;
+}
+static inline const float *vector(const Network *net, int layer, int which) {
+    return net->parameters[index_of(net, layer, which)];
+}
+static inline const real *matrix(const Network *net, int layer, int which) {
+#ifdef BF16
+    return net->matrices + net->offsets[index_of(net, layer, which)];
+#else
+    return vector(net, layer, which);
+#endif
+}
+static inline float *gradient(const Network *net, float *gradients, int layer, int which) {
+    int i = index_of(net, layer, which);
+    return net->parameters[i] ? gradients + net->offsets[i] : NULL;
+}
+
+/* x (N, C) of `tokens` (N,), whose sequences are `length` long. */
+static void embed(const Network *net, const int64_t *tokens, int n, int length, float *x) {
+    int c = net->n_embd, top = net->n_layer;
+    const float *table = vector(net, top, TOKENS);
+    const float *places = net->positions ? net->positions : vector(net, top, POSITIONS);
+    for (int t = 0; t < n; t++, x += c) {
+        const float *token = table + (long)tokens[t] * c, *place = places ? places + (long)(t % length) * c : NULL;
+        for (int i = 0; i < c; i++) x[i] = token[i] * net->embedding_scale + (place ? place[i] : 0.0f);
+    }
+}
+
+static void embed_backward(const Network *net, const int64_t *tokens, int n, int length, const float *dx, float *gradients) {
+    int c = net->n_embd, top = net->n_layer;
+    float *table = gradient(net, gradients, top, TOKENS), *places = gradient(net, gradients, top, POSITIONS);
+    for (int t = 0; t < n; t++, dx += c) {
+        float *token = table + (long)tokens[t] * c;
+        for (int i = 0; i < c; i++) token[i] += dx[i] * net->embedding_scale;
+        if (places)
+            for (int i = 0; i < c; i++) places[(long)(t % length) * c + i] += dx[i];
+    }
+}
+
+/* x1 -> x2: attention is added to the stream. */
+static void attend(const Network *net, int layer, int n, int length, const Room *room, float *x2) {
+    const Kept *k = &room->kept[layer];
+    const Blas *blas = &net->blas;
+    int c = net->n_embd, d = net->head_dim, turned = net->n_head + net->n_kv_head, g = turned + net->n_kv_head, row = g * d;
+    Heads heads = {net->n_head, net->n_kv_head, d, net->window};
+    norm_forward(n, c, k->x1, vector(net, layer, NORM1), vector(net, layer, NORM1_BIAS), net->rms, net->eps, k->h1,
+                 k->mean1, k->scale1);
+    product(blas, PLAIN, TRANSPOSED, n, row, c, 1.0f, k->h1, c, matrix(net, layer, QKV), c, 0.0f, room->wide_rows, row);
+    add_bias(n, row, room->wide_rows, vector(net, layer, QKV_BIAS));
+    narrow_all((long)n * row, room->wide_rows, k->raw);
+    for (int t = 0; t < n; t++) {
+        long place = (long)(t % length) * (d / 2);
+        const float *cosines = net->cosines ? net->cosines + place : NULL, *sines = net->sines ? net->sines + place : NULL;
+        for (int head = 0; head < turned; head++) {
+            long at = (long)t * row + head * d;
+            k->turn_scales[(long)t * g + head] =
+                turn(d, k->raw + at, vector(net, layer, head < net->n_head ? Q_NORM : K_NORM), net->eps, cosines, sines,
+                     k->qkv + at);
+        }
+        memcpy(k->qkv + (long)t * row + turned * d, k->raw + (long)t * row + turned * d, sizeof(real) * net->n_kv_head * d);
+    }
+    for (int t = 0; t < n; t += length)
+        attention_forward(blas, &heads, length, k->qkv + (long)t * row, k->y + (long)t * c,
+                          k->log_sums + (long)t * net->n_head, room->scores, room->weights, room->d_weights);
+    memcpy(x2, k->x1, sizeof(float) * (size_t)n * c);
+    product(blas, PLAIN, TRANSPOSED, n, c, c, 1.0f, k->y, c, matrix(net, layer, OUT), c, 1.0f, x2, c);
+    add_bias(n, c, x2, vector(net, layer, OUT_BIAS));
+}
+
+static void attend_backward(const Network *net, int layer, int n, int length, const Room *room, float *gradients) {
+    const Kept *k = &room->kept[layer];
+    const Blas *blas = &net->blas;
+    int c = net->n_embd, d = net->head_dim, turned = net->n_head + net->n_kv_head, g = turned + net->n_kv_head, row = g * d;
+    Heads heads = {net->n_head, net->n_kv_head, d, net->window};
+    real *upstream = room->h, *d_raw = room->narrow_rows;
+    narrow_all((long)n * c, room->dx, upstream);
+    bias_backward(n, c, upstream, gradient(net, gradients, layer, OUT_BIAS));
+    product(blas, TRANSPOSED, PLAIN, c, c, n, 1.0f, upstream, c, k->y, c, 1.0f, gradient(net, gradients, layer, OUT), c);
+    product(blas, PLAIN, PLAIN, n, c, c, 1.0f, upstream, c, matrix(net, layer, OUT), c, 0.0f, room->wide_rows, c);
+    narrow_all((long)n * c, room->wide_rows, upstream); /* dy */
+    float *d_qkv = room->wide_rows;
+    for (int t = 0; t < n; t += length)
+        attention_backward(blas, &heads, length, k->qkv + (long)t * row, k->y + (long)t * c,
+                           k->log_sums + (long)t * net->n_head, upstream + (long)t * c, d_qkv + (long)t * row, room->scores,
+                           room->d_weights, room->weights, room->d_scores);
+    for (int t = 0; t < n; t++) {
+        long place = (long)(t % length) * (d / 2);
+        const float *cosines = net->cosines ? net->cosines + place : NULL, *sines = net->sines ? net->sines + place : NULL;
+        for (int head = 0; head < turned; head++) {
+            int norm = head < net->n_head ? Q_NORM : K_NORM;
+            long at = (long)t * row + head * d;
+            turn_backward(d, d_qkv + at, k->raw + at, vector(net, layer, norm), k->turn_scales[(long)t * g + head], cosines,
+                          sines, d_raw + at, gradient(net, gradients, layer, norm));
+        }
+        narrow_all((long)net->n_kv_head * d, d_qkv + (long)t * row + turned * d, d_raw + (long)t * row + turned * d);
+    }
+    bias_backward(n, row, d_raw, gradient(net, gradients, layer, QKV_BIAS));
+    product(blas, TRANSPOSED, PLAIN, row, c, n, 1.0f, d_raw, row, k->h1, c, 1.0f, gradient(net, gradients, layer, QKV), c);
+    product(blas, PLAIN, PLAIN, n, c, row, 1.0f, d_raw, row, matrix(net, layer, QKV), c, 0.0f, room->wide_rows, c);
+    norm_backward(n, c, room->wide_rows, k->x1, vector(net, layer, NORM1), net->rms, k->mean1, k->scale1, room->dx,
+                  gradient(net, gradients, layer, NORM1), gradient(net, gradients, layer, NORM1_BIAS));
+}
+
+/* x2 -> x3: the MLP is added to the stream. */
+static void widen(const Network *net, int layer, int n, const Room *room, float *x3) {
+    const Kept *k = &room->kept[layer];
+    int c = net->n_embd, f = net->hidden, u = net->mlp == SWIGLU ? 2 * f : f;
+    norm_forward(n, c, k->x2, vector(net, layer, NORM2), vector(net, layer, NORM2_BIAS), net->rms, net->eps, k->h2,
+                 k->mean2, k->scale2);
+    product(&net->blas, PLAIN, TRANSPOSED, n, u, c, 1.0f, k->h2, c, matrix(net, layer, UP), c, 0.0f, room->wide_rows, u);
+    add_bias(n, u, room->wide_rows, vector(net, layer, UP_BIAS));
+    activate(net->mlp, n, f, room->wide_rows, k->up, k->hidden);
+    memcpy(x3, k->x2, sizeof(float) * (size_t)n * c);
+    product(&net->blas, PLAIN, TRANSPOSED, n, c, f, 1.0f, k->hidden, f, matrix(net, layer, DOWN), f, 1.0f, x3, c);
+    add_bias(n, c, x3, vector(net, layer, DOWN_BIAS));
+}
+
+static void widen_backward(const Network *net, int layer, int n, const Room *room, float *gradients) {
+    const Kept *k = &room->kept[layer];
+    const Blas *blas = &net->blas;
+    int c = net->n_embd, f = net->hidden, u = net->mlp == SWIGLU ? 2 * f : f;
+    real *upstream = room->h, *d_up = room->narrow_rows;
+    narrow_all((long)n * c, room->dx, upstream);
+    bias_backward(n, c, upstream, gradient(net, gradients, layer, DOWN_BIAS));
+    product(blas, TRANSPOSED, PLAIN, c, f, n, 1.0f, upstream, c, k->hidden, f, 1.0f, gradient(net, gradients, layer, DOWN), f);
+    product(blas, PLAIN, PLAIN, n, f, c, 1.0f, upstream, c, matrix(net, layer, DOWN), f, 0.0f, room->wide_rows, f);
+    activate_backward(net->mlp, n, f, room->wide_rows, k->up, d_up);
+    bias_backward(n, u, d_up, gradient(net, gradients, layer, UP_BIAS));
+    product(blas, TRANSPOSED, PLAIN, u, c, n, 1.0f, d_up, u, k->h2, c, 1.0f, gradient(net, gradients, layer, UP), c);
+    product(blas, PLAIN, PLAIN, n, c, u, 1.0f, d_up, u, matrix(net, layer, UP), c, 0.0f, room->wide_rows, c);
+    norm_backward(n, c, room->wide_rows, k->x2, vector(net, layer, NORM2), net->rms, k->mean2, k->scale2, room->dx,
+                  gradient(net, gradients, layer, NORM2), gradient(net, gradients, layer, NORM2_BIAS));
+}
+
+/* Of one row of logits (V,) the loss; the row becomes the gradient of `weight` times the loss. */
+static double cross_entropy(const Network *net, float *logits, int64_t target, float weight, int want_gradient) {
+    int v = net->vocab_size;
+    float cap = net->softcap, largest = -INFINITY, sum = 0.0f;
+    if (cap > 0.0f) {
+        SIMD
+        for (int i = 0; i < v; i++) logits[i] = cap * hyperbolic_tangent(logits[i] / cap);
+    }
+    _Pragma("omp simd reduction(max : largest)")
+    for (int i = 0; i < v; i++) largest = logits[i] > largest ? logits[i] : largest;
+    SIMD_SUM(sum)
+    for (int i = 0; i < v; i++) sum += exponential(logits[i] - largest);
+    float log_sum = largest + logf(sum);
+    double loss = (double)log_sum - (double)logits[target];
+    if (!want_gradient) return loss;
+    float capped = logits[target];
+    float at_target = cap > 0.0f ? weight * (1.0f - capped * capped / (cap * cap)) : weight;
+    SIMD
+    for (int i = 0; i < v; i++) {
+        float slope = cap > 0.0f ? 1.0f - logits[i] * logits[i] / (cap * cap) : 1.0f;
+        logits[i] = weight * exponential(logits[i] - log_sum) * slope;
+    }
+    logits[target] -= at_target;
+    return loss;
+}
+
+/* The loss of the final stream room->x (N, C), summed; with gradients, room->dx and those of norm and head. */
+static double predict(const Network *net, int n, const int64_t *targets, float weight, const Room *room, float *gradients) {
+    int c = net->n_embd, v = net->vocab_size, top = net->n_layer;
+    const real *head = matrix(net, top, HEAD);
+    double loss = 0.0;
+    norm_forward(n, c, room->x, vector(net, top, NORM), vector(net, top, NORM_BIAS), net->rms, net->eps, room->h,
+                 room->mean, room->scale);
+    for (int t = 0; t < n; t += LOGIT_ROWS) { /* logits of a large vocabulary are never there all at once */
+        int rows = smaller(LOGIT_ROWS, n - t);
+        const real *h = room->h + (long)t * c;
+        product(&net->blas, PLAIN, TRANSPOSED, rows, v, c, 1.0f, h, c, head, c, 0.0f, room->logits, v);
+        for (int i = 0; i < rows; i++)
+            loss += cross_entropy(net, room->logits + (long)i * v, targets[t + i], weight, gradients != NULL);
+        if (!gradients) continue;
+        narrow_all((long)rows * v, room->logits, room->d_logits);
+        product(&net->blas, TRANSPOSED, PLAIN, v, c, rows, 1.0f, room->d_logits, v, h, c, 1.0f,
+                gradient(net, gradients, top, HEAD), c);
+        product(&net->blas, PLAIN, PLAIN, rows, c, v, 1.0f, room->d_logits, v, head, c, 0.0f, room->wide_rows + (long)t * c, c);
+    }
+    if (gradients) {
+        memset(room->dx, 0, sizeof(float) * (size_t)n * c);
+        norm_backward(n, c, room->wide_rows, room->x, vector(net, top, NORM), net->rms, room->mean, room->scale, room->dx,
+                      gradient(net, gradients, top, NORM), gradient(net, gradients, top, NORM_BIAS));
+    }
+    return loss;
+}
+
+/* The summed loss of a chunk of whole sequences; adds to `gradients` unless it is NULL. */
+static double run_chunk(const Network *net, const int64_t *tokens, const int64_t *targets, int n, int length, float weight,
+                        const Room *room, float *gradients) {
+    embed(net, tokens, n, length, net->n_layer ? room->kept[0].x1 : room->x);
+    for (int layer = 0; layer < net->n_layer; layer++) {
+        attend(net, layer, n, length, room, room->kept[layer].x2);
+        widen(net, layer, n, room, layer + 1 < net->n_layer ? room->kept[layer + 1].x1 : room->x);
+    }
+    double loss = predict(net, n, targets, weight, room, gradients);
+    if (gradients) {
+        for (int layer = net->n_layer - 1; layer >= 0; layer--) {
+            widen_backward(net, layer, n, room, gradients);
+            attend_backward(net, layer, n, length, room, gradients);
+        }
+        embed_backward(net, tokens, n, length, room->dx, gradients);
+    }
+    return loss;
+}
+
+typedef struct {
+    const Network *net;
+    const int64_t *tokens, *targets;        /* (sequences, length), rows `stride` apart */
+    int first, last, length, stride, chunk; /* this thread's sequences, and how many at a time */
+    float weight;
+    Room room;
+    int64_t *rows; /* (2, chunk * length): a chunk's tokens and targets */
+    float *gradients; /* its own; NULL: only the loss is wanted */
+    double loss;
+} Share;
+
+static void work(void *argument) {
+    Share *share = argument;
+    const Network *net = share->net;
+    int length = share->length, threads_before = net->blas.set_threads(1);
+    if (share->gradients) memset(share->gradients, 0, sizeof(float) * (size_t)net->n_parameters);
+    for (int first = share->first; first < share->last; first += share->chunk) {
+        int sequences = smaller(share->chunk, share->last - first);
+        int64_t *tokens = share->rows, *targets = share->rows + (long)share->chunk * length;
+        for (int i = 0; i < sequences; i++) {
+            long at = (long)(first + i) * share->stride;
+            memcpy(tokens + (long)i * length, share->tokens + at, sizeof *tokens * length);
+            memcpy(targets + (long)i * length, share->targets + at, sizeof *targets * length);
+        }
+        share->loss += run_chunk(net, tokens, targets, sequences * length, length, share->weight, &share->room,
+                                 share->gradients);
+    }
+    net->blas.set_threads(threads_before);
+}
+
+typedef struct {
+    float *gradients; /* (threads, n_parameters) */
+    long n_parameters, from, to;
+    int threads;
+} Sum;
+
+static void add_up(void *argument) { /* into the first row, in the order of the threads */
+    const Sum *sum = argument;
+    for (int other = 1; other < sum->threads; other++) {
+        const float *more = sum->gradients + sum->n_parameters * other;
+        SIMD
+        for (long i = sum->from; i < sum->to; i++) sum->gradients[i] += more[i];
+    }
+}
+
+/* The matrices as products read them; to be called after every update. */
+void read_parameters(const Network *net) {
+#ifdef BF16
+    static const int of_block[] = {QKV, OUT, UP, DOWN};
+    for (int layer = 0; layer < net->n_layer; layer++)
+        for (int i = 0; i < 4; i++) {
+            int at = index_of(net, layer, of_block[i]);
+            narrow_all(net->sizes[at], net->parameters[at], net->matrices + net->offsets[at]);
+        }
+    int head = index_of(net, net->n_layer, HEAD);
+    narrow_all(net->sizes[head], net->parameters[head], net->matrices + net->offsets[head]);
+#else
+    (void)net;
+#endif
+}
+
+/* Bytes of room that `loss_and_gradients` needs for each thread. */
+size_t room_bytes(const Network *net, int chunk, int length) {
+    Room room;
+    return furnish(net, chunk * length, length, NULL, &room) + 2 * sizeof(int64_t) * (size_t)chunk * length + 64;
+}
+
+/* The summed loss of (sequences, length) tokens, whose rows are `stride` apart. `gradients` (threads, n_parameters), or NULL, gets
+   in its first row the gradient of `weight` times that loss. `rooms` is room_bytes for each thread. */
+double loss_and_gradients(const Network *net, const int64_t *tokens, const int64_t *targets, int sequences, int length,
+                          int stride, int chunk, float weight, char *rooms, float *gradients, int threads) {
+    Share shares[threads];
+    Sum sums[threads];
+    size_t bytes = room_bytes(net, chunk, length);
+    double loss = 0.0;
+    for (int i = 0; i < threads; i++) {
+        Share *share = &shares[i];
+        char *room = rooms + bytes * (size_t)i;
+        memset(share, 0, sizeof *share);
+        share->net = net, share->tokens = tokens, share->targets = targets;
+        share->first = (int)((long)sequences * i / threads), share->last = (int)((long)sequences * (i + 1) / threads);
+        share->length = length, share->stride = stride, share->chunk = chunk, share->weight = weight;
+        share->rows = (int64_t *)(room + furnish(net, chunk * length, length, room, &share->room));
+        share->gradients = gradients ? gradients + net->n_parameters * i : NULL;
+        sums[i] = (Sum){gradients, net->n_parameters, net->n_parameters * i / threads, net->n_parameters * (i + 1) / threads,
+                        threads};
+    }
+    in_threads(work, shares, sizeof *shares, threads);
+    if (gradients && threads > 1) in_threads(add_up, sums, sizeof *sums, threads);
+    for (int i = 0; i < threads; i++) loss += shares[i].loss;
+    return loss;
+}

@@ -1,0 +1,174 @@
+"""The loss of a GPT and its gradient from compiled code, in place of torch's autograd.
+
+Shapes: B sequences, T tokens each, P elements of all parameters together.
+"""
+
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from gpt_cli.config import ModelConfig
+from gpt_cli.model.gpt import GPT
+from gpt_cli.model.position import Rotary
+from gpt_cli.training.native.library import Blas, NativeLibrary, address
+from gpt_cli.training.native.muon import orthogonalise
+
+_TOKENS_PER_CHUNK = 512  # of one thread: what they need stays in its cache
+_MLPS = ("relu", "gelu", "swiglu", "relu2")
+
+
+def what_prevents(config: ModelConfig) -> str | None:
+    """Which setting the compiled network does not know, or None."""
+    if config.norm_position != "pre":
+        return "model.norm_position: post"
+    if config.dropout > 0:
+        return "model.dropout"
+    if config.attention_dropout > 0:
+        return "model.attention_dropout"
+    return None
+
+
+class _Network(ctypes.Structure):
+    """`Network` of network.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("n_layer", "n_embd", "n_head", "n_kv_head", "head_dim", "hidden")),
+        *((name, ctypes.c_int) for name in ("vocab_size", "context", "mlp", "rms", "window")),
+        *((name, ctypes.c_float) for name in ("eps", "embedding_scale", "softcap")),
+        *((name, ctypes.c_void_p) for name in ("positions", "cosines", "sines", "parameters", "offsets", "sizes")),
+        ("n_parameters", ctypes.c_long),
+        ("matrices", ctypes.c_void_p),
+        ("blas", Blas),
+    )
+
+
+class NativeNetwork:
+    """A model's loss and gradients by compiled code; the model's own tensors are read, and its gradients set."""
+
+    def __init__(self, model: GPT, library: NativeLibrary, threads: int) -> None:
+        self.model, self.threads = model, threads
+        self._library = library
+        self._ones = torch.ones(model.config.n_embd)  # the gain of norms that have none
+        self._slots = list(_slots(model, self._ones))
+        self._offsets: dict[int, int] = {}  # of each parameter, by its identity: tied ones share it
+        n_parameters = 0
+        for parameter in self._slots:
+            if parameter is not None and id(parameter) not in self._offsets:
+                self._offsets[id(parameter)] = n_parameters
+                n_parameters += -(-parameter.numel() // 16) * 16  # each begins at a cache line
+        self._matrices = torch.zeros(n_parameters, dtype=library.dtype)
+        self._gradients = torch.zeros(0)
+        self._room = torch.zeros(0, dtype=torch.uint8)
+        n = len(self._slots)
+        self._pointers = (ctypes.c_void_p * n)()
+        self._starts = (ctypes.c_long * n)(*(0 if p is None else self._offsets[id(p)] for p in self._slots))
+        self._sizes = (ctypes.c_long * n)(*(0 if p is None else p.numel() for p in self._slots))
+        self._net = self._describe(n_parameters)
+
+    def loss(self, inputs: Tensor, targets: Tensor) -> float:
+        """(B, T), (B, T) -> the sum of -log p(target), in nats."""
+        return self._run(inputs, targets, 0.0, None)
+
+    def add_gradients(self, inputs: Tensor, targets: Tensor, weight: float) -> float:
+        """(B, T), (B, T) -> the summed loss; `weight` times its gradient is added to the `grad` of every parameter."""
+        if self._gradients.shape[0] == 0:
+            self._gradients = torch.zeros(self.threads, self._net.n_parameters)
+        kept = {id(p): p.grad for p in self.model.parameters() if p.grad is not None}
+        if kept:  # an earlier micro-batch's
+            kept = {key: gradient.clone() for key, gradient in kept.items()}
+        loss = self._run(inputs, targets, weight, self._gradients)
+        for parameter in self.model.parameters():
+            start = self._offsets[id(parameter)]
+            gradient = self._gradients[0, start : start + parameter.numel()].view_as(parameter)
+            if id(parameter) in kept:
+                gradient += kept[id(parameter)]
+            parameter.grad = gradient
+        return loss
+
+    def orthogonalise(self, matrices: Sequence[Tensor]) -> list[Tensor]:
+        """`gpt_cli.training.muon.orthogonalised`, each matrix by one thread."""
+        return orthogonalise(self._library, matrices, self.threads)
+
+    def _run(self, inputs: Tensor, targets: Tensor, weight: float, gradients: Tensor | None) -> float:
+        batch, length = inputs.shape
+        if inputs.stride() != targets.stride() or inputs.stride(1) != 1:
+            inputs, targets = inputs.contiguous(), targets.contiguous()
+        sequences = -(-batch // self.threads)
+        chunk = max(1, min(sequences, _TOKENS_PER_CHUNK // length))
+        threads = min(self.threads, batch)
+        calls, net = self._library.calls, ctypes.byref(self._net)
+        room = calls.room_bytes(net, chunk, length) * threads
+        if len(self._room) < room + 64:
+            self._room = torch.empty(room + 64, dtype=torch.uint8)
+        for i, parameter in enumerate(self._slots):
+            self._pointers[i] = None if parameter is None else parameter.data_ptr()
+        calls.read_parameters(net)
+        aligned = -self._room.data_ptr() % 64
+        return float(
+            calls.loss_and_gradients(
+                net,
+                inputs.data_ptr(),
+                targets.data_ptr(),
+                batch,
+                length,
+                inputs.stride(0),
+                chunk,
+                weight,
+                self._room.data_ptr() + aligned,
+                None if gradients is None else gradients.data_ptr(),
+                threads,
+            )
+        )
+
+    def _describe(self, n_parameters: int) -> _Network:
+        config, embedding = self.model.config, self.model.embedding
+        rotary = next((module for module in self.model.modules() if isinstance(module, Rotary)), None)
+        fixed = None if isinstance(embedding.positions, nn.Parameter) else embedding.positions
+        return _Network(
+            n_layer=config.n_layer,
+            n_embd=config.n_embd,
+            n_head=config.n_head,
+            n_kv_head=config.kv_heads,
+            head_dim=config.head_dim,
+            hidden=config.mlp_hidden,
+            vocab_size=self.model.head.out_features,
+            context=config.context_length,
+            mlp=_MLPS.index(config.mlp),
+            rms=config.norm == "rmsnorm",
+            window=config.window or 0,
+            eps=config.norm_eps,
+            embedding_scale=embedding.scale,
+            softcap=config.logit_softcap or 0.0,
+            positions=address(fixed),
+            cosines=None if rotary is None else address(rotary.cos),
+            sines=None if rotary is None else address(rotary.sin),
+            parameters=ctypes.addressof(self._pointers),
+            offsets=ctypes.addressof(self._starts),
+            sizes=ctypes.addressof(self._sizes),
+            n_parameters=n_parameters,
+            matrices=address(self._matrices),
+            blas=self._library.blas,
+        )
+
+
+def _slots(model: GPT, ones: Tensor) -> Iterator[Tensor | None]:
+    """The parameters in the order of network.c, None where the model has none; `ones` for the gains it lacks."""
+    named = dict(model.named_parameters(remove_duplicate=False))
+    for layer in range(model.config.n_layer):
+        block = f"blocks.{layer}"
+        yield from (named.get(f"{block}.norm1.weight", ones), named.get(f"{block}.norm1.bias"))
+        yield from _both(named, f"{block}.attention.qkv")
+        for name in ("q_norm", "k_norm"):
+            yield named.get(f"{block}.attention.{name}.weight", ones) if model.config.qk_norm else None
+        yield from _both(named, f"{block}.attention.out")
+        yield from (named.get(f"{block}.norm2.weight", ones), named.get(f"{block}.norm2.bias"))
+        yield from _both(named, f"{block}.mlp.{'gate_up' if model.config.mlp == 'swiglu' else 'up'}")
+        yield from _both(named, f"{block}.mlp.down")
+    yield from (named.get("embedding.tokens.weight"), named.get("embedding.positions"))
+    yield from (named.get("norm.weight", ones), named.get("norm.bias"), named.get("head.weight"))
+
+
+def _both(named: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor | None]:
+    return named[f"{name}.weight"], named.get(f"{name}.bias")

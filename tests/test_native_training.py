@@ -1,0 +1,175 @@
+"""The compiled network and Muon against their definitions: the model under autograd, and torch's orthogonalisation."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpt_cli.config import ModelConfig, RuntimeConfig
+from gpt_cli.errors import RequestError
+from gpt_cli.model.gpt import GPT
+from gpt_cli.native.kernel import NoKernel
+from gpt_cli.runtime.device import Runtime
+from gpt_cli.training.evaluate import cross_entropy
+from gpt_cli.training.muon import orthogonalised
+from gpt_cli.training.native.choice import native_network
+from gpt_cli.training.native.library import NativeLibrary
+from gpt_cli.training.native.muon import orthogonalise
+from gpt_cli.training.native.network import NativeNetwork
+
+SHAPE = {"n_layer": 2, "n_embd": 48, "n_head": 4, "context_length": 80}
+LAYOUTS = [
+    {},
+    {"position": "learned", "norm": "layernorm", "mlp": "gelu", "qk_norm": False, "bias": True, "tie_embeddings": True},
+    {"position": "sinusoidal", "mlp": "relu", "logit_softcap": 5.0},
+    {"mlp": "relu2", "n_kv_head": 2, "window": 20, "norm_gain": False},
+    {"position": "none", "n_kv_head": 1, "window": 100},
+    {"qk_norm": False, "norm": "layernorm", "bias": False},
+]
+
+
+def library(dtype: torch.dtype) -> NativeLibrary:
+    try:
+        return NativeLibrary.load(dtype)
+    except NoKernel as error:
+        pytest.skip(f"there is no compiled code here: {error}")
+
+
+def make_model(options: dict[str, object], vocab_size: int, seed: int = 0) -> GPT:
+    """A model whose every parameter matters: none is zero or one."""
+    torch.manual_seed(seed)
+    model = GPT(ModelConfig(**{**SHAPE, **options}), vocab_size)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def windows(batch: int, length: int, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens = torch.randint(0, vocab_size, (batch, length + 1))
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def by_autograd(model: GPT, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[float, dict[str, torch.Tensor]]:
+    loss = cross_entropy(model(inputs), targets)
+    loss.backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return loss.item(), gradients
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).norm() / (b.norm() + 1e-12))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("options", LAYOUTS, ids=str)
+def test_loss_and_gradients_of_every_layout_are_those_of_autograd(options, threads):
+    model = make_model(options, 65)
+    inputs, targets = windows(5, 80, 65)
+    loss, gradients = by_autograd(model, inputs, targets)
+    native = NativeNetwork(model, library(torch.float32), threads)
+    assert native.add_gradients(inputs, targets, 1 / 400) / 400 == pytest.approx(loss, abs=2e-6)
+    assert native.loss(inputs, targets) / 400 == pytest.approx(loss, abs=2e-6)
+    assert {name for name, p in model.named_parameters() if p.grad is not None} == set(gradients)
+    worst = {name: distance(p.grad, gradients[name]) for name, p in model.named_parameters()}
+    assert max(worst.values()) < 2e-5, worst
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    batch=st.integers(1, 7),
+    length=st.integers(1, 80),
+    vocab_size=st.sampled_from([2, 17, 300]),
+    window=st.one_of(st.none(), st.integers(1, 90)),
+    layers=st.integers(1, 3),
+    seed=st.integers(0, 99),
+)
+def test_any_batch_and_length_gives_the_gradients_of_autograd(batch, length, vocab_size, window, layers, seed):
+    model = make_model({"window": window, "n_layer": layers, "n_kv_head": 2}, vocab_size, seed)
+    inputs, targets = windows(batch, length, vocab_size)
+    loss, gradients = by_autograd(model, inputs, targets)
+    native = NativeNetwork(model, library(torch.float32), 2)
+    assert native.add_gradients(inputs, targets, 1 / inputs.numel()) / inputs.numel() == pytest.approx(loss, abs=1e-5)
+    whole = torch.cat([p.grad.flatten() for p in model.parameters()])
+    assert distance(whole, torch.cat([g.flatten() for g in gradients.values()])) < 1e-4
+
+
+@pytest.mark.parametrize("options", LAYOUTS, ids=str)
+def test_in_bf16_the_gradient_points_where_the_exact_one_does(options):
+    model = make_model(options, 65)
+    inputs, targets = windows(6, 80, 65)
+    loss, gradients = by_autograd(model, inputs, targets)
+    native = NativeNetwork(model, library(torch.bfloat16), 2)
+    assert native.add_gradients(inputs, targets, 1 / 480) / 480 == pytest.approx(loss, abs=5e-3)
+    whole = torch.cat([p.grad.flatten() for p in model.parameters()])
+    exact = torch.cat([g.flatten() for g in gradients.values()])
+    assert distance(whole, exact) < 0.03
+
+
+def test_a_second_micro_batch_adds_to_the_gradients_of_the_first():
+    model = make_model({}, 65)
+    inputs, targets = windows(6, 80, 65)
+    native = NativeNetwork(model, library(torch.float32), 2)
+    native.add_gradients(inputs, targets, 1.0)
+    whole = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    for rows in (slice(0, 2), slice(2, 6)):
+        native.add_gradients(inputs[rows], targets[rows], 1.0)
+    assert all(distance(p.grad, whole[name]) < 1e-5 for name, p in model.named_parameters())
+
+
+def test_the_same_call_gives_the_same_bits():
+    model = make_model({}, 65)
+    inputs, targets = windows(7, 80, 65)
+    native = NativeNetwork(model, library(torch.float32), 2)
+    results = []
+    for _ in range(2):
+        loss = native.add_gradients(inputs, targets, 1.0)
+        results.append((loss, torch.cat([p.grad.flatten() for p in model.parameters()]).clone()))
+        model.zero_grad()
+    assert results[0][0] == results[1][0]
+    assert torch.equal(results[0][1], results[1][1])
+
+
+def test_no_gradient_reaches_the_future():
+    model = make_model({}, 65)
+    inputs, targets = windows(1, 80, 65)
+    native = NativeNetwork(model, library(torch.float32), 1)
+    before = [native.loss(inputs[:, :n], targets[:, :n]) for n in range(1, 80)]
+    changed = inputs.clone()
+    changed[0, 60] = (changed[0, 60] + 1) % 65
+    after = [native.loss(changed[:, :n], targets[:, :n]) for n in range(1, 80)]
+    assert before[:60] == after[:60]
+    assert before[60:] != after[60:]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_weight_that_is_not_finite_makes_the_loss_so(bad):
+    for name in ("blocks.0.attention.qkv.weight", "blocks.1.mlp.down.weight", "norm.weight", "head.weight"):
+        model = make_model({}, 65)
+        with torch.no_grad():
+            dict(model.named_parameters())[name].view(-1)[0] = bad
+        inputs, targets = windows(4, 80, 65)
+        loss = NativeNetwork(model, library(torch.float32), 2).add_gradients(inputs, targets, 1.0)
+        assert not torch.isfinite(torch.tensor(loss)), name
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1)])  # of the norm
+def test_orthogonalised_matrices_are_those_of_torch(dtype, tolerance):
+    shapes = [(16, 16), (24, 40), (40, 24), (128, 344), (344, 128), (5, 7)]
+    matrices = [torch.randn(shape) * 10.0 ** (i - 3) for i, shape in enumerate(shapes)]
+    matrices.append(torch.zeros(8, 8))
+    found = orthogonalise(library(dtype), matrices, 2)
+    for a, b in zip(found, orthogonalised(matrices, torch.float32), strict=True):
+        assert distance(a, b) < tolerance
+    assert not found[-1].any()
+
+
+def test_what_the_code_does_not_know_is_left_to_torch_or_refused_when_it_is_asked_for():
+    cpu = Runtime(torch.device("cpu"), "fp32", 1)
+    model = make_model({"dropout": 0.1}, 65)
+    assert native_network(model, RuntimeConfig(), cpu) is None
+    with pytest.raises(RequestError, match=r"model\.dropout"):
+        native_network(model, RuntimeConfig(engine="native"), cpu)
+    assert native_network(make_model({}, 65), RuntimeConfig(engine="torch"), cpu) is None
