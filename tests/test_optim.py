@@ -61,7 +61,14 @@ def test_muon_equals_its_written_out_reference_over_several_steps():
     ours = {name: torch.randn(shape, dtype=torch.float64) for name, shape in shapes.items()}
     reference = {name: p.clone() for name, p in ours.items()}
     buffers = {name: torch.zeros_like(p) for name, p in ours.items()}
-    muon = Muon(ours, pieces, lr=0.02, momentum=0.9, weight_decay=0.1, orthogonalise=partial(orthogonalised, dtype=torch.float64))
+    muon = Muon(
+        ours,
+        pieces,
+        lr=0.02,
+        momentum=0.9,
+        weight_decay=0.1,
+        orthogonalise=partial(orthogonalised, dtype=torch.float64),
+    )
     for step in range(5):
         multiplier = 1.0 - step / 10
         for name, parameter in ours.items():

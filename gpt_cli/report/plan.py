@@ -9,9 +9,9 @@ from gpt_cli.config import Config
 from gpt_cli.corpus.bars import stage_bars
 from gpt_cli.corpus.build import outline_corpus
 from gpt_cli.errors import Note
+from gpt_cli.native.kernel import leaving_nothing
 from gpt_cli.report.info import Info, describe, render_info
 from gpt_cli.report.table import render_pairs
-from gpt_cli.native.kernel import leaving_nothing
 from gpt_cli.runtime.device import Runtime, open_runtime
 from gpt_cli.training.batches import Batches, on_device
 from gpt_cli.training.console import clock

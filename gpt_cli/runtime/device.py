@@ -12,7 +12,7 @@ import torch
 
 from gpt_cli.config import RuntimeConfig
 from gpt_cli.errors import RequestError
-from gpt_cli.runtime.processor import default_threads, has_fast_bf16
+from gpt_cli.runtime.processor import default_threads
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,15 @@ def open_runtime(config: RuntimeConfig) -> Runtime:
     if device.type != "cpu" or config.compile is True:
         set_deterministic(config.deterministic)
     return Runtime(device, precision, threads)
+
+
+def has_fast_bf16(device: torch.device) -> bool:
+    """Whether bf16 matrix products beat fp32 ones here: AVX512-BF16 or AMX on a CPU, Ampere or later on CUDA."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    if device.type == "cpu":
+        return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    return False  # mps: fp32 until measured
 
 
 def choose_device(name: str) -> torch.device:

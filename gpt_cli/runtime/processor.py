@@ -1,10 +1,8 @@
-"""What a processor is good at: asked of the operating system and of torch, never assumed."""
+"""What a processor is good at: asked of the operating system, never assumed."""
 
 import os
 import platform
 from pathlib import Path
-
-import torch
 
 
 def physical_cores() -> int:
@@ -27,15 +25,6 @@ def default_threads() -> int:
     """Threads to compute with on a CPU: OMP_NUM_THREADS where it is set, else one for each physical core."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     return int(asked) if asked.isdecimal() and int(asked) > 0 else physical_cores()
-
-
-def has_fast_bf16(device: torch.device) -> bool:
-    """Whether bf16 matrix products beat fp32 ones here: AVX512-BF16 or AMX on a CPU, Ampere or later on CUDA."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    if device.type == "cpu":
-        return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
-    return False  # mps: fp32 until measured
 
 
 def _read(path: str) -> str:

@@ -3,6 +3,9 @@
 Shapes: T tokens, V vocabulary.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -31,9 +34,21 @@ def check_cache(model: GPT) -> Check:
     """Decoding token by token with a cache gives the logits of one pass over all of them."""
     tokens = _tokens(model)
     cache = KVCache(model.config, 1, device=tokens.device, dtype=model.head.weight.dtype)
-    one_by_one = torch.cat([model(tokens[:, i : i + 1], cache) for i in range(tokens.shape[1])], dim=1)
-    difference = float((one_by_one - model(tokens)).abs().max())
+    with _exact_products():
+        one_by_one = torch.cat([model(tokens[:, i : i + 1], cache) for i in range(tokens.shape[1])], dim=1)
+        difference = float((one_by_one - model(tokens)).abs().max())
     return Check("cached = uncached", difference <= _MOST_DIFFERENCE, f"logits differ by at most {difference:.1e}")
+
+
+@contextmanager
+def _exact_products() -> Iterator[None]:
+    """Within: products of fp32 are made in fp32, whatever a training in this process has asked for."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _tokens(model: GPT) -> Tensor:
