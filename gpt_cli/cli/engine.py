@@ -67,6 +67,8 @@ def _why_torch(saved: "Checkpoint", device: str, settings: list[str]) -> str | N
     """What only torch can do, if that is asked for."""
     if settings:
         return settings[0]
+    if not saved.config.model.norm_gain or saved.config.model.embedding_norm:
+        return "norms without gains, or one after the embedding"
     if device not in ("auto", "cpu"):
         return f"--device {device}"
     parameters = sum(array.size for array in saved.model_arrays.values())

@@ -13,7 +13,8 @@ def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run or checkpoint.")],
     target: Annotated[Path, typer.Argument(metavar="PATH", help="The new directory (hf) or file.")],
     to: Annotated[
-        Literal["hf", "gguf"], typer.Option(help="hf: a directory for Transformers; gguf: a file for llama.cpp.")
+        Literal["hf", "gguf", "checkpoint"],
+        typer.Option(help="hf: a directory for Transformers; gguf: a file for llama.cpp; checkpoint: a file for gpt."),
     ] = "hf",
     dtype: Annotated[
         Literal["f32", "f16", "bf16", "q8_0"], typer.Option(help="Of the matrices; bf16 is for hf, q8_0 for gguf.")
@@ -30,7 +31,15 @@ def export(
     from gpt_cli.run.load import load_model
 
     loaded = load_model(find_run(run), torch.device("cpu"), note)
-    if to == "hf":
+    architecture: str | None = None
+    if to == "checkpoint":
+        if dtype != "f32":
+            raise RequestError(f"--dtype {dtype} is for --to hf or gguf: a checkpoint is what it is")
+        from gpt_cli.export.single_file import write_single_file
+
+        write_single_file(loaded, target)
+        kind = "one file for gpt sample and eval"
+    elif to == "hf":
         from gpt_cli.export.huggingface import export_huggingface
 
         if dtype == "q8_0":

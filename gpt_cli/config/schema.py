@@ -338,6 +338,8 @@ class LogConfig(Section):
 
     every: Count = 10
     """Steps between lines of training loss."""
+    sinks: list[Literal["csv", "tensorboard", "wandb"]] = []
+    """Where else metrics.jsonl goes while it is written: metrics.csv, TensorBoard, Weights & Biases."""
 
 
 class RuntimeConfig(Section):

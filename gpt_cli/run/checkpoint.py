@@ -152,10 +152,14 @@ def load(path: Path) -> Checkpoint:
 
 
 def open_checkpoint(path: Path, note: Note) -> Checkpoint:
-    """The checkpoint that `path` is, or the newest intact one of the run that it is; each damaged one is told.
+    """The checkpoint that `path` is, directory or file, or the newest intact one of a run; each damaged one is told.
 
     Raises RequestError when there is no checkpoint, UserError when there is none that can be used.
     """
+    if path.is_file():
+        from gpt_cli.run.single import load_single  # noqa: PLC0415 - it makes a Checkpoint
+
+        return load_single(path)
     checkpoint = load(path) if is_checkpoint(path) else load_newest(path, note)
     if checkpoint is None:
         raise RequestError(f"{path} has no checkpoint yet", hint="train it first: gpt train --config FILE")

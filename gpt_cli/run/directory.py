@@ -32,6 +32,7 @@ from gpt_cli.files import (
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, list_checkpoints, save
 from gpt_cli.run.log import RunLog
 from gpt_cli.run.restarts import Lifetime
+from gpt_cli.run.sinks import open_sinks, require_sinks
 from gpt_cli.runtime.processor import physical_cores, processor_name
 from gpt_cli.tokenizer import Tokenizer, load_tokenizer
 
@@ -71,6 +72,7 @@ class RunDirectory:
         assert config.run_dir is not None
         path = Path(config.run_dir)
         _refuse_foreign(path)
+        require_sinks(config)
         make_directory(path)
         lock = DirectoryLock(path)
         try:
@@ -81,6 +83,7 @@ class RunDirectory:
             else:
                 _write_once(path, config, corpus.tokenizer, _describe_data(corpus))
             run = cls(path, lock, config.train.steps)
+            run.log.sinks = open_sinks(config, path, run.log.event)
         except BaseException:
             lock.release()
             raise
@@ -126,13 +129,13 @@ def create_untrained(config: Config, tokenizer: Tokenizer, tensors: "Mapping[str
 
 
 def find_run(path: Path | None) -> Path:
-    """The run directory (or checkpoint) at `path`; for None, the run under `runs/` with the newest checkpoint.
+    """The run directory (checkpoint, single file) at `path`; for None, the run under `runs/` with the newest checkpoint.
 
     Raises RequestError when there is none.
     """
     if path is None:
         return _newest_run(Path("runs"))
-    if is_checkpoint(path) or (path / RUN).is_file():
+    if is_checkpoint(path) or (path / RUN).is_file() or (path.suffix == ".safetensors" and path.is_file()):
         return path
     if not path.exists():
         near = Path("runs") / path

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from gpt_cli.files import DamagedError, LineFile, read_lines
+from gpt_cli.run.sinks import Sinks
 
 METRICS, SAMPLES, EVENTS = "metrics.jsonl", "samples.jsonl", "events.jsonl"
 
@@ -27,6 +28,7 @@ class RunLog:
         self._metrics = LineFile(run_dir / METRICS)
         self._samples = LineFile(run_dir / SAMPLES)
         self._events = LineFile(run_dir / EVENTS)
+        self.sinks = Sinks({}, self.event)
 
     def metrics(self, step: int, *, time: float, **values: float) -> None:
         """Record the `values` measured at `step`, after `time` seconds of training.
@@ -34,7 +36,9 @@ class RunLog:
         A value that is not finite is written as null: JSON has no word for it.
         """
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        self._metrics.append(_to_json({"step": step, "time": time, **finite}))
+        record = {"step": step, "time": time, **finite}
+        self._metrics.append(_to_json(record))
+        self.sinks.metrics(record)
 
     def sample(self, step: int, *, prompt: str, text: str) -> None:
         """Record what the model wrote after `prompt` at `step`."""
@@ -49,6 +53,7 @@ class RunLog:
         """Drop, atomically, metrics and samples of later steps: training goes on from `step` and repeats them."""
         for file in (self._metrics, self._samples):
             file.rewrite([line for record, line in _read_records(file.path) if record["step"] <= step])
+        self.sinks.begin(step, [record for record, _ in _read_records(self._metrics.path)])
 
     def sync(self) -> None:
         """Make what was written survive a power cut; done before a checkpoint says that it happened."""
@@ -57,6 +62,7 @@ class RunLog:
 
     def close(self) -> None:
         """Close the files."""
+        self.sinks.close()
         for file in (self._metrics, self._samples, self._events):
             file.close()
 

@@ -20,6 +20,8 @@ def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Note) -> Chec
     if config.train.init_from is None or (config.run_dir and list_checkpoints(Path(config.run_dir))):
         return None
     path = find_run(Path(config.train.init_from))
+    if path.is_file():
+        raise RequestError(f"train.init_from: {path} is a file", hint="name the run or checkpoint that it was made of")
     base = load(path) if is_checkpoint(path) else load_newest(path, note)
     if base is None:
         raise RequestError(f"train.init_from: {path} has no checkpoint yet")

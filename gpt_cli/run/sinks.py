@@ -1,0 +1,160 @@
+"""Other places that are told what metrics.jsonl is told, while a run trains; off unless `log.sinks` names them.
+
+    csv          metrics.csv in the run's directory: a line per step that has figures
+    tensorboard  event files in tensorboard/ there; `tensorboard --logdir runs` shows all runs
+    wandb        Weights & Biases, as its own settings (WANDB_MODE, WANDB_PROJECT, ...) say
+
+metrics.jsonl stays the truth. A sink that fails is dropped, which is an event of the run, and the training goes on.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpt_cli.config import Config
+from gpt_cli.errors import RequestError
+from gpt_cli.files import LineFile, list_directory
+
+Record = Mapping[str, Any]  # a line of metrics.jsonl: `step` and figures, null where they are not finite
+COLUMNS = ("step", "time", "tokens", "loss", "grad_norm", "lr", "val_loss", "bpc", "bpb")
+_PACKAGES = {"csv": "csv", "tensorboard": "tensorboard", "wandb": "wandb"}
+
+
+class Sink(Protocol):
+    """Something that is told the metrics."""
+
+    def begin(self, step: int, records: Sequence[Record]) -> None:
+        """Training goes on after `step`; `records` are all figures up to it."""
+
+    def metrics(self, record: Record) -> None:
+        """Another line of metrics.jsonl."""
+
+    def close(self) -> None:
+        """The process trains no longer."""
+
+
+class CSVSink:
+    """Every figure has its column, empty where a line does not have it."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._file = LineFile(run_dir / "metrics.csv")
+
+    def begin(self, step: int, records: Sequence[Record]) -> None:
+        self._file.rewrite([",".join(COLUMNS), *map(self._line, records)])
+
+    def metrics(self, record: Record) -> None:
+        self._file.append(self._line(record))
+
+    def close(self) -> None:
+        self._file.close()
+
+    @staticmethod
+    def _line(record: Record) -> str:
+        return ",".join("" if (value := record.get(column)) is None else repr(value) for column in COLUMNS)
+
+
+class TensorBoardSink:
+    """A curve for each figure; what is repeated after a resume replaces what was there."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._folder = str(run_dir / "tensorboard")
+        self._module: Any = importlib.import_module("torch.utils.tensorboard")
+        self._writer: Any = None
+
+    def begin(self, step: int, records: Sequence[Record]) -> None:
+        self.close()
+        self._writer = self._module.SummaryWriter(self._folder, purge_step=step + 1)
+
+    def metrics(self, record: Record) -> None:
+        for name, value in _figures(record).items():
+            self._writer.add_scalar(name, value, record["step"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class WandbSink:
+    """One run there for each run here: resumed, it goes on; what is repeated, which is the same, it does not take."""
+
+    def __init__(self, run_dir: Path, config: Config) -> None:
+        module: Any = importlib.import_module("wandb")
+        earlier = [name.rpartition("-")[2] for name in list_directory(run_dir / "wandb") if name.count("-") >= 2]
+        self._run = module.init(
+            name=run_dir.name,
+            dir=str(run_dir),
+            id=earlier[0] if earlier else None,
+            resume="allow",
+            config=config.model_dump(),
+            settings=module.Settings(silent=True),
+        )
+
+    def begin(self, step: int, records: Sequence[Record]) -> None:
+        pass
+
+    def metrics(self, record: Record) -> None:
+        self._run.log(_figures(record), step=record["step"])
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class Sinks:
+    """All that a run has; `told` records which one failed, and why."""
+
+    def __init__(self, sinks: Mapping[str, Sink], told: Callable[..., None]) -> None:
+        self._sinks = dict(sinks)
+        self._told = told
+
+    def begin(self, step: int, records: Sequence[Record]) -> None:
+        """See `Sink`."""
+        self._each(lambda sink: sink.begin(step, records))
+
+    def metrics(self, record: Record) -> None:
+        """See `Sink`."""
+        self._each(lambda sink: sink.metrics(record))
+
+    def close(self) -> None:
+        """See `Sink`."""
+        self._each(lambda sink: sink.close())
+
+    def _each(self, act: Callable[[Sink], None]) -> None:
+        for name, sink in list(self._sinks.items()):
+            try:
+                act(sink)
+            except Exception as error:
+                del self._sinks[name]
+                self._told("sink failed", sink=name, error=f"{type(error).__name__}: {error}"[:500])
+
+
+def require_sinks(config: Config) -> None:
+    """Raise RequestError where a sink needs a package that is not installed."""
+    for sink in config.log.sinks:
+        if find_spec(_PACKAGES[sink]) is None:
+            raise RequestError(
+                f"log.sinks names {sink}, and the package {_PACKAGES[sink]} is not installed",
+                hint="pip install 'gpt-cli[track]'",
+            )
+
+
+def open_sinks(config: Config, run_dir: Path, told: Callable[..., None]) -> Sinks:
+    """The sinks that `config` asks for, of the run in `run_dir`."""
+    sinks: dict[str, Sink] = {}
+    for name in dict.fromkeys(config.log.sinks):
+        try:
+            if name == "csv":
+                sinks[name] = CSVSink(run_dir)
+            elif name == "tensorboard":
+                sinks[name] = TensorBoardSink(run_dir)
+            else:
+                sinks[name] = WandbSink(run_dir, config)
+        except Exception as error:
+            told("sink failed", sink=name, error=f"{type(error).__name__}: {error}"[:500])
+    return Sinks(sinks, told)
+
+
+def _figures(record: Record) -> dict[str, float]:
+    return {name: value for name, value in record.items() if name not in ("step", "time") and value is not None}

@@ -1,0 +1,62 @@
+"""One file is the whole model: it samples as the run does, and a bit of it that flips is noticed."""
+
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from test_export_hf import GPT2, TOKENIZERS, make_run
+
+from gpt_cli.cli.main import main
+from gpt_cli.errors import UserError
+from gpt_cli.run.checkpoint import save
+from gpt_cli.run.load import load_model
+from gpt_cli.run.single import load_single
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("kind", ["char with <unk>", "byte", "bpe as gpt4"])
+@pytest.mark.parametrize("options", [{}, {**GPT2, "tie_embeddings": True}], ids=["untied", "tied"])
+def test_it_samples_and_evaluates_as_the_run_does_wherever_it_is(options, kind, tmp_path, capsys):
+    run = make_run(options, TOKENIZERS[kind])
+    checkpoint = save(tmp_path / "run", 7, run.model.state_dict(), {}, {"val_loss": 1.5}, run.config, run.tokenizer)
+    file = tmp_path / "model.safetensors"
+    assert main(["export", str(checkpoint), "--to", "checkpoint", str(file)]) == 0
+    one, other = load_model(file, CPU, print), load_model(checkpoint, CPU, print)
+    assert one.weights_sha256 == other.weights_sha256
+    assert (one.tokenizer, one.config, one.step, one.state["val_loss"]) == (run.tokenizer, run.config, 7, 1.5)
+    capsys.readouterr()
+    texts = []
+    for source in (file, checkpoint):
+        assert main(["sample", "--run", str(source), "--prompt", "ab", "--seed", "1", "--max-new-tokens", "9"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+    assert main(["export", str(file), "--to", "hf", str(tmp_path / "hf")]) == 0
+    assert main(["export", str(checkpoint), "--to", "checkpoint", str(file)]) == 1
+    assert main(["export", str(checkpoint), "--to", "checkpoint", str(tmp_path / "model.bin")]) == 2
+
+
+def test_a_flipped_bit_and_a_foreign_file_are_noticed(tmp_path):
+    run = make_run({}, TOKENIZERS["byte"])
+    save(tmp_path / "run", 7, run.model.state_dict(), {}, {}, run.config, run.tokenizer)
+    file = tmp_path / "model.safetensors"
+    assert (
+        main(["export", str(tmp_path / "run" / "checkpoints" / "step-00000007"), "--to", "checkpoint", str(file)]) == 0
+    )
+    whole = file.read_bytes()
+    for place in (2, 40, len(whole) // 2, len(whole) - 1):
+        damaged = bytearray(whole)
+        damaged[place] ^= 4
+        file.write_bytes(damaged)
+        with pytest.raises(UserError):
+            load_single(file)
+    safetensors.torch.save_file({"a": torch.zeros(3)}, file)
+    with pytest.raises(UserError, match="not a model of gpt"):
+        load_single(file)
+    assert main(["sample", "--run", str(file)]) == 1
+
+
+def test_a_file_that_is_no_model_is_told(tmp_path: Path):
+    (tmp_path / "x.safetensors").write_bytes(b"\x00" * 9)
+    assert main(["sample", "--run", str(tmp_path / "x.safetensors")]) == 1
