@@ -129,7 +129,7 @@ def create_untrained(config: Config, tokenizer: Tokenizer, tensors: "Mapping[str
 
 
 def find_run(path: Path | None) -> Path:
-    """The run directory (checkpoint, single file) at `path`; for None, the run under `runs/` with the newest checkpoint.
+    """The run directory, checkpoint or file at `path`; for None, the run under `runs/` with the newest checkpoint.
 
     Raises RequestError when there is none.
     """
