@@ -6,10 +6,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
+
+from gpt_cli.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
@@ -30,29 +34,41 @@ def commands(block: str) -> list[tuple[str, str]]:
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
+Run = Callable[[Sequence[str]], tuple[int, str]]
+
+
 @pytest.fixture
-def place(tmp_path: Path, gpt) -> Path:
-    """A folder with the configs and the runs."""
-    shutil.copytree(ROOT / "configs", tmp_path / "configs")
-    (tmp_path / "book.txt").write_text(BOOK)
-    for run, overrides in RUNS.items():
-        done = gpt("train", "--config", "configs/quickstart.yaml", f"run_dir={run}", *FEW, *overrides)
-        assert done.rc == 0, done.stderr
-    return tmp_path
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """`gpt` in this process, in a folder with the configs, a book and the runs: its exit code, and all it printed."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "configs", "configs")
+    Path("book.txt").write_text(BOOK)
+    threads = torch.get_num_threads()
+
+    def run(arguments: Sequence[str]) -> tuple[int, str]:
+        code = main(arguments)
+        out, err = capsys.readouterr()
+        return code, out + err
+
+    for name, overrides in RUNS.items():
+        code, printed = run(["train", "--config", "configs/quickstart.yaml", f"run_dir={name}", *FEW, *overrides])
+        assert code == 0, printed
+    yield run
+    torch.set_num_threads(threads)
 
 
-def test_every_command_does_what_the_page_says_and_the_python_writes_the_same_text(gpt, place):
+def test_every_command_does_what_the_page_says_and_the_python_writes_the_same_text(run: Run) -> None:
     for language, text in BLOCKS:
         if language == "python" and find_spec("transformers"):
-            written = run_python(text, place)
-            ours = gpt("sample", "--run", "runs/quickstart", "--prompt", "The ", *GREEDY)
-            assert written == ours.stdout.removesuffix("\n") + "\n"
+            written = run_python(text, Path())
+            code, ours = run(["sample", "--run", "runs/quickstart", "--prompt", "The ", *GREEDY])
+            assert code == 0
+            assert written.splitlines() == ours.splitlines()[: len(written.splitlines())]
         for command, shown in commands(text) if language == "console" else ():
-            outcome = gpt(*shlex.split(command)[1:])
-            refused = shown.startswith("error: ")
-            assert outcome.rc == (2 if refused else 0), f"{command}\n{outcome.stderr}"
+            code, printed = run(shlex.split(command)[1:])
+            assert code == (2 if shown.startswith("error: ") else 0), f"{command}\n{printed}"
             if shown:
-                assert blurred(outcome.stdout + outcome.stderr) == blurred(shown), command
+                assert blurred(printed) == blurred(shown), command
 
 
 def run_python(source: str, place: Path) -> str:
