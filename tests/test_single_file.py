@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from test_export_hf import GPT2, TOKENIZERS, make_run
+from test_export_hf import GPT2, NANOCHAT, TOKENIZERS, greedy, make_run
 
 from gpt_cli.cli.main import main
 from gpt_cli.errors import UserError
@@ -60,3 +60,13 @@ def test_a_flipped_bit_and_a_foreign_file_are_noticed(tmp_path):
 def test_a_file_that_is_no_model_is_told(tmp_path: Path):
     (tmp_path / "x.safetensors").write_bytes(b"\x00" * 9)
     assert main(["sample", "--run", str(tmp_path / "x.safetensors")]) == 1
+
+
+def test_a_model_that_only_torch_computes_is_sampled_by_it(tmp_path, capsys):
+    run = make_run(NANOCHAT, TOKENIZERS["byte"])
+    checkpoint = save(tmp_path / "run", 7, run.model.state_dict(), {}, {}, run.config, run.tokenizer)
+    sample = ["sample", "--run", str(checkpoint), "--prompt", "ab", "--temperature", "0", "--max-new-tokens", "9"]
+    assert main(sample) == 0
+    assert capsys.readouterr().out == f"ab{greedy(run, 'ab', 9)}".rstrip("\n") + "\n"
+    assert main([*sample, "--engine", "native"]) == 2
+    assert "norms without gains" in capsys.readouterr().err

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 FORMAT = 1
 _KEY = "gpt"  # the only entry of the metadata: several would be written in no fixed order
 _TYPES = {
-    "format": int, "step": int, "config": str, "tokenizer": str, "weights_sha256": str, "data_sha256": str, "state": dict
-}  # fmt: skip
+    **{"format": int, "step": int, "config": str, "tokenizer": str, "state": dict},
+    **{"weights_sha256": str, "data_sha256": str},
+}
 
 
 def pack_single(
