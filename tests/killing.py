@@ -16,7 +16,9 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import redirect_stderr
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,6 +27,7 @@ from gpt_cli.cli.main import main
 from gpt_cli.run.checkpoint import list_checkpoints
 from gpt_cli.training import loop
 
+TRAIN = ["train", "--config", "config.yaml"]
 FLUSHES_OF_A_SAVE = 8  # 6 files, the directory, its parent
 
 
@@ -52,16 +55,18 @@ def stop_at_flush(number: int, said: int) -> None:
     loop.checkpoint.save = saving
 
 
-def start(arguments: list[str], flush: int | None) -> tuple[int, int]:
-    """A trainer: its process id, and a pipe that ends with it and speaks when it waits to be killed."""
+def start(
+    arguments: list[str], prepare: Callable[[int], None] | None = None, log: str = "trainers.log"
+) -> tuple[int, int]:
+    """A trainer: its process id, and a pipe that ends with it, on which what `prepare` does there may speak."""
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:
         os.close(reader)
-        log = os.open("trainers.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        if flush is not None:
-            stop_at_flush(flush, writer)
+        said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(said, 1)
+        os.dup2(said, 2)
+        if prepare is not None:
+            prepare(writer)
         os._exit(main(arguments))
     os.close(writer)
     return child, reader
@@ -76,17 +81,11 @@ def end(child: int) -> int:
 def kill_and_resume(kills: int, seed: int) -> dict[str, int]:
     """Kill the training of config.yaml `kills` times, then let it come to an end; train it again undisturbed."""
     dice = random.Random(seed)
-    arguments = ["train", "--config", "config.yaml"]
-    inside = 0
-    with open("trainers.log", "w") as log, redirect_stderr(log):
-        main([*arguments, "run_dir=warm", "train.steps=1"])  # imports what is imported late
-    started = time.monotonic()
-    end(start([*arguments, "run_dir=warm", "train.steps=5"], None)[0])
-    longest = 2.0 * (time.monotonic() - started)
+    inside, longest = 0, warm_up()
     for kill in range(kills):
         in_save = kill % 4 == 3
-        flush = dice.randrange(2 * FLUSHES_OF_A_SAVE) if in_save else None
-        child, pipe = start([*arguments, "run_dir=killed", "train.steps=1000000"], flush)
+        prepare = partial(stop_at_flush, dice.randrange(2 * FLUSHES_OF_A_SAVE)) if in_save else None
+        child, pipe = start([*TRAIN, "run_dir=killed", "train.steps=1000000"], prepare)
         if in_save:
             inside += len(os.read(pipe, 1))
         else:
@@ -94,14 +93,33 @@ def kill_and_resume(kills: int, seed: int) -> dict[str, int]:
         os.kill(child, signal.SIGKILL)
         os.close(pipe)
         assert end(child) == 128 + signal.SIGKILL, "a trainer ended by itself"
-    steps = list_checkpoints(Path("killed"))
-    last = int(steps[0].name.removeprefix("step-")) + 6
-    for run_dir in ("killed", "whole"):
-        assert end(start([*arguments, f"run_dir={run_dir}", f"train.steps={last}"], None)[0]) == 0
-    return {"kills": kills, "inside": inside, "steps": last}
+    return {"kills": kills, "inside": inside, "steps": finish("killed")}
+
+
+def warm_up() -> float:
+    """Import what is imported late; how many seconds a life may be long, to end anywhere in a few steps."""
+    with open("trainers.log", "w") as log, redirect_stderr(log):
+        main([*TRAIN, "run_dir=warm", "train.steps=1"])
+    started = time.monotonic()
+    end(start([*TRAIN, "run_dir=warm", "train.steps=5"])[0])
+    return 2.0 * (time.monotonic() - started)
+
+
+def finish(run_dir: str) -> int:
+    """Let the run in `run_dir` end six steps after its last checkpoint, and train the same undisturbed in `whole`."""
+    checkpoints = list_checkpoints(Path(run_dir))
+    last = 6 + (int(checkpoints[0].name.removeprefix("step-")) if checkpoints else 0)
+    for name in (run_dir, "whole"):
+        assert end(start([*TRAIN, f"run_dir={name}", f"train.steps={last}"])[0]) == 0
+    return last
+
+
+def prepare_folder() -> None:
+    """Take the config from standard input."""
+    torch.set_num_threads(1)
+    Path("config.yaml").write_text(sys.stdin.read())
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    Path("config.yaml").write_text(sys.stdin.read())
+    prepare_folder()
     print(json.dumps(kill_and_resume(int(sys.argv[1]), int(sys.argv[2]))))

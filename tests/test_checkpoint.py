@@ -4,24 +4,31 @@ import errno
 import hashlib
 import json
 import math
+import os
 import random
 import shutil
 import struct
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from faulty_disk import FaultyDisk, PowerCut
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
 from gpt_cli.config import Config
 from gpt_cli.errors import UserError
-from gpt_cli.files import DamagedError, DiskError
+from gpt_cli.files import DamagedError, DiskError, Verified, commit
 from gpt_cli.run import checkpoint
 from gpt_cli.run.tensors import check_tensors, pack_tensors, unpack_tensors
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
@@ -503,6 +510,36 @@ def test_pruning_counts_only_what_verifies(tmp_path: Path) -> None:
     assert steps(tmp_path) == [6, 5, 4, 3]  # the damaged ones were told of as kept
 
 
+def test_what_was_verified_is_read_again_only_once_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [save(tmp_path, step, val_loss=float(step)) for step in range(1, 5)]
+    time.sleep(0.06)  # or a later change could have the time of this one
+    read: list[str] = []
+    verified = commit._verified
+    monkeypatch.setattr(commit, "_verified", lambda path, *a, **b: read.append(path) or verified(path, *a, **b))
+    checkpoint.prune(tmp_path, keep=2)
+    assert {path.parent for path in read} == {paths[0], *paths[2:]}
+    read.clear()
+    checkpoint.prune(tmp_path, keep=2)
+    assert checkpoint.best(tmp_path) == paths[0]
+    assert read == []
+    checkpoint.load(paths[0])  # what is used is read, whatever is known of it
+    assert len(read) == 5
+    for change in ("contents", "times", "file"):
+        model = paths[0] / "model.safetensors"
+        data = model.read_bytes()
+        if change == "contents":
+            model.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+        elif change == "times":
+            os.utime(model, ns=(0, 0))
+        else:
+            model.unlink()
+            model.write_bytes(data)
+        read.clear()
+        checkpoint.best(tmp_path)
+        assert model in read
+        model.write_bytes(data)
+
+
 def test_pruning_never_removes_the_only_good_one(tmp_path: Path) -> None:
     paths = [save(tmp_path, step) for step in range(1, 6)]
     for path in paths[1:]:
@@ -512,6 +549,79 @@ def test_pruning_never_removes_the_only_good_one(tmp_path: Path) -> None:
     (paths[0] / "state.json").unlink()
     assert checkpoint.prune(tmp_path, keep=1) == []
     assert len(steps(tmp_path)) == 5
+
+
+DAMAGED_FILES = st.sampled_from(["model.safetensors", "optimizer.safetensors", "state.json", "SHA256SUMS"])
+
+
+class Retention(RuleBasedStateMachine):
+    """Saves, saves that fail, damage, restarts and pruning in any order, against what should be there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.run = Path(tempfile.mkdtemp())
+        self.good: dict[int, float | None] = {}  # step -> validation loss
+        self.step = 0
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.run)
+
+    @rule(further=st.integers(1, 3), val_loss=st.sampled_from([None, 1.0, 2.0, 3.0]))
+    def save(self, further: int, val_loss: float | None) -> None:
+        self.step += further
+        save(self.run, self.step, val_loss=val_loss)
+        self.good[self.step] = val_loss
+
+    @rule(further=st.integers(1, 3), at=st.integers(0, 30), error=st.sampled_from([errno.ENOSPC, errno.EIO]))
+    def save_on_a_failing_disk(self, further: int, at: int, error: int) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            disk = FaultyDisk(self.run, patch)
+            disk.fail(at, error)
+            with suppress(DiskError):
+                save(self.run, self.step + further, val_loss=2.0)
+                self.good[self.step + further] = 2.0
+        if self.step + further in steps(self.run):  # at the latest flush it may fail after it has appeared
+            self.good[self.step + further] = 2.0
+            self.step += further
+
+    @precondition(lambda self: len(self.good) > 1)
+    @rule(which=st.randoms(use_true_random=False), file=DAMAGED_FILES, kind=st.sampled_from(["flip", "cut", "gone"]))
+    def damage(self, which: random.Random, file: str, kind: str) -> None:
+        step = which.choice(sorted(self.good))
+        del self.good[step]
+        path = self.run / "checkpoints" / f"step-{step:08d}" / file
+        data = path.read_bytes()
+        path.unlink()
+        if kind == "flip":
+            path.write_bytes(bytes([data[0] ^ 1]) + data[1:])  # the same size, within the same second
+        elif kind == "cut":
+            path.write_bytes(data[:-1])
+
+    @rule(keep=st.integers(1, 4))
+    def prune(self, keep: int) -> None:
+        checkpoint.prune(self.run, keep)
+        expected = set(sorted(self.good)[-keep:])
+        scored = {step: loss for step, loss in self.good.items() if loss is not None}
+        if scored:
+            expected.add(min(scored, key=lambda step: (scored[step], -step)))
+        assert self.good.keys() & set(steps(self.run)) >= expected
+        if len(steps(self.run)) > keep:
+            assert self.good.keys() & set(steps(self.run)) <= expected
+        self.good = {step: loss for step, loss in self.good.items() if step in steps(self.run)}
+
+    @rule()
+    def restart(self) -> None:
+        checkpoint._VERIFIED = Verified()
+
+    @invariant()
+    def every_good_one_is_there_and_the_newest_is_used(self) -> None:
+        assert self.good.keys() <= set(steps(self.run))
+        if self.good:
+            assert newest(self.run, lambda text: None) == max(self.good)
+
+
+Retention.TestCase.settings = settings(max_examples=60, stateful_step_count=20)
+TestRetention = Retention.TestCase
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -17,7 +17,8 @@ from gpt_cli.config import dump_config
 from gpt_cli.errors import UserError
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.log import read_events
-from gpt_cli.training import loop
+from gpt_cli.runtime.memory import count_memory_kills
+from gpt_cli.training import evaluate, loop, sample, state
 from gpt_cli.training.health import SpikeWatch
 from gpt_cli.training.loop import train_step
 from gpt_cli.training.memory import next_smaller, regroup
@@ -193,10 +194,61 @@ def test_out_of_memory_in_the_middle_leaves_no_trace_of_the_failed_try(tmp_path,
     assert answered.val_loss == pytest.approx(whole.val_loss, rel=1e-4)
 
 
-def test_one_sequence_that_does_not_fit_is_out_of_memory(tmp_path, monkeypatch):
-    at_step(monkeypatch, 0, out_of_memory_above(0, MemoryError("all of it")))
-    with pytest.raises(MemoryError):
+def test_one_sequence_that_does_not_fit_is_told_with_a_way_out(tmp_path, monkeypatch):
+    run(make_config(tmp_path, "train.steps=4"))
+    at_step(monkeypatch, 6, out_of_memory_above(0, MemoryError("all of it")))
+    with pytest.raises(UserError, match="not even a single sequence fits") as caught:
         run(make_config(tmp_path))
+    assert "model.context_length" in caught.value.hint
+    assert load(list_checkpoints(tmp_path / "run")[0]).step == 4
+
+
+OUT_OF_MEMORY = RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory")
+
+
+def test_an_evaluation_that_does_not_fit_takes_fewer_windows_at_once(tmp_path, monkeypatch):
+    whole = run(make_config(tmp_path, "eval.batch_size=8", name="whole"))
+    forward, sizes = evaluate._summed_loss, []
+
+    def small_machine(model, inputs, targets, runtime):
+        sizes.append(len(inputs))
+        if len(inputs) > 2:
+            raise OUT_OF_MEMORY
+        return forward(model, inputs, targets, runtime)
+
+    monkeypatch.setattr(evaluate, "_summed_loss", small_machine)
+    answered = run(make_config(tmp_path, "eval.batch_size=8", name="answered"))
+    assert sizes[:3] == [8, 4, 2]
+    assert answered.val_loss == pytest.approx(whole.val_loss, rel=1e-6)
+    assert weights(answered) == weights(whole)
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "doing"),
+    [
+        (evaluate, "_summed_loss", "evaluating a single window"),
+        (sample, "stream_texts", "writing a sample"),
+        (state, "Optimizer", "building the model"),
+    ],
+)
+@pytest.mark.parametrize("error", [MemoryError(), OUT_OF_MEMORY], ids=["MemoryError", "CPU"])
+def test_out_of_memory_outside_a_step_says_where_and_what_to_do(tmp_path, monkeypatch, place, name, doing, error):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(place, name, fail)
+    with pytest.raises(UserError, match=f"out of memory while {doing}") as caught:
+        run(make_config(tmp_path))
+    assert caught.value.hint
+    assert caught.value.exit_code == 1
+
+
+def test_a_model_far_larger_than_the_machine_is_one_clear_error(gpt, tmp_path):
+    (tmp_path / "config.yaml").write_text(dump_config(make_config(tmp_path, "model.n_embd=4000000")))
+    outcome = gpt("train", "--config", "config.yaml")
+    assert outcome.rc == 1, outcome.stderr
+    assert "error: out of memory while building the model\nhint: lower model.n_embd" in outcome.stderr
+    assert "Traceback" not in outcome.stderr
 
 
 def test_another_failure_is_not_taken_for_memory(tmp_path, monkeypatch):
@@ -278,6 +330,67 @@ def test_being_killed_is_recorded_by_the_next_process_and_never_counts(tmp_path)
             file.write(json.dumps({"time": "", "event": event, "step": 4}) + "\n")
     assert run(config).steps == 12
     assert ends(tmp_path / "run")[-4:] == ["started", "killed", "started", "ended"]
+
+
+def write_lives(run_dir, ends):
+    """Append to the events of a run that it was started, and how each time it ended."""
+    with (run_dir / "events.jsonl").open("a") as file:
+        for end in ends:
+            for event in ({"event": "started", "step": end["start"]}, end):
+                file.write(json.dumps({"time": "", **event}) + "\n")
+
+
+KILLED = {"event": "killed", "start": 4, "step": 5}
+BY_MEMORY = {**KILLED, "memory": True}
+
+
+@pytest.mark.parametrize(
+    ("ends", "cause"),
+    [
+        ([KILLED] * 10, "killed 10 times at step 5, before it had saved anything: for want of memory"),
+        ([KILLED, {**BY_MEMORY, "step": 9}, BY_MEMORY, BY_MEMORY], "killed 3 times .* want of memory"),
+    ],
+)
+def test_a_run_killed_again_and_again_before_it_saves_stops_itself_and_tries_again_when_asked(tmp_path, ends, cause):
+    run(make_config(tmp_path, "train.steps=4"))
+    write_lives(tmp_path / "run", ends)
+    with pytest.raises(UserError, match=cause) as caught:
+        run(make_config(tmp_path))
+    assert "train.micro_batch_size" in caught.value.hint
+    assert run(make_config(tmp_path)).steps == 12
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        [KILLED] * 9,
+        [KILLED] * 6 + [{**KILLED, "step": 6}] + [KILLED] * 6,  # by chance, then, not at one step
+        [{**KILLED, "start": 0}] * 8 + [KILLED] * 8,  # it saved something in between
+        [BY_MEMORY] * 2 + [{**BY_MEMORY, "event": "ended"}] + [BY_MEMORY] * 2,
+        [BY_MEMORY, BY_MEMORY, KILLED],
+    ],
+)
+def test_kills_that_show_no_loop_never_keep_a_run_from_going_on(tmp_path, ends):
+    run(make_config(tmp_path, "train.steps=4"))
+    write_lives(tmp_path / "run", ends)
+    assert run(make_config(tmp_path)).steps == 12
+
+
+def test_a_kill_while_the_kernel_killed_for_memory_is_recorded_as_such(tmp_path, monkeypatch):
+    run(make_config(tmp_path, "train.steps=4"))
+    counter = iter([7, 8, 8])
+    monkeypatch.setattr("gpt_cli.run.restarts.count_memory_kills", lambda: next(counter))
+    with (tmp_path / "run" / "events.jsonl").open("a") as file:
+        file.write(json.dumps({"time": "", "event": "started", "step": 4, "memory_kills": next(counter)}) + "\n")
+    run(make_config(tmp_path))
+    killed, started = [e for e in read_events(tmp_path / "run") if e["event"] in ("killed", "started")][-2:]
+    assert (killed["event"], killed["start"], killed["memory"]) == ("killed", 4, True)
+    assert started["memory_kills"] == 8
+
+
+@pytest.mark.skipif(not Path("/proc/vmstat").exists(), reason="only Linux tells")
+def test_the_kernels_count_of_kills_is_read():
+    assert isinstance(count_memory_kills(), int)
 
 
 @pytest.mark.parametrize("between", ["another step", "a good end"])

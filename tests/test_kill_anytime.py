@@ -1,9 +1,11 @@
-"""Kill it any time: `gpt train` again continues, and the result is bit for bit that of a run that was never stopped."""
+"""Kill it, signal it, start it many times at once: the result is bit for bit that of a run that was never disturbed."""
 
 import hashlib
 import itertools
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpt_cli.run.log import read_metrics
+from gpt_cli.run.log import read_events, read_metrics
 
 ROOT = Path(__file__).parents[1]
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
@@ -34,11 +36,11 @@ DEFAULTS = {
 }  # fmt: skip
 
 
-def killed(folder: Path, kills: int, seed: int, choices: dict[str, Any]) -> dict[str, int]:
-    """Train in `folder`, killed so many times and not at all; how that went."""
+def disturbed(folder: Path, script: str, *arguments: int, **choices: Any) -> dict[str, Any]:
+    """Train in `folder` as `script` disturbs it, and undisturbed; how that went."""
     (folder / "text.txt").write_text(TEXT)
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(ROOT / "tests" / "killing.py"), str(kills), str(seed)],
+        [sys.executable, "-W", "ignore", str(ROOT / "tests" / script), *map(str, arguments)],
         input=CONFIG.format(**{**DEFAULTS, **choices}),
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"},
@@ -51,7 +53,7 @@ def killed(folder: Path, kills: int, seed: int, choices: dict[str, Any]) -> dict
     assert done.returncode == 0, done.stderr + log[-3000:]
     assert "error:" not in log
     assert "damaged" not in log
-    result: dict[str, int] = json.loads(done.stdout)
+    result: dict[str, Any] = json.loads(done.stdout)
     return result
 
 
@@ -66,7 +68,7 @@ def remains(run: Path) -> dict[str, str]:
 
 
 def assert_killing_changes_nothing(tmp_path: Path, kills: int, seed: int, choices: dict[str, Any]) -> None:
-    result = killed(tmp_path, kills, seed, choices)
+    result = disturbed(tmp_path, "killing.py", kills, seed, **choices)
     assert result["kills"] == kills
     assert result["inside"] == kills // 4
     assert remains(tmp_path / "killed") == remains(tmp_path / "whole")
@@ -116,3 +118,51 @@ def covering_cases() -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("seed", "choices"), [*enumerate(covering_cases(), start=10)], ids=str)
 def test_200_kills_over_ten_ways_to_train_change_nothing(tmp_path: Path, seed: int, choices: dict[str, Any]) -> None:
     assert_killing_changes_nothing(tmp_path, kills=20, seed=seed, choices=choices)
+
+
+# Signals
+
+
+def assert_signals_change_nothing(tmp_path: Path, signals: int, seed: int, **choices: Any) -> dict[str, Any]:
+    result = disturbed(tmp_path, "signalling.py", signals, seed, **choices)
+    assert result["signals"] == signals
+    assert result["in_save"] == signals // 8
+    assert remains(tmp_path / "signalled") == remains(tmp_path / "whole")
+    return result
+
+
+def test_a_run_asked_to_stop_at_20_moments_ends_as_if_it_never_was(tmp_path: Path) -> None:
+    result = assert_signals_change_nothing(tmp_path, signals=20, seed=1)
+    assert result["slowest"] < 30  # a step and a save take milliseconds; the machine may be busy
+    events = [event["event"] for event in read_events(tmp_path / "signalled")]
+    assert "died" not in events
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 7))
+def test_100_signals_at_random_moments_change_nothing(tmp_path: Path, seed: int) -> None:
+    assert_signals_change_nothing(tmp_path, signals=20, seed=seed)
+
+
+@pytest.mark.slow
+def test_signals_while_a_model_is_compiled_change_nothing(tmp_path: Path) -> None:
+    assert_signals_change_nothing(tmp_path, signals=16, seed=7, compile="true")
+
+
+# Many at once
+
+
+def test_of_20_starts_at_once_exactly_one_trains_and_the_others_say_who_does(tmp_path: Path) -> None:
+    result = disturbed(tmp_path, "starting.py", 20)
+    assert result["refused"] == [1] * 19
+    assert result["trained"] == [128 + signal.SIGTERM]
+    assert result["sampled"] == [0]
+    refusals = [file.read_text() for file in tmp_path.glob("said-*") if "error:" in file.read_text()]
+    assert len(refusals) == 19
+    for said in refusals:
+        assert re.search(
+            r"^error: another process is writing to shared \((process \d+ on |it has not said)", said, re.M
+        )
+        assert said.splitlines()[-1] == "hint: wait for it to end, stop it, or choose another run_dir"
+    assert remains(tmp_path / "shared") == remains(tmp_path / "whole")
+    assert [event["event"] for event in read_events(tmp_path / "shared")].count("started") == 2  # it, and its end

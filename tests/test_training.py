@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,11 @@ from gpt_cli.files import read_sums
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.log import read_metrics
 from gpt_cli.runtime.device import open_runtime
-from gpt_cli.training import loop
+from gpt_cli.training import loop, loss_scale, state
 from gpt_cli.training.console import Console
 from gpt_cli.training.evaluate import cross_entropy
 from gpt_cli.training.loop import train, train_step
+from gpt_cli.training.loss_scale import LossScale
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.summary import Summary
 
@@ -127,6 +129,76 @@ def test_stopped_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, monkeypa
     assert weights(second) == weights(whole)
     assert timeless(second.run_dir) == timeless(whole.run_dir)
     assert samples(second.run_dir) == samples(whole.run_dir)
+
+
+def test_a_run_stopped_at_every_step_equals_uninterrupted_bit_for_bit(tmp_path, monkeypatch):
+    changes = ("train.steps=30", "model.dropout=0.2", "checkpoint.every=7", "eval.every=5", "sample.every=10")
+    whole = run(make_config(tmp_path, *changes, name="whole"))
+    config = make_config(tmp_path, *changes, name="stopped")
+    for step in range(30):  # the process that resumes at `step` makes one update
+        with monkeypatch.context() as once:
+            interrupt_at(once, step)
+            last = run(config)
+        assert last.steps == step + 1
+    assert weights(last) == weights(whole)
+    assert timeless(run(config).run_dir) == timeless(whole.run_dir)
+    assert samples(last.run_dir) == samples(whole.run_dir)
+
+
+def test_a_resume_from_the_checkpoint_of_any_step_equals_uninterrupted_bit_for_bit(tmp_path):
+    changes = ("train.steps=30", "checkpoint.every=1", "checkpoint.keep=30", "sample.every=null", "optim.ema=0.9")
+    whole = run(make_config(tmp_path, *changes, name="whole"))
+    for step in range(1, 30):
+        name = f"from-{step}"
+        shutil.copytree(tmp_path / "whole", tmp_path / name)
+        for path in list_checkpoints(tmp_path / name):
+            if int(path.name.removeprefix("step-")) > step:
+                shutil.rmtree(path)
+        resumed = run(make_config(tmp_path, *changes, name=name))
+        assert weights(resumed) == weights(whole)
+        assert timeless(resumed.run_dir) == timeless(whole.run_dir)
+        shutil.rmtree(tmp_path / name)
+
+
+@pytest.mark.parametrize("stop_at", [3, 5, 6, 7, 11])
+def test_a_scaled_loss_resumes_exactly_overflows_included(tmp_path, monkeypatch, stop_at):
+    monkeypatch.setattr(state, "LossScale", lambda enabled: LossScale(enabled=True))  # as for fp16, which needs a GPU
+    monkeypatch.setattr(loss_scale, "_GROWTH_INTERVAL", 3)
+    scales = {}
+
+    def overflowing(state, micro_batches, config, step, *rest):
+        hooks = []
+        if step in (5, 9):
+            weight = state.model.blocks[0].mlp.down.weight
+            hooks.append(weight.register_hook(lambda gradient: gradient * math.inf))
+        result = train_step(state, micro_batches, config, step, *rest)
+        scales[step + 1] = (state.loss_scale.scale, state.loss_scale.good_updates)
+        for hook in hooks:
+            hook.remove()
+        return result
+
+    monkeypatch.setattr(loop, "train_step", overflowing)
+    whole = run(make_config(tmp_path, name="whole"))
+    expected = dict(scales)
+    assert [scale / 2**16 for scale, _ in expected.values()] == [1, 1, 2, 2, 2, 1, 1, 1, 2, 1, 1, 1]
+    config = make_config(tmp_path, name="stopped")
+    with monkeypatch.context() as once:
+        original = loop.train_step
+
+        def step_with_signal(*arguments):
+            if arguments[3] == stop_at - 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return original(*arguments)
+
+        once.setattr(loop, "train_step", step_with_signal)
+        assert run(config).steps == stop_at
+    kept = load(list_checkpoints(Path(config.run_dir))[0]).state
+    assert (kept["loss_scale"], kept["loss_scale_good_updates"]) == expected[stop_at]
+    scales.clear()
+    second = run(config)
+    assert scales == {step: expected[step] for step in range(stop_at + 1, 13)}
+    assert weights(second) == weights(whole)
+    assert timeless(second.run_dir) == timeless(whole.run_dir)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

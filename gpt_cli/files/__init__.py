@@ -15,6 +15,7 @@ from gpt_cli.files.append import read_lines as read_lines
 from gpt_cli.files.cache import cache_dir as cache_dir
 from gpt_cli.files.commit import DamagedError as DamagedError
 from gpt_cli.files.commit import ExistsError as ExistsError
+from gpt_cli.files.commit import Verified as Verified
 from gpt_cli.files.commit import clean_leftovers as clean_leftovers
 from gpt_cli.files.commit import commit_directory as commit_directory
 from gpt_cli.files.commit import commit_files as commit_files

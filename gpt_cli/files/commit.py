@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,6 +34,7 @@ _SUMS_LIMIT = 1 << 20
 _LINE = re.compile(r"([0-9a-f]{64})  ([A-Za-z0-9_][A-Za-z0-9._-]*)")
 _TEMPORARY = ".tmp-"
 _TRASH = ".trash-"
+_CLOCK_TICK = 50_000_000  # nanoseconds: coarser than the times that file systems note
 
 
 class DamagedError(UserError):
@@ -66,9 +68,41 @@ def commit_files(final: Path, contents: Mapping[str, bytes | Iterable[bytes]], *
         _commit(temporary, final, sums, replace=replace)
 
 
-def verify_directory(path: Path) -> None:
-    """Raise DamagedError, naming file and reason, unless `path` holds exactly what its SHA256SUMS says."""
-    read_directory(path)
+class Verified:
+    """Files whose sums this process has seen to be right, as the file system describes them: unchanged, still right.
+
+    It spares reading the same gigabytes again and again. What a file system does not tell, a bit that flips on the
+    disk, it does not see: whatever is loaded is read and summed whole.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[tuple[str, int, int, int, int, int, str]] = set()
+
+    def knows(self, path: Path, sha256: str) -> bool:
+        """Whether the file `path`, as it is now, is known to have this sum."""
+        return (*_identity(path), sha256) in self._known
+
+    def learn(self, path: Path, sha256: str, before: tuple[str, int, int, int, int, int], began: int) -> None:
+        """The file, that was `before` when reading it `began` (in nanoseconds), has this sum.
+
+        It is not taken in if it changed meanwhile, or so shortly before that a later change could have the same time.
+        """
+        if before == _identity(path) and max(before[-2:]) < began - _CLOCK_TICK:
+            self._known.add((*before, sha256))
+
+
+def verify_directory(path: Path, verified: Verified | None = None) -> None:
+    """Raise DamagedError, naming file and reason, unless `path` holds exactly what its SHA256SUMS says.
+
+    Files that `verified` knows are not read again, and what is read is added to it.
+    """
+    for name, sha256 in _members(path).items():
+        if verified is None:
+            _verified(path / name, sha256, keep=False)
+        elif not verified.knows(path / name, sha256):
+            before, began = _identity(path / name), time.time_ns()
+            _verified(path / name, sha256, keep=False)
+            verified.learn(path / name, sha256, before, began)
 
 
 def read_directory(path: Path, names: Collection[str] = ()) -> dict[str, bytes]:
@@ -76,18 +110,31 @@ def read_directory(path: Path, names: Collection[str] = ()) -> dict[str, bytes]:
 
     Raises DamagedError for a missing, foreign or altered file, and for a name that SHA256SUMS does not list.
     """
-    sums = read_sums(path)
-    present = set(list_directory(path)) - {SUMS}
-    if absent := sorted((set(sums) | set(names)) - present):
-        raise DamagedError(f"{path} is damaged: {absent[0]} is missing")
-    if foreign := sorted(present - set(sums)):
-        raise DamagedError(f"{path} is damaged: {foreign[0]} does not belong to it")
+    sums = _members(path, names)
     kept: dict[str, bytes] = {}
     for name, sha256 in sums.items():
         data = _verified(path / name, sha256, keep=name in names)
         if data is not None:
             kept[name] = data
     return kept
+
+
+def _members(path: Path, names: Collection[str] = ()) -> dict[str, str]:
+    """SHA256SUMS of the directory `path`, which holds exactly its files, and `names` among them."""
+    sums = read_sums(path)
+    present = set(list_directory(path)) - {SUMS}
+    if absent := sorted((set(sums) | set(names)) - present):
+        raise DamagedError(f"{path} is damaged: {absent[0]} is missing")
+    if foreign := sorted(present - set(sums)):
+        raise DamagedError(f"{path} is damaged: {foreign[0]} does not belong to it")
+    return sums
+
+
+def _identity(path: Path) -> tuple[str, int, int, int, int, int]:
+    """What changes when the file `path` does: name, device, inode, size, times of its contents and its inode."""
+    with reported("look at", path):
+        facts = os.lstat(path)
+    return str(path), facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def read_sums(path: Path) -> dict[str, str]:

@@ -24,6 +24,7 @@ from gpt_cli.errors import Note, RequestError, UserError
 from gpt_cli.files import (
     DamagedError,
     DiskError,
+    Verified,
     clean_leftovers,
     commit_files,
     list_directory,
@@ -33,6 +34,7 @@ from gpt_cli.files import (
     read_sums,
     remove_directory,
     require_space,
+    verify_directory,
 )
 from gpt_cli.run.arrays import Arrays, unpack_arrays
 from gpt_cli.tokenizer import Tokenizer
@@ -46,6 +48,7 @@ MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.j
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
 _NAME = re.compile(r"step-(\d{8,})")
 _STATE_LIMIT = 1 << 20
+_VERIFIED = Verified()  # what this process has read: each save would read the checkpoints before it again
 
 
 @dataclass(frozen=True)
@@ -243,8 +246,10 @@ def _best_that(run_dir: Path, accepted: Callable[[Path], bool]) -> Path | None:
 
 
 def _is_intact(path: Path) -> bool:
+    """Whether the checkpoint verifies; its files are read once, and again when they have changed."""
     try:
-        _verify(path)
+        verify_directory(path, _VERIFIED)
+        _check(path, read_file(path / STATE, _STATE_LIMIT))
     except DamagedError:
         return False
     return True
@@ -253,12 +258,17 @@ def _is_intact(path: Path) -> bool:
 def _verify(path: Path, names: Set[str] = frozenset()) -> tuple[dict[str, bytes], dict[str, Any]]:
     """The files `names` and the state of a checkpoint. Raises DamagedError unless it is whole and under its name."""
     contents = read_directory(path, names | {STATE})
+    return contents, _check(path, contents[STATE])
+
+
+def _check(path: Path, data: bytes) -> dict[str, Any]:
+    """The state, which `data` says, of a checkpoint that has all its files. Raises DamagedError if it is another's."""
     if absent := sorted({MODEL, OPTIMIZER, CONFIG, TOKENIZER} - read_sums(path).keys()):
         raise DamagedError(f"{path} is damaged: {absent[0]} is missing")
-    state = _parse_state(contents[STATE], path)
+    state = _parse_state(data, path)
     if (name := _NAME.fullmatch(path.name)) and int(name[1]) != state["step"]:
         raise DamagedError(f"{path} is damaged: it holds step {state['step']}")
-    return contents, state
+    return state
 
 
 def _holds(path: Path, contents: Mapping[str, bytes]) -> bool:

@@ -1,17 +1,34 @@
 """How the processes of a run ended, and when starting yet another one is of no use.
 
 events.jsonl has `started` (from which step), and then `ended` or `died` (at which step, and of what). A process that
-was killed, or whose machine was, cannot say so: the next one writes `killed` in its place. That is no fault of the
-run, and no reason not to go on, however often it happens.
+was killed, or whose machine was, cannot say so: the next one writes `killed` in its place. Mostly that is no fault of
+the run, and no reason not to go on; but a run that is killed again and again before it has saved anything, at one and
+the same step or while the kernel was killing for want of memory, would go round for ever.
 """
 
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpt_cli.errors import UserError
 from gpt_cli.run.log import RunLog, read_events, read_metrics
+from gpt_cli.runtime.memory import count_memory_kills
 
 MOST_DEATHS = 3  # at one step, one after the other
+MOST_MEMORY_KILLS = 3  # without a checkpoint between, while the kernel was killing for want of memory
+MOST_KILLS = 10  # without a checkpoint between, at one step
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """Starts that came to the same end, again and again."""
+
+    step: int
+    told: str
+    hint: str
 
 
 class Lifetime:
@@ -24,20 +41,17 @@ class Lifetime:
     def begin(self, step: int, device: str) -> None:
         """Training is about to go on from `step` on `device`; called before the log is cut back to it.
 
-        Raises UserError if the last processes all died at one and the same step. That is told once: the process
-        after it tries again. A run that is finished has nothing to begin.
+        Raises UserError if the last processes all came to the same end (see the module). That is told once: the
+        process after it tries again. A run that is finished has nothing to begin.
         """
         if step >= self.steps:
             return
         self._find_out_about_the_last_one()
-        if (death := _repeated_death(self.run_dir)) is not None:
-            died_at, cause = death
-            self.log.event("restart loop", step=died_at)
-            raise UserError(
-                f"this run has died {MOST_DEATHS} times at step {died_at:,}, the last time because: {cause}",
-                hint="see its events.jsonl; after mending the cause, the same command goes on from the last checkpoint",
-            )
-        self.log.event("started", step=step, device=device)
+        if (loop := _find_loop(read_events(self.run_dir))) is not None:
+            self.log.event("restart loop", step=loop.step)
+            raise UserError(loop.told, hint=loop.hint)
+        kills = count_memory_kills()
+        self.log.event("started", step=step, device=device, **({} if kills is None else {"memory_kills": kills}))
         self.begun = True
 
     def end(self, error: BaseException | None) -> None:
@@ -51,19 +65,60 @@ class Lifetime:
             self.log.event("died", step=self._last_step(), error=f"{type(error).__name__}: {error}"[:500])
 
     def _find_out_about_the_last_one(self) -> None:
-        events = [event["event"] for event in read_events(self.run_dir)]
-        marks = [event for event in events if event in ("started", "ended", "died", "killed")]
-        if marks and marks[-1] == "started":
-            self.log.event("killed", step=self._last_step())
+        events = [event for event in read_events(self.run_dir) if event["event"] in (*_ENDS, "started")]
+        if not events or events[-1]["event"] != "started":
+            return
+        before, now = events[-1].get("memory_kills"), count_memory_kills()
+        is_memory = before is not None and now is not None and now > before
+        facts = {"start": events[-1].get("step"), **({"memory": True} if is_memory else {})}
+        self.log.event("killed", step=self._last_step(), **facts)
 
     def _last_step(self) -> int:
         return max((line["step"] for line in read_metrics(self.run_dir)), default=0)
 
 
-def _repeated_death(run_dir: Path) -> tuple[int, str] | None:
-    """The step at which the last processes died, and of what the very last; None if it was not always the same."""
-    ends = [event for event in read_events(run_dir) if event["event"] in ("ended", "died", "restart loop")]
-    last = ends[-MOST_DEATHS:]
+_ENDS = ("ended", "died", "killed", "restart loop")
+
+
+def _find_loop(events: list[Event]) -> _Loop | None:
+    """Whether the last processes of a run came to the same end, and which; None if they did not."""
+    return _repeated_death(events) or _repeated_kill(events)
+
+
+def _repeated_death(events: list[Event]) -> _Loop | None:
+    """The last processes died of an error, all at one step. Being killed in between does not count."""
+    last = [event for event in events if event["event"] in ("ended", "died", "restart loop")][-MOST_DEATHS:]
     if len(last) < MOST_DEATHS or any(end["event"] != "died" for end in last) or len({e.get("step") for e in last}) > 1:
         return None
-    return last[-1]["step"], last[-1]["error"]
+    step = last[-1].get("step", 0)
+    return _Loop(
+        step,
+        f"this run has died {MOST_DEATHS} times at step {step:,}, the last time because: {last[-1].get('error')}",
+        "see its events.jsonl; after mending the cause, the same command goes on from the last checkpoint",
+    )
+
+
+def _repeated_kill(events: list[Event]) -> _Loop | None:
+    """The last processes were killed, and none had saved a checkpoint: each started from the same step."""
+    ends = [event for event in events if event["event"] in _ENDS]
+    others = [number for number, end in enumerate(ends, start=1) if end["event"] != "killed"]
+    kills = ends[others[-1] if others else 0 :]  # since the last end of another kind
+    kills = [kill for kill in kills if kill.get("start") == kills[-1].get("start")]
+    by_memory = kills[-MOST_MEMORY_KILLS:]
+    if len(by_memory) == MOST_MEMORY_KILLS and all(kill.get("memory") for kill in by_memory):
+        return _Loop(
+            by_memory[-1].get("step", 0),
+            f"this run was killed {MOST_MEMORY_KILLS} times before it had saved anything, while the kernel was killing"
+            " processes for want of memory",
+            "give it more memory, or lower train.micro_batch_size (same result); then run the same command again",
+        )
+    by_step = kills[-MOST_KILLS:]
+    if len(by_step) == MOST_KILLS and len({kill.get("step") for kill in by_step}) == 1:
+        step = by_step[-1].get("step", 0)
+        return _Loop(
+            step,
+            f"this run was killed {MOST_KILLS} times at step {step:,}, before it had saved anything: for want of"
+            " memory, by a limit of time, or by a device that fails",
+            "look into the system's log, lower train.micro_batch_size or checkpoint.every; then run it again",
+        )
+    return None

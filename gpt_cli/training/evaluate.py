@@ -15,6 +15,7 @@ from gpt_cli.errors import UserError
 from gpt_cli.model.chunked_loss import chunked_loss, wants_pieces
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
+from gpt_cli.runtime.memory import enough_memory, is_out_of_memory
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.native.network import NativeNetwork
 
@@ -90,11 +91,19 @@ def evaluate(
     total = 0.0
     n_full = (len(tokens) - 1) // context * context
     inputs, targets = tokens[:n_full].view(-1, context), tokens[1 : n_full + 1].view(-1, context)
-    for row in range(0, len(inputs), batch_size):
-        rows = slice(row, row + batch_size)
-        total += _summed_loss(model, inputs[rows], targets[rows], runtime, native)  # (W, T) each
-    if n_full < len(tokens) - 1:
-        total += _summed_loss(model, tokens[None, n_full:-1], tokens[None, n_full + 1 :], runtime, native)
+    with enough_memory("evaluating a single window", "lower model.context_length; the newest checkpoint is good"):
+        row = 0
+        while row < len(inputs):
+            rows = slice(row, row + batch_size)
+            try:
+                total += _summed_loss(model, inputs[rows], targets[rows], runtime, native)  # (W, T) each
+                row += batch_size
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error) or batch_size == 1:
+                    raise
+                batch_size //= 2  # the same windows, fewer at once
+        if n_full < len(tokens) - 1:
+            total += _summed_loss(model, tokens[None, n_full:-1], tokens[None, n_full + 1 :], runtime, native)
     model.train(was_training)
     predicted = tokens[1:].long()
     return Evaluation(

@@ -6,6 +6,8 @@ from typing import Concatenate, ParamSpec
 import torch
 from torch import Tensor
 
+from gpt_cli.errors import UserError
+from gpt_cli.runtime.memory import is_out_of_memory
 from gpt_cli.training.batches import MicroBatches
 from gpt_cli.training.journal import Journal
 from gpt_cli.training.state import TrainingState
@@ -29,14 +31,19 @@ class MemoryGuard:
     ) -> tuple[Tensor, Tensor]:
         """`step(state, micro_batches, ...)`, with the rows of `micro_batches` regrouped so that it fits.
 
-        Raises what the step raises when a single sequence does not fit either.
+        Raises UserError when a single sequence does not fit either.
         """
         while True:
             try:
                 return step(state, regroup(micro_batches, self.micro_batch_size), *args, **kwargs)
             except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error) or self.micro_batch_size == 1:
+                if not is_out_of_memory(error):
                     raise
+                if self.micro_batch_size == 1:
+                    raise UserError(
+                        "out of memory: not even a single sequence fits into a training step; nothing saved is lost",
+                        hint="train a smaller model.context_length, n_embd or n_layer in another run_dir",
+                    ) from error
             # Out here the error is gone, and with its frames the activations that they held.
             state.optimizer.zero_grad()
             if state.model.head.weight.is_cuda:
@@ -44,13 +51,6 @@ class MemoryGuard:
             smaller = next_smaller(self.micro_batch_size)
             self.journal.ran_out_of_memory(self.micro_batch_size, smaller)
             self.micro_batch_size = smaller
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` says that memory is exhausted, in the words of whichever allocator raised it."""
-    text = str(error)
-    known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    return known or "out of memory" in text or "DefaultCPUAllocator" in text
 
 
 def next_smaller(micro_batch_size: int) -> int:

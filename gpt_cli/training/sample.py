@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from gpt_cli.config import Config
 from gpt_cli.model.gpt import GPT
+from gpt_cli.runtime.memory import enough_memory
 from gpt_cli.sampling import Sampling, encode_prompt, stream_texts
 from gpt_cli.sampling.rules import RuleBook
 from gpt_cli.tokenizer import Tokenizer
@@ -22,7 +23,8 @@ def sample_text(model: GPT, tokenizer: Tokenizer, prompt: Sequence[int], config:
     """A continuation of `prompt` (ids) as `config.sample` wants it; the same for the same weights and seed."""
     model.eval()
     sampling = Sampling.from_config(config.sample, config.seed)
-    (text,) = stream_texts(model, tokenizer, prompt, sampling)
-    written = text.text()
+    with enough_memory("writing a sample", "set sample.every=null: what was saved is good, and goes on"):
+        (text,) = stream_texts(model, tokenizer, prompt, sampling)
+        written = text.text()
     model.train()
     return written

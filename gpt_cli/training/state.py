@@ -21,6 +21,7 @@ from gpt_cli.run.load import described, load_weights
 from gpt_cli.run.tensors import check_tensors
 from gpt_cli.runtime.compilation import compiled, wins_by_compiling
 from gpt_cli.runtime.device import Runtime
+from gpt_cli.runtime.memory import enough_memory
 from gpt_cli.training.averaging import WeightAverage
 from gpt_cli.training.evaluate import cross_entropy
 from gpt_cli.training.lora import LoRA
@@ -47,15 +48,17 @@ class TrainingState:
     ) -> "TrainingState":
         """The state before the first step: weights drawn on the CPU, so that they are the same on every device."""
         torch.manual_seed(derive_seed(config.seed, "weights"))
-        model = GPT(config.model, vocab_size)
-        if initial is not None:
-            load_weights(model, initial)
-        place(model, runtime)
-        native = native_network(model, config.runtime, runtime)
-        orthogonalise = None if native is None else native.orthogonalise
-        optimizer: Optimizer | LoRA = Optimizer(model, config.optim, runtime.matmul_dtype, orthogonalise)
-        if config.lora.rank is not None:
-            optimizer = LoRA(model, config.lora, config.optim, config.seed)
+        with enough_memory("building the model", "lower model.n_embd or model.n_layer; `gpt info` says what they take"):
+            model = GPT(config.model, vocab_size)
+            if initial is not None:
+                load_weights(model, initial)
+            place(model, runtime)
+            native = native_network(model, config.runtime, runtime)
+            orthogonalise = None if native is None else native.orthogonalise
+            optimizer: Optimizer | LoRA = Optimizer(model, config.optim, runtime.matmul_dtype, orthogonalise)
+            if config.lora.rank is not None:
+                optimizer = LoRA(model, config.lora, config.optim, config.seed)
+            average = WeightAverage(model, config.optim.ema)
         if config.train.activation_checkpointing:
             recompute_activations(model)
         tokens = config.train.sequences_per_forward * config.model.context_length
@@ -64,7 +67,7 @@ class TrainingState:
         return cls(
             model=model,
             optimizer=optimizer,
-            average=WeightAverage(model, config.optim.ema),
+            average=average,
             loss_scale=LossScale(enabled=runtime.precision == "fp16"),
             native=native,
             loss=compiled(loss, note) if use_compile else loss,

@@ -1,0 +1,81 @@
+"""A process that starts `gpt train` again and again, and asks it to stop by a signal at a random moment.
+
+    python tests/signalling.py SIGNALS SEED < config.yaml      in the directory where the run is to be
+
+Half of the signals come after a random time, from outside. The others come, by construction, inside an evaluation, a
+sample, a save (at one of its flushes), or a step, the first one of the process included; a quarter of these twice,
+which means: leave at once. See killing.py for how trainers are started, and for the run they are compared with.
+
+Prints how many signals there were, how many came while a checkpoint was being saved, how many came twice, the longest
+time from a signal to the end of its process, and the steps.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from functools import partial
+from typing import Any
+
+from killing import FLUSHES_OF_A_SAVE, TRAIN, end, finish, prepare_folder, start, warm_up
+
+from gpt_cli.training import evaluate, loop
+
+ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+PLACES: dict[str, tuple[Any, str]] = {
+    "evaluation": (evaluate, "_summed_loss"),
+    "sample": (loop, "sample_text"),
+    "save": (os, "fsync"),
+    "step": (loop, "train_step"),
+}
+
+
+def signal_inside(place: str, call: int, number: int, times: int, said: int) -> None:
+    """From now on, in this process: raise signal `number` so many `times` in call `call` (from 0) of that place."""
+    module, name = PLACES[place]
+    original, seen = getattr(module, name), 0
+
+    def signalled(*arguments: Any) -> Any:
+        nonlocal seen
+        seen += 1
+        if seen == call + 1:
+            os.write(said, b"!")
+            for _ in range(times):
+                signal.raise_signal(number)
+        return original(*arguments)
+
+    setattr(module, name, signalled)
+
+
+def signal_and_resume(signals: int, seed: int) -> dict[str, float]:
+    """Stop the training of config.yaml `signals` times, then let it come to an end; train it again undisturbed."""
+    dice = random.Random(seed)
+    longest, slowest, in_save, twice = warm_up(), 0.0, 0, 0
+    for count in range(signals):
+        number = dice.choice(ASKING)
+        arguments = [*TRAIN, "run_dir=signalled", "train.steps=1000000"]
+        if count % 2:
+            place = list(PLACES)[count // 2 % len(PLACES)]
+            times = 2 if dice.random() < 0.25 else 1
+            call = dice.randrange(2 * FLUSHES_OF_A_SAVE if place == "save" else 3)
+            child, pipe = start(arguments, partial(signal_inside, place, call, number, times))
+            assert os.read(pipe, 1) == b"!", "the trainer ended by itself"
+            in_save += place == "save"
+            twice += times - 1
+        else:
+            child, pipe = start(arguments)
+            time.sleep(dice.uniform(0.0, longest))
+            os.kill(child, number)
+        asked = time.monotonic()
+        code = end(child)
+        slowest = max(slowest, time.monotonic() - asked)
+        os.close(pipe)
+        assert code == 128 + number, f"signal {number} was answered with exit code {code}"
+    return {"signals": signals, "in_save": in_save, "twice": twice, "slowest": slowest, "steps": finish("signalled")}
+
+
+if __name__ == "__main__":
+    prepare_folder()
+    print(json.dumps(signal_and_resume(int(sys.argv[1]), int(sys.argv[2]))))
