@@ -79,8 +79,8 @@ MUTATIONS = [
         "training/state.py",
         (
             (
-                'return checkpoint.step, checkpoint.state["seconds"]',
-                'return checkpoint.step + 1, checkpoint.state["seconds"]',
+                'return checkpoint.step, checkpoint.number("seconds")',
+                'return checkpoint.step + 1, checkpoint.number("seconds")',
             ),
         ),
         RESUME + "[5-muon]",

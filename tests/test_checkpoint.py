@@ -620,7 +620,7 @@ class Retention(RuleBasedStateMachine):
             assert newest(self.run, lambda text: None) == max(self.good)
 
 
-Retention.TestCase.settings = settings(max_examples=60, stateful_step_count=20)
+Retention.TestCase.settings = settings(max_examples=30, stateful_step_count=15)
 TestRetention = Retention.TestCase
 
 

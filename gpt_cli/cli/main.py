@@ -157,6 +157,8 @@ def _explain(error: Exception) -> UserError:
         )
     elif isinstance(error, OSError) and error.errno in CANNOT_WRITE:
         explained = UserError(f"cannot write to {error.filename or 'standard output'}: {error.strerror}")
+    elif isinstance(error, OSError) and error.errno is not None and error.filename is not None:
+        explained = UserError(f"cannot use {os.fspath(error.filename)}: {(error.strerror or '').lower()}")
     elif package not in ("", "gpt_cli"):
         explained = UserError(f"cannot import {package}: {text}", hint=f"pip install {package}")
     else:

@@ -101,7 +101,7 @@ class TokenizerConfig(Section):
 class ModelConfig(Section):
     """The shape of the decoder-only transformer. `vocab_size` comes from the tokenizer."""
 
-    n_layer: Count = 4
+    n_layer: Annotated[int, Field(ge=1, le=10_000)] = 4
     """Transformer blocks."""
     n_head: Count = 4
     """Query heads per block."""

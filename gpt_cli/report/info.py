@@ -124,7 +124,7 @@ def describe(path: Path, config: Config, vocab_size: int, checkpoint: Checkpoint
 def _saved(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "step": checkpoint.step,
-        "val_loss": checkpoint.state.get("val_loss"),
+        "val_loss": checkpoint.val_loss,
         "weights_sha256": checkpoint.weights_sha256,
         "checkpoint": str(checkpoint.path),
     }

@@ -12,12 +12,13 @@ import hashlib
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gpt_cli.config import Config, dump_config, parse_config
 from gpt_cli.errors import Note, RequestError, UserError
@@ -72,6 +73,19 @@ class Checkpoint:
         from gpt_cli.run.tensors import as_tensors  # noqa: PLC0415
 
         return as_tensors(self.model_arrays)
+
+    @property
+    def val_loss(self) -> float | None:
+        """The validation loss that training wrote beside it; None if it did not measure one."""
+        value = self.state.get("val_loss")
+        return value if _is_number(value) else None
+
+    def number(self, name: str) -> float:
+        """What the state says of `name`. Raises DamagedError if it is no number."""
+        value = self.state.get(name)
+        if not _is_number(value):
+            raise DamagedError(f"{self.path} is damaged: {STATE} does not say {name}")
+        return value
 
     def optimizer_tensors(self) -> "dict[str, Tensor]":
         """The optimizer's tensors, read (and verified again) now: only training needs them."""
@@ -240,7 +254,7 @@ def _best_that(run_dir: Path, accepted: Callable[[Path], bool]) -> Path | None:
             val_loss = _parse_state(read_file(path / STATE, _STATE_LIMIT), path).get("val_loss")
         except UserError:  # damaged or unreadable: it cannot be the best
             continue
-        if isinstance(val_loss, float | int) and math.isfinite(val_loss):
+        if _is_number(val_loss):
             scored.append((val_loss, age, path))
     return next((path for _, _, path in sorted(scored) if accepted(path)), None)
 
@@ -288,6 +302,11 @@ def _parse_state(data: bytes, path: Path) -> dict[str, Any]:
     if state["format"] > FORMAT:
         raise UserError(f"{path} was written by a newer gpt (format {state['format']})", hint="install that one")
     return state
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    """Whether it is a finite number, and not an integer beyond all floats."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max and math.isfinite(value)
 
 
 def _reject_constant(name: str) -> None:

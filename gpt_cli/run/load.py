@@ -9,11 +9,15 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import Config
-from gpt_cli.errors import Note
+from gpt_cli.errors import Note, UserError
+from gpt_cli.model.count import build_on_meta
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import Checkpoint, open_checkpoint
 from gpt_cli.run.tensors import check_tensors
+from gpt_cli.runtime.memory import enough_memory
 from gpt_cli.tokenizer import Tokenizer
+
+_LARGEST_TABLES = 1 << 28  # bytes of sines and cosines, which no tensor vouches for; large models may have more
 
 
 @dataclass(frozen=True)
@@ -39,10 +43,8 @@ def load_model(path: Path, device: torch.device, note: Note) -> LoadedRun:
 
 def build_model(checkpoint: Checkpoint, device: torch.device) -> LoadedRun:
     """The model of `checkpoint`, ready to use. Raises UserError if its weights do not fit its config."""
-    model = GPT(checkpoint.config.model, checkpoint.tokenizer.vocab_size)
-    load_weights(model, checkpoint)
     return LoadedRun(
-        model=model.to(device).eval(),
+        model=fitting_model(checkpoint).to(device).eval(),
         tokenizer=checkpoint.tokenizer,
         config=checkpoint.config,
         step=checkpoint.step,
@@ -50,6 +52,26 @@ def build_model(checkpoint: Checkpoint, device: torch.device) -> LoadedRun:
         weights_sha256=checkpoint.weights_sha256,
         state=checkpoint.state,
     )
+
+
+def fitting_model(checkpoint: Checkpoint) -> GPT:
+    """The model that `checkpoint` describes, with its weights.
+
+    Raises UserError, before anything of that size is allocated, if its config asks for another model than its tensors
+    make up: whoever wrote the one need not have written the other.
+    """
+    config = checkpoint.config.model
+    if not any(name.startswith(f"blocks.{config.n_layer - 1}.") for name in checkpoint.model_tensors):
+        raise UserError(f"the checkpoint does not fit its config: it has no block {config.n_layer - 1:,}")
+    outline = build_on_meta(config, checkpoint.tokenizer.vocab_size)
+    check_tensors(checkpoint.model_tensors, described(outline.state_dict()))
+    tables = sum(buffer.nbytes for buffer in outline.buffers())
+    if tables > max(_LARGEST_TABLES, 4 * sum(tensor.nbytes for tensor in checkpoint.model_tensors.values())):
+        raise UserError(f"a context of {config.context_length:,} tokens takes {tables:,} bytes for positions alone")
+    with enough_memory("building the model", "the machine needs more memory than the model has weights"):
+        model = GPT(config, checkpoint.tokenizer.vocab_size)
+        load_weights(model, checkpoint)
+    return model
 
 
 def load_weights(model: GPT, checkpoint: Checkpoint) -> None:

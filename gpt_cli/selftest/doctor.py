@@ -3,15 +3,12 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import torch
-
 from gpt_cli.config import load_config
 from gpt_cli.corpus.build import prepare_corpus
 from gpt_cli.errors import Note, UserError
-from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint, list_checkpoints, load
 from gpt_cli.run.directory import DATA, read_fingerprint
-from gpt_cli.run.load import load_weights
+from gpt_cli.run.load import fitting_model
 from gpt_cli.run.log import read_events, read_metrics
 from gpt_cli.run.tensors import require_finite
 from gpt_cli.selftest.check import Check, attempt
@@ -48,7 +45,7 @@ def _examine_checkpoints(paths: list[Path], intact: list[Checkpoint] | None = No
         yield _passes(path.name, describe)
     if found:
         try:
-            model = _model(found[0])
+            model = fitting_model(found[0]).eval()
         except UserError as error:
             yield Check("model", False, error.message)
         else:
@@ -59,12 +56,6 @@ def _examine_checkpoints(paths: list[Path], intact: list[Checkpoint] | None = No
 def _passes(name: str, describe: Callable[[], str]) -> Check:
     """The check that passes with what `describe` says, or fails with its UserError."""
     return attempt(name, lambda: Check(name, True, describe()))
-
-
-def _model(checkpoint: Checkpoint) -> GPT:
-    model = GPT(checkpoint.config.model, checkpoint.tokenizer.vocab_size)
-    load_weights(model, checkpoint)
-    return model.to(torch.device("cpu")).eval()
 
 
 def _describe_logs(path: Path) -> str:

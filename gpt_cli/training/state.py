@@ -97,7 +97,7 @@ class TrainingState:
             return None, 0.0
         run.log.truncate(checkpoint.step)
         self.load(checkpoint)
-        return checkpoint.step, checkpoint.state["seconds"]
+        return checkpoint.step, checkpoint.number("seconds")
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Take over a checkpoint, bit for bit. Raises UserError if it is not of this model and optimizer."""
@@ -106,8 +106,8 @@ class TrainingState:
         check_tensors(tensors, described(self._optimizer_tensors()))
         self.optimizer.load_state_tensors(tensors)
         self.average.load_state_tensors(tensors)
-        self.loss_scale.scale = checkpoint.state["loss_scale"]
-        self.loss_scale.good_updates = checkpoint.state["loss_scale_good_updates"]
+        self.loss_scale.scale = checkpoint.number("loss_scale")
+        self.loss_scale.good_updates = int(checkpoint.number("loss_scale_good_updates"))
 
 
 def mean_loss(model: GPT, inputs: Tensor, targets: Tensor) -> Tensor:

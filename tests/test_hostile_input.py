@@ -1,0 +1,47 @@
+"""Configs, checkpoints, prompts, names and command lines by the thousand: exit codes 0, 1, 2, and nothing else.
+
+Texts and token stores have theirs in test_corpus_fuzz.py.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# What a kind may cost in memory at most, in MB: a model that is loaded, a text that is read.
+KINDS = {"configs": 100, "checkpoints": 200, "prompts": 100, "names": 100, "commands": 300}
+
+
+def attack(folder: Path, kind: str, count: int, seed: int) -> dict[str, int]:
+    """Try `count` cases of `kind` in a watched process; how many ended with which exit code."""
+    done = subprocess.run(
+        [sys.executable, "-B", "-W", "ignore", str(ROOT / "tests" / "hostile.py"), kind, str(count), str(seed)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=7200,
+        check=False,
+    )
+    case = folder / "case.txt"
+    assert done.returncode == 0, f"{case.read_text() if case.exists() else ''}\n{done.stderr[-4000:]}"
+    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    assert found["tried"] == count
+    assert found["grown"] < KINDS[kind]
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_500_hostile_inputs_end_in_an_answer_or_in_one_error(tmp_path: Path, kind: str) -> None:
+    found = attack(tmp_path, kind, 500, seed=1)
+    assert found["1"] + found["2"] > 100  # or they are not hostile
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_20_000_hostile_inputs_end_in_an_answer_or_in_one_error(tmp_path: Path, kind: str) -> None:
+    attack(tmp_path, kind, 20_000, seed=2)
