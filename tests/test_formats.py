@@ -1,0 +1,79 @@
+"""Old runs load: one of each released format is kept in tests/formats, as the `gpt` of its time wrote it."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from formats.make import FURTHER, STEPS, continuation, last_val_loss
+
+from gpt_cli.cli.main import main
+from gpt_cli.run.checkpoint import FORMAT, list_checkpoints, load
+
+FORMATS = Path(__file__).parent / "formats"
+KEPT = sorted(path.name for path in FORMATS.iterdir() if path.name.isdigit())
+
+
+@pytest.fixture(params=KEPT)
+def kept(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What is expected of the run of a format, a copy of which is in `run`, below the current directory."""
+    shutil.copytree(FORMATS / request.param, tmp_path / "kept")
+    monkeypatch.chdir(tmp_path / "kept")
+    expected: dict[str, object] = json.loads(Path("expected.json").read_text())
+    return {**expected, "format": int(request.param)}
+
+
+def test_every_format_that_was_released_is_kept():
+    assert [int(name) for name in KEPT] == list(range(1, FORMAT + 1))
+
+
+def test_a_kept_run_is_small_and_names_no_machine():
+    for path in FORMATS.glob("*/**/*"):
+        if path.is_file():
+            assert path.stat().st_size < 40_000, path
+            assert b"/home/" not in path.read_bytes(), path
+            assert b"/tmp/" not in path.read_bytes(), path
+
+
+def test_an_old_run_is_whole_by_its_own_sums_and_loads(kept):
+    (newest, *_) = list_checkpoints(Path("run"))
+    assert load(newest).state["format"] == kept["format"]
+    assert load(newest).number("val_loss") == kept["val_loss"]
+    if shutil.which("sha256sum"):
+        assert subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=newest, check=False).returncode == 0
+
+
+def test_an_old_run_evaluates_to_the_loss_it_had(kept, capsys):
+    assert main(["eval", "--run", "run", "--json", "--device", "cpu"]) == 0
+    assert json.loads(capsys.readouterr().out)["loss"] == pytest.approx(kept["val_loss"], rel=1e-4)
+
+
+def test_an_old_run_writes_what_it_wrote(kept):
+    assert continuation(Path("run")) == kept["text"]
+
+
+def test_an_old_run_goes_on_as_it_would_have_gone_on(kept):
+    before = list_checkpoints(Path("run"))
+    assert main(["train", "--config", "config.yaml", f"train.steps={STEPS + FURTHER}"]) == 0
+    assert last_val_loss(Path("run")) == pytest.approx(kept["val_loss_further"], rel=1e-2)
+    assert list_checkpoints(Path("run"))[0] != before[0]
+
+
+def test_the_doctor_finds_an_old_run_sound(kept, capsys):
+    assert main(["doctor", "run"]) == 0
+    assert "FAILED" not in capsys.readouterr().out
+
+
+def test_a_format_is_not_made_again(kept):
+    done = subprocess.run(
+        [sys.executable, str(FORMATS / "make.py"), str(kept["format"])],
+        cwd=FORMATS.parents[1],
+        env={"PYTHONPATH": str(FORMATS.parents[1]), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "FileExistsError" in done.stderr
