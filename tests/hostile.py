@@ -25,6 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import matplotlib.font_manager  # noqa: F401 - when it is new, it asks other programs for fonts
 import torch
 import typer
 from watched import watch
