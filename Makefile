@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/quickstart
 
-.PHONY: help train test lint test-slow test-gpu mutations clean
+.PHONY: help train test lint test-slow test-gpu mutations promises clean
 
 help:
 	@echo "make train      install into .venv, train configs/quickstart.yaml (about a minute), print a sample"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-gpu   the tests that need a CUDA device"
 	@echo "make mutations  plant faults in a copy of the package; each must turn its test red"
+	@echo "make promises   run the tests of every promise and write their figures into docs/reliability.md"
 	@echo "make clean      remove .venv and caches, never runs/"
 	@echo "PYTHON=python3.13 chooses another interpreter (now: $(PYTHON))"
 
@@ -34,10 +35,13 @@ test-slow: $(VENV)/.installed-dev
 	$(BIN)/pytest -m "slow and not gpu"
 
 test-gpu: $(VENV)/.installed-dev
-	$(BIN)/pytest -m gpu -n 0
+	$(BIN)/pytest -m gpu -n 0 -rs
 
 mutations: $(VENV)/.installed-dev
 	$(BIN)/python tests/mutations.py
+
+promises: $(VENV)/.installed-dev
+	$(BIN)/python tests/promises.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

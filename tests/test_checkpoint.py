@@ -201,7 +201,9 @@ def test_a_number_that_json_lacks_is_not_saved_as_something_else(tmp_path: Path)
 # Damage
 
 
-def test_every_kind_of_damage_is_told_kept_and_answered_with_the_previous_checkpoint(tmp_path: Path) -> None:
+def test_every_kind_of_damage_is_told_kept_and_answered_with_the_previous_checkpoint(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     save(tmp_path, 1)
     path = save(tmp_path, 2)
     whole = {file.name: file.read_bytes() for file in path.iterdir()}
@@ -213,6 +215,7 @@ def test_every_kind_of_damage_is_told_kept_and_answered_with_the_previous_checkp
             flipped = bytearray(data)
             flipped[bit // 8] ^= 1 << bit % 8
             cases.append((name, bytes(flipped)))
+    record_property("faults", len(cases))
     for name, damaged in cases:
         (path / name).unlink(missing_ok=True)
         if damaged is not None:
@@ -343,7 +346,11 @@ def test_tensors_must_be_exactly_the_expected_ones() -> None:
 
 @pytest.mark.parametrize(("error", "lasting"), [(errno.ENOSPC, True), (errno.EIO, False), (errno.EROFS, True)])
 def test_a_save_that_fails_anywhere_leaves_the_previous_checkpoint_and_can_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, lasting: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: int,
+    lasting: bool,
+    record_property: Callable[[str, object], None],
 ) -> None:
     save(tmp_path, 1)
     disk = FaultyDisk(tmp_path, monkeypatch)
@@ -354,6 +361,7 @@ def test_a_save_that_fails_anywhere_leaves_the_previous_checkpoint_and_can_be_re
         failures += 1
         if newest(tmp_path) == 2:  # it failed after the rename
             shutil.rmtree(tmp_path / "checkpoints" / "step-00000002")
+    record_property("faults", failures)
     assert failures > 20
     assert newest(tmp_path) == 2
     assert steps(tmp_path) == [2, 1]
@@ -413,9 +421,11 @@ def survived_power_cuts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def test_a_power_cut_at_any_moment_never_loses_what_was_said_to_be_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
-    assert survived_power_cuts(tmp_path, monkeypatch) > 150
+    images = survived_power_cuts(tmp_path, monkeypatch)
+    record_property("faults", images)
+    assert images > 150
 
 
 @pytest.mark.parametrize("forgotten", ["model.safetensors", "state.json", "SHA256SUMS", ".tmp-step", "checkpoints"])
@@ -472,7 +482,10 @@ print(acknowledged, during_save)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
-def test_a_killed_process_never_loses_what_it_said_was_saved(tmp_path: Path) -> None:
+def test_a_killed_process_never_loses_what_it_said_was_saved(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("faults", 20)
     command = [sys.executable, "-W", "ignore", "-c", KILLS, str(tmp_path), str(Path(__file__).parent)]
     done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

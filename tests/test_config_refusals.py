@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -282,7 +283,10 @@ def survives(text: str, *overrides: str) -> None:
     assert where is not None or "problems" in shown
 
 
-def test_five_hundred_damaged_configs_are_loaded_or_refused_and_nothing_else() -> None:
+def test_five_hundred_damaged_configs_are_loaded_or_refused_and_nothing_else(
+    record_property: Callable[[str, object], None],
+) -> None:
+    record_property("faults", 500)
     noise = random.Random(0)
     whole = annotate_config(Config())
     short = "model:\n  n_layer: 2\ndata: {source: ['a b', c]}\noptim: {lr: 3e-4, betas: [0.9, 0.95]}\n"

@@ -115,15 +115,19 @@ def fuzz_texts(folder: Path, configs: list[TokenizerConfig], seed: int, count: i
             check_text(folder, data, order.choice(configs), on_disk=number % 20 == 0)
 
 
-def test_any_bytes_become_tokens_that_say_them_or_are_refused(tmp_path: Path, configs: list[TokenizerConfig]) -> None:
+def test_any_bytes_become_tokens_that_say_them_or_are_refused(
+    tmp_path: Path, configs: list[TokenizerConfig], record_property: Callable[[str, object], None]
+) -> None:
+    record_property("faults", 1200)
     fuzz_texts(tmp_path, configs, seed=1, count=1200)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 12))
 def test_many_more_bytes_become_tokens_or_are_refused(
-    tmp_path: Path, configs: list[TokenizerConfig], seed: int
+    tmp_path: Path, configs: list[TokenizerConfig], seed: int, record_property: Callable[[str, object], None]
 ) -> None:
+    record_property("faults", 5000)
     fuzz_texts(tmp_path, configs, seed=seed, count=5000)
 
 
@@ -211,7 +215,10 @@ def fuzz_stores(folder: Path, seed: int, count: int) -> None:
     assert refused > count // 2
 
 
-def test_a_damaged_store_is_refused_also_when_its_sums_are_right(tmp_path: Path) -> None:
+def test_a_damaged_store_is_refused_also_when_its_sums_are_right(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("faults", 300)
     fuzz_stores(tmp_path, seed=1, count=300)
 
 
@@ -292,8 +299,12 @@ def fuzz_names(folder: Path, seed: int, count: int, capsys: pytest.CaptureFixtur
 
 
 def test_no_name_of_a_text_puts_anything_outside_its_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
 ) -> None:
+    record_property("faults", 150)
     monkeypatch.chdir(tmp_path)  # and back, afterwards
     fuzz_names(tmp_path, seed=1, count=150, capsys=capsys)
 

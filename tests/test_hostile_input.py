@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,12 +37,18 @@ def attack(folder: Path, kind: str, count: int, seed: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_500_hostile_inputs_end_in_an_answer_or_in_one_error(tmp_path: Path, kind: str) -> None:
+def test_500_hostile_inputs_end_in_an_answer_or_in_one_error(
+    tmp_path: Path, kind: str, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("faults", 500)
     found = attack(tmp_path, kind, 500, seed=1)
     assert found["1"] + found["2"] > 100  # or they are not hostile
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_20_000_hostile_inputs_end_in_an_answer_or_in_one_error(tmp_path: Path, kind: str) -> None:
+def test_20_000_hostile_inputs_end_in_an_answer_or_in_one_error(
+    tmp_path: Path, kind: str, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("faults", 20_000)
     attack(tmp_path, kind, 20_000, seed=2)

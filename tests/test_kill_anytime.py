@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from gpt_cli.run.log import read_events, read_metrics
 
 ROOT = Path(__file__).parents[1]
+Count = Callable[[str, object], None]  # takes down for promises.py how many faults a test injects
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
 CONFIG = """
 data: {{source: text.txt}}
@@ -67,7 +69,10 @@ def remains(run: Path) -> dict[str, str]:
     return {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()}
 
 
-def assert_killing_changes_nothing(tmp_path: Path, kills: int, seed: int, choices: dict[str, Any]) -> None:
+def assert_killing_changes_nothing(
+    tmp_path: Path, kills: int, seed: int, choices: dict[str, Any], count: Count
+) -> None:
+    count("faults", kills)
     result = disturbed(tmp_path, "killing.py", kills, seed, **choices)
     assert result["kills"] == kills
     assert result["inside"] == kills // 4
@@ -84,8 +89,10 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIG
         pytest.param(2, {"optim": "{name: adamw, ema: 0.9}", "precision": "bf16"}, id="adamw-ema-bf16"),
     ],
 )
-def test_a_run_killed_20_times_ends_as_if_it_never_was(tmp_path: Path, seed: int, choices: dict[str, Any]) -> None:
-    assert_killing_changes_nothing(tmp_path, kills=20, seed=seed, choices=choices)
+def test_a_run_killed_20_times_ends_as_if_it_never_was(
+    tmp_path: Path, seed: int, choices: dict[str, Any], record_property: Count
+) -> None:
+    assert_killing_changes_nothing(tmp_path, 20, seed, choices, record_property)
 
 
 CHOICES = {
@@ -116,14 +123,19 @@ def covering_cases() -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "choices"), [*enumerate(covering_cases(), start=10)], ids=str)
-def test_200_kills_over_ten_ways_to_train_change_nothing(tmp_path: Path, seed: int, choices: dict[str, Any]) -> None:
-    assert_killing_changes_nothing(tmp_path, kills=20, seed=seed, choices=choices)
+def test_200_kills_over_ten_ways_to_train_change_nothing(
+    tmp_path: Path, seed: int, choices: dict[str, Any], record_property: Count
+) -> None:
+    assert_killing_changes_nothing(tmp_path, 20, seed, choices, record_property)
 
 
 # Signals
 
 
-def assert_signals_change_nothing(tmp_path: Path, signals: int, seed: int, **choices: Any) -> dict[str, Any]:
+def assert_signals_change_nothing(
+    tmp_path: Path, signals: int, seed: int, count: Count, **choices: Any
+) -> dict[str, Any]:
+    count("faults", signals)
     result = disturbed(tmp_path, "signalling.py", signals, seed, **choices)
     assert result["signals"] == signals
     assert result["in_save"] == signals // 8
@@ -131,8 +143,8 @@ def assert_signals_change_nothing(tmp_path: Path, signals: int, seed: int, **cho
     return result
 
 
-def test_a_run_asked_to_stop_at_20_moments_ends_as_if_it_never_was(tmp_path: Path) -> None:
-    result = assert_signals_change_nothing(tmp_path, signals=20, seed=1)
+def test_a_run_asked_to_stop_at_20_moments_ends_as_if_it_never_was(tmp_path: Path, record_property: Count) -> None:
+    result = assert_signals_change_nothing(tmp_path, 20, 1, record_property)
     assert result["slowest"] < 30  # a step and a save take milliseconds; the machine may be busy
     events = [event["event"] for event in read_events(tmp_path / "signalled")]
     assert "died" not in events
@@ -140,19 +152,22 @@ def test_a_run_asked_to_stop_at_20_moments_ends_as_if_it_never_was(tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 7))
-def test_100_signals_at_random_moments_change_nothing(tmp_path: Path, seed: int) -> None:
-    assert_signals_change_nothing(tmp_path, signals=20, seed=seed)
+def test_100_signals_at_random_moments_change_nothing(tmp_path: Path, seed: int, record_property: Count) -> None:
+    assert_signals_change_nothing(tmp_path, 20, seed, record_property)
 
 
 @pytest.mark.slow
-def test_signals_while_a_model_is_compiled_change_nothing(tmp_path: Path) -> None:
-    assert_signals_change_nothing(tmp_path, signals=16, seed=7, compile="true")
+def test_signals_while_a_model_is_compiled_change_nothing(tmp_path: Path, record_property: Count) -> None:
+    assert_signals_change_nothing(tmp_path, 16, 7, record_property, compile="true")
 
 
 # Many at once
 
 
-def test_of_20_starts_at_once_exactly_one_trains_and_the_others_say_who_does(tmp_path: Path) -> None:
+def test_of_20_starts_at_once_exactly_one_trains_and_the_others_say_who_does(
+    tmp_path: Path, record_property: Count
+) -> None:
+    record_property("faults", 20)
     result = disturbed(tmp_path, "starting.py", 20)
     assert result["refused"] == [1] * 19
     assert result["trained"] == [128 + signal.SIGTERM]

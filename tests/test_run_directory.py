@@ -14,7 +14,8 @@ import pytest
 import torch
 from faulty_disk import FaultyDisk
 
-from gpt_cli.config import Config, load_config
+from gpt_cli.config import MAY_CHANGE, Config, load_config
+from gpt_cli.config.keys import fields
 from gpt_cli.corpus.build import Corpus
 from gpt_cli.corpus.store import SplitFacts
 from gpt_cli.errors import ExitCode, RequestError, UserError
@@ -171,6 +172,23 @@ def test_a_changed_config_is_refused_showing_both_values(
     assert shown in caught.value.message
     assert caught.value.exit_code == ExitCode.USAGE
     assert {**tree(run_dir), "lock": b""} == {**before, "lock": b""}
+
+
+def is_fixed(key: str) -> bool:
+    return key not in MAY_CHANGE and f"{key.partition('.')[0]}.*" not in MAY_CHANGE
+
+
+@pytest.mark.parametrize("key", [key for key in fields() if is_fixed(key)])
+def test_whatever_decides_the_numbers_cannot_change_in_a_run(tmp_path: Path, key: str) -> None:
+    open_run(tmp_path / "run").close()
+    section, _, name = key.rpartition(".")
+    changed, part = config(tmp_path / "run"), {name: "another value"}  # whether it is a valid one is not asked here
+    if section:
+        part = {section: getattr(changed, section).model_copy(update=part)}
+    with pytest.raises(RequestError) as caught:
+        RunDirectory.open_for_training(changed.model_copy(update=part), corpus())
+    assert f"{key}: " in caught.value.message
+    assert "there, 'another value' here" in caught.value.message
 
 
 def test_all_changes_are_shown_at_once(tmp_path: Path) -> None:

@@ -131,7 +131,8 @@ def test_stopped_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, monkeypa
     assert samples(second.run_dir) == samples(whole.run_dir)
 
 
-def test_a_run_stopped_at_every_step_equals_uninterrupted_bit_for_bit(tmp_path, monkeypatch):
+def test_a_run_stopped_at_every_step_equals_uninterrupted_bit_for_bit(tmp_path, monkeypatch, record_property):
+    record_property("faults", 30)
     changes = ("train.steps=30", "model.dropout=0.2", "checkpoint.every=7", "eval.every=5", "sample.every=10")
     whole = run(make_config(tmp_path, *changes, name="whole"))
     config = make_config(tmp_path, *changes, name="stopped")
@@ -145,7 +146,8 @@ def test_a_run_stopped_at_every_step_equals_uninterrupted_bit_for_bit(tmp_path, 
     assert samples(last.run_dir) == samples(whole.run_dir)
 
 
-def test_a_resume_from_the_checkpoint_of_any_step_equals_uninterrupted_bit_for_bit(tmp_path):
+def test_a_resume_from_the_checkpoint_of_any_step_equals_uninterrupted_bit_for_bit(tmp_path, record_property):
+    record_property("faults", 29)
     changes = ("train.steps=30", "checkpoint.every=1", "checkpoint.keep=30", "sample.every=null", "optim.ema=0.9")
     whole = run(make_config(tmp_path, *changes, name="whole"))
     for step in range(1, 30):

@@ -107,7 +107,7 @@ class ModelConfig(Section):
     """Query heads per block."""
     n_kv_head: Count | None = None
     """Key and value heads, shared by groups of query heads (Ainslie et al., 2023). null: n_head."""
-    n_embd: Count = 128
+    n_embd: Annotated[int, Field(ge=1, le=10_000_000)] = 128
     """Width of the residual stream; a multiple of n_head."""
     context_length: Annotated[int, Field(ge=2, le=LARGEST)] = 128
     """The most tokens the model sees at once."""
@@ -127,7 +127,7 @@ class ModelConfig(Section):
     """Normalise what enters the first block, too."""
     mlp: Literal["relu", "gelu", "swiglu", "relu2"] = "swiglu"
     """Activation; swiglu is gated (Shazeer, 2020), relu2 is the square of relu (So et al., 2021)."""
-    mlp_ratio: Positive | None = None
+    mlp_ratio: Annotated[float, Field(gt=0.0, le=1000.0)] | None = None
     """Hidden width of the MLP over n_embd. null: 4, or 8/3 for swiglu, which has a third matrix."""
     qk_norm: bool = True
     """RMS-normalise queries and keys per head before attention (Henry et al., 2020)."""

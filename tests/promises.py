@@ -1,0 +1,282 @@
+"""The table of promises in docs/reliability.md, with the figures of this very run: `make promises`.
+
+    python tests/promises.py [--long] [WORD ...]
+
+Runs the tests that stand behind each promise (with `--long` those that take minutes; with WORDs only rows whose
+promise has one of them), counts the faults that were injected and survived, takes the time, and writes the rows of the
+table anew; others stay as they are. A test says how many faults it injects by `record_property("faults", n)`; one that
+does not injects one. Exits with 1 if any was not survived.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "reliability.md"
+HEADER = "| promise | what is done to it | faults | survived | seconds | tests |\n|---|---|---|---|---|---|\n"
+TITLES = {False: "### In the suite", True: "### Behind `make test-slow`"}
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A row: what is promised, how it is attacked, and by which tests (pytest's ids, without their parameters)."""
+
+    promise: str
+    fault: str
+    tests: tuple[str, ...]
+    long: bool = False
+
+
+KILL, TRAIN, HEALTH, SAVE = "test_kill_anytime.py", "test_training.py", "test_health.py", "test_checkpoint.py"
+PROMISES = [
+    Promise(
+        "Kill it any time: the same command goes on, and ends with the same bits",
+        "SIGKILL at random moments, a quarter of them inside a save; weights, optimizer, metrics and samples are"
+        " compared with a run left alone",
+        (f"{KILL}::test_a_run_killed_20_times_ends_as_if_it_never_was",),
+    ),
+    Promise(
+        "What was said to be saved survives a kill",
+        "SIGKILL of a process that saves and prunes without pause",
+        (f"{SAVE}::test_a_killed_process_never_loses_what_it_said_was_saved",),
+    ),
+    Promise(
+        "A signal saves and leaves, a second one leaves at once; the same bits in the end",
+        "SIGINT, SIGTERM, SIGUSR1, SIGHUP at random moments, and inside evaluations, samples, saves and steps",
+        (f"{KILL}::test_a_run_asked_to_stop_at_20_moments_ends_as_if_it_never_was",),
+    ),
+    Promise(
+        "Two runs cannot write one directory",
+        "20 starts at one moment: one trains, 19 say who does, and it can be sampled meanwhile",
+        (f"{KILL}::test_of_20_starts_at_once_exactly_one_trains_and_the_others_say_who_does", "test_files.py::"
+         "test_a_lock_is_held_by_one_process_named_to_others_and_freed_by_its_death"),
+    ),
+    Promise(
+        "A power cut loses at most what came after the last save",
+        "the power is cut before every file operation of three saves and a pruning, on a simulated disk that keeps any"
+        " part of what was not flushed",
+        (f"{SAVE}::test_a_power_cut_at_any_moment_never_loses_what_was_said_to_be_saved",),
+    ),
+    Promise(
+        "... and every flush is needed",
+        "each of five flushes is forgotten in turn: the test above must fail",
+        (f"{SAVE}::test_each_flush_is_needed_to_survive_a_power_cut",),
+    ),
+    Promise(
+        "A full or failing disk is one clear message; what was saved stays",
+        "ENOSPC, EIO, EROFS at every operation of a save; short writes; too little space",
+        (f"{SAVE}::test_a_save_that_fails_anywhere_leaves_the_previous_checkpoint_and_can_be_repeated",
+         f"{SAVE}::test_too_little_space_is_told_before_anything_is_written", "test_files.py"),
+    ),
+    Promise(
+        "Damage is noticed, told, and never used; nothing is deleted",
+        "flipped bits, truncation, appended bytes, missing, foreign and swapped files",
+        (f"{SAVE}::test_every_kind_of_damage_is_told_kept_and_answered_with_the_previous_checkpoint",
+         f"{SAVE}::test_a_checkpoint_under_the_name_of_another_step_is_damage",
+         f"{SAVE}::test_damage_between_loading_and_reading_the_optimizer_is_noticed",
+         "test_corpus_fuzz.py::test_a_damaged_store_is_refused_also_when_its_sums_are_right"),
+    ),
+    Promise(
+        "Keeping few never deletes the only good one, nor the best",
+        "saves, saves that fail, damage, restarts and pruning in any order (a state machine of hypothesis)",
+        (f"{SAVE}::TestRetention", f"{SAVE}::test_whatever_happens_enough_good_ones_and_the_best_stay"),
+    ),
+    Promise(
+        "Old runs load, write what they wrote, and go on",
+        "a run of every released format",
+        ("test_formats.py",),
+    ),
+    Promise(
+        "Stopping changes nothing",
+        "stopped at every step of 30, resumed from the checkpoint of every step of 30, stopped in three ways to train",
+        (f"{TRAIN}::test_a_run_stopped_at_every_step_equals_uninterrupted_bit_for_bit",
+         f"{TRAIN}::test_a_resume_from_the_checkpoint_of_any_step_equals_uninterrupted_bit_for_bit",
+         f"{TRAIN}::test_stopped_and_resumed_equals_uninterrupted_bit_for_bit"),
+    ),
+    Promise(
+        "The scale of an fp16 loss resumes exactly",
+        "stopped before, at and after overflows and growth",
+        (f"{TRAIN}::test_a_scaled_loss_resumes_exactly_overflows_included",),
+    ),
+    Promise(
+        "A changed config or text is refused, with both values",
+        "each key, the text, the tokenizer",
+        ("test_run_directory.py::test_whatever_decides_the_numbers_cannot_change_in_a_run",
+         f"{TRAIN}::test_a_changed_config_is_refused_showing_both_values",
+         f"{TRAIN}::test_a_changed_text_is_refused"),
+    ),
+    Promise(
+        "A number that is not finite never reaches a checkpoint, and is named with its step",
+        "NaN and infinity in a weight, a moment, a momentum, a gradient, a loss, in fp32 and bf16, and before a save",
+        (f"{HEALTH}::test_what_is_not_finite_is_named_with_its_step_and_never_saved",
+         f"{HEALTH}::test_what_turns_bad_just_before_a_save_is_not_saved",
+         f"{HEALTH}::test_an_update_with_a_bad_gradient_is_not_made",
+         f"{TRAIN}::test_a_loss_that_is_not_finite_stops_the_run_and_is_never_saved",
+         f"{TRAIN}::test_a_validation_loss_that_is_not_finite_stops_the_run_and_is_never_saved",
+         f"{SAVE}::test_tensors_that_are_not_finite_are_never_saved_and_the_first_is_named"),
+    ),
+    Promise(
+        "A spike is told, ordinary noise is not",
+        "a loss far above its running mean; ten quiet curves of 3,000 steps",
+        (f"{HEALTH}::test_a_spike_is_told_once_when_it_begins",
+         f"{HEALTH}::test_ordinary_noise_around_a_falling_loss_is_no_spike",
+         f"{HEALTH}::test_a_spike_of_the_loss_is_an_event_and_a_note_and_training_goes_on"),
+    ),
+    Promise(
+        "Out of memory is answered by smaller micro-batches of the same batch, or by one clear error",
+        "the errors of three allocators in steps, evaluations, samples, and while the model is built",
+        (f"{HEALTH}::test_out_of_memory_is_answered_by_smaller_micro_batches_of_the_same_batch",
+         f"{HEALTH}::test_out_of_memory_in_the_middle_leaves_no_trace_of_the_failed_try",
+         f"{HEALTH}::test_one_sequence_that_does_not_fit_is_told_with_a_way_out",
+         f"{HEALTH}::test_an_evaluation_that_does_not_fit_takes_fewer_windows_at_once",
+         f"{HEALTH}::test_out_of_memory_outside_a_step_says_where_and_what_to_do",
+         f"{HEALTH}::test_a_model_far_larger_than_the_machine_is_one_clear_error"),
+    ),
+    Promise(
+        "A hang says where, and ends",
+        "a step that sleeps (`runtime.watchdog_minutes`)",
+        (f"{HEALTH}::test_a_hang_prints_where_every_thread_is_and_exits_with_1",),
+    ),
+    Promise(
+        "A run that comes to the same end again and again stops itself",
+        "deaths at one step, kills at one step, kills for want of memory; and courses that are no loop",
+        (f"{HEALTH}::test_a_run_that_dies_three_times_at_one_step_stops_itself_and_tries_again_when_asked",
+         f"{HEALTH}::test_a_run_killed_again_and_again_before_it_saves_stops_itself_and_tries_again_when_asked",
+         f"{HEALTH}::test_kills_that_show_no_loop_never_keep_a_run_from_going_on",
+         f"{HEALTH}::test_deaths_at_different_steps_or_with_a_good_end_between_are_no_loop",
+         f"{HEALTH}::test_a_signal_is_no_death"),
+    ),
+    Promise(
+        "Hostile input ends in an answer or in one error, runs no code, and makes nothing outside",
+        "configs, checkpoints with recomputed sums, prompts, names, command lines, in a watched process",
+        ("test_hostile_input.py::test_500_hostile_inputs_end_in_an_answer_or_in_one_error",
+         "test_config_refusals.py::test_five_hundred_damaged_configs_are_loaded_or_refused_and_nothing_else"),
+    ),
+    Promise(
+        "Any bytes become tokens that say them, or are refused",
+        "texts that are cut, spliced, recoded, binary; names of texts",
+        ("test_corpus_fuzz.py::test_any_bytes_become_tokens_that_say_them_or_are_refused",
+         "test_corpus_fuzz.py::test_no_name_of_a_text_puts_anything_outside_its_folder"),
+    ),
+    Promise(
+        "Data is never code",
+        "the source is read for pickle, exec, eval, unsafe YAML, torch.load; a train, resume, eval, sample and doctor"
+        " run under an audit hook; lines and acts are planted for both to see",
+        ("test_no_code.py",),
+    ),
+    Promise(
+        "Kill it any time, however it trains",
+        "as above, over ten combinations of eager/compile, fp32/bf16, accumulation 1/3, dropout 0/0.1, char/BPE,"
+        " AdamW/Muon, in which any two choices meet",
+        (f"{KILL}::test_200_kills_over_ten_ways_to_train_change_nothing",),
+        long=True,
+    ),
+    Promise(
+        "Signals, and more of them",
+        "as above, and while a model is compiled",
+        (f"{KILL}::test_100_signals_at_random_moments_change_nothing",
+         f"{KILL}::test_signals_while_a_model_is_compiled_change_nothing"),
+        long=True,
+    ),
+    *(
+        Promise(
+            f"Hostile {kind}",
+            "as above",
+            (f"test_hostile_input.py::test_20_000_hostile_inputs_end_in_an_answer_or_in_one_error[{kind}]",),
+            long=True,
+        )
+        for kind in ("configs", "checkpoints", "prompts", "names", "commands")
+    ),
+    Promise(
+        "Hostile texts",
+        "as above",
+        ("test_corpus_fuzz.py::test_many_more_bytes_become_tokens_or_are_refused",),
+        long=True,
+    ),
+]  # fmt: skip
+
+
+@dataclass
+class Figures:
+    """What came of the tests of a row."""
+
+    faults: int = 0
+    survived: int = 0
+    seconds: float = 0.0
+
+    def row(self, promise: Promise) -> str:
+        """The line of the table."""
+        files = dict.fromkeys(f"`{test.partition('::')[0]}`" for test in promise.tests)
+        numbers = f"{self.faults:,} | {self.survived:,} | {self.seconds:.0f}"
+        return f"| {promise.promise} | {promise.fault} | {numbers} | {', '.join(files)} |\n"
+
+
+def measure(promises: list[Promise]) -> dict[str, Figures]:
+    """Run the tests of `promises`; the figures of each, by its name."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        tests = sorted({f"tests/{test}" for promise in promises for test in promise.tests})
+        subprocess.run(
+            [sys.executable, "-m", "pytest", "-m", "not gpu", f"--junitxml={report}", *tests],
+            cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
+        )  # fmt: skip
+        cases = list(ElementTree.parse(report).iter("testcase"))
+    found: dict[str, Figures] = defaultdict(Figures)
+    for promise in promises:
+        for case in cases:
+            file, _, outer = case.attrib["classname"].removeprefix("tests.").partition(".")
+            name = f"{file}.py::{outer + '::' if outer else ''}{case.attrib['name']}"
+            if case.find("skipped") is not None or not any(is_of(name, test) for test in promise.tests):
+                continue
+            stated = [p.attrib["value"] for p in case.iter("property") if p.attrib["name"] == "faults"]
+            faults = int(stated[0]) if stated else 1
+            passed = case.find("failure") is None and case.find("error") is None
+            figures = found[promise.promise]
+            figures.faults += faults
+            figures.survived += faults if passed else 0
+            figures.seconds += float(case.attrib["time"])
+    return found
+
+
+def is_of(name: str, test: str) -> bool:
+    """Whether the case `name` belongs to `test`: a file, a class, a function, or one case of it."""
+    return name == test or any(name.startswith(test + mark) for mark in ("::", "["))
+
+
+def written(page: str, measured: dict[str, Figures]) -> str:
+    """`page` with the rows of what was measured written anew."""
+    for long, title in TITLES.items():
+        start = page.index(title)
+        end = (re.compile(r"\n#+ ").search(page, start + 1) or re.compile(r"\Z").search(page)).start()  # type: ignore[union-attr]
+        old = {line.split(" | ")[0].removeprefix("| "): line for line in page[start:end].splitlines(keepends=True)}
+        rows = []
+        for promise in PROMISES:
+            if promise.long == long and promise.promise in measured:
+                rows.append(measured[promise.promise].row(promise))
+            elif promise.long == long and promise.promise in old:
+                rows.append(old[promise.promise])
+        page = f"{page[:start]}{title}\n\n{HEADER}{''.join(rows)}{page[end:]}"
+    return page
+
+
+def main(arguments: list[str]) -> int:
+    """Measure the rows that `arguments` choose, and write them."""
+    long, words = "--long" in arguments, [word for word in arguments if word != "--long"]
+    chosen = [p for p in PROMISES if p.long == long and (not words or any(word in p.promise for word in words))]
+    measured = measure(chosen)
+    PAGE.write_text(written(PAGE.read_text(), measured))
+    for promise in chosen:
+        figures = measured[promise.promise]
+        print(f"{figures.survived:>7,} of {figures.faults:>7,}  {figures.seconds:6.1f} s  {promise.promise}")
+    return int(any(measured[p.promise].survived < measured[p.promise].faults for p in chosen))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""The page of promises says what the tests say: every row is a test that exists, and every figure was survived."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from mutations import MUTATIONS, ROOT
+from promises import PAGE, PROMISES, TITLES, Figures, Promise, is_of, written
+
+
+def table(long: bool) -> dict[str, list[str]]:
+    """The rows of a table of the page, by their promise."""
+    start = PAGE.read_text().index(TITLES[long])
+    lines = re.split(r"\n#+ ", PAGE.read_text()[start + 1 :])[0].splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ") and "promise | what" not in line]
+    return {row[0]: row[1:] for row in rows}
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_every_promise_has_its_row_and_every_row_its_promise(long):
+    assert list(table(long)) == [promise.promise for promise in PROMISES if promise.long == long]
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_every_injected_fault_was_survived(long):
+    for name, (_, faults, survived, seconds, _) in table(long).items():
+        assert int(faults.replace(",", "")) > 0, name
+        assert faults == survived, name
+        assert float(seconds) >= 0, name
+
+
+def test_every_test_that_stands_for_a_promise_exists():
+    for test in [test for promise in PROMISES for test in promise.tests] + [mutation.test for mutation in MUTATIONS]:
+        file, _, rest = test.split(" ")[0].partition("::")
+        source = (ROOT / "tests" / file).read_text()
+        name = rest.partition("[")[0]
+        assert not name or f"def {name}(" in source or f"{name} = " in source, test
+
+
+def test_every_planted_fault_is_on_the_page():
+    shown = re.findall(r"^\| (.*?) \| caught \|", PAGE.read_text(), flags=re.M)
+    assert shown == [mutation.name for mutation in MUTATIONS]
+    assert f"{len(MUTATIONS)} of {len(MUTATIONS)} planted faults were caught." in PAGE.read_text()
+
+
+def test_only_what_was_measured_is_written_anew():
+    page = f"# x\n\n{TITLES[False]}\n\nold\n\n{TITLES[True]}\n\n## next\n"
+    first, second = (promise for promise in PROMISES if not promise.long and promise in PROMISES[:2])
+    one = written(page, {first.promise: Figures(3, 3, 1.0)})
+    both = written(one, {second.promise: Figures(5, 4, 2.0)})
+    assert first.promise in one
+    assert second.promise not in one
+    assert both.index(first.promise) < both.index(second.promise) < both.index(TITLES[True]) < both.index("## next")
+    assert written(both, {}) == both
+    assert "| 5 | 4 | 2 |" in both
+
+
+def test_a_case_belongs_to_its_test_and_to_no_other():
+    assert Promise("p", "f", ()).long is False
+    assert is_of("a.py::test_x[1]", "a.py::test_x")
+    assert is_of("a.py::C::test_x", "a.py")
+    assert not is_of("a.py::test_xy", "a.py::test_x")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_without_a_cuda_device_the_tests_for_it_say_so_and_pass():
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-m", "gpu", "-n", "0", "-rs", "-p", "no:cacheprovider", "tests/test_gpu.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "there is no CUDA device here" in done.stdout
+    assert Path(ROOT / "Makefile").read_text().count("pytest -m gpu -n 0 -rs\n") == 1
