@@ -173,6 +173,61 @@ MUTATIONS = [
         (("fcntl.LOCK_EX", "fcntl.LOCK_SH"),),
         "test_files.py -k lock_is_held",
     ),
+    Mutation(
+        "a file that changed counts as verified",
+        "files/commit.py",
+        (
+            (
+                "return (*_identity(path), sha256) in self._known",
+                "return (str(path), sha256) in {(known[0], known[-1]) for known in self._known}",
+            ),
+        ),
+        "test_checkpoint.py::test_what_was_verified_is_read_again_only_once_it_changed",
+    ),
+    Mutation(
+        "a second signal waits like the first",
+        "runtime/signals.py",
+        (("            os._exit(128 + number)", "            return"),),
+        "test_kill_anytime.py::test_a_run_asked_to_stop_at_20_moments_ends_as_if_it_never_was",
+    ),
+    Mutation(
+        "the scale of the loss starts anew",
+        "training/state.py",
+        (('        self.loss_scale.scale = checkpoint.number("loss_scale")\n', ""),),
+        "test_training.py::test_a_scaled_loss_resumes_exactly_overflows_included[7]",
+    ),
+    Mutation(
+        "a run that is only ever killed goes on for ever",
+        "run/restarts.py",
+        (("return _repeated_death(events) or _repeated_kill(events)", "return _repeated_death(events)"),),
+        "test_health.py::test_a_run_killed_again_and_again_before_it_saves_stops_itself_and_tries_again_when_asked",
+    ),
+    Mutation(
+        "a kill for memory is like any other",
+        "run/restarts.py",
+        (("now > before", "now < before"),),
+        "test_health.py::test_a_kill_while_the_kernel_killed_for_memory_is_recorded_as_such",
+    ),
+    Mutation(
+        "windows that did not fit are left out",
+        "training/evaluate.py",
+        (
+            (
+                "                batch_size //= 2  # the same windows, fewer at once\n",
+                "                row += batch_size\n                batch_size //= 2\n",
+            ),
+        ),
+        "test_health.py::test_an_evaluation_that_does_not_fit_takes_fewer_windows_at_once",
+    ),
+    Mutation(
+        "a config is believed whatever its tensors are",
+        "run/load.py",
+        (
+            ("    check_tensors(checkpoint.model_tensors, described(outline.state_dict()))\n", ""),
+            ("    if tables > ", "    if False and tables > "),
+        ),
+        "test_hostile_input.py -k giant",
+    ),
 ]
 
 

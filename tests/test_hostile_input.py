@@ -9,8 +9,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+
+from gpt_cli.config import Config, ModelConfig
+from gpt_cli.errors import UserError
+from gpt_cli.model.gpt import GPT
+from gpt_cli.run import load
+from gpt_cli.run.checkpoint import save
+from gpt_cli.run.load import load_model
+from gpt_cli.tokenizer import ByteTokenizer
 
 ROOT = Path(__file__).parents[1]
 # What a kind may cost in memory at most, in MB: a model that is loaded, a text that is read.
@@ -52,3 +62,26 @@ def test_20_000_hostile_inputs_end_in_an_answer_or_in_one_error(
 ) -> None:
     record_property("faults", 20_000)
     attack(tmp_path, kind, 20_000, seed=2)
+
+
+@pytest.mark.parametrize(
+    "giant",
+    [
+        {"n_layer": 10_000},
+        {"n_embd": 8_000_000},
+        {"context_length": 2**31 - 1},
+        {"context_length": 2**31 - 1, "position": "sinusoidal"},
+        {"mlp_ratio": 1000.0},
+    ],
+    ids=str,
+)
+def test_a_config_that_asks_for_a_giant_is_refused_before_it_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, giant: dict[str, Any]
+) -> None:
+    small = ModelConfig(n_layer=1, n_head=2, n_embd=8, context_length=8)
+    tensors = GPT(small, 256).state_dict()
+    config = Config(model=small.model_copy(update=giant))
+    path = save(tmp_path, 1, tensors, {}, {}, config, ByteTokenizer())
+    monkeypatch.setattr(load, "GPT", lambda *_: pytest.fail("it was built"))
+    with pytest.raises(UserError, match=r"does not fit its config|bytes for positions alone"):
+        load_model(path, torch.device("cpu"), print)
