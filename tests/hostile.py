@@ -259,7 +259,9 @@ def commands() -> Case:
             arguments += ["--dir", "nowhere"]
         if verb in ("config", "data") and dice.random() < 0.8:
             arguments.insert(0, dice.choice(below))
-        return [argument.replace("\0", "") for argument in (verb, *arguments)]
+        return [
+            argument.translate({0: None, 0xD800: None}) for argument in (verb, *arguments)
+        ]  # no system passes these
 
     return case
 
