@@ -214,7 +214,7 @@ class Figures:
     def row(self, promise: Promise) -> str:
         """The line of the table."""
         files = dict.fromkeys(f"`{test.partition('::')[0]}`" for test in promise.tests)
-        numbers = f"{self.faults:,} | {self.survived:,} | {self.seconds:.0f}"
+        numbers = f"{self.faults:,} | {self.survived:,} | {self.seconds:.0f}" if self.faults else "not measured yet | |"
         return f"| {promise.promise} | {promise.fault} | {numbers} | {', '.join(files)} |\n"
 
 
@@ -256,12 +256,13 @@ def written(page: str, measured: dict[str, Figures]) -> str:
         start = page.index(title)
         end = (re.compile(r"\n#+ ").search(page, start + 1) or re.compile(r"\Z").search(page)).start()  # type: ignore[union-attr]
         old = {line.split(" | ")[0].removeprefix("| "): line for line in page[start:end].splitlines(keepends=True)}
-        rows = []
-        for promise in PROMISES:
-            if promise.long == long and promise.promise in measured:
-                rows.append(measured[promise.promise].row(promise))
-            elif promise.long == long and promise.promise in old:
-                rows.append(old[promise.promise])
+        rows = [
+            measured[promise.promise].row(promise)
+            if promise.promise in measured
+            else old.get(promise.promise) or Figures().row(promise)
+            for promise in PROMISES
+            if promise.long == long
+        ]
         page = f"{page[:start]}{title}\n\n{HEADER}{''.join(rows)}{page[end:]}"
     return page
 

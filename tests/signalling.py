@@ -84,5 +84,7 @@ def signal_and_resume(signals: int, seed: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
+    for asking in ASKING:  # `nohup` and `&` make some of them ignored, which a trainer would respect
+        signal.signal(asking, signal.default_int_handler if asking == signal.SIGINT else signal.SIG_DFL)
     prepare_folder()
     print(json.dumps(signal_and_resume(int(sys.argv[1]), int(sys.argv[2]))))

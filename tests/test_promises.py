@@ -26,7 +26,9 @@ def test_every_promise_has_its_row_and_every_row_its_promise(long):
 
 @pytest.mark.parametrize("long", [False, True])
 def test_every_injected_fault_was_survived(long):
-    for name, (_, faults, survived, seconds, _) in table(long).items():
+    for name, (_, faults, survived, seconds, *_) in table(long).items():
+        if long and faults == "not measured yet":
+            continue
         assert int(faults.replace(",", "")) > 0, name
         assert faults == survived, name
         assert float(seconds) >= 0, name
@@ -51,8 +53,8 @@ def test_only_what_was_measured_is_written_anew():
     first, second = (promise for promise in PROMISES if not promise.long and promise in PROMISES[:2])
     one = written(page, {first.promise: Figures(3, 3, 1.0)})
     both = written(one, {second.promise: Figures(5, 4, 2.0)})
-    assert first.promise in one
-    assert second.promise not in one
+    assert "| 3 | 3 | 1 |" in one
+    assert one.count("| not measured yet | | |") == len(PROMISES) - 1
     assert both.index(first.promise) < both.index(second.promise) < both.index(TITLES[True]) < both.index("## next")
     assert written(both, {}) == both
     assert "| 5 | 4 | 2 |" in both
