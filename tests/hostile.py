@@ -162,8 +162,9 @@ def mutate_checkpoint(dice: random.Random, path: Path) -> None:
     elif file.name.endswith(".yaml"):
         key = dice.choice(["n_layer", "n_head", "n_embd", "context_length", "mlp_ratio", "position", "window", "norm"])
         value = dice.choice([*NUMBERS[:8], "x", "learned", "sinusoidal", "none", "layernorm", 8, 16])
-        lines = [f"  {key}: {value}" if key in line else line for line in data.decode().split("\n")]
-        data = dice.choice(["\n".join(lines), mutated_text(dice, data.decode())]).encode(errors="surrogatepass")
+        text = data.decode(errors="replace")
+        lines = [f"  {key}: {value}" if key in line else line for line in text.split("\n")]
+        data = dice.choice(["\n".join(lines), mutated_text(dice, text)]).encode(errors="surrogatepass")
     elif file.name.endswith(".json"):
         try:
             data = json.dumps(mutated_json(dice, json.loads(data))).encode()
