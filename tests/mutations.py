@@ -194,7 +194,7 @@ MUTATIONS = [
         "the scale of the loss starts anew",
         "training/state.py",
         (('        self.loss_scale.scale = checkpoint.number("loss_scale")\n', ""),),
-        "test_training.py::test_a_scaled_loss_resumes_exactly_overflows_included[7]",
+        "test_training.py::test_a_scaled_loss_resumes_exactly_overflows_included[5]",
     ),
     Mutation(
         "a run that is only ever killed goes on for ever",

@@ -60,7 +60,7 @@ def signal_and_resume(signals: int, seed: int) -> dict[str, float]:
         arguments = [*TRAIN, "run_dir=signalled", "train.steps=1000000"]
         if count % 2:
             place = list(PLACES)[count // 2 % len(PLACES)]
-            times = 2 if count // 8 % 4 == count // 2 % 4 else 1  # a quarter, each place in its turn
+            times = 2 if count // 8 % 4 == 3 - count // 2 % 4 else 1  # a quarter, each place in its turn
             call = dice.randrange(2 * FLUSHES_OF_A_SAVE if place == "save" else 3)
             leaves = times == 2 and place == "step"  # at once, and at its first step: before it could save anything
             saved = list_checkpoints(Path("signalled"))
