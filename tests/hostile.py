@@ -268,7 +268,7 @@ def commands() -> Case:
 
 
 KINDS = {"configs": configs, "checkpoints": checkpoints, "prompts": prompts, "names": names, "commands": commands}
-MADE = {"case.yaml", "case.txt", "case.prompt", "trained", "made", "temporary"}  # by the cases, and torch
+MADE = {"case.yaml", "case.txt", "case.prompt", "trained", "made", "temporary", "cache"}  # by the cases, and torch
 
 
 def tree() -> set[str]:

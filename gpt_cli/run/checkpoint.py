@@ -49,6 +49,7 @@ MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.j
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
 _NAME = re.compile(r"step-(\d{8,})")
 _STATE_LIMIT = 1 << 20
+_LARGEST_TABLES = 1 << 26  # bytes; large models may have more
 _VERIFIED = Verified()  # what this process has read: each save would read the checkpoints before it again
 
 
@@ -157,15 +158,29 @@ def load(path: Path) -> Checkpoint:
         raise DamagedError(f"{path} is damaged: {TOKENIZER} is not a tokenizer ({error})") from error
     if tokenizer.digest != state["tokenizer_digest"]:
         raise DamagedError(f"{path} is damaged: {TOKENIZER} is not the one it was trained with")
+    config = parse_config(contents[CONFIG].decode(errors="replace"), str(path / CONFIG), ())
+    _refuse_giant(config, len(contents[MODEL]))
     return Checkpoint(
         path=path,
         step=state["step"],
         state=state,
-        config=parse_config(contents[CONFIG].decode(errors="replace"), str(path / CONFIG), ()),
+        config=config,
         tokenizer=tokenizer,
         model_arrays=unpack_arrays(contents[MODEL], str(path / MODEL)),
         weights_sha256=read_sums(path)[MODEL],
     )
+
+
+def _refuse_giant(config: Config, size: int) -> None:
+    """Raise UserError if positions alone would take far more memory than the weights, which are of that `size`.
+
+    No tensor of a checkpoint vouches for the length of its sines and cosines.
+    """
+    width = {"rope": config.model.head_dim, "sinusoidal": config.model.n_embd}.get(config.model.position, 0)
+    if (tables := 4 * config.model.context_length * width) > max(_LARGEST_TABLES, 4 * size):
+        raise UserError(
+            f"a context of {config.model.context_length:,} tokens takes {tables:,} bytes for positions alone"
+        )
 
 
 def open_checkpoint(path: Path, note: Note) -> Checkpoint:

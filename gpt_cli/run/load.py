@@ -17,8 +17,6 @@ from gpt_cli.run.tensors import check_tensors
 from gpt_cli.runtime.memory import enough_memory
 from gpt_cli.tokenizer import Tokenizer
 
-_LARGEST_TABLES = 1 << 28  # bytes of sines and cosines, which no tensor vouches for; large models may have more
-
 
 @dataclass(frozen=True)
 class LoadedRun:
@@ -65,9 +63,6 @@ def fitting_model(checkpoint: Checkpoint) -> GPT:
         raise UserError(f"the checkpoint does not fit its config: it has no block {config.n_layer - 1:,}")
     outline = build_on_meta(config, checkpoint.tokenizer.vocab_size)
     check_tensors(checkpoint.model_tensors, described(outline.state_dict()))
-    tables = sum(buffer.nbytes for buffer in outline.buffers())
-    if tables > max(_LARGEST_TABLES, 4 * sum(tensor.nbytes for tensor in checkpoint.model_tensors.values())):
-        raise UserError(f"a context of {config.context_length:,} tokens takes {tables:,} bytes for positions alone")
     with enough_memory("building the model", "the machine needs more memory than the model has weights"):
         model = GPT(config, checkpoint.tokenizer.vocab_size)
         load_weights(model, checkpoint)

@@ -24,9 +24,9 @@ from gpt_cli.corpus.build import Corpus
 from gpt_cli.errors import RequestError
 from gpt_cli.model.count import total_parameters
 from gpt_cli.runtime.device import Runtime, open_runtime
+from gpt_cli.runtime.memory import is_out_of_memory
 from gpt_cli.training.batches import Batches, on_device
 from gpt_cli.training.loop import train_step
-from gpt_cli.training.memory import is_out_of_memory
 from gpt_cli.training.state import TrainingState
 
 SHAPE = ("model.n_layer", "model.n_head", "model.n_embd")
