@@ -210,11 +210,11 @@ def test_an_evaluation_that_does_not_fit_takes_fewer_windows_at_once(tmp_path, m
     whole = run(make_config(tmp_path, "eval.batch_size=8", name="whole"))
     forward, sizes = evaluate._summed_loss, []
 
-    def small_machine(model, inputs, targets, runtime):
+    def small_machine(model, inputs, *rest):
         sizes.append(len(inputs))
         if len(inputs) > 2:
             raise OUT_OF_MEMORY
-        return forward(model, inputs, targets, runtime)
+        return forward(model, inputs, *rest)
 
     monkeypatch.setattr(evaluate, "_summed_loss", small_machine)
     answered = run(make_config(tmp_path, "eval.batch_size=8", name="answered"))

@@ -180,10 +180,10 @@ def test_a_scaled_loss_resumes_exactly_overflows_included(tmp_path, monkeypatch,
         return result
 
     monkeypatch.setattr(loop, "train_step", overflowing)
-    whole = run(make_config(tmp_path, name="whole"))
+    whole = run(make_config(tmp_path, "runtime.engine=torch", name="whole"))
     expected = dict(scales)
     assert [scale / 2**16 for scale, _ in expected.values()] == [1, 1, 2, 2, 2, 1, 1, 1, 2, 1, 1, 1]
-    config = make_config(tmp_path, name="stopped")
+    config = make_config(tmp_path, "runtime.engine=torch", name="stopped")
     with monkeypatch.context() as once:
         original = loop.train_step
 
