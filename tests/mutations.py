@@ -222,10 +222,7 @@ MUTATIONS = [
     Mutation(
         "a config is believed whatever its tensors are",
         "run/load.py",
-        (
-            ("    check_tensors(checkpoint.model_tensors, described(outline.state_dict()))\n", ""),
-            ("    if tables > ", "    if False and tables > "),
-        ),
+        (("    check_tensors(checkpoint.model_tensors, described(outline.state_dict()))\n", ""),),
         "test_hostile_input.py -k giant",
     ),
 ]
