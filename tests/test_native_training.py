@@ -160,14 +160,16 @@ def test_orthogonalised_matrices_are_those_of_torch(dtype, tolerance):
     shapes = [(16, 16), (24, 40), (40, 24), (128, 344), (344, 128), (5, 7)]
     matrices = [torch.randn(shape) * 10.0 ** (i - 3) for i, shape in enumerate(shapes)]
     matrices.append(torch.zeros(8, 8))
-    found = orthogonalise(library(dtype), matrices, 2)
-    for a, b in zip(found, orthogonalised(matrices, torch.float32), strict=True):
+    scales = [1.0, -0.5, 2.0, 1.0, 1.0, 1.0, 1.0]
+    found = orthogonalise(library(dtype), matrices, scales, 2)
+    for a, b in zip(found, orthogonalised(matrices, scales, torch.float32), strict=True):
         assert distance(a, b) < tolerance
     assert not found[-1].any()
 
 
 def test_what_the_code_does_not_know_is_left_to_torch_or_refused_when_it_is_asked_for():
     cpu = Runtime(torch.device("cpu"), "fp32", 1)
+    assert native_network(make_model({"embedding_norm": True}, 65), RuntimeConfig(), cpu) is None
     model = make_model({"dropout": 0.1}, 65)
     assert native_network(model, RuntimeConfig(), cpu) is None
     with pytest.raises(RequestError, match=r"model\.dropout"):

@@ -65,7 +65,7 @@ def train(
     if chosen.runtime.engine != "torch":
         from gpt_cli.training.native.sources import compile_ahead
 
-        compile_ahead()
+        compile_ahead(samples=chosen.sample.every is not None)
     from gpt_cli.training.console import Console
     from gpt_cli.training.loop import train as run_training
 

@@ -13,6 +13,7 @@ import stat
 import subprocess
 import tempfile
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -25,7 +26,7 @@ from gpt_cli.files import cache_dir, make_directory, replace_file
 SOURCE = Path(__file__).with_name("decode.c")
 _OPTIONS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
 _SECONDS = 120  # for the compiler
-_ONE_AT_A_TIME = threading.Lock()
+_LOCKS: dict[tuple[Path, ...], threading.Lock] = defaultdict(threading.Lock)  # two threads may want the same
 _KEEP = ContextVar("keep", default=True)  # whether what is compiled goes into the cache
 
 
@@ -39,7 +40,7 @@ def load_kernel(*sources: Path, options: tuple[str, ...] = ()) -> ctypes.CDLL:
 
     `sources` (by default decode.c) are compiled together, with `options` besides the usual ones.
     """
-    with _ONE_AT_A_TIME:
+    with _LOCKS[sources]:
         return _load(sources or (SOURCE,), options)
 
 

@@ -64,7 +64,8 @@ def train(config: Config, console: Console) -> Summary:
                         last = stopping.saw(val_loss) or last
                         done = done or last
                     if config.sample.every is not None and (last or due(step, config.sample.every)):
-                        journal.sample(step, sample_text(state.model, corpus.tokenizer, prompt, config))
+                        native = state.native is not None
+                        journal.sample(step, sample_text(state.model, corpus.tokenizer, prompt, config, native=native))
                     if done or (step > 0 and (stopping.is_best(val_loss) or due(step, config.checkpoint.every))):
                         journal.settle()
                         facts = journal.facts(val_loss, corpus.fingerprint) | state.scalars()

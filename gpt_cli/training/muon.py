@@ -21,8 +21,8 @@ POLAR_EXPRESS = (
 )
 
 
-Orthogonalise = Callable[[Sequence[Tensor]], list[Tensor]]
-"""(r, c) matrices -> as many of the same shapes, orthogonalised, in fp32."""
+Orthogonalise = Callable[[Sequence[Tensor], Sequence[float]], list[Tensor]]
+"""(r, c) matrices, a scale for each -> as many of the same shapes, orthogonalised and times their scales."""
 
 
 class Muon:
@@ -67,20 +67,18 @@ class Muon:
         lr = self.lr * lr_multiplier
         if self.weight_decay:
             torch._foreach_mul_(parameters, 1.0 - lr * self.weight_decay)
-        directions = self.orthogonalise(matrices)
         # The same change of output, whatever the shape.
         scales = [-lr * max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5 for matrix in matrices]
-        torch._foreach_mul_(directions, scales)
-        torch._foreach_add_(targets, directions)
+        torch._foreach_add_(targets, self.orthogonalise(matrices, scales))
 
 
-def orthogonalised(matrices: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """Each matrix `orthogonalise`d in `dtype`, those of one shape together; in the dtype they had."""
+def orthogonalised(matrices: Sequence[Tensor], scales: Sequence[float], dtype: torch.dtype) -> list[Tensor]:
+    """Each matrix `orthogonalise`d in `dtype`, those of one shape together, times its scale; in the dtype it had."""
     directions = list(matrices)
     for indices in _by_shape(matrices).values():
         batch = orthogonalise(torch.stack([matrices[i] for i in indices]).to(dtype)).to(matrices[0].dtype)
         for i, direction in zip(indices, batch, strict=True):
-            directions[i] = direction
+            directions[i] = direction * scales[i]
     return directions
 
 

@@ -6,6 +6,7 @@ from gpt_cli.config import Config
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.memory import enough_memory
 from gpt_cli.sampling import Sampling, encode_prompt, stream_texts
+from gpt_cli.sampling.engine import open_decoder, uncovered, write_texts
 from gpt_cli.sampling.rules import RuleBook
 from gpt_cli.tokenizer import Tokenizer
 
@@ -19,10 +20,21 @@ def sample_prompt(tokenizer: Tokenizer, config: Config) -> list[int]:
     return encode_prompt(tokenizer, config.sample.prefix + config.sample.prompt + config.sample.suffix)
 
 
-def sample_text(model: GPT, tokenizer: Tokenizer, prompt: Sequence[int], config: Config) -> str:
-    """A continuation of `prompt` (ids) as `config.sample` wants it; the same for the same weights and seed."""
-    model.eval()
+def sample_text(
+    model: GPT, tokenizer: Tokenizer, prompt: Sequence[int], config: Config, *, native: bool = False
+) -> str:
+    """A continuation of `prompt` (ids) as `config.sample` wants it; the same for the same weights and seed.
+
+    `native`: by compiled code where that can do what is asked, some twenty times as fast on a CPU.
+    """
     sampling = Sampling.from_config(config.sample, config.seed)
+    if native and prompt and not uncovered(sampling):
+        arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+        decoder = open_decoder(config.model, tokenizer.vocab_size, arrays)
+        if decoder is not None:
+            (text,) = write_texts(decoder, tokenizer, [prompt], sampling)
+            return text.text()
+    model.eval()
     with enough_memory("writing a sample", "set sample.every=null: what was saved is good, and goes on"):
         (text,) = stream_texts(model, tokenizer, prompt, sampling)
         written = text.text()

@@ -1,5 +1,7 @@
 """Whether a model is trained by compiled code."""
 
+import torch
+
 from gpt_cli.config import RuntimeConfig
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
@@ -22,7 +24,11 @@ def native_network(model: GPT, config: RuntimeConfig, runtime: Runtime) -> Nativ
     reason = reason or what_prevents(model.config)
     if reason is None:
         try:
-            return NativeNetwork(model, NativeLibrary.load(runtime.matmul_dtype), runtime.threads)
+            native = NativeNetwork(model, NativeLibrary.load(runtime.matmul_dtype), runtime.threads)
+            # What is left to torch are passes over the parameters: waking threads for these costs more than it saves,
+            # and those that wait for the next one take the processor away from ours.
+            torch.set_num_threads(1)
+            return native
         except NoKernel as error:
             reason = str(error)
     if config.engine == "native":

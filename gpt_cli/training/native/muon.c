@@ -6,6 +6,7 @@ typedef struct {
     const float *matrix; /* (rows, columns), rows <= columns, or its transpose in memory if `tall` */
     float *out;
     int rows, columns, tall;
+    float scale; /* of what is written */
 } Job;
 
 typedef struct {
@@ -64,9 +65,11 @@ static void orthogonalise_one(const Worker *worker, const Job *job) {
     }
     if (job->tall) {
         for (int j = 0; j < m; j++)
-            for (int i = 0; i < n; i++) job->out[(long)i * m + j] = x[(long)j * n + i];
-    } else
-        memcpy(job->out, x, sizeof(float) * size);
+            for (int i = 0; i < n; i++) job->out[(long)i * m + j] = job->scale * x[(long)j * n + i];
+    } else {
+        SIMD
+        for (long i = 0; i < size; i++) job->out[i] = job->scale * x[i];
+    }
 }
 
 static void work_through(void *argument) {

@@ -17,11 +17,17 @@ class _Job(ctypes.Structure):
         ("matrix", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
         *((name, ctypes.c_int) for name in ("rows", "columns", "tall")),
+        ("scale", ctypes.c_float),
     )
 
 
-def orthogonalise(library: NativeLibrary, matrices: Sequence[Tensor], threads: int) -> list[Tensor]:
-    """(r, c) fp32 matrices -> as many of the same shapes, each of U S V^T about U V^T (see `gpt_cli.training.muon`)."""
+def orthogonalise(
+    library: NativeLibrary, matrices: Sequence[Tensor], scales: Sequence[float], threads: int
+) -> list[Tensor]:
+    """(r, c) fp32 matrices -> as many of the same shapes, each of U S V^T about U V^T times its scale.
+
+    See `gpt_cli.training.muon.orthogonalised`.
+    """
     sources = [matrix.contiguous() for matrix in matrices]
     results = [torch.empty_like(matrix) for matrix in sources]
     order = sorted(range(len(sources)), key=lambda i: -sources[i].numel() * min(sources[i].shape))  # the dearest first
@@ -29,6 +35,7 @@ def orthogonalise(library: NativeLibrary, matrices: Sequence[Tensor], threads: i
     for job, i in zip(jobs, order, strict=True):
         rows, columns = sorted(sources[i].shape)
         job.matrix, job.out = sources[i].data_ptr(), results[i].data_ptr()
+        job.scale = scales[i]
         job.rows, job.columns, job.tall = rows, columns, sources[i].shape[0] > sources[i].shape[1]
     size = max(library.calls.orthogonalise_bytes(job.rows, job.columns) for job in jobs)
     room = torch.empty(size * threads + 64, dtype=torch.uint8)

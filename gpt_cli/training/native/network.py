@@ -23,6 +23,8 @@ def what_prevents(config: ModelConfig) -> str | None:
     """Which setting the compiled network does not know, or None."""
     if config.norm_position != "pre":
         return "model.norm_position: post"
+    if config.embedding_norm:
+        return "model.embedding_norm"
     if config.dropout > 0:
         return "model.dropout"
     if config.attention_dropout > 0:
@@ -87,9 +89,9 @@ class NativeNetwork:
             parameter.grad = gradient
         return loss
 
-    def orthogonalise(self, matrices: Sequence[Tensor]) -> list[Tensor]:
+    def orthogonalise(self, matrices: Sequence[Tensor], scales: Sequence[float]) -> list[Tensor]:
         """`gpt_cli.training.muon.orthogonalised`, each matrix by one thread."""
-        return orthogonalise(self._library, matrices, self.threads)
+        return orthogonalise(self._library, matrices, scales, self.threads)
 
     def _run(self, inputs: Tensor, targets: Tensor, weight: float, gradients: Tensor | None) -> float:
         batch, length = inputs.shape

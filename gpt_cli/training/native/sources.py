@@ -10,7 +10,9 @@ OPTIONS = {False: ("-fopenmp-simd",), True: ("-fopenmp-simd", "-DBF16")}
 """By whether products read bf16."""
 
 
-def compile_ahead() -> None:
-    """Begin to compile what a run on this processor will most likely ask for."""
+def compile_ahead(*, samples: bool) -> None:
+    """Begin to compile what a run on this processor will most likely ask for; `samples`: also what writes them."""
     if bf16 := "amx_bf16" in processor_flags():
         load_ahead(*SOURCES, options=OPTIONS[bf16])
+        if samples:
+            load_ahead()
