@@ -39,14 +39,14 @@ def signal_inside(place: str, call: int, number: int, times: int, said: int) -> 
     module, name = PLACES[place]
     original, seen = getattr(module, name), 0
 
-    def signalled(*arguments: Any) -> Any:
+    def signalled(*arguments: Any, **named: Any) -> Any:
         nonlocal seen
         seen += 1
         if seen == call + 1:
             os.write(said, b"!")
             for _ in range(times):
                 signal.raise_signal(number)
-        return original(*arguments)
+        return original(*arguments, **named)
 
     setattr(module, name, signalled)
 

@@ -156,7 +156,7 @@ def test_looking_at_an_encoding_writes_nothing(run: Run) -> None:
     answer = run("tokenize", "mice.txt", "--text", "mice", "--json")
     assert as_json(answer)["encoding"]["pieces"] == ["m", "i", "c", "e"]
     assert not Path("tokens").exists()
-    assert not cache_dir().exists() or not any(cache_dir().iterdir())
+    assert not (cache_dir() / "stores").exists() or not any((cache_dir() / "stores").iterdir())
 
 
 def test_looking_with_a_place_for_the_tokens_does_both(run: Run) -> None:

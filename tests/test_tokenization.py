@@ -61,7 +61,7 @@ def test_a_streamed_text_has_the_tokens_of_one_in_memory(
 ) -> None:
     data = corpus.model_copy(update={"split": split})
     whole = prepare_corpus(data, config, cache=False, note=pytest.fail, with_test=True)
-    assert not any(cache_dir().iterdir())
+    assert not (cache_dir() / "stores").exists() or not any((cache_dir() / "stores").iterdir())
     request.getfixturevalue("streamed")
     again = prepare_corpus(data, config, note=pytest.fail, with_test=True, processes=1)
     assert any((cache_dir() / "stores").iterdir())  # it went there directly

@@ -26,7 +26,7 @@ from gpt_cli.files import cache_dir, make_directory, replace_file
 SOURCE = Path(__file__).with_name("decode.c")
 _OPTIONS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
 _SECONDS = 120  # for the compiler
-_LOCKS: dict[tuple[Path, ...], threading.Lock] = defaultdict(threading.Lock)  # two threads may want the same
+_LOCKS: dict[object, threading.Lock] = defaultdict(threading.Lock)  # two threads may want the same kernel
 _KEEP = ContextVar("keep", default=True)  # whether what is compiled goes into the cache
 
 
@@ -40,8 +40,13 @@ def load_kernel(*sources: Path, options: tuple[str, ...] = ()) -> ctypes.CDLL:
 
     `sources` (by default decode.c) are compiled together, with `options` besides the usual ones.
     """
-    with _LOCKS[sources]:
+    lock = _LOCKS[sources, options]
+    if not lock.acquire(timeout=_SECONDS):  # also in the fork of a process that was compiling
+        raise NoKernel("it is being compiled, and that does not end")
+    try:
         return _load(sources or (SOURCE,), options)
+    finally:
+        lock.release()
 
 
 def load_ahead(*sources: Path, options: tuple[str, ...] = ()) -> None:
@@ -49,7 +54,7 @@ def load_ahead(*sources: Path, options: tuple[str, ...] = ()) -> None:
 
     def load() -> None:
         with suppress(NoKernel):  # told to who asks for the kernel
-            load_kernel(*sources, options=options)
+            load_kernel(*sources, **({"options": options} if options else {}))  # as it will be asked for
 
     threading.Thread(target=load, daemon=True).start()
 

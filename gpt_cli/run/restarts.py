@@ -13,7 +13,7 @@ from typing import Any
 
 from gpt_cli.errors import UserError
 from gpt_cli.run.log import RunLog, read_events, read_metrics
-from gpt_cli.runtime.memory import count_memory_kills
+from gpt_cli.runtime.memory_kills import count_memory_kills
 
 MOST_DEATHS = 3  # at one step, one after the other
 MOST_MEMORY_KILLS = 3  # without a checkpoint between, while the kernel was killing for want of memory

@@ -18,6 +18,7 @@ from gpt_cli.sampling import drop_unknown
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.batches import on_device
 from gpt_cli.training.evaluate import Evaluation, TokenSizes, evaluate
+from gpt_cli.training.native.choice import native_network
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ def measure(
     tokens = _split_tokens(loaded, split, note) if text is None else _encode(text, loaded.tokenizer, skip_unknown, note)
     sizes = TokenSizes.of(loaded.tokenizer, machine.device)
     model = place(loaded.model, machine)
-    evaluation = evaluate(model, on_device(tokens, machine.device), sizes, machine)
+    native = native_network(model, loaded.config.runtime, machine)  # to compute as the training did
+    evaluation = evaluate(model, on_device(tokens, machine.device), sizes, machine, native=native)
     name = {"val": "validation split", "test": "test split"}[split] if text is None else text
     return Measurement(str(loaded.path), loaded.step, name, evaluation)
 

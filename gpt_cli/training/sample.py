@@ -28,14 +28,14 @@ def sample_text(
     `native`: by compiled code where that can do what is asked, some twenty times as fast on a CPU.
     """
     sampling = Sampling.from_config(config.sample, config.seed)
-    if native and prompt and not uncovered(sampling):
-        arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-        decoder = open_decoder(config.model, tokenizer.vocab_size, arrays)
-        if decoder is not None:
-            (text,) = write_texts(decoder, tokenizer, [prompt], sampling)
-            return text.text()
-    model.eval()
     with enough_memory("writing a sample", "set sample.every=null: what was saved is good, and goes on"):
+        if native and prompt and not uncovered(sampling):
+            arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+            decoder = open_decoder(config.model, tokenizer.vocab_size, arrays)
+            if decoder is not None:
+                (text,) = write_texts(decoder, tokenizer, [prompt], sampling)
+                return text.text()
+        model.eval()
         (text,) = stream_texts(model, tokenizer, prompt, sampling)
         written = text.text()
     model.train()

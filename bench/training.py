@@ -1,0 +1,154 @@
+"""Training beside the yardstick's, in one run: time to a loss, loss in equal time, tokens a second at equal shapes.
+
+    python -m bench.training --against PATH --text FILE             all of it, about 15 minutes on 2 cores
+    python -m bench.training --against PATH --text FILE --only to-loss
+
+PATH is a plain training script that takes `TEXT [--steps N]`, trains 0.8M parameters on characters and prints one
+line of JSON with `seconds` and `val_loss`; and `TEXT --throughput B T L D`, which prints `tokens_per_s`. What is timed
+of `gpt train` is the whole process from the shell, with cold caches: starting, tokenizing, compiling, evaluating,
+saving. Of the yardstick it is its own clock of its steps, which leaves its evaluation out.
+
+A record goes to bench/out/training.json; exit code 1 where a figure is below what is asked of it.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.memory import CLASSIC
+
+ROOT = Path(__file__).resolve().parents[1]
+YARDSTICK_STEPS = 2000
+TARGET_LOSS = 1.90
+SHAPES = {"0.8M, 12 x 64": ((12, 64, 4, 128), 2.0), "10.65M, 64 x 256": ((64, 256, 6, 384), 3.2)}  # and what is asked
+
+
+def printed(command: Sequence[str], cwd: str) -> tuple[dict[str, Any], float]:
+    """The JSON object that `command` prints last, and the seconds that it took as a process."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GPT_CACHE": str(Path(cwd, "cache"))}
+    started = time.perf_counter()
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - started
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed with exit code {done.returncode}:\n{done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+    return found, seconds
+
+
+def trained(config: str, text: Path, *overrides: str) -> tuple[float, float]:
+    """The validation loss of a shipped config, and the seconds of the whole process with cold caches."""
+    with tempfile.TemporaryDirectory(prefix="gpt-bench-") as directory:
+        file, source = str(ROOT / "configs" / f"{config}.yaml"), f"data.source={text}"
+        command = [sys.executable, "-m", "gpt_cli", "train", "--config", file, source, "--json", *overrides]
+        summary, seconds = printed(command, directory)
+        return summary["val_loss"], seconds
+
+
+def time_to_loss(against: Path, text: Path, rounds: int) -> dict[str, Any]:
+    """How many times sooner `shakespeare_cpu` is done, its loss below the target, than the yardstick's steps."""
+    yardstick, losses, seconds = [], [], []
+    for _ in range(rounds):
+        found, _ = printed([sys.executable, str(against), str(text), "--steps", str(YARDSTICK_STEPS)], str(ROOT))
+        yardstick.append((found["seconds"], found["val_loss"]))
+        loss, took = trained("shakespeare_cpu", text)
+        losses.append(loss)
+        seconds.append(took)
+    reached = statistics.median(y for y, _ in yardstick)
+    return {
+        "yardstick_seconds": reached,
+        "yardstick_val_loss": yardstick[0][1],
+        "val_loss": max(losses),
+        "seconds": statistics.median(seconds),
+        "ratio": statistics.median(y / s for (y, _), s in zip(yardstick, seconds, strict=True)),
+    }
+
+
+def throughput(against: Path, text: Path, rounds: int) -> dict[str, Any]:
+    """Tokens a second at equal shapes and the classic layout, beside the yardstick's."""
+    results = {}
+    for name, ((batch, context, layers, width), asked) in SHAPES.items():
+        ratios, ours, theirs = [], [], []
+        settings = [
+            *(f"data.source={text}", f"model.n_layer={layers}", f"model.n_head={max(1, width // 64)}", *CLASSIC),
+            *(f"model.n_embd={width}", f"model.context_length={context}", f"train.batch_size={batch}"),
+        ]
+        shape = [str(size) for size in (batch, context, layers, width)]
+        for _ in range(rounds):
+            found, _ = printed([sys.executable, str(against), str(text), "--throughput", *shape], str(ROOT))
+            theirs.append(found["tokens_per_s"])
+            with tempfile.TemporaryDirectory(prefix="gpt-bench-") as directory:
+                Path(directory, "bench.yaml").write_text("run_dir: run\n")
+                command = [sys.executable, "-m", "gpt_cli", "train", "--config", "bench.yaml", "--dry-run", "--json"]
+                plan, _ = printed([*command, *settings], directory)
+            ours.append(batch * context / plan["seconds_per_step"])
+            ratios.append(ours[-1] / theirs[-1])
+        ratio = statistics.median(ratios)
+        results[name] = {"tokens_per_s": ours, "yardstick": theirs, "ratio": ratio, "asked": asked}
+    return results
+
+
+def main() -> None:
+    """Measure what is asked for, print a table, keep the record."""
+    parser = argparse.ArgumentParser(description="Training beside a yardstick, in one run.")
+    parser.add_argument("--against", type=Path, required=True, metavar="PATH", help="the yardstick")
+    parser.add_argument("--text", type=Path, required=True, metavar="FILE", help="tiny Shakespeare")
+    parser.add_argument("--only", choices=["to-loss", "equal-time", "laptop", "speed"])
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each, of which the median counts (default: 3)")
+    arguments = parser.parse_args()
+    against, text, rounds = arguments.against.resolve(), arguments.text.resolve(), arguments.rounds
+    wanted = [arguments.only] if arguments.only else ["to-loss", "equal-time", "laptop", "speed"]
+    record: dict[str, Any] = {"machine": platform.platform(), "cores": os.cpu_count(), "rounds": rounds}
+    rows: list[tuple[str, str, str, bool]] = []  # what, found, asked, whether it holds
+    if "to-loss" in wanted:
+        found = record["to_loss"] = time_to_loss(against, text, rounds)
+        rows.append(
+            (
+                f"sooner at loss {TARGET_LOSS} than the yardstick",
+                f"{found['ratio']:.1f}x ({found['seconds']:.1f} s to {found['val_loss']:.4f})",
+                "5x, aim 10x",
+                found["ratio"] >= 5 and found["val_loss"] <= TARGET_LOSS,
+            )
+        )
+    for name, config, most, within in (
+        ("equal-time", "shakespeare_minute", 1.56, None),
+        ("laptop", "shakespeare_laptop", 1.42, 600.0),
+    ):
+        if name in wanted:
+            loss, seconds = trained(config, text)
+            if within is None:
+                steps = ["--steps", str(YARDSTICK_STEPS)]
+                yardstick, _ = printed([sys.executable, str(against), str(text), *steps], str(ROOT))
+                within = yardstick["seconds"]
+            record[name] = {"val_loss": loss, "seconds": seconds, "within": within}
+            rows.append(
+                (
+                    f"loss of {config}",
+                    f"{loss:.4f} in {seconds:.0f} s",
+                    f"{most} in {within:.0f} s",
+                    loss <= most and seconds <= within,
+                )
+            )
+    if "speed" in wanted:
+        record["speed"] = throughput(against, text, rounds)
+        for shape, found in record["speed"].items():
+            ratio = found["ratio"]
+            rows.append((f"tokens/s at {shape}", f"{ratio:.2f}x", f"{found['asked']}x", ratio >= found["asked"]))
+    for what, figure, asked, holds in rows:
+        print(f"{what:44} {figure:28} {asked:18} {'holds' if holds else 'falls short'}")
+    out = ROOT / "bench" / "out"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+    sys.exit(not all(holds for *_, holds in rows))
+
+
+if __name__ == "__main__":
+    main()
