@@ -1,6 +1,6 @@
-"""Training beside the yardstick's, in one run: time to a loss, loss in equal time, tokens a second at equal shapes.
+"""Training beside the yardstick's, in one run: time to a loss, tokens a second at equal shapes.
 
-    python -m bench.training --against PATH --text FILE             all of it, about 15 minutes on 2 cores
+    python -m bench.training --against PATH --text FILE             all of it, some minutes on 2 cores
     python -m bench.training --against PATH --text FILE --only to-loss
 
 PATH is a plain training script that takes `TEXT [--steps N]`, trains 0.8M parameters on characters and prints one
@@ -101,11 +101,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Training beside a yardstick, in one run.")
     parser.add_argument("--against", type=Path, required=True, metavar="PATH", help="the yardstick")
     parser.add_argument("--text", type=Path, required=True, metavar="FILE", help="tiny Shakespeare")
-    parser.add_argument("--only", choices=["to-loss", "equal-time", "laptop", "speed"])
+    parser.add_argument("--only", choices=["to-loss", "speed"])
     parser.add_argument("--rounds", type=int, default=3, help="runs of each, of which the median counts (default: 3)")
     arguments = parser.parse_args()
     against, text, rounds = arguments.against.resolve(), arguments.text.resolve(), arguments.rounds
-    wanted = [arguments.only] if arguments.only else ["to-loss", "equal-time", "laptop", "speed"]
+    wanted = [arguments.only] if arguments.only else ["to-loss", "speed"]
     record: dict[str, Any] = {"machine": platform.platform(), "cores": os.cpu_count(), "rounds": rounds}
     rows: list[tuple[str, str, str, bool]] = []  # what, found, asked, whether it holds
     if "to-loss" in wanted:
@@ -118,25 +118,6 @@ def main() -> None:
                 found["ratio"] >= 5 and found["val_loss"] <= TARGET_LOSS,
             )
         )
-    for name, config, most, within in (
-        ("equal-time", "shakespeare_minute", 1.56, None),
-        ("laptop", "shakespeare_laptop", 1.42, 600.0),
-    ):
-        if name in wanted:
-            loss, seconds = trained(config, text)
-            if within is None:
-                steps = ["--steps", str(YARDSTICK_STEPS)]
-                yardstick, _ = printed([sys.executable, str(against), str(text), *steps], str(ROOT))
-                within = yardstick["seconds"]
-            record[name] = {"val_loss": loss, "seconds": seconds, "within": within}
-            rows.append(
-                (
-                    f"loss of {config}",
-                    f"{loss:.4f} in {seconds:.0f} s",
-                    f"{most} in {within:.0f} s",
-                    loss <= most and seconds <= within,
-                )
-            )
     if "speed" in wanted:
         record["speed"] = throughput(against, text, rounds)
         for shape, found in record["speed"].items():
