@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import safetensors.torch
 import torch
+from safetensors import torch as safetensors_torch
 from torch import Tensor
 
 from gpt_cli.errors import UserError
@@ -31,7 +31,7 @@ def pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:
             first[place] = name
             stored[name] = tensor.detach().cpu().contiguous()
     metadata = {TIED: json.dumps(tied, sort_keys=True)} if tied else None
-    return safetensors.torch.save(stored, metadata)
+    return safetensors_torch.save(stored, metadata)
 
 
 def unpack_tensors(data: bytes, source: str) -> dict[str, Tensor]:
@@ -41,7 +41,7 @@ def unpack_tensors(data: bytes, source: str) -> dict[str, Tensor]:
     """
     header = read_header(data, source)
     try:
-        tensors = safetensors.torch.load(data)
+        tensors = safetensors_torch.load(data)
         tie(tensors, header)
     except DAMAGE as error:
         raise DamagedError(f"{source} is not a safetensors file of tensors ({error})") from error

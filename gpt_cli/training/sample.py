@@ -25,7 +25,7 @@ def sample_text(
 ) -> str:
     """A continuation of `prompt` (ids) as `config.sample` wants it; the same for the same weights and seed.
 
-    `native`: by compiled code where that can do what is asked, some twenty times as fast on a CPU.
+    `native`: by compiled code where that can do what is asked; a CPU is many times faster with it.
     """
     sampling = Sampling.from_config(config.sample, config.seed)
     with enough_memory("writing a sample", "set sample.every=null: what was saved is good, and goes on"):
