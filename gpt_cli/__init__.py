@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpt_cli.choices import Device
     from gpt_cli.model.gpt import GPT
+    from gpt_cli.native.decoder import WeightFormat
     from gpt_cli.sampling import Sampler, Sampling, TextStream
+    from gpt_cli.sampling.engine import Engine
     from gpt_cli.sampling.generate import generate
 
 __version__ = "0.1.0"
@@ -32,26 +35,52 @@ _HOMES = {
 }
 
 
-def load(run: str | Path | None = None, *, device: str = "auto") -> "Sampler":
+def load(
+    run: str | Path | None = None,
+    *,
+    device: "Device" = "auto",
+    engine: "Engine" = "auto",
+    weights: "WeightFormat" = "fp32",
+) -> "Sampler":
     """The model of a run directory or a checkpoint, ready to write; of the newest run under `runs/` if None.
 
-    `device` is auto (cuda, then mps, then cpu) or one of these. Settings that a call leaves out come from the run's
-    config. A damaged checkpoint is warned about and passed over for the one before. Raises RequestError when there
-    is no such run or device, and UserError when it cannot be read.
+    Text is that of `gpt sample` with the same seed, by the engine that it would choose: `engine` is native (compiled
+    code on a CPU, without torch), torch, or auto (native where it can write what is asked); `weights` (fp32, bf16 or
+    int8) is how native keeps the matrices. `device` is auto (cuda, then mps, then cpu) or one of these. Settings that
+    a call leaves out come from the run's config. A damaged checkpoint is warned about and passed over for the one
+    before. Raises RequestError when there is no such run or device, or the choices exclude each other, and UserError
+    when it cannot be read.
     """
+    from gpt_cli.run.checkpoint import open_checkpoint
     from gpt_cli.run.directory import find_run, sample_defaults
-    from gpt_cli.run.load import load_model
-    from gpt_cli.runtime.device import choose_device
     from gpt_cli.sampling import Sampler, Sampling
+    from gpt_cli.sampling.writer import Writer
 
     def warn(text: str) -> None:
         warnings.warn(text, stacklevel=2)
 
+    def build() -> "GPT":
+        from gpt_cli.run.load import build_model
+        from gpt_cli.runtime.device import choose_device
+
+        return build_model(saved, choose_device(device)).model
+
     path = find_run(None if run is None else Path(run))
-    loaded = load_model(path, choose_device(device), warn)
-    defaults = sample_defaults(path) or loaded.config.sample
-    sampling = Sampling.from_config(defaults, loaded.config.seed)
-    return Sampler(loaded.model, loaded.tokenizer, sampling, defaults.prefix, defaults.suffix)
+    saved = open_checkpoint(path, warn)
+    defaults = sample_defaults(path) or saved.config.sample
+    writer = Writer(
+        saved.config.model,
+        saved.tokenizer,
+        saved.model_arrays,
+        build,
+        device=device,
+        engine=engine,
+        weights=weights,
+        note=warn,
+    )
+    writer.prepare()
+    sampling = Sampling.from_config(defaults, saved.config.seed)
+    return Sampler(writer, saved.tokenizer, sampling, defaults.prefix, defaults.suffix)
 
 
 def __getattr__(name: str) -> Any:

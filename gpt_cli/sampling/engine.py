@@ -20,7 +20,9 @@ from gpt_cli.sampling.stream import TextStream
 from gpt_cli.tokenizer import Tokenizer
 
 Engine = Literal["auto", "native", "torch"]
+ENGINES: tuple[Engine, ...] = ("auto", "native", "torch")
 _COVERED = frozenset({"max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop"})
+_CACHE_BYTES = 2**30  # of keys and values
 
 
 def uncovered(sampling: Sampling) -> list[str]:
@@ -54,12 +56,23 @@ def open_decoder(
         return NumpyDecoder(found)
 
 
+def texts_at_once(config: ModelConfig) -> int:
+    """As many texts, at least one, as have their keys and values in a gigabyte."""
+    per_text = 8 * config.n_layer * config.kv_heads * config.head_dim * config.context_length
+    return max(1, _CACHE_BYTES // per_text)
+
+
 def write_texts(
-    decoder: Decoder, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], sampling: Sampling
+    decoder: Decoder,
+    tokenizer: Tokenizer,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    n: int | None = None,
 ) -> list[TextStream]:
     """A continuation of each prompt (at least one token), written as one batch while they are being read.
 
-    They are those of `stream_texts` on a CPU, wherever two tokens are not as good as equal.
+    Each `n` prompts (None: all) are samples 0 ... n - 1 of one. They are those of `stream_batches` on a CPU, wherever
+    two tokens are not as good as equal.
     """
     assert not uncovered(sampling)
     choice = Choice(
@@ -70,7 +83,7 @@ def write_texts(
         never=() if tokenizer.unknown is None else (tokenizer.unknown,),
         end_of_text=tokenizer.end_of_text,
     )
-    seeds = [derive_seed(sampling.seed, "sample", i) for i in range(len(prompts))]
+    seeds = [derive_seed(sampling.seed, "sample", i % (n or len(prompts))) for i in range(len(prompts))]
 
     def steps() -> Iterator[bool]:
         writing = decoder.begin(prompts, seeds, choice)

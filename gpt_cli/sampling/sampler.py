@@ -2,27 +2,35 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from gpt_cli.model.gpt import GPT
 from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.sampling.settings import Sampling, SamplingOptions, fresh_seed
 from gpt_cli.sampling.stream import TextStream
-from gpt_cli.sampling.text import stream_batches
+from gpt_cli.sampling.writer import Writer
 from gpt_cli.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from gpt_cli.model.gpt import GPT
 
 
 @dataclass(frozen=True)
 class Sampler:
     """A model with its tokenizer, and how it writes unless asked otherwise."""
 
-    model: GPT
+    source: "GPT | Writer"
+    """A model in torch, which then writes, or a saved one, which chooses its engine."""
     tokenizer: Tokenizer
     defaults: Sampling
     prefix: str = ""
     """Put before each prompt."""
     suffix: str = ""
     """Put after each prompt."""
+
+    @property
+    def model(self) -> "GPT":
+        """The model in torch, which is imported for it."""
+        return self.source.model if isinstance(self.source, Writer) else self.source
 
     def generate(self, prompt: str, **options: Unpack[SamplingOptions]) -> TextStream:
         """Continue `prompt`: iterating gives the text piece by piece, `str()` the whole of it.
@@ -46,4 +54,9 @@ class Sampler:
         """
         sampling = replace(self.defaults, seed=fresh_seed()).changed(options)
         tokens = [encode_prompt(self.tokenizer, self.prefix + prompt + self.suffix) for prompt in prompts]
-        return stream_batches(self.model, self.tokenizer, tokens, sampling, n, batch_size)
+        if isinstance(self.source, Writer):
+            return self.source.begin(tokens, sampling, n, batch_size)[1]
+
+        from gpt_cli.sampling.text import stream_batches  # noqa: PLC0415 - it imports torch
+
+        return stream_batches(self.source, self.tokenizer, tokens, sampling, n, batch_size)

@@ -1,0 +1,135 @@
+"""A saved model that writes, by the engine that can do what is asked. Torch is imported only where it writes."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from gpt_cli.choices import Device
+from gpt_cli.config import ModelConfig
+from gpt_cli.errors import Note, RequestError
+from gpt_cli.native.decoder import FORMATS, Decoder, WeightFormat
+from gpt_cli.sampling.engine import ENGINES, Engine, open_decoder, texts_at_once, uncovered, write_texts
+from gpt_cli.sampling.settings import Sampling
+from gpt_cli.sampling.stream import TextStream
+from gpt_cli.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from gpt_cli.model.gpt import GPT
+
+_SMALL = 30_000_000  # parameters up to which one text is written faster by a CPU than by a GPU that waits for Python
+
+
+class Writer:
+    """A model of which `arrays` are the weights, on the CPU; `build` makes it in torch, where `device` says.
+
+    `engine` is native (compiled code on a CPU), torch, or auto: native where that can write what is asked. `weights`
+    is how native keeps the matrices. `note` is told when NumPy stands in for compiled code. Raises RequestError for
+    choices that exclude each other, and what `build` raises where the model cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        tokenizer: Tokenizer,
+        arrays: Mapping[str, npt.NDArray[Any]],
+        build: Callable[[], "GPT"],
+        *,
+        device: Device = "auto",
+        engine: Engine = "auto",
+        weights: WeightFormat = "fp32",
+        note: Note = lambda _: None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self._config, self._arrays, self._build = config, arrays, build
+        self._device, self._engine, self._format, self._note = device, engine, weights, note
+        for name, value, known in (("engine", engine, ENGINES), ("weights", weights, FORMATS)):
+            if value not in known:
+                raise RequestError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+        if engine == "torch" and weights != "fp32":
+            raise RequestError(f"weights in {weights} are for the native engine", hint="leave the torch engine out")
+        self._refuse(self._why_torch())
+
+    def prepare(self) -> None:
+        """Ready what will most likely write. Raises what the weights give reason to."""
+        _ = self.decoder if self._writes_natively() else self.model
+
+    @cached_property
+    def model(self) -> "GPT":
+        """The model in torch, in eval mode."""
+        return self._build()
+
+    @cached_property
+    def decoder(self) -> Decoder | None:
+        """The model in the native engine. None: the weights are not those of its config, so that `build` fails."""
+        found = open_decoder(
+            self._config,
+            self.tokenizer.vocab_size,
+            self._arrays,
+            weights=self._format,
+            threads=_threads(self._parameters),
+            note=self._note,
+        )
+        if found is None:
+            _ = self.model  # says what is wrong with them
+        return found
+
+    def begin(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, n: int = 1, batch_size: int = 64
+    ) -> tuple[str, Iterator[list[TextStream]]]:
+        """The engine's name, and `n` continuations of each prompt, about `batch_size` texts at once, written while
+        they are read.
+
+        A text does not depend on the other prompts, nor on `n` and `batch_size`. Raises RequestError where the engine
+        that was chosen cannot write what is asked.
+        """
+        self._refuse(self._why_torch(sampling))
+        if self._writes_natively(sampling) and self.decoder is not None:
+            return self.decoder.engine, self._natively(self.decoder, prompts, sampling, n, batch_size)
+
+        from gpt_cli.sampling.text import stream_batches  # noqa: PLC0415 - it imports torch
+
+        return "torch", stream_batches(self.model, self.tokenizer, prompts, sampling, n, batch_size)
+
+    def _natively(
+        self, decoder: Decoder, prompts: Sequence[Sequence[int]], sampling: Sampling, n: int, batch_size: int
+    ) -> Iterator[list[TextStream]]:
+        at_once = max(1, min(batch_size, texts_at_once(self._config)) // n)
+        for first in range(0, len(prompts), at_once):
+            rows = [prompt for prompt in prompts[first : first + at_once] for _ in range(n)]
+            texts = write_texts(decoder, self.tokenizer, rows, sampling, n)
+            for start in range(0, len(texts), n):
+                yield texts[start : start + n]
+
+    def _writes_natively(self, sampling: Sampling | None = None) -> bool:
+        return self._engine != "torch" and self._why_torch(sampling) is None
+
+    def _refuse(self, reason: str | None) -> None:
+        """Raise RequestError where the native engine was insisted on, and there is a `reason` why it cannot write."""
+        if reason is not None and (self._engine == "native" or self._format != "fp32"):
+            asked = "the native engine does" if self._engine == "native" else f"weights in {self._format} do"
+            raise RequestError(f"{asked} not go with {reason}", hint="leave one of them out")
+
+    def _why_torch(self, sampling: Sampling | None = None) -> str | None:
+        """What only torch can do, if that is asked for."""
+        if sampling is not None and (settings := uncovered(sampling)):
+            return settings[0]
+        if not self._config.norm_gain or self._config.embedding_norm:
+            return "norms without gains, or one after the embedding"
+        if self._device not in ("auto", "cpu"):
+            return f"the device {self._device}"
+        if self._device == "auto" and self._parameters > _SMALL and os.path.exists("/dev/nvidiactl"):
+            return "a GPU for a model of this size"
+        return None
+
+    @cached_property
+    def _parameters(self) -> int:
+        return sum(array.size for array in self._arrays.values())
+
+
+def _threads(parameters: int) -> int:
+    """One thread for each core; for what is over in microseconds, one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 1 if parameters < 100_000 else min(cores, 8)

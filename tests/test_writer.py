@@ -1,0 +1,113 @@
+"""A saved model that writes: the engine that `gpt sample` would choose, from Python, for one prompt and for many."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gpt_cli
+from gpt_cli.cli.main import main
+from gpt_cli.config import Config, ModelConfig, SampleConfig
+from gpt_cli.errors import RequestError, UserError
+from gpt_cli.model.gpt import GPT
+from gpt_cli.native.kernel import NoKernel, load_kernel
+from gpt_cli.run.checkpoint import save
+from gpt_cli.sampling.engine import texts_at_once
+from gpt_cli.tokenizer import ByteTokenizer
+
+SHAPE = ModelConfig(n_layer=2, n_embd=32, n_head=2, context_length=20, zero_init=False, init_std=0.2)
+PROMPTS = ["a", "the one", "x" * 50, "", "a", "ROMEO:\n" * 2, "ä"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = Config(model=SHAPE, sample=SampleConfig(max_new_tokens=60, temperature=1.0))
+    torch.manual_seed(0)
+    return save(tmp_path_factory.mktemp("run"), 1, GPT(SHAPE, 256).state_dict(), {}, {}, config, ByteTokenizer())
+
+
+@pytest.fixture
+def kernel() -> None:
+    try:
+        load_kernel()
+    except NoKernel as error:
+        pytest.skip(f"no kernel here: {error}")
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("engine", ["auto", "native", "torch"])
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.0}, {"top_k": 5, "stop": "e"}], ids=str)
+def test_python_writes_what_the_command_writes_with_the_same_engine(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str], engine: Any, options: dict[str, Any]
+) -> None:
+    flags = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    command = ["sample", "--run", str(checkpoint), "--prompt", "ab", "--seed", "3", "--json", "--engine", engine]
+    assert main([*command, *flags]) == 0
+    told = json.loads(capsys.readouterr().out)
+    text = gpt_cli.load(checkpoint, engine=engine).generate("ab", seed=3, **options)
+    assert text.text() == told["samples"][0]["text"]
+    assert text.tokens == told["samples"][0]["tokens"]
+    assert told["engine"] == ("torch" if engine == "torch" else "native")
+
+
+def test_python_writes_without_torch_where_it_is_not_needed(checkpoint: Path) -> None:
+    source = (
+        "import sys, gpt_cli; run = gpt_cli.load(sys.argv[1]); run.generate('ab', seed=1).text();"
+        "print('torch' in sys.modules); run.generate('ab', seed=1, regex='a+').text(); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", source, checkpoint], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\nTrue\n"
+
+
+@pytest.mark.usefixtures("kernel")
+def test_what_only_torch_can_write_goes_to_torch_unless_native_is_insisted_on(checkpoint: Path) -> None:
+    assert gpt_cli.load(checkpoint).generate("a", choices=["b", "cc"]).text() in ("b", "cc")
+    with pytest.raises(RequestError, match="the native engine does not go with choices"):
+        gpt_cli.load(checkpoint, engine="native").generate("a", choices=["b"])
+    with pytest.raises(RequestError, match="weights in int8 do not go with beams"):
+        gpt_cli.load(checkpoint, weights="int8").generate("a", beams=2)
+    with pytest.raises(RequestError, match="weights in bf16 are for the native engine"):
+        gpt_cli.load(checkpoint, engine="torch", weights="bf16")
+    with pytest.raises(RequestError, match="the native engine does not go with the device mps"):
+        gpt_cli.load(checkpoint, engine="native", device="mps")
+    for wrong in ({"engine": "fast"}, {"weights": "int3"}):
+        with pytest.raises(RequestError, match="must be one of"):
+            gpt_cli.load(checkpoint, **wrong)  # type: ignore[arg-type]
+
+
+def test_weights_that_do_not_fit_their_config_are_told_when_the_run_is_loaded(tmp_path: Path) -> None:
+    config = Config(model=SHAPE.model_copy(update={"n_layer": 3}))
+    path = save(tmp_path, 1, GPT(SHAPE, 256).state_dict(), {}, {}, config, ByteTokenizer())
+    with pytest.raises(UserError, match="does not fit its config"):
+        gpt_cli.load(path)
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("weights", ["fp32", "bf16", "int8"])
+def test_each_of_many_prompts_gets_the_text_it_gets_alone_whatever_the_batch(checkpoint: Path, weights: Any) -> None:
+    run = gpt_cli.load(checkpoint, weights=weights)
+    alone = [[text.tokens for text in _read(run.generate_batch(prompt, 2, seed=5))] for prompt in PROMPTS]
+    for size in (1, 3, 64):
+        together = run.generate_many(PROMPTS, 2, batch_size=size, seed=5)
+        assert [[text.tokens for text in _read(texts)] for texts in together] == alone
+
+
+def _read(texts: list[Any]) -> list[Any]:
+    for text in texts:
+        text.text()
+    return texts
+
+
+@pytest.mark.usefixtures("kernel")
+def test_a_batch_is_no_larger_than_its_keys_and_values_may_be(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert texts_at_once(ModelConfig()) >= 64
+    assert texts_at_once(ModelConfig(n_layer=48, n_embd=4096, n_head=32, context_length=32_768)) == 1
+    expected = [texts[0].text() for texts in gpt_cli.load(checkpoint).generate_many(PROMPTS, seed=1)]
+    monkeypatch.setattr("gpt_cli.sampling.writer.texts_at_once", lambda config: 2)
+    assert [texts[0].text() for texts in gpt_cli.load(checkpoint).generate_many(PROMPTS, seed=1)] == expected
