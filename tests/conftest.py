@@ -33,23 +33,26 @@ class Outcome:
 
 @pytest.fixture(scope="session")
 def _kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the compiled kernel is kept from one test to the next."""
-    return tmp_path_factory.mktemp("kernels")
+    """Where compiled kernels are kept from one test to the next, and from one worker to the other."""
+    mine = tmp_path_factory.getbasetemp()
+    folder = (mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine) / "kernels"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 @pytest.fixture(autouse=True)
 def _isolated(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory, _kernels: Path
 ) -> Iterator[None]:
-    """A cache of its own for each test, but for the kernel, and no setting of the developer's shell."""
+    """A cache of its own for each test, but for the kernels, and no setting of the developer's shell."""
     cache = tmp_path_factory.mktemp("cache")
-    if (_kernels / "native").is_dir():
-        shutil.copytree(_kernels / "native", cache / "native")
+    shutil.copytree(_kernels, cache / "native")
     monkeypatch.setenv("GPT_CACHE", str(cache))
     monkeypatch.delenv("GPT_DEBUG", raising=False)
     yield
-    if (cache / "native").is_dir() and not (_kernels / "native").is_dir():
-        shutil.copytree(cache / "native", _kernels / "native")
+    for kernel in (cache / "native").glob("*.so"):
+        if not (_kernels / kernel.name).exists():
+            kernel.replace(_kernels / kernel.name)  # whole or not at all: the other worker may be copying
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +93,25 @@ def gpt(tmp_path: Path) -> Callable[..., Outcome]:
         return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     return run
+
+
+@pytest.fixture
+def gpt_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., Outcome]]:
+    """`gpt_here("train", "--help")` runs it in this process, in `tmp_path`: seconds less than a process of its own."""
+    from gpt_cli.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads() if (torch := sys.modules.get("torch")) else None
+
+    def run(*arguments: str | Path) -> Outcome:
+        capfd.readouterr()
+        return Outcome(main(list(map(str, arguments))), *capfd.readouterr())
+
+    yield run
+    if (torch := sys.modules.get("torch")) and threads:
+        torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

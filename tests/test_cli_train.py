@@ -43,10 +43,10 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_test_split_is_for_a_last_evaluation_and_no_training_looks_at_it(gpt, place):
-    no_test = gpt("train", "--config", "tiny.yaml", "train.steps=1", "run_dir=runs/none")
+def test_the_test_split_is_for_a_last_evaluation_and_no_training_looks_at_it(gpt_here, place):
+    no_test = gpt_here("train", "--config", "tiny.yaml", "train.steps=1", "run_dir=runs/none")
     assert no_test.rc == 0, no_test.stderr
-    refused = gpt("eval", "--run", "runs/none", "--split", "test")
+    refused = gpt_here("eval", "--run", "runs/none", "--split", "test")
     assert refused.rc == 2
     assert "data.test_fraction is 0" in refused.stderr
 
@@ -55,23 +55,23 @@ def test_the_test_split_is_for_a_last_evaluation_and_no_training_looks_at_it(gpt
         cut = len(TEXT) - len(TEXT) // 5 + 5
         (place / "text.txt").write_text(TEXT[:cut] + TEXT[cut:].replace("wisdom", tail))
         keys = ("data.test_fraction=0.2", f"run_dir=runs/{tail}", "sample.every=null")
-        trained = gpt("train", "--config", "tiny.yaml", "--json", *keys)
+        trained = gpt_here("train", "--config", "tiny.yaml", "--json", *keys)
         assert trained.rc == 0, trained.stderr
         weights.append(json.loads(trained.stdout)["weights_sha256"])
         measured = {
-            split: json.loads(gpt("eval", "--json", "--run", f"runs/{tail}", "--split", split).stdout)
+            split: json.loads(gpt_here("eval", "--json", "--run", f"runs/{tail}", "--split", split).stdout)
             for split in ("val", "test")
         }
         assert measured["test"]["text"] == "test split"
         assert measured["test"]["characters"] == pytest.approx(len(TEXT) / 5, abs=3)
         assert measured["val"]["loss"] == pytest.approx(json.loads(trained.stdout)["val_loss"], rel=1e-5)
     assert weights[0] == weights[1]
-    both = gpt("eval", "--run", "runs/wisdom", "--split", "test", "--text", "text.txt")
+    both = gpt_here("eval", "--run", "runs/wisdom", "--split", "test", "--text", "text.txt")
     assert both.rc == 2
 
 
-def test_from_a_text_to_a_run_to_its_loss(gpt, place):
-    trained = gpt("train", "--config", "tiny.yaml", "--json")
+def test_from_a_text_to_a_run_to_its_loss(gpt_here, place):
+    trained = gpt_here("train", "--config", "tiny.yaml", "--json")
     assert trained.rc == 0, trained.stderr
     summary = json.loads(trained.stdout)
     assert summary.keys() >= {
@@ -81,46 +81,46 @@ def test_from_a_text_to_a_run_to_its_loss(gpt, place):
     assert (summary["run_dir"], summary["steps"]) == ("runs/tiny", 8)
     assert "gpt sample --run runs/tiny" in trained.stderr
 
-    evaluated = json.loads(gpt("eval", "--json").stdout)
+    evaluated = json.loads(gpt_here("eval", "--json").stdout)
     assert evaluated.keys() >= {"loss", "perplexity", "bpc", "bpb", "tokens"}
     assert evaluated["loss"] == pytest.approx(summary["val_loss"], rel=1e-5)
     assert evaluated["perplexity"] == pytest.approx(math.exp(evaluated["loss"]))
 
     (place / "other.txt").write_text("it was the worst of wisdom")
-    other = gpt("eval", "--run", "runs/tiny", "--text", "other.txt")
+    other = gpt_here("eval", "--run", "runs/tiny", "--text", "other.txt")
     assert other.rc == 0
     assert "tokens" in other.stdout
     (place / "other.txt").write_text("zero Ω")
-    refused = gpt("eval", "--text", "other.txt")
+    refused = gpt_here("eval", "--text", "other.txt")
     assert refused.rc == 2
     assert "'Ω'" in refused.stderr
-    assert gpt("eval", "--text", "other.txt", "--unknown", "skip").rc == 0
+    assert gpt_here("eval", "--text", "other.txt", "--unknown", "skip").rc == 0
 
 
-def test_a_second_train_says_that_the_run_is_done_and_more_steps_go_on(gpt, place):
-    first = gpt("train", "--config", "tiny.yaml", "--json")
-    second = gpt("train", "--config", "tiny.yaml", "--json")
+def test_a_second_train_says_that_the_run_is_done_and_more_steps_go_on(gpt_here, place):
+    first = gpt_here("train", "--config", "tiny.yaml", "--json")
+    second = gpt_here("train", "--config", "tiny.yaml", "--json")
     assert json.loads(second.stdout)["weights_sha256"] == json.loads(first.stdout)["weights_sha256"]
     assert "all 8 steps are done" in second.stderr
-    assert json.loads(gpt("train", "--config", "tiny.yaml", "train.steps=12", "--json").stdout)["steps"] == 12
+    assert json.loads(gpt_here("train", "--config", "tiny.yaml", "train.steps=12", "--json").stdout)["steps"] == 12
 
 
-def test_a_text_in_place_of_a_config_gets_one_that_fits(gpt, place):
-    trained = gpt("train", "text.txt", "train.steps=3", "--json")
+def test_a_text_in_place_of_a_config_gets_one_that_fits(gpt_here, place):
+    trained = gpt_here("train", "text.txt", "train.steps=3", "--json")
     assert trained.rc == 0, trained.stderr
     assert json.loads(trained.stdout)["run_dir"] == "runs/text"
     assert "source: text.txt" in (place / "runs/text/config.yaml").read_text()
-    again = gpt("train", "text.txt", "train.steps=4", "--json")
+    again = gpt_here("train", "text.txt", "train.steps=4", "--json")
     assert json.loads(again.stdout)["steps"] == 4
 
 
-def test_a_text_that_is_named_like_an_override_is_a_text_and_typos_in_keys_stay_overrides(gpt, place):
+def test_a_text_that_is_named_like_an_override_is_a_text_and_typos_in_keys_stay_overrides(gpt_here, place):
     (place / "we=ird.txt").write_text(TEXT)
-    trained = gpt("train", "we=ird.txt", "train.steps=1", "run_dir=runs/my run")
+    trained = gpt_here("train", "we=ird.txt", "train.steps=1", "run_dir=runs/my run")
     assert trained.rc == 0, trained.stderr
     assert (place / "runs/my run/run.json").exists()
     assert "sample: gpt sample --run 'runs/my run'" in trained.stderr
-    assert_one_error(gpt("train", "text.txt", "train.stps=1"), 2, "train.stps is not a key")
+    assert_one_error(gpt_here("train", "text.txt", "train.stps=1"), 2, "train.stps is not a key")
     assert sorted(path.name for path in (place / "runs").iterdir()) == ["my run"]
 
 
@@ -182,19 +182,19 @@ def test_a_text_that_is_named_twice_is_refused_with_both_names(place, monkeypatc
         asked("text.txt", "data.source=other.txt")
 
 
-def test_the_folder_one_works_in_stays_the_same_text_when_its_runs_are_in_it(gpt, place):
-    assert gpt("train", ".", "train.steps=2", "run_dir=runs/here").rc == 0
-    assert gpt("tokenize", ".", "--out", "tokens/here").rc == 0
-    again = gpt("train", ".", "train.steps=3", "run_dir=runs/here", "--json")
+def test_the_folder_one_works_in_stays_the_same_text_when_its_runs_are_in_it(gpt_here, place):
+    assert gpt_here("train", ".", "train.steps=2", "run_dir=runs/here").rc == 0
+    assert gpt_here("tokenize", ".", "--out", "tokens/here").rc == 0
+    again = gpt_here("train", ".", "train.steps=3", "run_dir=runs/here", "--json")
     assert again.rc == 0, again.stderr
     assert json.loads(again.stdout)["steps"] == 3
     assert "left out 1 run in ., for instance runs/here" in again.stderr
 
 
-def test_a_token_store_trains_as_its_text_does(gpt, place):
-    assert gpt("tokenize", "text.txt", "--kind", "char", "--out", "store").rc == 0
-    from_text = gpt("train", "--config", "tiny.yaml", "--json")
-    from_store = gpt("train", "--config", "tiny.yaml", "data.source=store", "run_dir=runs/store", "--json")
+def test_a_token_store_trains_as_its_text_does(gpt_here, place):
+    assert gpt_here("tokenize", "text.txt", "--kind", "char", "--out", "store").rc == 0
+    from_text = gpt_here("train", "--config", "tiny.yaml", "--json")
+    from_store = gpt_here("train", "--config", "tiny.yaml", "data.source=store", "run_dir=runs/store", "--json")
     assert from_store.rc == 0, from_store.stderr
     assert json.loads(from_store.stdout)["weights_sha256"] == json.loads(from_text.stdout)["weights_sha256"]
 
@@ -273,11 +273,11 @@ BAD_TEXTS = {
 
 
 @pytest.mark.parametrize("name", BAD_TEXTS)
-def test_a_bad_text_is_one_clear_error(gpt, place, name):
+def test_a_bad_text_is_one_clear_error(gpt_here, place, name):
     content, code, words = BAD_TEXTS[name]
     if content is not None:
         (place / "bad.txt").write_bytes(content)
-    refused = gpt("train", "--config", "tiny.yaml", "data.source=bad.txt")
+    refused = gpt_here("train", "--config", "tiny.yaml", "data.source=bad.txt")
     assert_one_error(refused, code, words)
     assert not (place / "runs").exists()
 
@@ -293,10 +293,10 @@ BAD_CONFIGS = {
 
 
 @pytest.mark.parametrize("name", BAD_CONFIGS)
-def test_a_bad_config_is_one_clear_error_with_its_place(gpt, place, name):
+def test_a_bad_config_is_one_clear_error_with_its_place(gpt_here, place, name):
     text, words, where = BAD_CONFIGS[name]
     (place / "bad.yaml").write_text(text)
-    refused = gpt("train", "--config", "bad.yaml")
+    refused = gpt_here("train", "--config", "bad.yaml")
     assert_one_error(refused, 2, words)
     assert where in refused.stderr
 
@@ -317,14 +317,14 @@ BAD_REQUESTS = {
 
 
 @pytest.mark.parametrize("name", BAD_REQUESTS)
-def test_a_bad_request_is_one_clear_error(gpt, place, name):
+def test_a_bad_request_is_one_clear_error(gpt_here, place, name):
     arguments, code, words = BAD_REQUESTS[name]
-    assert_one_error(gpt(*arguments), code, words)
+    assert_one_error(gpt_here(*arguments), code, words)
 
 
-def test_a_run_directory_of_another_config_is_refused_with_both_values(gpt, place):
-    gpt("train", "--config", "tiny.yaml")
-    refused = gpt("train", "--config", "tiny.yaml", "model.n_layer=2")
+def test_a_run_directory_of_another_config_is_refused_with_both_values(gpt_here, place):
+    gpt_here("train", "--config", "tiny.yaml")
+    refused = gpt_here("train", "--config", "tiny.yaml", "model.n_layer=2")
     assert_one_error(refused, 2, "model.n_layer: 1 there, 2 here")
 
 

@@ -13,8 +13,14 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-# Training takes a minute on the page; here it is the same, of a few steps.
-SHORT = {"gpt train --config configs/quickstart.yaml": "train.steps=4", "gpt train book.txt": "train.steps=4"}
+# Training takes a minute on the page; here it is the same, of a few steps. Likewise what measures.
+SHORT = {
+    "gpt train --config configs/quickstart.yaml": ("train.steps=4",),
+    "gpt train book.txt": ("train.steps=4",),
+    "gpt bench configs/quickstart.yaml --seconds 3": ("--seconds", "0.1", "train.batch_size=2"),
+    "gpt tune configs/quickstart.yaml --steps 60 -o lr.png": ("--steps", "10", "train.batch_size=4"),
+}
+ELSEWHERE = {"gpt selftest --quick": "test_selftest.py"}  # runs it, with --json
 BOOK = "Once upon a time there was a mouse, and it lived in a shoe.\n" * 100
 
 
@@ -45,7 +51,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_command_runs_in_the_order_of_the_page_and_so_does_the_python(gpt, place):
+def test_every_command_runs_in_the_order_of_the_page_and_so_does_the_python(gpt_here, place):
     assert sum(command.startswith("gpt ") for command in COMMANDS) >= 18
     assert sum(block.language == "python" for block in BLOCKS) == 1
     for block in BLOCKS:
@@ -54,7 +60,11 @@ def test_every_command_runs_in_the_order_of_the_page_and_so_does_the_python(gpt,
         for command, shown in block.commands():
             if not command.startswith("gpt "):
                 continue
-            outcome = gpt(*shlex.split(command)[1:], *filter(None, [SHORT.get(command)]))
+            if command in ELSEWHERE:
+                words = ", ".join(f'"{word}"' for word in shlex.split(command)[1:])
+                assert f"gpt({words}" in (ROOT / "tests" / ELSEWHERE[command]).read_text()
+                continue
+            outcome = gpt_here(*shlex.split(command)[1:], *SHORT.get(command, ()))
             assert outcome.rc == 0, f"{command}\n{outcome.stderr}"
             if shown and "sample" not in command:
                 assert first_words(outcome.stdout) == first_words(shown), command
