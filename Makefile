@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/quickstart
 
-.PHONY: help bench train test lint test-slow test-gpu mutations promises clean
+.PHONY: help bench reference train test lint test-slow test-gpu mutations promises clean
 
 help:
 	@echo "make train      install into .venv, train configs/quickstart.yaml (about a minute), print a sample"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-gpu   the tests that need a CUDA device"
 	@echo "make mutations  plant faults in a copy of the package; each must turn its test red"
 	@echo "make promises   run the tests of every promise and write their figures into docs/reliability.md"
+	@echo "make reference  write docs/reference from the schema and the verbs"
 	@echo "make bench      training beside a yardstick: make bench AGAINST=yardstick.py TEXT=file.txt"
 	@echo "make clean      remove .venv and caches, never runs/"
 	@echo "PYTHON=python3.13 chooses another interpreter (now: $(PYTHON))"
@@ -43,6 +44,9 @@ mutations: $(VENV)/.installed-dev
 
 promises: $(VENV)/.installed-dev
 	$(BIN)/python tests/promises.py
+
+reference: $(VENV)/.installed
+	$(BIN)/python -m gpt_cli.cli.reference docs/reference
 
 bench: $(VENV)/.installed-dev
 	@test -n "$(AGAINST)" -a -n "$(TEXT)" || { echo "make bench AGAINST=yardstick.py TEXT=file.txt (see bench/training.py)"; exit 2; }

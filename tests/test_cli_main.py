@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -112,6 +113,40 @@ def test_bare_gpt_prints_the_help_that_dash_h_prints(gpt: Callable[..., Any]) ->
 def test_version_is_the_package_version(gpt: Callable[..., Any]) -> None:
     outcome = gpt("--version")
     assert (outcome.rc, outcome.stdout, outcome.stderr) == (0, f"gpt {__version__}\n", "")
+
+
+COMPLETED = {
+    "gpt exp": ["export"],
+    "gpt data ": ["get", "inspect", "list", "peek"],
+    "gpt sample --max-": ["--max-new-tokens"],
+    "gpt sample --device ": ["auto", "cpu", "cuda", "mps"],
+}
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_a_fresh_bash_completes_verbs_options_and_choices_once_completion_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "gpt").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gpt_cli "$@"\n')
+    (tmp_path / "gpt").chmod(0o755)
+    asked = "".join(
+        f"COMP_WORDS=({line!s} {chr(39) * 2 if line.endswith(' ') else ''}); COMP_CWORD={len(line.split(' ')) - 1};"
+        f" _gpt_completion gpt; echo ${{COMPREPLY[@]}}\n"
+        for line in COMPLETED
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "SHELL": "bash"}
+    environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
+
+    def bash(script: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", "-c", script]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    installed = bash("gpt --install-completion; exit $?")
+    assert (installed.returncode, installed.stderr) == (0, "")
+    assert "bash completion installed" in installed.stdout
+    shown = bash(f"source ~/.bashrc; complete -p gpt; {asked}")
+    assert shown.stderr == ""
+    how, *answers = shown.stdout.splitlines()
+    assert how.endswith("-F _gpt_completion gpt")
+    assert [sorted(answer.split()) for answer in answers] == list(COMPLETED.values())
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ def bench(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CONFIG] [section.key=value ...]",
+            metavar="CONFIG|section.key=value",
             help="A config file, and changes to it. [default: the default model on builtin:python-docs]",
             show_default=False,
         ),

@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
+from gpt_cli.cli.grouped import Verbs
 from gpt_cli.cli.output import note, print_json, write_text
 from gpt_cli.errors import RequestError
 
 VALUE_WIDTH = 40  # a longer value does not push the other origins aside
 
-app = typer.Typer(rich_markup_mode=None)
+app = Verbs(rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from gpt_cli.cli.grouped import Verbs
 from gpt_cli.cli.inspect import inspect
 from gpt_cli.cli.output import note, print_json
 from gpt_cli.cli.peek import peek
 from gpt_cli.cli.progress import progress_bar
 
-app = typer.Typer(rich_markup_mode=None)
+app = Verbs(rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)
@@ -26,7 +27,10 @@ def data(context: typer.Context) -> None:
 def list_corpora(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """List the known corpora, and which of them are on this machine."""
+    """List the known corpora, and which of them are on this machine.
+
+    Example: gpt data list
+    """
     from gpt_cli.corpus.registry import CORPORA, corpora_dir, corpus_path
     from gpt_cli.files.disk import format_size
     from gpt_cli.report.table import render_table

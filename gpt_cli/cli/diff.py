@@ -10,7 +10,7 @@ from gpt_cli.errors import RequestError
 
 
 def diff(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN ...", help="Run directories.", show_default=False)],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories.", show_default=False)],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Say how runs differ: in results, config, text and environment.

@@ -1,25 +1,48 @@
-"""Help for a verb with many options: a section for each group of them."""
+"""How `--help` reads: sections for groups of options, and plain words for what an option takes."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import typer
 from typer.core import TyperCommand
 
 _OTHERS = "Options"
+_PLAIN = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH"}
+_TYPE = re.compile(r"<(?:list\[)?(int|float|str|path)(?: range)?\]?>")
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose `--help` lists options by the `rich_help_panel` they name, in the order of the first of each."""
+    """A command whose `--help` lists arguments, then options by the `rich_help_panel` they name, the others last."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the sections; what names no group comes last."""
-        groups: dict[str, list[Sequence[str]]] = {}
+        """Write the sections."""
+        for name, records in self.sections(ctx).items():
+            with formatter.section(name):
+                formatter.write_dl(records, col_max=26)
+
+    def sections(self, ctx: Any) -> dict[str, list[Sequence[str]]]:
+        """{heading: [(how a parameter is written, what it means), ...]} in the order in which help shows them."""
+        groups: dict[str, list[Sequence[str]]] = {"Arguments": []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None:
-                groups.setdefault(getattr(parameter, "rich_help_panel", None) or _OTHERS, []).append(record)
+            if record is None:
+                continue
+            written, meaning = record
+            if parameter.param_type_name == "argument":
+                groups["Arguments"].append((written.rpartition(" <")[0] or written, meaning))
+            else:
+                plain = _TYPE.sub(lambda found: _PLAIN[found[1]], written)
+                groups.setdefault(getattr(parameter, "rich_help_panel", None) or _OTHERS, []).append((plain, meaning))
         others = groups.pop(_OTHERS, [])
-        for name, records in {**groups, _OTHERS: others}.items():
-            if records:
-                with formatter.section(name):
-                    formatter.write_dl(records, col_max=26)
+        return {name: records for name, records in {**groups, _OTHERS: others}.items() if records}
+
+
+class Verbs(typer.Typer):
+    """Verbs whose help is that of `GroupedCommand`."""
+
+    def command(
+        self, name: str | None = None, *, cls: type[TyperCommand] | None = GroupedCommand, **settings: Any
+    ) -> Callable[..., Any]:
+        """Typer's, with another class of command."""
+        return super().command(name, cls=cls, **settings)

@@ -12,9 +12,7 @@ from gpt_cli.cli.output import note, print_json
 def inspect(
     corpus: Annotated[
         list[str],
-        typer.Argument(
-            metavar="CORPUS ...", help="Files, folders, globs, - or builtin:python-docs.", show_default=False
-        ),
+        typer.Argument(metavar="CORPUS", help="Files, folders, globs, - or builtin:python-docs.", show_default=False),
     ],
     val_fraction: Annotated[float, typer.Option(help=VAL_FRACTION)] = 0.1,
     test_fraction: Annotated[float, typer.Option(help=TEST_FRACTION + " It is not looked at.")] = 0.0,

@@ -18,7 +18,7 @@ from gpt_cli.cli.bench import bench
 from gpt_cli.cli.diff import diff
 from gpt_cli.cli.eval import evaluate
 from gpt_cli.cli.export import export
-from gpt_cli.cli.grouped import GroupedCommand
+from gpt_cli.cli.grouped import Verbs
 from gpt_cli.cli.import_ import import_
 from gpt_cli.cli.info import info
 from gpt_cli.cli.output import discard, note
@@ -32,10 +32,10 @@ from gpt_cli.cli.tune import tune
 from gpt_cli.errors import ExitCode, RequestError, UserError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+COMPLETION = "_GPT_COMPLETE"  # the environment variable in which a shell asks
 CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
-app = typer.Typer(
-    add_completion=False,
+app = Verbs(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -67,7 +67,7 @@ def gpt(
 
 
 app.command("train")(train)
-app.command("sample", cls=GroupedCommand)(sample)
+app.command("sample")(sample)
 app.command("tokenize", short_help="Learn or take a tokenizer, write a corpus as tokens.")(tokenize)
 app.command("eval", short_help="Measure the exact loss of a run, on its text or another.")(evaluate)
 app.command("info", short_help="Say how large a model is and what training it costs.")(info)
@@ -93,12 +93,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # tenth of the spinning costs 90 %). OpenMP reads it when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
-        code = _run(sys.argv[1:] if arguments is None else list(arguments))
+        if instruction := os.environ.get(COMPLETION):
+            code = _complete(instruction)
+        else:
+            code = _run(sys.argv[1:] if arguments is None else list(arguments))
         sys.stdout.flush()  # a full disk or a closed pipe shows here at the latest, not at interpreter exit
         return code
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return INTERRUPTED
+    except SystemExit as done:  # of `--install-completion` and `--show-completion`
+        return done.code if isinstance(done.code, int) else ExitCode.DONE
     except BrokenPipeError:  # `| head` has read enough
         return ExitCode.DONE
     except UserError as error:
@@ -119,6 +124,13 @@ def _run(arguments: list[str]) -> int:
     except typer.TyperException as error:
         raise _usage_error(error, arguments) from error
     return code if isinstance(code, int) else ExitCode.DONE
+
+
+def _complete(instruction: str) -> int:
+    """Print what the shell asks for by `instruction`, as the script of `gpt --install-completion` has it do."""
+    from typer.completion import shell_complete
+
+    return shell_complete(typer.main.get_command(app), {}, "gpt", COMPLETION, instruction)
 
 
 def _open_standard_streams() -> None:

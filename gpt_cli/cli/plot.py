@@ -29,7 +29,7 @@ def plot(
 
     The same runs give the same bytes. `gpt report` makes a page of all the curves instead.
 
-    Example: gpt plot runs/small runs/large -o loss.pdf --y bpb --x time --width 3.4
+    Example: gpt plot runs/small runs/large -o bpb.pdf --y bpb --width 3.4
     """
     from gpt_cli.report.plot import plot_runs
     from gpt_cli.run.directory import find_run

@@ -11,7 +11,7 @@ from gpt_cli.cli.output import note
 def report(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="RUN ...", help="Run directories. [default: the newest]", show_default=False),
+        typer.Argument(metavar="RUN", help="Run directories. [default: the newest]", show_default=False),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="An .html file.")] = Path(
         "report.html"

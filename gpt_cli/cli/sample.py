@@ -151,7 +151,7 @@ def sample(
     prompt longer than the context the model sees the last tokens; when its own text outgrows the context, the older
     half of what it sees is dropped.
 
-    Example: gpt sample --prompt "ROMEO:" --temperature 0.7 --stop "JULIET:" -n 3
+    Example: gpt sample --prompt "ROMEO:" --temperature 0.7 --stop JULIET -n 3
     """
     given = read_prompts(prompt, prompt_file, prompts, prompts_format)
     if as_json and prompts is not None:

@@ -37,7 +37,7 @@ def tokenize(
     corpus: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CORPUS ...]", help="Files, folders, globs, -, builtin:python-docs or hf:NAME.", show_default=False
+            metavar="CORPUS", help="Files, folders, globs, -, builtin:python-docs or hf:NAME.", show_default=False
         ),
     ] = None,
     kind: Annotated[

@@ -21,7 +21,7 @@ def train(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TEXT] [section.key=value ...]",
+            metavar="TEXT|section.key=value",
             help="A text to fit a config to, in place of --config; keys of the config to override.",
             show_default=False,
         ),
