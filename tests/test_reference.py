@@ -1,4 +1,4 @@
-"""docs/reference says what the schema and the verbs say, and every example of a verb is a command line that it takes."""
+"""docs/reference says what the schema and the verbs say, and the example of a verb is one that it takes."""
 
 import re
 import shlex
