@@ -215,6 +215,20 @@ def test_a_text_is_the_same_however_its_tokens_are_asked_for_and_whatever_runs_b
 
 
 @pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("options", [{}, {"mlp": "gelu", "bias": True, "n_embd": 160, "n_head": 5}], ids=str)
+def test_logits_are_the_same_to_the_last_bit_whatever_is_computed_beside_them(format: Any, options: Any) -> None:
+    decoder = NativeDecoder(weights_of(make_model(n_layer=2, **options)), format=format)
+    shared = NativeDecoder(decoder.weights, format=format, threads=3)
+    prompts = [[i % VOCAB_SIZE, *range(i % 7)] for i in range(23)]
+    alone = [decoder.begin([prompt], [9], Choice(1.0)).write_with_logits(30)[1][:, 0] for prompt in prompts]
+    for n in (2, 3, 5, 8, 15, 23):
+        together = shared.begin(prompts[:n], [9] * n, Choice(1.0)).write_with_logits(30)[1]
+        for text in range(n):
+            np.testing.assert_array_equal(together[:, text], alone[text])
+
+
+@pytest.mark.usefixtures("compiled")
 def test_a_text_that_has_ended_or_was_stopped_costs_nothing_and_leaves_the_others_alone() -> None:
     decoder = NativeDecoder(weights_of(make_model()))
     free = list(zip(*decoder.begin([[1], [1]], [1, 2], Choice(1.0)).write(40), strict=True))

@@ -8,7 +8,7 @@
    F hidden width of the MLP, V vocabulary, S keys. Rows of floats are padded to whole panels with zeros.
 
    Speed comes from three things. A matrix is stored in panels of 32 outputs, so that a product is nothing but
-   multiply-adds on registers, and up to 8 rows share each weight that is read. Weights may be stored as bf16 or int8,
+   multiply-adds on registers, and up to 8 rows share each weight that is read, without a bit of difference to any. Weights may be stored as bf16 or int8,
    and are widened on the way. Helper threads wait spinning for the next few microseconds of work; one that the
    system has put aside is not waited for: its share is done by who would wait. */
 
@@ -118,65 +118,85 @@ INLINE vec logarithm(vec x) {
 
 /* -------------------------------------------------------------------------------------------------- products */
 
-/* y[row][0..31] (+)= panel of W x[row] + bias for ROWS rows; ROWS and FORMAT are constants once inlined. Few rows
-   have several sums for each output, or each addition would wait for the one before. */
-INLINE void panel_times(const int ROWS, const int FORMAT, const Matrix *m, int panel, const float *x, int x_stride,
-                        float *y, int y_stride, bool add) {
-    const int CHAINS = ROWS == 1 ? 4 : ROWS == 2 ? 2 : 1;
+/* y[row][0..31] (+)= panel of W x[row] + bias, for ROWS rows and PANELS panels: constants once inlined, of which the
+   product is at most 8, or the sums would not stay in registers. Each output is one sum in the order of the inputs,
+   whatever is computed beside it: a token's logits do not depend on the rows that share the pass, to the last bit. */
+INLINE void panels_times(const int ROWS, const int PANELS, const int FORMAT, const Matrix *m, int panel, const float *x,
+                         int x_stride, float *y, int y_stride, bool add) {
     const int inputs = padded(m->inputs, 4);
+    const size_t apart = (size_t)inputs * PANEL, start = panel * apart;
     vec sums[8][2];
-    for (int i = 0; i < ROWS * CHAINS; i++) sums[i][0] = sums[i][1] = (vec){0};
-    const size_t start = (size_t)panel * inputs * PANEL;
+    for (int i = 0; i < ROWS * PANELS; i++) sums[i][0] = sums[i][1] = (vec){0};
     for (int i = 0; i < inputs; i += 4) {
-        vec first[4], second[4]; /* outputs 0 ... 15 and 16 ... 31 of inputs i ... i + 3 */
-        if (FORMAT == FP32) {
-            const vec *w = (const vec *)((const float *)m->weights + start + (size_t)i * PANEL);
-            for (int c = 0; c < 4; c++) first[c] = w[2 * c], second[c] = w[2 * c + 1];
-        } else if (FORMAT == BF16) { /* a word: of one input outputs j (low half) and j + 16 */
-            const uvec *w = (const uvec *)((const uint16_t *)m->weights + start + (size_t)i * PANEL);
-            for (int c = 0; c < 4; c++) first[c] = (vec)(w[c] << 16), second[c] = (vec)(w[c] & 0xffff0000u);
-        } else { /* a word: outputs j and j + 16 of one input, then of the next */
-            const ivec *w = (const ivec *)((const int8_t *)m->weights + start + (size_t)i * PANEL);
-            for (int c = 0; c < 4; c++) {
-                first[c] = __builtin_convertvector(w[c / 2] << (c % 2 ? 8 : 24) >> 24, vec);
-                second[c] = __builtin_convertvector((c % 2 ? w[c / 2] : w[c / 2] << 16) >> 24, vec);
-            }
-        }
 #pragma GCC unroll 4
-        for (int c = 0; c < 4; c++)
-#pragma GCC unroll 8
-            for (int r = 0; r < ROWS; r++) {
-                float factor = x[(size_t)r * x_stride + i + c];
-                sums[r * CHAINS + c % CHAINS][0] += factor * first[c];
-                sums[r * CHAINS + c % CHAINS][1] += factor * second[c];
+        for (int p = 0; p < PANELS; p++) {
+            const size_t at = start + p * apart + (size_t)i * PANEL;
+            vec first[4], second[4]; /* outputs 0 ... 15 and 16 ... 31 of inputs i ... i + 3 */
+            if (FORMAT == FP32) {
+                const vec *w = (const vec *)((const float *)m->weights + at);
+                for (int c = 0; c < 4; c++) first[c] = w[2 * c], second[c] = w[2 * c + 1];
+            } else if (FORMAT == BF16) { /* a word: of one input outputs j (low half) and j + 16 */
+                const uvec *w = (const uvec *)((const uint16_t *)m->weights + at);
+                for (int c = 0; c < 4; c++) first[c] = (vec)(w[c] << 16), second[c] = (vec)(w[c] & 0xffff0000u);
+            } else { /* a word: outputs j and j + 16 of one input, then of the next */
+                const ivec *w = (const ivec *)((const int8_t *)m->weights + at);
+                for (int c = 0; c < 4; c++) {
+                    first[c] = __builtin_convertvector(w[c / 2] << (c % 2 ? 8 : 24) >> 24, vec);
+                    second[c] = __builtin_convertvector((c % 2 ? w[c / 2] : w[c / 2] << 16) >> 24, vec);
+                }
             }
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; c++)
+#pragma GCC unroll 8
+                for (int r = 0; r < ROWS; r++) {
+                    float factor = x[(size_t)r * x_stride + i + c];
+                    sums[r * PANELS + p][0] += factor * first[c];
+                    sums[r * PANELS + p][1] += factor * second[c];
+                }
+        }
     }
-    const vec *bias = (const vec *)(m->bias + (size_t)panel * PANEL);
-    const vec *scale = (const vec *)(m->scale + (size_t)panel * PANEL);
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++)
-        for (int half = 0; half < 2; half++) {
-            vec sum = sums[r * CHAINS][half];
-            for (int c = 1; c < CHAINS; c++) sum += sums[r * CHAINS + c][half];
-            vec *to = (vec *)(y + (size_t)r * y_stride) + half;
-            if (FORMAT == INT8) sum *= scale[half];
-            sum += bias[half];
-            if (add) sum += *to;
-            *to = sum;
-        }
+#pragma GCC unroll 4
+        for (int p = 0; p < PANELS; p++)
+            for (int half = 0; half < 2; half++) {
+                size_t at = (size_t)(panel + p) * PANEL;
+                vec sum = sums[r * PANELS + p][half], *to = (vec *)(y + (size_t)r * y_stride + at) + half;
+                if (FORMAT == INT8) sum *= ((const vec *)(m->scale + at))[half];
+                sum += ((const vec *)(m->bias + at))[half];
+                if (add) sum += *to;
+                *to = sum;
+            }
 }
 
+#define TIMES(ROWS, PANELS, FORMAT) panels_times(ROWS, PANELS, FORMAT, m, panel, x, x_stride, y, y_stride, add)
+#define STEP(ROWS) x += ROWS * (size_t)x_stride, y += ROWS * (size_t)y_stride
 #define BLOCKS(FORMAT)                                                                                          \
-    for (; rows >= 8; rows -= 8, x += 8 * (size_t)x_stride, y += 8 * (size_t)y_stride)                          \
-        panel_times(8, FORMAT, m, panel, x, x_stride, y, y_stride, add);                                        \
-    if (rows & 4) panel_times(4, FORMAT, m, panel, x, x_stride, y, y_stride, add), x += 4 * (size_t)x_stride,   \
-                                                                                   y += 4 * (size_t)y_stride;   \
-    if (rows & 2) panel_times(2, FORMAT, m, panel, x, x_stride, y, y_stride, add), x += 2 * (size_t)x_stride,   \
-                                                                                   y += 2 * (size_t)y_stride;   \
-    if (rows & 1) panel_times(1, FORMAT, m, panel, x, x_stride, y, y_stride, add);
+    for (int panel = begin; panel < end; panel++) /* its weights stay in the nearest cache */                   \
+        for (int r = 0; r + 8 <= rows; r += 8)                                                                  \
+            panels_times(8, 1, FORMAT, m, panel, x + r * (size_t)x_stride, x_stride, y + r * (size_t)y_stride,  \
+                         y_stride, add);                                                                        \
+    x += rows / 8 * 8 * (size_t)x_stride, y += rows / 8 * 8 * (size_t)y_stride;                                 \
+    if (rows & 4) {                                                                                             \
+        int panel = begin;                                                                                      \
+        for (; panel + 2 <= end; panel += 2) TIMES(4, 2, FORMAT);                                               \
+        if (panel < end) TIMES(4, 1, FORMAT);                                                                   \
+        STEP(4);                                                                                                \
+    }                                                                                                           \
+    if (rows & 2) {                                                                                             \
+        int panel = begin;                                                                                      \
+        for (; panel + 2 <= end; panel += 2) TIMES(2, 2, FORMAT);                                               \
+        if (panel < end) TIMES(2, 1, FORMAT);                                                                   \
+        STEP(2);                                                                                                \
+    }                                                                                                           \
+    if (rows & 1) {                                                                                             \
+        int panel = begin;                                                                                      \
+        for (; panel + 4 <= end; panel += 4) TIMES(1, 4, FORMAT);                                               \
+        for (; panel < end; panel++) TIMES(1, 1, FORMAT);                                                       \
+    }
 
-/* Any number of rows through one panel, whose weights stay in the nearest cache meanwhile. */
-static void multiply(const Matrix *m, int format, int panel, int rows, const float *x, int x_stride, float *y,
+/* Any number of rows through panels begin ... end - 1. */
+static void multiply(const Matrix *m, int format, int begin, int end, int rows, const float *x, int x_stride, float *y,
                      int y_stride, bool add) {
     if (format == FP32) {
         BLOCKS(FP32)
@@ -228,17 +248,17 @@ typedef void (*Work)(void *context, int begin, int end);
 
 /* A share is offered to a helper under a number that grows; it is taken by the helper, or back by who offered it. */
 enum { OFFERED, TAKEN, DONE };
-typedef struct {
+typedef struct { /* in one line of the cache, which is what it costs to hand it over */
     _Alignas(128) _Atomic uint64_t state; /* number * 4 + what became of it */
+    Work work;
+    void *context;
+    int begin, end;
 } Share;
 
 typedef struct Pool {
     int helpers, begun; /* begun: threads that have been created */
     pthread_t threads[MAX_HELPERS];
     Share shares[MAX_HELPERS];
-    Work work;
-    void *context;
-    int jobs;
     uint64_t number;
     _Alignas(128) _Atomic bool ending;
     _Atomic int sleeping;
@@ -261,24 +281,23 @@ INLINE void pause_a_moment(void) {
 #endif
 }
 
-INLINE void do_share(Pool *pool, int share) {
-    int parts = pool->helpers + 1;
-    int begin = (int)((int64_t)pool->jobs * share / parts), end = (int)((int64_t)pool->jobs * (share + 1) / parts);
-    if (begin < end) pool->work(pool->context, begin, end);
+INLINE void do_share(const Share *share) {
+    if (share->begin < share->end) share->work(share->context, share->begin, share->end);
 }
 
 static void *help(void *argument) {
     Place *place = argument;
     Pool *pool = place->pool;
     int index = place->index;
-    _Atomic uint64_t *state = &pool->shares[index].state;
+    Share *share = &pool->shares[index];
+    _Atomic uint64_t *state = &share->state;
     free(place);
     int idle = 0;
     while (!atomic_load_explicit(&pool->ending, memory_order_relaxed)) {
         uint64_t seen = atomic_load_explicit(state, memory_order_acquire);
         if (seen && seen % 4 == OFFERED) {
             if (atomic_compare_exchange_strong(state, &seen, seen - OFFERED + TAKEN)) {
-                do_share(pool, index + 1);
+                do_share(share);
                 atomic_store_explicit(state, seen - OFFERED + DONE, memory_order_release);
             }
             idle = 0;
@@ -329,18 +348,23 @@ static void share_out(Pool *pool, int jobs, Work work, void *context) {
         work(context, 0, jobs);
         return;
     }
-    pool->work = work, pool->context = context, pool->jobs = jobs;
+    int parts = pool->helpers + 1;
     uint64_t number = ++pool->number;
-    for (int i = 0; i < pool->helpers; i++)
-        atomic_store_explicit(&pool->shares[i].state, number * 4 + OFFERED, memory_order_release);
-    do_share(pool, 0);
     for (int i = 0; i < pool->helpers; i++) {
+        Share *share = &pool->shares[i];
+        share->work = work, share->context = context;
+        share->begin = (int)((int64_t)jobs * (i + 1) / parts), share->end = (int)((int64_t)jobs * (i + 2) / parts);
+        atomic_store_explicit(&share->state, number * 4 + OFFERED, memory_order_release);
+    }
+    work(context, 0, jobs / parts);
+    for (int i = 0; i < pool->helpers; i++) {
+        Share *share = &pool->shares[i];
         uint64_t offered = number * 4 + OFFERED;
-        if (atomic_compare_exchange_strong(&pool->shares[i].state, &offered, number * 4 + DONE)) {
-            do_share(pool, i + 1);
+        if (atomic_compare_exchange_strong(&share->state, &offered, number * 4 + DONE)) {
+            do_share(share);
         } else {
             int spins = 0;
-            while (atomic_load_explicit(&pool->shares[i].state, memory_order_acquire) != number * 4 + DONE) {
+            while (atomic_load_explicit(&share->state, memory_order_acquire) != number * 4 + DONE) {
                 pause_a_moment();
                 if (++spins > 20000) sched_yield(), spins = 0; /* the helper was put aside: let it have this core */
             }
@@ -381,7 +405,7 @@ typedef struct {
     const Row *rows;
     int n, layer;
     bool last;
-    float *x, *h, *qkv, *y, *hidden;
+    float *x, *h, *qkv, *y, *hidden, *gates;
     const Matrix *matrix;
     const float *in;
     float *out;
@@ -417,9 +441,7 @@ static void normalise(const Model *m, const float *gain, const float *bias, cons
 
 static void product(void *context, int begin, int end) {
     Pass *p = context;
-    for (int panel = begin; panel < end; panel++)
-        multiply(p->matrix, p->model->net.format, panel, p->n, p->in, p->in_stride, p->out + (size_t)panel * PANEL,
-                 p->out_stride, p->add);
+    multiply(p->matrix, p->model->net.format, begin, end, p->n, p->in, p->in_stride, p->out, p->out_stride, p->add);
 }
 
 static void linear(Pass *p, const Matrix *matrix, const float *in, int in_stride, float *out, int out_stride, bool add) {
@@ -427,35 +449,30 @@ static void linear(Pass *p, const Matrix *matrix, const float *in, int in_stride
     share_out(&p->model->pool, matrix->panels, product, p);
 }
 
-/* The widened half of the MLP, panel by panel: up, gate and activation. */
+/* The widened half of the MLP: up, gate and activation of some panels. */
 static void widen(void *context, int begin, int end) {
     Pass *p = context;
     const Model *m = p->model;
     const Packed *layer = &m->packed[p->layer];
-    float gates[MAX_ROWS * PANEL] __attribute__((aligned(64)));
-    for (int panel = begin; panel < end; panel++) {
-        float *hidden = p->hidden + (size_t)panel * PANEL;
-        multiply(&layer->up, m->net.format, panel, p->n, p->h, m->c, hidden, m->f, false);
-        if (m->net.mlp == SWIGLU)
-            multiply(&layer->gate, m->net.format, panel, p->n, p->h, m->c, gates, PANEL, false);
-        for (int r = 0; r < p->n; r++)
-            for (int half = 0; half < 2; half++) {
-                vec *at = (vec *)(hidden + (size_t)r * m->f) + half;
-                vec x = *at;
-                switch (m->net.mlp) {
-                case SWIGLU: {
-                    vec gate = ((vec *)(gates + r * PANEL))[half];
-                    *at = gate * sigmoid(gate) * x;
-                    break;
-                }
-                case GELU: /* the approximation by tanh, of which this is another spelling */
-                    *at = x * sigmoid(x * (1.5957691216f + 0.0713548163f * x * x));
-                    break;
-                case RELU: *at = larger(x, (vec){0}); break;
-                case RELU2: *at = larger(x, (vec){0}) * larger(x, (vec){0}); break;
-                }
+    multiply(&layer->up, m->net.format, begin, end, p->n, p->h, m->c, p->hidden, m->f, false);
+    if (m->net.mlp == SWIGLU) multiply(&layer->gate, m->net.format, begin, end, p->n, p->h, m->c, p->gates, m->f, false);
+    for (int r = 0; r < p->n; r++)
+        for (int i = begin * PANEL; i < end * PANEL; i += LANES) {
+            vec *at = (vec *)(p->hidden + (size_t)r * m->f + i);
+            vec x = *at;
+            switch (m->net.mlp) {
+            case SWIGLU: {
+                vec gate = *(vec *)(p->gates + (size_t)r * m->f + i);
+                *at = gate * sigmoid(gate) * x;
+                break;
             }
-    }
+            case GELU: /* the approximation by tanh, of which this is another spelling */
+                *at = x * sigmoid(x * (1.5957691216f + 0.0713548163f * x * x));
+                break;
+            case RELU: *at = larger(x, (vec){0}); break;
+            case RELU2: *at = larger(x, (vec){0}) * larger(x, (vec){0}); break;
+            }
+        }
 }
 
 /* Normalise and rotate one head, from (D,) to the padded (D,). */
@@ -553,7 +570,7 @@ static void attention(void *context, int begin, int end) {
 
 typedef struct { /* room for one pass, and who writes */
     Model *model;
-    float *x, *h, *qkv, *y, *hidden, *logits;
+    float *x, *h, *qkv, *y, *hidden, *gates, *logits;
 } Room;
 
 /* The logits of those of up to MAX_ROWS rows that ask for them. Rows of one stream stand in the order of positions,
@@ -563,7 +580,7 @@ static void forward(Room *room, const Row *rows, int n) {
     const Network *net = &m->net;
     Row kept[MAX_ROWS];
     Pass pass = {.model = m, .rows = rows, .n = n, .x = room->x, .h = room->h, .qkv = room->qkv, .y = room->y,
-                 .hidden = room->hidden};
+                 .hidden = room->hidden, .gates = room->gates};
     Pass *p = &pass;
     for (int r = 0; r < n; r++) {
         const float *token = net->tokens + (size_t)rows[r].token * net->n_embd;
@@ -825,7 +842,7 @@ void gpt_end(Session *session) {
         free(s->window), free(s->keys), free(s->values), free(s->noise);
     }
     free(session->room.x), free(session->room.h), free(session->room.qkv), free(session->room.y);
-    free(session->room.hidden), free(session->room.logits);
+    free(session->room.hidden), free(session->room.gates), free(session->room.logits);
     free(session->streams), free(session->logits), free(session->heaps), free((void *)session->sampling.never);
     free(session);
 }
@@ -845,10 +862,10 @@ Session *gpt_begin(Model *m, int32_t n, const int32_t *prompts, const int32_t *l
     Room *room = &session->room;
     room->x = zeros(rows * m->c), room->h = zeros(rows * m->c), room->y = zeros(rows * m->c);
     room->qkv = zeros(rows * padded((net->n_head + 2 * net->n_kv_head) * net->head_dim, PANEL));
-    room->hidden = zeros(rows * m->f), room->logits = zeros(rows * v);
+    room->hidden = zeros(rows * m->f), room->gates = zeros(rows * m->f), room->logits = zeros(rows * v);
     session->streams = zeros(n * sizeof *session->streams);
     session->logits = zeros(n * v * sizeof(float)), session->heaps = zeros(n * v * sizeof(float));
-    bool fits = never && room->x && room->h && room->y && room->qkv && room->hidden && room->logits
+    bool fits = never && room->x && room->h && room->y && room->qkv && room->hidden && room->gates && room->logits
         && session->streams && session->logits && session->heaps;
     if (fits) memcpy(never, sampling->never, (size_t)sampling->n_never * sizeof *never);
     session->alike = n > 1;
