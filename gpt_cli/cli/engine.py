@@ -1,4 +1,4 @@
-"""The engine of `gpt sample`: torch is imported only where it is what writes."""
+"""The engine of `gpt sample`, `chat` and `score`: torch is imported only where it is what computes."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -10,6 +10,11 @@ if TYPE_CHECKING:
     from gpt_cli.model.gpt import GPT
     from gpt_cli.run.checkpoint import Checkpoint
     from gpt_cli.sampling import Sampling, TextStream
+    from gpt_cli.sampling.writer import Writer
+    from gpt_cli.scoring.reader import Reader
+
+Engine = Literal["auto", "native", "torch"]
+WeightFormat = Literal["fp32", "bf16", "int8"]
 
 
 def begin_texts(
@@ -19,13 +24,21 @@ def begin_texts(
     n: int,
     batch_size: int,
     device: Device,
-    engine: Literal["auto", "native", "torch"],
-    weights: Literal["fp32", "bf16", "int8"],
+    engine: Engine,
+    weights: WeightFormat,
 ) -> tuple[str, "Iterator[list[TextStream]]"]:
     """The engine's name, and `n` continuations of each prompt that are written while they are read.
 
     Raises RequestError where the native engine is asked for and cannot write what is asked.
     """
+    writer = open_writer(saved, device, engine, weights, one_text=n * len(prompts) == 1)
+    return writer.begin(prompts, sampling, n, batch_size)
+
+
+def open_writer(
+    saved: "Checkpoint", device: Device, engine: Engine, weights: WeightFormat, *, one_text: bool
+) -> "Writer":
+    """The model, ready to write text after text; `one_text`: never two of them at once."""
     from gpt_cli.sampling.writer import Writer
 
     def build() -> "GPT":
@@ -35,13 +48,13 @@ def begin_texts(
         from gpt_cli.runtime.device import choose_device
 
         model = build_model(saved, choose_device(device)).model
-        if n * len(prompts) == 1:
+        if one_text:
             # One sequence is matrices times vectors, which wait for memory: measured at 0.8M, 10M and 124M parameters,
             # a second thread adds nothing on a free machine and makes it crawl on a busy one.
             torch.set_num_threads(1)
         return model
 
-    writer = Writer(
+    return Writer(
         saved.config.model,
         saved.tokenizer,
         saved.model_arrays,
@@ -51,4 +64,16 @@ def begin_texts(
         weights=weights,
         note=note,
     )
-    return writer.begin(prompts, sampling, n, batch_size)
+
+
+def open_reader(saved: "Checkpoint", device: Device, engine: Engine, weights: WeightFormat) -> "Reader":
+    """The model, ready to say how likely a text is, by the engine that would write. Raises as `begin_texts` does."""
+    writer = open_writer(saved, device, engine, weights, one_text=False)
+    if writer.writes_natively() and writer.decoder is not None:
+        from gpt_cli.scoring.reader import NativeReader
+
+        return NativeReader(writer.decoder)
+
+    from gpt_cli.scoring.network import NetworkReader
+
+    return NetworkReader(writer.model)

@@ -25,6 +25,7 @@ from gpt_cli.cli.output import discard, note
 from gpt_cli.cli.plot import plot
 from gpt_cli.cli.report import report
 from gpt_cli.cli.sample import sample
+from gpt_cli.cli.score import score
 from gpt_cli.cli.selftest import doctor, selftest
 from gpt_cli.cli.tokenize import tokenize
 from gpt_cli.cli.train import train
@@ -70,6 +71,7 @@ app.command("train")(train)
 app.command("sample")(sample)
 app.command("tokenize", short_help="Learn or take a tokenizer, write a corpus as tokens.")(tokenize)
 app.command("eval", short_help="Measure the exact loss of a run, on its text or another.")(evaluate)
+app.command("score", cls=GroupedCommand, short_help="Say how surprising a text is, or which label fits it.")(score)
 app.command("info", short_help="Say how large a model is and what training it costs.")(info)
 app.command("report", short_help="Tell all about one or more runs in one page.")(report)
 app.command("plot", short_help="Draw the curves of runs for a paper.")(plot)

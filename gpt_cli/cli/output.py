@@ -7,6 +7,8 @@ from typing import Any
 
 from gpt_cli.errors import escape_untrusted
 
+_LISTED = 10  # characters that a note spells out
+
 
 def note(text: str) -> None:
     """Print `text` to stderr. A reader, terminal or disk that is gone loses the message, never the work."""
@@ -14,6 +16,12 @@ def note(text: str) -> None:
         print(escape_untrusted(text, keep="\n"), file=sys.stderr, flush=True)
     except OSError:
         discard(sys.stderr.fileno())
+
+
+def list_characters(characters: list[str]) -> str:
+    """Characters in quotes; of many the first ones, and how many more there are."""
+    listed = ", ".join(f"'{escape_untrusted(character)}'" for character in characters[:_LISTED])
+    return listed if len(characters) <= _LISTED else f"{listed}, and {len(characters) - _LISTED} more"
 
 
 def print_json(value: Any) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from gpt_cli.choices import Device
 from gpt_cli.cli.engine import begin_texts
-from gpt_cli.cli.output import note, print_json, write_text
+from gpt_cli.cli.output import list_characters, note, print_json, write_text
 from gpt_cli.cli.prompts import Format, Prompt, read_prompts
 from gpt_cli.errors import RequestError, escape_untrusted
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from gpt_cli.sampling import SamplingOptions, TextStream
     from gpt_cli.tokenizer import Tokenizer
 
-_LISTED = 10  # characters that a note spells out
 _PROMPTS, _LENGTH, _CHOICE, _LIMITS, _OUTPUT = (
     "What to continue",
     "How long",
@@ -238,12 +237,12 @@ def _known(prompts: list[Prompt], tokenizer: "Tokenizer", unknown: str) -> list[
     if unknown == "skip":
         dropped = [drop_unknown(tokenizer, prompt.text) for prompt in prompts]
         if missing := list(dict.fromkeys(character for _, characters in dropped for character in characters)):
-            note(f"left out of the prompt, since the vocabulary lacks it: {_list(missing)}")
+            note(f"left out of the prompt, since the vocabulary lacks it: {list_characters(missing)}")
         return [Prompt(text, p.where, p.id) for p, (text, _) in zip(prompts, dropped, strict=True)]
     if tokenizer.unknown is not None:
         every = "".join(dict.fromkeys("".join(prompt.text for prompt in prompts)))
         if missing := tokenizer.unknown_characters(every):
-            note(f"the model sees <unk> for what its vocabulary lacks: {_list(missing)}")
+            note(f"the model sees <unk> for what its vocabulary lacks: {list_characters(missing)}")
     return prompts
 
 
@@ -264,11 +263,6 @@ def _encode(prompts: Sequence[Prompt], tokenizer: "Tokenizer", context_length: i
             f" the model sees the last {context_length:,}, its context"
         )
     return tokens
-
-
-def _list(characters: list[str]) -> str:
-    listed = ", ".join(f"'{escape_untrusted(character)}'" for character in characters[:_LISTED])
-    return listed if len(characters) <= _LISTED else f"{listed}, and {len(characters) - _LISTED} more"
 
 
 def _print_samples(prompts: list[Prompt], texts: "Iterator[list[TextStream]]", n: int, raw: bool) -> None:

@@ -21,9 +21,9 @@ from gpt_cli.files import replace_file
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
-def render_page(template: str, script: str, **content: Any) -> str:
-    """The page that the file `template` makes of `content`, with the file `script` as its only script."""
-    source = (_TEMPLATES / script).read_text(encoding="utf-8")
+def render_page(template: str, script: str | None, **content: Any) -> str:
+    """The page that the file `template` makes of `content`, with the file `script` as its only script, if any."""
+    source = "" if script is None else (_TEMPLATES / script).read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
     return (
         _environment()

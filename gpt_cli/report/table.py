@@ -15,7 +15,7 @@ def render_table(rows: Sequence[Sequence[object]], *, header: Sequence[str] = ()
     """
     cells = [[render_cell(value) for value in row] for row in rows]
     lines = [list(header), *cells] if header else cells
-    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+    widths = [max(map(display_width, column)) for column in zip(*lines, strict=True)]
     numeric = [all(isinstance(value, int | float | None) for value in column) for column in zip(*rows, strict=True)]
     numeric = numeric or [False] * len(widths)
     to_the_right = [is_numeric or index in right for index, is_numeric in enumerate(numeric)]
@@ -37,11 +37,24 @@ def render_cell(value: object) -> str:
 
 
 def _pad(text: str, width: int, to_the_right: bool) -> str:
-    space = " " * (width - _width(text))
+    space = " " * (width - display_width(text))
     return space + text if to_the_right else text + space
 
 
-def _width(text: str) -> int:
+def shorten(text: str, columns: int) -> str:
+    """`text`, cut to so many columns of a terminal; an ellipsis says that it was."""
+    if display_width(text) <= columns:
+        return text
+    kept, width = [], 1  # of the ellipsis
+    for character in text:
+        width += _character_width(character)
+        if width > columns:
+            break
+        kept.append(character)
+    return "".join(kept) + "…"
+
+
+def display_width(text: str) -> int:
     """Terminal columns of `text`: two for a wide character, none for a combining one."""
     if text.isascii():
         return len(text)

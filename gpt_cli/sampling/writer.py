@@ -54,7 +54,7 @@ class Writer:
 
     def prepare(self) -> None:
         """Ready what will most likely write. Raises what the weights give reason to."""
-        _ = self.decoder if self._writes_natively() else self.model
+        _ = self.decoder if self.writes_natively() else self.model
 
     @cached_property
     def model(self) -> "GPT":
@@ -86,7 +86,7 @@ class Writer:
         that was chosen cannot write what is asked.
         """
         self._refuse(self._why_torch(sampling))
-        if self._writes_natively(sampling) and self.decoder is not None:
+        if self.writes_natively(sampling) and self.decoder is not None:
             return self.decoder.engine, self._natively(self.decoder, prompts, sampling, n, batch_size)
 
         from gpt_cli.sampling.text import stream_batches  # noqa: PLC0415 - it imports torch
@@ -103,7 +103,8 @@ class Writer:
             for start in range(0, len(texts), n):
                 yield texts[start : start + n]
 
-    def _writes_natively(self, sampling: Sampling | None = None) -> bool:
+    def writes_natively(self, sampling: Sampling | None = None) -> bool:
+        """Whether the native engine is to write, as far as the choices go: see `decoder`."""
         return self._engine != "torch" and self._why_torch(sampling) is None
 
     def _refuse(self, reason: str | None) -> None:

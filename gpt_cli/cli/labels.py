@@ -1,0 +1,129 @@
+"""`gpt score --labels`: which label a model would give each text, and how often it is right."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpt_cli.cli.output import list_characters, note, print_json
+from gpt_cli.errors import escape_untrusted
+
+if TYPE_CHECKING:
+    from gpt_cli.scoring.examples import Example
+    from gpt_cli.scoring.labels import Classifier, Verdict
+    from gpt_cli.scoring.tally import Tally
+
+_LENGTHS = {"none": "as it is", "tokens": "over its tokens", "bytes": "over its bytes"}
+
+
+def classify(
+    classifier: "Classifier",
+    examples: "Sequence[Example]",
+    unknown: str,
+    worst: int | None,
+    *,
+    jsonl: bool,
+    as_json: bool,
+    facts: dict[str, Any],
+) -> None:
+    """Print a verdict for each text, or, where all true labels are known, how many are right."""
+    from gpt_cli.scoring.tally import Tally, index_of
+
+    truths = [index_of(example, classifier.labels) for example in examples]
+    texts = _known(classifier, examples, unknown)
+    tally = Tally(classifier.labels)
+    judged: list[tuple[Example, int | None, Verdict]] = []
+    for example, true, verdict in zip(examples, truths, classifier.judge(texts), strict=True):
+        if true is not None:
+            tally.add(true, verdict.best)
+        if jsonl:
+            print(json.dumps(_as_object(example, true, verdict, classifier.labels), allow_nan=False), flush=True)
+        else:
+            judged.append((example, true, verdict))
+    if as_json:
+        print_json(facts | _figures(tally, classifier, len(examples)))
+        return
+    if worst is not None:  # the true label's share is lowest; without one, the chosen one's
+        judged.sort(key=lambda one: one[2].shares[one[2].best if one[1] is None else one[1]])
+    if not jsonl:
+        known = tally.examples > 0
+        if not known or worst is not None:
+            print(_render(judged[:worst], classifier.labels, known=known))
+        if known:
+            print(("\n" if worst is not None else "") + _render_tally(tally))
+    note(f"{len(examples):,} texts; the score of a label is its log-probability, {_LENGTHS[classifier.normalise]}")
+
+
+def _known(classifier: "Classifier", examples: "Sequence[Example]", unknown: str) -> list[str]:
+    """The texts, without what the vocabulary lacks if that is to be skipped; else it is an error with its place."""
+    from gpt_cli.sampling import drop_unknown
+    from gpt_cli.tokenizer import UnknownCharacters
+
+    tokenizer = classifier.tokenizer
+    texts = [example.text for example in examples]
+    missing = tokenizer.unknown_characters("".join(dict.fromkeys("".join(texts))))
+    if not missing:
+        return texts
+    if unknown == "skip":
+        note(f"left out of the texts, since the vocabulary lacks it: {list_characters(missing)}")
+        return [drop_unknown(tokenizer, text)[0] for text in texts]
+    if tokenizer.unknown is not None:
+        note(f"the model sees <unk> for what its vocabulary lacks: {list_characters(missing)}")
+        return texts
+    first = next(example for example in examples if tokenizer.unknown_characters(example.text))
+    error = UnknownCharacters(tokenizer.unknown_characters(first.text), first.text)
+    error.where = first.where
+    raise error
+
+
+def _as_object(example: "Example", true: int | None, verdict: "Verdict", labels: Sequence[str]) -> dict[str, Any]:
+    """A verdict for JSON; shares and log-probabilities by label."""
+    named = {"text": example.text, "label": None if true is None else labels[true], "chosen": labels[verdict.best]}
+    return named | {
+        "right": None if true is None else true == verdict.best,
+        "log_probs": {label: round(value, 6) for label, value in zip(labels, verdict.log_probs, strict=True)},
+        "shares": {label: round(value, 6) for label, value in zip(labels, verdict.shares, strict=True)},
+    }
+
+
+def _figures(tally: "Tally", classifier: "Classifier", texts: int) -> dict[str, Any]:
+    """All sums by name; what needs true labels is null without any."""
+    known = tally.examples > 0
+    return {
+        "labels": list(classifier.labels),
+        "normalise": classifier.normalise,
+        "texts": texts,
+        "labelled": tally.examples,
+        "accuracy": tally.accuracy if known else None,
+        "majority": tally.majority if known else None,
+        "confusion": tally.confusion if known else None,
+    }
+
+
+def _render(judged: "Sequence[tuple[Example, int | None, Verdict]]", labels: Sequence[str], *, known: bool) -> str:
+    """A row for each text: what was chosen, how sure, and the text as far as there is room."""
+    from gpt_cli.report.table import display_width, render_table, shorten
+
+    rows: list[list[object]] = []
+    for _, true, verdict in judged:
+        row: list[object] = [labels[verdict.best].strip(), f"{verdict.shares[verdict.best]:.3f}"]
+        rows.append([*row, "" if true is None else labels[true].strip()] if known else row)
+    header = ["chosen", "share", "true"] if known else ["chosen", "share"]
+    left = render_table(rows, header=header, right={1}).split("\n")
+    width = max(map(display_width, left))
+    room = max(10, shutil.get_terminal_size().columns - width - 2)
+    texts = ["text", *(shorten(escape_untrusted(example.text), room) for example, _, _ in judged)]
+    pairs = zip(left, texts, strict=True)
+    return "\n".join(f"{row}{' ' * (width - display_width(row))}  {text}".rstrip() for row, text in pairs)
+
+
+def _render_tally(tally: "Tally") -> str:
+    """Accuracy, what the most frequent label alone would reach, and the confusion table."""
+    from gpt_cli.report.table import render_pairs, render_table
+
+    names = [label.strip() for label in tally.labels]
+    rows = [[name, *counts, sum(counts)] for name, counts in zip(names, tally.confusion, strict=True)]
+    table = render_table(rows, header=["true \\ chosen", *map(escape_untrusted, names), "all"])
+    accuracy = f"{tally.accuracy:.4f} ({tally.right:,} of {tally.examples:,})"
+    majority = f"{tally.majority:.4f} (always the most frequent label)"
+    return render_pairs({"accuracy": accuracy, "majority": majority}) + "\n\n" + table

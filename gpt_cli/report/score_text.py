@@ -1,0 +1,77 @@
+"""What a text cost a model, for a terminal: coloured where it has colours, columns elsewhere."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from gpt_cli.errors import escape_untrusted
+from gpt_cli.report.table import display_width, shorten
+from gpt_cli.scoring.text import ScoredLine, Span
+
+LEVELS = (1.0, 2.0, 4.0, 7.0, 10.0)
+"""Bits from which on a span has the next colour."""
+# Background and ink of each level, both given, so that they are read on light and dark terminals: from the palette of
+# 256 colours, yellow to dark red. What costs less than a bit is left as it is.
+_COLOURS = (None, (230, 16), (222, 16), (215, 16), (203, 16), (160, 231))
+_DIM, _END = "\x1b[2m", "\x1b[0m"
+_HEADER = ("line", "bits", "bits/byte")
+
+
+def level(bits: float | None) -> int:
+    """0 (expected, or not predicted) to 5 (very surprising)."""
+    return 0 if bits is None else sum(bits >= least for least in LEVELS)
+
+
+def render_lines(lines: Iterable[ScoredLine], last: int, columns: int | None) -> Iterator[str]:
+    """A row for each line; `last` is the highest number that occurs.
+
+    With `columns` the text is cut to so many columns in all; with None it is whole, and coloured by what spans cost.
+    """
+    widths = (max(len(_HEADER[0]), len(str(last))), 8, len(_HEADER[2]))
+    header = "  ".join(name.rjust(width) for name, width in zip(_HEADER, widths, strict=True))
+    yield _dim(f"{header}  text") if columns is None else f"{header}  text"
+    for line in lines:
+        rate = "" if line.bits_per_byte is None else f"{line.bits_per_byte:.2f}"
+        cells = (str(line.number), f"{line.bits:.1f}" if rate else "", rate)
+        gutter = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)) + "  "
+        if columns is None:
+            yield _dim(gutter) + paint(line.spans)
+        else:
+            text = escape_untrusted(line.text.removesuffix("\n"))
+            yield (gutter + shorten(text, max(10, columns - display_width(gutter)))).rstrip()
+
+
+def render_tokens(lines: Iterable[ScoredLine], last: int, columns: int) -> Iterator[str]:
+    """A row for each token of some lines; `last` is the highest number of a line that occurs."""
+    width = max(4, len(str(last)))
+    yield f"{'line':>{width}}  {'id':>7}  {'bits':>7}  piece"
+    for line in lines:
+        for token, piece, log_prob in zip(line.tokens, line.pieces, line.log_probs, strict=True):
+            bits = "" if log_prob is None else f"{abs(log_prob) / math.log(2):.3f}"
+            row = f"{line.number:>{width}}  {token:>7}  {bits:>7}  "
+            yield row + shorten(f"'{escape_untrusted(piece)}'", max(10, columns - len(row)))
+
+
+def paint(spans: Sequence[Span]) -> str:
+    """Spans in the colour of their level, without the newline at the end; what could drive a terminal is escaped."""
+    parts: list[str] = []
+    for span in spans:
+        shown = escape_untrusted(span.text.removesuffix("\n"))
+        if span.text.endswith("\n") and level(span.bits):
+            shown += "⏎"  # a surprising end of a line would not be seen
+        colour = _COLOURS[level(span.bits)]
+        parts.append(shown if colour is None or not shown else f"\x1b[38;5;{colour[1]};48;5;{colour[0]}m{shown}{_END}")
+    return "".join(parts)
+
+
+def render_legend() -> str:
+    """What the colours mean."""
+    names = [f"{least:g}+" for least in LEVELS]
+    return "bits: " + " ".join(
+        f"\x1b[38;5;{colour[1]};48;5;{colour[0]}m {name} {_END}"
+        for name, colour in zip(names, _COLOURS[1:], strict=True)
+        if colour is not None
+    )
+
+
+def _dim(text: str) -> str:
+    return f"{_DIM}{text}{_END}"
