@@ -85,6 +85,7 @@ def test_every_verb_has_a_help_page(gpt: Callable[..., Any]) -> None:
             "sample",
             "tokenize",
             "eval",
+            "score",
             "info",
             "report",
             "plot",

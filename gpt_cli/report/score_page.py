@@ -9,7 +9,7 @@ from gpt_cli.report.html import render_page, write_page
 from gpt_cli.report.score_text import LEVELS, level
 from gpt_cli.scoring.text import ScoredLine, ScoredText
 
-_MOST = 300_000  # tokens of a page: 25 MB of markup, about what a browser shows without trouble
+_MOST = 300_000  # tokens of a page: 14 MB of markup, about what a browser shows without trouble
 WORST = 20  # lines in the list of the most surprising ones
 
 

@@ -1,0 +1,385 @@
+"""`gpt score`: every figure equals what a plain forward pass says of that token, and nothing of a text gets lost."""
+
+import csv
+import io
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpt_cli.cli.main import main
+from gpt_cli.config import Config, ModelConfig, TokenizerConfig
+from gpt_cli.model.gpt import GPT
+from gpt_cli.report.score_text import paint, render_lines
+from gpt_cli.run.checkpoint import save
+from gpt_cli.runtime.device import open_runtime
+from gpt_cli.sampling.engine import open_decoder
+from gpt_cli.scoring.labels import Classifier, split_off
+from gpt_cli.scoring.network import NetworkReader
+from gpt_cli.scoring.reader import NativeReader, Reader
+from gpt_cli.scoring.text import ScoredText
+from gpt_cli.scoring.windows import read_tokens, windows
+from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, train_tokenizer
+from gpt_cli.training.evaluate import TokenSizes, evaluate
+from tests.htmlpage import require_harmless
+
+CONTEXT = 16
+BPE = train_tokenizer(["the cat sat \n\non the mat, é€ the end\n" * 20], TokenizerConfig(kind="bpe", vocab_size=276))
+UNKNOWN = CharTokenizer("\nabc", has_unknown=True)
+Score = Callable[..., tuple[int, str, str]]
+
+
+def make_model(vocab_size: int) -> GPT:
+    """A model for which the context matters: the sublayers of an untrained one begin at zero."""
+    torch.manual_seed(0)
+    model = GPT(ModelConfig(n_layer=2, n_head=2, n_embd=16, context_length=CONTEXT), vocab_size)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(0, 0.5)
+    return model.eval()
+
+
+MODEL = make_model(256)
+
+
+@pytest.fixture(params=["native", "torch"])
+def reader(request: pytest.FixtureRequest) -> Reader:
+    if request.param == "torch":
+        return NetworkReader(MODEL)
+    decoder = open_decoder(MODEL.config, 256, {name: tensor.numpy() for name, tensor in MODEL.state_dict().items()})
+    assert decoder is not None
+    return NativeReader(decoder)
+
+
+def plain(tokens: list[int], begin: int, index: int) -> float:
+    """The definition: log p(tokens[index] | tokens[begin:index]) by a forward pass of its own, uncached."""
+    with torch.no_grad():
+        logits = MODEL(torch.tensor([tokens[begin:index]]))[0, -1].double()
+    return float(logits.log_softmax(0)[tokens[index]])
+
+
+@given(n=st.integers(2, 90), context=st.integers(1, 20), data=st.data())
+def test_every_token_but_the_first_is_predicted_once_and_from_enough(n: int, context: int, data: st.DataObject) -> None:
+    stride = data.draw(st.integers(1, context))
+    found = list(windows(n, context, stride))
+    predicted = [index for w in found for index in range(w.first, w.end)]
+    assert predicted == list(range(1, n))
+    assert all(w.begin < w.first <= w.end <= w.begin + context + 1 for w in found)
+    for w in found[1:]:
+        assert w.first - w.begin >= context + 1 - stride
+    assert found[0].begin == 0
+    assert n > context + 1 or len(found) == 1
+
+
+@pytest.mark.parametrize(("length", "stride"), [(2, 8), (17, 8), (18, 8), (75, 8), (75, 16), (40, 1)])
+def test_each_figure_is_that_of_a_forward_pass_of_its_own(reader: Reader, length: int, stride: int) -> None:
+    tokens = np.random.default_rng(length).integers(0, 256, length, dtype=np.uint32)
+    found = read_tokens(reader, tokens, stride)
+    assert math.isnan(found[0])
+    expected = [
+        plain(tokens.tolist(), w.begin, index)
+        for w in windows(length, CONTEXT, stride)
+        for index in range(w.first, w.end)
+    ]
+    assert found[1:] == pytest.approx(expected, abs=2e-4)
+
+
+def test_windows_that_do_not_overlap_give_the_loss_of_gpt_eval(reader: Reader) -> None:
+    tokens = np.random.default_rng(7).integers(0, 256, 131, dtype=np.uint32)
+    runtime = open_runtime(Config().runtime.model_copy(update={"device": "cpu", "precision": "fp32"}))
+    sizes = TokenSizes.of(ByteTokenizer(), runtime.device)
+    loss = evaluate(MODEL, torch.from_numpy(tokens.astype(np.int64)), sizes, runtime).loss
+    assert -read_tokens(reader, tokens, CONTEXT)[1:].mean() == pytest.approx(loss, rel=1e-5)
+    assert -read_tokens(reader, tokens, CONTEXT // 2)[1:].mean() != pytest.approx(loss, rel=1e-3)
+
+
+@given(
+    text=st.text(alphabet="abc \n\té€\U0001f600\u0301", min_size=1, max_size=40),
+    tokenizer=st.sampled_from([ByteTokenizer(), BPE, UNKNOWN]),
+    seed=st.integers(0, 9),
+)
+@settings(max_examples=150)
+def test_lines_and_spans_have_all_of_the_text_and_all_of_its_bits(text: str, tokenizer: Tokenizer, seed: int) -> None:
+    ids = tokenizer.encode(text)
+    log_probs = -np.random.default_rng(seed).exponential(size=len(ids))
+    log_probs[0] = np.nan
+    scored = ScoredText(tokenizer, text, ids, log_probs)
+    lines = [scored.line(i) for i in range(len(scored))]
+    assert [line.text for line in lines] == re.findall(r"[^\n]*\n|[^\n]+", text)
+    assert [token for line in lines for token in line.tokens] == ids.tolist()
+    assert [value for line in lines for value in line.log_probs][1:] == log_probs[1:].tolist()
+    assert sum(line.bits for line in lines) == pytest.approx(-log_probs[1:].sum() / math.log(2))
+    assert sum(line.bytes for line in lines) == sum(len(tokenizer.token_bytes(int(i))) for i in ids[1:])
+    assert sum(line.bits for line in lines) == pytest.approx(scored.bits)
+    for line in lines:
+        assert "".join(span.text for span in line.spans) == line.text
+    rates = [line.bits_per_byte or 0.0 for line in lines]
+    worst = scored.worst(len(lines), "bits-per-byte")
+    assert [rates[i] for i in worst] == pytest.approx(sorted(rates, reverse=True))
+    assert [lines[i].bits for i in scored.worst(2, "bits")] == pytest.approx(
+        sorted((line.bits for line in lines), reverse=True)[:2]
+    )
+
+
+def test_a_token_of_several_lines_belongs_to_the_one_where_it_begins() -> None:
+    ids = BPE.encode("cat \n\non")
+    assert len(ids) < 8
+    scored = ScoredText(BPE, "cat \n\non", ids, np.array([np.nan, *[-1.0] * (len(ids) - 1)]))
+    assert [scored.line(i).text for i in range(3)] == ["cat \n", "\n", "on"]
+    assert sum(len(scored.line(i).tokens) for i in range(3)) == len(ids)
+
+
+@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), BPE], ids=["byte", "bpe"])
+@pytest.mark.parametrize("prompt", ["", "the ", "the cat sat on the mat, " * 3])
+@pytest.mark.parametrize("normalise", ["none", "tokens", "bytes"])
+def test_the_score_of_a_label_is_that_of_the_whole_text_less_what_all_labels_share(
+    tokenizer: Tokenizer, prompt: str, normalise: str
+) -> None:
+    labels = ["cat", "mat", "ca"]  # one begins another
+    reader = NetworkReader(MODEL) if tokenizer.kind == "byte" else NetworkReader(make_model(276))
+    (verdict,) = Classifier(reader, tokenizer, labels, suffix=prompt, after="\n", normalise=normalise).judge([""])
+    first, choices = split_off(tokenizer, prompt, [label + "\n" for label in labels])
+    assert 1 <= first <= min(map(len, choices))
+    left_out = max(0, max(map(len, choices)) - CONTEXT - 1)  # the same for all labels
+    for index, (label, tokens) in enumerate(zip(labels, choices, strict=True)):
+        if prompt:
+            assert tokenizer.decode(tokens) == prompt + label + "\n"
+        with torch.no_grad():
+            seen = torch.tensor([tokens[left_out:]])
+            log_probs = reader._model(seen[:, :-1])[0].double().log_softmax(-1)
+        picked = log_probs[torch.arange(len(log_probs)), seen[0, 1:]][first - left_out - 1 :]
+        assert verdict.log_probs[index] == pytest.approx(float(picked.sum()), abs=1e-4)
+        length = {"none": 1, "tokens": len(tokens) - first, "bytes": len(label) + 1}[normalise]
+        assert verdict.scores[index] == pytest.approx(verdict.log_probs[index] / length)
+    assert verdict.best == int(np.argmax(verdict.scores))
+    assert sum(verdict.shares) == pytest.approx(1)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = Config(model=MODEL.config)
+    return save(tmp_path_factory.mktemp("run"), 3, MODEL.state_dict(), {}, {}, config, ByteTokenizer())
+
+
+@pytest.fixture
+def score(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Score:
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = main(["score", *map(str, arguments), "--run", str(run)])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+TEXT = "The first line.\n\tA tab, and \x1b[31mred\x1b[0m, <b>bold</b> & 漢字漢字.\n\n" + "long " * 60 + "\nlast"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+def test_columns_fit_a_terminal_of_80_and_hold_nothing_that_drives_it(score: Score, file: Path) -> None:
+    code, out, err = score(file)
+    rows = out.splitlines()
+    assert (code, len(rows)) == (0, 6)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", out)
+    assert max(map(len, rows)) == 80
+    assert rows[0].split() == ["line", "bits", "bits/byte", "text"]
+    assert rows[2].endswith(r"\tA tab, and \x1b[31mred\x1b[0m, <b>bold</b> & 漢字…")  # two columns each
+    assert rows[4].endswith("long lo…")
+    assert f"{len(TEXT.encode()) - 1:,} tokens, loss" in err
+
+
+def test_json_lines_hold_the_text_and_add_up_to_the_sums(score: Score, file: Path) -> None:
+    _, out, _ = score(file, "--jsonl")
+    lines = [json.loads(line) for line in out.splitlines()]
+    sums = json.loads(score(file, "--json")[1])
+    assert "".join(line["text"] for line in lines) == TEXT
+    assert [line["line"] for line in lines] == [1, 2, 3, 4, 5]
+    assert lines[0]["log_probs"][0] is None
+    for line in lines:
+        known = [value for value in line["log_probs"] if value is not None]
+        assert line["bits"] == pytest.approx(-sum(known) / math.log(2), abs=1e-3)
+        assert line["bits_per_byte"] == pytest.approx(line["bits"] / line["bytes"], abs=1e-5)
+        assert len(line["tokens"]) == len(line["pieces"]) == len(line["log_probs"])
+    assert sums["bits"] == pytest.approx(sum(line["bits"] for line in lines), abs=1e-3)
+    assert sums["bytes"] == sums["tokens"] == len(TEXT.encode()) - 1
+    assert sums["loss"] == pytest.approx(sums["bits"] * math.log(2) / sums["tokens"])
+    _, out, _ = score(file, "--jsonl", "--worst", 2)
+    worst = [json.loads(line) for line in out.splitlines()]
+    assert worst == sorted(lines, key=lambda line: -line["bits_per_byte"])[:2]
+
+
+def test_engines_agree_and_a_token_has_its_row(score: Score, file: Path) -> None:
+    native, torch_ = (json.loads(score(file, "--json", "--engine", name)[1]) for name in ("native", "torch"))
+    assert (native.pop("engine") in ("native", "numpy"), torch_.pop("engine")) == (True, "torch")
+    assert native["bits"] == pytest.approx(torch_["bits"], rel=1e-5)
+    _, out, _ = score(file, "--tokens", "--worst", 1)
+    assert out.splitlines()[0].split() == ["line", "id", "bits", "piece"]
+    assert len(out.splitlines()) > 1
+
+
+def test_a_terminal_is_shown_colours_of_ours_alone(score: Score, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    _, out, _ = score(file)
+    ours = re.compile(r"\x1b\[(?:0|2|38;5;\d+;48;5;\d+)m")
+    assert ours.search(out)
+    bare = ours.sub("", out)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", bare)
+    assert "long " * 60 in bare.replace("⏎", "")  # whole
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in score(file)[1]
+
+
+def test_the_page_is_one_harmless_file_with_the_text_in_it(score: Score, file: Path, tmp_path: Path) -> None:
+    code, out, err = score(file, "--html", tmp_path / "page.html")
+    assert (code, out) == (0, "")
+    assert "wrote" in err
+    html = (tmp_path / "page.html").read_text()
+    page = require_harmless(html)
+    assert page.count("script") == 0
+    assert page.count("b") == 0
+    shown = page.text().replace("⏎", "")
+    assert "<b>bold</b>" in shown
+    assert r"\x1b[31mred" in shown
+    assert "漢字漢字" in shown
+    assert html.count("color-scheme: dark") >= 2  # light and dark
+
+
+def write_csv(path: Path, rows: list[list[str]]) -> Path:
+    buffer = io.StringIO()
+    csv.writer(buffer).writerows(rows)
+    path.write_text(buffer.getvalue())
+    return path
+
+
+def test_labels_are_chosen_counted_and_laid_out(score: Score, tmp_path: Path) -> None:
+    texts = ["a, b", 'quo"te', "two\nlines", "d", "e"]
+    options = ("--labels", "yes,no,maybe", "--prefix", "Q:", "--suffix", " A:", "--after", "\n")
+    unlabelled = tmp_path / "texts.jsonl"
+    unlabelled.write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
+    _, out, _ = score(unlabelled, *options, "--jsonl", "--text-key", "body")
+    verdicts = [json.loads(line) for line in out.splitlines()]
+    assert [verdict["text"] for verdict in verdicts] == texts
+    chosen = [verdict["chosen"] for verdict in verdicts]
+    assert all(v["chosen"] == max(v["log_probs"], key=v["log_probs"].get) for v in verdicts)
+    assert verdicts[0]["label"] is None
+    truths = [*chosen[:3], *("no" if label != "no" else "yes" for label in chosen[3:])]  # three right, two wrong
+    table = write_csv(tmp_path / "t.csv", [["body", "kind"], *map(list, zip(texts, truths, strict=True))])
+    named = (table, *options, "--text-key", "body", "--label-key", "kind")
+    code, out, _ = score(*named)
+    assert code == 0
+    assert "accuracy  0.6000 (3 of 5)" in out
+    sums = json.loads(score(*named, "--json")[1])
+    assert (sums["accuracy"], sums["labelled"]) == (0.6, 5)
+    for truth, row in zip(("yes", "no", "maybe"), sums["confusion"], strict=True):
+        assert sum(row) == truths.count(truth)
+    _, out, _ = score(*named, "--worst", 2)
+    assert out.splitlines()[0].split() == ["chosen", "share", "true", "text"]
+    assert max(len(line) for line in out.splitlines()) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none.txt"], "none.txt does not exist"),
+        (["empty.txt"], "empty.txt"),
+        (["text.txt", "--stride", "17"], "stride must be from 1 to 16"),
+        (["text.txt", "--stride", "0"], "stride must be from 1 to 16"),
+        (["text.txt", "--html", "page.pdf"], "written as .html"),
+        (["text.txt", "--json", "--jsonl"], "not both"),
+        (["text.txt", "--suffix", "x"], "--suffix is for --labels"),
+        (["text.txt", "--labels", "a"], "at least two"),
+        (["text.txt", "--labels", "a,a"], "twice"),
+        (["text.txt", "--labels", "a,,b"], "at least two"),
+        (["text.txt", "--labels", "a,b", "--html", "x.html"], "does not go with"),
+        (["none.csv", "--labels", "a,b"], "there is no file none.csv"),
+        (["t.csv", "--labels", "a,b"], "none of --labels"),
+        (["t.csv", "--labels", "a,b", "--text-key", "body"], "there is no column 'body'"),
+        (["t.csv", "--labels", "a,b", "--format", "jsonl"], "not a line of JSON"),
+        (["short.csv", "--labels", "a,b"], "too few"),
+        (["latin.csv", "--labels", "a,b"], "not UTF-8"),
+        (["t.csv", "--labels", "c," + "long" * 9], "the model's context is 16"),
+    ],
+)
+def test_what_cannot_be_done_is_one_error(
+    score: Score, file: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "t.csv").write_text("text,label\nx,c\n")
+    (tmp_path / "short.csv").write_text("text,label\nx\n")
+    (tmp_path / "latin.csv").write_bytes(b"text,label\n\xe9,a\n")
+    code, out, err = score(*arguments)
+    assert code in (1, 2)
+    assert out == ""
+    assert message in err
+    assert err.count("error: ") == 1
+
+
+def test_a_vocabulary_without_a_character_says_so_or_leaves_it_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.txt").write_text("abXcab\n")
+    for folder, tokenizer in (("known", CharTokenizer("\nabc")), ("unknown", UNKNOWN)):
+        model = make_model(tokenizer.vocab_size)
+        save(tmp_path / folder, 1, model.state_dict(), {}, {}, Config(model=MODEL.config), tokenizer)
+        (tmp_path / folder / "run.json").write_text("{}")
+        (tmp_path / folder / "config.yaml").write_text("")
+
+    def call(folder: str, *options: str) -> tuple[int, str, str]:
+        code = main(["score", str(tmp_path / "text.txt"), "--run", str(tmp_path / folder), "--jsonl", *options])
+        return code, *capsys.readouterr()
+
+    code, out, err = call("known")
+    assert (code, out) == (2, "")
+    assert "'X' (U+0058, first at character 3)" in err
+    code, out, err = call("known", "--unknown", "skip")
+    assert (code, json.loads(out)["text"]) == (0, "abcab\n")
+    assert "left out of the text" in err
+    code, out, err = call("unknown")
+    line = json.loads(out)
+    assert (code, line["text"], line["pieces"][2]) == (0, "abXcab\n", "X")
+    assert line["bytes"] == 5  # as gpt eval counts: neither the first token nor <unk>
+    assert "the model sees <unk>" in err
+
+
+def test_a_painted_line_reads_as_the_line() -> None:
+    scored = ScoredText(ByteTokenizer(), "aé\x07b\n", ByteTokenizer().encode("aé\x07b\n"), np.full(6, -3.0))
+    line = scored.line(0)
+    assert re.sub(r"\x1b\[[\d;]*m", "", paint(line.spans)) == "aé\\x07b⏎"
+    assert [span.text for span in line.spans] == ["a", "é", "\x07", "b", "\n"]
+    assert line.spans[1].bits == pytest.approx(6 / math.log(2))
+    assert len(list(render_lines([line], 1, 80))) == 2
+
+
+def test_native_scoring_imports_no_torch(run: Path, tmp_path: Path) -> None:
+    source = (
+        "import sys; from gpt_cli.cli.main import main;"
+        f"code = main(['score', 'text.txt', '--run', {str(run)!r}, '--engine', 'native']);"
+        "sys.exit(code or ('torch' in sys.modules))"
+    )
+    (tmp_path / "text.txt").write_text("abc")
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
