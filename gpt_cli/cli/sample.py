@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from gpt_cli.choices import Device
+from gpt_cli.cli.copies import Copies
 from gpt_cli.cli.engine import begin_texts
+from gpt_cli.cli.options import given_options, parse_bias
 from gpt_cli.cli.output import list_characters, note, print_json, write_text
 from gpt_cli.cli.prompts import Format, Prompt, read_prompts
-from gpt_cli.errors import RequestError, escape_untrusted
+from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
-    from gpt_cli.sampling import SamplingOptions, TextStream
+    from gpt_cli.sampling import TextStream
     from gpt_cli.tokenizer import Tokenizer
 
 _PROMPTS, _LENGTH, _CHOICE, _LIMITS, _OUTPUT = (
@@ -140,6 +142,10 @@ def sample(
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object on stdout.", rich_help_panel=_OUTPUT)
     ] = False,
+    novelty: Annotated[
+        bool,
+        typer.Option("--novelty", help="Say what each text copies from the training text.", rich_help_panel=_OUTPUT),
+    ] = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="Send control characters to a terminal as they are.", rich_help_panel=_OUTPUT)
     ] = False,
@@ -166,7 +172,7 @@ def sample(
         typical_p=typical_p,
         repetition_penalty=repetition_penalty,
         no_repeat_ngram=no_repeat_ngram,
-        logit_bias=None if logit_bias is None else [_bias(text) for text in logit_bias],
+        logit_bias=None if logit_bias is None else [parse_bias(text) for text in logit_bias],
         beams=beams,
         length_penalty=length_penalty,
         forbid=forbid,
@@ -188,10 +194,17 @@ def sample(
     sampling = Sampling.from_config(defaults, seed).changed(options)
     before, after = (defaults.prefix if prefix is None else prefix), (defaults.suffix if suffix is None else suffix)
     whole = _known([one.wrapped(before, after) for one in asked], loaded.tokenizer, unknown)
+    copies = Copies(loaded) if novelty else None
     tokens = _encode(whole, loaded.tokenizer, loaded.config.model.context_length)
     writer, texts = begin_texts(loaded, tokens, sampling, n, batch_size, device, engine, weights)
     if as_json:
-        samples = [{"text": t.text(), "tokens": t.tokens, "finish_reason": t.finish_reason} for t in next(texts)]
+        written = next(texts)
+        samples: list[dict[str, Any]] = [
+            {"text": t.text(), "tokens": t.tokens, "finish_reason": t.finish_reason} for t in written
+        ]
+        if copies is not None:
+            found = copies.of([text.text() for text in written])
+            samples = [sample | {"novelty": one} for sample, one in zip(samples, found, strict=True)]
         print_json(
             {
                 **{"run": path, "step": loaded.step, "prompt": whole[0].text, "seed": seed},
@@ -202,32 +215,9 @@ def sample(
     random = not (sampling.greedy or sampling.beams)
     note(f"{path}, step {loaded.step:,}" + (f", seed {seed}" if random else ""))
     if jsonl:
-        _print_lines(zip(whole, texts, strict=True), seed)
+        _print_lines(zip(whole, texts, strict=True), seed, copies)
     else:
-        _print_samples(whole, texts, n, raw)
-
-
-def given_options(**options: Any) -> "SamplingOptions":
-    """The options that were given (not None). What switches a filter off, 0 or no characters, becomes None."""
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in ("top_k", "min_p", "no_repeat_ngram", "beams", "forbid", "allow"):
-        if name in given:
-            given[name] = given[name] or None
-    return given  # type: ignore[return-value]
-
-
-def _bias(text: str) -> tuple[str | int, float]:
-    """`TOKEN=X`, where TOKEN is a text, or # and an id."""
-    token, equals, number = text.rpartition("=")
-    try:
-        if not token or not equals:
-            raise ValueError
-        is_id = token.startswith("#") and token[1:].isdecimal()
-        return (int(token[1:]) if is_id else token), float(number)
-    except ValueError:
-        raise RequestError(
-            f"--logit-bias must be TOKEN=NUMBER, not '{escape_untrusted(text)}'", hint="such as --logit-bias e=-2"
-        ) from None
+        _print_samples(whole, texts, n, raw, copies)
 
 
 def _known(prompts: list[Prompt], tokenizer: "Tokenizer", unknown: str) -> list[Prompt]:
@@ -265,7 +255,9 @@ def _encode(prompts: Sequence[Prompt], tokenizer: "Tokenizer", context_length: i
     return tokens
 
 
-def _print_samples(prompts: list[Prompt], texts: "Iterator[list[TextStream]]", n: int, raw: bool) -> None:
+def _print_samples(
+    prompts: list[Prompt], texts: "Iterator[list[TextStream]]", n: int, raw: bool, copies: Copies | None
+) -> None:
     """Print each text after its prompt, as it is being written; of a batch, the first unfinished one is live."""
     for number, (prompt, samples) in enumerate(zip(prompts, texts, strict=True), start=1):
         for i, text in enumerate(samples, start=1):
@@ -278,14 +270,21 @@ def _print_samples(prompts: list[Prompt], texts: "Iterator[list[TextStream]]", n
                 write_text(last, raw)
             if not last.endswith("\n"):
                 write_text("\n")
+            if copies is not None:
+                copies.tell(text.text())
+    if copies is not None:
+        copies.compare()
 
 
-def _print_lines(texts: "Iterable[tuple[Prompt, list[TextStream]]]", seed: int) -> None:
+def _print_lines(texts: "Iterable[tuple[Prompt, list[TextStream]]]", seed: int, copies: Copies | None) -> None:
     """Print a JSON object for each text as soon as it is complete, in the order of the prompts."""
     for prompt, samples in texts:
+        found = None if copies is None else copies.of([text.text() for text in samples])
         for number, text in enumerate(samples, start=1):
             line = {} if prompt.id is None else {"id": prompt.id}
             line |= {"prompt": prompt.text, "sample": number, "seed": seed, "text": text.text()}
             log_probs = [round(log_prob, 6) for log_prob in text.log_probs or ()]
             line |= {"tokens": text.tokens, "log_probs": log_probs, "finish_reason": text.finish_reason}
+            if found is not None:
+                line["novelty"] = found[number - 1]
             print(json.dumps(line, allow_nan=False), flush=True)

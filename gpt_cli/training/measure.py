@@ -8,11 +8,11 @@ import numpy as np
 
 from gpt_cli.choices import Device
 from gpt_cli.corpus.bars import stage_bars
-from gpt_cli.corpus.build import prepare_corpus
 from gpt_cli.corpus.sources import read_documents
-from gpt_cli.errors import Note, RequestError, UserError
+from gpt_cli.errors import Note
 from gpt_cli.model.place import place
 from gpt_cli.run.load import LoadedRun, load_model
+from gpt_cli.run.text import own_corpus
 from gpt_cli.runtime.device import choose_device, open_runtime
 from gpt_cli.sampling import drop_unknown
 from gpt_cli.tokenizer import Tokenizer
@@ -73,19 +73,9 @@ def measure(
 
 
 def _split_tokens(loaded: LoadedRun, split: Literal["val", "test"], note: Note) -> np.ndarray[Any, Any]:
-    if "text_sha256" not in loaded.state:
-        raise RequestError(
-            f"{loaded.path} was imported, so it has no text of its own",
-            hint="evaluate it on a text of your choice with --text FILE",
-        )
-    data, tokenizer, with_test = loaded.config.data, loaded.config.tokenizer, split == "test"
+    instead = "evaluate it on a text of your choice with --text FILE"
     with stage_bars() as progress:
-        corpus = prepare_corpus(data, tokenizer, note=note, progress=progress, with_test=with_test)
-    if corpus.fingerprint != loaded.state["text_sha256"]:
-        raise UserError(
-            f"the text {loaded.config.data.source} has changed: it is not the one this run was trained on",
-            hint="restore the text, or evaluate on a text of your choice with --text FILE",
-        )
+        corpus = own_corpus(loaded, note=note, progress=progress, with_test=split == "test", instead=instead)
     return corpus.val if corpus.test is None else corpus.test
 
 

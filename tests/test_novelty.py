@@ -1,0 +1,171 @@
+"""`gpt sample --novelty`: what the fast comparison finds is what a plain search for every substring finds."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpt_cli.cli.main import main
+from gpt_cli.config import Config, DataConfig, ModelConfig, TokenizerConfig
+from gpt_cli.corpus.build import prepare_corpus
+from gpt_cli.model.gpt import GPT
+from gpt_cli.run.checkpoint import save
+from gpt_cli.scoring import novelty
+from gpt_cli.scoring.automaton import SuffixAutomaton
+from gpt_cli.scoring.novelty import measure_novelty
+from gpt_cli.scoring.training_text import decode_all
+from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, train_tokenizer
+
+
+def plain_matches(sample: str, training: str) -> list[int]:
+    """The definition: for each end, the longest substring of the sample ending there that the training text has."""
+    return [
+        max(length for length in range(end + 1) if sample[end - length : end] in training)
+        for end in range(1, len(sample) + 1)
+    ]
+
+
+def plain(sample: str, training: str) -> dict[str, Any]:
+    """All that is told, by searching for every substring."""
+    spans = [sample[i:j] for i in range(len(sample) + 1) for j in range(i, len(sample) + 1)]
+    found: dict[str, Any] = {"longest": max(len(span) for span in spans if span in training)}
+    for n in (8, 20):
+        grams = [sample[i : i + n] for i in range(len(sample) - n + 1)]
+        shared = sum(gram in training for gram in grams)
+        found[f"copied_{n}"] = round(shared / len(grams), 6) if grams else None
+    return found
+
+
+BPE = train_tokenizer(["ab ab é€ " * 20], TokenizerConfig(kind="bpe", vocab_size=262))
+letters = st.text(alphabet="ab\n", max_size=60)
+
+
+@given(sample=st.text(alphabet="abc\U0001f600", max_size=25), training=st.text(alphabet="abc\U0001f600", max_size=60))
+def test_the_automaton_meets_what_is_there(sample: str, training: str) -> None:
+    automaton = SuffixAutomaton(sample)
+    automaton.read(training)
+    assert automaton.matches() == plain_matches(sample, training)
+
+
+@given(parts=st.lists(st.text(alphabet="ab", max_size=30), max_size=4), sample=st.text(alphabet="ab", max_size=30))
+def test_what_is_read_in_parts_is_met_in_none_across_them(parts: list[str], sample: str) -> None:
+    automaton = SuffixAutomaton(sample)
+    for part in parts:
+        automaton.read(part)
+    assert automaton.matches() == plain_matches(sample, "|".join(parts))
+
+
+@given(data=st.data(), block=st.sampled_from([1, 5, 16, 1 << 20]), training=letters)
+@settings(max_examples=200)
+def test_what_is_told_is_what_a_search_for_every_substring_finds(
+    data: st.DataObject, block: int, training: str
+) -> None:
+    samples = data.draw(st.lists(letters, max_size=3))
+    if training:  # so that long copies occur, too
+        start = data.draw(st.integers(0, len(training) - 1))
+        samples.append("a" + training[start : start + 40] + "\nb")
+    kept, novelty._BLOCK = novelty._BLOCK, block
+    try:
+        found = measure_novelty(samples, training)
+    finally:
+        novelty._BLOCK = kept
+    for sample, one in zip(samples, found, strict=True):
+        told = one.to_json()
+        span = told.pop("span")
+        assert told == plain(sample, training)
+        assert len(span) == told["longest"]
+        assert span in sample
+        assert span in training
+
+
+def test_a_hash_that_lets_everything_through_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample, training = "the cat sat on a mat", "a cat sat on the mat; " * 9
+    expected = measure_novelty([sample], training)
+    hashed = novelty._hash
+    monkeypatch.setattr(novelty, "_hash", lambda codes, n: hashed(codes, n) * 0)
+    assert measure_novelty([sample], training) == expected
+    assert expected[0].span == " cat sat on "
+
+
+@given(text=st.text(alphabet="ab é€\U0001f600", max_size=40))
+def test_the_text_of_tokens_is_theirs_and_special_ones_part_it(text: str) -> None:
+    for tokenizer in (ByteTokenizer(), BPE):
+        ids = tokenizer.encode(text)
+        assert decode_all(tokenizer, ids) == text
+    assert decode_all(BPE, np.array([*BPE.encode(text), BPE.end_of_text, *BPE.encode("a")])) == text + "\udcffa"
+    unknown = CharTokenizer("ab", has_unknown=True)
+    assert decode_all(unknown, unknown.encode(text)) == "".join(c if c in "ab" else "\udcff" for c in text)
+
+
+BOOK = "Once upon a time there was a mouse, and it lived in a shoe.\n" * 30
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An untrained model that its own config says was trained on book.txt."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "book.txt").write_text(BOOK)
+    model = ModelConfig(n_layer=1, n_head=2, n_embd=16, context_length=16)
+    config = Config(model=model, data=DataConfig(source="book.txt"))
+    corpus = prepare_corpus(config.data, config.tokenizer, note=print)
+    torch.manual_seed(0)
+    weights = GPT(config.model, corpus.tokenizer.vocab_size).state_dict()
+    return save(tmp_path / "run", 1, weights, {}, {"text_sha256": corpus.fingerprint}, config, corpus.tokenizer)
+
+
+def call(capsys: pytest.CaptureFixture[str], run: Path, *arguments: str) -> tuple[int, str, str]:
+    code = main(["sample", "--run", str(run), "--seed", "1", "--max-new-tokens", "24", "--novelty", *arguments])
+    return code, *capsys.readouterr()
+
+
+def test_json_has_what_each_sample_copies_and_a_recitation_is_told(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = BOOK[: int(len(BOOK) * 0.9)]
+    capsys.readouterr()
+    code, out, _ = call(capsys, run, "--jsonl", "-n", "2", "--prompt", "a")
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert (code, len(lines)) == (0, 2)
+    for line in lines:
+        told = line["novelty"]
+        assert told.pop("span") in training
+        assert told == plain(line["text"], training)
+    code, out, _ = call(capsys, run, "--json", "--prompt", "a", "--choices", "there was a mouse")
+    (sample,) = json.loads(out)["samples"]
+    assert sample["novelty"] == {"longest": 17, "span": "there was a mouse", "copied_8": 1.0, "copied_20": None}
+    code, out, err = call(capsys, run, "--prompt", "a")
+    assert code == 0
+    assert "copied: " in err
+    assert "for comparison, the first 24 characters of the validation text: 100.0%" in err
+    assert "copied" not in out
+
+
+def test_without_its_text_there_is_one_error_and_nothing_is_written(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "book.txt").write_text(BOOK + "!")
+    code, out, err = call(capsys, run)
+    assert (code, out) == (1, "")
+    assert "error: the text book.txt has changed" in err
+    assert "hint: restore the text, or leave --novelty out" in err
+    os.remove(tmp_path / "book.txt")
+    code, out, err = call(capsys, run)
+    assert (code, out) == (2, "")
+    assert "error: book.txt does not exist\nhint: restore the text, or leave --novelty out\n" in err
+    config = Config(model=ModelConfig(n_layer=1, n_head=2, n_embd=16, context_length=16), data=DataConfig(source="-"))
+    weights = GPT(config.model, 256).state_dict()
+    path = save(tmp_path / "piped", 1, weights, {}, {"text_sha256": "0"}, config, ByteTokenizer())
+    code, out, err = call(capsys, path)
+    assert (code, out) == (2, "")
+    assert "trained on standard input" in err
+    config = config.model_copy(update={"data": DataConfig()})
+    path = save(tmp_path / "imported", 1, weights, {}, {}, config, ByteTokenizer())
+    code, out, err = call(capsys, path)
+    assert (code, out) == (2, "")
+    assert "was imported" in err
