@@ -93,7 +93,7 @@ def test_the_share_of_embeddings_is_that_of_the_model_itself(tie: bool, position
 def test_the_table_has_a_line_for_each_and_the_picture_too(run: Run) -> None:
     answer = run("--compare", "char, byte,bpe:300", "-o", "compare.svg")
     assert answer.code == 0, answer.err
-    assert [line.split()[0] for line in answer.out.splitlines()[1:4]] == ["char", "byte", "bpe:300"]
+    assert [line.split()[0] for line in answer.out.splitlines()[2:5]] == ["char", "byte", "bpe:300"]
     assert "wrote compare.svg" in answer.err
     drawn = Path("compare.svg").read_text()
     for told in ("bpe:300", "bytes per token", "context in characters", "parameters in embeddings"):

@@ -43,10 +43,15 @@ def list_corpora(
         print_json({"corpora": [{**{key: getattr(c, key) for key in keys}, "path": kept[c.name]} for c in CORPORA]})
         return
     rows = [
-        (corpus.name, format_size(corpus.size), "yes" if corpus.name in here else "", corpus.licence, corpus.about)
+        (
+            corpus.name,
+            format_size(corpus.size),
+            "yes" if corpus.name in here else "",
+            f"{corpus.about}; {corpus.licence}",
+        )
         for corpus in CORPORA
     ]
-    print(render_table(rows, header=("name", "download", "here", "licence", "text")))
+    print(render_table(rows, header=("name", "download", "here", "text; licence")))
     note("download one with: gpt data get NAME")
 
 

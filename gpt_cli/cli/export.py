@@ -38,14 +38,14 @@ def export(
         from gpt_cli.export.single_file import write_single_file
 
         write_single_file(loaded, target)
-        kind = "one file for gpt sample and eval"
+        kind = "one file for gpt"
     elif to == "hf":
         from gpt_cli.export.huggingface import export_huggingface
 
         if dtype == "q8_0":
             raise RequestError("--dtype q8_0 is for --to gguf", hint="for hf: f32, f16 or bf16")
         architecture = export_huggingface(loaded, target, dtype).architecture
-        kind = f"a {architecture} of Transformers"
+        kind = f"a {architecture}"
     else:
         from gpt_cli.export.gguf import export_gguf
 

@@ -109,7 +109,7 @@ def _render(judged: "Sequence[tuple[Example, int | None, Verdict]]", labels: Seq
         row: list[object] = [labels[verdict.best].strip(), f"{verdict.shares[verdict.best]:.3f}"]
         rows.append([*row, "" if true is None else labels[true].strip()] if known else row)
     header = ["chosen", "share", "true"] if known else ["chosen", "share"]
-    left = render_table(rows, header=header, right={1}).split("\n")
+    left = render_table(rows, header=header, right={1}, width=None).split("\n")
     width = max(map(display_width, left))
     room = max(10, shutil.get_terminal_size().columns - width - 2)
     texts = ["text", *(shorten(escape_untrusted(example.text), room) for example, _, _ in judged)]

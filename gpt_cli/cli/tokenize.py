@@ -242,7 +242,7 @@ def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processe
         made = tokenize_corpus(
             out, data, config, replace=out.exists(), note=note, progress=progress, processes=processes
         )
-    note(f"the tokens and tokenizer.json are in {out}; train on them with: gpt train {quote(str(out))}")
+    note(f"the tokens and tokenizer.json are in {out}\ntrain on them with: gpt train {quote(str(out))}")
     return made
 
 
@@ -308,8 +308,8 @@ def _show(result: dict[str, Any]) -> None:
         ]
         print(render_table(rows, header=("", *splits)))
         print()
-        longest = " ".join(f"'{token['text']}'" for token in result["longest_tokens"])
-        facts = {"tokenizer": result["kind"], "ids": f"{result['vocab_size']:,}"}
+        longest = [f"'{token['text']}'" for token in result["longest_tokens"]]
+        facts: dict[str, object] = {"tokenizer": result["kind"], "ids": f"{result['vocab_size']:,}"}
         if (unknown := result["unknown_characters"]) is not None:
             share = unknown / splits["all"]["characters"]
             facts["unknown"] = f"{unknown:,} characters ({share:.2%}) became {UNKNOWN}, which cannot be decoded"
@@ -320,7 +320,7 @@ def _show(result: dict[str, Any]) -> None:
         rows = [(f"'{m['left']}' + '{m['right']}'", m["id"], m["count"]) for m in result["merges"]]
         print(render_table(rows, header=("most frequent merges", "id", "occurs")))
     if (encoding := result.get("encoding")) is not None:
-        pieces = " ".join(f"'{piece}'" for piece in encoding["pieces"])
-        print(render_pairs({"ids": " ".join(map(str, encoding["ids"])), "pieces": pieces}))
+        pieces = [f"'{piece}'" for piece in encoding["pieces"]]
+        print(render_pairs({"ids": [str(token) for token in encoding["ids"]], "pieces": pieces}))
     if (decoding := result.get("decoding")) is not None:
         write_text(decoding + "\n")

@@ -13,7 +13,7 @@ from gpt_cli.config.yaml_subset import resolve_scalar
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*(:[A-Za-z0-9_./+-]+)*")
 _OLD_BOOLEANS = frozenset({"y", "n", "yes", "no", "on", "off"})  # to readers of YAML 1.1
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-_WIDTH = 100
+_WIDTH = 80
 
 
 def dump_config(config: Config, *, full: bool = True) -> str:

@@ -19,7 +19,7 @@ _HEADER = (
     "ids",
     "unused",
     "tokens",
-    "bytes/token",
+    "bytes per token",
     "parameters",
     "% in embeddings",
     "context in characters",

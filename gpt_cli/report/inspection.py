@@ -1,15 +1,16 @@
 """An inspection of a text, for the terminal."""
 
 from collections.abc import Sequence
+from textwrap import fill
 
 from gpt_cli.corpus.inspection.advice import advise
 from gpt_cli.corpus.inspection.characters import CharacterCount
 from gpt_cli.corpus.inspection.facts import Copies, Inspection
-from gpt_cli.report.table import render_cell, render_pairs, render_table
+from gpt_cli.report.table import WIDTH, render_cell, render_pairs, render_table
 
 _CHARACTERS = 20  # listed of each kind
 _NEW = 10  # characters of the validation text that the training text lacks
-_WIDTH = 64  # columns of an example
+_LONGEST = 64  # columns of an example
 
 
 def render_inspection(found: Inspection) -> str:
@@ -23,7 +24,7 @@ def render_inspection(found: Inspection) -> str:
             "validation text found in the training text", [(p.text, p.characters) for p in found.leak.longest], "length"
         ),
         _baselines(found),
-        "\n".join(f"- {sentence}" for sentence in advise(found)),
+        "\n".join(fill(f"- {sentence}", WIDTH, subsequent_indent="  ") for sentence in advise(found)),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -59,7 +60,7 @@ def _characters(title: str, characters: Sequence[CharacterCount]) -> str:
         return ""
     rows = [(f"'{c.character}'", c.code_point, c.name.lower(), c.count) for c in characters[:_CHARACTERS]]
     left = len(characters) - len(rows)
-    table = render_table(rows, header=(title, "", "", "times"))
+    table = f"{title}\n" + render_table(rows, header=("", "", "", "times"))
     return f"{table}\n... and {left:,} more" if left else table
 
 
@@ -69,7 +70,7 @@ def _examples(title: str, rows: Sequence[tuple[str, int]], unit: str) -> str:
 
 def _shorten(text: str) -> str:
     visible = render_cell(text.strip())
-    return visible if len(visible) <= _WIDTH else visible[: _WIDTH - 3] + "..."
+    return visible if len(visible) <= _LONGEST else visible[: _LONGEST - 3] + "..."
 
 
 def _baselines(found: Inspection) -> str:
@@ -78,6 +79,6 @@ def _baselines(found: Inspection) -> str:
     if found.learned_on < found.train_characters or found.measured_on < found.val_characters:
         table += (
             f"\nlearned on a sample of {found.learned_on:,} of {found.train_characters:,} training characters,"
-            f" measured on {found.measured_on:,} of {found.val_characters:,}"
+            f"\nmeasured on {found.measured_on:,} of {found.val_characters:,}"
         )
     return table

@@ -3,23 +3,22 @@
 from typing import Any
 
 from gpt_cli.corpus.peek import Window, spell
-from gpt_cli.report.table import render_pairs
+from gpt_cli.report.table import WIDTH, render_pairs
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.tokenizer.describe import quote
 
-_WIDTH = 72  # columns of a context; of a longer one, its end
+_NARROWEST = 12  # columns of a context; of one for which the line is too short, its end
 
 
 def render_window(window: Window, tokenizer: Tokenizer, where: str) -> str:
     """Where it is, its ids and pieces, then a sentence for each context and its target."""
     facts = {
         "window": where,
-        "ids": " ".join(map(str, window.ids)),
-        "pieces": " ".join(quote(spell(tokenizer, (token,))) for token in window.ids),
+        "ids": [str(token) for token in window.ids],
+        "pieces": [quote(spell(tokenizer, (token,))) for token in window.ids],
     }
     sentences = [
-        f"when the context is {_shorten(quote(spell(tokenizer, pair.context)))}"
-        f" the target is {quote(spell(tokenizer, (pair.target,)))}"
+        _sentence(quote(spell(tokenizer, pair.context)), quote(spell(tokenizer, (pair.target,))))
         for pair in window.pairs()
     ]
     return "\n".join([render_pairs(facts), "", *sentences])
@@ -47,5 +46,7 @@ def window_json(window: Window, tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _shorten(quoted: str) -> str:
-    return quoted if len(quoted) <= _WIDTH else "'..." + quoted[-_WIDTH + 4 :]
+def _sentence(context: str, target: str) -> str:
+    left = max(_NARROWEST, WIDTH - len(f"when the context is  the target is {target}"))
+    shown = context if len(context) <= left else "'..." + context[-left + 4 :]
+    return f"when the context is {shown} the target is {target}"
