@@ -84,7 +84,7 @@ def render_info(info: Info) -> str:
         facts |= {
             "checkpoint": info.checkpoint,
             "trained": f"{info.step:,} steps{loss}",
-            "weights sha256": info.weights_sha256,
+            "weights sha256": str(info.weights_sha256),
         }
     tensors: list[tuple[object, ...]] = [
         (group.name, " x ".join(map(str, group.shape)), group.tensors, group.parameters)
