@@ -83,6 +83,7 @@ def test_every_verb_has_a_help_page(gpt: Callable[..., Any]) -> None:
         *(
             "train",
             "sample",
+            "chat",
             "tokenize",
             "eval",
             "score",

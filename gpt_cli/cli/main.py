@@ -15,6 +15,7 @@ from gpt_cli import __version__
 from gpt_cli.cli import config, data
 from gpt_cli.cli.attention import attention
 from gpt_cli.cli.bench import bench
+from gpt_cli.cli.chat import chat
 from gpt_cli.cli.diff import diff
 from gpt_cli.cli.eval import evaluate
 from gpt_cli.cli.export import export
@@ -69,6 +70,7 @@ def gpt(
 
 app.command("train")(train)
 app.command("sample")(sample)
+app.command("chat", short_help="Write a text with a model, in turns.")(chat)
 app.command("tokenize", short_help="Learn or take a tokenizer, write a corpus as tokens.")(tokenize)
 app.command("eval", short_help="Measure the exact loss of a run, on its text or another.")(evaluate)
 app.command("score", short_help="Say how surprising a text is, or which label fits it.")(score)

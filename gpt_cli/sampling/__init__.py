@@ -10,6 +10,7 @@ stream       tokens to text: whole characters, stop strings
 text         both: text from a model, streamed
 engine       the same without torch, where gpt_cli/native can write it
 writer       a saved model that writes by whichever of the two can do what is asked
+conversation a text that a user and a model write in turns
 prompt       text to the tokens that are continued
 sampler      all of it as one object, for Python
 

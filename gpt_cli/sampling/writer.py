@@ -76,6 +76,10 @@ class Writer:
             _ = self.model  # says what is wrong with them
         return found
 
+    def require(self, sampling: Sampling) -> None:
+        """Raise RequestError where the engine that was chosen cannot write what is asked."""
+        self._refuse(self._why_torch(sampling))
+
     def begin(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, n: int = 1, batch_size: int = 64
     ) -> tuple[str, Iterator[list[TextStream]]]:
@@ -85,7 +89,7 @@ class Writer:
         A text does not depend on the other prompts, nor on `n` and `batch_size`. Raises RequestError where the engine
         that was chosen cannot write what is asked.
         """
-        self._refuse(self._why_torch(sampling))
+        self.require(sampling)
         if self.writes_natively(sampling) and self.decoder is not None:
             return self.decoder.engine, self._natively(self.decoder, prompts, sampling, n, batch_size)
 

@@ -1,0 +1,229 @@
+"""The loop of `gpt chat`: read a line, do what it says or have the model go on, until there are no more."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from gpt_cli.cli.options import given_options
+from gpt_cli.cli.output import list_characters, note, write_text
+from gpt_cli.errors import ExitCode, RequestError, UserError, escape_untrusted
+
+if TYPE_CHECKING:
+    from gpt_cli.sampling import Sampling
+    from gpt_cli.sampling.conversation import Conversation, Seen
+    from gpt_cli.sampling.writer import Writer
+
+HELP = """\
+text            the model goes on after it; an empty line: it goes on after its own
+//text          the text /text
+/temp X         temperature; /top-k N, /top-p P, /min-p P, /typical-p P, /repetition-penalty X, /no-repeat-ngram N,
+                /max-new-tokens N likewise; without a value they tell the one in force
+/stop TEXT      end an answer before TEXT, \\n for a new line; without TEXT: nowhere
+/seed N         the seed of the next answer; each further one takes the next number
+/reset          forget what was said
+/save FILE      write what was said into a new file, as text, or with a name in .jsonl as a line for each turn
+/help  /quit    Ctrl-C stops an answer, Ctrl-D ends the chat"""
+
+_SETTINGS: dict[str, tuple[str, type[int] | type[float]]] = {
+    "temp": ("temperature", float),
+    "temperature": ("temperature", float),
+    "top-k": ("top_k", int),
+    "top-p": ("top_p", float),
+    "min-p": ("min_p", float),
+    "typical-p": ("typical_p", float),
+    "repetition-penalty": ("repetition_penalty", float),
+    "no-repeat-ngram": ("no_repeat_ngram", int),
+    "max-new-tokens": ("max_new_tokens", int),
+    "seed": ("seed", int),
+}
+_SEEDS = 2**63
+
+
+class Repl:
+    """A chat. What cannot be done is one error, and the chat goes on."""
+
+    def __init__(
+        self, writer: "Writer", conversation: "Conversation", sampling: "Sampling", *, skip_unknown: bool, raw: bool
+    ) -> None:
+        self._writer, self._conversation, self._sampling = writer, conversation, sampling
+        self._skip_unknown, self._raw = skip_unknown, raw
+        self._typed = sys.stdin.isatty()
+        self._saved: set[Path] = set()  # files of ours, which may be written again
+        self._commands: dict[str, Callable[[str], None]] = {
+            "stop": self._set_stop,
+            "reset": self._reset,
+            "save": self._save,
+            "help": lambda _: note(HELP),
+        }
+
+    def run(self) -> int:
+        """Until the end of the input or /quit. Returns 2 where a line from a pipe could not be followed, else 0."""
+        failed = False
+        with suppress(AttributeError):  # a standard input of somebody else's making
+            sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
+        if self._typed:
+            with suppress(ImportError):
+                import readline  # noqa: F401 - gives `input` a history and its keys
+        while True:
+            try:
+                line = self._read()
+                if line is None or line.strip() in ("/quit", "/exit"):
+                    return ExitCode.USAGE if failed and not self._typed else ExitCode.DONE
+                self._follow(line)
+            except UserError as error:
+                failed = True
+                note(error.render())
+            except KeyboardInterrupt:
+                if not self._typed:
+                    raise
+                note("\n(Ctrl-D or /quit ends the chat)")
+
+    def _read(self) -> str | None:
+        """The next line; None at the end. Only who types is prompted, and not on a stdout that is no terminal."""
+        if self._typed and sys.stdout.isatty():
+            try:
+                return input("> ")
+            except EOFError:
+                print()
+                return None
+        if self._typed:
+            print("> ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        return line.removesuffix("\n").removesuffix("\r") if line else None
+
+    def _follow(self, line: str) -> None:
+        if not line.startswith("/") or line.startswith("//"):
+            self._answer(line.removeprefix("/") if line.startswith("//") else line)
+            return
+        name, _, value = line.removeprefix("/").partition(" ")
+        if name in _SETTINGS:
+            self._set(name, value.strip())
+        elif name in self._commands:
+            self._commands[name](value)
+        else:
+            raise RequestError(
+                f"there is no command /{escape_untrusted(name[:30])}",
+                hint="/help lists them; // begins a text that begins with /",
+            )
+
+    def _answer(self, said: str) -> None:
+        """Have the model go on, and print its text while it is being written."""
+        seen = self._say(said)
+        _tell_dropped(seen)
+        seed, reason = self._sampling.seed, None
+        parts: list[str] = []
+        with interrupts() as interrupted:
+            try:
+                _, texts = self._writer.begin([seen.tokens], self._sampling)
+                (text,) = next(texts)
+                for piece in text:
+                    parts.append(piece)
+                    write_text(piece, self._raw)
+                    if interrupted():
+                        break
+                reason = text.finish_reason
+            except KeyboardInterrupt:
+                pass
+            self._conversation.answer("".join(parts), seed)
+            self._sampling = self._sampling.changed({"seed": (seed + 1) % _SEEDS})
+            if not (parts and parts[-1].endswith("\n")):
+                write_text("\n")
+            if interrupted():
+                note("(stopped)")
+            elif reason == "end_of_text":
+                note("(the model ended its text)")
+
+    def _say(self, said: str) -> "Seen":
+        """What the model is to continue."""
+        from gpt_cli.sampling import drop_unknown
+
+        if not said:
+            return self._conversation.go_on()
+        tokenizer = self._writer.tokenizer
+        if self._skip_unknown:
+            said, missing = drop_unknown(tokenizer, said)
+            if missing:
+                note(f"(left out, since the vocabulary lacks it: {list_characters(missing)})")
+        elif tokenizer.unknown is not None and (missing := tokenizer.unknown_characters(said)):
+            note(f"(the model sees <unk> for what its vocabulary lacks: {list_characters(missing)})")
+        return self._conversation.say(said)
+
+    def _set(self, name: str, value: str) -> None:
+        key, kind = _SETTINGS[name]
+        if value:
+            try:
+                number = kind(value)
+            except ValueError:
+                article = "a whole number" if kind is int else "a number"
+                raise RequestError(f"/{name} takes {article}, not '{escape_untrusted(value[:30])}'") from None
+            changed = self._sampling.changed(given_options(**{key: number}))
+            self._writer.require(changed)
+            self._sampling = changed
+        now = getattr(self._sampling, key)
+        note(f"({key} is {'off' if now is None else now})")
+
+    def _set_stop(self, value: str) -> None:
+        stop = value.replace("\\n", "\n")
+        self._sampling = self._sampling.changed({"stop": (stop,) if stop else ()})
+        note(f"(an answer ends before {stop!r})" if stop else "(an answer ends nowhere before max_new_tokens)")
+
+    def _reset(self, _: str) -> None:
+        self._conversation.reset()
+        note("(everything is forgotten)")
+
+    def _save(self, value: str) -> None:
+        from gpt_cli.files import replace_file
+
+        if not value.strip():
+            raise RequestError("/save takes the name of a file", hint="/save chat.txt")
+        path = Path(os.path.expanduser(value.strip()))
+        if path.exists() and path.resolve() not in self._saved:
+            raise RequestError(f"there is a file {path} already", hint="choose another name")
+        text = self._conversation.text
+        if path.suffix == ".jsonl":
+            turns = [{"said": t.said, "answer": t.answer, "seed": t.seed} for t in self._conversation.turns]
+            text = "".join(json.dumps(turn) + "\n" for turn in turns)
+        replace_file(path, text.encode())
+        self._saved.add(path.resolve())
+        note(f"(wrote {path})")
+
+
+def _tell_dropped(seen: "Seen") -> None:
+    """Say what no longer fits into the context."""
+    if seen.dropped_turns == 1:
+        note("(the oldest turn no longer fits into the context, and is forgotten)")
+    elif seen.dropped_turns:
+        note(f"(the oldest {seen.dropped_turns:,} turns no longer fit into the context, and are forgotten)")
+    if seen.dropped_tokens:
+        note(f"(the first {seen.dropped_tokens:,} tokens no longer fit into the context, and are forgotten)")
+
+
+@contextmanager
+def interrupts() -> Iterator[Callable[[], bool]]:
+    """Within, the first Ctrl-C is but noted, so that nothing is left half done; the yielded function tells it.
+
+    A second one raises KeyboardInterrupt, for what hangs. Where SIGINT is ignored it stays so.
+    """
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            signal.default_int_handler(number, frame)
+        asked = True
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        yield lambda: False
+        return
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)

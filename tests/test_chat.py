@@ -1,0 +1,334 @@
+"""`gpt chat`: the model sees the last of what was said, Ctrl-C stops an answer alone, and a terminal stays unharmed."""
+
+import io
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt_cli.cli import repl
+from gpt_cli.cli.main import main
+from gpt_cli.config import Config, ModelConfig
+from gpt_cli.model.gpt import GPT
+from gpt_cli.run.checkpoint import save
+from gpt_cli.sampling.conversation import Conversation
+from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, UnknownCharacters
+
+CONTEXT = 16
+Chat = Callable[..., tuple[int, str, str]]
+# A process that has SIGINT, whatever the shell of the tests ignores, and `tty` as the terminal that sends it.
+START = """
+import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if os.isatty(0):
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from gpt_cli.cli.main import main
+sys.exit(main())
+"""
+
+turns = st.lists(st.tuples(st.text(alphabet="ab\n", max_size=12), st.text(alphabet="cd\n", max_size=12)), max_size=6)
+
+
+@given(turns=turns)
+def test_without_a_template_the_model_sees_the_end_of_one_text(turns: list[tuple[str, str]]) -> None:
+    conversation = Conversation(ByteTokenizer(), CONTEXT)
+    expected, forgotten = "", 0
+    for said, answer in turns:
+        expected += "\n" if expected and said and not expected.endswith("\n") else ""
+        seen = conversation.say(said) if said else conversation.go_on()
+        expected += said
+        forgotten += seen.dropped_tokens
+        assert seen.dropped_turns == 0
+        if expected:
+            begun = "" if turns[0][0] else "\n"  # what stands for the start of a text
+            assert bytes(seen.tokens).decode() == (begun + expected)[-CONTEXT:]
+            assert forgotten == len(begun + expected) - len(seen.tokens)
+        conversation.answer(answer, 1)
+        expected += answer
+        assert conversation.text == expected
+    assert [(turn.said or "", turn.answer) for turn in conversation.turns] == turns
+
+
+@given(turns=turns.filter(bool))
+def test_with_a_template_the_oldest_turns_are_dropped_whole(turns: list[tuple[str, str]]) -> None:
+    conversation = Conversation(ByteTokenizer(), CONTEXT, "Q", "A")
+    kept: list[str] = []
+    text = ""
+    for said, answer in turns:
+        seen = conversation.say(said)
+        start = "\n" if text and not text.endswith("\n") else ""
+        kept.append(f"{start}Q{said}A")
+        dropped = 0
+        while len(kept) > 1 and len("".join(kept)) > CONTEXT:
+            kept.pop(0)
+            dropped += 1
+        left_out = max(0, len("".join(kept)) - CONTEXT)
+        kept[0] = kept[0][left_out:] if len(kept) == 1 else kept[0]
+        assert (seen.dropped_turns, seen.dropped_tokens) == (dropped, left_out)
+        assert bytes(seen.tokens).decode() == "".join(kept)
+        conversation.answer(answer, 1)
+        kept[-1] += answer
+        text += f"{start}Q{said}A{answer}"
+    assert conversation.text == text
+    conversation.reset()
+    assert bytes(conversation.say("x").tokens) == b"QxA"
+
+
+def test_what_cannot_be_said_changes_nothing() -> None:
+    conversation = Conversation(CharTokenizer("ab"), CONTEXT)  # without a new line
+    conversation.say("ab")
+    conversation.answer("b", 1)
+    with pytest.raises(UnknownCharacters):
+        conversation.say("X")
+    assert conversation.say("a").tokens == [0, 1, 1, 0]
+    assert conversation.text == "abba"
+
+
+def make_run(folder: Path, tokenizer: Tokenizer) -> Path:
+    model = ModelConfig(n_layer=1, n_head=2, n_embd=16, context_length=CONTEXT)
+    torch.manual_seed(0)
+    weights = GPT(model, tokenizer.vocab_size).state_dict()
+    return save(folder, 3, weights, {}, {}, Config(model=model), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("run"), ByteTokenizer())
+
+
+@pytest.fixture
+def chat(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chat:
+    monkeypatch.chdir(tmp_path)
+
+    def call(typed: str | bytes, *options: str, path: Path = run) -> tuple[int, str, str]:
+        data = typed if isinstance(typed, bytes) else typed.encode()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
+        code = main(["chat", str(path), "--seed", "5", "--max-new-tokens", "12", *options])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.mark.parametrize("engine", ["native", "torch"])
+def test_an_answer_is_what_gpt_sample_writes_after_the_same_text(
+    chat: Chat, run: Path, engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def sampled(prompt: str, seed: int) -> str:
+        options = ("--max-new-tokens", "12", "--seed", str(seed), "--engine", engine, "--json")
+        assert main(["sample", "--run", str(run), "--prompt", prompt, *options]) == 0
+        return str(json.loads(capsys.readouterr().out)["samples"][0]["text"])
+
+    code, _, err = chat("ab\n\ncd\n/save out.jsonl\n", "--engine", engine)
+    assert (code, "(wrote out.jsonl)" in err) == (0, True)
+    first, second, third = (json.loads(line) for line in Path("out.jsonl").read_text().splitlines())
+    assert [turn["said"] for turn in (first, second, third)] == ["ab", None, "cd"]
+    assert [turn["seed"] for turn in (first, second, third)] == [5, 6, 7]
+    text = "ab"
+    assert first["answer"] == sampled(text, 5)
+    text += first["answer"]
+    assert second["answer"] == sampled(text, 6)
+    text += second["answer"] + ("" if second["answer"].endswith("\n") else "\n") + "cd"
+    assert third["answer"] == sampled(text, 7)
+    assert "no longer fit into the context, and are forgotten)" in err
+
+
+def test_a_pipe_gets_the_answers_alone(chat: Chat) -> None:
+    code, out, err = chat("/help\nab\n/save a.txt\n/quit\nab\n")
+    assert code == 0
+    answer = Path("a.txt").read_bytes().decode().removeprefix("ab")
+    assert out == answer + "\n" * (not answer.endswith("\n"))
+    assert "/temp X" in err
+    assert ">" not in err.splitlines()[0]
+    code, out, _ = chat("ab")  # without a newline at the end
+    assert out.startswith(answer)
+
+
+def test_settings_hold_from_then_on_and_are_told(chat: Chat) -> None:
+    code, _, err = chat(
+        "/temp 0\nab\n/save 1.jsonl\n/reset\n/seed 9\nab\n/save 2.jsonl\n"
+        "/top-k\n/top-k 3\n/top-k 0\n/max-new-tokens 1\n/reset\nab\n/save 3.jsonl\n"
+    )
+    assert code == 0
+    first, second, third = (json.loads(Path(f"{number}.jsonl").read_text()) for number in (1, 2, 3))
+    assert first["answer"] == second["answer"]  # greedy, whatever the seed
+    assert (first["seed"], second["seed"], third["seed"]) == (5, 9, 10)
+    assert first["answer"].startswith(third["answer"])
+    for told in ("(temperature is 0.0)", "(top_k is off)", "(top_k is 3)", "(seed is 9)", "(max_new_tokens is 1)"):
+        assert told in err
+    assert err.count("(top_k is off)") == 2
+
+
+def test_a_template_frames_each_turn_and_a_stop_string_ends_the_answer(chat: Chat) -> None:
+    options = ("--prefix", "Q:", "--suffix", "A:", "--stop", "e", "--max-new-tokens", "400", "--temperature", "2")
+    code, _, err = chat("ab\ncd\n/save a.txt\n/save a.jsonl\n", *options)
+    assert code == 0
+    text = Path("a.txt").read_bytes().decode()
+    answers = [json.loads(line)["answer"] for line in Path("a.jsonl").read_text().splitlines()]
+    assert not any("e" in answer for answer in answers)
+    border = "" if answers[0].endswith("\n") else "\n"
+    assert text == f"Q:abA:{answers[0]}{border}Q:cdA:{answers[1]}"
+    assert "(the oldest turn no longer fits into the context, and is forgotten)" in err
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (b"/nope\n", "there is no command /nope"),
+        (b"/temp x\n", "/temp takes a number, not 'x'"),
+        (b"/temp -1\n", "temperature must be 0 or a positive number"),
+        (b"/top-k 1.5\n", "/top-k takes a whole number"),
+        (b"/save\n", "takes the name of a file"),
+        (b"/save there.txt\n", "there is a file there.txt already"),
+        (b"/save no/where.txt\n", "where.txt"),
+        (b"\xff\n", "half a surrogate pair"),
+        (b"/\x1b[31m\n", "there is no command /\\x1b[31m"),
+    ],
+)
+def test_what_cannot_be_done_is_one_error_and_the_chat_goes_on(chat: Chat, typed: bytes, message: str) -> None:
+    Path("there.txt").write_text("mine")
+    code, out, err = chat(typed + b"ab\n")
+    assert code == 2
+    assert err.count("error: ") == 1
+    assert message in err
+    assert out != ""
+    assert Path("there.txt").read_text() == "mine"
+
+
+def test_a_setting_that_the_engine_cannot_meet_is_refused_and_does_not_stay(chat: Chat) -> None:
+    code, out, err = chat("/typical-p 0.5\nab\n/typical-p\n", "--engine", "native")
+    assert code == 2
+    assert "the native engine does not go with typical_p" in err
+    assert "(typical_p is off)" in err
+    assert out != ""
+    code, out, err = chat("/typical-p 0.5\nab\n")  # torch takes over
+    assert (code, "(typical_p is 0.5)" in err, out != "") == (0, True, True)
+
+
+def test_characters_that_the_vocabulary_lacks_are_an_error_or_left_out(chat: Chat, tmp_path: Path) -> None:
+    path = make_run(tmp_path / "char", CharTokenizer("\nab"))
+    code, out, err = chat("aXb\n", path=path)
+    assert (code, out) == (2, "")
+    assert "'X' (U+0058, first at character 2)" in err
+    code, out, err = chat("aXb\n/save a.txt\n", "--unknown", "skip", path=path)
+    assert (code, "left out" in err) == (0, True)
+    assert Path("a.txt").read_text() == "ab" + out.removesuffix("\n") or Path("a.txt").read_text() == "ab" + out
+    code, _, err = chat("", "--prefix", "X", path=path)
+    assert code == 2
+    assert "--prefix has a character that the vocabulary lacks: 'X'" in err
+
+
+def test_one_interrupt_asks_and_a_second_one_insists() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with repl.interrupts() as interrupted:
+            assert not interrupted()
+            signal.raise_signal(signal.SIGINT)
+            assert interrupted()
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with repl.interrupts() as interrupted:
+            signal.raise_signal(signal.SIGINT)
+            assert not interrupted()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "TERM": "dumb"}
+
+
+def test_ctrl_c_in_a_pipe_stops_the_answer_and_the_next_line_is_answered(run: Path) -> None:
+    arguments = ["chat", str(run), "--seed", "1", "--max-new-tokens", "100000000"]
+    with subprocess.Popen(
+        [sys.executable, "-c", START, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"ab\n")
+        process.stdin.flush()
+        assert len(process.stdout.read(100)) == 100  # in the middle of an answer
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(b"/max-new-tokens 3\ncd\n", timeout=60)
+        assert process.returncode == 0
+    assert err.decode().count("(stopped)") == 1
+    assert "(max_new_tokens is 3)" in err.decode()
+    assert len(out.decode().rstrip("\n").rpartition("\n")[2]) <= 100
+
+
+@pytest.fixture
+def terminal(run: Path, tmp_path: Path) -> Iterator["Terminal"]:
+    opened = Terminal(["chat", str(run), "--seed", "1", "--max-new-tokens", "100000000"], tmp_path)
+    yield opened
+    opened.close()
+
+
+class Terminal:
+    """A process on a terminal of its own, which has Ctrl-C and Ctrl-D."""
+
+    def __init__(self, arguments: list[str], folder: Path) -> None:
+        self._ours, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", START, *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=folder,
+            env=environment(),
+        )
+        os.close(theirs)
+        self.shown = ""
+
+    def press(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
+
+    def expect(self, text: str, keys: str = "") -> None:
+        """Read until `text` is shown, pressing `keys` every second."""
+        seen, begun, presses = "", time.monotonic(), 0
+        while text not in seen:
+            waited = time.monotonic() - begun
+            assert waited < 60, f"{text!r} is not in {seen[-2000:]!r}"
+            if waited >= presses:
+                self.press(keys)
+                presses += 1
+            if select.select([self._ours], [], [], 0.1)[0]:
+                seen += os.read(self._ours, 1 << 16).decode(errors="replace")
+        self.shown += seen
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+
+
+def test_on_a_terminal_ctrl_c_stops_the_answer_ctrl_d_the_chat_and_nothing_drives_it(terminal: Terminal) -> None:
+    terminal.expect("> ")
+    terminal.press("ab\n")
+    terminal.expect("\\x1b")  # sooner or later a model of bytes writes an escape, which is shown
+    terminal.press("\x03")
+    terminal.expect("(stopped)\r\n> ")
+    # Again and again: what is pressed in the microseconds before `input` waits is seen by Python, but not by `input`.
+    terminal.expect("(Ctrl-D or /quit ends the chat)\r\n> ", keys="\x03")
+    terminal.press("/save chat.txt\n")
+    terminal.expect("(wrote chat.txt)\r\n> ")
+    terminal.press("\x04")
+    assert terminal.process.wait(timeout=30) == 0
+    assert not re.search(r"[\x00-\x06\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", terminal.shown.replace("^C", ""))
