@@ -41,18 +41,21 @@ def load(
     device: "Device" = "auto",
     engine: "Engine" = "auto",
     weights: "WeightFormat" = "fp32",
+    draft: str | Path | None = None,
 ) -> "Sampler":
     """The model of a run directory or a checkpoint, ready to write; of the newest run under `runs/` if None.
 
     Text is that of `gpt sample` with the same seed, by the engine that it would choose: `engine` is native (compiled
     code on a CPU, without torch), torch, or auto (native where it can write what is asked); `weights` (fp32, bf16 or
-    int8) is how native keeps the matrices. `device` is auto (cuda, then mps, then cpu) or one of these. Settings that
-    a call leaves out come from the run's config. A damaged checkpoint is warned about and passed over for the one
-    before. Raises RequestError when there is no such run or device, or the choices exclude each other, and UserError
-    when it cannot be read.
+    int8) is how native keeps the matrices; `draft` ("ngram", a smaller run, or a file of text) has it guess ahead, for
+    the same text sooner. `device` is auto (cuda, then mps, then cpu) or one of these. Settings that a call leaves out
+    come from the run's config. A damaged checkpoint is warned about and passed over for the one before. Raises
+    RequestError when there is no such run or device, or the choices exclude each other, and UserError when it cannot be
+    read.
     """
     from gpt_cli.run.checkpoint import open_checkpoint
     from gpt_cli.run.directory import find_run, sample_defaults
+    from gpt_cli.run.draft import open_draft
     from gpt_cli.sampling import Sampler, Sampling
     from gpt_cli.sampling.writer import Writer
 
@@ -76,6 +79,7 @@ def load(
         device=device,
         engine=engine,
         weights=weights,
+        draft=None if draft is None else open_draft(draft, saved.tokenizer, warn),
         note=warn,
     )
     writer.prepare()

@@ -27,7 +27,8 @@ def test_the_commands_of_the_page_write_text(
     made = save(tmp_path, 1, GPT(config.model, 256).state_dict(), {}, {}, config, ByteTokenizer())
     (tmp_path / "runs").mkdir()
     made.rename(tmp_path / "runs" / "step-00000001")
-    assert len(COMMANDS) == 2
+    (tmp_path / "shakespeare.txt").write_text("ROMEO: What say'st thou?\n" * 50)
+    assert len(COMMANDS) == 4
     for command in COMMANDS:
         arguments = [word.replace("runs/shakespeare_cpu", "runs/step-00000001") for word in shlex.split(command)]
         assert main(arguments) == 0

@@ -26,19 +26,27 @@ def begin_texts(
     device: Device,
     engine: Engine,
     weights: WeightFormat,
+    draft: str | None = None,
 ) -> tuple[str, "Iterator[list[TextStream]]"]:
     """The engine's name, and `n` continuations of each prompt that are written while they are read.
 
     Raises RequestError where the native engine is asked for and cannot write what is asked.
     """
-    writer = open_writer(saved, device, engine, weights, one_text=n * len(prompts) == 1)
+    writer = open_writer(saved, device, engine, weights, draft, one_text=n * len(prompts) == 1)
     return writer.begin(prompts, sampling, n, batch_size)
 
 
 def open_writer(
-    saved: "Checkpoint", device: Device, engine: Engine, weights: WeightFormat, *, one_text: bool
+    saved: "Checkpoint",
+    device: Device,
+    engine: Engine,
+    weights: WeightFormat,
+    draft: str | None = None,
+    *,
+    one_text: bool,
 ) -> "Writer":
     """The model, ready to write text after text; `one_text`: never two of them at once."""
+    from gpt_cli.run.draft import open_draft
     from gpt_cli.sampling.writer import Writer
 
     def build() -> "GPT":
@@ -62,6 +70,7 @@ def open_writer(
         device=device,
         engine=engine,
         weights=weights,
+        draft=None if draft is None else open_draft(draft, saved.tokenizer, note),
         note=note,
     )
 

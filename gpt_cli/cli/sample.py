@@ -40,6 +40,13 @@ def sample(
     weights: Annotated[
         Literal["fp32", "bf16", "int8"], typer.Option(help="How native keeps the matrices; fp32 is exact.")
     ] = "fp32",
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ngram|RUN|FILE",
+            help="Guess ahead, for the same text sooner: from the text itself, a smaller run, or a text like it.",
+        ),
+    ] = None,
     prompt: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="The prompt; - reads it from standard input.", rich_help_panel=_PROMPTS),
@@ -196,7 +203,7 @@ def sample(
     whole = _known([one.wrapped(before, after) for one in asked], loaded.tokenizer, unknown)
     copies = Copies(loaded) if novelty else None
     tokens = _encode(whole, loaded.tokenizer, loaded.config.model.context_length)
-    writer, texts = begin_texts(loaded, tokens, sampling, n, batch_size, device, engine, weights)
+    writer, texts = begin_texts(loaded, tokens, sampling, n, batch_size, device, engine, weights, draft)
     if as_json:
         written = next(texts)
         samples: list[dict[str, Any]] = [

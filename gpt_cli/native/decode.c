@@ -22,6 +22,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "draft.h"
+
 #define LANES 16
 #define PANEL 32       /* outputs that are computed together: two vectors */
 #define MAX_ROWS 64    /* rows in one pass through the layers */
@@ -169,41 +171,43 @@ INLINE void panels_times(const int ROWS, const int PANELS, const int FORMAT, con
             }
 }
 
-#define TIMES(ROWS, PANELS, FORMAT) panels_times(ROWS, PANELS, FORMAT, m, panel, x, x_stride, y, y_stride, add)
-#define STEP(ROWS) x += ROWS * (size_t)x_stride, y += ROWS * (size_t)y_stride
-#define BLOCKS(FORMAT)                                                                                          \
-    for (int panel = begin; panel < end; panel++) /* its weights stay in the nearest cache */                   \
-        for (int r = 0; r + 8 <= rows; r += 8)                                                                  \
-            panels_times(8, 1, FORMAT, m, panel, x + r * (size_t)x_stride, x_stride, y + r * (size_t)y_stride,  \
-                         y_stride, add);                                                                        \
-    x += rows / 8 * 8 * (size_t)x_stride, y += rows / 8 * 8 * (size_t)y_stride;                                 \
-    if (rows & 4) {                                                                                             \
-        int panel = begin;                                                                                      \
-        for (; panel + 2 <= end; panel += 2) TIMES(4, 2, FORMAT);                                               \
-        if (panel < end) TIMES(4, 1, FORMAT);                                                                   \
-        STEP(4);                                                                                                \
-    }                                                                                                           \
-    if (rows & 2) {                                                                                             \
-        int panel = begin;                                                                                      \
-        for (; panel + 2 <= end; panel += 2) TIMES(2, 2, FORMAT);                                               \
-        if (panel < end) TIMES(2, 1, FORMAT);                                                                   \
-        STEP(2);                                                                                                \
-    }                                                                                                           \
-    if (rows & 1) {                                                                                             \
-        int panel = begin;                                                                                      \
-        for (; panel + 4 <= end; panel += 4) TIMES(1, 4, FORMAT);                                               \
-        for (; panel < end; panel++) TIMES(1, 1, FORMAT);                                                       \
-    }
+#define TIMES(ROWS, PANELS, FORMAT) \
+    panels_times(ROWS, PANELS, FORMAT, m, panel, x + row * (size_t)x_stride, x_stride, y + row * (size_t)y_stride, y_stride, add)
 
-/* Any number of rows through panels begin ... end - 1. */
+/* Any number of rows through 1 ... 4 panels, whose weights stay in a near cache meanwhile. */
+INLINE void few_panels(const int FORMAT, const Matrix *m, int begin, int end, int rows, const float *x, int x_stride,
+                       float *y, int y_stride, bool add) {
+    int row = 0, panel;
+    for (panel = begin; panel < end; panel++)
+        for (row = 0; row + 8 <= rows; row += 8) TIMES(8, 1, FORMAT);
+    row = rows / 8 * 8;
+    if (rows & 4) {
+        for (panel = begin; panel + 2 <= end; panel += 2) TIMES(4, 2, FORMAT);
+        if (panel < end) TIMES(4, 1, FORMAT);
+        row += 4;
+    }
+    if (rows & 2) {
+        for (panel = begin; panel + 2 <= end; panel += 2) TIMES(2, 2, FORMAT);
+        if (panel < end) TIMES(2, 1, FORMAT);
+        row += 2;
+    }
+    if (rows & 1) {
+        panel = begin;
+        if (end - begin == 4) TIMES(1, 4, FORMAT);
+        else
+            for (; panel < end; panel++) TIMES(1, 1, FORMAT);
+    }
+}
+
 static void multiply(const Matrix *m, int format, int begin, int end, int rows, const float *x, int x_stride, float *y,
                      int y_stride, bool add) {
-    if (format == FP32) {
-        BLOCKS(FP32)
-    } else if (format == BF16) {
-        BLOCKS(BF16)
-    } else {
-        BLOCKS(INT8)
+    for (int next; begin < end; begin = next) {
+        next = begin + 4 < end ? begin + 4 : end;
+        switch (format) {
+        case FP32: few_panels(FP32, m, begin, next, rows, x, x_stride, y, y_stride, add); break;
+        case BF16: few_panels(BF16, m, begin, next, rows, x, x_stride, y, y_stride, add); break;
+        case INT8: few_panels(INT8, m, begin, next, rows, x, x_stride, y, y_stride, add); break;
+        }
     }
 }
 
@@ -261,7 +265,7 @@ typedef struct Pool {
     Share shares[MAX_HELPERS];
     uint64_t number;
     _Alignas(128) _Atomic bool ending;
-    _Atomic int sleeping;
+    _Atomic int sleeping, patience; /* patience: pauses before a helper falls asleep */
     _Atomic uint64_t alarm;
     double woken_at;
     pthread_mutex_t mutex;
@@ -301,7 +305,7 @@ static void *help(void *argument) {
                 atomic_store_explicit(state, seen - OFFERED + DONE, memory_order_release);
             }
             idle = 0;
-        } else if (++idle < 4000) { /* some 50 to 150 microseconds */
+        } else if (++idle < atomic_load_explicit(&pool->patience, memory_order_relaxed)) {
             pause_a_moment();
         } else {
             pthread_mutex_lock(&pool->mutex);
@@ -390,7 +394,7 @@ typedef struct { /* one text */
     float *keys, *values; /* [layer][G][D][S] and [layer][G][S][D], padded: a vector holds 16 keys, or 16 dimensions */
     uint32_t twister[624];
     int drawn;
-    float *noise; /* (ahead, V): of the coming steps */
+    float *noise; /* (ahead, V padded): of the coming steps */
     int ahead;
 } Stream;
 
@@ -730,14 +734,16 @@ static int choose(float *logits, int n, const Sampling *how, const float *noise,
 
 /* -------------------------------------------------------------------------------------------------- texts */
 
-typedef struct {
+typedef struct Session {
     Room room;
     Model *model;
     Sampling sampling;
     int n; /* texts written together */
     Stream *streams;
-    float *logits, *heaps; /* (n, V) each */
+    float *logits, *heaps; /* (n, V) each; with a drafter and its one text, the logits of all rows of a pass */
     bool alike;            /* one prompt for all: it is read once */
+    Drafter *drafter;      /* NULL: nothing is guessed */
+    struct Session *small; /* the model that guesses, NULL: none */
 } Session;
 
 /* A token more. Where it would not fit, the older half of the window goes first, and what is left is read anew, at
@@ -790,6 +796,123 @@ static void choose_tokens(void *context, int begin, int end) {
     }
 }
 
+/* ------------------------------------------------------------------------------------------ several tokens a pass */
+
+/* The noise of the step after `step` coming ones, drawn once whoever asks first. */
+static const float *noise_ahead(Session *session, int step) {
+    Stream *s = session->streams;
+    int v = session->model->net.vocab_size, stride = padded(v, PANEL);
+    if (!(session->sampling.temperature > 0)) return NULL;
+    for (; s->ahead <= step; s->ahead++) draw(s, v, s->noise + (size_t)s->ahead * stride);
+    return s->noise + (size_t)step * stride;
+}
+
+static void forget_noise(Session *session, int steps) {
+    Stream *s = session->streams;
+    size_t stride = padded(session->model->net.vocab_size, PANEL);
+    if (!s->ahead) return;
+    s->ahead -= steps;
+    memmove(s->noise, s->noise + steps * stride, s->ahead * stride * sizeof *s->noise);
+}
+
+/* Up to n tokens as the smaller model would write them: with the noise that the larger one will meet, so that the two
+   mostly agree where their distributions do (Daliri et al., 2024, arXiv 2408.07978). */
+static int guess(Session *session, int n, Guess *guesses) {
+    Session *small = session->small;
+    Drafter *d = session->drafter;
+    Stream *t = small->streams;
+    int v = small->model->net.vocab_size, context = small->model->net.context_length;
+    double each = d->one_guess + d->more_rows, whole = 1, tokens = 1, best = 1 / d->one_row;
+    int most = 0;
+    if (n > context / 4) n = context / 4;
+    if (d->always) most = d->always < n ? d->always : n;
+    for (int k = 1; k <= n && !d->always; k++) {
+        tokens += whole *= chance(&d->of_model);
+        if (tokens / (d->one_row + k * each) > best) best = tokens / (d->one_row + k * each), most = k;
+    }
+    if (t->length + most > context) { /* now, since what is dropped does not come back */
+        memmove(t->window, t->window + context / 2, (size_t)(t->length - context / 2) * sizeof *t->window);
+        t->length -= context / 2, t->cached = 0;
+    }
+    double started = seconds();
+    bool fresh = t->length - t->cached == 1;
+    for (int k = 0; k < most; k++) {
+        read_pending(small, 1);
+        int32_t token = choose(small->logits, v, &session->sampling, noise_ahead(session, k), small->heaps);
+        guesses[k] = (Guess){token, &d->of_model};
+        t->window[t->length++] = token;
+    }
+    if (most && fresh) {
+        double each_ = (seconds() - started) / most;
+        if (!d->one_guess) d->one_guess = each_;
+        d->one_guess += (fmin(each_, 4 * d->one_guess) - d->one_guess) / 16;
+    }
+    return most;
+}
+
+/* What has been written takes the place of what the smaller model guessed. */
+static void correct(Session *small, const Guess *guesses, int n_guess, const int32_t *tokens, int n) {
+    Stream *t = small->streams;
+    int agreed = 0;
+    while (agreed < n && agreed < n_guess && guesses[agreed].token == tokens[agreed]) agreed++;
+    t->length -= n_guess - agreed;
+    if (t->cached > t->length) t->cached = t->length;
+    for (int i = agreed; i < n; i++) push(small->model, t, tokens[i]);
+}
+
+/* Write the one text of the session on by at least one token and at most `most`: those that the network writes by
+   itself, from however many rows at once. Returns how many; their logits go to `logits` where it is not NULL. */
+static int write_ahead(Session *session, int most, int32_t end_of_text, int32_t *tokens, float *logits) {
+    const Model *m = session->model;
+    Drafter *d = session->drafter;
+    Stream *s = session->streams;
+    int v = m->net.vocab_size, context = m->net.context_length, n = 0;
+    Guess guesses[MOST_GUESSES];
+    if (s->length - s->cached > 1) { /* a prompt, or a window that moved */
+        int32_t newest = s->window[--s->length];
+        read_pending(session, 1);
+        s->window[s->length++] = newest;
+    }
+    int room = most - 1 < context - s->length ? most - 1 : context - s->length;
+    if (room > MOST_GUESSES) room = MOST_GUESSES;
+    if (d->measured < 3 && !d->always) { /* see what a row costs, and what some do */
+        room = d->measured && d->measured < 2 ? (room < 3 ? room : 3) : 0;
+        for (; n < room; n++) guesses[n] = (Guess){s->window[s->length - 1], NULL};
+    } else if (session->small) {
+        n = guess(session, room, guesses);
+    } else {
+        int32_t text[LONGEST + MOST_GUESSES];
+        memcpy(text, d->recent, sizeof d->recent);
+        for (; n < room && look_up(d, text + LONGEST + n, d->known + n, &guesses[n]); n++) text[LONGEST + n] = guesses[n].token;
+        n = worth(d, guesses, n);
+    }
+    Row rows[MOST_GUESSES + 1];
+    for (int r = 0; r <= n; r++)
+        rows[r] = (Row){s, s->length - 1 + r, r ? guesses[r - 1].token : s->window[s->length - 1], session->logits + (size_t)r * v};
+    double started = seconds();
+    forward(&session->room, rows, n + 1);
+    time_pass(d, n + 1, seconds() - started);
+    int made = 0;
+    for (bool right = true; right; made++) {
+        if (logits) memcpy(logits + (size_t)made * v, rows[made].logits, v * sizeof *logits);
+        int32_t token = choose(rows[made].logits, v, &session->sampling, noise_ahead(session, made), session->heaps);
+        s->cached = s->length;
+        push(m, s, token);
+        learn(d, token);
+        tokens[made] = token;
+        right = made < n && guesses[made].token == token && token != end_of_text;
+        if (made < n && guesses[made].record) {
+            judge(guesses[made].record, guesses[made].token == token);
+            d->right += guesses[made].token == token;
+        }
+    }
+    forget_noise(session, made);
+    if (n && !guesses[0].record) n = 0;
+    if (session->small) correct(session->small, guesses, n, tokens, made);
+    d->passes++, d->guessed += n;
+    return made;
+}
+
 void gpt_close(Model *m) {
     if (!m) return;
     atomic_store(&m->pool.ending, true);
@@ -816,6 +939,7 @@ Model *gpt_open(const Network *net, const Layer *layers) {
     m->layers = zeros(net->n_layer * sizeof *layers), m->packed = zeros(net->n_layer * sizeof *m->packed);
     m->c = padded(net->n_embd, PANEL), m->f = padded(net->mlp_hidden, PANEL);
     m->d = padded(net->head_dim, LANES), m->s = padded(net->context_length, LANES);
+    m->pool.patience = 4000; /* some 50 to 150 microseconds */
     m->pool.helpers = net->threads - 1 < MAX_HELPERS ? net->threads - 1 : MAX_HELPERS;
     bool fits = m->layers && m->packed;
     int c = net->n_embd, f = net->mlp_hidden, kv = net->n_kv_head * net->head_dim;
@@ -837,6 +961,8 @@ Model *gpt_open(const Network *net, const Layer *layers) {
 
 void gpt_end(Session *session) {
     if (!session) return;
+    for (int o = 0; session->drafter && o < ORDERS; o++) free(session->drafter->slots[o]);
+    free(session->drafter);
     for (int i = 0; session->streams && i < session->n; i++) {
         Stream *s = &session->streams[i];
         free(s->window), free(s->keys), free(s->values), free(s->noise);
@@ -893,6 +1019,15 @@ Session *gpt_begin(Model *m, int32_t n, const int32_t *prompts, const int32_t *l
 int32_t gpt_write(Session *session, int32_t steps, int32_t end_of_text, int32_t *tokens, float *logits) {
     Model *m = session->model;
     size_t v = m->net.vocab_size;
+    if (session->drafter) {
+        int32_t made = 0;
+        while (made < steps && session->streams->active) {
+            wake(&m->pool);
+            made += write_ahead(session, steps - made, end_of_text, tokens + made, logits ? logits + made * v : NULL);
+            session->streams->active = tokens[made - 1] != end_of_text;
+        }
+        return made;
+    }
     for (int32_t step = 0; step < steps; step++) {
         bool any = false;
         for (int i = 0; i < session->n; i++) any = any || session->streams[i].active;
@@ -914,9 +1049,44 @@ int32_t gpt_write(Session *session, int32_t steps, int32_t end_of_text, int32_t 
 /* Text `i` has ended: nothing more is computed for it, and what is written for it means nothing. */
 void gpt_stop(Session *session, int32_t i) { session->streams[i].active = false; }
 
+/* Have several tokens of the one text of a session that has not begun written by one pass, where they can be guessed:
+   by `small`, a session of another model with the same vocabulary and the same prompt, which must stay, or where that is
+   NULL from the n-grams of the `n` tokens of `text` (of other texts, and at its end the prompt) and of what is written.
+   `always` of them are looked at in a pass, where there are so many; 0: as many as pay. Returns 0 when out of memory, and then nothing is guessed. */
+int32_t gpt_draft(Session *session, Session *small, const int32_t *text, int32_t n, int32_t always) {
+    size_t v = padded(session->model->net.vocab_size, PANEL) * sizeof(float);
+    Drafter *d = zeros(sizeof *d);
+    float *logits = zeros((MOST_GUESSES + 1) * v), *noise = zeros((MOST_GUESSES + 1) * v);
+    bool fits = d && logits && noise;
+    if (fits) {
+        d->ngrams = !small, d->bits = 12, d->always = always;
+        while (d->bits < 22 && (1 << d->bits) < 2 * n) d->bits++;
+        for (int o = 0; d->ngrams && o < ORDERS; o++) fits = (d->slots[o] = zeros(sizeof(Slot) << d->bits)) && fits;
+    }
+    if (!fits) {
+        for (int o = 0; d && o < ORDERS; o++) free(d->slots[o]);
+        free(d), free(logits), free(noise);
+        return 0;
+    }
+    for (int32_t i = 0; i < n; i++) learn(d, text[i]);
+    if (small) session->model->pool.patience = 40000; /* the smaller model has no work for the helpers meanwhile */
+    free(session->logits), free(session->streams->noise);
+    session->logits = logits, session->streams->noise = noise, session->drafter = d, session->small = small;
+    return 1;
+}
+
+/* Of a session with a drafter: passes over the weights, tokens that were guessed, and those of them that were right. */
+void gpt_drafted(const Session *session, int64_t *numbers) {
+    numbers[0] = session->drafter->passes, numbers[1] = session->drafter->guessed, numbers[2] = session->drafter->right;
+}
+
 /* The text of stream `i` goes on with these tokens, whatever the model would have written. */
 void gpt_push(Session *session, int32_t i, const int32_t *tokens, int32_t n) {
-    for (int t = 0; t < n; t++) push(session->model, &session->streams[i], tokens[t]);
+    for (int t = 0; t < n; t++) {
+        push(session->model, &session->streams[i], tokens[t]);
+        if (session->drafter) learn(session->drafter, tokens[t]);
+        if (session->small) push(session->small->model, session->small->streams, tokens[t]);
+    }
 }
 
 /* (n,) tokens, at most a context -> (n, V) logits: of what follows each. */

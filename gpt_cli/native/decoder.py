@@ -6,7 +6,7 @@ Shapes: T tokens, V vocabulary, B texts written together.
 import ctypes
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Literal, Protocol
 
 import numpy as np
@@ -24,14 +24,34 @@ _PROBE = 7  # tokens that are compared when a model is opened
 _TOLERANCE = 1e-3  # of the largest logit, between fp32 sums in two orders; a wrong network differs by far more
 
 
+@dataclass(frozen=True)
+class Draft:
+    """Where guesses come from, by which one text is written faster: several tokens by one pass over the weights.
+
+    They do not change the text: a guess stays only where it is the token that would have been chosen without.
+    """
+
+    model: "NativeDecoder | None" = None
+    """A smaller model with the same vocabulary. None: n-grams, of the prompt, of what is written, and of `text`."""
+    text: Sequence[int] = ()
+    """Tokens of a text that is like what will be written, such as what the model learned from."""
+    length: int | None = None
+    """Guesses that a pass looks at, where there are so many. None: as many as pay, by how often they were right."""
+
+
 class Decoder(Protocol):
     """A model that writes."""
 
     engine: str
     weights: Weights
 
-    def begin(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: Choice) -> "Writing":
-        """Begin a text for each prompt (not empty; of a long one the last `context_length` tokens are seen)."""
+    def begin(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: Choice, draft: Draft | None = None
+    ) -> "Writing":
+        """Begin a text for each prompt (not empty; of a long one the last `context_length` tokens are seen).
+
+        A `draft` makes a single text faster; the texts of a batch, which share the weights already, are not drafted.
+        """
 
     def score(self, tokens: Sequence[int]) -> Array:
         """(T,) tokens, at most a context -> (T, V): the logits of what follows each."""
@@ -82,8 +102,13 @@ class NativeDecoder:
         self._model = _Handle(self._library.gpt_open(ctypes.byref(net), layers), self._library.gpt_close)
         self._check()
 
-    def begin(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: Choice) -> "NativeWriting":
-        return NativeWriting(self, prompts, seeds, choice)
+    def begin(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: Choice, draft: Draft | None = None
+    ) -> "NativeWriting":
+        writing = NativeWriting(self, prompts, seeds, choice)
+        if draft is not None and len(prompts) == 1:
+            writing.draft(draft, prompts[0])
+        return writing
 
     def score(self, tokens: Sequence[int]) -> Array:
         logits = np.empty((len(tokens), self.weights.vocab_size), np.float32)
@@ -135,6 +160,27 @@ class NativeWriting:
             decoder._model.pointer, self._batch, _address(ids), _address(lengths), _address(low), ctypes.byref(settings)
         )
         self.handle = _Handle(pointer, self._library.gpt_end)
+        self._drafts: NativeWriting | None = None  # of the smaller model
+
+    def draft(self, draft: Draft, prompt: Sequence[int]) -> None:
+        """Guess from now on; nothing has been written yet. Raises MemoryError."""
+        known = np.zeros(0, np.int32)
+        if draft.model is None:
+            known = np.concatenate([np.asarray(draft.text, np.int32), np.asarray(prompt, np.int32)])
+        elif draft.model.weights.vocab_size != self._decoder.weights.vocab_size:
+            raise ValueError("the model that guesses has another vocabulary")
+        else:
+            self._drafts = draft.model.begin([prompt], [0], Choice(temperature=0.0))
+        small = None if self._drafts is None else self._drafts.handle.pointer
+        if not self._library.gpt_draft(self.handle.pointer, small, _address(known), len(known), draft.length or 0):
+            raise MemoryError
+
+    def drafted(self) -> tuple[int, int, int]:
+        """With a draft: passes over the weights, tokens that were guessed, and those of them that were right."""
+        numbers = np.zeros(3, np.int64)
+        self._library.gpt_drafted(self.handle.pointer, _address(numbers))
+        passes, guessed, right = numbers.tolist()
+        return passes, guessed, right
 
     def write(self, steps: int) -> list[list[int]]:
         return self._write(steps, None)
@@ -173,7 +219,9 @@ class NumpyDecoder:
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
 
-    def begin(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: Choice) -> "NumpyWriting":
+    def begin(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: Choice, draft: Draft | None = None
+    ) -> "NumpyWriting":
         return NumpyWriting(self.weights, prompts, seeds, choice)
 
     def score(self, tokens: Sequence[int]) -> Array:
@@ -299,10 +347,13 @@ def _library() -> ctypes.CDLL:
         ("gpt_write", ctypes.c_int32, 5),
         ("gpt_stop", None, 2),
         ("gpt_push", None, 4),
+        ("gpt_draft", ctypes.c_int32, 5),
+        ("gpt_drafted", None, 2),
         ("gpt_score", None, 4),
     ):
         getattr(library, name).restype = result
-        whole = {"gpt_begin": {1}, "gpt_write": {1, 2}, "gpt_stop": {1}, "gpt_push": {1, 3}, "gpt_score": {2}}
+        whole = {"gpt_begin": {1}, "gpt_write": {1, 2}, "gpt_stop": {1}, "gpt_push": {1, 3}}
+        whole |= {"gpt_draft": {3, 4}, "gpt_score": {2}}
         getattr(library, name).argtypes = [
             ctypes.c_int32 if i in whole.get(name, ()) else ctypes.c_void_p for i in range(arguments)
         ]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gpt_cli.config import ModelConfig
 from gpt_cli.native.choice import Choice
-from gpt_cli.native.decoder import Decoder, NativeDecoder, NumpyDecoder, WeightFormat, tokens_of
+from gpt_cli.native.decoder import Decoder, Draft, NativeDecoder, NumpyDecoder, WeightFormat, tokens_of
 from gpt_cli.native.kernel import NoKernel
 from gpt_cli.native.weights import UnfitWeights, read_weights
 from gpt_cli.order import derive_seed
@@ -68,11 +68,12 @@ def write_texts(
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     n: int | None = None,
+    draft: Draft | None = None,
 ) -> list[TextStream]:
     """A continuation of each prompt (at least one token), written as one batch while they are being read.
 
     Each `n` prompts (None: all) are samples 0 ... n - 1 of one. They are those of `stream_batches` on a CPU, wherever
-    two tokens are not as good as equal.
+    two tokens are not as good as equal. A `draft` makes a single text come faster, and changes nothing in it.
     """
     assert not uncovered(sampling)
     choice = Choice(
@@ -86,7 +87,7 @@ def write_texts(
     seeds = [derive_seed(sampling.seed, "sample", i % (n or len(prompts))) for i in range(len(prompts))]
 
     def steps() -> Iterator[bool]:
-        writing = decoder.begin(prompts, seeds, choice)
+        writing = decoder.begin(prompts, seeds, choice, draft)
         running = set(range(len(prompts)))
         for chunk in tokens_of(writing, sampling.max_new_tokens):
             for i in sorted(running):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gpt_cli.choices import Device
 from gpt_cli.config import ModelConfig
 from gpt_cli.errors import Note, RequestError
-from gpt_cli.native.decoder import FORMATS, Decoder, WeightFormat
+from gpt_cli.native.decoder import FORMATS, Decoder, Draft, WeightFormat
 from gpt_cli.sampling.engine import ENGINES, Engine, open_decoder, texts_at_once, uncovered, write_texts
 from gpt_cli.sampling.settings import Sampling
 from gpt_cli.sampling.stream import TextStream
@@ -26,8 +26,9 @@ class Writer:
     """A model of which `arrays` are the weights, on the CPU; `build` makes it in torch, where `device` says.
 
     `engine` is native (compiled code on a CPU), torch, or auto: native where that can write what is asked. `weights`
-    is how native keeps the matrices. `note` is told when NumPy stands in for compiled code. Raises RequestError for
-    choices that exclude each other, and what `build` raises where the model cannot be used.
+    is how native keeps the matrices, and `draft` has it write a single text faster. `note` is told when NumPy stands in
+    for compiled code. Raises RequestError for choices that exclude each other, and what `build` raises where the model
+    cannot be used.
     """
 
     def __init__(
@@ -40,16 +41,18 @@ class Writer:
         device: Device = "auto",
         engine: Engine = "auto",
         weights: WeightFormat = "fp32",
+        draft: Draft | None = None,
         note: Note = lambda _: None,
     ) -> None:
         self.tokenizer = tokenizer
         self._config, self._arrays, self._build = config, arrays, build
-        self._device, self._engine, self._format, self._note = device, engine, weights, note
+        self._device, self._engine, self._format, self._draft, self._note = device, engine, weights, draft, note
         for name, value, known in (("engine", engine, ENGINES), ("weights", weights, FORMATS)):
             if value not in known:
                 raise RequestError(f"{name} must be one of {', '.join(known)}, not {value!r}")
-        if engine == "torch" and weights != "fp32":
-            raise RequestError(f"weights in {weights} are for the native engine", hint="leave the torch engine out")
+        if engine == "torch" and (weights != "fp32" or draft is not None):
+            what = f"weights in {weights} are" if weights != "fp32" else "a draft is"
+            raise RequestError(f"{what} for the native engine", hint="leave the torch engine out")
         self._refuse(self._why_torch())
 
     def prepare(self) -> None:
@@ -103,7 +106,7 @@ class Writer:
         at_once = max(1, min(batch_size, texts_at_once(self._config)) // n)
         for first in range(0, len(prompts), at_once):
             rows = [prompt for prompt in prompts[first : first + at_once] for _ in range(n)]
-            texts = write_texts(decoder, self.tokenizer, rows, sampling, n)
+            texts = write_texts(decoder, self.tokenizer, rows, sampling, n, self._draft)
             for start in range(0, len(texts), n):
                 yield texts[start : start + n]
 
@@ -113,8 +116,13 @@ class Writer:
 
     def _refuse(self, reason: str | None) -> None:
         """Raise RequestError where the native engine was insisted on, and there is a `reason` why it cannot write."""
-        if reason is not None and (self._engine == "native" or self._format != "fp32"):
-            asked = "the native engine does" if self._engine == "native" else f"weights in {self._format} do"
+        insisted = {
+            "the native engine does": self._engine == "native",
+            f"weights in {self._format} do": self._format != "fp32",
+            "a draft does": self._draft is not None,
+        }
+        asked = next((words for words, is_asked in insisted.items() if is_asked), None)
+        if reason is not None and asked is not None:
             raise RequestError(f"{asked} not go with {reason}", hint="leave one of them out")
 
     def _why_torch(self, sampling: Sampling | None = None) -> str | None:

@@ -1,0 +1,57 @@
+"""What a user names as a draft: the n-grams of the text itself, those of a file, or a smaller run."""
+
+from pathlib import Path
+
+from gpt_cli.errors import Note, RequestError
+from gpt_cli.files import read_file
+from gpt_cli.native.decoder import Draft, NativeDecoder
+from gpt_cli.native.kernel import NoKernel
+from gpt_cli.native.weights import UnfitWeights, read_weights
+from gpt_cli.run.checkpoint import open_checkpoint
+from gpt_cli.run.directory import find_run
+from gpt_cli.tokenizer import Tokenizer
+
+NGRAM = "ngram"
+_LIMIT = 1 << 26  # bytes of a text
+
+
+def open_draft(name: str | Path, tokenizer: Tokenizer, note: Note) -> Draft:
+    """The draft called `name`: `ngram`, a file of text, or a run or checkpoint with the vocabulary of `tokenizer`.
+
+    Raises RequestError for what is not there or cannot guess for this vocabulary, UserError for what cannot be read.
+    """
+    path = Path(name)
+    if str(name) == NGRAM:
+        return Draft()
+    if path.is_file() and path.suffix != ".safetensors":
+        return Draft(text=_tokens(path, tokenizer))
+    saved = open_checkpoint(find_run(path), note)
+    if saved.tokenizer.digest != tokenizer.digest:
+        raise RequestError(
+            f"the draft {path} has another vocabulary",
+            hint="it must be trained with the tokenizer of the run that it guesses for",
+        )
+    if not saved.config.model.norm_gain or saved.config.model.embedding_norm:
+        raise RequestError(f"the draft {path} is a model that only torch knows", hint="use another, or --draft ngram")
+    try:
+        weights = read_weights(saved.config.model, tokenizer.vocab_size, saved.model_arrays)
+        return Draft(model=NativeDecoder(weights, format="bf16"))  # rounded: a guess need not be exact, but quick
+    except UnfitWeights as error:
+        raise RequestError(f"the draft {path} does not fit its config: {error}") from None
+    except NoKernel as error:
+        note(f"nothing is drafted, since the kernel cannot be used: {error}")
+        return Draft()
+
+
+def _tokens(path: Path, tokenizer: Tokenizer) -> list[int]:
+    try:
+        text = read_file(path, _LIMIT).decode("utf-8-sig")
+        return [int(token) for token in tokenizer.encode(text)]
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise RequestError(
+            f"the draft is neither a run nor UTF-8 text: byte 0x{byte:02x} at offset {error.start}", where=str(path)
+        ) from None
+    except RequestError as error:
+        error.where = error.where or str(path)
+        raise
