@@ -142,7 +142,7 @@ def test_json_has_what_each_sample_copies_and_a_recitation_is_told(
     code, out, err = call(capsys, run, "--prompt", "a")
     assert code == 0
     assert "copied: " in err
-    assert "for comparison, the first 24 characters of the validation text: 100.0%" in err
+    assert "the first 24 characters of the validation text, for comparison:\ncopied: 100.0% of the 8-grams" in err
     assert "copied" not in out
 
 

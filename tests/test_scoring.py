@@ -349,6 +349,7 @@ def test_a_vocabulary_without_a_character_says_so_or_leaves_it_out(
     code, out, err = call("known")
     assert (code, out) == (2, "")
     assert "'X' (U+0058, first at character 3)" in err
+    assert f"--> {tmp_path / 'text.txt'}" in err
     code, out, err = call("known", "--unknown", "skip")
     assert (code, json.loads(out)["text"]) == (0, "abcab\n")
     assert "left out of the text" in err

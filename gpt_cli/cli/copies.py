@@ -47,8 +47,8 @@ class Copies:
         passage = self._validation[: self._longest]
         (found,) = measure_novelty([passage], self._training)
         note(
-            f"for comparison, the first {len(passage):,} characters of the validation text: {_shares(found)};"
-            f" longest {len(found.span):,}"
+            f"the first {len(passage):,} characters of the validation text, for comparison:\n"
+            f"copied: {_shares(found)}; longest {len(found.span):,}"
         )
 
 

@@ -157,7 +157,11 @@ def score(
 
     step_by = checked_stride(stride, saved.config.model.context_length)
     name, written = _read(file, saved.tokenizer, unknown)
-    ids = saved.tokenizer.encode(written)
+    try:
+        ids = saved.tokenizer.encode(written)
+    except RequestError as error:  # the text has what the vocabulary lacks
+        error.where = error.where or name
+        raise
     reader = open_reader(saved, device, engine, weights)
     text = ScoredText(saved.tokenizer, written, ids, read_tokens(reader, ids, step_by))
     chosen = range(len(text)) if worst is None else text.worst(worst, by)
@@ -179,7 +183,7 @@ def score(
             print(json.dumps(_as_object(text.line(i)), allow_nan=False))
     else:
         _print_rows((text.line(i) for i in chosen), len(text), tokens)
-    note(f"{text.tokens:,} tokens, loss {text.loss:.4f}, {text.bits_per_byte:.4f} bits per byte. {how}")
+    note(f"{text.tokens:,} tokens, loss {text.loss:.4f}, {text.bits_per_byte:.4f} bits per byte")
 
 
 def _read(source: str, tokenizer: "Tokenizer", unknown: str) -> tuple[str, str]:
