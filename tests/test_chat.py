@@ -151,6 +151,7 @@ def test_a_pipe_gets_the_answers_alone(chat: Chat) -> None:
     answer = Path("a.txt").read_bytes().decode().removeprefix("ab")
     assert out == answer + "\n" * (not answer.endswith("\n"))
     assert "/temp X" in err
+    assert max(map(len, repl.HELP.splitlines())) <= 80
     assert ">" not in err.splitlines()[0]
     code, out, _ = chat("ab")  # without a newline at the end
     assert out.startswith(answer)

@@ -37,7 +37,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def told(text: str) -> list[str]:
     """What `gpt` itself says in a text: neither figures nor what a model wrote."""
-    ours = [line for line in text.splitlines() if re.match(r"runs/|---|copied: |the first |\(|line  ", line)]
+    ours = [line for line in text.splitlines() if re.match(r"runs/|---|copied: |longest: |the first |\(|line  ", line)]
     return [re.sub(r"'.*'|\d+", "", line) for line in ours]
 
 

@@ -100,5 +100,5 @@ def chat(
     writer = open_writer(saved, device, engine, weights, one_text=True)
     writer.prepare()
     conversation = Conversation(saved.tokenizer, saved.config.model.context_length, before, between)
-    note(f"{path}, step {saved.step:,}, seed {sampling.seed}. /help lists the commands, Ctrl-D ends.")
+    note(f"{path}, step {saved.step:,}, seed {sampling.seed}\n/help lists the commands, Ctrl-D ends the chat")
     return Repl(writer, conversation, sampling, skip_unknown=unknown == "skip", raw=raw).run()

@@ -8,9 +8,8 @@ from gpt_cli.errors import escape_untrusted
 
 if TYPE_CHECKING:
     from gpt_cli.run.checkpoint import Checkpoint
-    from gpt_cli.scoring.novelty import Novelty
 
-_SHOWN = 60  # characters of a span
+_SHOWN = 40  # characters of a span
 
 
 class Copies:
@@ -33,26 +32,21 @@ class Copies:
 
     def tell(self, text: str) -> None:
         """Say on stderr what `text` copies."""
-        from gpt_cli.scoring.novelty import measure_novelty
 
         self._longest = max(self._longest, len(text))
-        (found,) = measure_novelty([text], self._training)
-        span = escape_untrusted(found.span[:_SHOWN]) + "..." * (len(found.span) > _SHOWN)
-        note(f"copied: {_shares(found)}; longest {len(found.span):,}: '{span}'")
+        self._tell(text)
 
     def compare(self) -> None:
         """Say what as much of the text that the model was not trained on has in common with what it was."""
+        passage = self._validation[: self._longest]
+        note(f"the first {len(passage):,} characters of the validation text, for comparison:")
+        self._tell(passage)
+
+    def _tell(self, text: str) -> None:
         from gpt_cli.scoring.novelty import measure_novelty
 
-        passage = self._validation[: self._longest]
-        (found,) = measure_novelty([passage], self._training)
-        note(
-            f"the first {len(passage):,} characters of the validation text, for comparison:\n"
-            f"copied: {_shares(found)}; longest {len(found.span):,}"
-        )
-
-
-def _shares(found: "Novelty") -> str:
-    return ", ".join(
-        f"{'no' if share is None else f'{share:.1%} of the'} {n}-grams" for n, share in found.copied.items()
-    )
+        (found,) = measure_novelty([text], self._training)
+        span = escape_untrusted(found.span)
+        shares = [f"{'no' if share is None else f'{share:.1%} of the'} {n}-grams" for n, share in found.copied.items()]
+        note(f"copied: {', '.join(shares)}")
+        note(f"longest: {len(found.span):,} characters, '{span[:_SHOWN]}{'...' * (len(span) > _SHOWN)}'")

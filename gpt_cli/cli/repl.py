@@ -20,15 +20,16 @@ if TYPE_CHECKING:
     from gpt_cli.sampling.writer import Writer
 
 HELP = """\
-text            the model goes on after it; an empty line: it goes on after its own
-//text          the text /text
-/temp X         temperature; /top-k N, /top-p P, /min-p P, /typical-p P, /repetition-penalty X, /no-repeat-ngram N,
-                /max-new-tokens N likewise; without a value they tell the one in force
-/stop TEXT      end an answer before TEXT, \\n for a new line; without TEXT: nowhere
-/seed N         the seed of the next answer; each further one takes the next number
-/reset          forget what was said
-/save FILE      write what was said into a new file, as text, or with a name in .jsonl as a line for each turn
-/help  /quit    Ctrl-C stops an answer, Ctrl-D ends the chat"""
+text         the model goes on after it; an empty line: it goes on after its own
+//text       the text /text
+/temp X      the temperature from now on; without X: the one in force. Likewise
+             /top-k N, /top-p P, /min-p P, /typical-p P, /repetition-penalty X,
+             /no-repeat-ngram N, /max-new-tokens N
+/stop TEXT   end an answer before TEXT, \\n for a new line; without it: never
+/seed N      the seed of the next answer; the next ones count up from it
+/reset       forget what was said
+/save FILE   write what was said into a new file, a line a turn if it is a .jsonl
+/help /quit  Ctrl-C stops an answer, Ctrl-D ends the chat"""
 
 _SETTINGS: dict[str, tuple[str, type[int] | type[float]]] = {
     "temp": ("temperature", float),
