@@ -28,7 +28,7 @@ text         the model goes on after it; an empty line: it goes on after its own
 /stop TEXT   end an answer before TEXT, \\n for a new line; without it: never
 /seed N      the seed of the next answer; the next ones count up from it
 /reset       forget what was said
-/save FILE   write what was said into a new file, a line a turn if it is a .jsonl
+/save FILE   write what was said into a new file; into a .jsonl, a line a turn
 /help /quit  Ctrl-C stops an answer, Ctrl-D ends the chat"""
 
 _SETTINGS: dict[str, tuple[str, type[int] | type[float]]] = {
