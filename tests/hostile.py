@@ -193,7 +193,7 @@ def seal(path: Path) -> None:
 
 
 def prompts() -> Case:
-    """Prompts on the command line and in files, for a model of characters and one of bytes."""
+    """Prompts on the command line and in files, and texts to be scored, for a model of characters and one of bytes."""
     model = ModelConfig(n_layer=1, n_head=2, n_embd=8, context_length=8)
     config = Config(model=model, sample=SampleConfig(max_new_tokens=2))
     runs = [
@@ -206,10 +206,14 @@ def prompts() -> Case:
         text *= dice.choice([1, 1, 1, 1, 500])
         arguments = ["sample", "--run", dice.choice([str(path) for path in runs]), "--seed", "1"]
         arguments += dice.choice([[], ["--unknown", "skip"], ["-n", "2"], ["--json"], ["--stop", text[:9] or "x"]])
-        if dice.random() < 0.4:
+        if dice.random() < 0.6:
             data = text.encode(dice.choice(["utf-8", "utf-16", "utf-8-sig"]), errors="surrogatepass")
             Path("case.prompt").write_bytes(mutated_bytes(dice, data) if dice.random() < 0.5 else data)
-            return [*arguments, "--prompt-file", "case.prompt"]
+            if dice.random() < 0.7:
+                return [*arguments, "--prompt-file", "case.prompt"]
+            shown = dice.choice([[], ["--jsonl"], ["--tokens"], ["--worst", "2"], ["--labels", f"a,b{text[:5]}"]])
+            rest = [*shown, *dice.choice([[], ["--format", "csv"], ["--format", "jsonl"], ["--unknown", "skip"]])]
+            return ["score", "case.prompt", *arguments[1:3], *(word.replace("\0", "") for word in rest)]
         return [*arguments, "--prompt", text]
 
     return case
@@ -245,7 +249,20 @@ def names() -> Case:
 def commands() -> Case:
     """Command lines: every verb and option there is, with values that fit and values that do not."""
     Path("text.txt").write_text(TEXT)
-    verbs = ["train", "sample", "tokenize", "eval", "info", "plot", "doctor", "config", "data", "selftest"]
+    verbs = [
+        "train",
+        "sample",
+        "chat",
+        "score",
+        "tokenize",
+        "eval",
+        "info",
+        "plot",
+        "doctor",
+        "config",
+        "data",
+        "selftest",
+    ]
     below = ["show", "schema", "init", "list", "inspect", "peek", "get"]
     options = ["-n", "-o", "-h", *(f"--{name}" for name in OPTIONS.split())]
     values = ["text.txt", "nothing", "0", "1", "-1", "3", "cpu", "char", "bpe", "1e3", "nan", "train.steps=0", "a=b"]
