@@ -157,6 +157,11 @@ def test_a_pipe_gets_the_answers_alone(chat: Chat) -> None:
     assert out.startswith(answer)
 
 
+def test_a_draft_changes_no_answer(chat: Chat) -> None:
+    typed = "ab\n\ncd\n/temp 0\n\n"
+    assert chat(typed, "--max-new-tokens", "40", "--draft", "ngram")[:2] == chat(typed, "--max-new-tokens", "40")[:2]
+
+
 def test_settings_hold_from_then_on_and_are_told(chat: Chat) -> None:
     code, _, err = chat(
         "/temp 0\nab\n/save 1.jsonl\n/reset\n/seed 9\nab\n/save 2.jsonl\n"

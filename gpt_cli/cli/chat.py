@@ -26,6 +26,13 @@ def chat(
     weights: Annotated[
         Literal["fp32", "bf16", "int8"], typer.Option(help="How native keeps the matrices; fp32 is exact.")
     ] = "fp32",
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ngram|RUN|FILE",
+            help="Guess ahead, for the same answer sooner: from the text itself, a smaller run, or a text like it.",
+        ),
+    ] = None,
     prefix: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Put before what you write.", rich_help_panel=_TURN)
     ] = None,
@@ -97,7 +104,7 @@ def chat(
     for name, template in (("prefix", before), ("suffix", between)):
         if missing := [] if saved.tokenizer.unknown is not None else saved.tokenizer.unknown_characters(template):
             raise RequestError(f"--{name} has a character that the vocabulary lacks: {missing[0]!r}")
-    writer = open_writer(saved, device, engine, weights, one_text=True)
+    writer = open_writer(saved, device, engine, weights, draft, one_text=True)
     writer.prepare()
     conversation = Conversation(saved.tokenizer, saved.config.model.context_length, before, between)
     note(f"{path}, step {saved.step:,}, seed {sampling.seed}\n/help lists the commands, Ctrl-D ends the chat")
