@@ -92,6 +92,7 @@ def test_every_verb_has_a_help_page(gpt: Callable[..., Any]) -> None:
             "plot",
             "diff",
             "attention",
+            "draw",
             "bench",
             "tune",
             "export",

@@ -1,12 +1,11 @@
 """`gpt bench`: how fast this machine trains a model."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from gpt_cli.cli.given import config_or_defaults
 from gpt_cli.cli.output import note, print_json
-from gpt_cli.errors import RequestError
 
 
 def bench(
@@ -29,14 +28,8 @@ def bench(
     """
     from gpt_cli.bench.measure import bench as measure
     from gpt_cli.bench.measure import render_bench
-    from gpt_cli.cli.train import is_override
-    from gpt_cli.config import load_config, parse_config
 
-    overrides = [argument for argument in arguments or () if is_override(argument)]
-    files = [argument for argument in arguments or () if argument not in overrides]
-    if len(files) > 1:
-        raise RequestError(f"give one config, not {len(files)}", hint="gpt bench configs/quickstart.yaml")
-    config = load_config(Path(files[0]), overrides) if files else parse_config("", "the defaults", overrides)
+    config = config_or_defaults(arguments or (), hint="gpt bench configs/quickstart.yaml")
     figures = measure(config, note, seconds)
     if json:
         print_json(figures.to_json())

@@ -17,6 +17,7 @@ from gpt_cli.cli.attention import attention
 from gpt_cli.cli.bench import bench
 from gpt_cli.cli.chat import chat
 from gpt_cli.cli.diff import diff
+from gpt_cli.cli.draw import draw
 from gpt_cli.cli.eval import evaluate
 from gpt_cli.cli.export import export
 from gpt_cli.cli.grouped import Verbs
@@ -79,6 +80,7 @@ app.command("report", short_help="Tell all about one or more runs in one page.")
 app.command("plot", short_help="Draw the curves of runs for a paper.")(plot)
 app.command("diff", short_help="Say how runs differ.")(diff)
 app.command("attention", short_help="Show where a model looks, head by head.")(attention)
+app.command("draw", short_help="Draw what a part of a config means.")(draw)
 app.command("bench", short_help="Measure how fast it is on this machine.")(bench)
 app.command("tune", short_help="Propose a learning rate.")(tune)
 app.command("export", short_help="Write a run for other tools.")(export)
