@@ -249,9 +249,14 @@ def test_rounded_weights_give_the_logits_of_the_rounded_model(format: Any) -> No
     weights = weights_of(make_model(n_embd=40, n_head=2))
     tokens = [1, 5, 9, 2]
     found = NativeDecoder(weights, format=format).score(tokens)
-    np.testing.assert_allclose(found, NumpyDecoder(native_decoder.rounded(weights, format)).score(tokens), atol=1e-4)
+    expected = NumpyDecoder(native_decoder.rounded(weights, format)).score(tokens)
+    np.testing.assert_allclose(found[0], expected[0], atol=1e-4)
+    # In int8 what the matrices meet is rounded, too: of two floats as good as equal one goes up, one down, by a step of
+    # 2^-15, and what follows from that is another rounding, as far from the exact one as this one.
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 if format == "bf16" else 1e-3)
     exact = NumpyDecoder(weights).score(tokens)
     assert 1e-6 < np.abs(found - exact).max() < 0.1 * np.abs(exact).max()
+    assert format == "bf16" or np.abs(found - expected).max() < 0.1 * np.abs(found - exact).max()
 
 
 @pytest.mark.usefixtures("compiled")

@@ -9,7 +9,7 @@
 
    Speed comes from three things. A matrix is stored in panels of 32 outputs, so that a product is nothing but
    multiply-adds on registers, and up to 8 rows share each weight that is read, without a bit of difference to any. Weights may be stored as bf16 or int8,
-   and are widened on the way. Helper threads wait spinning for the next few microseconds of work; one that the
+   and are widened on the way, or multiplied as integers where the processor can. Helper threads wait spinning for the next few microseconds of work; one that the
    system has put aside is not waited for: its share is done by who would wait. */
 
 #include <math.h>
@@ -22,6 +22,10 @@
 #include <string.h>
 #include <time.h>
 
+#if defined(__AVX512VNNI__)
+#include <immintrin.h>
+#endif
+
 #include "draft.h"
 
 #define LANES 16
@@ -31,8 +35,11 @@
 #define INLINE static inline __attribute__((always_inline))
 
 typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
+typedef float half __attribute__((vector_size(32)));
+typedef float quarter __attribute__((vector_size(16)));
 typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES), may_alias));
+typedef uint8_t bytes __attribute__((vector_size(LANES)));
 typedef uint32_t uvec __attribute__((vector_size(4 * LANES), may_alias));
 
 enum { FP32, BF16, INT8 };
@@ -59,7 +66,16 @@ typedef struct {
     int outputs, inputs, panels; /* inputs are padded to a multiple of 4 */
     void *weights;               /* [panel][input][32] in the format */
     float *bias, *scale;         /* [panel][32]; scale for int8 */
+    int32_t *sums;               /* [panel][32]: 128 times the sum of an output's int8 weights */
 } Matrix;
+
+typedef struct { /* rows that a matrix is multiplied by */
+    const float *x;
+    int stride;
+    const uint8_t *digits; /* for int8, see quantise */
+    const float *steps;
+    int digit_stride;
+} Input;
 
 typedef struct {
     Matrix qkv, out, gate, up, down;
@@ -79,10 +95,27 @@ INLINE vec splat(float x) { return x - (vec){0}; }
 INLINE vec pick(ivec mask, vec a, vec b) { return (vec)(((ivec)a & mask) | ((ivec)b & ~mask)); }
 INLINE vec larger(vec a, vec b) { return pick(a > b, a, b); }
 
+/* The lanes of a vector halved until one is left, rather than one after another, each waiting for the one before. */
+#define FOLD(v, OP)                                                                                                  \
+    half eight, other_eight;                                                                                         \
+    memcpy(&eight, &v, 32), memcpy(&other_eight, (const char *)&v + 32, 32);                                         \
+    eight = OP(eight, other_eight);                                                                                  \
+    quarter four, other_four;                                                                                        \
+    memcpy(&four, &eight, 16), memcpy(&other_four, (const char *)&eight + 16, 16);                                   \
+    four = OP(four, other_four);
+#define PLUS(a, b) ((a) + (b))
+#define MOST(a, b) ((a) > (b) ? (a) : (b))
+#define MOST_EACH(a, b) ((__typeof__(a))((((a) > (b)) & (__typeof__((a) > (b)))(a)) | (~((a) > (b)) & (__typeof__((a) > (b)))(b))))
+
 INLINE float sum_of(vec v) {
-    float total = 0;
-    for (int i = 0; i < LANES; i++) total += v[i];
-    return total;
+    FOLD(v, PLUS)
+    return (four[0] + four[1]) + (four[2] + four[3]);
+}
+
+INLINE float most_of(vec v) {
+    FOLD(v, MOST_EACH)
+    float a = MOST(four[0], four[1]), b = MOST(four[2], four[3]);
+    return MOST(a, b);
 }
 
 /* e^x to about one unit in the last place: 2^n e^r with |r| <= ln 2 / 2, e^r by Taylor. */
@@ -140,11 +173,12 @@ INLINE void panels_times(const int ROWS, const int PANELS, const int FORMAT, con
             } else if (FORMAT == BF16) { /* a word: of one input outputs j (low half) and j + 16 */
                 const uvec *w = (const uvec *)((const uint16_t *)m->weights + at);
                 for (int c = 0; c < 4; c++) first[c] = (vec)(w[c] << 16), second[c] = (vec)(w[c] & 0xffff0000u);
-            } else { /* a word: outputs j and j + 16 of one input, then of the next */
+            } else { /* a word: of one output inputs i ... i + 3 */
                 const ivec *w = (const ivec *)((const int8_t *)m->weights + at);
+#pragma GCC unroll 4
                 for (int c = 0; c < 4; c++) {
-                    first[c] = __builtin_convertvector(w[c / 2] << (c % 2 ? 8 : 24) >> 24, vec);
-                    second[c] = __builtin_convertvector((c % 2 ? w[c / 2] : w[c / 2] << 16) >> 24, vec);
+                    first[c] = __builtin_convertvector(w[0] << (24 - 8 * c) >> 24, vec);
+                    second[c] = __builtin_convertvector(w[1] << (24 - 8 * c) >> 24, vec);
                 }
             }
 #pragma GCC unroll 4
@@ -171,12 +205,113 @@ INLINE void panels_times(const int ROWS, const int PANELS, const int FORMAT, con
             }
 }
 
-#define TIMES(ROWS, PANELS, FORMAT) \
-    panels_times(ROWS, PANELS, FORMAT, m, panel, x + row * (size_t)x_stride, x_stride, y + row * (size_t)y_stride, y_stride, add)
+#if defined(__AVX512VNNI__)
+enum { INTEGERS = 1 };
+
+/* The same for int8 weights, in integers: x in two digits, and so sums without rounding, see quantise. */
+INLINE void panels_times_digits(const int ROWS, const int PANELS, const Matrix *m, int panel, const uint8_t *digits,
+                                int digit_stride, const float *steps, float *y, int y_stride, bool add) {
+    const int inputs = padded(m->inputs, 4);
+    const size_t apart = (size_t)inputs * PANEL, start = panel * apart;
+    __m512i high[4][2], low[4][2];
+    for (int i = 0; i < ROWS * PANELS; i++)
+        high[i][0] = high[i][1] = low[i][0] = low[i][1] = _mm512_setzero_si512();
+    for (int i = 0; i < inputs; i += 4) {
+        __m512i of_high[4], of_low[4];
+#pragma GCC unroll 4
+        for (int r = 0; r < ROWS; r++) {
+            int32_t words[2];
+            memcpy(words, digits + (size_t)r * digit_stride + 2 * i, sizeof words);
+            of_high[r] = _mm512_set1_epi32(words[0]), of_low[r] = _mm512_set1_epi32(words[1]);
+        }
+#pragma GCC unroll 4
+        for (int p = 0; p < PANELS; p++) {
+            const __m512i *w = (const __m512i *)((const int8_t *)m->weights + start + p * apart + (size_t)i * PANEL);
+            __m512i first = w[0], second = w[1];
+#pragma GCC unroll 4
+            for (int r = 0; r < ROWS; r++) {
+                int at = r * PANELS + p;
+                high[at][0] = _mm512_dpbusd_epi32(high[at][0], of_high[r], first);
+                low[at][0] = _mm512_dpbusd_epi32(low[at][0], of_low[r], first);
+                high[at][1] = _mm512_dpbusd_epi32(high[at][1], of_high[r], second);
+                low[at][1] = _mm512_dpbusd_epi32(low[at][1], of_low[r], second);
+            }
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+        for (int p = 0; p < PANELS; p++)
+            for (int half = 0; half < 2; half++) {
+                size_t at = (size_t)(panel + p) * PANEL;
+                vec *to = (vec *)(y + (size_t)r * y_stride + at) + half;
+                ivec more = (ivec)high[r * PANELS + p][half] - ((const ivec *)(m->sums + at))[half];
+                vec sum = 256.0f * __builtin_convertvector(more, vec)
+                    + __builtin_convertvector((ivec)low[r * PANELS + p][half], vec);
+                sum = sum * (steps[r] * ((const vec *)(m->scale + at))[half]) + ((const vec *)(m->bias + at))[half];
+                if (add) sum += *to;
+                *to = sum;
+            }
+}
+
+#define TIMES_DIGITS(ROWS, PANELS)                                                                                   \
+    panels_times_digits(ROWS, PANELS, m, panel, in->digits + row * (size_t)in->digit_stride, in->digit_stride,       \
+                        in->steps + row, y + row * (size_t)y_stride, y_stride, add)
+
+static void few_panels_of_integers(const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
+                                   int y_stride, bool add) {
+    int row = 0, panel;
+    for (panel = begin; panel < end; panel++)
+        for (row = 0; row + 4 <= rows; row += 4) TIMES_DIGITS(4, 1);
+    for (row = rows / 4 * 4; row < rows; row++) {
+        panel = begin;
+        for (; panel + 2 <= end; panel += 2) TIMES_DIGITS(1, 2);
+        if (panel < end) TIMES_DIGITS(1, 1);
+    }
+}
+#else
+enum { INTEGERS = 0 };
+static void few_panels_of_integers(const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
+                                   int y_stride, bool add) {
+    (void)m, (void)begin, (void)end, (void)rows, (void)in, (void)y, (void)y_stride, (void)add;
+}
+#endif
+
+/* (inputs,) -> whole numbers of steps, 65,025 of them from the largest to its negative: for each four inputs their high
+   bytes, counted from -128, then their low ones. Where there are no products of bytes, the rounded floats. Returns the
+   step. A step is to the largest what 2^-15 is to 1: far less than what the weights lost. */
+static float quantise(const float *x, int inputs, uint8_t *digits) {
+    vec most = {0};
+    for (int i = 0; i < inputs; i += LANES) {
+        vec v = *(const vec *)(x + i);
+        most = larger(most, larger(v, -v));
+    }
+    float top = most_of(most);
+    float factor = top > 0 ? 32512 / top : 0, step = top / 32512;
+    const vec rounder = splat(12582912.0f);
+    for (int i = 0; i < inputs; i += LANES) {
+        vec whole = (*(const vec *)(x + i) * factor + rounder) - rounder;
+        if (!INTEGERS) {
+            *(vec *)(digits + 4 * i) = whole * step;
+            continue;
+        }
+        ivec steps = __builtin_convertvector(whole, ivec);
+        bytes high = __builtin_convertvector((steps >> 8) + 128, bytes), low = __builtin_convertvector(steps & 255, bytes);
+        for (int four = 0; four < 4; four++) {
+            memcpy(digits + 2 * i + 8 * four, (const char *)&high + 4 * four, 4);
+            memcpy(digits + 2 * i + 8 * four + 4, (const char *)&low + 4 * four, 4);
+        }
+    }
+    return step;
+}
+
+#define TIMES(ROWS, PANELS, FORMAT)                                                                                  \
+    panels_times(ROWS, PANELS, FORMAT, m, panel, in->x + row * (size_t)in->stride, in->stride,                       \
+                 y + row * (size_t)y_stride, y_stride, add)
 
 /* Any number of rows through 1 ... 4 panels, whose weights stay in a near cache meanwhile. */
-INLINE void few_panels(const int FORMAT, const Matrix *m, int begin, int end, int rows, const float *x, int x_stride,
-                       float *y, int y_stride, bool add) {
+INLINE void few_panels(const int FORMAT, const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
+                       int y_stride, bool add) {
     int row = 0, panel;
     for (panel = begin; panel < end; panel++)
         for (row = 0; row + 8 <= rows; row += 8) TIMES(8, 1, FORMAT);
@@ -199,15 +334,14 @@ INLINE void few_panels(const int FORMAT, const Matrix *m, int begin, int end, in
     }
 }
 
-static void multiply(const Matrix *m, int format, int begin, int end, int rows, const float *x, int x_stride, float *y,
-                     int y_stride, bool add) {
+static void multiply(const Matrix *m, int format, int begin, int end, int rows, const Input *in, float *y, int y_stride,
+                     bool add) {
     for (int next; begin < end; begin = next) {
         next = begin + 4 < end ? begin + 4 : end;
-        switch (format) {
-        case FP32: few_panels(FP32, m, begin, next, rows, x, x_stride, y, y_stride, add); break;
-        case BF16: few_panels(BF16, m, begin, next, rows, x, x_stride, y, y_stride, add); break;
-        case INT8: few_panels(INT8, m, begin, next, rows, x, x_stride, y, y_stride, add); break;
-        }
+        if (format == FP32) few_panels(FP32, m, begin, next, rows, in, y, y_stride, add);
+        else if (format == BF16) few_panels(BF16, m, begin, next, rows, in, y, y_stride, add);
+        else if (INTEGERS) few_panels_of_integers(m, begin, next, rows, in, y, y_stride, add);
+        else few_panels(INT8, m, begin, next, rows, in, y, y_stride, add);
     }
 }
 
@@ -224,7 +358,8 @@ static bool pack(Matrix *m, int format, int outputs, int inputs, const float *w,
     m->outputs = outputs, m->inputs = inputs, m->panels = padded(outputs, PANEL) / PANEL;
     m->weights = zeros((size_t)m->panels * deep * PANEL * width[format]);
     m->bias = zeros((size_t)m->panels * PANEL * 4), m->scale = zeros((size_t)m->panels * PANEL * 4);
-    if (!m->weights || !m->bias || !m->scale) return false;
+    m->sums = zeros((size_t)m->panels * PANEL * 4);
+    if (!m->weights || !m->bias || !m->scale || !m->sums) return false;
     for (int o = 0; o < outputs; o++) {
         const float *row = w + (size_t)o * inputs;
         size_t to = (size_t)(o / PANEL) * deep * PANEL;
@@ -239,12 +374,17 @@ static bool pack(Matrix *m, int format, int outputs, int inputs, const float *w,
             size_t at = to + (size_t)i * PANEL;
             if (format == FP32) ((float *)m->weights)[at + lane] = row[i];
             if (format == BF16) ((uint16_t *)m->weights)[at + lane % 16 * 2 + lane / 16] = to_bf16(row[i]);
-            if (format == INT8) ((int8_t *)m->weights)[at - i % 2 * PANEL + lane % 16 * 4 + lane / 16 + i % 2 * 2] =
-                (int8_t)lrintf(most ? row[i] * (127 / most) : 0);
+            if (format == INT8) {
+                int8_t whole = (int8_t)lrintf(most ? row[i] * (127 / most) : 0);
+                ((int8_t *)m->weights)[to + i / 4 * 4 * PANEL + lane / 16 * 64 + lane % 16 * 4 + i % 4] = whole;
+                m->sums[o] += 128 * whole;
+            }
         }
     }
     return true;
 }
+
+static void free_matrix(Matrix *m) { free(m->weights), free(m->bias), free(m->scale), free(m->sums); }
 
 /* --------------------------------------------------------------------------------------------------- threads */
 
@@ -410,10 +550,12 @@ typedef struct {
     int n, layer;
     bool last;
     float *x, *h, *qkv, *y, *hidden, *gates;
+    uint8_t *digits; /* room for those of all rows, and for their steps */
+    float *steps;
     const Matrix *matrix;
-    const float *in;
+    Input in;
     float *out;
-    int in_stride, out_stride;
+    int out_stride;
     bool add;
 } Pass;
 
@@ -443,13 +585,22 @@ static void normalise(const Model *m, const float *gain, const float *bias, cons
     }
 }
 
+static Input input(Pass *p, const Matrix *matrix, const float *x, int stride) {
+    if (p->model->net.format != INT8) return (Input){.x = x, .stride = stride};
+    int inputs = padded(matrix->inputs, LANES), size = INTEGERS ? 2 : 4;
+    for (int r = 0; r < p->n; r++)
+        p->steps[r] = quantise(x + (size_t)r * stride, inputs, p->digits + (size_t)r * size * inputs);
+    return (Input){.x = (const float *)p->digits, .stride = inputs, .digits = p->digits, .steps = p->steps,
+                   .digit_stride = size * inputs};
+}
+
 static void product(void *context, int begin, int end) {
     Pass *p = context;
-    multiply(p->matrix, p->model->net.format, begin, end, p->n, p->in, p->in_stride, p->out, p->out_stride, p->add);
+    multiply(p->matrix, p->model->net.format, begin, end, p->n, &p->in, p->out, p->out_stride, p->add);
 }
 
 static void linear(Pass *p, const Matrix *matrix, const float *in, int in_stride, float *out, int out_stride, bool add) {
-    p->matrix = matrix, p->in = in, p->in_stride = in_stride, p->out = out, p->out_stride = out_stride, p->add = add;
+    p->matrix = matrix, p->in = input(p, matrix, in, in_stride), p->out = out, p->out_stride = out_stride, p->add = add;
     share_out(&p->model->pool, matrix->panels, product, p);
 }
 
@@ -458,8 +609,8 @@ static void widen(void *context, int begin, int end) {
     Pass *p = context;
     const Model *m = p->model;
     const Packed *layer = &m->packed[p->layer];
-    multiply(&layer->up, m->net.format, begin, end, p->n, p->h, m->c, p->hidden, m->f, false);
-    if (m->net.mlp == SWIGLU) multiply(&layer->gate, m->net.format, begin, end, p->n, p->h, m->c, p->gates, m->f, false);
+    multiply(&layer->up, m->net.format, begin, end, p->n, &p->in, p->hidden, m->f, false);
+    if (m->net.mlp == SWIGLU) multiply(&layer->gate, m->net.format, begin, end, p->n, &p->in, p->gates, m->f, false);
     for (int r = 0; r < p->n; r++)
         for (int i = begin * PANEL; i < end * PANEL; i += LANES) {
             vec *at = (vec *)(p->hidden + (size_t)r * m->f + i);
@@ -484,9 +635,12 @@ static void place_head(const Model *m, const float *x, const float *gain, int po
     int d = m->net.head_dim, half = d / 2;
     float factor = 1;
     if (gain) {
+        vec squares = {0};
         float square = 0;
-        for (int i = 0; i < d; i++) square += x[i] * x[i];
-        factor = 1.0f / sqrtf(square / d + m->net.norm_eps);
+        int i = 0;
+        for (; i + LANES <= d; i += LANES) squares += *(const loose *)(x + i) * *(const loose *)(x + i);
+        for (; i < d; i++) square += x[i] * x[i];
+        factor = 1.0f / sqrtf((square + sum_of(squares)) / d + m->net.norm_eps);
         for (int i = 0; i < d; i++) to[i] = x[i] * factor * gain[i];
     } else {
         memcpy(to, x, d * sizeof *to);
@@ -521,8 +675,7 @@ static void attend(const Model *m, const float *q, const float *keys, const floa
     for (int i = last + 1; i < end; i++) scores[i] = -INFINITY;
     vec most = *(vec *)(scores + begin), total = {0};
     for (k = begin + LANES; k < end; k += LANES) most = larger(most, *(vec *)(scores + k));
-    float top = most[0];
-    for (int i = 1; i < LANES; i++) top = most[i] > top ? most[i] : top;
+    float top = most_of(most);
     for (k = begin; k < end; k += LANES) {
         vec weight = exponential(*(vec *)(scores + k) - top);
         *(vec *)(scores + k) = weight = pick(*(vec *)(scores + k) == splat(-INFINITY), (vec){0}, weight);
@@ -574,7 +727,8 @@ static void attention(void *context, int begin, int end) {
 
 typedef struct { /* room for one pass, and who writes */
     Model *model;
-    float *x, *h, *qkv, *y, *hidden, *gates, *logits;
+    float *x, *h, *qkv, *y, *hidden, *gates, *logits, *steps;
+    uint8_t *digits;
 } Room;
 
 /* The logits of those of up to MAX_ROWS rows that ask for them. Rows of one stream stand in the order of positions,
@@ -584,7 +738,8 @@ static void forward(Room *room, const Row *rows, int n) {
     const Network *net = &m->net;
     Row kept[MAX_ROWS];
     Pass pass = {.model = m, .rows = rows, .n = n, .x = room->x, .h = room->h, .qkv = room->qkv, .y = room->y,
-                 .hidden = room->hidden, .gates = room->gates};
+                 .hidden = room->hidden, .gates = room->gates,
+                 .digits = room->digits, .steps = room->steps};
     Pass *p = &pass;
     for (int r = 0; r < n; r++) {
         const float *token = net->tokens + (size_t)rows[r].token * net->n_embd;
@@ -615,6 +770,7 @@ static void forward(Room *room, const Row *rows, int n) {
         if (net->post_norm) normalise(m, layer->norm1, layer->norm1_bias, p->x, p->x, p->n);
         if (net->post_norm) memcpy(p->h, p->x, (size_t)p->n * m->c * sizeof *p->x);
         else normalise(m, layer->norm2, layer->norm2_bias, p->x, p->h, p->n);
+        p->in = input(p, &packed->up, p->h, m->c);
         share_out(&m->pool, packed->up.panels, widen, p);
         linear(p, &packed->down, p->hidden, m->f, p->x, m->c, true);
         if (net->post_norm) normalise(m, layer->norm2, layer->norm2_bias, p->x, p->x, p->n);
@@ -923,9 +1079,9 @@ void gpt_close(Model *m) {
     for (int i = 0; i < m->pool.begun; i++) pthread_join(m->pool.threads[i], NULL);
     for (int l = 0; m->packed && l < m->net.n_layer; l++) {
         Matrix *each[] = {&m->packed[l].qkv, &m->packed[l].out, &m->packed[l].gate, &m->packed[l].up, &m->packed[l].down};
-        for (int i = 0; i < 5; i++) free(each[i]->weights), free(each[i]->bias), free(each[i]->scale);
+        for (int i = 0; i < 5; i++) free_matrix(each[i]);
     }
-    free(m->head.weights), free(m->head.bias), free(m->head.scale);
+    free_matrix(&m->head);
     free(m->packed), free(m->layers), free(m);
 }
 
@@ -969,6 +1125,7 @@ void gpt_end(Session *session) {
     }
     free(session->room.x), free(session->room.h), free(session->room.qkv), free(session->room.y);
     free(session->room.hidden), free(session->room.gates), free(session->room.logits);
+    free(session->room.steps), free(session->room.digits);
     free(session->streams), free(session->logits), free(session->heaps), free((void *)session->sampling.never);
     free(session);
 }
@@ -989,9 +1146,11 @@ Session *gpt_begin(Model *m, int32_t n, const int32_t *prompts, const int32_t *l
     room->x = zeros(rows * m->c), room->h = zeros(rows * m->c), room->y = zeros(rows * m->c);
     room->qkv = zeros(rows * padded((net->n_head + 2 * net->n_kv_head) * net->head_dim, PANEL));
     room->hidden = zeros(rows * m->f), room->gates = zeros(rows * m->f), room->logits = zeros(rows * v);
+    room->steps = zeros(rows), room->digits = zeros((size_t)MAX_ROWS * 4 * (m->c > m->f ? m->c : m->f));
     session->streams = zeros(n * sizeof *session->streams);
     session->logits = zeros(n * v * sizeof(float)), session->heaps = zeros(n * v * sizeof(float));
     bool fits = never && room->x && room->h && room->y && room->qkv && room->hidden && room->gates && room->logits
+        && room->steps && room->digits
         && session->streams && session->logits && session->heaps;
     if (fits) memcpy(never, sampling->never, (size_t)sampling->n_never * sizeof *never);
     session->alike = n > 1;

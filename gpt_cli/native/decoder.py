@@ -20,6 +20,7 @@ WeightFormat = Literal["fp32", "bf16", "int8"]
 FORMATS: tuple[WeightFormat, ...] = ("fp32", "bf16", "int8")
 _MLPS = ("relu", "gelu", "swiglu", "relu2")
 _CHUNK_SECONDS = 0.01
+_ACTIVATION_STEPS = 127 * 256  # of int8, whose products are of integers: two bytes for what the weights meet
 _PROBE = 7  # tokens that are compared when a model is opened
 _TOLERANCE = 1e-3  # of the largest logit, between fp32 sums in two orders; a wrong network differs by far more
 
@@ -276,7 +277,8 @@ def rounded(weights: Weights, format: WeightFormat) -> Weights:
         for layer in weights.layers
     )  # fmt: skip
     kept = {f.name: getattr(weights, f.name) for f in fields(weights)}
-    return Weights(**kept | {"layers": layers, "head": _round(weights.head, format)})
+    steps = _ACTIVATION_STEPS if format == "int8" else None
+    return Weights(**kept | {"layers": layers, "head": _round(weights.head, format), "activation_steps": steps})
 
 
 def _round(matrix: Array, format: WeightFormat) -> Array:

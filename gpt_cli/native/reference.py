@@ -39,7 +39,7 @@ def forward(weights: Weights, tokens: list[int], cache: NumpyCache | None = None
     cache.length = end
     if weights.norm is not None:
         x = _norm(weights, x, weights.norm, weights.norm_bias)
-    logits: Array = x @ weights.head.T
+    logits = _linear(weights, x, weights.head, None)
     if config.logit_softcap is not None:
         cap = np.float32(config.logit_softcap)
         logits = cap * np.tanh(logits / cap)
@@ -49,7 +49,7 @@ def forward(weights: Weights, tokens: list[int], cache: NumpyCache | None = None
 def _attention(weights: Weights, layer: LayerWeights, index: int, x: Array, cache: NumpyCache) -> Array:
     config, start, end = weights.config, cache.length, cache.length + len(x)
     heads, groups, width = config.n_head, config.kv_heads, config.head_dim
-    qkv = _linear(x, layer.qkv, layer.qkv_bias).reshape(len(x), -1, width).swapaxes(0, 1)  # (H + 2G, T, D)
+    qkv = _linear(weights, x, layer.qkv, layer.qkv_bias).reshape(len(x), -1, width).swapaxes(0, 1)  # (H + 2G, T, D)
     q, k, v = qkv[:heads], qkv[heads : heads + groups], qkv[heads + groups :]
     if layer.q_norm is not None and layer.k_norm is not None:
         q, k = _rms(q, layer.q_norm, config.norm_eps), _rms(k, layer.k_norm, config.norm_eps)
@@ -61,11 +61,11 @@ def _attention(weights: Weights, layer: LayerWeights, index: int, x: Array, cach
     query, key = np.arange(start, end)[:, None], np.arange(end)
     hidden = key > query if config.window is None else (key > query) | (key <= query - config.window)
     y = _softmax(np.where(hidden, np.float32(-np.inf), scores)) @ values  # (H, T, D)
-    return _linear(y.swapaxes(0, 1).reshape(len(x), -1), layer.out, layer.out_bias)
+    return _linear(weights, y.swapaxes(0, 1).reshape(len(x), -1), layer.out, layer.out_bias)
 
 
 def _mlp(weights: Weights, layer: LayerWeights, x: Array) -> Array:
-    hidden = _linear(x, layer.up, layer.up_bias)
+    hidden = _linear(weights, x, layer.up, layer.up_bias)
     match weights.config.mlp:
         case "swiglu":
             gate, up = np.split(hidden, 2, axis=-1)
@@ -77,10 +77,13 @@ def _mlp(weights: Weights, layer: LayerWeights, x: Array) -> Array:
             hidden = np.maximum(hidden, 0)
         case "relu2":
             hidden = np.maximum(hidden, 0) ** 2
-    return _linear(hidden, layer.down, layer.down_bias)
+    return _linear(weights, hidden, layer.down, layer.down_bias)
 
 
-def _linear(x: Array, matrix: Array, bias: Array | None) -> Array:
+def _linear(weights: Weights, x: Array, matrix: Array, bias: Array | None) -> Array:
+    if weights.activation_steps is not None:
+        step = np.abs(x).max(axis=-1, keepdims=True) / np.float32(weights.activation_steps)
+        x = np.rint(np.divide(x, step, out=np.zeros_like(x), where=step > 0)) * step
     y: Array = x @ matrix.T
     return y if bias is None else y + bias
 

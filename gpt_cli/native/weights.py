@@ -55,6 +55,8 @@ class Weights:
     norm: Array | None
     norm_bias: Array | None
     head: Array  # (V, C)
+    activation_steps: int | None = None
+    """What a matrix is multiplied by is rounded, row by row, to so many steps from 0 to its largest. None: not."""
 
 
 def read_weights(config: ModelConfig, vocab_size: int, arrays: Mapping[str, npt.NDArray[Any]]) -> Weights:

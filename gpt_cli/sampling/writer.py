@@ -19,6 +19,8 @@ from gpt_cli.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from gpt_cli.model.gpt import GPT
 
+_BYTES: dict[WeightFormat, int] = {"fp32": 4, "bf16": 2, "int8": 1}
+_ONE_CORE = 1_000_000  # bytes: measured on a core with a cache of 2 MB, see docs/sampling_speed.md
 _SMALL = 30_000_000  # parameters up to which one text is written faster by a CPU than by a GPU that waits for Python
 
 
@@ -72,7 +74,7 @@ class Writer:
             self.tokenizer.vocab_size,
             self._arrays,
             weights=self._format,
-            threads=_threads(self._parameters),
+            threads=_threads(self._parameters, self._format),
             note=self._note,
         )
         if found is None:
@@ -142,7 +144,7 @@ class Writer:
         return sum(array.size for array in self._arrays.values())
 
 
-def _threads(parameters: int) -> int:
-    """One thread for each core; for what is over in microseconds, one."""
+def _threads(parameters: int, format: WeightFormat) -> int:
+    """One thread for each core; one where a core's own cache holds the weights, since sharing then costs more."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 1 if parameters < 100_000 else min(cores, 8)
+    return 1 if parameters * _BYTES[format] < _ONE_CORE else min(cores, 8)
