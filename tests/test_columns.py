@@ -31,6 +31,8 @@ COMMANDS = (
     ("score", "configs/quickstart.yaml", "--run", "runs/quickstart"),
     ("score", "configs/quickstart.yaml", "--run", "runs/quickstart", "--worst", "3", "--tokens"),
     ("score", "configs/quickstart.yaml", "--run", "runs/quickstart", "--labels", "yes,no", "--format", "lines"),
+    ("score", "configs/gpt2_tiny.yaml", "--run", "runs/quickstart", "--unknown", "skip"),
+    ("score", "configs/gpt2_tiny.yaml", "--run", "runs/quickstart", "--unknown", "skip", "--worst", "3"),
     ("info", "runs/quickstart"),
     ("info", "configs/gpt2_124m.yaml", "data.source=builtin:python-docs"),
     ("doctor", "runs/quickstart"),

@@ -23,8 +23,8 @@ FEW = ("model.n_layer=1", "model.n_embd=32", "model.context_length=32", "train.b
 BOOK = "ROMEO: Once the mouse lived in a shoe, and the shoe was The King's.\n" * 200
 # What measures for long on the page measures briefly here; what is tried out elsewhere is not tried again.
 SHORTER = {
-    "--seconds 3": "--seconds 0.1 train.batch_size=2",
-    "--steps 60": "--steps 10 train.batch_size=2",
+    "--seconds 3": "--seconds 0.1 train.batch_size=2 model.n_layer=1 model.n_embd=32",
+    "--steps 60": "--steps 10 train.batch_size=2 model.n_layer=1 model.n_embd=32",
     " train.budget=1m": "",  # test_budget.py
 }
 SAME_ROWS = ("eval", "data peek", "diff")  # verbs whose rows are named alike, whatever was trained

@@ -17,8 +17,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHORT = {
     "gpt train --config configs/quickstart.yaml": ("train.steps=4",),
     "gpt train book.txt": ("train.steps=4",),
-    "gpt bench configs/quickstart.yaml --seconds 3": ("--seconds", "0.1", "train.batch_size=2"),
-    "gpt tune configs/quickstart.yaml --steps 60 -o lr.png": ("--steps", "10", "train.batch_size=4"),
+    "gpt bench configs/quickstart.yaml --seconds 3": ("--seconds", "0.1", "train.batch_size=2", "model.n_embd=32"),
+    "gpt tune configs/quickstart.yaml --steps 60 -o lr.png": ("--steps", "10", "train.batch_size=2", "model.n_embd=32"),
 }
 ELSEWHERE = {"gpt selftest --quick": "test_selftest.py"}  # runs it, with --json
 BOOK = "Once upon a time there was a mouse, and it lived in a shoe.\n" * 100

@@ -148,7 +148,7 @@ def reasons(choice: Choice, measured: Sequence[Candidate], seconds: float, token
     lines = [f"{seconds:,.0f} s to train in; measured here, with the loss that each would come to:"]
     for candidate in measured:
         weighed = weigh(candidate, seconds, *tokens)
-        end = "too slow" if weighed is None else f"{weighed.steps:,} steps, loss about {weighed.loss:.2f}"
+        end = "too slow" if weighed is None else f"{weighed.steps:,} steps, loss {weighed.loss:.2f}"
         mark = "->" if candidate == choice.candidate else "  "
         n_layer, _, n_embd = candidate.shape
         lines.append(
