@@ -74,15 +74,15 @@ def test_a_full_disk_behind_stderr_loses_messages_and_neither_the_training_nor_t
         assert start(place, "model.n_layer=2", stdout=subprocess.DEVNULL, stderr=full).wait(timeout=60) == 2
 
 
-def test_an_evaluation_on_a_changed_text_is_refused_and_another_text_must_be_named(gpt, place):
-    assert gpt("train", "--config", "tiny.yaml", "train.steps=5").rc == 0
-    before = json.loads(gpt("eval", "--json").stdout)
+def test_an_evaluation_on_a_changed_text_is_refused_and_another_text_must_be_named(gpt_here, place):
+    assert gpt_here("train", "--config", "tiny.yaml", "train.steps=5").rc == 0
+    before = json.loads(gpt_here("eval", "--json").stdout)
     (place / "text.txt").write_text(TEXT.replace("best", "worst"))  # the same letters
-    refused = gpt("eval", "--json")
+    refused = gpt_here("eval", "--json")
     assert (refused.rc, refused.stdout) == (1, "")
     assert "text.txt has changed" in refused.stderr
     (place / "text.txt").write_text(TEXT)
-    assert json.loads(gpt("eval", "--json").stdout) == before
+    assert json.loads(gpt_here("eval", "--json").stdout) == before
 
 
 def test_an_evaluation_computes_as_the_training_did(gpt, place):
