@@ -225,36 +225,6 @@ MUTATIONS = [
         (("    check_tensors(checkpoint.model_tensors, described(outline.state_dict()))\n", ""),),
         "test_hostile_input.py -k giant",
     ),
-    Mutation(
-        "a word that is folded is lost",
-        "report/table.py",
-        (("            lines.append(word)\n", "            lines[-1:] = [word]\n"),),
-        "test_columns.py::test_a_table_is_as_narrow_as_it_can_be_and_loses_no_word",
-    ),
-    Mutation(
-        "a text is not folded",
-        "report/table.py",
-        (("    return _shrunk(widths, texts, limit)\n", "    return widths\n"),),
-        "test_columns.py::test_every_verb_keeps_to_80_columns",
-    ),
-    Mutation(
-        "the picture shows what is hidden",
-        "report/drawing.py",
-        (("(~visible).numpy()", "visible.numpy()"),),
-        "test_drawing.py::test_the_masks_hide_the_future_and_what_is_before_the_window",
-    ),
-    Mutation(
-        "the reference forgets the limits of a key",
-        "cli/reference.py",
-        (("*_limits(schema)]", "]"),),
-        "test_reference.py::test_what_a_key_takes_is_said_with_its_limits",
-    ),
-    Mutation(
-        "a shell that asks is not answered",
-        "cli/main.py",
-        (("if instruction := os.environ.get(COMPLETION):", "if instruction := None:"),),
-        "test_cli_main.py::test_a_fresh_bash_completes_verbs_options_and_choices_once_completion_is_installed",
-    ),
 ]
 
 
