@@ -1,10 +1,11 @@
-"""How fast text is written on this CPU: `python -m bench.sampling [--yardstick FILE TEXT] [--run RUN --text FILE]`.
+"""How fast text is written on this CPU: `python -m bench.sampling [--yardstick FILE TEXT] [--run RUN --text FILE]
+[--draft RUN] [--only SECTION]`.
 
 Untrained models of two shapes, 0.8M parameters with a context of 64 and 10.65M with one of 256, written by torch and
 by the native engine in each of its formats, beside transformers' generate() where that is installed and beside a
 yardstick's `FILE TEXT --sample 500`. Ways take turns, so that what else the machine does meets all of them; medians
-of --rounds. With --run, what the formats cost in bits per character on a text. Prints tables, and writes
-bench/out/sampling.json.
+of --rounds. With --run, what the formats cost in bits per character on a text, int4 among them, which is not offered,
+and what drafts win (--draft: a smaller run among them). Prints tables, and writes bench/out/sampling.json.
 """
 
 import argparse
@@ -19,6 +20,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +31,12 @@ import torch
 from gpt_cli.config import Config, ModelConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.native.choice import Choice
-from gpt_cli.native.decoder import FORMATS, Decoder, NativeDecoder, NumpyDecoder
-from gpt_cli.native.weights import read_weights
+from gpt_cli.native.decoder import FORMATS, Decoder, Draft, NativeDecoder, NumpyDecoder
+from gpt_cli.native.weights import Weights, read_weights
 from gpt_cli.report.table import render_table
 from gpt_cli.run.arrays import unpack_arrays
 from gpt_cli.run.checkpoint import open_checkpoint, save
+from gpt_cli.run.draft import open_draft
 from gpt_cli.run.tensors import pack_tensors
 from gpt_cli.sampling.generate import generate
 from gpt_cli.sampling.settings import Sampling
@@ -53,6 +57,8 @@ def main() -> None:
     parser.add_argument("--yardstick", nargs=2, metavar=("FILE", "TEXT"), help="another sampler, and its text")
     parser.add_argument("--run", type=Path, help="a trained run whose bits per character are compared")
     parser.add_argument("--text", type=Path, help="the text for that; its last tenth is scored")
+    parser.add_argument("--draft", type=Path, help="a smaller run that guesses for it")
+    parser.add_argument("--only", action="append", help="a section: small medium batch flat start bits draft")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
@@ -71,11 +77,14 @@ def main() -> None:
         "flat": lambda: measure_flat(options),
         "start": lambda: measure_start(options),
     }
-    for name, section in sections.items():
-        record[name] = section()
     if options.run and options.text:
-        record["bits"] = measure_bits(options.run, options.text)
-    record["aims"] = judge(record)
+        sections["bits"] = lambda: measure_bits(options.run, options.text)
+        sections["draft"] = lambda: measure_drafts(options)
+    for name, section in sections.items():
+        if not options.only or name in options.only:
+            record[name] = section()
+    if not options.only:
+        record["aims"] = judge(record)
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"\nrecord: {OUT}")
@@ -156,8 +165,11 @@ def measure_bits(run: Path, text: Path) -> dict[str, float]:
     weights = read_weights(saved.config.model, saved.tokenizer.vocab_size, saved.model_arrays)
     context = saved.config.model.context_length
     bits: dict[str, float] = {}
-    for name in FORMATS:
-        decoder, nats, n = NativeDecoder(weights, format=name), 0.0, 0
+    decoders = {name: NativeDecoder(weights, format=name) for name in FORMATS}
+    for size in (32, 128):
+        decoders[f"int4, groups of {size}"] = NativeDecoder(int4(weights, size))
+    for name, decoder in decoders.items():
+        nats, n = 0.0, 0
         for start in range(0, len(tokens) - context, context):
             window = tokens[start : start + context + 1].astype(np.int64)
             logits = decoder.score(window[:-1].tolist()).astype(np.float64)
@@ -170,6 +182,54 @@ def measure_bits(run: Path, text: Path) -> dict[str, float]:
     return bits
 
 
+def int4(weights: Weights, size: int) -> Weights:
+    """The weights as int4 would keep them: `size` inputs of an output share a scale, which is fp16."""
+
+    def rounded(matrix: Any) -> Any:
+        padded = np.pad(matrix, ((0, 0), (0, -matrix.shape[1] % size)))
+        groups = padded.reshape(len(matrix), -1, size)
+        scale = (np.abs(groups).max(axis=-1, keepdims=True) / 7).astype(np.float16).astype(np.float32)
+        whole = np.rint(np.divide(groups, scale, out=np.zeros_like(groups), where=scale > 0)).clip(-8, 7)
+        return np.ascontiguousarray((whole * scale).reshape(padded.shape)[:, : matrix.shape[1]])
+
+    names = ("qkv", "out", "up", "down")
+    layers = tuple(
+        replace(layer, **{name: rounded(getattr(layer, name)) for name in names}) for layer in weights.layers
+    )
+    return replace(weights, layers=layers, head=rounded(weights.head))
+
+
+def measure_drafts(options: argparse.Namespace) -> dict[str, float]:
+    """Tokens/s of one text of a trained run, by what guesses for it; each writes the same text."""
+    saved = open_checkpoint(options.run, print)
+    weights = read_weights(saved.config.model, saved.tokenizer.vocab_size, saved.model_arrays)
+    whole = options.text.read_text(encoding="utf-8")
+    known = saved.tokenizer.encode(whole[: len(whole) * 9 // 10]).tolist()
+    prompt = saved.tokenizer.encode("ROMEO:\n").tolist()
+    drafts: dict[str, Draft | None] = {"no draft": None, "ngram": Draft(), "the training text": Draft(text=known)}
+    if options.draft:
+        drafts["a smaller run"] = open_draft(options.draft, saved.tokenizer, print)
+    figures: dict[str, float] = {}
+    for format, temperature in product(FORMATS, (0.8, 0.0)):
+        decoder = NativeDecoder(weights, format=format, threads=options.threads)
+        texts: dict[str, list[list[int]]] = {}
+
+        def write(name: str, decoder: NativeDecoder = decoder, temperature: float = temperature) -> float:
+            writing = decoder.begin([prompt], [1], Choice(temperature), drafts[name])
+            writing.write(16)
+            started = time.perf_counter()
+            texts[name] = writing.write(600)  # noqa: B023 - called before the loop goes on
+            return 600 / (time.perf_counter() - started)
+
+        ways: Ways = {name: lambda name=name, write=write: write(name) for name in drafts}
+        found = race(ways, options.rounds)
+        assert all(text == texts["no draft"] for text in texts.values())
+        title = f"{sum(array.size for array in saved.model_arrays.values()):,} parameters, {format}"
+        show(f"{title}, temperature {temperature}", "tokens/s", found)
+        figures |= {f"{format}, temperature {temperature}, {name}": figure for name, figure in found.items()}
+    return figures
+
+
 def judge(record: dict[str, Any]) -> dict[str, dict[str, float]]:
     """Each aim beside what was reached, in times."""
     small, medium, batch, start = (record[name] for name in ("small", "medium", "batch", "start"))
@@ -177,7 +237,12 @@ def judge(record: dict[str, Any]) -> dict[str, dict[str, float]]:
     aims: dict[str, tuple[float, float]] = {
         "0.8M fp32, of 40,000 tokens/s": (small["native fp32"] / 40_000, 1),
         "64 texts over torch's one": (batch["native fp32, 64 texts"] / batch["torch, 1 text"], 15),
-        "64 texts over the kernel's one": (batch["native fp32, 64 texts"] / batch["native fp32, 1 text"], 1),
+        "64 texts over the kernel's one": (batch["native fp32, 64 texts"] / batch["native fp32, 1 text"], 15),
+        "64 texts over the kernel's one, a thread": (
+            batch["native fp32, 64 texts"] / batch["native fp32, 1 thread, 1 text"],
+            15,
+        ),
+        "0.8M int8, one thread, of 40,000 tokens/s": (small["native int8, 1 thread"] / 40_000, 1),
         "import torch over the first token": (start["import torch"] / start["gpt sample, 1 token"], 1 / 1.3),
         "far past the context over near": (far / near, 0.95),
     }
@@ -205,7 +270,7 @@ def engines(model: GPT, n_token: int, threads: int) -> Ways:
 def native(model: GPT, threads: int) -> dict[str, Decoder]:
     weights = weights_of(model)
     decoders: dict[str, Decoder] = {"NumPy": NumpyDecoder(weights)}
-    decoders |= {"native fp32, 1 thread": NativeDecoder(weights)}
+    decoders |= {f"native {name}, 1 thread": NativeDecoder(weights, format=name) for name in FORMATS}
     return decoders | {f"native {name}": NativeDecoder(weights, format=name, threads=threads) for name in FORMATS}
 
 
@@ -267,6 +332,7 @@ def race(ways: Ways, rounds: int) -> dict[str, float]:
     found: dict[str, list[float]] = {name: [] for name in ways}
     for round_ in range(rounds + 1):
         for name, measure in ways.items():
+            time.sleep(0.1)  # until the threads of the way before, which wait spinning, are asleep
             figure = measure()
             if round_:
                 found[name].append(figure)
