@@ -207,3 +207,6 @@ def test_the_command_and_python_write_the_same_with_a_draft_and_refuse_what_is_n
         assert said in capsys.readouterr().err
     with pytest.raises(RequestError, match="has another vocabulary"):
         gpt_cli.load(runs["run"], draft=runs["other"])
+    text.write_text("abracadabra café")  # more than the vocabulary has
+    plain_text = gpt_cli.load(runs["other"]).generate("ab", seed=1).text()
+    assert gpt_cli.load(runs["other"], draft=text).generate("ab", seed=1).text() == plain_text

@@ -44,14 +44,14 @@ def open_draft(name: str | Path, tokenizer: Tokenizer, note: Note) -> Draft:
 
 
 def _tokens(path: Path, tokenizer: Tokenizer) -> list[int]:
+    """Of the text without the characters that the vocabulary lacks, which the model will not write."""
     try:
         text = read_file(path, _LIMIT).decode("utf-8-sig")
-        return [int(token) for token in tokenizer.encode(text)]
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise RequestError(
             f"the draft is neither a run nor UTF-8 text: byte 0x{byte:02x} at offset {error.start}", where=str(path)
         ) from None
-    except RequestError as error:
-        error.where = error.where or str(path)
-        raise
+    missing = tokenizer.unknown_characters(text)
+    text = text.translate(dict.fromkeys(map(ord, missing))) if missing else text
+    return [int(token) for token in tokenizer.encode(text)]
