@@ -1,104 +1,118 @@
-/* Causal attention over one sequence, in blocks of queries: the scores of a block fit in the cache, keys that no query of it
-   sees are never touched, and the backward pass computes the weights again from their log-sum-exp instead of keeping
-   them (Dao et al., 2022, "FlashAttention", section 3.1).
+/* Causal attention over one sequence, in tiles: the scores of a tile fit in the cache, keys that no query of it sees are never
+   touched, and the backward pass computes the weights again from their log-sum-exp instead of keeping them
+   (Dao et al., 2022, "FlashAttention", section 3.1).
 
    qkv (T, G D): H query heads, then Hkv key heads, then Hkv value heads, each D wide; y (T, H D). */
 
-enum { QUERIES = 64 };
+enum { TILE = 64 }; /* queries in the forward pass, keys in the backward pass; whole strips */
 
 typedef struct {
     int heads, kv_heads, width, window; /* window: how many keys a query sees, itself included; 0: all */
 } Heads;
 
-typedef struct { /* one block: the queries [first, first + n), the keys [key, key + n_key) */
-    int first, n, key, n_key;
-} Tile;
+typedef struct { /* of one thread, for sequences of at most T */
+    float *scores, *d_weights;                /* (TILE, T) */
+    real *weights, *d_scores;                 /* (TILE, T) */
+    float *along;                             /* (T,) */
+    real *q_columns, *q_rows, *dy_columns, *dy_rows, *k_rows; /* panels of a head; forward: keys and values in the first two */
+} Tiles;
 
-static inline Tile tile_at(const Heads *heads, int length, int first) {
-    int n = smaller(QUERIES, length - first);
-    int key = heads->window ? larger(0, first - heads->window + 1) : 0;
-    return (Tile){first, n, key, first + n - key};
-}
-
-/* Which of the block's keys query `i` of it sees: [*from, *to). */
-static inline void seen(const Heads *heads, Tile tile, int i, int *from, int *to) {
-    int query = tile.first + i;
-    *from = (heads->window ? larger(0, query - heads->window + 1) : 0) - tile.key;
-    *to = query + 1 - tile.key;
-}
-
-static void attention_forward(const Blas *blas, const Heads *heads, int length, const real *qkv, real *y,
-                              float *log_sums, float *scores, real *weights, float *mixed) {
+/* y, and the log-sum-exp of the scores (H, T). */
+static void attention_forward(const Products *products, const Heads *heads, int length, const real *qkv, real *y,
+                              float *log_sums, const Tiles *tiles) {
     int d = heads->width, row = (heads->heads + 2 * heads->kv_heads) * d, c = heads->heads * d;
+    int group = heads->heads / heads->kv_heads;
+    Right keys = {0}, values = {0};
     for (int head = 0; head < heads->heads; head++) {
-        int kv = head / (heads->heads / heads->kv_heads);
-        const real *q = qkv + head * d, *k = qkv + (heads->heads + kv) * d, *v = k + heads->kv_heads * d;
-        for (int first = 0; first < length; first += QUERIES) {
-            Tile tile = tile_at(heads, length, first);
-            int n_key = tile.n_key;
-            product(blas, PLAIN, TRANSPOSED, tile.n, n_key, d, 1.0f / sqrtf((float)d), q + (long)first * row, row,
-                    k + (long)tile.key * row, row, 0.0f, scores, n_key);
-            for (int i = 0; i < tile.n; i++) {
-                float *score = scores + (long)i * n_key, largest = -INFINITY, sum = 0.0f;
-                real *weight = weights + (long)i * n_key;
-                int from, to;
-                seen(heads, tile, i, &from, &to);
+        const real *q = qkv + head * d, *k = qkv + (heads->heads + head / group) * d;
+        if (head % group == 0) { /* its group shares them */
+            keys = by_columns(d, length, k, row, tiles->q_columns);
+            values = by_rows(length, d, k + heads->kv_heads * d, row, tiles->q_rows);
+        }
+        for (int first = 0; first < length; first += TILE) {
+            int n = smaller(TILE, length - first);
+            int key = heads->window ? larger(0, first - heads->window + 1) / STRIP * STRIP : 0, n_key = first + n - key;
+            int ld = (int)whole_strips(n_key);
+            multiply(products, n, n_key, d, (Left){q + (long)first * row, row, 0}, from_column(keys, key), put,
+                     &(Put){tiles->scores, ld, 1.0f / sqrtf((float)d), 0.0f});
+            for (int i = 0; i < n; i++) {
+                int query = first + i, to = query + 1 - key;
+                int from = heads->window ? larger(0, query - heads->window + 1) - key : 0;
+                float *score = tiles->scores + (long)i * ld, largest = -INFINITY, sum = 0.0f;
+                int begin = from / LANES * LANES, end = smaller(ld, (to + LANES - 1) / LANES * LANES);
+                for (int j = begin; j < from; j++) score[j] = -INFINITY;
+                for (int j = to; j < end; j++) score[j] = -INFINITY;
                 _Pragma("omp simd reduction(max : largest)")
-                for (int j = from; j < to; j++) largest = score[j] > largest ? score[j] : largest;
+                for (int j = begin; j < end; j++) largest = score[j] > largest ? score[j] : largest;
                 SIMD_SUM(sum)
-                for (int j = from; j < to; j++) score[j] = exponential(score[j] - largest), sum += score[j];
+                for (int j = begin; j < end; j++) score[j] = exponential(score[j] - largest), sum += score[j];
                 float share = 1.0f / sum;
-                memset(weight, 0, sizeof(real) * (size_t)n_key);
                 SIMD
-                for (int j = from; j < to; j++) weight[j] = narrow(score[j] * share);
-                log_sums[(long)head * length + first + i] = largest + logf(sum);
+                for (int j = begin; j < end; j++) score[j] *= share;
+                for (int j = 0; j < from; j++) score[j] = 0.0f;
+                for (int j = to; j < ld; j++) score[j] = 0.0f;
+                narrow_all(ld, score, tiles->weights + (long)i * ld);
+                log_sums[(long)head * length + query] = largest + logf(sum);
             }
-            product(blas, PLAIN, PLAIN, tile.n, d, n_key, 1.0f, weights, n_key, v + (long)tile.key * row, row, 0.0f,
-                    mixed, d);
-            for (int i = 0; i < tile.n; i++) narrow_all(d, mixed + i * d, y + (long)(first + i) * c + head * d);
+            multiply(products, n, d, n_key, (Left){tiles->weights, ld, 0}, from_row(values, key), put_narrowed,
+                     &(Narrowed){y + (long)first * c + head * d, c, NULL});
         }
     }
 }
 
-/* dy (T, H D) -> d_qkv (T, G D). */
-static void attention_backward(const Blas *blas, const Heads *heads, int length, const real *qkv, const real *y,
-                               const float *log_sums, const real *dy, float *d_qkv, float *scores, float *d_weights,
-                               real *weights, real *d_scores) {
+/* The gradient of y, dy (T, H D), -> that of qkv, d_qkv (T, G D). Weights are computed key by key: a row of theirs, and of the
+   gradients of the scores, is then what the products that lead to keys and values read. */
+static void attention_backward(const Products *products, const Heads *heads, int length, const real *qkv, const real *y,
+                               const float *log_sums, const real *dy, float *d_qkv, const Tiles *tiles) {
     int d = heads->width, row = (heads->heads + 2 * heads->kv_heads) * d, c = heads->heads * d;
-    float scale = 1.0f / sqrtf((float)d);
-    memset(d_qkv, 0, sizeof(float) * (size_t)length * (size_t)row);
+    int group = heads->heads / heads->kv_heads;
+    float scale = 1.0f / sqrtf((float)d), *along = tiles->along;
+    memset(d_qkv, 0, sizeof(float) * (size_t)length * row);
     for (int head = 0; head < heads->heads; head++) {
-        int kv = head / (heads->heads / heads->kv_heads), at_k = (heads->heads + kv) * d, at_v = at_k + heads->kv_heads * d;
-        for (int first = 0; first < length; first += QUERIES) {
-            Tile tile = tile_at(heads, length, first);
-            int n_key = tile.n_key;
-            const real *q = qkv + (long)first * row + head * d, *keys = qkv + (long)tile.key * row;
-            const real *upstream = dy + (long)first * c + head * d, *out = y + (long)first * c + head * d;
-            product(blas, PLAIN, TRANSPOSED, tile.n, n_key, d, scale, q, row, keys + at_k, row, 0.0f, scores, n_key);
-            product(blas, PLAIN, TRANSPOSED, tile.n, n_key, d, 1.0f, upstream, c, keys + at_v, row, 0.0f, d_weights,
-                    n_key);
-            for (int i = 0; i < tile.n; i++) {
-                const float *score = scores + (long)i * n_key, *d_weight = d_weights + (long)i * n_key;
-                real *weight = weights + (long)i * n_key, *d_score = d_scores + (long)i * n_key;
-                float log_sum = log_sums[(long)head * length + first + i], along = 0.0f;
-                int from, to;
-                seen(heads, tile, i, &from, &to);
-                SIMD_SUM(along)
-                for (int j = 0; j < d; j++) along += wide(upstream[i * c + j]) * wide(out[i * c + j]);
-                memset(weight, 0, sizeof(real) * (size_t)n_key);
-                memset(d_score, 0, sizeof(real) * (size_t)n_key);
+        long at_k = (heads->heads + head / group) * d, at_v = at_k + heads->kv_heads * d;
+        const real *q = qkv + head * d, *upstream = dy + head * d;
+        Right q_columns = by_columns(d, length, q, row, tiles->q_columns), q_rows = by_rows(length, d, q, row, tiles->q_rows);
+        Right dy_columns = by_columns(d, length, upstream, c, tiles->dy_columns);
+        Right dy_rows = by_rows(length, d, upstream, c, tiles->dy_rows);
+        Right k_rows = by_rows(length, d, qkv + at_k, row, tiles->k_rows);
+        for (int t = 0; t < length; t++) {
+            const real *dy_t = upstream + (long)t * c, *y_t = y + head * d + (long)t * c;
+            float sum = 0.0f;
+            SIMD_SUM(sum)
+            for (int i = 0; i < d; i++) sum += wide(dy_t[i]) * wide(y_t[i]);
+            along[t] = sum;
+        }
+        for (int key = 0; key < length; key += TILE) { /* seen by the queries [key, key + n) */
+            int keys = smaller(TILE, length - key);
+            int n = smaller(length - key, heads->window ? keys - 1 + heads->window : length);
+            int ld = (int)whole_strips(n);
+            const float *sums = log_sums + (long)head * length + key, *sides = along + key;
+            multiply(products, keys, n, d, (Left){qkv + at_k + (long)key * row, row, 0}, from_column(q_columns, key), put,
+                     &(Put){tiles->scores, ld, scale, 0.0f});
+            multiply(products, keys, n, d, (Left){qkv + at_v + (long)key * row, row, 0}, from_column(dy_columns, key), put,
+                     &(Put){tiles->d_weights, ld, 1.0f, 0.0f});
+            for (int j = 0; j < keys; j++) {
+                float *restrict score = tiles->scores + (long)j * ld, *restrict d_weight = tiles->d_weights + (long)j * ld;
+                int to = heads->window ? smaller(n, j + heads->window) : n;
+                int begin = j / LANES * LANES, end = smaller(ld, (to + LANES - 1) / LANES * LANES);
                 SIMD
-                for (int j = from; j < to; j++) {
-                    float p = exponential(score[j] - log_sum);
-                    weight[j] = narrow(p);
-                    d_score[j] = narrow(p * (d_weight[j] - along) * scale);
+                for (int i = begin; i < end; i++) {
+                    float p = exponential(score[i] - sums[i]);
+                    score[i] = p;
+                    d_weight[i] = p * (d_weight[i] - sides[i]) * scale;
                 }
+                for (int i = 0; i < j; i++) score[i] = d_weight[i] = 0.0f;
+                for (int i = to; i < ld; i++) score[i] = d_weight[i] = 0.0f;
+                narrow_all(ld, score, tiles->weights + (long)j * ld);
+                narrow_all(ld, d_weight, tiles->d_scores + (long)j * ld);
             }
-            float *to_q = d_qkv + (long)first * row + head * d, *to_keys = d_qkv + (long)tile.key * row;
-            product(blas, PLAIN, PLAIN, tile.n, d, n_key, 1.0f, d_scores, n_key, keys + at_k, row, 0.0f, to_q, row);
-            product(blas, TRANSPOSED, PLAIN, n_key, d, tile.n, 1.0f, d_scores, n_key, q, row, 1.0f, to_keys + at_k, row);
-            product(blas, TRANSPOSED, PLAIN, n_key, d, tile.n, 1.0f, weights, n_key, upstream, c, 1.0f, to_keys + at_v,
-                    row);
+            Left d_scores = {tiles->d_scores, ld, 0}, turned = {tiles->d_scores, ld, 1};
+            float *to_keys = d_qkv + (long)key * row;
+            multiply(products, keys, d, n, (Left){tiles->weights, ld, 0}, from_row(dy_rows, key), put,
+                     &(Put){to_keys + at_v, row, 1.0f, 1.0f});
+            multiply(products, keys, d, n, d_scores, from_row(q_rows, key), put, &(Put){to_keys + at_k, row, 1.0f, 1.0f});
+            multiply(products, n, d, keys, turned, from_row(k_rows, key), put,
+                     &(Put){to_keys + head * d, row, 1.0f, 1.0f});
         }
     }
 }

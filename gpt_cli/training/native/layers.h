@@ -49,14 +49,6 @@ static void norm_backward(int n, int c, const float *dh, const float *x, const f
     }
 }
 
-static void add_bias(int n, int c, float *x, const float *bias) {
-    if (bias)
-        for (int t = 0; t < n; t++, x += c) {
-            SIMD
-            for (int i = 0; i < c; i++) x[i] += bias[i];
-        }
-}
-
 static void bias_backward(int n, int c, const real *dy, float *d_bias) {
     if (d_bias)
         for (int t = 0; t < n; t++, dy += c) {
@@ -69,64 +61,94 @@ enum { RELU, GELU, SWIGLU, RELU2 };
 
 static inline float gelu_inner(float x) { return 0.7978845608f * (x + 0.044715f * x * x * x); }
 
-/* up (N, U) as projected -> kept (N, U) in `real`, and hidden (N, F); U is 2 F for swiglu, else F. */
-static void activate(int kind, int n, int f, const float *up, real *kept, real *hidden) {
-    narrow_all((long)n * f * (kind == SWIGLU ? 2 : 1), up, kept);
-    if (kind == SWIGLU) {
-        for (int t = 0; t < n; t++, up += 2 * f, hidden += f) {
+/* What an MLP does between its projections, block by block: what it keeps is `up` (N, U), U = 2 F for swiglu, else F. */
+typedef struct {
+    int kind, width; /* F */
+    const float *bias; /* of the projection up; or NULL */
+    real *up, *hidden; /* (N, U), (N, F) */
+    real *d_up;        /* (N, U) */
+} Mlp;
+
+/* A block of `up` as projected -> up and hidden; not for swiglu, whose two halves lie apart. */
+ALWAYS void activate_block(const Mlp *m, int row, int column, int rows, int columns, const float *restrict block, int ld) {
+    long at = (long)row * m->width + column;
+    for (int t = 0; t < rows; t++, at += m->width, block += ld) {
+        float x[columns], y[columns];
+        memcpy(x, block, sizeof x);
+        if (m->bias) {
             SIMD
-            for (int i = 0; i < f; i++) hidden[i] = narrow(up[i] * sigmoid(up[i]) * up[f + i]);
+            for (int i = 0; i < columns; i++) x[i] += m->bias[column + i];
         }
-        return;
-    }
-    for (int t = 0; t < n; t++, up += f, hidden += f) {
-        if (kind == GELU) {
+        if (m->kind == GELU) {
             SIMD
-            for (int i = 0; i < f; i++) hidden[i] = narrow(0.5f * up[i] * (1.0f + hyperbolic_tangent(gelu_inner(up[i]))));
+            for (int i = 0; i < columns; i++) y[i] = 0.5f * x[i] * (1.0f + hyperbolic_tangent(gelu_inner(x[i])));
         } else {
             SIMD
-            for (int i = 0; i < f; i++) {
-                float positive = up[i] < 0.0f ? 0.0f : up[i];
-                hidden[i] = narrow(kind == RELU ? positive : positive * positive);
+            for (int i = 0; i < columns; i++) {
+                float positive = x[i] < 0.0f ? 0.0f : x[i];
+                y[i] = m->kind == RELU ? positive : positive * positive;
             }
         }
+        narrow_all(columns, x, m->up + at);
+        narrow_all(columns, y, m->hidden + at);
+    }
+}
+FINISH(activate, activate_block)
+
+/* swiglu: hidden (N, F) of `up`. */
+static void gate(int n, const Mlp *m) {
+    int f = m->width;
+    const real *up = m->up;
+    for (int t = 0; t < n; t++, up += 2 * f) {
+        float y[f];
+        SIMD
+        for (int i = 0; i < f; i++) y[i] = wide(up[i]) * sigmoid(wide(up[i])) * wide(up[f + i]);
+        narrow_all(f, y, m->hidden + (long)t * f);
     }
 }
 
-/* d_hidden (N, F), kept (N, U) -> d_up (N, U). */
-static void activate_backward(int kind, int n, int f, const float *d_hidden, const real *kept, real *d_up) {
-    for (int t = 0; t < n; t++, d_hidden += f) {
-        if (kind == SWIGLU) {
+/* A block of the gradient of hidden -> d_up. */
+ALWAYS void activate_backward_block(const Mlp *m, int row, int column, int rows, int columns, const float *restrict block,
+                                    int ld) {
+    int u = m->kind == SWIGLU ? 2 * m->width : m->width;
+    const real *restrict up = m->up + (long)row * u + column;
+    real *restrict d_up = m->d_up + (long)row * u + column;
+    float dx[columns], d_gate[columns];
+    for (int t = 0; t < rows; t++, up += u, d_up += u, block += ld) {
+        if (m->kind == SWIGLU) {
+            const real *other = up + m->width;
             SIMD
-            for (int i = 0; i < f; i++) {
-                float gate = wide(kept[i]), up = wide(kept[f + i]), s = sigmoid(gate), d = d_hidden[i];
-                d_up[i] = narrow(d * up * s * (1.0f + gate * (1.0f - s)));
-                d_up[f + i] = narrow(d * gate * s);
+            for (int i = 0; i < columns; i++) {
+                float x = wide(up[i]), s = sigmoid(x);
+                d_gate[i] = block[i] * wide(other[i]) * s * (1.0f + x * (1.0f - s));
+                dx[i] = block[i] * x * s;
             }
-            kept += 2 * f, d_up += 2 * f;
+            narrow_all(columns, d_gate, d_up);
+            narrow_all(columns, dx, d_up + m->width);
             continue;
         }
-        if (kind == GELU) {
+        if (m->kind == GELU) {
             SIMD
-            for (int i = 0; i < f; i++) {
-                float x = wide(kept[i]), tangent = hyperbolic_tangent(gelu_inner(x));
+            for (int i = 0; i < columns; i++) {
+                float x = wide(up[i]), tangent = hyperbolic_tangent(gelu_inner(x));
                 float inner = 0.7978845608f * (1.0f + 3.0f * 0.044715f * x * x);
-                d_up[i] = narrow(d_hidden[i] * 0.5f * (1.0f + tangent + x * (1.0f - tangent * tangent) * inner));
+                dx[i] = block[i] * 0.5f * (1.0f + tangent + x * (1.0f - tangent * tangent) * inner);
             }
         } else {
             SIMD
-            for (int i = 0; i < f; i++) {
-                float x = wide(kept[i]), slope = kind == RELU ? 1.0f : 2.0f * x;
-                d_up[i] = narrow(x > 0.0f ? d_hidden[i] * slope : 0.0f);
+            for (int i = 0; i < columns; i++) {
+                float x = wide(up[i]), slope = m->kind == RELU ? 1.0f : 2.0f * x;
+                dx[i] = x > 0.0f ? block[i] * slope : 0.0f;
             }
         }
-        kept += f, d_up += f;
+        narrow_all(columns, dx, d_up);
     }
 }
+FINISH(activate_backward, activate_backward_block)
 
 /* One head's query or key: normalised (gain not NULL), then rotated (cosines not NULL); half of D are pairs (i, i + D / 2).
    `raw` and `out` may be the same. Gives the scale of the norm. */
-static float turn(int d, const real *raw, const float *gain, float eps, const float *cosines, const float *sines,
+ALWAYS float turn_by(int d, const real *raw, const float *gain, float eps, const float *cosines, const float *sines,
                   real *out) {
     float x[d], scale = 1.0f;
     SIMD
@@ -144,16 +166,16 @@ static float turn(int d, const real *raw, const float *gain, float eps, const fl
         SIMD
         for (int i = 0; i < half; i++) {
             float a = x[i], b = x[half + i];
-            out[i] = narrow(a * cosines[i] - b * sines[i]);
-            out[half + i] = narrow(b * cosines[i] + a * sines[i]);
+            x[i] = a * cosines[i] - b * sines[i];
+            x[half + i] = b * cosines[i] + a * sines[i];
         }
-    } else
-        narrow_all(d, x, out);
+    }
+    narrow_all(d, x, out);
     return scale;
 }
 
 /* The gradient of `turn`: d_out (D) -> d_raw (D), and adds to d_gain. */
-static void turn_backward(int d, const float *d_out, const real *raw, const float *gain, float scale,
+ALWAYS void turn_backward_by(int d, const float *d_out, const real *raw, const float *gain, float scale,
                           const float *cosines, const float *sines, real *d_raw, float *d_gain) {
     float dx[d];
     if (cosines) {
@@ -180,4 +202,21 @@ static void turn_backward(int d, const float *d_out, const real *raw, const floa
         for (int i = 0; i < d; i++) dx[i] = scale * (dx[i] - wide(raw[i]) * scale * along);
     }
     narrow_all(d, dx, d_raw);
+}
+
+/* The usual widths of a head are compiled for. */
+static float turn(int d, const real *raw, const float *gain, float eps, const float *cosines, const float *sines, real *out) {
+    if (d == 32) return turn_by(32, raw, gain, eps, cosines, sines, out);
+    if (d == 64) return turn_by(64, raw, gain, eps, cosines, sines, out);
+    return turn_by(d, raw, gain, eps, cosines, sines, out);
+}
+
+static void turn_backward(int d, const float *d_out, const real *raw, const float *gain, float scale, const float *cosines,
+                          const float *sines, real *d_raw, float *d_gain) {
+    if (d == 32)
+        turn_backward_by(32, d_out, raw, gain, scale, cosines, sines, d_raw, d_gain);
+    else if (d == 64)
+        turn_backward_by(64, d_out, raw, gain, scale, cosines, sines, d_raw, d_gain);
+    else
+        turn_backward_by(d, d_out, raw, gain, scale, cosines, sines, d_raw, d_gain);
 }

@@ -1,6 +1,7 @@
 /* Muon's orthogonalisation (gpt_cli.training.muon.orthogonalise), each matrix by one thread. */
 #include "real.h"
 #include "threads.h"
+#include "products.h"
 
 typedef struct {
     const float *matrix; /* (rows, columns), rows <= columns, or its transpose in memory if `tall` */
@@ -10,7 +11,7 @@ typedef struct {
 } Job;
 
 typedef struct {
-    const Blas *blas;
+    const Backend *backend;
     const Job *jobs;
     int first, step, n_job;
     const float *coefficients; /* (iterations, 3) */
@@ -18,24 +19,46 @@ typedef struct {
     char *room;
 } Worker;
 
-static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+static void *take(char **at, size_t bytes) {
+    char *here = *at;
+    *at += (bytes + 63) / 64 * 64;
+    return here;
+}
 
-/* Bytes that one thread needs for matrices of at most so many rows (the smaller side) and columns. */
+typedef struct {
+    float *x, *next, *gram;
+    real *x_read, *gram_read;
+    Products products;
+} Room;
+
+static size_t furnish(long rows, long columns, char *base, Room *room) {
+    char *at = base;
+    size_t size = (size_t)(rows * columns), square = (size_t)(rows * rows);
+    room->x = take(&at, sizeof(float) * size), room->next = take(&at, sizeof(float) * size);
+    room->x_read = take(&at, sizeof(real) * size);
+    room->gram = take(&at, sizeof(float) * square), room->gram_read = take(&at, sizeof(real) * square);
+#ifdef BF16
+    room->products.left = take(&at, sizeof(real) * STRIP * whole_strips(columns));
+    room->products.panels = take(&at, sizeof(real) * whole_strips(rows) * whole_strips(columns));
+#endif
+    return (size_t)(at - base);
+}
+
+/* Bytes that one thread needs for a matrix of so many rows (the smaller side) and columns. */
 size_t orthogonalise_bytes(long rows, long columns) {
-    return 2 * aligned(sizeof(float) * rows * columns) + aligned(sizeof(real) * rows * columns) +
-           aligned(sizeof(float) * rows * rows) + 2 * aligned(sizeof(real) * rows * rows);
+    Room room;
+    return furnish(rows, columns, NULL, &room);
 }
 
 static void orthogonalise_one(const Worker *worker, const Job *job) {
-    const Blas *blas = worker->blas;
     int m = job->rows, n = job->columns;
     long size = (long)m * n, square = (long)m * m;
-    char *at = worker->room;
-    float *x = (float *)at, *next = (float *)(at += aligned(sizeof(float) * size));
-    real *x_read = (real *)(at += aligned(sizeof(float) * size));
-    float *gram = (float *)(at += aligned(sizeof(real) * size));
-    real *gram_read = (real *)(at += aligned(sizeof(float) * square));
-    real *mix_read = (real *)(at + aligned(sizeof(real) * square));
+    Room room;
+    furnish(m, n, worker->room, &room);
+    room.products.backend = worker->backend;
+    const Products *products = &room.products;
+    float *x = room.x, *next = room.next, *gram = room.gram;
+    real *x_read = room.x_read, *gram_read = room.gram_read, *panels = products->panels;
     double squares = 0.0;
     for (long i = 0; i < size; i += n) {
         float part = 0.0f;
@@ -53,13 +76,14 @@ static void orthogonalise_one(const Worker *worker, const Job *job) {
     }
     for (int iteration = 0; iteration < worker->iterations; iteration++) { /* x <- a x + (b G + c G G) x, G = x x^T */
         const float *abc = worker->coefficients + 3 * iteration;
+        Left wide_left = {x_read, n, 0}, square_left = {gram_read, m, 0};
         narrow_all(size, x, x_read);
-        product(blas, PLAIN, TRANSPOSED, m, m, n, 1.0f, x_read, n, x_read, n, 0.0f, gram, m);
+        multiply(products, m, m, n, wide_left, by_columns(n, m, x_read, n, panels), put, &(Put){gram, m, 1.0f, 0.0f});
         narrow_all(square, gram, gram_read);
-        product(blas, PLAIN, PLAIN, m, m, m, abc[2], gram_read, m, gram_read, m, abc[1], gram, m);
-        narrow_all(square, gram, mix_read);
+        multiply(products, m, m, m, square_left, by_rows(m, m, gram_read, m, panels), put, &(Put){gram, m, abc[2], abc[1]});
+        narrow_all(square, gram, gram_read);
         memcpy(next, x, sizeof(float) * size);
-        product(blas, PLAIN, PLAIN, m, n, m, 1.0f, mix_read, m, x_read, n, abc[0], next, n);
+        multiply(products, m, n, m, square_left, by_rows(m, n, x_read, n, panels), put, &(Put){next, n, 1.0f, abc[0]});
         float *swap = x;
         x = next, next = swap;
     }
@@ -74,16 +98,16 @@ static void orthogonalise_one(const Worker *worker, const Job *job) {
 
 static void work_through(void *argument) {
     const Worker *worker = argument;
-    int threads_before = worker->blas->set_threads(1);
+    int before = begin_products(worker->backend);
     for (int i = worker->first; i < worker->n_job; i += worker->step) orthogonalise_one(worker, &worker->jobs[i]);
-    worker->blas->set_threads(threads_before);
+    end_products(worker->backend, before);
 }
 
 /* `room`: `bytes` for each thread. */
-void orthogonalise(const Blas *blas, const Job *jobs, int n_job, const float *coefficients, int iterations, char *room,
+void orthogonalise(const Backend *backend, const Job *jobs, int n_job, const float *coefficients, int iterations, char *room,
                    size_t bytes, int threads) {
     Worker workers[threads];
     for (int i = 0; i < threads; i++)
-        workers[i] = (Worker){blas, jobs, i, threads, n_job, coefficients, iterations, room + bytes * (size_t)i};
+        workers[i] = (Worker){backend, jobs, i, threads, n_job, coefficients, iterations, room + bytes * (size_t)i};
     in_threads(work_through, workers, sizeof *workers, threads);
 }

@@ -42,6 +42,6 @@ def orthogonalise(
     steps = (ctypes.c_float * (3 * len(POLAR_EXPRESS)))(*(x for step in POLAR_EXPRESS for x in step))
     aligned = room.data_ptr() + -room.data_ptr() % 64
     library.calls.orthogonalise(
-        ctypes.byref(library.blas), jobs, len(jobs), steps, len(POLAR_EXPRESS), aligned, size, threads
+        ctypes.byref(library.backend), jobs, len(jobs), steps, len(POLAR_EXPRESS), aligned, size, threads
     )
     return results

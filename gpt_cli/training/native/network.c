@@ -10,6 +10,7 @@
 
 #include "real.h"
 #include "threads.h"
+#include "products.h"
 #include "layers.h"
 #include "attention.h"
 
@@ -27,10 +28,10 @@ typedef struct {
     const float *cosines, *sines;          /* (context, D / 2) rotations; or NULL */
     const float *const *parameters;        /* n_layer blocks, then the network; NULL where there is none */
     const long *offsets;                   /* where each starts in a flat array of all; shared by tied ones */
-    const long *sizes;
     long n_parameters;                     /* of the flat array */
-    real *matrices;                        /* flat: the matrices as products read them; unused where that is float */
-    Blas blas;
+    real *matrices;                        /* bf16: the matrices as products read them; two of each, see `pack` */
+    const long *places;                    /* where those of each parameter start in `matrices` */
+    Backend backend;
 } Network;
 
 typedef struct { /* what a block keeps for its backward pass */
@@ -40,8 +41,10 @@ typedef struct { /* what a block keeps for its backward pass */
 
 typedef struct { /* of one thread */
     Kept *kept;
-    float *x, *dx, *wide_rows, *mean, *scale, *scores, *d_weights, *logits;
-    real *h, *narrow_rows, *weights, *d_scores, *d_logits;
+    float *x, *dx, *wide_rows, *mean, *scale, *logits;
+    real *h, *narrow_rows, *d_logits;
+    Tiles tiles;
+    Products products;
 } Room;
 
 enum { LOGIT_ROWS = 128 };
@@ -61,7 +64,7 @@ static int widest(const Network *net) { /* of the rows that a projection writes 
 static size_t furnish(const Network *net, int n, int length, char *base, Room *room) {
     size_t c = net->n_embd, g = net->n_head + 2 * net->n_kv_head, d = net->head_dim, f = net->hidden;
     size_t u = net->mlp == SWIGLU ? 2 * f : f, rows = (size_t)n, v = net->vocab_size, wide_row = widest(net);
-    size_t tile = (size_t)QUERIES * length, logit_rows = smaller(n, LOGIT_ROWS);
+    size_t tile = (size_t)TILE * whole_strips(length), head = whole_strips(length) * whole_strips(d), logit_rows = smaller(n, LOGIT_ROWS);
     char *at = base;
     room->kept = take(&at, sizeof(Kept) * (size_t)net->n_layer);
     for (int layer = 0; layer < net->n_layer; layer++) {
@@ -69,7 +72,7 @@ static size_t furnish(const Network *net, int n, int length, char *base, Room *r
         k.x1 = take(&at, rows * c * sizeof(float)), k.x2 = take(&at, rows * c * sizeof(float));
         k.mean1 = take(&at, rows * sizeof(float)), k.scale1 = take(&at, rows * sizeof(float));
         k.mean2 = take(&at, rows * sizeof(float)), k.scale2 = take(&at, rows * sizeof(float));
-        k.turn_scales = take(&at, rows * g * sizeof(float)), k.log_sums = take(&at, rows * net->n_head * sizeof(float));
+        k.turn_scales = take(&at, rows * g * sizeof(float)), k.log_sums = take(&at, (rows * net->n_head + LANES) * sizeof(float));
         k.h1 = take(&at, rows * c * sizeof(real)), k.h2 = take(&at, rows * c * sizeof(real));
         k.raw = take(&at, rows * g * d * sizeof(real)), k.qkv = take(&at, rows * g * d * sizeof(real));
         k.y = take(&at, rows * c * sizeof(real)), k.up = take(&at, rows * u * sizeof(real));
@@ -81,8 +84,22 @@ static size_t furnish(const Network *net, int n, int length, char *base, Room *r
     room->narrow_rows = take(&at, rows * wide_row * sizeof(real));
     room->mean = take(&at, rows * sizeof(float)), room->scale = take(&at, rows * sizeof(float));
     room->h = take(&at, rows * c * sizeof(real));
-    room->scores = take(&at, tile * sizeof(float)), room->d_weights = take(&at, tile * sizeof(float));
-    room->weights = take(&at, tile * sizeof(real)), room->d_scores = take(&at, tile * sizeof(real));
+    Tiles *tiles = &room->tiles;
+    tiles->scores = take(&at, tile * sizeof(float)), tiles->d_weights = take(&at, tile * sizeof(float));
+    tiles->weights = take(&at, tile * sizeof(real)), tiles->d_scores = take(&at, tile * sizeof(real));
+    tiles->along = take(&at, (size_t)(length + LANES) * sizeof(float));
+    real **panels[] = {&tiles->q_columns, &tiles->q_rows, &tiles->dy_columns, &tiles->dy_rows, &tiles->k_rows};
+    for (int i = 0; i < 5; i++) *panels[i] = take(&at, head * sizeof(real));
+    long deepest = larger(larger(n, (int)wide_row), (int)v);
+    Products *products = &room->products;
+    products->backend = &net->backend;
+#ifdef BF16
+    products->left = take(&at, sizeof(real) * STRIP * whole_strips(deepest));
+    products->panels = take(&at, sizeof(real) * whole_strips(n) * whole_strips(wide_row));
+#else
+    (void)deepest;
+    products->out = take(&at, sizeof(float) * rows * wide_row);
+#endif
     room->logits = take(&at, logit_rows * v * sizeof(float)), room->d_logits = take(&at, logit_rows * v * sizeof(real));
     return (size_t)(at - base);
 }
@@ -93,16 +110,33 @@ static inline int index_of(const Network *net, int layer, int which) {
 static inline const float *vector(const Network *net, int layer, int which) {
     return net->parameters[index_of(net, layer, which)];
 }
-static inline const real *matrix(const Network *net, int layer, int which) {
+/* A matrix W (out, in) as the right side of x W^T, and of dy W. */
+static inline Right onward(const Network *net, int layer, int which, int out, int in) {
 #ifdef BF16
-    return net->matrices + net->offsets[index_of(net, layer, which)];
+    (void)out;
+    return (Right){net->matrices + net->places[index_of(net, layer, which)], whole_strips(in) * STRIP};
 #else
-    return vector(net, layer, which);
+    return by_columns(in, out, vector(net, layer, which), in, NULL);
+#endif
+}
+static inline Right backward(const Network *net, int layer, int which, int out, int in) {
+#ifdef BF16
+    long onward_size = whole_strips(out) * whole_strips(in);
+    return (Right){net->matrices + net->places[index_of(net, layer, which)] + onward_size, whole_strips(out) * STRIP};
+#else
+    return by_rows(out, in, vector(net, layer, which), in, NULL);
 #endif
 }
 static inline float *gradient(const Network *net, float *gradients, int layer, int which) {
     int i = index_of(net, layer, which);
     return net->parameters[i] ? gradients + net->offsets[i] : NULL;
+}
+
+/* Adds to the gradient of W (out, in): dy^T x, with dy (N, out) and x (N, in). */
+static void add_gradient(const Network *net, int layer, int which, int n, int out, int in, const real *dy, const real *x,
+                         const Products *products, float *gradients) {
+    multiply(products, out, in, n, (Left){dy, out, 1}, by_rows(n, in, x, in, products->panels), put,
+             &(Put){gradient(net, gradients, layer, which), in, 1.0f, 1.0f});
 }
 
 /* x (N, C) of `tokens` (N,), whose sequences are `length` long. */
@@ -130,14 +164,13 @@ static void embed_backward(const Network *net, const int64_t *tokens, int n, int
 /* x1 -> x2: attention is added to the stream. */
 static void attend(const Network *net, int layer, int n, int length, const Room *room, float *x2) {
     const Kept *k = &room->kept[layer];
-    const Blas *blas = &net->blas;
+    const Products *products = &room->products;
     int c = net->n_embd, d = net->head_dim, turned = net->n_head + net->n_kv_head, g = turned + net->n_kv_head, row = g * d;
     Heads heads = {net->n_head, net->n_kv_head, d, net->window};
     norm_forward(n, c, k->x1, vector(net, layer, NORM1), vector(net, layer, NORM1_BIAS), net->rms, net->eps, k->h1,
                  k->mean1, k->scale1);
-    product(blas, PLAIN, TRANSPOSED, n, row, c, 1.0f, k->h1, c, matrix(net, layer, QKV), c, 0.0f, room->wide_rows, row);
-    add_bias(n, row, room->wide_rows, vector(net, layer, QKV_BIAS));
-    narrow_all((long)n * row, room->wide_rows, k->raw);
+    multiply(products, n, row, c, (Left){k->h1, c, 0}, onward(net, layer, QKV, row, c), put_narrowed,
+             &(Narrowed){k->raw, row, vector(net, layer, QKV_BIAS)});
     for (int t = 0; t < n; t++) {
         long place = (long)(t % length) * (d / 2);
         const float *cosines = net->cosines ? net->cosines + place : NULL, *sines = net->sines ? net->sines + place : NULL;
@@ -150,29 +183,26 @@ static void attend(const Network *net, int layer, int n, int length, const Room 
         memcpy(k->qkv + (long)t * row + turned * d, k->raw + (long)t * row + turned * d, sizeof(real) * net->n_kv_head * d);
     }
     for (int t = 0; t < n; t += length)
-        attention_forward(blas, &heads, length, k->qkv + (long)t * row, k->y + (long)t * c,
-                          k->log_sums + (long)t * net->n_head, room->scores, room->weights, room->d_weights);
-    memcpy(x2, k->x1, sizeof(float) * (size_t)n * c);
-    product(blas, PLAIN, TRANSPOSED, n, c, c, 1.0f, k->y, c, matrix(net, layer, OUT), c, 1.0f, x2, c);
-    add_bias(n, c, x2, vector(net, layer, OUT_BIAS));
+        attention_forward(products, &heads, length, k->qkv + (long)t * row, k->y + (long)t * c,
+                          k->log_sums + (long)t * net->n_head, &room->tiles);
+    multiply(products, n, c, c, (Left){k->y, c, 0}, onward(net, layer, OUT, c, c), put_added,
+             &(Added){k->x1, x2, c, vector(net, layer, OUT_BIAS)});
 }
 
 static void attend_backward(const Network *net, int layer, int n, int length, const Room *room, float *gradients) {
     const Kept *k = &room->kept[layer];
-    const Blas *blas = &net->blas;
+    const Products *products = &room->products;
     int c = net->n_embd, d = net->head_dim, turned = net->n_head + net->n_kv_head, g = turned + net->n_kv_head, row = g * d;
     Heads heads = {net->n_head, net->n_kv_head, d, net->window};
-    real *upstream = room->h, *d_raw = room->narrow_rows;
+    real *upstream = room->h, *dy = room->narrow_rows, *d_raw = dy; /* dy is used up before d_raw is written */
     narrow_all((long)n * c, room->dx, upstream);
     bias_backward(n, c, upstream, gradient(net, gradients, layer, OUT_BIAS));
-    product(blas, TRANSPOSED, PLAIN, c, c, n, 1.0f, upstream, c, k->y, c, 1.0f, gradient(net, gradients, layer, OUT), c);
-    product(blas, PLAIN, PLAIN, n, c, c, 1.0f, upstream, c, matrix(net, layer, OUT), c, 0.0f, room->wide_rows, c);
-    narrow_all((long)n * c, room->wide_rows, upstream); /* dy */
+    add_gradient(net, layer, OUT, n, c, c, upstream, k->y, products, gradients);
+    multiply(products, n, c, c, (Left){upstream, c, 0}, backward(net, layer, OUT, c, c), put_narrowed, &(Narrowed){dy, c, NULL});
     float *d_qkv = room->wide_rows;
     for (int t = 0; t < n; t += length)
-        attention_backward(blas, &heads, length, k->qkv + (long)t * row, k->y + (long)t * c,
-                           k->log_sums + (long)t * net->n_head, upstream + (long)t * c, d_qkv + (long)t * row, room->scores,
-                           room->d_weights, room->weights, room->d_scores);
+        attention_backward(products, &heads, length, k->qkv + (long)t * row, k->y + (long)t * c,
+                           k->log_sums + (long)t * net->n_head, dy + (long)t * c, d_qkv + (long)t * row, &room->tiles);
     for (int t = 0; t < n; t++) {
         long place = (long)(t % length) * (d / 2);
         const float *cosines = net->cosines ? net->cosines + place : NULL, *sines = net->sines ? net->sines + place : NULL;
@@ -185,8 +215,9 @@ static void attend_backward(const Network *net, int layer, int n, int length, co
         narrow_all((long)net->n_kv_head * d, d_qkv + (long)t * row + turned * d, d_raw + (long)t * row + turned * d);
     }
     bias_backward(n, row, d_raw, gradient(net, gradients, layer, QKV_BIAS));
-    product(blas, TRANSPOSED, PLAIN, row, c, n, 1.0f, d_raw, row, k->h1, c, 1.0f, gradient(net, gradients, layer, QKV), c);
-    product(blas, PLAIN, PLAIN, n, c, row, 1.0f, d_raw, row, matrix(net, layer, QKV), c, 0.0f, room->wide_rows, c);
+    add_gradient(net, layer, QKV, n, row, c, d_raw, k->h1, products, gradients);
+    multiply(products, n, c, row, (Left){d_raw, row, 0}, backward(net, layer, QKV, row, c), put,
+             &(Put){room->wide_rows, c, 1.0f, 0.0f});
     norm_backward(n, c, room->wide_rows, k->x1, vector(net, layer, NORM1), net->rms, k->mean1, k->scale1, room->dx,
                   gradient(net, gradients, layer, NORM1), gradient(net, gradients, layer, NORM1_BIAS));
 }
@@ -194,30 +225,36 @@ static void attend_backward(const Network *net, int layer, int n, int length, co
 /* x2 -> x3: the MLP is added to the stream. */
 static void widen(const Network *net, int layer, int n, const Room *room, float *x3) {
     const Kept *k = &room->kept[layer];
+    const Products *products = &room->products;
     int c = net->n_embd, f = net->hidden, u = net->mlp == SWIGLU ? 2 * f : f;
+    const float *bias = vector(net, layer, UP_BIAS);
+    Mlp mlp = {net->mlp, f, bias, k->up, k->hidden, NULL};
     norm_forward(n, c, k->x2, vector(net, layer, NORM2), vector(net, layer, NORM2_BIAS), net->rms, net->eps, k->h2,
                  k->mean2, k->scale2);
-    product(&net->blas, PLAIN, TRANSPOSED, n, u, c, 1.0f, k->h2, c, matrix(net, layer, UP), c, 0.0f, room->wide_rows, u);
-    add_bias(n, u, room->wide_rows, vector(net, layer, UP_BIAS));
-    activate(net->mlp, n, f, room->wide_rows, k->up, k->hidden);
-    memcpy(x3, k->x2, sizeof(float) * (size_t)n * c);
-    product(&net->blas, PLAIN, TRANSPOSED, n, c, f, 1.0f, k->hidden, f, matrix(net, layer, DOWN), f, 1.0f, x3, c);
-    add_bias(n, c, x3, vector(net, layer, DOWN_BIAS));
+    Left h2 = {k->h2, c, 0};
+    Right up = onward(net, layer, UP, u, c);
+    if (net->mlp == SWIGLU)
+        multiply(products, n, u, c, h2, up, put_narrowed, &(Narrowed){k->up, u, bias}), gate(n, &mlp);
+    else
+        multiply(products, n, u, c, h2, up, activate, &mlp);
+    multiply(products, n, c, f, (Left){k->hidden, f, 0}, onward(net, layer, DOWN, c, f), put_added,
+             &(Added){k->x2, x3, c, vector(net, layer, DOWN_BIAS)});
 }
 
 static void widen_backward(const Network *net, int layer, int n, const Room *room, float *gradients) {
     const Kept *k = &room->kept[layer];
-    const Blas *blas = &net->blas;
+    const Products *products = &room->products;
     int c = net->n_embd, f = net->hidden, u = net->mlp == SWIGLU ? 2 * f : f;
     real *upstream = room->h, *d_up = room->narrow_rows;
+    Mlp mlp = {net->mlp, f, NULL, k->up, k->hidden, d_up};
     narrow_all((long)n * c, room->dx, upstream);
     bias_backward(n, c, upstream, gradient(net, gradients, layer, DOWN_BIAS));
-    product(blas, TRANSPOSED, PLAIN, c, f, n, 1.0f, upstream, c, k->hidden, f, 1.0f, gradient(net, gradients, layer, DOWN), f);
-    product(blas, PLAIN, PLAIN, n, f, c, 1.0f, upstream, c, matrix(net, layer, DOWN), f, 0.0f, room->wide_rows, f);
-    activate_backward(net->mlp, n, f, room->wide_rows, k->up, d_up);
+    add_gradient(net, layer, DOWN, n, c, f, upstream, k->hidden, products, gradients);
+    multiply(products, n, f, c, (Left){upstream, c, 0}, backward(net, layer, DOWN, c, f), activate_backward, &mlp);
     bias_backward(n, u, d_up, gradient(net, gradients, layer, UP_BIAS));
-    product(blas, TRANSPOSED, PLAIN, u, c, n, 1.0f, d_up, u, k->h2, c, 1.0f, gradient(net, gradients, layer, UP), c);
-    product(blas, PLAIN, PLAIN, n, c, u, 1.0f, d_up, u, matrix(net, layer, UP), c, 0.0f, room->wide_rows, c);
+    add_gradient(net, layer, UP, n, u, c, d_up, k->h2, products, gradients);
+    multiply(products, n, c, u, (Left){d_up, u, 0}, backward(net, layer, UP, u, c), put,
+             &(Put){room->wide_rows, c, 1.0f, 0.0f});
     norm_backward(n, c, room->wide_rows, k->x2, vector(net, layer, NORM2), net->rms, k->mean2, k->scale2, room->dx,
                   gradient(net, gradients, layer, NORM2), gradient(net, gradients, layer, NORM2_BIAS));
 }
@@ -251,21 +288,21 @@ static double cross_entropy(const Network *net, float *logits, int64_t target, f
 /* The loss of the final stream room->x (N, C), summed; with gradients, room->dx and those of norm and head. */
 static double predict(const Network *net, int n, const int64_t *targets, float weight, const Room *room, float *gradients) {
     int c = net->n_embd, v = net->vocab_size, top = net->n_layer;
-    const real *head = matrix(net, top, HEAD);
+    const Products *products = &room->products;
     double loss = 0.0;
     norm_forward(n, c, room->x, vector(net, top, NORM), vector(net, top, NORM_BIAS), net->rms, net->eps, room->h,
                  room->mean, room->scale);
     for (int t = 0; t < n; t += LOGIT_ROWS) { /* logits of a large vocabulary are never there all at once */
         int rows = smaller(LOGIT_ROWS, n - t);
         const real *h = room->h + (long)t * c;
-        product(&net->blas, PLAIN, TRANSPOSED, rows, v, c, 1.0f, h, c, head, c, 0.0f, room->logits, v);
+        multiply(products, rows, v, c, (Left){h, c, 0}, onward(net, top, HEAD, v, c), put, &(Put){room->logits, v, 1.0f, 0.0f});
         for (int i = 0; i < rows; i++)
             loss += cross_entropy(net, room->logits + (long)i * v, targets[t + i], weight, gradients != NULL);
         if (!gradients) continue;
         narrow_all((long)rows * v, room->logits, room->d_logits);
-        product(&net->blas, TRANSPOSED, PLAIN, v, c, rows, 1.0f, room->d_logits, v, h, c, 1.0f,
-                gradient(net, gradients, top, HEAD), c);
-        product(&net->blas, PLAIN, PLAIN, rows, c, v, 1.0f, room->d_logits, v, head, c, 0.0f, room->wide_rows + (long)t * c, c);
+        add_gradient(net, top, HEAD, rows, v, c, room->d_logits, h, products, gradients);
+        multiply(products, rows, c, v, (Left){room->d_logits, v, 0}, backward(net, top, HEAD, v, c), put,
+                 &(Put){room->wide_rows + (long)t * c, c, 1.0f, 0.0f});
     }
     if (gradients) {
         memset(room->dx, 0, sizeof(float) * (size_t)n * c);
@@ -308,7 +345,7 @@ typedef struct {
 static void work(void *argument) {
     Share *share = argument;
     const Network *net = share->net;
-    int length = share->length, threads_before = net->blas.set_threads(1);
+    int length = share->length, before = begin_products(&net->backend);
     if (share->gradients) memset(share->gradients, 0, sizeof(float) * (size_t)net->n_parameters);
     for (int first = share->first; first < share->last; first += share->chunk) {
         int sequences = smaller(share->chunk, share->last - first);
@@ -321,7 +358,7 @@ static void work(void *argument) {
         share->loss += run_chunk(net, tokens, targets, sequences * length, length, share->weight, &share->room,
                                  share->gradients);
     }
-    net->blas.set_threads(threads_before);
+    end_products(&net->backend, before);
 }
 
 typedef struct {
@@ -339,21 +376,55 @@ static void add_up(void *argument) { /* into the first row, in the order of the 
     }
 }
 
-/* The matrices as products read them; to be called after every update. */
-void read_parameters(const Network *net) {
 #ifdef BF16
-    static const int of_block[] = {QKV, OUT, UP, DOWN};
-    for (int layer = 0; layer < net->n_layer; layer++)
-        for (int i = 0; i < 4; i++) {
-            int at = index_of(net, layer, of_block[i]);
-            narrow_all(net->sizes[at], net->parameters[at], net->matrices + net->offsets[at]);
-        }
-    int head = index_of(net, net->n_layer, HEAD);
-    narrow_all(net->sizes[head], net->parameters[head], net->matrices + net->offsets[head]);
+typedef struct {
+    const Network *net;
+    int first, step; /* which matrices are its own */
+} Packing;
+
+/* W (out, in) as panels: of W^T, then of W. */
+static void pack(const float *w, int out, int in, real *panels) {
+    long depth = whole_strips(in), strips = whole_strips(out);
+    real strip[STRIP * depth], *across = panels + depth * strips;
+    for (int j = 0; j < out; j += STRIP) {
+        int rows = smaller(STRIP, out - j);
+        for (int i = 0; i < rows; i++) narrow_all(in, w + (long)(j + i) * in, strip + i * depth);
+        by_columns(in, rows, strip, (int)depth, panels + j * depth);
+        for (int p = 0; p < in; p += STRIP) by_rows(rows, smaller(STRIP, in - p), strip + p, (int)depth, across + p * strips + j * STRIP);
+    }
+}
+
+static void pack_some(void *argument) {
+    const Packing *packing = argument;
+    const Network *net = packing->net;
+    int c = net->n_embd, f = net->hidden, top = net->n_layer * PER_BLOCK;
+    int heads = (net->n_head + 2 * net->n_kv_head) * net->head_dim, turn = 0;
+    for (int at = 0; at <= top + HEAD; at++) {
+        int which = at < top ? at % PER_BLOCK : at - top, out = 0, in = c;
+        if (at >= top) out = which == HEAD ? net->vocab_size : 0;
+        else if (which == QKV) out = heads;
+        else if (which == OUT) out = c;
+        else if (which == UP) out = net->mlp == SWIGLU ? 2 * f : f;
+        else if (which == DOWN) out = c, in = f;
+        if (out && turn++ % packing->step == packing->first)
+            pack(net->parameters[at], out, in, net->matrices + net->places[at]);
+    }
+}
+#endif
+
+/* The matrices as products read them; to be called after every update. */
+void read_parameters(const Network *net, int threads) {
+#ifdef BF16
+    Packing shares[threads];
+    for (int i = 0; i < threads; i++) shares[i] = (Packing){net, i, threads};
+    in_threads(pack_some, shares, sizeof *shares, threads);
 #else
-    (void)net;
+    (void)net, (void)threads;
 #endif
 }
+
+/* Whether the processor and the system let us use AMX. */
+int tiles_available(void) { return request_tiles(); }
 
 /* Bytes of room that `loss_and_gradients` needs for each thread. */
 size_t room_bytes(const Network *net, int chunk, int length) {

@@ -4,7 +4,9 @@ Shapes: B sequences, T tokens each, P elements of all parameters together.
 """
 
 import ctypes
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +14,11 @@ from torch import Tensor, nn
 from gpt_cli.config import ModelConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.position import Rotary
-from gpt_cli.training.native.library import Blas, NativeLibrary, address
+from gpt_cli.training.native.library import Backend, NativeLibrary, address
 from gpt_cli.training.native.muon import orthogonalise
 
 _TOKENS_PER_CHUNK = 512  # of one thread: what they need stays in its cache
+_STRIP = 32  # STRIP of products.h
 _MLPS = ("relu", "gelu", "swiglu", "relu2")
 
 
@@ -39,10 +42,10 @@ class _Network(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("n_layer", "n_embd", "n_head", "n_kv_head", "head_dim", "hidden")),
         *((name, ctypes.c_int) for name in ("vocab_size", "context", "mlp", "rms", "window")),
         *((name, ctypes.c_float) for name in ("eps", "embedding_scale", "softcap")),
-        *((name, ctypes.c_void_p) for name in ("positions", "cosines", "sines", "parameters", "offsets", "sizes")),
+        *((name, ctypes.c_void_p) for name in ("positions", "cosines", "sines", "parameters", "offsets")),
         ("n_parameters", ctypes.c_long),
-        ("matrices", ctypes.c_void_p),
-        ("blas", Blas),
+        *((name, ctypes.c_void_p) for name in ("matrices", "places")),
+        ("backend", Backend),
     )
 
 
@@ -60,13 +63,16 @@ class NativeNetwork:
             if parameter is not None and id(parameter) not in self._offsets:
                 self._offsets[id(parameter)] = n_parameters
                 n_parameters += -(-parameter.numel() // 16) * 16  # each begins at a cache line
-        self._matrices = torch.zeros(n_parameters, dtype=library.dtype)
+        bf16 = library.dtype == torch.bfloat16
+        tables = len(self._slots) - 5, len(self._slots) - 4  # looked up, not multiplied with
+        sizes = [_packed_size(p) if bf16 and p is not None and i not in tables else 0 for i, p in enumerate(self._slots)]
+        self._matrices = torch.zeros(sum(sizes), dtype=torch.bfloat16)
         self._gradients = torch.zeros(0)
         self._room = torch.zeros(0, dtype=torch.uint8)
         n = len(self._slots)
         self._pointers = (ctypes.c_void_p * n)()
         self._starts = (ctypes.c_long * n)(*(0 if p is None else self._offsets[id(p)] for p in self._slots))
-        self._sizes = (ctypes.c_long * n)(*(0 if p is None else p.numel() for p in self._slots))
+        self._places = (ctypes.c_long * n)(*accumulate(sizes[:-1], initial=0))
         self._net = self._describe(n_parameters)
 
     def loss(self, inputs: Tensor, targets: Tensor) -> float:
@@ -106,7 +112,7 @@ class NativeNetwork:
             self._room = torch.empty(room + 64, dtype=torch.uint8)
         for i, parameter in enumerate(self._slots):
             self._pointers[i] = None if parameter is None else parameter.data_ptr()
-        calls.read_parameters(net)
+        calls.read_parameters(net, self.threads)
         aligned = -self._room.data_ptr() % 64
         return float(
             calls.loss_and_gradients(
@@ -148,10 +154,10 @@ class NativeNetwork:
             sines=None if rotary is None else address(rotary.sin),
             parameters=ctypes.addressof(self._pointers),
             offsets=ctypes.addressof(self._starts),
-            sizes=ctypes.addressof(self._sizes),
             n_parameters=n_parameters,
             matrices=address(self._matrices),
-            blas=self._library.blas,
+            places=ctypes.addressof(self._places),
+            backend=self._library.backend,
         )
 
 
@@ -170,6 +176,11 @@ def _slots(model: GPT, ones: Tensor) -> Iterator[Tensor | None]:
         yield from _both(named, f"{block}.mlp.down")
     yield from (named.get("embedding.tokens.weight"), named.get("embedding.positions"))
     yield from (named.get("norm.weight", ones), named.get("norm.bias"), named.get("head.weight"))
+
+
+def _packed_size(parameter: Tensor) -> int:
+    """Elements of the two copies of a matrix that products.h reads, each side filled up to strips of 32."""
+    return 2 * math.prod(-(-size // _STRIP) * _STRIP for size in parameter.shape) if parameter.ndim == 2 else 0
 
 
 def _both(named: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor | None]:

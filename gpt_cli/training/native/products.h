@@ -1,0 +1,340 @@
+/* Matrix products: out (m, n) = left (m, k) right (k, n), each block of which is handed on while it is in the cache.
+
+   In bf16 the products are ours. The right matrix lies in panels of 32 columns, pairs of rows side by side, as the
+   processor's instructions read it: (panel, k / 2, 32, 2). Of the left one, 32 rows at a time are used against every panel.
+   A block of 32 x 32 sums stays in registers for the whole of k: in AMX's tiles, or in AVX512's registers where there are
+   none. k is filled up with zeros to a multiple of 32. In fp32 the BLAS that torch brings computes. */
+
+enum { STRIP = 32 }; /* rows, columns and depths of a block */
+
+static inline long whole_strips(long n) { return (n + STRIP - 1) / STRIP * STRIP; }
+
+typedef struct {
+    void (*sgemm)(const char *, const char *, const int *, const int *, const int *, const float *, const float *,
+                  const int *, const float *, const int *, const float *, float *, const int *); /* Fortran's, for fp32 */
+    int (*set_threads)(int); /* of that BLAS, for the calling thread; gives the number before */
+    int tiles;               /* whether AMX may be used */
+} Backend;
+
+typedef struct {
+    const Backend *backend;
+    real *left;   /* bf16: a strip of the left matrix, 32 rows of the largest k */
+    real *panels; /* bf16: a right matrix that is used once */
+    float *out;   /* fp32: a product that is handed on */
+} Products;
+
+/* What becomes of a block of the product: its place in it, its sizes, its elements with rows `ld` apart. */
+typedef void (*Finish)(const void *to, int row, int column, int rows, int columns, const float *block, int ld);
+
+typedef struct { const real *at; int ld, turned; } Left; /* (m, k) with rows `ld` apart; turned: (k, m) in memory */
+
+/* Most blocks are as wide as a strip: their loops are compiled for that width. */
+#define FINISH(name, body) \
+    static inline void name(const void *to, int row, int column, int rows, int columns, const float *block, int ld) { \
+        if (columns == STRIP) \
+            body(to, row, column, rows, STRIP, block, ld); \
+        else \
+            body(to, row, column, rows, columns, block, ld); \
+    }
+
+typedef struct { float *to; int ld; float alpha, beta; } Put; /* to <- alpha block + beta to */
+
+ALWAYS void put_block(const Put *p, int row, int column, int rows, int columns, const float *restrict block, int ld) {
+    float *restrict out = p->to + (long)row * p->ld + column;
+    float alpha = p->alpha, beta = p->beta;
+    for (int i = 0; i < rows; i++, out += p->ld, block += ld) {
+        if (beta == 0.0f) {
+            SIMD
+            for (int j = 0; j < columns; j++) out[j] = alpha * block[j];
+        } else {
+            SIMD
+            for (int j = 0; j < columns; j++) out[j] = alpha * block[j] + beta * out[j];
+        }
+    }
+}
+FINISH(put, put_block)
+
+typedef struct { real *to; int ld; const float *bias; } Narrowed; /* to <- block + bias; bias may be NULL */
+
+ALWAYS void put_narrowed_block(const Narrowed *p, int row, int column, int rows, int columns, const float *restrict block,
+                               int ld) {
+    real *restrict out = p->to + (long)row * p->ld + column;
+    for (int i = 0; i < rows; i++, out += p->ld, block += ld) {
+        if (p->bias) {
+            float sum[columns];
+            SIMD
+            for (int j = 0; j < columns; j++) sum[j] = block[j] + p->bias[column + j];
+            narrow_all(columns, sum, out);
+        } else
+            narrow_all(columns, block, out);
+    }
+}
+FINISH(put_narrowed, put_narrowed_block)
+
+typedef struct { const float *from; float *to; int ld; const float *bias; } Added; /* to <- from + block + bias */
+
+ALWAYS void put_added_block(const Added *p, int row, int column, int rows, int columns, const float *restrict block, int ld) {
+    long at = (long)row * p->ld + column;
+    for (int i = 0; i < rows; i++, at += p->ld, block += ld) {
+        const float *restrict from = p->from + at;
+        float *restrict out = p->to + at;
+        SIMD
+        for (int j = 0; j < columns; j++) out[j] = from[j] + block[j];
+        if (p->bias) {
+            SIMD
+            for (int j = 0; j < columns; j++) out[j] += p->bias[column + j];
+        }
+    }
+}
+FINISH(put_added, put_added_block)
+
+#ifdef BF16
+
+typedef struct { const real *at; long panel; } Right; /* panels, and how far apart they begin */
+
+static inline __m512i row_of(const real *at) { return _mm512_loadu_si512(at); }
+
+/* Rows a and b (32) -> their elements side by side: of the first 16 columns, and of the others. */
+static inline void interleave(__m512i a, __m512i b, __m512i *first, __m512i *second) {
+    const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5,
+                                         36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    *first = _mm512_permutex2var_epi16(a, low, b);
+    *second = _mm512_permutex2var_epi16(a, _mm512_add_epi16(low, _mm512_set1_epi16(16)), b);
+}
+
+/* A 16 x 16 matrix of 32-bit words, turned in place: words, pairs of words, then quarters of rows change places. */
+static inline void turn_words(__m512i r[16]) {
+    __m512i s[16];
+    for (int i = 0; i < 16; i += 2) {
+        s[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        s[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        r[i] = _mm512_unpacklo_epi64(s[i], s[i + 2]);
+        r[i + 1] = _mm512_unpackhi_epi64(s[i], s[i + 2]);
+        r[i + 2] = _mm512_unpacklo_epi64(s[i + 1], s[i + 3]);
+        r[i + 3] = _mm512_unpackhi_epi64(s[i + 1], s[i + 3]);
+    }
+    for (int i = 0; i < 4; i++) {
+        s[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
+        s[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
+        s[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
+        s[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
+    }
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm512_shuffle_i32x4(s[i], s[i + 8], 0x88);
+        r[i + 8] = _mm512_shuffle_i32x4(s[i], s[i + 8], 0xdd);
+        r[i + 4] = _mm512_shuffle_i32x4(s[i + 4], s[i + 12], 0x88);
+        r[i + 12] = _mm512_shuffle_i32x4(s[i + 4], s[i + 12], 0xdd);
+    }
+}
+
+/* At most 32 x 32 of a matrix, the rest of `square` zero. */
+static void copy_square(const real *from, int ld, int rows, int columns, real *square) {
+    memset(square, 0, sizeof(real) * STRIP * STRIP);
+    for (int i = 0; i < rows; i++) memcpy(square + i * STRIP, from + (long)i * ld, sizeof(real) * (size_t)columns);
+}
+
+/* 32 rows of the left matrix, from row `i` on: (k / 32, 32, 32). */
+static void take_left(Left left, int i, int rows, int k, real *strip) {
+    _Alignas(64) real square[STRIP * STRIP];
+    for (int p = 0; p < k; p += STRIP, strip += STRIP * STRIP) {
+        int depth = smaller(STRIP, k - p), whole = rows == STRIP && depth == STRIP;
+        if (!left.turned) {
+            const real *from = left.at + (long)i * left.ld + p;
+            if (!whole)
+                copy_square(from, left.ld, rows, depth, strip);
+            else
+                for (int r = 0; r < STRIP; r++, from += left.ld)
+                    _mm512_store_si512(strip + r * STRIP, row_of(from));
+            continue;
+        }
+        const real *from = left.at + (long)p * left.ld + i;
+        int ld = left.ld;
+        if (!whole) copy_square(from, ld, depth, rows, square), from = square, ld = STRIP;
+        __m512i first[16], second[16];
+        for (int q = 0; q < 16; q++, from += 2 * ld) interleave(row_of(from), row_of(from + ld), &first[q], &second[q]);
+        turn_words(first), turn_words(second);
+        for (int q = 0; q < 16; q++) {
+            _mm512_store_si512(strip + q * STRIP, first[q]);
+            _mm512_store_si512(strip + (16 + q) * STRIP, second[q]);
+        }
+    }
+}
+
+/* b (k, n), rows `ld` apart, as panels in `room`. */
+static Right by_rows(int k, int n, const real *b, int ld, real *room) {
+    _Alignas(64) real square[STRIP * STRIP];
+    long panel = whole_strips(k) * STRIP;
+    for (int j = 0; j < n; j += STRIP) {
+        real *to = room + j / STRIP * panel;
+        for (int p = 0; p < k; p += STRIP, to += STRIP * STRIP) {
+            int depth = smaller(STRIP, k - p), columns = smaller(STRIP, n - j), apart = ld;
+            const real *from = b + (long)p * ld + j;
+            if (depth < STRIP || columns < STRIP)
+                copy_square(from, ld, depth, columns, square), from = square, apart = STRIP;
+            for (int q = 0; q < 16; q++, from += 2 * apart) {
+                __m512i first, second;
+                interleave(row_of(from), row_of(from + apart), &first, &second);
+                _mm512_storeu_si512(to + q * 64, first);
+                _mm512_storeu_si512(to + q * 64 + 32, second);
+            }
+        }
+    }
+    return (Right){room, panel};
+}
+
+/* The right matrix (k, n) that is the transpose of b (n, k), rows `ld` apart, as panels in `room`. */
+static Right by_columns(int k, int n, const real *b, int ld, real *room) {
+    _Alignas(64) real square[STRIP * STRIP];
+    long panel = whole_strips(k) * STRIP;
+    for (int j = 0; j < n; j += STRIP) {
+        real *to = room + j / STRIP * panel;
+        for (int p = 0; p < k; p += STRIP, to += STRIP * STRIP) {
+            int depth = smaller(STRIP, k - p), columns = smaller(STRIP, n - j), apart = ld;
+            const real *from = b + (long)j * ld + p;
+            if (depth < STRIP || columns < STRIP)
+                copy_square(from, ld, columns, depth, square), from = square, apart = STRIP;
+            for (int half = 0; half < 2; half++) {
+                __m512i words[16];
+                for (int q = 0; q < 16; q++, from += apart) words[q] = row_of(from);
+                turn_words(words);
+                for (int q = 0; q < 16; q++) _mm512_storeu_si512(to + q * 64 + half * 32, words[q]);
+            }
+        }
+    }
+    return (Right){room, panel};
+}
+
+static inline Right from_row(Right right, int row) { return (Right){right.at + (long)row * STRIP, right.panel}; }
+static inline Right from_column(Right right, int column) { /* a multiple of 32, as is the row above */
+    return (Right){right.at + column / STRIP * right.panel, right.panel};
+}
+
+#ifdef __AMX_BF16__
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Ask the system for the tiles' registers (Linux hands them out on request). */
+static inline int request_tiles(void) { return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18) == 0; }
+
+static const _Alignas(64) uint8_t EIGHT_TILES[64] = { /* of 16 rows of 64 bytes */
+    1, [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
+    [48] = 16, 16, 16, 16, 16, 16, 16, 16,
+};
+
+/* Before and after the products of a thread. */
+static int begin_products(const Backend *backend) {
+    if (backend->tiles) _tile_loadconfig(EIGHT_TILES);
+    return 0;
+}
+static void end_products(const Backend *backend, int before) {
+    (void)before;
+    if (backend->tiles) _tile_release();
+}
+
+static void block_by_tiles(const real *a, const real *b, int k, float *block) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int p = 0; p < k; p += STRIP, a += STRIP * STRIP, b += STRIP * STRIP) {
+        for (int i = 0; i < 32; i++) if (0) _mm_prefetch((const char *)(b + 2 * STRIP * STRIP + i * 32), _MM_HINT_T0);
+        _tile_loadd(4, a, 64);
+        _tile_loadd(6, b, 128);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, b + 32, 128);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_loadd(5, a + 16 * STRIP, 64);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, block, 128);
+    _tile_stored(1, block + 16, 128);
+    _tile_stored(2, block + 512, 128);
+    _tile_stored(3, block + 528, 128);
+}
+#else
+static inline int request_tiles(void) { return 0; }
+static int begin_products(const Backend *backend) { return (void)backend, 0; }
+static void end_products(const Backend *backend, int before) { (void)backend, (void)before; }
+static void block_by_tiles(const real *a, const real *b, int k, float *block) { (void)a, (void)b, (void)k, (void)block; }
+#endif
+
+static void block_by_vectors(const real *a, const real *b, int k, float *block) {
+    enum { ROWS = 8 };
+    for (int i = 0; i < STRIP; i += ROWS) {
+        __m512 sums[ROWS][2];
+        for (int r = 0; r < ROWS; r++) sums[r][0] = sums[r][1] = _mm512_setzero_ps();
+        const real *left = a + i * STRIP, *right = b;
+        for (int p = 0; p < k; p += STRIP, left += STRIP * STRIP)
+            for (int q = 0; q < STRIP; q += 2, right += 64) {
+                __m512bh first = (__m512bh)row_of(right), second = (__m512bh)row_of(right + 32);
+#pragma GCC unroll 8
+                for (int r = 0; r < ROWS; r++) {
+                    int pair;
+                    memcpy(&pair, left + r * STRIP + q, sizeof pair);
+                    __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
+                    sums[r][0] = _mm512_dpbf16_ps(sums[r][0], both, first);
+                    sums[r][1] = _mm512_dpbf16_ps(sums[r][1], both, second);
+                }
+            }
+        for (int r = 0; r < ROWS; r++) {
+            _mm512_storeu_ps(block + (i + r) * STRIP, sums[r][0]);
+            _mm512_storeu_ps(block + (i + r) * STRIP + 16, sums[r][1]);
+        }
+    }
+}
+
+/* Fetch what a sum is added to, while the sum is computed: rows that lie far apart are not guessed by the processor. */
+static void expect(const Put *put, int row, int column, int rows) {
+    const char *at = (const char *)(put->to + (long)row * put->ld + column);
+    for (int i = 0; i < rows; i++, at += put->ld * sizeof(float)) _mm_prefetch(at, _MM_HINT_T0), _mm_prefetch(at + 64, _MM_HINT_T0);
+}
+
+static void multiply(const Products *products, int m, int n, int k, Left left, Right right, Finish finish, const void *to) {
+    _Alignas(64) float block[STRIP * STRIP];
+    for (int i = 0; i < m; i += STRIP) {
+        int rows = smaller(STRIP, m - i);
+        take_left(left, i, rows, k, products->left);
+        for (int j = 0; j < n; j += STRIP) {
+            if (finish == put) expect(to, i, j, rows);
+            const real *panel = right.at + j / STRIP * right.panel;
+            (products->backend->tiles ? block_by_tiles : block_by_vectors)(products->left, panel, k, block);
+            finish(to, i, j, rows, smaller(STRIP, n - j), block, STRIP);
+        }
+    }
+}
+
+#else /* fp32 */
+
+typedef struct { const real *at; int ld, turned; } Right;
+
+static Right by_rows(int k, int n, const real *b, int ld, real *room) {
+    (void)k, (void)n, (void)room;
+    return (Right){b, ld, 0};
+}
+static Right by_columns(int k, int n, const real *b, int ld, real *room) {
+    (void)k, (void)n, (void)room;
+    return (Right){b, ld, 1};
+}
+static inline Right from_row(Right r, int row) { return (Right){r.at + (r.turned ? row : (long)row * r.ld), r.ld, r.turned}; }
+static inline Right from_column(Right r, int column) {
+    return (Right){r.at + (r.turned ? (long)column * r.ld : column), r.ld, r.turned};
+}
+
+static inline int request_tiles(void) { return 0; }
+
+/* Before and after the products of a thread. */
+static int begin_products(const Backend *backend) { return backend->set_threads(1); }
+static void end_products(const Backend *backend, int before) { backend->set_threads(before); }
+
+static void multiply(const Products *products, int m, int n, int k, Left left, Right right, Finish finish, const void *to) {
+    const Put plain = {products->out, n, 1.0f, 0.0f}, *p = finish == put ? to : &plain;
+    /* a stored row is Fortran's column: out^T = right^T left^T */
+    products->backend->sgemm(right.turned ? "T" : "N", left.turned ? "T" : "N", &n, &m, &k, &p->alpha, right.at, &right.ld,
+                             left.at, &left.ld, &p->beta, p->to, &p->ld);
+    if (finish != put) finish(to, 0, 0, m, n, products->out, n);
+}
+
+#endif
