@@ -1,5 +1,5 @@
 /* Causal attention over one sequence, in tiles: the scores of a tile fit in the cache, keys that no query of it sees are never
-   touched, and the backward pass computes the weights again from their log-sum-exp instead of keeping them
+   touched, and the backward pass computes the weights again from their rows' sums instead of keeping them
    (Dao et al., 2022, "FlashAttention", section 3.1).
 
    qkv (T, G D): H query heads, then Hkv key heads, then Hkv value heads, each D wide; y (T, H D). */
@@ -17,9 +17,9 @@ typedef struct { /* of one thread, for sequences of at most T */
     real *q_columns, *q_rows, *dy_columns, *dy_rows, *k_rows; /* panels of a head; forward: keys and values in the first two */
 } Tiles;
 
-/* y, and the log-sum-exp of the scores (H, T). */
+/* y, and of each row of scores (H, T) its largest element and the reciprocal of its sum of exponentials. */
 static void attention_forward(const Products *products, const Heads *heads, int length, const real *qkv, real *y,
-                              float *log_sums, const Tiles *tiles) {
+                              float *largests, float *shares, const Tiles *tiles) {
     int d = heads->width, row = (heads->heads + 2 * heads->kv_heads) * d, c = heads->heads * d;
     int group = heads->heads / heads->kv_heads;
     Right keys = {0}, values = {0};
@@ -52,7 +52,7 @@ static void attention_forward(const Products *products, const Heads *heads, int 
                 for (int j = 0; j < from; j++) score[j] = 0.0f;
                 for (int j = to; j < ld; j++) score[j] = 0.0f;
                 narrow_all(ld, score, tiles->weights + (long)i * ld);
-                log_sums[(long)head * length + query] = largest + logf(sum);
+                largests[(long)head * length + query] = largest, shares[(long)head * length + query] = share;
             }
             multiply(products, n, d, n_key, (Left){tiles->weights, ld, 0}, from_row(values, key), put_narrowed,
                      &(Narrowed){y + (long)first * c + head * d, c, NULL});
@@ -63,7 +63,7 @@ static void attention_forward(const Products *products, const Heads *heads, int 
 /* The gradient of y, dy (T, H D), -> that of qkv, d_qkv (T, G D). Weights are computed key by key: a row of theirs, and of the
    gradients of the scores, is then what the products that lead to keys and values read. */
 static void attention_backward(const Products *products, const Heads *heads, int length, const real *qkv, const real *y,
-                               const float *log_sums, const real *dy, float *d_qkv, const Tiles *tiles) {
+                               const float *largests, const float *shares, const real *dy, float *d_qkv, const Tiles *tiles) {
     int d = heads->width, row = (heads->heads + 2 * heads->kv_heads) * d, c = heads->heads * d;
     int group = heads->heads / heads->kv_heads;
     float scale = 1.0f / sqrtf((float)d), *along = tiles->along;
@@ -86,7 +86,8 @@ static void attention_backward(const Products *products, const Heads *heads, int
             int keys = smaller(TILE, length - key);
             int n = smaller(length - key, heads->window ? keys - 1 + heads->window : length);
             int ld = (int)whole_strips(n);
-            const float *sums = log_sums + (long)head * length + key, *sides = along + key;
+            long at = (long)head * length + key;
+            const float *largest = largests + at, *share = shares + at, *sides = along + key;
             multiply(products, keys, n, d, (Left){qkv + at_k + (long)key * row, row, 0}, from_column(q_columns, key), put,
                      &(Put){tiles->scores, ld, scale, 0.0f});
             multiply(products, keys, n, d, (Left){qkv + at_v + (long)key * row, row, 0}, from_column(dy_columns, key), put,
@@ -97,7 +98,7 @@ static void attention_backward(const Products *products, const Heads *heads, int
                 int begin = j / LANES * LANES, end = smaller(ld, (to + LANES - 1) / LANES * LANES);
                 SIMD
                 for (int i = begin; i < end; i++) {
-                    float p = exponential(score[i] - sums[i]);
+                    float p = exponential(score[i] - largest[i]) * share[i];
                     score[i] = p;
                     d_weight[i] = p * (d_weight[i] - sides[i]) * scale;
                 }

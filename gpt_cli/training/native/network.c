@@ -35,7 +35,7 @@ typedef struct {
 } Network;
 
 typedef struct { /* what a block keeps for its backward pass */
-    float *x1, *x2, *mean1, *scale1, *mean2, *scale2, *turn_scales, *log_sums;
+    float *x1, *x2, *mean1, *scale1, *mean2, *scale2, *turn_scales, *largests, *shares;
     real *h1, *raw, *qkv, *y, *h2, *up, *hidden;
 } Kept;
 
@@ -72,7 +72,8 @@ static size_t furnish(const Network *net, int n, int length, char *base, Room *r
         k.x1 = take(&at, rows * c * sizeof(float)), k.x2 = take(&at, rows * c * sizeof(float));
         k.mean1 = take(&at, rows * sizeof(float)), k.scale1 = take(&at, rows * sizeof(float));
         k.mean2 = take(&at, rows * sizeof(float)), k.scale2 = take(&at, rows * sizeof(float));
-        k.turn_scales = take(&at, rows * g * sizeof(float)), k.log_sums = take(&at, (rows * net->n_head + LANES) * sizeof(float));
+        k.turn_scales = take(&at, rows * g * sizeof(float)), k.largests = take(&at, (rows * net->n_head + LANES) * sizeof(float));
+        k.shares = take(&at, (rows * net->n_head + LANES) * sizeof(float));
         k.h1 = take(&at, rows * c * sizeof(real)), k.h2 = take(&at, rows * c * sizeof(real));
         k.raw = take(&at, rows * g * d * sizeof(real)), k.qkv = take(&at, rows * g * d * sizeof(real));
         k.y = take(&at, rows * c * sizeof(real)), k.up = take(&at, rows * u * sizeof(real));
@@ -184,7 +185,7 @@ static void attend(const Network *net, int layer, int n, int length, const Room 
     }
     for (int t = 0; t < n; t += length)
         attention_forward(products, &heads, length, k->qkv + (long)t * row, k->y + (long)t * c,
-                          k->log_sums + (long)t * net->n_head, &room->tiles);
+                          k->largests + (long)t * net->n_head, k->shares + (long)t * net->n_head, &room->tiles);
     multiply(products, n, c, c, (Left){k->y, c, 0}, onward(net, layer, OUT, c, c), put_added,
              &(Added){k->x1, x2, c, vector(net, layer, OUT_BIAS)});
 }
@@ -202,7 +203,7 @@ static void attend_backward(const Network *net, int layer, int n, int length, co
     float *d_qkv = room->wide_rows;
     for (int t = 0; t < n; t += length)
         attention_backward(products, &heads, length, k->qkv + (long)t * row, k->y + (long)t * c,
-                           k->log_sums + (long)t * net->n_head, dy + (long)t * c, d_qkv + (long)t * row, &room->tiles);
+                           k->largests + (long)t * net->n_head, k->shares + (long)t * net->n_head, dy + (long)t * c, d_qkv + (long)t * row, &room->tiles);
     for (int t = 0; t < n; t++) {
         long place = (long)(t % length) * (d / 2);
         const float *cosines = net->cosines ? net->cosines + place : NULL, *sines = net->sines ? net->sines + place : NULL;
