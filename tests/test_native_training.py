@@ -14,7 +14,7 @@ from gpt_cli.training.evaluate import cross_entropy
 from gpt_cli.training.muon import orthogonalised
 from gpt_cli.training.native.choice import native_network
 from gpt_cli.training.native.library import NativeLibrary
-from gpt_cli.training.native.muon import orthogonalise
+from gpt_cli.training.native.muon import Orthogonaliser
 from gpt_cli.training.native.network import NativeNetwork
 
 SHAPE = {"n_layer": 2, "n_embd": 48, "n_head": 4, "context_length": 80}
@@ -161,7 +161,7 @@ def test_orthogonalised_matrices_are_those_of_torch(dtype, tolerance):
     matrices = [torch.randn(shape) * 10.0 ** (i - 3) for i, shape in enumerate(shapes)]
     matrices.append(torch.zeros(8, 8))
     scales = [1.0, -0.5, 2.0, 1.0, 1.0, 1.0, 1.0]
-    found = orthogonalise(library(dtype), matrices, scales, 2)
+    found = Orthogonaliser(library(dtype), 2)(matrices, scales)
     for a, b in zip(found, orthogonalised(matrices, scales, torch.float32), strict=True):
         assert distance(a, b) < tolerance
     assert not found[-1].any()

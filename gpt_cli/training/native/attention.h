@@ -49,7 +49,9 @@ static void attention_forward(const Products *products, const Heads *heads, int 
                 float share = 1.0f / sum;
                 SIMD
                 for (int j = begin; j < end; j++) score[j] *= share;
+                SIMD
                 for (int j = 0; j < from; j++) score[j] = 0.0f;
+                SIMD
                 for (int j = to; j < ld; j++) score[j] = 0.0f;
                 narrow_all(ld, score, tiles->weights + (long)i * ld);
                 largests[(long)head * length + query] = largest, shares[(long)head * length + query] = share;
@@ -102,7 +104,9 @@ static void attention_backward(const Products *products, const Heads *heads, int
                     score[i] = p;
                     d_weight[i] = p * (d_weight[i] - sides[i]) * scale;
                 }
+                SIMD
                 for (int i = 0; i < j; i++) score[i] = d_weight[i] = 0.0f;
+                SIMD
                 for (int i = to; i < ld; i++) score[i] = d_weight[i] = 0.0f;
                 narrow_all(ld, score, tiles->weights + (long)j * ld);
                 narrow_all(ld, d_weight, tiles->d_scores + (long)j * ld);

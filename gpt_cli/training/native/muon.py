@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -21,27 +22,41 @@ class _Job(ctypes.Structure):
     )
 
 
-def orthogonalise(
-    library: NativeLibrary, matrices: Sequence[Tensor], scales: Sequence[float], threads: int
-) -> list[Tensor]:
-    """(r, c) fp32 matrices -> as many of the same shapes, each of U S V^T about U V^T times its scale.
+class Orthogonaliser:
+    """Compiled code for `gpt_cli.training.muon.orthogonalised`, each matrix by one thread.
 
-    See `gpt_cli.training.muon.orthogonalised`.
+    What it needs, and what it gives, is kept for the next call with the same shapes: memory that is asked of the
+    system anew costs more than the work on small matrices.
     """
-    sources = [matrix.contiguous() for matrix in matrices]
-    results = [torch.empty_like(matrix) for matrix in sources]
-    order = sorted(range(len(sources)), key=lambda i: -sources[i].numel() * min(sources[i].shape))  # the dearest first
-    jobs = (_Job * len(sources))()
-    for job, i in zip(jobs, order, strict=True):
-        rows, columns = sorted(sources[i].shape)
-        job.matrix, job.out = sources[i].data_ptr(), results[i].data_ptr()
-        job.scale = scales[i]
-        job.rows, job.columns, job.tall = rows, columns, sources[i].shape[0] > sources[i].shape[1]
-    size = max(library.calls.orthogonalise_bytes(job.rows, job.columns) for job in jobs)
-    room = torch.empty(size * threads + 64, dtype=torch.uint8)
-    steps = (ctypes.c_float * (3 * len(POLAR_EXPRESS)))(*(x for step in POLAR_EXPRESS for x in step))
-    aligned = room.data_ptr() + -room.data_ptr() % 64
-    library.calls.orthogonalise(
-        ctypes.byref(library.backend), jobs, len(jobs), steps, len(POLAR_EXPRESS), aligned, size, threads
-    )
-    return results
+
+    def __init__(self, library: NativeLibrary, threads: int) -> None:
+        self._library, self._threads = library, threads
+        self._coefficients = (ctypes.c_float * (3 * len(POLAR_EXPRESS)))(*chain.from_iterable(POLAR_EXPRESS))
+        self._results: list[Tensor] = []
+        self._room = torch.empty(0, dtype=torch.uint8)
+
+    def __call__(self, matrices: Sequence[Tensor], scales: Sequence[float]) -> list[Tensor]:
+        """(r, c) fp32 matrices -> as many of the same shapes, each of U S V^T about U V^T times its scale.
+
+        The results are overwritten by the next call.
+        """
+        sources = [matrix.contiguous() for matrix in matrices]
+        if [matrix.shape for matrix in sources] != [result.shape for result in self._results]:
+            self._results = [torch.empty_like(matrix) for matrix in sources]
+        order = sorted(
+            range(len(sources)), key=lambda i: -sources[i].numel() * min(sources[i].shape)
+        )  # the dearest first
+        jobs = (_Job * len(sources))()
+        for job, i in zip(jobs, order, strict=True):
+            rows, columns = sorted(sources[i].shape)
+            job.matrix, job.out = sources[i].data_ptr(), self._results[i].data_ptr()
+            job.scale = scales[i]
+            job.rows, job.columns, job.tall = rows, columns, sources[i].shape[0] > sources[i].shape[1]
+        calls, backend = self._library.calls, ctypes.byref(self._library.backend)
+        size = max(calls.orthogonalise_bytes(job.rows, job.columns) for job in jobs)
+        if len(self._room) < size * self._threads + 64:
+            self._room = torch.empty(size * self._threads + 64, dtype=torch.uint8)
+        room = self._room.data_ptr() + -self._room.data_ptr() % 64
+        iterations = len(POLAR_EXPRESS)
+        calls.orthogonalise(backend, jobs, len(jobs), self._coefficients, iterations, room, size, self._threads)
+        return list(self._results)

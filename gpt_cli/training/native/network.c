@@ -147,7 +147,12 @@ static void embed(const Network *net, const int64_t *tokens, int n, int length, 
     const float *places = net->positions ? net->positions : vector(net, top, POSITIONS);
     for (int t = 0; t < n; t++, x += c) {
         const float *token = table + (long)tokens[t] * c, *place = places ? places + (long)(t % length) * c : NULL;
-        for (int i = 0; i < c; i++) x[i] = token[i] * net->embedding_scale + (place ? place[i] : 0.0f);
+        SIMD
+        for (int i = 0; i < c; i++) x[i] = token[i] * net->embedding_scale;
+        if (place) {
+            SIMD
+            for (int i = 0; i < c; i++) x[i] += place[i];
+        }
     }
 }
 
@@ -156,9 +161,13 @@ static void embed_backward(const Network *net, const int64_t *tokens, int n, int
     float *table = gradient(net, gradients, top, TOKENS), *places = gradient(net, gradients, top, POSITIONS);
     for (int t = 0; t < n; t++, dx += c) {
         float *token = table + (long)tokens[t] * c;
+        SIMD
         for (int i = 0; i < c; i++) token[i] += dx[i] * net->embedding_scale;
-        if (places)
-            for (int i = 0; i < c; i++) places[(long)(t % length) * c + i] += dx[i];
+        if (places) {
+            float *place = places + (long)(t % length) * c;
+            SIMD
+            for (int i = 0; i < c; i++) place[i] += dx[i];
+        }
     }
 }
 

@@ -5,7 +5,7 @@ Shapes: B sequences, T tokens each, P elements of all parameters together.
 
 import ctypes
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
 import torch
@@ -15,7 +15,7 @@ from gpt_cli.config import ModelConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.position import Rotary
 from gpt_cli.training.native.library import Backend, NativeLibrary, address
-from gpt_cli.training.native.muon import orthogonalise
+from gpt_cli.training.native.muon import Orthogonaliser
 
 _TOKENS_PER_CHUNK = 512  # of one thread: what they need stays in its cache
 _STRIP = 32  # STRIP of products.h
@@ -55,6 +55,7 @@ class NativeNetwork:
     def __init__(self, model: GPT, library: NativeLibrary, threads: int) -> None:
         self.model, self.threads = model, threads
         self._library = library
+        self.orthogonalise = Orthogonaliser(library, threads)
         self._ones = torch.ones(model.config.n_embd)  # the gain of norms that have none
         self._slots = list(_slots(model, self._ones))
         self._offsets: dict[int, int] = {}  # of each parameter, by its identity: tied ones share it
@@ -65,7 +66,9 @@ class NativeNetwork:
                 n_parameters += -(-parameter.numel() // 16) * 16  # each begins at a cache line
         bf16 = library.dtype == torch.bfloat16
         tables = len(self._slots) - 5, len(self._slots) - 4  # looked up, not multiplied with
-        sizes = [_packed_size(p) if bf16 and p is not None and i not in tables else 0 for i, p in enumerate(self._slots)]
+        sizes = [
+            _packed_size(p) if bf16 and p is not None and i not in tables else 0 for i, p in enumerate(self._slots)
+        ]
         self._matrices = torch.zeros(sum(sizes), dtype=torch.bfloat16)
         self._gradients = torch.zeros(0)
         self._room = torch.zeros(0, dtype=torch.uint8)
@@ -94,10 +97,6 @@ class NativeNetwork:
                 gradient += kept[id(parameter)]
             parameter.grad = gradient
         return loss
-
-    def orthogonalise(self, matrices: Sequence[Tensor], scales: Sequence[float]) -> list[Tensor]:
-        """`gpt_cli.training.muon.orthogonalised`, each matrix by one thread."""
-        return orthogonalise(self._library, matrices, scales, self.threads)
 
     def _run(self, inputs: Tensor, targets: Tensor, weight: float, gradients: Tensor | None) -> float:
         batch, length = inputs.shape

@@ -105,22 +105,26 @@ static inline void interleave(__m512i a, __m512i b, __m512i *first, __m512i *sec
 /* A 16 x 16 matrix of 32-bit words, turned in place: words, pairs of words, then quarters of rows change places. */
 static inline void turn_words(__m512i r[16]) {
     __m512i s[16];
+#pragma GCC unroll 8
     for (int i = 0; i < 16; i += 2) {
         s[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
         s[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
     }
+#pragma GCC unroll 8
     for (int i = 0; i < 16; i += 4) {
         r[i] = _mm512_unpacklo_epi64(s[i], s[i + 2]);
         r[i + 1] = _mm512_unpackhi_epi64(s[i], s[i + 2]);
         r[i + 2] = _mm512_unpacklo_epi64(s[i + 1], s[i + 3]);
         r[i + 3] = _mm512_unpackhi_epi64(s[i + 1], s[i + 3]);
     }
+#pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         s[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
         s[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
         s[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
         s[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
     }
+#pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         r[i] = _mm512_shuffle_i32x4(s[i], s[i + 8], 0x88);
         r[i + 8] = _mm512_shuffle_i32x4(s[i], s[i + 8], 0xdd);
@@ -153,8 +157,10 @@ static void take_left(Left left, int i, int rows, int k, real *strip) {
         int ld = left.ld;
         if (!whole) copy_square(from, ld, depth, rows, square), from = square, ld = STRIP;
         __m512i first[16], second[16];
+#pragma GCC unroll 16
         for (int q = 0; q < 16; q++, from += 2 * ld) interleave(row_of(from), row_of(from + ld), &first[q], &second[q]);
         turn_words(first), turn_words(second);
+#pragma GCC unroll 16
         for (int q = 0; q < 16; q++) {
             _mm512_store_si512(strip + q * STRIP, first[q]);
             _mm512_store_si512(strip + (16 + q) * STRIP, second[q]);
@@ -197,8 +203,10 @@ static Right by_columns(int k, int n, const real *b, int ld, real *room) {
                 copy_square(from, ld, columns, depth, square), from = square, apart = STRIP;
             for (int half = 0; half < 2; half++) {
                 __m512i words[16];
+#pragma GCC unroll 16
                 for (int q = 0; q < 16; q++, from += apart) words[q] = row_of(from);
                 turn_words(words);
+#pragma GCC unroll 16
                 for (int q = 0; q < 16; q++) _mm512_storeu_si512(to + q * 64 + half * 32, words[q]);
             }
         }
@@ -239,7 +247,7 @@ static void block_by_tiles(const real *a, const real *b, int k, float *block) {
     _tile_zero(2);
     _tile_zero(3);
     for (int p = 0; p < k; p += STRIP, a += STRIP * STRIP, b += STRIP * STRIP) {
-        for (int i = 0; i < 32; i++) if (0) _mm_prefetch((const char *)(b + 2 * STRIP * STRIP + i * 32), _MM_HINT_T0);
+        for (int i = 0; i < 32; i++) _mm_prefetch((const char *)(b + 2 * STRIP * STRIP + i * 32), _MM_HINT_T0);
         _tile_loadd(4, a, 64);
         _tile_loadd(6, b, 128);
         _tile_dpbf16ps(0, 4, 6);

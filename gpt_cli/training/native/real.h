@@ -34,6 +34,10 @@ ALWAYS void narrow_all(long n, const float *x, real *y) {
         __m512bh both = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + i + 16), _mm512_loadu_ps(x + i));
         memcpy(y + i, &both, sizeof both);
     }
+    for (; i + 16 <= n; i += 16) {
+        __m256bh some = _mm512_cvtneps_pbh(_mm512_loadu_ps(x + i));
+        memcpy(y + i, &some, sizeof some);
+    }
     for (; i < n; i++) y[i] = narrow(x[i]);
 }
 #else

