@@ -8,6 +8,10 @@ Note = Callable[[str], None]
 """Is told what the user should know although nothing failed; `cli.output.note` prints it."""
 
 
+WIDTH = 80
+"""Columns of a terminal that everybody has."""
+
+
 class ExitCode(IntEnum):
     """What `gpt` tells the shell."""
 
@@ -60,6 +64,39 @@ def escape_untrusted(text: str, keep: str = "") -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if c in keep or not _drives_terminal(c) else _visible(c) for c in text)
+
+
+def display_width(text: str) -> int:
+    """Terminal columns of `text`: two for a wide character, none for a combining one."""
+    if text.isascii():
+        return len(text)
+    return sum(character_width(character) for character in text)
+
+
+def character_width(character: str) -> int:
+    """Terminal columns of a character that does not drive it."""
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def fold_line(line: str, columns: int) -> list[str]:
+    """`line` cut into pieces of at most so many terminal columns (2 at least), after a space where there is one.
+
+    The pieces together are the line, with every space and character of it.
+    """
+    pieces = []
+    start = width = 0
+    blank: int | None = None  # where a piece could end
+    for place, character in enumerate(line):
+        width += character_width(character)
+        if width > columns:
+            end = blank or place
+            pieces.append(line[start:end])
+            start, blank, width = end, None, display_width(line[end : place + 1])
+        if character == " ":
+            blank = place + 1
+    return [*pieces, line[start:]]
 
 
 def _drives_terminal(character: str) -> bool:

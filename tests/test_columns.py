@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt_cli.report.table import WIDTH, fold, render_pairs, render_table
+from gpt_cli.errors import WIDTH, display_width, escape_untrusted, fold_line
+from gpt_cli.report.table import fold, render_pairs, render_table
+from gpt_cli.training.console import Console
 
 ROOT = Path(__file__).parents[1]
 SMALL = ("train.steps=3", "model.n_layer=1", "model.n_embd=32", "model.context_length=64", "train.batch_size=2")
@@ -24,7 +26,7 @@ COMMANDS = (
     ("tokenize", "--tokenizer", "tokens/docs/tokenizer.json", "--text", "The class statement is a statement. " * 9),
     ("tokenize", "builtin:python-docs", "--compare", "char,byte,bpe:512,bpe:600"),
     ("train", "--config", "configs/quickstart.yaml", "--dry-run"),
-    ("train", "--config", "configs/quickstart.yaml", "sample.every=null", *SMALL),
+    ("train", "--config", "configs/quickstart.yaml", *SMALL),
     ("train", "--config", "configs/quickstart.yaml", "sample.every=null", "run_dir=runs/b", "optim.lr=0.01", *SMALL),
     ("eval", "--run", "runs/quickstart"),
     ("sample", "--run", "runs/quickstart", "--seed", "1", "--max-new-tokens", "60", "--novelty"),
@@ -79,6 +81,24 @@ def test_what_is_folded_fits_and_is_the_same_text(words: list[str], width: int) 
     assert all(len(line) <= width or " " not in line for line in lines)
     for line, following in pairwise(lines):
         assert len(line) + 1 + len(following.split(" ")[0]) > width  # no line ends early
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=300).map(escape_untrusted), st.integers(2, 74))
+def test_a_line_of_any_text_is_folded_to_fit_and_loses_nothing(line: str, columns: int) -> None:
+    pieces = fold_line(line, columns)
+    assert "".join(pieces) == line
+    assert all(display_width(piece) <= columns for piece in pieces)
+    for piece, following in pairwise(pieces):
+        assert piece.endswith(" ") or display_width(piece + following[:1]) > columns  # no line ends early
+
+
+def test_a_sample_keeps_to_80_columns_and_shows_which_lines_are_its_own() -> None:
+    said: list[str] = []
+    Console(said.append).sample(f"{'word ' * 30}\n\n{'x' * 100}\x1b[2J\n{'世' * 50}")
+    lines = said[0].split("\n")
+    assert all(display_width(line) <= WIDTH for line in lines)
+    assert [line[4] for line in lines] == ["|", " ", " ", "|", "|", " ", "|", " "]
+    assert "\x1b" not in said[0]
 
 
 def test_a_list_is_folded_between_its_parts_only() -> None:

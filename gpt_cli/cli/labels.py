@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpt_cli.cli.output import list_characters, note, print_json
-from gpt_cli.errors import escape_untrusted
+from gpt_cli.errors import display_width, escape_untrusted
 
 if TYPE_CHECKING:
     from gpt_cli.scoring.examples import Example
@@ -102,7 +102,7 @@ def _figures(tally: "Tally", classifier: "Classifier", texts: int) -> dict[str, 
 
 def _render(judged: "Sequence[tuple[Example, int | None, Verdict]]", labels: Sequence[str], *, known: bool) -> str:
     """A row for each text: what was chosen, how sure, and the text as far as there is room."""
-    from gpt_cli.report.table import display_width, render_table, shorten
+    from gpt_cli.report.table import render_table, shorten
 
     rows: list[list[object]] = []
     for _, true, verdict in judged:

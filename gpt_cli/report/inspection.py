@@ -6,7 +6,8 @@ from textwrap import fill
 from gpt_cli.corpus.inspection.advice import advise
 from gpt_cli.corpus.inspection.characters import CharacterCount
 from gpt_cli.corpus.inspection.facts import Copies, Inspection
-from gpt_cli.report.table import WIDTH, render_cell, render_pairs, render_table
+from gpt_cli.errors import WIDTH
+from gpt_cli.report.table import render_cell, render_pairs, render_table
 
 _CHARACTERS = 20  # listed of each kind
 _NEW = 10  # characters of the validation text that the training text lacks

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpt_cli.errors import escape_untrusted
-from gpt_cli.report.table import display_width, shorten
+from gpt_cli.errors import display_width, escape_untrusted
+from gpt_cli.report.table import shorten
 from gpt_cli.scoring.text import ScoredLine, Span
 
 LEVELS = (1.0, 2.0, 4.0, 7.0, 10.0)

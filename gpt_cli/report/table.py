@@ -1,12 +1,8 @@
 """Plain text tables: aligned by what a terminal shows, no wider than 80 columns, and safe to show on one."""
 
-import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from gpt_cli.errors import escape_untrusted
-
-WIDTH = 80
-"""Columns of a terminal that everybody has."""
+from gpt_cli.errors import WIDTH, character_width, display_width, escape_untrusted
 
 _GAP = "  "
 _NARROWEST = 16  # columns of a text that is folded, or as many as its longest word has
@@ -135,21 +131,8 @@ def shorten(text: str, columns: int) -> str:
         return text
     kept, width = [], 1  # of the ellipsis
     for character in text:
-        width += _character_width(character)
+        width += character_width(character)
         if width > columns:
             break
         kept.append(character)
     return "".join(kept) + "…"
-
-
-def display_width(text: str) -> int:
-    """Terminal columns of `text`: two for a wide character, none for a combining one."""
-    if text.isascii():
-        return len(text)
-    return sum(_character_width(character) for character in text)
-
-
-def _character_width(character: str) -> int:
-    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

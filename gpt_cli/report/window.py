@@ -3,7 +3,8 @@
 from typing import Any
 
 from gpt_cli.corpus.peek import Window, spell
-from gpt_cli.report.table import WIDTH, render_pairs
+from gpt_cli.errors import WIDTH
+from gpt_cli.report.table import render_pairs
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.tokenizer.describe import quote
 

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from gpt_cli.config import Config
 from gpt_cli.corpus.bars import Surviving
 from gpt_cli.corpus.build import Corpus
-from gpt_cli.errors import Note
+from gpt_cli.errors import WIDTH, Note, escape_untrusted, fold_line
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.evaluate import Evaluation
@@ -91,8 +91,8 @@ class Console:
         )
 
     def sample(self, text: str) -> None:
-        """The model wrote `text`."""
-        self.note("\n".join(f"    | {line}" for line in text.split("\n")))
+        """The model wrote `text`: a bar before each of its lines, none before what goes on in the next one."""
+        self.note("\n".join(line for written in text.split("\n") for line in _folded(written)))
 
     def note(self, text: str) -> None:
         """Say something, above the bar if there is one."""
@@ -105,6 +105,13 @@ class Console:
 
     def _place(self, step: int) -> str:
         return f"step {step:>{len(str(self.steps))}}/{self.steps}"
+
+
+def _folded(line: str) -> Iterator[str]:
+    margin = "    | "
+    for piece in fold_line(escape_untrusted(line), WIDTH - len(margin)):
+        yield margin + piece
+        margin = " " * len(margin)
 
 
 def _beginning(step: int, finished: str | None) -> str:
