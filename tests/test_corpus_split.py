@@ -14,12 +14,12 @@ from gpt_cli.corpus import segments as segments_module
 from gpt_cli.corpus import text as text_module
 from gpt_cli.corpus.decoding import Note
 from gpt_cli.corpus.formats import Stream, TextFile
-from gpt_cli.corpus.segments import batches, encode_segments
+from gpt_cli.corpus.segments import batches, encode_segments, encode_stream
 from gpt_cli.corpus.split import SPLITS, Borders, Stretch, stretches
 from gpt_cli.corpus.survey import Survey, survey
 from gpt_cli.corpus.text import Member, Text
 from gpt_cli.errors import UserError
-from gpt_cli.tokenizer import BPETokenizer, train_tokenizer
+from gpt_cli.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer, train_tokenizer
 from gpt_cli.tokenizer.pattern import REGEX, last_cut
 from gpt_cli.tokenizer.vocabulary import END_OF_TEXT
 
@@ -277,6 +277,13 @@ def test_the_ids_of_segments_are_those_of_whole_documents(
     encoded = [bpe.encode(document, allow_special=special).tolist() for document in documents]
     expected = [id for document in encoded for id in [*document, bpe.end_of_text]]
     assert ids == expected[:-1]
+
+
+@given(st.lists(telling, max_size=8), st.sampled_from(sorted(REGEX)))
+def test_the_ids_of_a_stream_are_those_of_the_whole_text(pieces: list[str], pattern: Pattern) -> None:
+    text = "".join(pieces)
+    for tokenizer in (BPE[pattern], CharTokenizer("".join(sorted({*text, "a"}))), ByteTokenizer()):
+        assert encode_stream(tokenizer, iter(pieces)).tolist() == tokenizer.encode(text).tolist()
 
 
 SPACED = ("<a b>", "b> c", "<|end of\n text|>", "b", END_OF_TEXT)

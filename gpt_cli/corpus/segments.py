@@ -10,7 +10,7 @@ from gpt_cli.choices import Pattern
 from gpt_cli.corpus.split import Split, Stretch
 from gpt_cli.corpus.store import Tokens, narrow
 from gpt_cli.corpus.text import BLOCK
-from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.tokenizer import BPETokenizer, Tokenizer
 from gpt_cli.tokenizer.pattern import last_cut
 
 _LONGEST_WORD = 8 * BLOCK  # characters without a white space to cut at, after which they are cut anyway
@@ -128,3 +128,19 @@ def encode_segments(
         lengths[i] = len(ids) + (len(separator) if ends else 0)
         arrays += [ids, separator] if ends else [ids]
     return narrow(np.concatenate(arrays), tokenizer.vocab_size), lengths
+
+
+def encode_stream(tokenizer: Tokenizer, pieces: Iterable[str]) -> Tokens:
+    """(n,) the ids of a text that comes in pieces, the same as of all of it at once.
+
+    In memory are the ids and a piece, or a word that is longer. Raises what `Tokenizer.encode` raises.
+    """
+    pattern = tokenizer.vocabulary.pattern if isinstance(tokenizer, BPETokenizer) else None
+    arrays: list[Tokens] = []
+    held = ""
+    for piece in pieces:
+        held += piece
+        if size := _cut(held, pattern, ()):
+            arrays.append(narrow(tokenizer.encode(held[:size]), tokenizer.vocab_size))
+            held = held[size:]
+    return np.concatenate([*arrays, narrow(tokenizer.encode(held), tokenizer.vocab_size)])

@@ -105,12 +105,12 @@ def evaluate(
         if n_full < len(tokens) - 1:
             total += _summed_loss(model, tokens[None, n_full:-1], tokens[None, n_full + 1 :], runtime, native)
     model.train(was_training)
-    predicted = tokens[1:].long()
+    counts = torch.bincount(tokens[1:], minlength=len(sizes.bytes))  # (V,): a size for each token would be far larger
     return Evaluation(
-        loss=total / len(predicted),
-        tokens=len(predicted),
-        characters=max(1, int(sizes.characters[predicted].sum())),
-        bytes=max(1, int(sizes.bytes[predicted].sum())),
+        loss=total / (len(tokens) - 1),
+        tokens=len(tokens) - 1,
+        characters=max(1, int((counts * sizes.characters).sum())),
+        bytes=max(1, int((counts * sizes.bytes).sum())),
     )
 
 

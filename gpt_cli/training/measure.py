@@ -1,5 +1,6 @@
 """The exact loss of a finished run, on its own validation split or on any other text."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -8,7 +9,9 @@ import numpy as np
 
 from gpt_cli.choices import Device
 from gpt_cli.corpus.bars import stage_bars
-from gpt_cli.corpus.sources import read_documents
+from gpt_cli.corpus.formats import Format
+from gpt_cli.corpus.segments import encode_stream
+from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Note
 from gpt_cli.model.place import place
 from gpt_cli.run.load import LoadedRun, load_model
@@ -80,9 +83,18 @@ def _split_tokens(loaded: LoadedRun, split: Literal["val", "test"], note: Note) 
 
 
 def _encode(source: str, tokenizer: Tokenizer, skip_unknown: bool, note: Note) -> np.ndarray[Any, Any]:
-    text = "".join(document.text for document in read_documents(source, note=note))
-    if skip_unknown:
-        text, unknown = drop_unknown(tokenizer, text)
-        if unknown:
-            note(f"left out {len(unknown)} distinct characters that the vocabulary lacks")
-    return tokenizer.encode(text)
+    """The ids of all documents of `source`, joined; of the text there is never more in memory than a few blocks."""
+    left_out: set[str] = set()
+
+    def pieces() -> Iterator[str]:
+        for file in find_files(source, Format(), note):
+            for _, parts in file.read(note):
+                for text in parts:
+                    kept, unknown = drop_unknown(tokenizer, text) if skip_unknown else (text, [])
+                    left_out.update(unknown)
+                    yield kept
+
+    ids = encode_stream(tokenizer, pieces())
+    if left_out:
+        note(f"left out {len(left_out)} distinct characters that the vocabulary lacks")
+    return ids
