@@ -131,6 +131,17 @@ def test_a_process_that_is_killed_is_an_error_and_leaves_nothing(
     assert [process.returncode for process in started] == [-signal.SIGKILL] * 2
 
 
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
+def test_only_bpe_is_handed_to_other_processes_unless_they_are_asked_for(
+    corpus: DataConfig, tmp_path: Path, streamed: None, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(tokenization, "_available_cores", lambda: 3)
+    config = BPE if kind == "bpe" else TokenizerConfig.model_validate({"kind": kind})
+    work = tokenization.Tokenization.begin(corpus, config, pytest.fail, None, None)
+    assert work.processes == (3 if kind == "bpe" else 1)
+    assert tokenization.Tokenization.begin(corpus, config, pytest.fail, None, 2).processes == 2
+
+
 def test_bpe_learns_from_a_bounded_sample_that_is_always_the_same(
     corpus: DataConfig, tmp_path: Path, streamed: None
 ) -> None:

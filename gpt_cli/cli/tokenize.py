@@ -78,7 +78,8 @@ def tokenize(
     encoding: Annotated[str, typer.Option(help=ENCODING)] = "utf-8",
     text_key: Annotated[str, typer.Option(metavar="KEY", help=TEXT_KEY)] = "text",
     processes: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="How many encode side by side. [default: one a core]")
+        int | None,
+        typer.Option(min=1, max=1024, help="How many encode side by side. [default: one a core for bpe, else 1]"),
     ] = None,
     out: Annotated[
         Path | None,

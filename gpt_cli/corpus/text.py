@@ -100,8 +100,10 @@ def cut(name: str, pieces: Iterable[str]) -> Iterator[Block]:
     """A document in blocks, wherever its pieces end."""
     text = ""
     for piece in pieces:
-        text += piece
-        while len(text) > BLOCK:
-            yield Block(name, text[:BLOCK], ends=False)
-            text = text[BLOCK:]
+        taken = 0
+        while len(text) + len(piece) - taken > BLOCK:
+            missing = BLOCK - len(text)
+            yield Block(name, text + piece[taken : taken + missing], ends=False)
+            text, taken = "", taken + missing
+        text += piece[taken:]
     yield Block(name, text, ends=True)

@@ -82,7 +82,8 @@ class Tokenization:
     def begin(
         cls, data: DataConfig, config: TokenizerConfig, note: Note, progress: Progress | None, processes: int | None
     ) -> "Tokenization":
-        """Read the text once. `processes`: how many encode a long text; None: one a core.
+        """Read the text once. `processes`: how many encode a long text; None: one a core for BPE. Characters and bytes
+        are encoded in less time than it takes to hand them to another process.
 
         Raises what reading raises, and UserError for a text too small to split.
         """
@@ -91,7 +92,8 @@ class Tokenization:
         text = Text.find(data, note)
         found = survey(text, end_lines=_ends_lines(config, ready), progress=progress)
         text.read_again()
-        processes = min(processes or _available_cores(), max(1, found.work // _SHARE))
+        kind = config.kind if ready is None else ready.kind
+        processes = min(processes or (_available_cores() if kind == "bpe" else 1), max(1, found.work // _SHARE))
         return cls(text, found, Borders.of(data, found), data, config, ready, note, progress, processes)
 
     @property
