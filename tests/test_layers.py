@@ -1,5 +1,6 @@
 """The layout holds: what may import what is checked by tools, and the tools are shown to see a breach."""
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,27 @@ def plant(file: Path, line: str) -> None:
 def test_every_import_obeys_the_layout() -> None:
     result = lint_imports(ROOT)
     assert result.returncode == 0, result.stdout
+
+
+def test_what_one_system_alone_has_is_imported_where_that_system_was_asked_for() -> None:
+    only_somewhere = {
+        "fcntl",
+        "grp",
+        "msvcrt",
+        "posix",
+        "pty",
+        "pwd",
+        "readline",
+        "resource",
+        "termios",
+        "tty",
+        "winreg",
+    }
+    for file in (ROOT / "gpt_cli").rglob("*.py"):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:  # the top level: what happens at import
+            names = {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
+            names |= {node.module or ""} if isinstance(node, ast.ImportFrom) else set()
+            assert not names & only_somewhere, f"{file}:{node.lineno}"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ optimizer) on random tokens, which cost what text costs. What is not: reading an
 samples, checkpoints and the time that compiling takes.
 """
 
-import resource
 import statistics
 import sys
 import time
@@ -14,6 +13,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+
+if sys.platform != "win32":
+    import resource
 
 from gpt_cli.bench.ceiling import matmul_ceiling, wait_for
 from gpt_cli.bench.profile import profile_step
@@ -49,8 +51,8 @@ class Bench:
     """FLOP/s of the fastest matrix product measured here, in the precision of the run."""
     utilisation: float
     """flops_per_second / matmul_ceiling."""
-    peak_memory_bytes: int
-    """Of the GPU's memory what tensors took; on a CPU the whole process, Python and torch included."""
+    peak_memory_bytes: int | None
+    """Of the GPU's memory what tensors took; on a CPU the whole process, Python and torch included. None: not told here."""
     seconds_by_part: dict[str, float]
 
     def to_json(self) -> dict[str, Any]:
@@ -108,8 +110,9 @@ def render_bench(bench: Bench) -> str:
         "work": f"{_rate(bench.flops_per_second)}, {bench.flops_per_token:,} FLOPs a token",
         "ceiling": f"{_rate(bench.matmul_ceiling)} in the best matrix product measured here",
         "utilisation": f"{100 * bench.utilisation:.1f} % of the ceiling",
-        "memory": f"{format_size(bench.peak_memory_bytes)} at most, {of_what}",
     }
+    if bench.peak_memory_bytes is not None:
+        facts["memory"] = f"{format_size(bench.peak_memory_bytes)} at most, {of_what}"
     total = sum(bench.seconds_by_part.values())
     rows = [(name, f"{1e3 * s:,.2f}", f"{100 * s / total:.1f}") for name, s in bench.seconds_by_part.items()]
     rows.append(("total, one by one", f"{1e3 * total:,.2f}", "100.0"))
@@ -144,9 +147,11 @@ def _time_steps(
     return times
 
 
-def _peak_memory(device: torch.device) -> int:
+def _peak_memory(device: torch.device) -> int | None:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    if sys.platform == "win32":  # which the standard library cannot ask
+        return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
 
