@@ -52,7 +52,7 @@ class Bench:
     utilisation: float
     """flops_per_second / matmul_ceiling."""
     peak_memory_bytes: int | None
-    """Of the GPU's memory what tensors took; on a CPU the whole process, Python and torch included. None: not told here."""
+    """Of the GPU's memory what tensors took; on a CPU the whole process, with Python and torch. None: not told here."""
     seconds_by_part: dict[str, float]
 
     def to_json(self) -> dict[str, Any]:
