@@ -136,6 +136,15 @@ def test_the_python_of_the_page_runs_from_top_to_bottom(place: Path) -> None:
     assert (place / "exports" / "python" / "config.json").exists()
 
 
+def test_the_python_that_asks_llama_cpp_gets_an_answer(place: Path, gpt_here: Callable[..., Any]) -> None:
+    pytest.importorskip("gguf", reason="the extra [gguf] is not installed")
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    found = blocks(DOCS / "howto" / "llama_cpp.md")
+    export, (program,) = commands(found[0][1])[0][0], [text for language, text in found if language == "python"]
+    assert gpt_here(*shortened(export)).rc == 0
+    assert run_python(program, place).startswith("The ")
+
+
 def test_every_excerpt_stands_in_the_source_as_it_is_quoted() -> None:
     page = (DOCS / "explanation.md").read_text(encoding="utf-8")
     quoted = re.findall(r"^`(gpt_cli/[\w/]+\.py)`[^\n]*:\n\n```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
