@@ -3,13 +3,14 @@
 import itertools
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt_cli.errors import RequestError
-from gpt_cli.training.batches import Batches
+from gpt_cli.training.batches import Batches, on_device
 
 TOKENS = torch.arange(1000, dtype=torch.int32)
 
@@ -32,6 +33,15 @@ def test_at_is_pure_and_targets_follow_their_inputs():
             assert inputs.shape == targets.shape == (12, 16)
             assert targets[:, :-1].equal(inputs[:, 1:])
             assert targets.equal(inputs + 1)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+def test_ids_are_used_as_they_are_stored_up_to_the_largest(dtype: type[np.unsignedinteger]) -> None:
+    stored = np.arange(1000, dtype=np.int64) + (np.iinfo(dtype).max - 999)
+    batches = make(tokens=on_device(stored.astype(dtype), torch.device("cpu")))
+    expected = make(tokens=torch.from_numpy(stored))
+    assert batches.tokens.nbytes == 1000 * np.dtype(dtype).itemsize
+    assert joined(batches, 3).equal(joined(expected, 3))
 
 
 def test_different_seeds_and_steps_give_different_batches():

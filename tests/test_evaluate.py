@@ -37,9 +37,9 @@ def reference_loss(model: GPT, tokens: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("n_token", [2, 8, 9, 10, 17, 100])
-@pytest.mark.parametrize("batch_size", [1, 3, None])
-def test_it_is_the_mean_over_every_token_but_the_first(n_token, batch_size):
-    model, tokens = make_model(), torch.randint(256, (n_token,), dtype=torch.int32)
+@pytest.mark.parametrize(("batch_size", "dtype"), [(1, torch.int32), (3, torch.uint16), (None, torch.uint32)])
+def test_it_is_the_mean_over_every_token_but_the_first(n_token, batch_size, dtype):
+    model, tokens = make_model(), torch.randint(256, (n_token,)).to(dtype)
     evaluation = evaluate(model, tokens, SIZES, RUNTIME, batch_size)
     assert evaluation.tokens == n_token - 1
     assert evaluation.loss == pytest.approx(reference_loss(model, tokens), rel=1e-5)

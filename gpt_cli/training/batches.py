@@ -83,5 +83,10 @@ class Batches:
 
 
 def on_device(tokens: npt.NDArray[np.unsignedinteger], device: torch.device) -> Tensor:
-    """(N,) ids of a corpus -> (N,) int32 on the device, where every batch is cut from them."""
+    """(N,) ids of a corpus -> (N,) integers on the device, where every batch is cut from them.
+
+    On a CPU these are the ids themselves, 2 or 4 bytes each; elsewhere int32, the one that every device indexes.
+    """
+    if device.type == "cpu":
+        return torch.from_numpy(tokens)
     return torch.from_numpy(tokens.astype(np.int32)).to(device)

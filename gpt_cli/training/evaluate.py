@@ -22,6 +22,7 @@ from gpt_cli.training.native.network import NativeNetwork
 # Numbers in the widest layer of a forward pass. On a CPU they stay where the caches reach: 8 times as many took
 # half as long again, and more memory than training. Elsewhere there is more to keep busy.
 _CPU_NUMBERS, _NUMBERS = 2**22, 2**27
+_COUNTED = 2**20  # ids counted at once
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,9 @@ def evaluate(
         if n_full < len(tokens) - 1:
             total += _summed_loss(model, tokens[None, n_full:-1], tokens[None, n_full + 1 :], runtime, native)
     model.train(was_training)
-    counts = torch.bincount(tokens[1:], minlength=len(sizes.bytes))  # (V,): a size for each token would be far larger
+    counts = torch.zeros_like(sizes.bytes)  # (V,): a size for each token would be far larger
+    for piece in tokens[1:].split(_COUNTED):
+        counts += torch.bincount(piece.int(), minlength=len(counts))
     return Evaluation(
         loss=total / (len(tokens) - 1),
         tokens=len(tokens) - 1,
