@@ -112,7 +112,7 @@ def _fitted(source: str, overrides: list[str]) -> "Config":
     fitted, reasons = fit_to_this_machine(source, str(run_dir))
     by_time = any(override.startswith("train.budget=") for override in overrides)  # which decides on the shape
     note("\n".join(reasons[:2] if by_time else reasons))
-    return parse_config(dump_config(fitted), str(run_dir / "config.yaml"), overrides)
+    return parse_config(dump_config(fitted, full=False), str(run_dir / "config.yaml"), overrides)
 
 
 def _say_how_it_ended(summary: "Summary") -> None:

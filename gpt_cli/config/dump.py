@@ -17,9 +17,10 @@ _WIDTH = 80
 
 
 def dump_config(config: Config, *, full: bool = True) -> str:
-    """`config` as YAML that loads to an equal one; not `full`: only the values that are not the default."""
-    default = Config()
-    return _dump(config, [key for key in fields() if full or value_of(config, key) != value_of(default, key)])
+    """`config` as YAML that loads to an equal one; not `full`: only what is not the default, or its recipe's value."""
+    default = Config(recipe=config.recipe)
+    differing = [key for key in fields() if value_of(config, key) != value_of(default, key)]
+    return _dump(config, fields() if full else ["recipe"] * (config.recipe is not None) + differing)
 
 
 def annotate_config(config: Config) -> str:

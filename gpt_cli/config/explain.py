@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from gpt_cli.config.keys import description, fields, value_of
 from gpt_cli.config.load import read_config_file, read_layers
 from gpt_cli.config.problems import Place
+from gpt_cli.config.recipes import RECIPES
 from gpt_cli.config.schema import Config
 
 MAY_CHANGE = frozenset(
@@ -29,7 +30,7 @@ MAY_CHANGE = frozenset(
 
 
 class Explained(NamedTuple):
-    """A key with its value, where that comes from (`default`, `file:line` or `override`), and its meaning."""
+    """A key with its value, where that comes from (`default`, `recipe`, `file:line` or `override`), and its meaning."""
 
     key: str
     value: Any
@@ -44,16 +45,18 @@ def explain(config: Config, path: Path, overrides: Sequence[str] = ()) -> list[E
         Explained(
             key,
             value_of(config, key),
-            _origin(document.places.get(tuple(key.split(".")))),
+            _origin(key, document.places.get(tuple(key.split("."))), config),
             description(definition),
         )
         for key, definition in fields().items()
     ]
 
 
-def _origin(place: Place | None) -> str:
+def _origin(key: str, place: Place | None, config: Config) -> str:
     if place is None:
-        return "default"
+        section, _, name = key.rpartition(".")
+        recipe = RECIPES[config.recipe] if config.recipe is not None else {}
+        return f"recipe {config.recipe}" if name in recipe.get(section, {}) else "default"
     return "override" if place.line is None else f"{place.source}:{place.line}"
 
 

@@ -4,12 +4,14 @@ Every key has its one home, its default and its meaning here; `gpt config schema
 generated from it. `None` (in YAML: `null`) switches a thing off or leaves it to be derived, as its text says.
 """
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
 
-from gpt_cli.choices import Device, Pattern, SplitBy, TokenizerKind
+from gpt_cli.choices import Device, Pattern, Recipe, SplitBy, TokenizerKind
 from gpt_cli.config.duration import parse_duration
+from gpt_cli.config.recipes import RECIPES, laid_under
 
 LARGEST = 2**31 - 1  # of whole numbers: products of two of them still fit in 64 bits
 
@@ -369,6 +371,9 @@ class Config(Section):
     """Where the run is kept. null: runs/ and the config file's name."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1337
     """Of weights, data order, dropout and samples."""
+    recipe: Recipe | None = None
+    """What the keys of model, optim and schedule are that are not written down: classic as in GPT-2, modern as in
+    Qwen3, trained by Muon. Sizes and lengths are in no recipe. null: the defaults here."""
     data: DataConfig = DataConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: ModelConfig = ModelConfig()
@@ -381,6 +386,12 @@ class Config(Section):
     sample: SampleConfig = SampleConfig()
     log: LogConfig = LogConfig()
     runtime: RuntimeConfig = RuntimeConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _recipe_lies_under_what_is_said(cls, values: Any) -> Any:
+        recipe = values.get("recipe") if isinstance(values, Mapping) else None
+        return laid_under(values, recipe) if isinstance(recipe, str) and recipe in RECIPES else values
 
     @model_validator(mode="after")
     def _lora_has_something_to_change(self) -> Self:

@@ -1,0 +1,88 @@
+"""Recipes: named sets of values for what a config leaves open, all of one kind of model and its training.
+
+A recipe says everything on which recipes differ, so that it means the same whatever the defaults are; it says nothing
+of the text, the size, the context or the length of a run, which are the reader's. What is written down beside it wins.
+`docs/recipes.md` has what each of them reaches.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+_PLAIN: Mapping[str, Any] = {
+    "norm_position": "pre",
+    "embedding_norm": False,
+    "n_kv_head": None,
+    "mlp_ratio": None,
+    "logit_softcap": None,
+    "window": None,
+    "init_std": 0.02,
+}
+
+RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    # GPT-2 (Radford et al., 2019), with the schedule and the decay rates of GPT-3 (Brown et al., 2020).
+    "classic": {
+        "model": {
+            **_PLAIN,
+            "position": "learned",
+            "norm": "layernorm",
+            "norm_gain": True,
+            "mlp": "gelu",
+            "qk_norm": False,
+            "bias": True,
+            "tie_embeddings": True,
+            "zero_init": False,
+        },
+        "optim": {
+            "name": "adamw",
+            "lr": 4e-3,
+            "betas": (0.9, 0.95),
+            "eps": 1e-8,
+            "weight_decay": 0.1,
+            "grad_clip": 1.0,
+            "ema": None,
+        },
+        "schedule": {"kind": "cosine", "warmup_steps": 20, "min_lr_ratio": 0.1},
+    },
+    # Qwen3's layout (Qwen Team, 2025), which others read exactly, trained by Muon.
+    "modern": {
+        "model": {
+            **_PLAIN,
+            "position": "rope",
+            "rope_theta": 10_000.0,
+            "norm": "rmsnorm",
+            "norm_gain": True,
+            "mlp": "swiglu",
+            "qk_norm": True,
+            "bias": False,
+            "tie_embeddings": False,
+            "zero_init": True,
+        },
+        "optim": {
+            "name": "muon",
+            "lr": 0.02,
+            "adamw_lr": 0.005,
+            "betas": (0.9, 0.95),
+            "eps": 1e-8,
+            "momentum": 0.95,
+            "weight_decay": 0.1,
+            "grad_clip": 1.0,
+            "ema": None,
+        },
+        "schedule": {"kind": "wsd", "warmup_steps": 20, "min_lr_ratio": 0.0, "decay_fraction": 0.5},
+    },
+}
+"""Recipe -> section -> key -> value."""
+
+
+def laid_under(values: Mapping[str, Any], recipe: str) -> dict[str, Any]:
+    """`values` of a config, sections by name, with those of `recipe` for what they do not say."""
+    filled = dict(values)
+    for section, settings in RECIPES[recipe].items():
+        said = values.get(section, {})
+        if isinstance(said, BaseModel):
+            said = said.model_dump(exclude_unset=True)
+        if isinstance(said, Mapping):  # anything else is reported for what it is
+            filled[section] = {**settings, **said}
+    return filled
