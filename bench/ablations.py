@@ -60,7 +60,7 @@ ROWS = (
     *_rows("start", "model.zero_init=false"),
     *_rows("head and heads", "model.logit_softcap=15", "model.tie_embeddings=true", "model.n_kv_head=2"),
     *_rows("biases", "model.bias=true"),
-    *_rows("AdamW", *(f"optim.name=adamw optim.lr={lr}" for lr in ("2e-3", "4e-3", "8e-3", "1.6e-2"))),
+    *_rows("AdamW", *(f"optim.name=adamw optim.lr={lr}" for lr in ("5e-4", "1e-3", "2e-3", "4e-3"))),
     *_rows("Muon", "optim.lr=0.01", "optim.lr=0.03", "optim.adamw_lr=0.01", "optim.momentum=0.9"),
     *_rows("Muon", "optim.weight_decay=0"),
     *_rows("schedule", "schedule.kind=cosine", "schedule.kind=linear", "schedule.kind=constant"),

@@ -40,7 +40,7 @@ WRONG_VALUES = {
     "optim: {lr: -.inf}": ("optim.lr must be a finite number, not -inf", 13, None),
     "optim: {lr: 1e999}": ("optim.lr must be a finite number, not inf", 13, None),
     "optim: {lr: 0}": ("optim.lr must be above 0, not 0", 13, None),
-    "optim: {lr: true}": ("optim.lr must be a number, not true", 13, None),
+    "optim: {lr: true}": ("optim.lr must be a number or auto, not true", 13, None),
     "optim: {ema: none}": ("optim.ema must be a number or null, not the text 'none'", 14, "write null"),
     "optim: {betas: [0.9]}": ("optim.betas must be a list of 2 numbers, not a list of 1", 16, None),
     "optim: {betas: [1, 2, 3]}": ("optim.betas must be a list of 2 numbers, not a list of 3", 16, None),
@@ -165,7 +165,7 @@ def test_all_problems_of_a_file_and_its_overrides_come_in_one_error_in_order() -
         "  c.yaml:5:7: seed has an alias (*), which a config cannot have; put text that begins with * in quotes",
         "  c.yaml:6:1: trian is not a key; did you mean train?",
         "  override 'optim.nam=adamw': optim.nam is not a key; did you mean optim.name?",
-        "  override 'optim.lr=high': optim.lr must be a number, not the text 'high'",
+        "  override 'optim.lr=high': optim.lr must be a number or auto, not the text 'high'",
     ]
 
 

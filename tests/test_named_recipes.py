@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.choices import Recipe
@@ -51,6 +51,7 @@ def test_a_recipe_states_the_whole_architecture_so_that_it_outlives_the_defaults
 
 
 @each_recipe
+@settings(max_examples=15)
 @given(st.data())
 def test_what_is_written_down_beats_a_recipe_which_beats_the_default_and_both_come_back_from_a_dump(recipe, data):
     say = st.fixed_dictionaries(
@@ -92,6 +93,7 @@ def test_a_value_is_explained_by_its_recipe(config):
     assert origins["model.n_layer"].endswith("tiny.yaml:2")
 
 
+@settings(max_examples=6)  # a layout takes a tenth of a second to find
 @given(
     st.integers(1, 4),
     st.sampled_from([(1, 8), (2, 16), (4, 48), (6, 96)]),

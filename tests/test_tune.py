@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpt_cli.cli.main import main
+from gpt_cli.config import load_config
 from gpt_cli.errors import UserError
 from gpt_cli.training.tune import moving_average, propose
 
@@ -73,4 +74,44 @@ def test_what_it_prints_are_overrides_of_a_run(config, capsys):
 )
 def test_a_wrong_request_is_one_error(config, capsys, arguments, error):
     assert main(["tune", str(config), *arguments]) == 2
+    assert error in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["muon", "adamw"])
+def test_auto_trains_at_what_tune_proposes_and_a_run_that_goes_on_keeps_it(config, capsys, name):
+    assert main(["tune", str(config), f"optim.name={name}", "optim.lr=auto", "--json"]) == 0
+    proposed = json.loads(capsys.readouterr().out)
+    command = ["train", "--config", str(config), f"optim.name={name}", "optim.lr=auto", "--json"]
+    assert main([*command, "run_dir=whole", "train.steps=6"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    kept = load_config(Path("whole/config.yaml")).optim
+    assert kept.lr == proposed["proposed_lr"]
+    assert kept.adamw_lr == (proposed["proposed_adamw_lr"] or 0.005)
+    assert main([*command, "run_dir=parts", "train.steps=3"]) == 0
+    assert "proposed by a range test" in capsys.readouterr().err
+    assert main([*command, "run_dir=parts", "train.steps=6"]) == 0
+    parts = capsys.readouterr()
+    assert "proposed" not in parts.err
+    assert load_config(Path("parts/config.yaml")).optim == kept
+    plain = [f"optim.{key}={getattr(kept, key)}" for key in ("lr", "adamw_lr")]
+    assert main([*command, *plain, "run_dir=plain", "train.steps=6"]) == 0
+    assert json.loads(capsys.readouterr().out)["weights_sha256"] == whole["weights_sha256"]
+
+
+def test_a_dry_run_with_auto_tries_nothing_out(config, capsys):
+    assert main(["train", "--config", str(config), "optim.lr=auto", "--dry-run"]) == 0
+    assert "proposed" not in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "error"),
+    [
+        ("train.budget=10m", "train.budget does not count the time that optim.lr: auto takes"),
+        ("train.init_from=runs/other", "optim.lr: auto is for random weights"),
+        ("optim.lr=high", "optim.lr must be a number or auto, not the text 'high'"),
+    ],
+)
+def test_what_auto_cannot_do_is_told(config, capsys, override, error):
+    assert main(["train", "--config", str(config), "optim.lr=auto", override]) == 2
     assert error in capsys.readouterr().err

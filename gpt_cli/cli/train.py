@@ -62,6 +62,10 @@ def train(
             print(render_plan(outlook))
         return 0
 
+    if chosen.optim.lr == "auto":
+        from gpt_cli.training.tune import with_proposed_lr
+
+        chosen = with_proposed_lr(chosen, note)
     if chosen.runtime.engine != "torch":
         from gpt_cli.training.native.sources import compile_ahead
 

@@ -36,7 +36,7 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         },
         "optim": {
             "name": "adamw",
-            "lr": 4e-3,
+            "lr": 2e-3,
             "betas": (0.9, 0.95),
             "eps": 1e-8,
             "weight_decay": 0.1,

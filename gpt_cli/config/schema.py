@@ -188,8 +188,9 @@ class OptimConfig(Section):
 
     name: Literal["adamw", "muon"] = "muon"
     """AdamW for all (Loshchilov and Hutter, 2019), or Muon for matrices (Jordan et al., 2024) + AdamW."""
-    lr: Positive = 0.02
-    """Peak learning rate: of every parameter under adamw, of the hidden matrices under muon."""
+    lr: Positive | Literal["auto"] = 0.02
+    """Peak learning rate: of every parameter under adamw, of the hidden matrices under muon. auto: what a range test
+    (`gpt tune`) proposes, run before the first step; the run keeps it. adamw_lr then keeps its ratio to 0.02."""
     adamw_lr: Positive = 0.005
     """Peak learning rate of what Muon leaves to AdamW: embeddings, head, vectors. Unused under adamw."""
     betas: Annotated[tuple[Probability, Probability], Strict(False)] = (0.9, 0.95)
@@ -205,6 +206,13 @@ class OptimConfig(Section):
     ema: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     """Decay per step of an exponential moving average of the weights, which then is what is evaluated,
     sampled and shipped. null: off."""
+
+    @property
+    def peak_lr(self) -> float:
+        """lr; while it is auto, the middle of the rates that a range test tries."""
+        if self.lr == "auto":
+            return 0.02 if self.name == "muon" else 0.003
+        return self.lr
 
 
 class ScheduleConfig(Section):
@@ -397,6 +405,14 @@ class Config(Section):
     def _lora_has_something_to_change(self) -> Self:
         if self.lora.rank is not None and self.train.init_from is None:
             raise ValueError("lora.rank needs train.init_from, the run whose weights it changes")
+        return self
+
+    @model_validator(mode="after")
+    def _a_range_test_has_what_it_needs(self) -> Self:
+        if self.optim.lr == "auto" and self.train.budget is not None:
+            raise ValueError("train.budget does not count the time that optim.lr: auto takes: leave one of them out")
+        if self.optim.lr == "auto" and self.train.init_from is not None:
+            raise ValueError("optim.lr: auto is for random weights, not for those of train.init_from")
         return self
 
     @model_validator(mode="after")

@@ -70,6 +70,7 @@ class RunDirectory:
         tokenizer or text differ, and LockedError when another process trains in it.
         """
         assert config.run_dir is not None
+        assert config.optim.lr != "auto", "a run keeps the number that was chosen"
         path = Path(config.run_dir)
         _refuse_foreign(path)
         require_sinks(config)

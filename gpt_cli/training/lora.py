@@ -48,7 +48,7 @@ class LoRA:
             factors[f"{name}/b"] = torch.zeros(outputs, config.rank).to(weight)
         self.adamw = AdamW(
             factors,
-            lr=optim.lr if optim.name == "adamw" else optim.adamw_lr,
+            lr=optim.peak_lr if optim.name == "adamw" else optim.adamw_lr,
             betas=optim.betas,
             eps=optim.eps,
             weight_decay=optim.weight_decay,

@@ -32,7 +32,7 @@ class Optimizer:
             matrices = {}
         self.adamw = AdamW(
             {n: p for n, p in parameters.items() if n not in matrices},
-            lr=config.lr if config.name == "adamw" else config.adamw_lr,
+            lr=config.peak_lr if config.name == "adamw" else config.adamw_lr,
             betas=config.betas,
             eps=config.eps,
             weight_decay=config.weight_decay,
@@ -40,7 +40,7 @@ class Optimizer:
         self.muon = Muon(
             matrices,
             fused_rows(model.config),
-            lr=config.lr,
+            lr=config.peak_lr,
             momentum=config.momentum,
             weight_decay=config.weight_decay,
             orthogonalise=orthogonalise or partial(orthogonalised, dtype=matmul_dtype),

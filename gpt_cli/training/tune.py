@@ -3,9 +3,10 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from gpt_cli.config import Config
+from gpt_cli.config import Config, load_config
 from gpt_cli.corpus.build import prepare_corpus
 from gpt_cli.errors import UserError
 from gpt_cli.runtime.device import open_runtime
@@ -38,7 +39,7 @@ class RangeTest:
 
 
 def lr_range_test(config: Config, note: Callable[[str], None], steps: int = 100, factor: float = 30.0) -> RangeTest:
-    """Train for at most `steps` while the rate grows from optim.lr / factor to optim.lr * factor.
+    """Train for at most `steps` while the rate grows from optim.peak_lr / factor to optim.peak_lr * factor.
 
     Under Muon, optim.adamw_lr grows alike, so that the proposal is for both, their ratio kept. Nothing is written.
     Raises UserError where no rate made the loss fall.
@@ -55,12 +56,32 @@ def lr_range_test(config: Config, note: Callable[[str], None], steps: int = 100,
         value = loss.item()  # of the weights before this step's update
         if not math.isfinite(value) or (losses and value > min(losses) + _DIVERGED + math.log(2)):
             break
-        rates.append(multiplier * config.optim.lr)
+        rates.append(multiplier * config.optim.peak_lr)
         losses.append(value)
     smooth = moving_average(losses)
     lr, optim = propose(rates, smooth), config.optim
-    adamw_lr = float(f"{lr * optim.adamw_lr / optim.lr:.2g}") if optim.name == "muon" else None
-    return RangeTest(rates, losses, smooth, lr, adamw_lr, optim.lr)
+    adamw_lr = float(f"{lr * optim.adamw_lr / optim.peak_lr:.2g}") if optim.name == "muon" else None
+    return RangeTest(rates, losses, smooth, lr, adamw_lr, optim.peak_lr)
+
+
+def with_proposed_lr(config: Config, note: Callable[[str], None]) -> Config:
+    """`config` with a number for optim.lr: auto: that of its run if there is one, else what a range test proposes.
+
+    Raises what `lr_range_test` raises.
+    """
+    assert config.run_dir is not None
+    kept = Path(config.run_dir, "config.yaml")
+    if kept.is_file():
+        run = load_config(kept).optim
+        rates = {"lr": run.lr, "adamw_lr": run.adamw_lr}
+    else:
+        test = lr_range_test(config, note)
+        rates = {"lr": test.proposed_lr}
+        if test.proposed_adamw_lr is not None:
+            rates["adamw_lr"] = test.proposed_adamw_lr
+        said = " ".join(f"optim.{key}={rate:g}" for key, rate in rates.items())
+        note(f"{said}: proposed by a range test of {len(test.lr)} steps")
+    return config.model_copy(update={"optim": config.optim.model_copy(update=rates)})
 
 
 def moving_average(losses: Sequence[float]) -> list[float]:
