@@ -6,8 +6,9 @@
 
 FILE is tiny Shakespeare; the other corpus is the reference that Python brings along. Every row is
 `configs/shakespeare_cpu.yaml` with the overrides it shows: the same shape, the same number of tokens, the exact loss of
-the whole validation split after the last step. A row stands beside the default of the same seeds, and a difference is
-called one where it is more than two standard errors, the noise being that of all rows of the corpus together.
+the whole validation split after the last step: mean and standard deviation over the seeds. A row stands beside the
+default of the same seeds; `=` marks a difference of less than two standard errors, the noise being that of all rows of
+the corpus together.
 
 Each run is kept in bench/out/ablations.json when it is done, and not repeated: interrupted, the same command goes on.
 `--table` prints what is there and trains nothing.
@@ -60,7 +61,7 @@ ROWS = (
     *_rows("start", "model.zero_init=false"),
     *_rows("head and heads", "model.logit_softcap=15", "model.tie_embeddings=true", "model.n_kv_head=2"),
     *_rows("biases", "model.bias=true"),
-    *_rows("AdamW", *(f"optim.name=adamw optim.lr={lr}" for lr in ("5e-4", "1e-3", "2e-3", "4e-3"))),
+    *_rows("AdamW", *(f"optim.name=adamw optim.lr={lr}" for lr in ("5e-4", "1e-3", "2e-3", "4e-3", "8e-3"))),
     *_rows("Muon", "optim.lr=0.01", "optim.lr=0.03", "optim.adamw_lr=0.01", "optim.momentum=0.9"),
     *_rows("Muon", "optim.weight_decay=0"),
     *_rows("schedule", "schedule.kind=cosine", "schedule.kind=linear", "schedule.kind=constant"),
@@ -173,7 +174,7 @@ def table(record: dict[str, Any], corpora: Sequence[str]) -> str:
         "|---|" + "---|---|" * len(corpora),
     ]
     group = ""
-    for row in ROWS:
+    for row in (row for row in ROWS if any(losses(record, corpus, row) for corpus in corpora)):
         if row.group != group:
             group = row.group
             lines += [f"| **{group}** |" + " | |" * len(corpora)] if row is not DEFAULT else []
@@ -187,11 +188,12 @@ def _cells(record: dict[str, Any], corpus: str, row: Row) -> str:
     if not found:
         return " | "
     spread = f" ± {statistics.stdev(found):.3f}" if len(found) > 1 else ""
+    spread += f" (n={len(found)})" if len(found) < SEEDS else ""
     differences = paired(record, corpus, row)
     if not differences:
         return f"{statistics.fmean(found):.3f}{spread} | "
     mean, error = statistics.fmean(differences), standard_error(record, corpus, row)
-    sign = "=" if abs(mean) <= 2 * error else ""
+    sign = "?" if math.isnan(error) else "=" if abs(mean) <= 2 * error else ""
     return f"{statistics.fmean(found):.3f}{spread} | {mean:+.3f} {sign}".rstrip()
 
 
