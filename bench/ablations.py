@@ -30,7 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "bench" / "out" / "ablations.json"
 SEEDS = 3
-ALWAYS = ("eval.every=null", "checkpoint.every=null", "sample.every=null", "runtime.threads=1")
+ALWAYS = ("eval.every=null", "checkpoint.every=null", "sample.every=null", "sample.prompt=", "runtime.threads=1")
 MANY_EPOCHS = "many epochs"
 EXCERPT = 20_000  # characters, which 500 steps see 19 times
 
