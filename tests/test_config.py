@@ -84,6 +84,8 @@ def configs(draw: st.DrawFn) -> Config:
     model["n_head"] = model["n_kv_head"] * draw(small)
     model["n_embd"] = model["n_head"] * draw(small) * 2
     model["norm_gain"] |= model["norm"] == "layernorm"
+    if values["optim"]["lr"] == "auto":
+        train["budget"] = train["init_from"] = None
     if train["init_from"] is None:
         values["lora"]["rank"] = None
     if train["micro_batch_size"] is not None:
