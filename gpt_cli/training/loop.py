@@ -97,7 +97,7 @@ def train_step(
     for micro_step, (inputs, targets) in enumerate(micro_batches):
         torch.manual_seed(derive_seed(config.seed, "noise", step, micro_step))
         loss_sum += add_gradients(state, inputs, targets, len(micro_batches), runtime)
-    parameters = list(state.model.parameters())
+    parameters = state.parameters
     state.loss_scale.remove(parameters)
     max_norm = float("inf") if config.optim.grad_clip is None else config.optim.grad_clip
     grad_norms = torch.stack(torch._foreach_norm([p.grad for p in parameters if p.grad is not None]))

@@ -50,7 +50,7 @@ class Muon:
 
     @torch.no_grad()
     def step(self, lr_multiplier: float) -> None:
-        """Update every parameter from its gradient."""
+        """Update every parameter from its gradient, which is overwritten."""
         names = [name for name, p in self.parameters.items() if p.grad is not None]
         if not names:
             return
@@ -58,10 +58,10 @@ class Muon:
         gradients = [p.grad for p in parameters if p.grad is not None]
         buffers = [self.buffers[name] for name in names]
         torch._foreach_lerp_(buffers, gradients, 1.0 - self.momentum)
-        updates = torch._foreach_lerp(gradients, buffers, self.momentum)  # Nesterov's look ahead
+        torch._foreach_lerp_(gradients, buffers, self.momentum)  # Nesterov's look ahead, in place: they are used up
 
         targets, matrices = [], []
-        for name, parameter, update in zip(names, parameters, updates, strict=True):
+        for name, parameter, update in zip(names, parameters, gradients, strict=True):
             targets += parameter.split(self.pieces[name])
             matrices += update.split(self.pieces[name])
         lr = self.lr * lr_multiplier

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from gpt_cli.config import Config
 from gpt_cli.errors import Note
@@ -41,6 +42,11 @@ class TrainingState:
     loss_scale: LossScale
     loss: Callable[[Tensor, Tensor], Tensor]  # (B, T) inputs, (B, T) targets -> nats per token, maybe compiled
     native: NativeNetwork | None  # the same in compiled code, where there is any for this model and machine
+
+    @cached_property
+    def parameters(self) -> list[Parameter]:
+        """What is trained. Kept, for the model's own walk takes a noticeable part of a small model's step."""
+        return list(self.model.parameters())
 
     @classmethod
     def fresh(

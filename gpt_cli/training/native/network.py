@@ -55,6 +55,7 @@ class NativeNetwork:
     def __init__(self, model: GPT, library: NativeLibrary, threads: int) -> None:
         self.model, self.threads = model, threads
         self._library = library
+        self._parameters = list(model.parameters())  # the model's own walk takes as long as a small layer
         self.orthogonalise = Orthogonaliser(library, threads)
         self._ones = torch.ones(model.config.n_embd)  # the gain of norms that have none
         self._slots = list(_slots(model, self._ones))
@@ -86,11 +87,11 @@ class NativeNetwork:
         """(B, T), (B, T) -> the summed loss; `weight` times its gradient is added to the `grad` of every parameter."""
         if self._gradients.shape[0] == 0:
             self._gradients = torch.zeros(self.threads, self._net.n_parameters)
-        kept = {id(p): p.grad for p in self.model.parameters() if p.grad is not None}
+        kept = {id(p): p.grad for p in self._parameters if p.grad is not None}
         if kept:  # an earlier micro-batch's
             kept = {key: gradient.clone() for key, gradient in kept.items()}
         loss = self._run(inputs, targets, weight, self._gradients)
-        for parameter in self.model.parameters():
+        for parameter in self._parameters:
             start = self._offsets[id(parameter)]
             gradient = self._gradients[0, start : start + parameter.numel()].view_as(parameter)
             if id(parameter) in kept:
