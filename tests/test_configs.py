@@ -15,7 +15,7 @@ each_config = pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.ste
 def test_the_promised_configs_are_there():
     assert {path.stem for path in CONFIGS} >= {
         "quickstart", "shakespeare_cpu", "shakespeare_char", "shakespeare_bpe", "gpt2_124m", "vaswani_decoder",
-        "gpt2_tiny", "llama_tiny",
+        "gpt2_tiny", "llama_tiny", "shakespeare_minute", "shakespeare_laptop",
     }  # fmt: skip
 
 
@@ -34,7 +34,10 @@ def test_each_config_begins_by_saying_what_it_trains_and_how_well(path):
 
 
 def test_the_sizes_in_the_comments_are_the_sizes_of_the_models():
-    sizes = {"quickstart": 103, "shakespeare_cpu": 65, "gpt2_124m": 50257}
+    sizes = {
+        **{"quickstart": 103, "gpt2_124m": 50257},
+        **dict.fromkeys(("shakespeare_cpu", "shakespeare_minute", "shakespeare_laptop"), 65),
+    }
     for name, vocab_size in sizes.items():
         path = next(path for path in CONFIGS if path.stem == name)
         assert f"{total_parameters(load_config(path).model, vocab_size):,} parameters" in path.read_text()

@@ -14,7 +14,7 @@ def add_gradients(state: TrainingState, inputs: Tensor, targets: Tensor, parts: 
     """
     if state.native is not None:
         share = 1.0 / (inputs.numel() * parts)
-        return torch.tensor(state.native.add_gradients(inputs, targets, share) * share)
+        return torch.tensor(state.native.add_gradients(inputs, targets, share, torch.initial_seed()) * share)
     with runtime.autocast():
         loss = state.loss(inputs, targets) / parts
     state.loss_scale.apply(loss).backward()

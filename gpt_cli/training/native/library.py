@@ -53,10 +53,11 @@ def _declare(calls: ctypes.CDLL) -> None:
     calls.tiles_available.argtypes, calls.tiles_available.restype = (), integer
     calls.room_bytes.argtypes, calls.room_bytes.restype = (pointer, integer, integer), size
     calls.loss_and_gradients.argtypes = (
-        *(pointer, pointer, pointer, integer, integer, integer, integer, ctypes.c_float),
+        *(pointer, pointer, pointer, integer, integer, integer, integer, ctypes.c_float, ctypes.c_uint64),
         *(pointer, pointer, integer),
     )
     calls.loss_and_gradients.restype = ctypes.c_double
+    calls.draw_dropout.argtypes, calls.draw_dropout.restype = (pointer, ctypes.c_uint64, integer, pointer), None
     calls.orthogonalise_bytes.argtypes, calls.orthogonalise_bytes.restype = (ctypes.c_long, ctypes.c_long), size
     calls.orthogonalise.argtypes = (pointer, pointer, integer, pointer, integer, pointer, size, integer)
     calls.orthogonalise.restype = None

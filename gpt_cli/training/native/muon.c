@@ -1,6 +1,7 @@
 /* Muon's orthogonalisation (gpt_cli.training.muon.orthogonalise), each matrix by one thread. */
 #include "real.h"
 #include "threads.h"
+#include "noise.h"
 #include "products.h"
 
 typedef struct {

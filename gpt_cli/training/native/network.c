@@ -10,6 +10,7 @@
 
 #include "real.h"
 #include "threads.h"
+#include "noise.h"
 #include "products.h"
 #include "layers.h"
 #include "attention.h"
@@ -24,6 +25,7 @@ typedef struct {
     int n_layer, n_embd, n_head, n_kv_head, head_dim, hidden, vocab_size, context;
     int mlp, rms, window;                  /* window 0: none */
     float eps, embedding_scale, softcap;   /* softcap 0: none */
+    float dropout;                         /* of the embedding, and of what blocks add to the stream */
     const float *positions;                /* (context, C) added to the stream, not learned; or NULL */
     const float *cosines, *sines;          /* (context, D / 2) rotations; or NULL */
     const float *const *parameters;        /* n_layer blocks, then the network; NULL where there is none */
@@ -45,7 +47,12 @@ typedef struct { /* of one thread */
     real *h, *narrow_rows, *d_logits;
     Tiles tiles;
     Products products;
+    Noise noise;
 } Room;
+
+enum { EMBEDDED, ATTENDED, WIDENED }; /* places of dropout; the latter two once in each block */
+
+static inline int site_of(int layer, int which) { return which == EMBEDDED ? 0 : 2 * layer + which; }
 
 enum { LOGIT_ROWS = 128 };
 
@@ -171,6 +178,28 @@ static void embed_backward(const Network *net, const int64_t *tokens, int n, int
     }
 }
 
+/* dx (N, C) of the stream -> that of what was added to it. */
+static void drop_backward(int n, int c, const float *dx, const Noise *noise, int site, real *d_added) {
+    float factor[c];
+    if (!noise->limit) narrow_all((long)n * c, dx, d_added);
+    for (int t = 0; t < n && noise->limit; t++, dx += c, d_added += c) {
+        factors(noise, site, t, 0, c, factor);
+        SIMD
+        for (int i = 0; i < c; i++) factor[i] *= dx[i];
+        narrow_all(c, factor, d_added);
+    }
+}
+
+/* x (N, C), or its gradient: what the embedding gives, some of it dropped. */
+static void drop_embedded(int n, int c, float *x, const Noise *noise) {
+    float factor[c];
+    for (int t = 0; t < n && noise->limit; t++, x += c) {
+        factors(noise, site_of(0, EMBEDDED), t, 0, c, factor);
+        SIMD
+        for (int i = 0; i < c; i++) x[i] *= factor[i];
+    }
+}
+
 /* x1 -> x2: attention is added to the stream. */
 static void attend(const Network *net, int layer, int n, int length, const Room *room, float *x2) {
     const Kept *k = &room->kept[layer];
@@ -196,7 +225,7 @@ static void attend(const Network *net, int layer, int n, int length, const Room 
         attention_forward(products, &heads, length, k->qkv + (long)t * row, k->y + (long)t * c,
                           k->largests + (long)t * net->n_head, k->shares + (long)t * net->n_head, &room->tiles);
     multiply(products, n, c, c, (Left){k->y, c, 0}, onward(net, layer, OUT, c, c), put_added,
-             &(Added){k->x1, x2, c, vector(net, layer, OUT_BIAS)});
+             &(Added){k->x1, x2, c, vector(net, layer, OUT_BIAS), &room->noise, site_of(layer, ATTENDED)});
 }
 
 static void attend_backward(const Network *net, int layer, int n, int length, const Room *room, float *gradients) {
@@ -205,7 +234,7 @@ static void attend_backward(const Network *net, int layer, int n, int length, co
     int c = net->n_embd, d = net->head_dim, turned = net->n_head + net->n_kv_head, g = turned + net->n_kv_head, row = g * d;
     Heads heads = {net->n_head, net->n_kv_head, d, net->window};
     real *upstream = room->h, *dy = room->narrow_rows, *d_raw = dy; /* dy is used up before d_raw is written */
-    narrow_all((long)n * c, room->dx, upstream);
+    drop_backward(n, c, room->dx, &room->noise, site_of(layer, ATTENDED), upstream);
     bias_backward(n, c, upstream, gradient(net, gradients, layer, OUT_BIAS));
     add_gradient(net, layer, OUT, n, c, c, upstream, k->y, products, gradients);
     multiply(products, n, c, c, (Left){upstream, c, 0}, backward(net, layer, OUT, c, c), put_narrowed, &(Narrowed){dy, c, NULL});
@@ -248,7 +277,7 @@ static void widen(const Network *net, int layer, int n, const Room *room, float 
     else
         multiply(products, n, u, c, h2, up, activate, &mlp);
     multiply(products, n, c, f, (Left){k->hidden, f, 0}, onward(net, layer, DOWN, c, f), put_added,
-             &(Added){k->x2, x3, c, vector(net, layer, DOWN_BIAS)});
+             &(Added){k->x2, x3, c, vector(net, layer, DOWN_BIAS), &room->noise, site_of(layer, WIDENED)});
 }
 
 static void widen_backward(const Network *net, int layer, int n, const Room *room, float *gradients) {
@@ -257,7 +286,7 @@ static void widen_backward(const Network *net, int layer, int n, const Room *roo
     int c = net->n_embd, f = net->hidden, u = net->mlp == SWIGLU ? 2 * f : f;
     real *upstream = room->h, *d_up = room->narrow_rows;
     Mlp mlp = {net->mlp, f, NULL, k->up, k->hidden, d_up};
-    narrow_all((long)n * c, room->dx, upstream);
+    drop_backward(n, c, room->dx, &room->noise, site_of(layer, WIDENED), upstream);
     bias_backward(n, c, upstream, gradient(net, gradients, layer, DOWN_BIAS));
     add_gradient(net, layer, DOWN, n, c, f, upstream, k->hidden, products, gradients);
     multiply(products, n, f, c, (Left){upstream, c, 0}, backward(net, layer, DOWN, c, f), activate_backward, &mlp);
@@ -325,7 +354,9 @@ static double predict(const Network *net, int n, const int64_t *targets, float w
 /* The summed loss of a chunk of whole sequences; adds to `gradients` unless it is NULL. */
 static double run_chunk(const Network *net, const int64_t *tokens, const int64_t *targets, int n, int length, float weight,
                         const Room *room, float *gradients) {
-    embed(net, tokens, n, length, net->n_layer ? room->kept[0].x1 : room->x);
+    float *embedded = net->n_layer ? room->kept[0].x1 : room->x;
+    embed(net, tokens, n, length, embedded);
+    drop_embedded(n, net->n_embd, embedded, &room->noise);
     for (int layer = 0; layer < net->n_layer; layer++) {
         attend(net, layer, n, length, room, room->kept[layer].x2);
         widen(net, layer, n, room, layer + 1 < net->n_layer ? room->kept[layer + 1].x1 : room->x);
@@ -336,6 +367,7 @@ static double run_chunk(const Network *net, const int64_t *tokens, const int64_t
             widen_backward(net, layer, n, room, gradients);
             attend_backward(net, layer, n, length, room, gradients);
         }
+        drop_embedded(n, net->n_embd, room->dx, &room->noise);
         embed_backward(net, tokens, n, length, room->dx, gradients);
     }
     return loss;
@@ -346,6 +378,7 @@ typedef struct {
     const int64_t *tokens, *targets;        /* (sequences, length), rows `stride` apart */
     int first, last, length, stride, chunk; /* this thread's sequences, and how many at a time */
     float weight;
+    uint64_t seed;
     Room room;
     int64_t *rows; /* (2, chunk * length): a chunk's tokens and targets */
     float *gradients; /* its own; NULL: only the loss is wanted */
@@ -365,6 +398,7 @@ static void work(void *argument) {
             memcpy(tokens + (long)i * length, share->tokens + at, sizeof *tokens * length);
             memcpy(targets + (long)i * length, share->targets + at, sizeof *targets * length);
         }
+        share->room.noise = noise_of(share->gradients ? net->dropout : 0.0f, share->seed, (long)first * length);
         share->loss += run_chunk(net, tokens, targets, sequences * length, length, share->weight, &share->room,
                                  share->gradients);
     }
@@ -439,13 +473,16 @@ int tiles_available(void) { return request_tiles(); }
 /* Bytes of room that `loss_and_gradients` needs for each thread. */
 size_t room_bytes(const Network *net, int chunk, int length) {
     Room room;
-    return furnish(net, chunk * length, length, NULL, &room) + 2 * sizeof(int64_t) * (size_t)chunk * length + 64;
+    char *end = (char *)furnish(net, chunk * length, length, NULL, &room);
+    take(&end, 2 * sizeof(int64_t) * (size_t)chunk * length);
+    return (size_t)end; /* whole cache lines: the next thread's begins at one, too */
 }
 
 /* The summed loss of (sequences, length) tokens, whose rows are `stride` apart. `gradients` (threads, n_parameters), or NULL, gets
-   in its first row the gradient of `weight` times that loss. `rooms` is room_bytes for each thread. */
+   in its first row the gradient of `weight` times that loss, with the dropout that `seed` draws. `rooms` is room_bytes for each
+   thread. */
 double loss_and_gradients(const Network *net, const int64_t *tokens, const int64_t *targets, int sequences, int length,
-                          int stride, int chunk, float weight, char *rooms, float *gradients, int threads) {
+                          int stride, int chunk, float weight, uint64_t seed, char *rooms, float *gradients, int threads) {
     Share shares[threads];
     Sum sums[threads];
     size_t bytes = room_bytes(net, chunk, length);
@@ -456,7 +493,7 @@ double loss_and_gradients(const Network *net, const int64_t *tokens, const int64
         memset(share, 0, sizeof *share);
         share->net = net, share->tokens = tokens, share->targets = targets;
         share->first = (int)((long)sequences * i / threads), share->last = (int)((long)sequences * (i + 1) / threads);
-        share->length = length, share->stride = stride, share->chunk = chunk, share->weight = weight;
+        share->length = length, share->stride = stride, share->chunk = chunk, share->weight = weight, share->seed = seed;
         share->rows = (int64_t *)(room + furnish(net, chunk * length, length, room, &share->room));
         share->gradients = gradients ? gradients + net->n_parameters * i : NULL;
         sums[i] = (Sum){gradients, net->n_parameters, net->n_parameters * i / threads, net->n_parameters * (i + 1) / threads,
@@ -466,4 +503,11 @@ double loss_and_gradients(const Network *net, const int64_t *tokens, const int64
     if (gradients && threads > 1) in_threads(add_up, sums, sizeof *sums, threads);
     for (int i = 0; i < threads; i++) loss += shares[i].loss;
     return loss;
+}
+
+/* What `seed` draws for a batch: the factors (rows, C) of the embedding's dropout, then of those in each block. */
+void draw_dropout(const Network *net, uint64_t seed, int rows, float *out) {
+    Noise noise = noise_of(net->dropout, seed, 0);
+    for (int site = 0; site <= 2 * net->n_layer; site++)
+        for (int t = 0; t < rows; t++, out += net->n_embd) factors(&noise, site, t, 0, net->n_embd, out);
 }

@@ -28,8 +28,6 @@ def what_prevents(config: ModelConfig) -> str | None:
         return "model.norm_position: post"
     if config.embedding_norm:
         return "model.embedding_norm"
-    if config.dropout > 0:
-        return "model.dropout"
     if config.attention_dropout > 0:
         return "model.attention_dropout"
     return None
@@ -41,7 +39,7 @@ class _Network(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int) for name in ("n_layer", "n_embd", "n_head", "n_kv_head", "head_dim", "hidden")),
         *((name, ctypes.c_int) for name in ("vocab_size", "context", "mlp", "rms", "window")),
-        *((name, ctypes.c_float) for name in ("eps", "embedding_scale", "softcap")),
+        *((name, ctypes.c_float) for name in ("eps", "embedding_scale", "softcap", "dropout")),
         *((name, ctypes.c_void_p) for name in ("positions", "cosines", "sines", "parameters", "offsets")),
         ("n_parameters", ctypes.c_long),
         *((name, ctypes.c_void_p) for name in ("matrices", "places")),
@@ -83,14 +81,17 @@ class NativeNetwork:
         """(B, T), (B, T) -> the sum of -log p(target), in nats."""
         return self._run(inputs, targets, 0.0, None)
 
-    def add_gradients(self, inputs: Tensor, targets: Tensor, weight: float) -> float:
-        """(B, T), (B, T) -> the summed loss; `weight` times its gradient is added to the `grad` of every parameter."""
+    def add_gradients(self, inputs: Tensor, targets: Tensor, weight: float, seed: int = 0) -> float:
+        """(B, T), (B, T) -> the summed loss; `weight` times its gradient is added to the `grad` of every parameter.
+
+        Both are with the dropout that `seed` draws.
+        """
         if self._gradients.shape[0] == 0:
             self._gradients = torch.zeros(self.threads, self._net.n_parameters)
         kept = {id(p): p.grad for p in self._parameters if p.grad is not None}
         if kept:  # an earlier micro-batch's
             kept = {key: gradient.clone() for key, gradient in kept.items()}
-        loss = self._run(inputs, targets, weight, self._gradients)
+        loss = self._run(inputs, targets, weight, self._gradients, seed)
         for parameter in self._parameters:
             start = self._offsets[id(parameter)]
             gradient = self._gradients[0, start : start + parameter.numel()].view_as(parameter)
@@ -99,7 +100,13 @@ class NativeNetwork:
             parameter.grad = gradient
         return loss
 
-    def _run(self, inputs: Tensor, targets: Tensor, weight: float, gradients: Tensor | None) -> float:
+    def drawn_dropout(self, rows: int, seed: int) -> Tensor:
+        """The factors (1 + 2 n_layer, rows, C) that `seed` draws: of the embedding, then of each block's two parts."""
+        factors = torch.empty(1 + 2 * self._net.n_layer, rows, self._net.n_embd)
+        self._library.calls.draw_dropout(ctypes.byref(self._net), seed, rows, factors.data_ptr())
+        return factors
+
+    def _run(self, inputs: Tensor, targets: Tensor, weight: float, gradients: Tensor | None, seed: int = 0) -> float:
         batch, length = inputs.shape
         if inputs.stride() != targets.stride() or inputs.stride(1) != 1:
             inputs, targets = inputs.contiguous(), targets.contiguous()
@@ -124,6 +131,7 @@ class NativeNetwork:
                 inputs.stride(0),
                 chunk,
                 weight,
+                seed,
                 self._room.data_ptr() + aligned,
                 None if gradients is None else gradients.data_ptr(),
                 threads,
@@ -149,6 +157,7 @@ class NativeNetwork:
             eps=config.norm_eps,
             embedding_scale=embedding.scale,
             softcap=config.logit_softcap or 0.0,
+            dropout=config.dropout,
             positions=address(fixed),
             cosines=None if rotary is None else address(rotary.cos),
             sines=None if rotary is None else address(rotary.sin),

@@ -71,19 +71,34 @@ ALWAYS void put_narrowed_block(const Narrowed *p, int row, int column, int rows,
 }
 FINISH(put_narrowed, put_narrowed_block)
 
-typedef struct { const float *from; float *to; int ld; const float *bias; } Added; /* to <- from + block + bias */
+typedef struct { /* to <- from + factors (block + bias) */
+    const float *from;
+    float *to;
+    int ld;
+    const float *bias; /* or NULL */
+    const Noise *noise;
+    int site;
+} Added;
 
 ALWAYS void put_added_block(const Added *p, int row, int column, int rows, int columns, const float *restrict block, int ld) {
     long at = (long)row * p->ld + column;
+    float sum[columns], factor[columns];
     for (int i = 0; i < rows; i++, at += p->ld, block += ld) {
-        const float *restrict from = p->from + at;
+        const float *restrict from = p->from + at, *term = block;
         float *restrict out = p->to + at;
-        SIMD
-        for (int j = 0; j < columns; j++) out[j] = from[j] + block[j];
         if (p->bias) {
             SIMD
-            for (int j = 0; j < columns; j++) out[j] += p->bias[column + j];
+            for (int j = 0; j < columns; j++) sum[j] = block[j] + p->bias[column + j];
+            term = sum;
         }
+        if (p->noise->limit) {
+            factors(p->noise, p->site, row + i, column, columns, factor);
+            SIMD
+            for (int j = 0; j < columns; j++) sum[j] = term[j] * factor[j];
+            term = sum;
+        }
+        SIMD
+        for (int j = 0; j < columns; j++) out[j] = from[j] + term[j];
     }
 }
 FINISH(put_added, put_added_block)
