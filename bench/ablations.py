@@ -31,6 +31,10 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "bench" / "out" / "ablations.json"
 SEEDS = 3
 ALWAYS = ("eval.every=null", "checkpoint.every=null", "sample.every=null", "sample.prompt=", "runtime.threads=1")
+BASE = (  # the defaults, where the config is tuned for its few steps
+    *("train.steps=250", "optim.adamw_lr=0.005", "optim.momentum=0.95", "optim.weight_decay=0.1"),
+    "schedule.decay_fraction=0.5",
+)
 MANY_EPOCHS = "many epochs"
 EXCERPT = 20_000  # characters, which 500 steps see 19 times
 
@@ -109,7 +113,7 @@ def train_once(overrides: Sequence[str], seed: int) -> float:
     from gpt_cli.training.loop import train
 
     with tempfile.TemporaryDirectory(prefix="gpt-ablation-") as folder:
-        asked = [*ALWAYS, *overrides, f"seed={seed}", f"run_dir={folder}/run"]
+        asked = [*ALWAYS, *BASE, *overrides, f"seed={seed}", f"run_dir={folder}/run"]
         summary = train(load_config(ROOT / "configs" / "shakespeare_cpu.yaml", asked), Console(lambda _: None))
     if summary.exit_code or summary.val_loss is None:
         sys.exit(summary.exit_code or "the run ended without a validation loss")

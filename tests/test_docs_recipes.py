@@ -48,7 +48,7 @@ def test_the_rows_of_the_page_are_rows_of_the_bench():
 
 def test_every_row_is_a_config():
     for row in ROWS:
-        load_config(ROOT / "configs" / "shakespeare_cpu.yaml", [*ablations.ALWAYS, *row.overrides])
+        load_config(ROOT / "configs" / "shakespeare_cpu.yaml", [*ablations.ALWAYS, *ablations.BASE, *row.overrides])
 
 
 def test_a_row_is_compared_with_the_default_seed_by_seed():
