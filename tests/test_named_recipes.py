@@ -31,7 +31,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tiny.yaml").write_text(
         "data: {source: text.txt}\n"
         "model: {n_layer: 1, n_head: 2, n_embd: 16, context_length: 16}\n"
-        "train: {batch_size: 4, steps: 30}\n"
+        "train: {batch_size: 4, steps: 60}\n"
         "eval: {every: 10}\n"
         "checkpoint: {every: 10}\n"
         "runtime: {device: cpu, threads: 1}\n"
@@ -112,11 +112,11 @@ def test_modern_always_exports_as_qwen3_and_classic_as_gpt2(n_layer, heads, cont
 @each_recipe
 def test_each_recipe_learns_and_its_run_goes_on_but_not_as_another_one(config, capsys, recipe):
     command = ["train", "--config", str(config), f"recipe={recipe}", "run_dir=run", "schedule.warmup_steps=5", "--json"]
-    assert main([*command, "train.steps=20"]) == 0
+    assert main([*command, "train.steps=40"]) == 0
     capsys.readouterr()
     assert main(command) == 0
     summary = json.loads(capsys.readouterr().out)
-    assert summary["steps"] == 30
+    assert summary["steps"] == 60
     losses = [json.loads(line).get("val_loss") for line in Path("run/metrics.jsonl").read_text().splitlines()]
     first, *_, last = [loss for loss in losses if loss is not None]
     assert last < first - 0.3
