@@ -41,9 +41,9 @@ def test_every_command_of_the_page_runs(monkeypatch, tmp_path, capsys):
 
 def test_the_rows_of_the_page_are_rows_of_the_bench():
     shown = re.findall(r"^\| `([^`]*=[^`]*)` \|", PAGE, flags=re.MULTILINE)
-    names = [row.name for row in ROWS]
+    names = iter(row.name for row in ROWS)
     assert len(shown) >= 10
-    assert [names.index(name) for name in shown] == sorted(names.index(name) for name in shown)
+    assert all(name in names for name in shown)  # in the order of the bench; two groups may have a row of one name
 
 
 def test_every_row_is_a_config():
