@@ -127,7 +127,7 @@ def test_in_bf16_the_gradient_points_where_the_exact_one_does(options, tiles):
     width=st.sampled_from([8, 40, 72]),
     window=st.one_of(st.none(), st.integers(1, 90)),
 )
-def test_in_bf16_sums_are_exact_whatever_the_sizes_and_the_instructions(batch, length, vocab_size, width, window):
+def test_in_bf16_both_kinds_of_instructions_agree_whatever_the_sizes(batch, length, vocab_size, width, window):
     """A weight's gradient differs by less than its last digits between the two kinds of instructions."""
     model = make_model({"window": window, "n_layer": 1, "n_embd": width}, vocab_size)
     inputs, targets = windows(batch, length, vocab_size)
