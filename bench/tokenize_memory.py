@@ -28,6 +28,7 @@ KINDS = {
     "char": ["--kind", "char"],
     "bpe 4096": ["--kind", "bpe", "--vocab-size", "4096"],
 }
+SCALED = {"char": KINDS["char"], "byte": ["--kind", "byte"], "bpe 4096": KINDS["bpe 4096"]}
 
 
 def write_text(path: Path, size: int) -> int:
@@ -157,7 +158,13 @@ def main() -> None:
     parser.add_argument("--tokenizer", metavar="FILE", help="measure with this one alone")
     parser.add_argument("--scaling", action="store_true", help="compare with one process")
     arguments = parser.parse_args()
-    kinds = {"imported": ["--tokenizer", arguments.tokenizer]} if arguments.tokenizer else KINDS
+    kinds = (
+        {"imported": ["--tokenizer", arguments.tokenizer]}
+        if arguments.tokenizer
+        else SCALED
+        if arguments.scaling
+        else KINDS
+    )
     with tempfile.TemporaryDirectory(prefix="gpt-bench-") as directory:
         text = Path(directory, "text.txt")
         size = write_text(text, arguments.mb * 1_000_000)

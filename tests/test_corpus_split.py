@@ -34,7 +34,8 @@ fractions = st.sampled_from([0.1, 0.25, 0.5])
 def file_of(documents: list[str], name: str) -> TextFile:
     def read(_note: Note) -> Iterator[Stream]:
         for number, document in enumerate(documents):
-            yield f"{name}:{number}", [document[:3], document[3:]] if len(document) > 3 else [document]
+            parts = [document[:3], document[3:]] if len(document) > 3 else [document]
+            yield f"{name}:{number}", [part.encode() for part in parts]
 
     return TextFile(name, None, read)
 
@@ -271,7 +272,7 @@ def test_the_ids_of_segments_are_those_of_whole_documents(
             return
         ids: list[int] = []
         for batch in batches(stretches(text, borders, found, end_lines=False), bpe.vocabulary.pattern, end_lines=False):  # type: ignore[attr-defined]
-            texts = [segment.text for segment in batch.segments]
+            texts = [segment.data for segment in batch.segments]
             followed = [segment.followed for segment in batch.segments]
             ids += encode_segments(bpe, texts, followed, allow_special=special)[0].tolist()
     encoded = [bpe.encode(document, allow_special=special).tolist() for document in documents]
@@ -314,7 +315,7 @@ def test_no_segment_ends_inside_a_special_token(text: str, pattern: Pattern, blo
         patch.setattr(segments_module, "BLOCK", block)
         pieces = [text[i : i + block] for i in range(0, len(text), block)]
         parts = [
-            Stretch("train", piece, number == 0, last, finishes=last, followed=False, seam=False, done=0)
+            Stretch("train", piece.encode(), number == 0, last, finishes=last, followed=False, seam=False, done=0)
             for number, piece in enumerate(pieces)
             for last in [number + 1 == len(pieces)]
         ]

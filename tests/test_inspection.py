@@ -45,7 +45,9 @@ def look(text: str | list[str], val_fraction: float = 0.1) -> Inspection:
 
 def divided(texts: list[str], **keys: Any) -> DividedText:
     """Texts, each in a file of its own, as `data` with these keys divides them."""
-    files = [TextFile(str(i), None, lambda _, text=text: iter([("it", [text])])) for i, text in enumerate(texts)]
+    files = [
+        TextFile(str(i), None, lambda _, text=text: iter([("it", [text.encode()])])) for i, text in enumerate(texts)
+    ]
     text = Text([Member(file, 1, validates=False) for file in files], pytest.fail)
     return DividedText.of(text, DataConfig(**keys), no_progress)
 

@@ -1,29 +1,36 @@
 """A long text becomes the same tokens as a short one: in blocks, in processes, and never by halves."""
 
+import codecs
+import errno
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus import build, pool, segments, store, text, tokenization
+from gpt_cli.corpus import build, pool, segments, store, survey, text, tokenization
 from gpt_cli.corpus.build import outline_corpus, prepare_corpus, tokenize_corpus
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.files import cache_dir
-from gpt_cli.tokenizer import CharTokenizer
+from gpt_cli.files import cache_dir, disk
+from gpt_cli.files.disk import DiskError
+from gpt_cli.tokenizer import CharTokenizer, char
 
 ROOT = Path(__file__).parents[1]
 TEXT = "".join(f"{n}: Once upon a time, it's said, {n * n} mice lived in a Schuh — 鼠 🐁.\r\n" for n in range(400))
 CHAR = TokenizerConfig(kind="char")
+BYTE = TokenizerConfig(kind="byte")
 BPE = TokenizerConfig(kind="bpe", vocab_size=320, pattern="gpt4")
 
 
@@ -78,12 +85,60 @@ def test_a_streamed_text_has_the_tokens_of_one_in_memory(
     assert made.counts.tolist() == np.bincount(every, minlength=whole.tokenizer.vocab_size).tolist()
 
 
-def test_every_file_is_the_same_for_any_number_of_processes(corpus: DataConfig, tmp_path: Path, streamed: None) -> None:
-    for processes in (1, 3):
+@pytest.mark.parametrize("config", [CHAR, BYTE, BPE], ids=lambda config: config.kind)
+def test_every_file_is_the_same_for_any_number_of_processes(
+    corpus: DataConfig, config: TokenizerConfig, tmp_path: Path, streamed: None
+) -> None:
+    for processes in (1, 3) if config is BPE else (1, 2, 3):
         path = tmp_path / str(processes)
-        tokenize_corpus(path, corpus, BPE, note=pytest.fail, processes=processes)
+        made = tokenize_corpus(path, corpus, config, note=pytest.fail, processes=processes)
+        every = np.concatenate([TokenStore.open(path).tokens(split) for split in made.facts])
+        assert made.counts.tolist() == np.bincount(every, minlength=len(made.counts)).tolist()
+        assert contents(path) == contents(tmp_path / "1")
     assert len(contents(tmp_path / "1")) > 8
-    assert contents(tmp_path / "1") == contents(tmp_path / "3")
+
+
+odd = st.lists(
+    st.sampled_from(["a", "é", "\u07ff", "→", "\uffff", "🐁", "\U0010ffff", "\r\n", "\r", "\n", "\ufeff", " ", "\x85"]),
+    min_size=5, max_size=60,
+).map("".join)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(odd, min_size=1, max_size=4), st.booleans(), st.integers(1, 9), st.booleans())
+def test_an_odd_text_has_the_tokens_of_its_characters_however_it_is_cut_and_shared_out(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], mark: bool, block: int, to_bytes: bool
+) -> None:
+    """The definition: files end in a newline if another follows, a byte order mark at their start is not text."""
+    folder = tmp_path_factory.mktemp("odd")
+    for number, text_of_it in enumerate(texts):
+        data = text_of_it.removeprefix("\ufeff").encode()
+        (folder / str(number)).write_bytes(
+            (codecs.BOM_UTF8 if mark or data.startswith(codecs.BOM_UTF8) else b"") + data
+        )
+    said = [text_of_it.removeprefix("\ufeff") for text_of_it in texts]
+    whole = "".join(one + "\n" * (not one.endswith("\n")) for one in said[:-1]) + said[-1]
+    data = DataConfig(source=[str(folder / str(number)) for number in range(len(texts))], val_fraction=0.5)
+    config = BYTE if to_bytes else CHAR
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name, value in (
+            (text, "BLOCK", block), (text, "_KEPT", 0), (segments, "BLOCK", 2 * block), (disk, "CHUNK", 3),
+            (survey, "_SHORT", 2), (char, "_RUN", 2), (store, "SHARD_TOKENS", 7), (tokenization, "_SHARE", 1),
+        ):  # fmt: skip
+            patch.setattr(module, name, value)
+        made = []
+        for processes in (1, 2, 3):
+            work = tokenization.Tokenization.begin(data, config, lambda _: None, None, processes)
+            made.append(work.keep(work.learn()))
+    left = int(0.5 * len(whole))
+    for ids, encoded in made:
+        assert encoded.facts == made[0][1].facts
+        if not to_bytes:
+            assert encoded.tokenizer.characters == "".join(sorted(set(whole)))  # type: ignore[attr-defined]
+        for split, part in (("train", whole[:left]), ("val", whole[left:])):
+            assert ids[split].tolist() == encoded.tokenizer.encode(part).tolist()  # type: ignore[index]
+            assert encoded.facts[split].bytes == len(part.encode())  # type: ignore[index]
+            assert encoded.facts[split].characters == len(part)  # type: ignore[index]
 
 
 def test_special_tokens_in_a_text_are_the_same_for_any_number_of_processes(
@@ -126,19 +181,19 @@ def test_a_process_that_is_killed_is_an_error_and_leaves_nothing(
 
     monkeypatch.setattr(pool, "_start", start_and_kill)
     with pytest.raises(UserError, match="was ended"):
-        tokenize_corpus(tmp_path / "store", corpus, CHAR, note=pytest.fail, processes=2)
+        tokenize_corpus(tmp_path / "store", corpus, BPE, note=pytest.fail, processes=2)
     assert not list(tmp_path.glob("*store*"))
     assert [process.returncode for process in started] == [-signal.SIGKILL] * 2
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
-def test_only_bpe_is_handed_to_other_processes_unless_they_are_asked_for(
+def test_every_core_encodes_unless_fewer_are_asked_for(
     corpus: DataConfig, tmp_path: Path, streamed: None, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(tokenization, "_available_cores", lambda: 3)
     config = BPE if kind == "bpe" else TokenizerConfig.model_validate({"kind": kind})
     work = tokenization.Tokenization.begin(corpus, config, pytest.fail, None, None)
-    assert work.processes == (3 if kind == "bpe" else 1)
+    assert work.processes == 3
     assert tokenization.Tokenization.begin(corpus, config, pytest.fail, None, 2).processes == 2
 
 
@@ -181,6 +236,27 @@ def test_a_word_without_end_is_cut_rather_than_held(tmp_path: Path, streamed: No
     assert whole == "ab" * 10_000
 
 
+@pytest.mark.parametrize("processes", [1, 3])
+def test_a_disk_that_fails_while_others_encode_is_told_and_leaves_nothing(
+    corpus: DataConfig, tmp_path: Path, streamed: None, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    written = 0
+    write = disk.write_all
+
+    def fill(descriptor: int, data: bytes | memoryview) -> None:
+        nonlocal written
+        written += len(data)
+        if written > 30_000:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        write(descriptor, data)
+
+    monkeypatch.setattr(disk, "write_all", fill)
+    with pytest.raises(DiskError, match="no space left on device"):
+        tokenize_corpus(tmp_path / "out" / "store", corpus, CHAR, note=pytest.fail, processes=processes)
+    assert not (tmp_path / "out").exists()
+    assert threading.active_count() == 1
+
+
 def begin(tmp_path: Path, *options: str) -> "subprocess.Popen[str]":
     """`gpt tokenize` on 60 MB, once it has begun to write."""
     text = tmp_path / "long.txt"
@@ -202,13 +278,17 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [("bpe", signal.SIGINT), ("bpe", signal.SIGTERM), ("bpe", signal.SIGKILL), ("char", signal.SIGINT)],
+)
 def test_an_interrupted_run_leaves_no_store_and_no_process_and_says_where_it_was(
-    tmp_path: Path, number: signal.Signals
+    tmp_path: Path, kind: str, number: signal.Signals
 ) -> None:
-    process = begin(tmp_path, "--kind", "bpe", "--vocab-size", "270", "--train-bytes", "4000000", "--processes", "2")
+    learned = ["--vocab-size", "270", "--train-bytes", "4000000"] if kind == "bpe" else []
+    process = begin(tmp_path, "--kind", kind, *learned, "--processes", "2")
     workers = children(process.pid)
-    assert len(workers) == 2
+    assert len(workers) == (2 if kind == "bpe" else 0)  # characters are encoded in threads
     process.send_signal(number)
     _, told = process.communicate(timeout=30)
     assert not (tmp_path / "out" / "store").exists()
@@ -241,7 +321,7 @@ def test_the_progress_moves_inside_one_file(tmp_path: Path, streamed: None) -> N
     tokenize_corpus(
         tmp_path / "store",
         DataConfig(source=str(tmp_path / "x")),
-        CHAR,
+        BPE,
         note=pytest.fail,
         progress=lambda *report: reports.append(report),
     )

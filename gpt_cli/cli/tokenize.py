@@ -79,7 +79,7 @@ def tokenize(
     text_key: Annotated[str, typer.Option(metavar="KEY", help=TEXT_KEY)] = "text",
     processes: Annotated[
         int | None,
-        typer.Option(min=1, max=1024, help="How many encode side by side. [default: one a core for bpe, else 1]"),
+        typer.Option(min=1, max=1024, help="How many encode side by side. [default: one a core]"),
     ] = None,
     out: Annotated[
         Path | None,

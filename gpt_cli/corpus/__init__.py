@@ -11,8 +11,9 @@ text          all files of a corpus, read in blocks as often as needed
 survey        the first pass: sizes and hashes
 split         which text trains, which validates, and which is kept for the test
 segments      a divided text, cut where the ids do not depend on what stands around
-pool worker   processes that encode segments
-tokenization  the three passes: survey, learn, encode
+threads       work beside the thread that reads
+pool worker   threads and processes that encode segments
+tokenization  the passes: survey, learn, encode
 store         tokens on the disk: verified, with their tokenizer
 build         from a config's `data` and `tokenizer` to arrays of tokens
 blocks        the documents as one text, in blocks, and a sample of a large one

@@ -65,9 +65,10 @@ def sample_text(text: DividedText, progress: Progress) -> TextSample:
     def pieces() -> Iterator[str]:
         nonlocal cut
         for stretch in text.stretches():
-            cut += len(stretch.text) if stretch.split == "train" else 0
+            said = stretch.text
+            cut += len(said) if stretch.split == "train" else 0
             progress("sampling", stretch.done, text.size)
-            yield stretch.text
+            yield said
 
     for block in text_blocks(pieces()):
         sample.add(block)

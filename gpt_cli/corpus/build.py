@@ -50,7 +50,7 @@ def prepare_corpus(
 
     The tokens are kept in the cache under what decides them: the text, the tokenizer and the split; with
     `cache=False` an entry is used but none is written. `note` is told what is worth knowing. `processes`: how many
-    encode a long text; None: what is fastest. `with_test`: whether the test split is wanted.
+    encode a long text side by side; None: one a core. `with_test`: whether the test split is wanted.
 
     Raises what reading and `train_tokenizer` raise, RequestError for a token store that is not what the config asks
     for or a test split that is not there, and UserError for a text too small to split.

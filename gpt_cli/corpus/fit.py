@@ -128,11 +128,12 @@ def _look_at_text(source: str, has_gpu: bool, progress: Progress | None) -> _Tex
     text = Text.find(DataConfig(source=source), lambda _: None)
     for number in range(len(text.members)):
         for block in text.blocks(number):
+            said = block.text
             if characters < 10 * _VALIDATION:
-                start.append(block.text)
-            characters += len(block.text)
-            size += len(block.text.encode())
-            alphabet.update(block.text)
+                start.append(said)
+            characters += len(said)
+            size += len(block.data)
+            alphabet.update(said)
             if progress is not None:
                 progress("reading", size, text.size)
     config, spelling = _fit_tokenizer("\n".join(start), characters, len(alphabet), has_gpu)

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpt_cli.corpus.compression import expand, is_compressed
-from gpt_cli.corpus.decoding import decode
+from gpt_cli.corpus.decoding import decode, decode_utf8
 from gpt_cli.errors import Note, UserError
 from gpt_cli.files.disk import CHUNK, format_size, read_chunks, reported
 
-Stream = tuple[str, Iterable[str]]
-"""A document: its name for messages, and its text in pieces."""
+Stream = tuple[str, Iterable[bytes]]
+"""A document: its name for messages, and its text in UTF-8, in pieces of whole characters."""
 
 _LONGEST_RECORD = 64 << 20  # characters of a JSON line or CSV row, which have to be in memory at once
 _KEPT_IN_MEMORY = 16 << 20  # bytes of standard input, before a temporary file takes it
@@ -94,15 +94,15 @@ def _read_bytes(pieces: Iterable[bytes], path: Path, form: Format, note: Note) -
         case ".csv":
             yield from _read_csv(name, decode(pieces, name, form.encoding, note), form.text_key)
         case _:
-            yield name, decode(pieces, name, form.encoding, note)
+            yield name, decode_utf8(pieces, name, form.encoding, note)
 
 
 def _read_json_lines(name: str, pieces: Iterable[str], key: str) -> Iterator[Stream]:
     """One document a line, under a key of its JSON object; blank lines and empty texts are passed over."""
     for number, line in enumerate(_lines(name, pieces), start=1):
         where = f"{name}:{number}"
-        if line.strip() and (text := _checked(_under_key(line, key, where), where)):
-            yield where, [text]
+        if line.strip() and (data := _encoded(_under_key(line, key, where), where)):
+            yield where, [data]
 
 
 def _under_key(line: str, key: str, where: str) -> str:
@@ -120,13 +120,12 @@ def _under_key(line: str, key: str, where: str) -> str:
     )
 
 
-def _checked(text: str, where: str) -> str:
-    """`text`, if UTF-8 can hold it: JSON can spell what is no Unicode text."""
+def _encoded(text: str, where: str) -> bytes:
+    """`text` in UTF-8, if it can hold it: JSON can spell what is no Unicode text."""
     try:
-        text.encode()
+        return text.encode()
     except UnicodeEncodeError as error:
         raise UserError(f"the text holds half a surrogate pair at character {error.start:,}", where=where) from error
-    return text
 
 
 def _read_csv(name: str, pieces: Iterable[str], key: str) -> Iterator[Stream]:
@@ -149,7 +148,7 @@ def _read_csv(name: str, pieces: Iterable[str], key: str) -> Iterator[Stream]:
         elif len(row) <= column:
             raise UserError(f"this row has no column '{key}': it has {len(row)} columns", where=where)
         elif row[column]:
-            yield where, [row[column]]
+            yield where, [row[column].encode()]
 
 
 def _find_column(name: str, key: str, columns: list[str]) -> int:
@@ -182,7 +181,7 @@ def _read_parquet(path: Path, key: str) -> Iterator[Stream]:
                 for text in batch.column(0):
                     row += 1
                     if value := text.as_py():
-                        yield f"{path}:{row}", [_checked(value, f"{path}:{row}")]
+                        yield f"{path}:{row}", [_encoded(value, f"{path}:{row}")]
     except (arrow.ArrowException, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a whole Parquet file: {str(error).splitlines()[0][:200]}") from error
 

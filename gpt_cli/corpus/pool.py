@@ -1,50 +1,70 @@
-"""Processes that encode side by side; the ids are the same for any number of them."""
+"""Encoding side by side; the ids are the same for any number of workers.
+
+BPE is encoded in processes. Characters and bytes are looked up by NumPy, which lets go of the interpreter's lock, in
+less time than it takes to hand them to another process: in threads.
+"""
 
 import os
 import queue
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.corpus.segments import Batch, encode_segments
 from gpt_cli.corpus.store import Tokens, token_dtype
+from gpt_cli.corpus.threads import side_by_side
 from gpt_cli.corpus.worker import read_answer, receive, send_segments, send_tokenizer
 from gpt_cli.errors import UserError
-from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.tokenizer import BPETokenizer, Tokenizer
+from gpt_cli.tokenizer.describe import Counts, count_ids
 
-Encoded = tuple[Batch, Tokens, npt.NDArray[np.uint32]]
-"""A batch, its ids, and how many ids each of its segments has."""
 
-_IN_FLIGHT = 2  # batches for each process, so that none waits for the next one
+class Encoded(NamedTuple):
+    """What became of a batch."""
+
+    ids: Tokens
+    lengths: npt.NDArray[np.uint32]
+    """(segments,) how many ids each of its segments has."""
+    counts: Counts
+    """(vocab_size,) how often each id occurs."""
 
 
 def encode_batches(
-    tokenizer: Tokenizer, batches: Iterable[Batch], processes: int, *, allow_special: bool
-) -> Iterator[Encoded]:
-    """Each batch with its ids, in order, whatever the number of processes; one encodes in this process.
+    tokenizer: Tokenizer, batches: Iterable[Batch], workers: int, *, allow_special: bool
+) -> Iterator[tuple[Batch, Encoded]]:
+    """Each batch with its ids, in order, whatever the number of workers; a single one encodes in this thread.
 
     Raises what `Tokenizer.encode` raises, and UserError when a process is killed.
     """
-    if processes == 1:
+    if workers == 1:
         for batch in batches:
-            yield batch, *_encode_here(tokenizer, batch, allow_special)
-    else:
-        with Pool(tokenizer, processes, allow_special) as pool:
+            yield batch, _encode_here(tokenizer, batch, allow_special)
+    elif isinstance(tokenizer, BPETokenizer):
+        with Pool(tokenizer, workers, allow_special) as pool:
             yield from pool.encode(batches)
+    else:
+        threads = ThreadPoolExecutor(workers)
+        try:
+            yield from side_by_side(threads, workers, lambda b: _encode_here(tokenizer, b, allow_special), batches)
+        finally:
+            threads.shutdown(cancel_futures=True)
 
 
-def _encode_here(tokenizer: Tokenizer, batch: Batch, allow_special: bool) -> tuple[Tokens, npt.NDArray[np.uint32]]:
-    texts, followed = [s.text for s in batch.segments], [s.followed for s in batch.segments]
-    return encode_segments(tokenizer, texts, followed, allow_special=allow_special)
+def _encode_here(tokenizer: Tokenizer, batch: Batch, allow_special: bool) -> Encoded:
+    texts, followed = [s.data for s in batch.segments], [s.followed for s in batch.segments]
+    return _counted(tokenizer, *encode_segments(tokenizer, texts, followed, allow_special=allow_special))
+
+
+def _counted(tokenizer: Tokenizer, ids: Tokens, lengths: npt.NDArray[np.uint32]) -> Encoded:
+    return Encoded(ids, lengths, count_ids(ids, tokenizer.vocab_size))
 
 
 class Pool:
@@ -69,25 +89,18 @@ class Pool:
             with suppress(OSError):  # what is buffered for a process that has ended
                 worker.communicate()
 
-    def encode(self, batches: Iterable[Batch]) -> Iterator[Encoded]:
+    def encode(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Encoded]]:
         """Each batch with its ids, in order."""
         for worker in self._workers:
             self._idle.put(worker)
-        window: deque[tuple[Batch, Future[tuple[Tokens, npt.NDArray[np.uint32]]]]] = deque()
-        for batch in batches:
-            window.append((batch, self._threads.submit(self._encode, batch)))
-            if len(window) > _IN_FLIGHT * len(self._workers):
-                done, future = window.popleft()
-                yield done, *future.result()
-        for batch, future in window:
-            yield batch, *future.result()
+        yield from side_by_side(self._threads, len(self._workers), self._encode, batches)
 
-    def _encode(self, batch: Batch) -> tuple[Tokens, npt.NDArray[np.uint32]]:
+    def _encode(self, batch: Batch) -> Encoded:
         worker = self._idle.get()
         try:
             assert worker.stdin is not None
             assert worker.stdout is not None
-            send_segments(worker.stdin, [s.text for s in batch.segments], [s.followed for s in batch.segments])
+            send_segments(worker.stdin, [s.data for s in batch.segments], [s.followed for s in batch.segments])
             answer = receive(worker.stdout)
         except (OSError, EOFError) as error:
             raise UserError(
@@ -98,7 +111,7 @@ class Pool:
             self._idle.put(worker)
         if not answer:
             return _encode_here(self._tokenizer, batch, self._allow_special)  # which raises, and says why
-        return read_answer(answer, self._dtype)
+        return _counted(self._tokenizer, *read_answer(answer, self._dtype))
 
 
 def _start(tokenizer: Tokenizer, allow_special: bool) -> "subprocess.Popen[bytes]":

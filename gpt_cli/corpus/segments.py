@@ -20,11 +20,17 @@ _LONGEST_WORD = 8 * BLOCK  # characters without a white space to cut at, after w
 class Segment:
     """Text whose ids do not depend on what stands around it."""
 
-    text: str
+    data: bytes
+    """What it says, in UTF-8."""
     starts: bool
     """Whether a document, or the part of one in its split, starts here."""
     followed: bool
     """Whether an end of text follows, where the vocabulary has one."""
+
+    @property
+    def text(self) -> str:
+        """What it says."""
+        return self.data.decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +47,7 @@ class Batch:
 class _Pending:
     """What of one split has been read but is not in a batch yet."""
 
-    text: str = ""
+    data: bytes = b""
     starts: bool = False
     segments: list[Segment] = field(default_factory=list)
     size: int = 0
@@ -52,7 +58,7 @@ class _Pending:
 def batches(
     stretches: Iterable[Stretch], pattern: Pattern | None, *, end_lines: bool, special: Sequence[str] = ()
 ) -> Iterator[Batch]:
-    """The stretches in batches of about BLOCK characters, at most twice as many.
+    """The stretches in batches of about BLOCK bytes, at most twice as many.
 
     `pattern`: of a BPE, which says where text can be cut; never inside one of the `special` texts. The cuts depend on
     the text alone, so the ids do not depend on who encodes which batch.
@@ -62,15 +68,15 @@ def batches(
     for stretch in stretches:
         done = stretch.done
         part = pending.setdefault(stretch.split, _Pending())
-        text, starts = part.text + stretch.text, part.starts or stretch.starts
+        data, starts = part.data + stretch.data, part.starts or stretch.starts
         if stretch.seam and not part.ended:
-            _add(part, "\n" if end_lines else "", starts=False, followed=True)
-        size = len(text) if stretch.ends else _cut(text, pattern, special)
+            _add(part, b"\n" if end_lines else b"", starts=False, followed=True)
+        size = len(data) if stretch.ends or pattern is None else _cut_bytes(data, pattern, special)
         if size:
-            _add(part, text[:size], starts=starts, followed=stretch.followed and size == len(text))
+            _add(part, data[:size], starts=starts, followed=stretch.followed and size == len(data))
             starts = False
-        part.text, part.starts = text[size:], starts
-        part.ended = stretch.text.endswith("\n") if end_lines else stretch.followed
+        part.data, part.starts = data[size:], starts
+        part.ended = stretch.data.endswith(b"\n") if end_lines else stretch.followed
         if part.size > BLOCK // 2:
             yield Batch(stretch.split, part.segments, done)
             part.segments, part.size = [], 0
@@ -79,9 +85,16 @@ def batches(
             yield Batch(split, part.segments, done)
 
 
-def _add(part: _Pending, text: str, *, starts: bool, followed: bool) -> None:
-    part.segments.append(Segment(text, starts, followed))
-    part.size += len(text) + 1
+def _add(part: _Pending, data: bytes, *, starts: bool, followed: bool) -> None:
+    part.segments.append(Segment(data, starts, followed))
+    part.size += len(data) + 1
+
+
+def _cut_bytes(data: bytes, pattern: Pattern, special: Sequence[str]) -> int:
+    """`_cut` of UTF-8, in bytes."""
+    text = data.decode()
+    size = _cut(text, pattern, special)
+    return len(data) - len(text[size:].encode())
 
 
 def _cut(text: str, pattern: Pattern | None, special: Sequence[str]) -> int:
@@ -113,9 +126,9 @@ def _start_of_special(text: str, cut: int, special: Sequence[str]) -> int:
 
 
 def encode_segments(
-    tokenizer: Tokenizer, texts: Sequence[str], followed: Sequence[bool], *, allow_special: bool
+    tokenizer: Tokenizer, texts: Sequence[bytes], followed: Sequence[bool], *, allow_special: bool
 ) -> tuple[Tokens, npt.NDArray[np.uint32]]:
-    """The ids of all `texts`, one after the other, and how many each has, its end of text included.
+    """The ids of all `texts` (UTF-8), one after the other, and how many each has, its end of text included.
 
     Raises what `Tokenizer.encode` raises.
     """
@@ -124,10 +137,10 @@ def encode_segments(
     arrays: list[Tokens] = []
     lengths = np.zeros(len(texts), dtype=np.uint32)
     for i, (text, ends) in enumerate(zip(texts, followed, strict=True)):
-        ids = tokenizer.encode(text, allow_special=allow_special)
+        ids = tokenizer.encode_utf8(text, allow_special=allow_special)
         lengths[i] = len(ids) + (len(separator) if ends else 0)
         arrays += [ids, separator] if ends else [ids]
-    return narrow(np.concatenate(arrays), tokenizer.vocab_size), lengths
+    return narrow(arrays[0] if len(arrays) == 1 else np.concatenate(arrays), tokenizer.vocab_size), lengths
 
 
 def encode_stream(tokenizer: Tokenizer, pieces: Iterable[str]) -> Tokens:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpt_cli.corpus import hub
-from gpt_cli.corpus.decoding import decode
+from gpt_cli.corpus.decoding import decode_utf8
 from gpt_cli.corpus.formats import Format, Stream, TextFile, inner_suffix, spooled, text_file
 from gpt_cli.corpus.registry import installed_corpus
 from gpt_cli.errors import Note, RequestError, UserError
@@ -59,7 +59,7 @@ def read_documents(source: str | Sequence[str], *, note: Note, form: Format | No
     for one in [source] if isinstance(source, str) else source:
         for file in find_files(one, form or Format(), note):
             for name, pieces in file.read(note):
-                yield Document(name, "".join(pieces))
+                yield Document(name, b"".join(pieces).decode())
 
 
 def find_files(source: str, form: Format, note: Note) -> list[TextFile]:
@@ -78,8 +78,8 @@ def find_files(source: str, form: Format, note: Note) -> list[TextFile]:
         pieces = spooled(_standard_input)
         return [TextFile("standard input", None, lambda note: _one_text(pieces(), form, note))]
     if source == BUILTIN:
-        text = _python_docs()
-        return [TextFile(BUILTIN, len(text.encode()), lambda note: iter([(BUILTIN, [text])]))]
+        data = _python_docs().encode()
+        return [TextFile(BUILTIN, len(data), lambda note: iter([(BUILTIN, [data])]))]
     if scheme == "corpus":
         return [text_file(installed_corpus(name), form)]
     if scheme == "hf":
@@ -94,7 +94,7 @@ def _standard_input() -> Iterator[bytes]:
 
 
 def _one_text(pieces: Iterator[bytes], form: Format, note: Note) -> Iterator[Stream]:
-    yield "standard input", decode(pieces, "standard input", form.encoding, note)
+    yield "standard input", decode_utf8(pieces, "standard input", form.encoding, note)
 
 
 def find_path(source: str) -> Path:

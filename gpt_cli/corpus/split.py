@@ -8,7 +8,8 @@ from typing import Literal, get_args
 from gpt_cli.choices import SplitBy
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.survey import Fingerprint, Survey
-from gpt_cli.corpus.text import Block, Text
+from gpt_cli.corpus.text import Block, Text, count_characters
+from gpt_cli.corpus.threads import InOrder
 from gpt_cli.errors import UserError
 
 Split = Literal["train", "val", "test"]
@@ -20,7 +21,8 @@ class Stretch:
     """A stretch of a document, all of it in one split."""
 
     split: Split
-    text: str
+    data: bytes
+    """What it says, in UTF-8."""
     starts: bool
     """Whether the document, or the part of it that falls into this split, starts here."""
     ends: bool
@@ -33,6 +35,11 @@ class Stretch:
     """Whether a repetition begins here, which is kept apart from what came before."""
     done: int
     """Bytes of the corpus up to the block that this is from."""
+
+    @property
+    def text(self) -> str:
+        """What it says."""
+        return self.data.decode()
 
 
 @dataclass(frozen=True)
@@ -96,12 +103,14 @@ def _deal(hashes: "array[int]", val_fraction: float, test_fraction: float, units
     return bytes(0 if key >= borders[0] else 1 if key >= borders[1] else 2 for key in hashes)
 
 
-def stretches(text: Text, borders: Borders, survey: Survey, *, end_lines: bool) -> Iterator[Stretch]:
+def stretches(
+    text: Text, borders: Borders, survey: Survey, *, end_lines: bool, hasher: InOrder | None = None
+) -> Iterator[Stretch]:
     """The whole text, in order, each stretch in its split; training text as often as its weight says.
 
-    Raises what reading raises, and UserError if the text is not what was surveyed.
+    `hasher`: who computes the hashes. Raises what reading raises, and UserError if the text is not what was surveyed.
     """
-    fingerprint = Fingerprint()
+    fingerprint = Fingerprint(hasher)
     position = document = done = 0
     for number, member in enumerate(text.members):
         if member.validates and (number == 0 or not text.members[number - 1].validates):
@@ -113,18 +122,20 @@ def stretches(text: Text, borders: Borders, survey: Survey, *, end_lines: bool) 
             part: Split | None = None  # the split of the part of a document that goes on
             seam = repeat > 0
             for block, ends_file in _with_last(text.blocks(number)):
-                data = block.text.encode()
-                done += len(data)
+                done += len(block.data)
                 if repeat == 0:
-                    fingerprint.add(data, block.ends)
+                    fingerprint.add(block.data, block.ends)
                 followed = block.ends and not (ends_file and is_last)
-                rest = block.text + ("\n" if followed and end_lines and not block.text.endswith("\n") else "")
+                rest = block.data + (b"\n" if followed and end_lines and not block.data.endswith(b"\n") else b"")
+                length = count_characters(rest)
                 unit = document if borders.by == "documents" else number
                 parts: Iterable[tuple[Split, int]]
-                parts = [("val", len(rest))] if member.validates else borders.parts(position, len(rest), unit)
+                parts = [("val", length)] if member.validates else borders.parts(position, length, unit)
                 for split, size in parts:
-                    piece, rest = rest[:size], rest[size:]
+                    place = len(rest) if size == length else len(rest.decode()[:size].encode())
+                    piece, rest = rest[:place], rest[place:]
                     position += size
+                    length -= size
                     cut = borders.by == "characters" and position in borders.cuts
                     if repeat == 0 or split == "train":
                         yield Stretch(

@@ -6,9 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from gpt_cli.corpus.text import Text
+import numpy as np
+import numpy.typing as npt
+
+from gpt_cli.corpus.text import Text, count_characters
+from gpt_cli.corpus.threads import AtOnce, InOrder, aside
+from gpt_cli.tokenizer.char import code_point_runs
 
 Stage = Literal["reading", "learning", "encoding", "inspecting", "sampling"]
+_SHORT = 1 << 16  # bytes that are hashed sooner than handed to a thread
+
 Progress = Callable[[Stage, int, int | None], None]
 """Called with what is being done, the bytes of text done so far, and their total where it is known."""
 
@@ -28,20 +35,31 @@ class Survey:
     """64 bits of the hash of each document that is to be divided."""
     files: "array[int]"
     """The same of each file."""
+    alphabet: str | None = None
+    """Where it was asked for: every character, by code point, those that only keep documents apart included."""
 
 
 class Fingerprint:
-    """sha256 over the sha256 of each document: of what they say and where each ends, not of what they are called."""
+    """sha256 over the sha256 of each document: of what they say and where each ends, not of what they are called.
 
-    def __init__(self) -> None:
+    `hasher`: who computes it.
+    """
+
+    def __init__(self, hasher: InOrder | None = None) -> None:
+        self._hasher = hasher or AtOnce()
         self._whole = hashlib.sha256()
         self._document = hashlib.sha256()
 
     def add(self, data: bytes, ends: bool) -> bytes | None:
         """Take the next bytes of a document; its sha256 where it ends."""
-        self._document.update(data)
+        if len(data) >= _SHORT:
+            self._hasher.do(self._document.update, data)
+        else:
+            self._hasher.settle()
+            self._document.update(data)
         if not ends:
             return None
+        self._hasher.settle()
         digest = self._document.digest()
         self._whole.update(digest)
         self._document = hashlib.sha256()
@@ -56,33 +74,63 @@ class Fingerprint:
         return self._whole.hexdigest()
 
 
-def survey(text: Text, *, end_lines: bool, progress: Progress) -> Survey:
+class _Alphabet:
+    """The characters that were seen."""
+
+    def __init__(self) -> None:
+        self._seen: npt.NDArray[np.bool_] = np.zeros(0x110000, dtype=np.bool_)
+
+    def add(self, data: bytes) -> None:
+        for codes in code_point_runs(data):
+            if not np.take(self._seen, codes, mode="clip").all():  # after a few blocks all are known
+                self._seen[codes] = True
+
+    def __str__(self) -> str:
+        return "".join(map(chr, np.flatnonzero(self._seen)))
+
+
+def survey(text: Text, *, end_lines: bool, progress: Progress, alphabet: bool = False, workers: int = 1) -> Survey:
     """Read a text to its end. `end_lines`: a newline keeps documents apart where there is none.
 
-    Raises what reading raises.
+    `alphabet`: whether to note which characters there are. Raises what reading raises.
     """
-    fingerprint = Fingerprint()
+    with aside(workers) as hasher, aside(workers) as watcher:
+        return _survey(text, end_lines, progress, Fingerprint(hasher), watcher if alphabet else None)
+
+
+def _survey(
+    text: Text, end_lines: bool, progress: Progress, fingerprint: Fingerprint, watcher: InOrder | None
+) -> Survey:
     documents, files = array("Q"), array("Q")
+    seen = _Alphabet()
     characters = size = work = done = 0
     unended = False
     for number, member in enumerate(text.members):
         if member.validates and (number == 0 or not text.members[number - 1].validates):
             fingerprint.separate()
+            unended = False
         file = hashlib.sha256()
         for block in text.blocks(number):
-            data = block.text.encode()
+            data = block.data
             digest = fingerprint.add(data, block.ends)
             work += len(data) * member.weight
             done += len(data)
             progress("reading", done, text.size)
-            if member.validates:
-                continue
-            size += len(data) * member.weight
-            characters += len(block.text) + (end_lines and unended)
-            unended = block.ends and not block.text.endswith("\n")
-            if digest is not None:
-                documents.append(int.from_bytes(digest[:8], "big"))
-                file.update(digest)
+            if watcher is not None:
+                if end_lines and unended:
+                    seen.add(b"\n")
+                watcher.do(seen.add, data)
+            if not member.validates:
+                size += len(data) * member.weight
+                characters += count_characters(data) + (end_lines and unended)
+                if digest is not None:
+                    documents.append(int.from_bytes(digest[:8], "big"))
+                    file.update(digest)
+            unended = block.ends and not data.endswith(b"\n")
         if not member.validates:
             files.append(int.from_bytes(file.digest()[:8], "big"))
-    return Survey(fingerprint.hexdigest(), characters, size, work, documents, files)
+    known = None
+    if watcher is not None:
+        watcher.settle()
+        known = str(seen)
+    return Survey(fingerprint.hexdigest(), characters, size, work, documents, files, known)

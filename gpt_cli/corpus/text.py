@@ -3,25 +3,33 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.formats import Format, TextFile
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Note, UserError
 
-BLOCK = 1 << 19  # characters: what a process that encodes has at once, which decides its memory
-_KEPT = 16 << 20  # characters that stay in memory, so that a text up to this is read once
+BLOCK = 1 << 19  # bytes: what a worker that encodes has at once, which decides its memory
+_KEPT = 16 << 20  # bytes that stay in memory, so that a text up to this is read once
 _OVERHEAD = 256  # bytes of a block besides its text
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A stretch of a document: BLOCK characters, fewer only where the document ends."""
+    """A stretch of a document: as many characters as fit into BLOCK bytes, fewer only where the document ends."""
 
     name: str
     """Of the document, for messages."""
-    text: str
+    data: bytes
+    """What it says, in UTF-8."""
     ends: bool
     """Whether the document ends here."""
+
+    @property
+    def text(self) -> str:
+        """What it says."""
+        return self.data.decode()
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,7 @@ class Text:
             for block in cut(name, pieces):
                 if self._kept is not None:
                     read.append(block)
-                    self._room -= len(block.text) + _OVERHEAD
+                    self._room -= len(block.data) + _OVERHEAD
                     if self._room < 0:
                         self._kept, read = None, []
                 yield block
@@ -96,14 +104,31 @@ class Text:
         self._note = lambda _: None
 
 
-def cut(name: str, pieces: Iterable[str]) -> Iterator[Block]:
+def cut(name: str, pieces: Iterable[bytes]) -> Iterator[Block]:
     """A document in blocks, wherever its pieces end."""
-    text = ""
+    data = b""
     for piece in pieces:
-        taken = 0
-        while len(text) + len(piece) - taken > BLOCK:
-            missing = BLOCK - len(text)
-            yield Block(name, text + piece[taken : taken + missing], ends=False)
-            text, taken = "", taken + missing
-        text += piece[taken:]
-    yield Block(name, text, ends=True)
+        data = data + piece if data else piece
+        start = 0
+        while len(data) - start > BLOCK and (end := _whole(data, start, start + BLOCK)) < len(data):
+            yield Block(name, data[start:end], ends=False)
+            start = end
+        data = data[start:]
+    yield Block(name, data, ends=True)
+
+
+def _whole(data: bytes, start: int, end: int) -> int:
+    """Where the last character ends that is whole between `start` and `end`; if none is, the first one."""
+    border = end
+    while border > start and data[border] & 0xC0 == 0x80:  # 10xxxxxx: inside a character
+        border -= 1
+    if border == start:
+        border = end
+        while border < len(data) and data[border] & 0xC0 == 0x80:
+            border += 1
+    return border
+
+
+def count_characters(data: bytes) -> int:
+    """How many characters UTF-8 bytes are: those that do not begin with the bits 10."""
+    return len(data) if data.isascii() else int(np.count_nonzero(np.frombuffer(data, dtype=np.int8) >= -64))

@@ -1,7 +1,8 @@
 """A text made into tokens, however long it is.
 
-It is read three times: surveyed (how long, which hashes), learned from (unless a tokenizer is ready), encoded. A short
-text is in memory after the first time; of a long one there is never more in memory than a few blocks.
+It is read up to three times: surveyed (how long, which hashes, which characters), learned from (where that takes more
+than to know the characters), encoded. A short text is in memory after the first time; of a long one there is never more
+in memory than a few blocks.
 """
 
 import hashlib
@@ -20,14 +21,15 @@ from gpt_cli.corpus.segments import Segment, batches
 from gpt_cli.corpus.split import SPLITS, Borders, Split, stretches
 from gpt_cli.corpus.store import FORMAT, Division, SplitFacts, StoreWriter, Tokens, narrow
 from gpt_cli.corpus.survey import Progress, Stage, Survey, survey
-from gpt_cli.corpus.text import Text
+from gpt_cli.corpus.text import Text, count_characters
+from gpt_cli.corpus.threads import aside
 from gpt_cli.errors import Note, RequestError, UserError
 from gpt_cli.files.disk import format_size
 from gpt_cli.tokenizer import BPETokenizer, Tokenizer, UnknownCharacters, train_tokenizer
-from gpt_cli.tokenizer.describe import Counts, count_ids
+from gpt_cli.tokenizer.describe import Counts
 from gpt_cli.tokenizer.vocabulary import END_OF_TEXT
 
-_SHARE = 4 << 20  # bytes of text that are worth a process to encode them
+_SHARE = 4 << 20  # bytes of text that are worth a worker to encode them
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +55,8 @@ class _Tally:
         for segment, length in zip(segments, lengths.tolist(), strict=True):
             if segment.starts:
                 self.starts.append(self.tokens)
-            self.characters += len(segment.text)
-            self.bytes += len(segment.text) if segment.text.isascii() else len(segment.text.encode())
+            self.characters += count_characters(segment.data)
+            self.bytes += len(segment.data)
             self.tokens += length
 
     def facts(self) -> SplitFacts:
@@ -82,18 +84,23 @@ class Tokenization:
     def begin(
         cls, data: DataConfig, config: TokenizerConfig, note: Note, progress: Progress | None, processes: int | None
     ) -> "Tokenization":
-        """Read the text once. `processes`: how many encode a long text; None: one a core for BPE. Characters and bytes
-        are encoded in less time than it takes to hand them to another process.
+        """Read the text once. `processes`: how many encode a long text side by side; None: one a core.
 
         Raises what reading raises, and UserError for a text too small to split.
         """
         progress = progress or _silent
         ready = None if config.file is None else train_tokenizer((), config)
         text = Text.find(data, note)
-        found = survey(text, end_lines=_ends_lines(config, ready), progress=progress)
+        processes = processes or _available_cores()
+        found = survey(
+            text,
+            end_lines=_ends_lines(config, ready),
+            progress=progress,
+            alphabet=ready is None and _is_plain(config, text),
+            workers=processes,
+        )
         text.read_again()
-        kind = config.kind if ready is None else ready.kind
-        processes = min(processes or (_available_cores() if kind == "bpe" else 1), max(1, found.work // _SHARE))
+        processes = min(processes, max(1, found.work // _SHARE))
         return cls(text, found, Borders.of(data, found), data, config, ready, note, progress, processes)
 
     @property
@@ -113,6 +120,8 @@ class Tokenization:
         if self.ready is not None:
             return self.ready
         match self.config.kind:
+            case "char" if self.survey.alphabet is not None:
+                return train_tokenizer([self.survey.alphabet], self.config)
             case "char":
                 return train_tokenizer(self._lesson(None), self.config)
             case "byte":
@@ -150,18 +159,19 @@ class Tokenization:
         end_lines = tokenizer.end_of_text is None
         tallies: dict[Split, _Tally] = {}
         counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
-        parts = stretches(self.text, self.borders, self.survey, end_lines=end_lines)
         try:
-            for batch, ids, lengths in encode_batches(
-                tokenizer,
-                batches(parts, pattern, end_lines=end_lines, special=self._special(tokenizer)),
-                self.processes,
-                allow_special=self.config.allow_special,
-            ):
-                sink(batch.split, ids)
-                tallies.setdefault(batch.split, _Tally()).add(batch.segments, lengths)
-                counts += count_ids(ids, tokenizer.vocab_size)
-                self.progress("encoding", batch.done, self.survey.work)
+            with aside(self.processes) as hasher, aside(self.processes) as writer:
+                parts = stretches(self.text, self.borders, self.survey, end_lines=end_lines, hasher=hasher)
+                for batch, encoded in encode_batches(
+                    tokenizer,
+                    batches(parts, pattern, end_lines=end_lines, special=self._special(tokenizer)),
+                    self.processes,
+                    allow_special=self.config.allow_special,
+                ):
+                    writer.do(sink, batch.split, encoded.ids)
+                    tallies.setdefault(batch.split, _Tally()).add(batch.segments, encoded.lengths)
+                    counts += encoded.counts
+                    self.progress("encoding", batch.done, self.survey.work)
         except UnknownCharacters as error:
             raise RequestError(
                 error.message, hint="a tokenizer learned from this very text, or one of bytes or bpe, knows them"
@@ -204,7 +214,7 @@ class Tokenization:
         for batch in batches(parts, pattern, end_lines=split is None, special=special):
             self.progress("learning", batch.done, self.survey.work)
             for segment in batch.segments if split in (None, batch.split) else ():
-                size = len(segment.text.encode())
+                size = len(segment.data)
                 seen += size
                 if share >= 1 or taken == 0 or taken + size <= seen * share:
                     taken += size
@@ -214,6 +224,11 @@ class Tokenization:
 def _ends_lines(config: TokenizerConfig, ready: Tokenizer | None) -> bool:
     """Whether newlines keep documents apart: the vocabulary has no end of text."""
     return config.kind != "bpe" if ready is None else ready.end_of_text is None
+
+
+def _is_plain(config: TokenizerConfig, text: Text) -> bool:
+    """Whether the vocabulary is every character that there is, however often: then reading once tells it."""
+    return config.kind == "char" and config.min_count == 1 and all(member.weight == 1 for member in text.members)
 
 
 def _available_cores() -> int:

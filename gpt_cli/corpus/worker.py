@@ -29,11 +29,10 @@ def send_tokenizer(stream: IO[bytes], tokenizer: Tokenizer, allow_special: bool)
     _write(stream, [bytes([allow_special]), tokenizer.to_json().encode()])
 
 
-def send_segments(stream: IO[bytes], texts: Sequence[str], followed: Sequence[bool]) -> None:
-    """Ask for the ids of segments."""
-    data = [text.encode() for text in texts]
-    sizes = np.array([2 * len(text) + ends for text, ends in zip(data, followed, strict=True)], dtype="<u8")
-    _write(stream, [len(data).to_bytes(8, "little"), sizes.tobytes(), *data])
+def send_segments(stream: IO[bytes], texts: Sequence[bytes], followed: Sequence[bool]) -> None:
+    """Ask for the ids of segments, whose texts are UTF-8."""
+    sizes = np.array([2 * len(text) + ends for text, ends in zip(texts, followed, strict=True)], dtype="<u8")
+    _write(stream, [len(texts).to_bytes(8, "little"), sizes.tobytes(), *texts])
 
 
 def _write(stream: IO[bytes], parts: Sequence[bytes]) -> None:
@@ -61,13 +60,13 @@ def read_answer(message: bytes, dtype: np.dtype[Any]) -> tuple[Tokens, npt.NDArr
     return ids.astype(dtype, copy=False), lengths
 
 
-def _unpack(message: bytes) -> tuple[list[str], list[bool]]:
+def _unpack(message: bytes) -> tuple[list[bytes], list[bool]]:
     count = int.from_bytes(message[:8], "little")
     sizes = np.frombuffer(message, dtype="<u8", count=count, offset=8)
     texts = []
     place = 8 + 8 * count
     for size in sizes.tolist():
-        texts.append(message[place : place + size // 2].decode())
+        texts.append(message[place : place + size // 2])
         place += size // 2
     return texts, (sizes % 2).astype(bool).tolist()
 

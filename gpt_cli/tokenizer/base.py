@@ -52,6 +52,10 @@ class Tokenizer(Protocol):
         Raises UnknownCharacters, and RequestError for half a surrogate pair, which no UTF-8 text can hold.
         """
 
+    def encode_utf8(self, data: bytes, *, allow_special: bool = False) -> Ids:
+        """`encode` of a text that is given in UTF-8."""
+        return self.encode(data.decode(), allow_special=allow_special)
+
     @abstractmethod
     def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:
         """The text of `ids`. Special tokens give their text; bytes that are not UTF-8, and `unknown`, give U+FFFD.

@@ -23,7 +23,10 @@ class ByteTokenizer(Tokenizer):
     unknown: ClassVar[None] = None
 
     def encode(self, text: str, *, allow_special: bool = False) -> Ids:
-        return np.frombuffer(encoded(text), dtype=np.uint8).astype(np.uint32)
+        return self.encode_utf8(encoded(text))
+
+    def encode_utf8(self, data: bytes, *, allow_special: bool = False) -> Ids:
+        return np.frombuffer(data, dtype=np.uint8).astype(np.uint32)
 
     def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:
         return self._bytes(ids).decode(errors="replace")

@@ -89,7 +89,8 @@ def _encode(source: str, tokenizer: Tokenizer, skip_unknown: bool, note: Note) -
     def pieces() -> Iterator[str]:
         for file in find_files(source, Format(), note):
             for _, parts in file.read(note):
-                for text in parts:
+                for data in parts:
+                    text = data.decode()
                     kept, unknown = drop_unknown(tokenizer, text) if skip_unknown else (text, [])
                     left_out.update(unknown)
                     yield kept

@@ -57,15 +57,16 @@ class _Survey:
         document, newline, unfinished = blake2b(digest_size=8), b"", False
         for stretch in text.stretches():
             progress("inspecting", stretch.done, text.size)
-            self.cut += len(stretch.text) if stretch.split == "train" else 0
-            data = newline + stretch.text.encode()
+            said = stretch.text
+            self.cut += len(said) if stretch.split == "train" else 0
+            data = newline + stretch.data
             newline = b"\n" * data.endswith(b"\n")
             document.update(data.removesuffix(b"\n"))
             unfinished = not stretch.finishes
             if stretch.finishes:
                 self._count(document.digest())
                 document, newline = blake2b(digest_size=8), b""
-            yield stretch.text
+            yield said
         if unfinished:  # the rest is kept for the test
             self._count(document.digest())
 
