@@ -1,0 +1,253 @@
+/* Matrices in panels, and what they are multiplied by. */
+
+#define PANEL 32       /* outputs that are computed together: two vectors */
+
+enum { FP32, BF16, INT8 };
+
+typedef struct {
+    int outputs, inputs, panels; /* inputs are padded to a multiple of 4 */
+    void *weights;               /* [panel][input][32] in the format */
+    float *bias, *scale;         /* [panel][32]; scale for int8 */
+    int32_t *sums;               /* [panel][32]: 128 times the sum of an output's int8 weights */
+} Matrix;
+
+typedef struct { /* rows that a matrix is multiplied by */
+    const float *x;
+    int stride;
+    const uint8_t *digits; /* for int8, see quantise */
+    const float *steps;
+    int digit_stride;
+} Input;
+
+/* y[row][0..31] (+)= panel of W x[row] + bias, for ROWS rows and PANELS panels: constants once inlined, of which the
+   product is at most 8, or the sums would not stay in registers. Each output is one sum in the order of the inputs,
+   whatever is computed beside it: a token's logits do not depend on the rows that share the pass, to the last bit. */
+INLINE void panels_times(const int ROWS, const int PANELS, const int FORMAT, const Matrix *m, int panel, const float *x,
+                         int x_stride, float *y, int y_stride, bool add) {
+    const int inputs = padded(m->inputs, 4);
+    const size_t apart = (size_t)inputs * PANEL, start = panel * apart;
+    vec sums[8][2];
+    for (int i = 0; i < ROWS * PANELS; i++) sums[i][0] = sums[i][1] = (vec){0};
+    for (int i = 0; i < inputs; i += 4) {
+#pragma GCC unroll 4
+        for (int p = 0; p < PANELS; p++) {
+            const size_t at = start + p * apart + (size_t)i * PANEL;
+            vec first[4], second[4]; /* outputs 0 ... 15 and 16 ... 31 of inputs i ... i + 3 */
+            if (FORMAT == FP32) {
+                const vec *w = (const vec *)((const float *)m->weights + at);
+                for (int c = 0; c < 4; c++) first[c] = w[2 * c], second[c] = w[2 * c + 1];
+            } else if (FORMAT == BF16) { /* a word: of one input outputs j (low half) and j + 16 */
+                const uvec *w = (const uvec *)((const uint16_t *)m->weights + at);
+                for (int c = 0; c < 4; c++) first[c] = (vec)(w[c] << 16), second[c] = (vec)(w[c] & 0xffff0000u);
+            } else { /* a word: of one output inputs i ... i + 3 */
+                const ivec *w = (const ivec *)((const int8_t *)m->weights + at);
+#pragma GCC unroll 4
+                for (int c = 0; c < 4; c++) {
+                    first[c] = __builtin_convertvector(w[0] << (24 - 8 * c) >> 24, vec);
+                    second[c] = __builtin_convertvector(w[1] << (24 - 8 * c) >> 24, vec);
+                }
+            }
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; c++)
+#pragma GCC unroll 8
+                for (int r = 0; r < ROWS; r++) {
+                    float factor = x[(size_t)r * x_stride + i + c];
+                    sums[r * PANELS + p][0] += factor * first[c];
+                    sums[r * PANELS + p][1] += factor * second[c];
+                }
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+        for (int p = 0; p < PANELS; p++)
+            for (int half = 0; half < 2; half++) {
+                size_t at = (size_t)(panel + p) * PANEL;
+                vec sum = sums[r * PANELS + p][half], *to = (vec *)(y + (size_t)r * y_stride + at) + half;
+                if (FORMAT == INT8) sum *= ((const vec *)(m->scale + at))[half];
+                sum += ((const vec *)(m->bias + at))[half];
+                if (add) sum += *to;
+                *to = sum;
+            }
+}
+
+#if defined(__AVX512VNNI__)
+enum { INTEGERS = 1 };
+
+/* The same for int8 weights, in integers: x in two digits, and so sums without rounding, see quantise. */
+INLINE void panels_times_digits(const int ROWS, const int PANELS, const Matrix *m, int panel, const uint8_t *digits,
+                                int digit_stride, const float *steps, float *y, int y_stride, bool add) {
+    const int inputs = padded(m->inputs, 4);
+    const size_t apart = (size_t)inputs * PANEL, start = panel * apart;
+    __m512i high[4][2], low[4][2];
+    for (int i = 0; i < ROWS * PANELS; i++)
+        high[i][0] = high[i][1] = low[i][0] = low[i][1] = _mm512_setzero_si512();
+    for (int i = 0; i < inputs; i += 4) {
+        __m512i of_high[4], of_low[4];
+#pragma GCC unroll 4
+        for (int r = 0; r < ROWS; r++) {
+            int32_t words[2];
+            memcpy(words, digits + (size_t)r * digit_stride + 2 * i, sizeof words);
+            of_high[r] = _mm512_set1_epi32(words[0]), of_low[r] = _mm512_set1_epi32(words[1]);
+        }
+#pragma GCC unroll 4
+        for (int p = 0; p < PANELS; p++) {
+            const __m512i *w = (const __m512i *)((const int8_t *)m->weights + start + p * apart + (size_t)i * PANEL);
+            __m512i first = w[0], second = w[1];
+#pragma GCC unroll 4
+            for (int r = 0; r < ROWS; r++) {
+                int at = r * PANELS + p;
+                high[at][0] = _mm512_dpbusd_epi32(high[at][0], of_high[r], first);
+                low[at][0] = _mm512_dpbusd_epi32(low[at][0], of_low[r], first);
+                high[at][1] = _mm512_dpbusd_epi32(high[at][1], of_high[r], second);
+                low[at][1] = _mm512_dpbusd_epi32(low[at][1], of_low[r], second);
+            }
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+        for (int p = 0; p < PANELS; p++)
+            for (int half = 0; half < 2; half++) {
+                size_t at = (size_t)(panel + p) * PANEL;
+                vec *to = (vec *)(y + (size_t)r * y_stride + at) + half;
+                ivec more = (ivec)high[r * PANELS + p][half] - ((const ivec *)(m->sums + at))[half];
+                vec sum = 256.0f * __builtin_convertvector(more, vec)
+                    + __builtin_convertvector((ivec)low[r * PANELS + p][half], vec);
+                sum = sum * (steps[r] * ((const vec *)(m->scale + at))[half]) + ((const vec *)(m->bias + at))[half];
+                if (add) sum += *to;
+                *to = sum;
+            }
+}
+
+#define TIMES_DIGITS(ROWS, PANELS)                                                                                   \
+    panels_times_digits(ROWS, PANELS, m, panel, in->digits + row * (size_t)in->digit_stride, in->digit_stride,       \
+                        in->steps + row, y + row * (size_t)y_stride, y_stride, add)
+
+static void few_panels_of_integers(const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
+                                   int y_stride, bool add) {
+    int row = 0, panel;
+    for (panel = begin; panel < end; panel++)
+        for (row = 0; row + 4 <= rows; row += 4) TIMES_DIGITS(4, 1);
+    for (row = rows / 4 * 4; row < rows; row++) {
+        panel = begin;
+        for (; panel + 2 <= end; panel += 2) TIMES_DIGITS(1, 2);
+        if (panel < end) TIMES_DIGITS(1, 1);
+    }
+}
+#else
+enum { INTEGERS = 0 };
+static void few_panels_of_integers(const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
+                                   int y_stride, bool add) {
+    (void)m, (void)begin, (void)end, (void)rows, (void)in, (void)y, (void)y_stride, (void)add;
+}
+#endif
+
+/* (inputs,) -> whole numbers of steps, 65,025 of them from the largest to its negative: for each four inputs their high
+   bytes, counted from -128, then their low ones. Where there are no products of bytes, the rounded floats. Returns the
+   step. A step is to the largest what 2^-15 is to 1: far less than what the weights lost. */
+static float quantise(const float *x, int inputs, uint8_t *digits) {
+    vec most = {0};
+    for (int i = 0; i < inputs; i += LANES) {
+        vec v = *(const vec *)(x + i);
+        most = larger(most, larger(v, -v));
+    }
+    float top = most_of(most);
+    float factor = top > 0 ? 32512 / top : 0, step = top / 32512;
+    const vec rounder = splat(12582912.0f);
+    for (int i = 0; i < inputs; i += LANES) {
+        vec whole = (*(const vec *)(x + i) * factor + rounder) - rounder;
+        if (!INTEGERS) {
+            *(vec *)(digits + 4 * i) = whole * step;
+            continue;
+        }
+        ivec steps = __builtin_convertvector(whole, ivec);
+        bytes high = __builtin_convertvector((steps >> 8) + 128, bytes), low = __builtin_convertvector(steps & 255, bytes);
+        for (int four = 0; four < 4; four++) {
+            memcpy(digits + 2 * i + 8 * four, (const char *)&high + 4 * four, 4);
+            memcpy(digits + 2 * i + 8 * four + 4, (const char *)&low + 4 * four, 4);
+        }
+    }
+    return step;
+}
+
+#define TIMES(ROWS, PANELS, FORMAT)                                                                                  \
+    panels_times(ROWS, PANELS, FORMAT, m, panel, in->x + row * (size_t)in->stride, in->stride,                       \
+                 y + row * (size_t)y_stride, y_stride, add)
+
+/* Any number of rows through 1 ... 4 panels, whose weights stay in a near cache meanwhile. */
+INLINE void few_panels(const int FORMAT, const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
+                       int y_stride, bool add) {
+    int row = 0, panel;
+    for (panel = begin; panel < end; panel++)
+        for (row = 0; row + 8 <= rows; row += 8) TIMES(8, 1, FORMAT);
+    row = rows / 8 * 8;
+    if (rows & 4) {
+        for (panel = begin; panel + 2 <= end; panel += 2) TIMES(4, 2, FORMAT);
+        if (panel < end) TIMES(4, 1, FORMAT);
+        row += 4;
+    }
+    if (rows & 2) {
+        for (panel = begin; panel + 2 <= end; panel += 2) TIMES(2, 2, FORMAT);
+        if (panel < end) TIMES(2, 1, FORMAT);
+        row += 2;
+    }
+    if (rows & 1) {
+        panel = begin;
+        if (end - begin == 4) TIMES(1, 4, FORMAT);
+        else
+            for (; panel < end; panel++) TIMES(1, 1, FORMAT);
+    }
+}
+
+static void multiply(const Matrix *m, int format, int begin, int end, int rows, const Input *in, float *y, int y_stride,
+                     bool add) {
+    for (int next; begin < end; begin = next) {
+        next = begin + 4 < end ? begin + 4 : end;
+        if (format == FP32) few_panels(FP32, m, begin, next, rows, in, y, y_stride, add);
+        else if (format == BF16) few_panels(BF16, m, begin, next, rows, in, y, y_stride, add);
+        else if (INTEGERS) few_panels_of_integers(m, begin, next, rows, in, y, y_stride, add);
+        else few_panels(INT8, m, begin, next, rows, in, y, y_stride, add);
+    }
+}
+
+static uint16_t to_bf16(float x) { /* to the nearest, ties to even */
+    uint32_t word;
+    memcpy(&word, &x, 4);
+    return (uint16_t)((word + 0x7fff + ((word >> 16) & 1)) >> 16);
+}
+
+/* (outputs, inputs) row by row -> panels. int8: each output has its own scale, largest weight / 127. */
+static bool pack(Matrix *m, int format, int outputs, int inputs, const float *w, const float *bias) {
+    static const int width[] = {4, 2, 1};
+    int deep = padded(inputs, 4);
+    m->outputs = outputs, m->inputs = inputs, m->panels = padded(outputs, PANEL) / PANEL;
+    m->weights = zeros((size_t)m->panels * deep * PANEL * width[format]);
+    m->bias = zeros((size_t)m->panels * PANEL * 4), m->scale = zeros((size_t)m->panels * PANEL * 4);
+    m->sums = zeros((size_t)m->panels * PANEL * 4);
+    if (!m->weights || !m->bias || !m->scale || !m->sums) return false;
+    for (int o = 0; o < outputs; o++) {
+        const float *row = w + (size_t)o * inputs;
+        size_t to = (size_t)(o / PANEL) * deep * PANEL;
+        int lane = o % PANEL;
+        float most = 0;
+        if (bias) m->bias[o] = bias[o];
+        if (format == INT8) {
+            for (int i = 0; i < inputs; i++) most = fmaxf(most, fabsf(row[i]));
+            m->scale[o] = most / 127;
+        }
+        for (int i = 0; i < inputs; i++) {
+            size_t at = to + (size_t)i * PANEL;
+            if (format == FP32) ((float *)m->weights)[at + lane] = row[i];
+            if (format == BF16) ((uint16_t *)m->weights)[at + lane % 16 * 2 + lane / 16] = to_bf16(row[i]);
+            if (format == INT8) {
+                int8_t whole = (int8_t)lrintf(most ? row[i] * (127 / most) : 0);
+                ((int8_t *)m->weights)[to + i / 4 * 4 * PANEL + lane / 16 * 64 + lane % 16 * 4 + i % 4] = whole;
+                m->sums[o] += 128 * whole;
+            }
+        }
+    }
+    return true;
+}
+
+static void free_matrix(Matrix *m) { free(m->weights), free(m->bias), free(m->scale), free(m->sums); }
