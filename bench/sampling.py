@@ -31,7 +31,9 @@ import torch
 from gpt_cli.config import Config, ModelConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.native.choice import Choice
-from gpt_cli.native.decoder import FORMATS, Decoder, Draft, NativeDecoder, NumpyDecoder
+from gpt_cli.native.decoder import Decoder, Draft, NativeDecoder
+from gpt_cli.native.numpy_decoder import NumpyDecoder
+from gpt_cli.native.rounding import FORMATS
 from gpt_cli.native.weights import Weights, read_weights
 from gpt_cli.report.table import render_table
 from gpt_cli.run.arrays import unpack_arrays

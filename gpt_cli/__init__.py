@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gpt_cli.choices import Device
     from gpt_cli.model.gpt import GPT
-    from gpt_cli.native.decoder import WeightFormat
+    from gpt_cli.native.rounding import WeightFormat
     from gpt_cli.sampling import Sampler, Sampling, TextStream
     from gpt_cli.sampling.engine import Engine
     from gpt_cli.sampling.generate import generate

@@ -18,8 +18,9 @@ from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.native import reference
 from gpt_cli.native.choice import Choice
-from gpt_cli.native.decoder import FORMATS, Draft, NativeDecoder, NativeWriting, tokens_of
+from gpt_cli.native.decoder import Draft, NativeDecoder, NativeWriting, tokens_of
 from gpt_cli.native.kernel import NoKernel, load_kernel
+from gpt_cli.native.rounding import FORMATS
 from gpt_cli.run.checkpoint import save
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
 from tests.test_native import CONTEXT, OPTIONS, VOCAB_SIZE, make_model, weights_of

@@ -39,7 +39,7 @@ static int guess(Session *session, int n, Guess *guesses) {
     double started = seconds();
     bool fresh = t->length - t->cached == 1;
     for (int k = 0; k < most; k++) {
-        read_pending(small, 1);
+        read_pending(small, small->rooms, 0, 1);
         int32_t token = choose(small->logits, v, &session->sampling, noise_ahead(session, k), small->heaps);
         guesses[k] = (Guess){token, &d->of_model};
         t->window[t->length++] = token;
@@ -72,7 +72,7 @@ static int write_ahead(Session *session, int most, int32_t end_of_text, int32_t 
     Guess guesses[MOST_GUESSES];
     if (s->length - s->cached > 1) { /* a prompt, or a window that moved */
         int32_t newest = s->window[--s->length];
-        read_pending(session, 1);
+        read_pending(session, session->rooms, 0, 1);
         s->window[s->length++] = newest;
     }
     int room = most - 1 < context - s->length ? most - 1 : context - s->length;
@@ -90,9 +90,9 @@ static int write_ahead(Session *session, int most, int32_t end_of_text, int32_t 
     }
     Row rows[MOST_GUESSES + 1];
     for (int r = 0; r <= n; r++)
-        rows[r] = (Row){s, s->length - 1 + r, r ? guesses[r - 1].token : s->window[s->length - 1], session->logits + (size_t)r * v};
+        rows[r] = (Row){s, s->length - 1 + r, r ? guesses[r - 1].token : s->window[s->length - 1], session->logits + r * session->apart};
     double started = seconds();
-    forward(&session->room, rows, n + 1);
+    forward(session->rooms, rows, n + 1);
     time_pass(d, n + 1, seconds() - started);
     int made = 0;
     for (bool right = true; right; made++) {

@@ -1,96 +1,211 @@
-/* Attention over the keys and values that each text keeps. */
+/* Attention over the keys and values that each text keeps: in fp32 here, in bytes in byte_cache.h.
 
-/* Normalise and rotate one head, from (D,) to the padded (D,). */
-static void place_head(const Model *m, const float *x, const float *gain, int position, float *to) {
+   A text keeps, of each layer, blocks of 16 keys and values of all heads: what a step reads lies in one piece. A block of a head
+   in fp32: keys as (D, 16), so that a vector holds 16 keys, then values as (16, D padded), so that one holds 16 dimensions. */
+
+INLINE size_t cache_bytes(const Model *m) {
+    return (size_t)m->net.n_layer * (m->s / LANES) * m->net.n_kv_head * m->block_bytes;
+}
+
+/* Where blocks of a layer begin, of which those of one head lie `block_stride` apart. */
+INLINE size_t block_stride(const Model *m) { return m->net.n_kv_head * m->block_bytes; }
+
+/* Normalise and rotate one head, from (D,) to the padded (D,), times `factor`. */
+static void place_head(const Model *m, const float *x, const float *gain, int position, float factor, float *to) {
     int d = m->net.head_dim, half = d / 2;
-    float factor = 1;
+    if (d % LANES) *(vec *)(to + d / LANES * LANES) = (vec){0}, memcpy(to, x, d * sizeof *to);
+    else
+        for (int i = 0; i < d; i += LANES) *(vec *)(to + i) = *(const loose *)(x + i);
     if (gain) {
         vec squares = {0};
-        float square = 0;
-        int i = 0;
-        for (; i + LANES <= d; i += LANES) squares += *(const loose *)(x + i) * *(const loose *)(x + i);
-        for (; i < d; i++) square += x[i] * x[i];
-        factor = 1.0f / sqrtf((square + sum_of(squares)) / d + m->net.norm_eps);
-        for (int i = 0; i < d; i++) to[i] = x[i] * factor * gain[i];
-    } else {
-        memcpy(to, x, d * sizeof *to);
+        for (int i = 0; i < d; i += LANES) squares += *(const vec *)(to + i) * *(const vec *)(to + i);
+        factor /= sqrtf(sum_of(squares) / d + m->net.norm_eps);
+        for (int i = 0; i < d; i += LANES) *(vec *)(to + i) *= factor * *(const vec *)(gain + i);
+    } else if (factor != 1.0f) {
+        for (int i = 0; i < d; i += LANES) *(vec *)(to + i) *= factor;
     }
-    if (m->net.cosines) {
-        const float *cosine = m->net.cosines + (size_t)position * half, *sine = m->net.sines + (size_t)position * half;
-        for (int i = 0; i < half; i++) {
-            float a = to[i], b = to[half + i];
-            to[i] = a * cosine[i] - b * sine[i];
-            to[half + i] = b * cosine[i] + a * sine[i];
+    if (!m->net.cosines) return;
+    const float *cosine = m->net.cosines + (size_t)position * half, *sine = m->net.sines + (size_t)position * half;
+    if (half % LANES == 0) {
+        for (int i = 0; i < half; i += LANES) {
+            vec a = *(const vec *)(to + i), b = *(const vec *)(to + half + i);
+            vec c = *(const loose *)(cosine + i), s = *(const loose *)(sine + i);
+            *(vec *)(to + i) = a * c - b * s, *(vec *)(to + half + i) = b * c + a * s;
         }
+        return;
+    }
+    for (int i = 0; i < half; i++) {
+        float a = to[i], b = to[half + i];
+        to[i] = a * cosine[i] - b * sine[i];
+        to[half + i] = b * cosine[i] + a * sine[i];
     }
 }
 
-/* scores[0..16 BLOCKS) of one query for BLOCKS vectors of keys. */
-INLINE void score(const int BLOCKS, const float *q, int d, const float *keys, int stride, float *scores) {
+/* scores[0..16 BLOCKS) of one query for BLOCKS blocks of keys. */
+INLINE void score(const int BLOCKS, const float *q, int d, const char *keys, size_t stride, float *scores) {
     vec sums[4] = {{0}};
     for (int i = 0; i < d; i++)
 #pragma GCC unroll 4
-        for (int b = 0; b < BLOCKS; b++) sums[b] += q[i] * ((const vec *)(keys + (size_t)i * stride))[b];
+        for (int b = 0; b < BLOCKS; b++) sums[b] += q[i] * ((const vec *)(keys + b * stride))[i];
     for (int b = 0; b < BLOCKS; b++) ((vec *)scores)[b] = sums[b];
 }
 
+/* Keys outside of first ... last weigh nothing: begin and end are the whole vectors around them. */
+INLINE void hide(float *scores, int begin, int first, int last, int end) {
+    const ivec count = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const vec nothing = splat(-INFINITY);
+    vec *of_first = (vec *)(scores + begin), *of_last = (vec *)(scores + end - LANES);
+    *of_first = pick(count < first - begin, nothing, *of_first);
+    *of_last = pick(count > last - (end - LANES), nothing, *of_last);
+}
+
+INLINE float most_between(const float *scores, int begin, int end) {
+    vec most = *(const vec *)(scores + begin);
+    for (int k = begin + LANES; k < end; k += LANES) most = larger(most, *(const vec *)(scores + k));
+    return most_of(most);
+}
+
+/* e^(score - top), and 0 for what is hidden. */
+INLINE vec weights_of(vec score, float top) {
+    return pick(score == splat(-INFINITY), (vec){0}, exponential(score - top));
+}
+
 /* One query over keys first ... last -> (D,). `scores` has room for S padded. */
-static void attend(const Model *m, const float *q, const float *keys, const float *values, int first, int last,
-                   float *scores, float *out) {
-    int begin = first / LANES * LANES, end = padded(last + 1, LANES), d = m->d;
+static void attend(const Model *m, const float *q, const char *cache, int first, int last, float *scores, float *out) {
+    int begin = first / LANES * LANES, end = padded(last + 1, LANES), wide = m->d, d = m->net.head_dim;
+    size_t stride = block_stride(m);
     int k = begin;
-    for (; k + 4 * LANES <= end; k += 4 * LANES) score(4, q, m->net.head_dim, keys + k, m->s, scores + k);
-    for (; k < end; k += LANES) score(1, q, m->net.head_dim, keys + k, m->s, scores + k);
-    for (int i = begin; i < first; i++) scores[i] = -INFINITY;
-    for (int i = last + 1; i < end; i++) scores[i] = -INFINITY;
-    vec most = *(vec *)(scores + begin), total = {0};
-    for (k = begin + LANES; k < end; k += LANES) most = larger(most, *(vec *)(scores + k));
-    float top = most_of(most);
+    for (; k + 4 * LANES <= end; k += 4 * LANES) score(4, q, d, cache + k / LANES * stride, stride, scores + k);
+    for (; k < end; k += LANES) score(1, q, d, cache + k / LANES * stride, stride, scores + k);
+    hide(scores, begin, first, last, end);
+    float top = most_between(scores, begin, end);
+    vec total = {0};
     for (k = begin; k < end; k += LANES) {
-        vec weight = exponential(*(vec *)(scores + k) - top);
-        *(vec *)(scores + k) = weight = pick(*(vec *)(scores + k) == splat(-INFINITY), (vec){0}, weight);
+        vec weight = weights_of(*(vec *)(scores + k), top);
+        *(vec *)(scores + k) = weight;
         total += weight;
     }
     float share = 1.0f / sum_of(total);
-    for (int block = 0; block < d; block += LANES) {
+    for (int i = 0; i < wide; i += LANES) {
         vec sums[4] = {{0}};
-        for (k = first; k + 4 <= last + 1; k += 4)
+        for (k = begin; k < end; k += LANES) { /* what is hidden is zero, or was never kept and is zero, too */
+            const float *values = (const float *)(cache + k / LANES * stride) + LANES * d + i;
+            for (int j = 0; j < LANES; j += 4)
 #pragma GCC unroll 4
-            for (int j = 0; j < 4; j++) sums[j] += scores[k + j] * *(const vec *)(values + (size_t)(k + j) * d + block);
-        for (; k <= last; k++) sums[0] += scores[k] * *(const vec *)(values + (size_t)k * d + block);
-        *(vec *)(out + block) = ((sums[0] + sums[1]) + (sums[2] + sums[3])) * share;
+                for (int c = 0; c < 4; c++) sums[c] += scores[k + j + c] * *(const vec *)(values + (j + c) * wide);
+        }
+        *(vec *)(out + i) = ((sums[0] + sums[1]) + (sums[2] + sums[3])) * share;
     }
 }
 
-/* Attention of key/value heads begin ... end - 1: keys and values of all rows are kept, in their order, and each row
-   looks back from its position. In the last layer only the rows whose logits are wanted look. */
-static void attention(void *context, int begin, int end) {
-    Pass *p = context;
+/* A key and a value (D padded) take their places in a block. */
+static void keep(const Model *m, const float *key, const float *value, int lane, float *block) {
+    int d = m->net.head_dim;
+    for (int i = 0; i < d; i++) block[i * LANES + lane] = key[i];
+    for (int i = 0; i < m->d; i += LANES) *(vec *)(block + LANES * d + lane * m->d + i) = *(const vec *)(value + i);
+}
+
+INLINE int first_seen(const Network *net, int position) {
+    return net->window && position >= net->window ? position - net->window + 1 : 0;
+}
+
+/* The blocks of key/value head g. */
+INLINE char *cache_of(const Pass *p, int row, int g) {
+    const Model *m = p->model;
+    return p->rows[row].stream->cache + p->layer * (m->s / LANES) * block_stride(m) + g * m->block_bytes;
+}
+
+INLINE const float *qkv_of(const Pass *p, int row) {
+    const Network *net = &p->model->net;
+    return p->room->qkv + (size_t)row * padded((net->n_head + 2 * net->n_kv_head) * net->head_dim, PANEL);
+}
+
+/* What a row will write to, and look at. */
+INLINE void expect_to_keep(const Pass *p, int row) {
+    size_t stride = block_stride(p->model);
+    expect(cache_of(p, row, 0) + p->rows[row].position / LANES * stride, stride);
+}
+
+INLINE void expect_to_see(const Pass *p, int row) {
+    if (p->rows[row].stream == p->rows[row - 1].stream) return;
+    size_t stride = block_stride(p->model);
+    int last = p->rows[row].position, begin = first_seen(&p->model->net, last) / LANES, end = last / LANES + 1;
+    expect(cache_of(p, row, 0) + begin * stride, (end - begin) * stride);
+}
+
+#include "byte_cache.h"
+
+/* Row `row` looks back from its position with the queries of key/value head g. */
+static void look(const Pass *p, int row, int g) {
     const Model *m = p->model;
     const Network *net = &m->net;
-    const Layer *layer = &m->layers[p->layer];
-    int d = net->head_dim, group = net->n_head / net->n_kv_head;
-    int stride = padded((net->n_head + 2 * net->n_kv_head) * d, PANEL);
-    float q[m->d] __attribute__((aligned(64))), key[m->d] __attribute__((aligned(64)));
-    float out[m->d] __attribute__((aligned(64))), scores[m->s] __attribute__((aligned(64)));
-    for (int g = begin; g < end; g++)
-        for (int r = 0; r < p->n; r++) {
-            const Row *row = &p->rows[r];
-            size_t at = ((size_t)p->layer * net->n_kv_head + g) * m->s * m->d;
-            float *keys = row->stream->keys + at, *values = row->stream->values + at;
-            const float *of_row = p->qkv + (size_t)r * stride;
-            place_head(m, of_row + (net->n_head + g) * d, layer->k_norm, row->position, key);
-            for (int i = 0; i < d; i++) keys[(size_t)i * m->s + row->position] = key[i];
-            const float *value = of_row + (net->n_head + net->n_kv_head + g) * d;
-            memcpy(values + (size_t)row->position * m->d, value, d * sizeof *value);
-            if (p->last && !row->logits) continue;
-            int first = net->window && row->position >= net->window ? row->position - net->window + 1 : 0;
-            for (int h = g * group; h < (g + 1) * group; h++) {
-                place_head(m, of_row + h * d, layer->q_norm, row->position, q);
-                float shrink = 1.0f / sqrtf((float)d);
-                for (int i = 0; i < d; i++) q[i] *= shrink;
-                attend(m, q, keys, values, first, row->position, scores, out);
-                memcpy(p->y + (size_t)r * m->c + h * d, out, d * sizeof *out);
-            }
-        }
+    int d = net->head_dim, group = net->n_head / net->n_kv_head, last = p->rows[row].position;
+    int first = first_seen(net, last);
+    if (net->format == INT8) {
+        look_at_bytes(p, row, g * group, (g + 1) * group);
+        return;
+    }
+    float q[m->d] __attribute__((aligned(64))), out[m->d] __attribute__((aligned(64)));
+    float scores[m->s] __attribute__((aligned(64)));
+    const char *cache = cache_of(p, row, g);
+    for (int h = g * group; h < (g + 1) * group; h++) {
+        place_head(m, qkv_of(p, row) + h * d, m->packed[p->layer].q_norm, last, 1.0f / sqrtf((float)d), q);
+        attend(m, q, cache, first, last, scores, out);
+        memcpy(p->room->y + (size_t)row * m->c + h * d, out, d * sizeof *out);
+    }
+}
+
+static void keep_row(const Pass *p, int row, int g) {
+    const Model *m = p->model;
+    const Network *net = &m->net;
+    int d = net->head_dim, position = p->rows[row].position;
+    float key[m->d] __attribute__((aligned(64))), value[m->d] __attribute__((aligned(64)));
+    place_head(m, qkv_of(p, row) + (net->n_head + g) * d, m->packed[p->layer].k_norm, position, 1.0f, key);
+    *(vec *)(value + m->d - LANES) = (vec){0};
+    memcpy(value, qkv_of(p, row) + (net->n_head + net->n_kv_head + g) * d, d * sizeof *value);
+    char *block = cache_of(p, row, g) + position / LANES * block_stride(m);
+    if (net->format == INT8) keep_bytes(m, key, value, position % LANES, (uint8_t *)block);
+    else keep(m, key, value, position % LANES, (float *)block);
+}
+
+/* Of key/value heads begin ... end - 1: keys and values of all rows are kept. */
+static void keep_rows(void *context, int begin, int end) {
+    Pass *p = context;
+    for (int r = 0; r < p->n; r++) {
+        if (r + 1 < p->n) expect_to_keep(p, r + 1);
+        for (int g = begin; g < end; g++) keep_row(p, r, g);
+    }
+}
+
+/* In the last layer only the rows whose logits are wanted look. */
+static void look_back(void *context, int begin, int end) {
+    Pass *p = context;
+    const Network *net = &p->model->net;
+    for (int r = begin; r < end; r++) {
+        if (p->last && !p->rows[r].logits) continue;
+        if (r + 1 < p->n) expect_to_see(p, r + 1);
+        if (net->format == INT8) look_at_bytes(p, r, 0, net->n_head);
+        else
+            for (int g = 0; g < net->n_kv_head; g++) look(p, r, g);
+    }
+}
+
+static void attend_heads(void *context, int begin, int end) {
+    Pass *p = context;
+    keep_rows(p, begin, end);
+    for (int r = 0; r < p->n; r++)
+        for (int g = begin; g < end; g++)
+            if (!p->last || p->rows[r].logits) look(p, r, g);
+}
+
+/* Keys and values of all rows are kept, and each row looks back from its position. Threads share the heads of few rows,
+   and many rows. */
+static void attend_all(Pass *p) {
+    int heads = p->model->net.n_kv_head;
+    if (p->n < MANY) {
+        share_out(p->room->pool, heads, attend_heads, p);
+        return;
+    }
+    share_out(p->room->pool, heads, keep_rows, p);
+    share_out(p->room->pool, p->n, look_back, p);
 }

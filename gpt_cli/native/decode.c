@@ -2,17 +2,18 @@
 
    It computes what gpt_cli/model computes (reference.py beside this file says the same in NumPy, and is what this is
    checked against whenever a model is opened), and draws as gpt_cli/sampling draws: the same noise, the same filters.
-   kernel.py compiles it, decoder.py calls it.
+   kernel.py compiles it, library.py calls it.
 
-   Shapes: R rows (a row is one token of one stream), C n_embd, H query heads, G key/value heads, D head width,
+   Shapes: R rows (a row is one token of one text), C n_embd, H query heads, G key/value heads, D head width,
    F hidden width of the MLP, V vocabulary, S keys. Rows of floats are padded to whole panels with zeros.
 
-   Speed comes from three things. A matrix is stored in panels of 32 outputs, so that a product is nothing but
-   multiply-adds on registers, and up to 8 rows share each weight that is read, without a bit of difference to any. Weights may be stored as bf16 or int8,
-   and are widened on the way, or multiplied as integers where the processor can. Helper threads wait spinning for the next few microseconds of work; one that the
-   system has put aside is not waited for: its share is done by who would wait. */
+   What a row meets does not depend on the rows beside it: each of its sums is made in one order, or of whole numbers. So a
+   text is the same to the last bit, alone and among many, by one thread and by several. */
+
+enum { NEAR = 1000000 }; /* bytes: measured on a core with a cache of 2 MB, see docs/sampling_speed.md */
 
 #include "numbers.h"
+/* each of these needs those before it */
 #include "products.h"
 #include "threads.h"
 #include "network.h"
@@ -32,41 +33,80 @@ void gpt_close(Model *m) {
     pthread_mutex_unlock(&m->pool.mutex);
     for (int i = 0; i < m->pool.begun; i++) pthread_join(m->pool.threads[i], NULL);
     for (int l = 0; m->packed && l < m->net.n_layer; l++) {
-        Matrix *each[] = {&m->packed[l].qkv, &m->packed[l].out, &m->packed[l].gate, &m->packed[l].up, &m->packed[l].down};
+        Packed *p = &m->packed[l];
+        Matrix *each[] = {&p->qkv, &p->out, &p->gate, &p->up, &p->down};
         for (int i = 0; i < 5; i++) free_matrix(each[i]);
+        free(p->norm1), free(p->norm1_bias), free(p->norm2), free(p->norm2_bias), free(p->q_norm), free(p->k_norm);
     }
     free_matrix(&m->head);
-    free(m->packed), free(m->layers), free(m);
+    free(m->norm), free(m->norm_bias), free(m->weights), free(m->packed), free(m);
 }
 
-/* The model, its matrices copied into panels; what else `net` and `layers` point to must stay. NULL: out of memory. */
+/* (n,) with zeros after it; nothing for NULL. False: out of memory. */
+static bool pad(float **to, const float *from, int n, int width) {
+    if (!from) return true;
+    *to = zeros((size_t)width * sizeof **to);
+    if (*to) memcpy(*to, from, (size_t)n * sizeof **to);
+    return *to;
+}
+
+/* The model, its matrices copied into panels; the embeddings and tables that `net` points to must stay. NULL: out of
+   memory. */
 Model *gpt_open(const Network *net, const Layer *layers) {
     Model *m = zeros(sizeof *m);
     if (!m) return NULL;
     pthread_mutex_init(&m->pool.mutex, NULL);
     pthread_cond_init(&m->pool.woken, NULL);
     m->net = *net;
-    m->layers = zeros(net->n_layer * sizeof *layers), m->packed = zeros(net->n_layer * sizeof *m->packed);
+    int c = net->n_embd, f = net->mlp_hidden, d = net->head_dim, kv = net->n_kv_head * d, format = net->format;
+    size_t of_layer = weight_bytes(format, c + 2 * kv, c) + weight_bytes(format, c, c) + weight_bytes(format, c, f)
+        + (net->mlp == SWIGLU ? 2 : 1) * weight_bytes(format, f, c);
+    size_t all = net->n_layer * of_layer + weight_bytes(format, net->vocab_size, c) + DEEP * PANEL; /* tiles read past the end */
+    m->packed = zeros(net->n_layer * sizeof *m->packed);
     m->c = padded(net->n_embd, PANEL), m->f = padded(net->mlp_hidden, PANEL);
     m->d = padded(net->head_dim, LANES), m->s = padded(net->context_length, LANES);
+    m->block_bytes = net->format == INT8 ? byte_block(m) : sizeof(float) * LANES * (net->head_dim + m->d);
+    m->tiles = net->format == INT8 && net->tiles && request_tiles();
+    m->near = all < NEAR;
     m->pool.patience = 4000; /* some 50 to 150 microseconds */
     m->pool.helpers = net->threads - 1 < MAX_HELPERS ? net->threads - 1 : MAX_HELPERS;
-    bool fits = m->layers && m->packed;
-    int c = net->n_embd, f = net->mlp_hidden, kv = net->n_kv_head * net->head_dim;
+    char *room = m->weights = zeros(all);
+    bool fits = m->packed && room;
     for (int l = 0; fits && l < net->n_layer; l++) {
         const Layer *layer = &layers[l];
-        Packed *packed = &m->packed[l];
-        m->layers[l] = *layer;
-        fits = pack(&packed->qkv, net->format, c + 2 * kv, c, layer->qkv, layer->qkv_bias)
-            && pack(&packed->out, net->format, c, c, layer->out, layer->out_bias)
-            && pack(&packed->down, net->format, c, f, layer->down, layer->down_bias);
+        Packed *p = &m->packed[l];
         size_t gate = net->mlp == SWIGLU ? f : 0; /* gate and up are halves of one matrix */
-        if (fits && gate) fits = pack(&packed->gate, net->format, f, c, layer->up, layer->up_bias);
-        fits = fits && pack(&packed->up, net->format, f, c, layer->up + gate * c, layer->up_bias ? layer->up_bias + gate : NULL);
+        fits = pack(&p->qkv, &room, format, c + 2 * kv, c, layer->qkv, layer->qkv_bias)
+            && pack(&p->out, &room, format, c, c, layer->out, layer->out_bias)
+            && pack(&p->down, &room, format, c, f, layer->down, layer->down_bias)
+            && (!gate || pack(&p->gate, &room, format, f, c, layer->up, layer->up_bias))
+            && pack(&p->up, &room, format, f, c, layer->up + gate * c, layer->up_bias ? layer->up_bias + gate : NULL)
+            && pad(&p->norm1, layer->norm1, c, m->c) && pad(&p->norm1_bias, layer->norm1_bias, c, m->c)
+            && pad(&p->norm2, layer->norm2, c, m->c) && pad(&p->norm2_bias, layer->norm2_bias, c, m->c)
+            && pad(&p->q_norm, layer->q_norm, d, m->d) && pad(&p->k_norm, layer->k_norm, d, m->d);
     }
-    fits = fits && pack(&m->head, net->format, net->vocab_size, c, net->head, NULL);
+    fits = fits && pack(&m->head, &room, format, net->vocab_size, c, net->head, NULL)
+        && pad(&m->norm, net->norm, c, m->c) && pad(&m->norm_bias, net->norm_bias, c, m->c);
     if (!fits) gpt_close(m), m = NULL;
     return m;
+}
+
+static void free_room(Room *room) {
+    free(room->x), free(room->h), free(room->qkv), free(room->y), free(room->hidden), free(room->gates);
+    free(room->logits), free(room->steps), free(room->digits);
+}
+
+static bool make_room(Room *room, Model *m) {
+    const Network *net = &m->net;
+    size_t rows = MAX_ROWS * sizeof(float), widest = m->c > m->f ? m->c : m->f;
+    room->model = m;
+    room->x = zeros(rows * m->c), room->h = zeros(rows * m->c), room->y = zeros(rows * m->c);
+    room->qkv = zeros(rows * (padded((net->n_head + 2 * net->n_kv_head) * net->head_dim, PANEL) + LANES));
+    room->hidden = zeros(rows * m->f), room->gates = zeros(rows * m->f);
+    room->logits = zeros(rows * padded(net->vocab_size, PANEL));
+    room->steps = zeros(rows), room->digits = zeros(rows * padded(widest, DEEP));
+    return room->x && room->h && room->y && room->qkv && room->hidden && room->gates && room->logits && room->steps
+        && room->digits;
 }
 
 void gpt_end(Session *session) {
@@ -75,13 +115,11 @@ void gpt_end(Session *session) {
     free(session->drafter);
     for (int i = 0; session->streams && i < session->n; i++) {
         Stream *s = &session->streams[i];
-        free(s->window), free(s->keys), free(s->values), free(s->noise);
+        free(s->window), free(s->noise);
     }
-    free(session->room.x), free(session->room.h), free(session->room.qkv), free(session->room.y);
-    free(session->room.hidden), free(session->room.gates), free(session->room.logits);
-    free(session->room.steps), free(session->room.digits);
-    free(session->streams), free(session->logits), free(session->heaps), free((void *)session->sampling.never);
-    free(session);
+    for (int i = 0; session->rooms && i <= session->model->pool.helpers; i++) free_room(&session->rooms[i]);
+    free(session->rooms), free(session->streams), free(session->caches), free(session->logits), free(session->heaps);
+    free((void *)session->sampling.never), free(session);
 }
 
 /* Begin `n` texts with prompts of lengths[i] tokens (1 to a context), one after another in `prompts`. NULL: out of
@@ -91,21 +129,16 @@ Session *gpt_begin(Model *m, int32_t n, const int32_t *prompts, const int32_t *l
     const Network *net = &m->net;
     Session *session = zeros(sizeof *session);
     if (!session) return NULL;
-    session->model = session->room.model = m, session->sampling = *sampling, session->n = n;
+    session->model = m, session->sampling = *sampling, session->n = n;
     int32_t *never = zeros((size_t)sampling->n_never * sizeof *never);
     session->sampling.never = never;
-    size_t v = padded(net->vocab_size, PANEL), rows = MAX_ROWS * sizeof(float);
-    size_t cache = (size_t)net->n_layer * net->n_kv_head * m->s * m->d * sizeof(float);
-    Room *room = &session->room;
-    room->x = zeros(rows * m->c), room->h = zeros(rows * m->c), room->y = zeros(rows * m->c);
-    room->qkv = zeros(rows * padded((net->n_head + 2 * net->n_kv_head) * net->head_dim, PANEL));
-    room->hidden = zeros(rows * m->f), room->gates = zeros(rows * m->f), room->logits = zeros(rows * v);
-    room->steps = zeros(rows), room->digits = zeros((size_t)MAX_ROWS * 4 * (m->c > m->f ? m->c : m->f));
+    size_t v = session->apart = padded(net->vocab_size, PANEL);
+    session->rooms = zeros((m->pool.helpers + 1) * sizeof *session->rooms);
     session->streams = zeros(n * sizeof *session->streams);
     session->logits = zeros(n * v * sizeof(float)), session->heaps = zeros(n * v * sizeof(float));
-    bool fits = never && room->x && room->h && room->y && room->qkv && room->hidden && room->gates && room->logits
-        && room->steps && room->digits
-        && session->streams && session->logits && session->heaps;
+    session->caches = zeros(n * cache_bytes(m));
+    bool fits = never && session->rooms && session->streams && session->caches && session->logits && session->heaps;
+    for (int i = 0; fits && i <= (divides(session) ? m->pool.helpers : 0); i++) fits = make_room(&session->rooms[i], m);
     if (fits) memcpy(never, sampling->never, (size_t)sampling->n_never * sizeof *never);
     session->alike = n > 1;
     const int32_t *prompt = prompts;
@@ -113,8 +146,8 @@ Session *gpt_begin(Model *m, int32_t n, const int32_t *prompts, const int32_t *l
         Stream *s = &session->streams[i];
         s->active = true;
         s->window = zeros(net->context_length * sizeof *s->window);
-        s->keys = zeros(cache), s->values = zeros(cache), s->noise = zeros(v * sizeof *s->noise);
-        fits = s->window && s->keys && s->values && s->noise;
+        s->cache = session->caches + i * cache_bytes(m), s->noise = zeros(v * sizeof *s->noise);
+        fits = s->window && s->noise;
         if (!fits) break;
         memcpy(s->window, prompt, lengths[i] * sizeof *s->window);
         s->length = lengths[i];
@@ -126,6 +159,19 @@ Session *gpt_begin(Model *m, int32_t n, const int32_t *prompts, const int32_t *l
     return session;
 }
 
+/* One step of all texts, on each operation of which the threads share the work. */
+static void write_together(Writing *w) {
+    Session *session = w->session;
+    Pool *pool = session->rooms->pool = workers(session->model);
+    if (pool) wake(pool);
+    read_pending(session, session->rooms, 0, session->alike ? 1 : session->n);
+    if (session->alike) copy_first(session), session->alike = false;
+    show_logits(w, w->first, 0, session->n);
+    share_out(pool, session->n, choose_tokens, session);
+    note(w, w->first++, 0, session->n);
+    w->made = w->first;
+}
+
 /* Write `steps` tokens of each text into `tokens` (steps, n), and where it is not NULL the logits that they were
    chosen from into `logits` (steps, n, V). A text ends with `end_of_text` (-1: never); with all of them ended this
    returns early. Returns the steps made. */
@@ -135,28 +181,25 @@ int32_t gpt_write(Session *session, int32_t steps, int32_t end_of_text, int32_t 
     if (session->drafter) {
         int32_t made = 0;
         while (made < steps && session->streams->active) {
-            wake(&m->pool);
+            if (session->rooms->pool) wake(&m->pool);
             made += write_ahead(session, steps - made, end_of_text, tokens + made, logits ? logits + made * v : NULL);
             session->streams->active = tokens[made - 1] != end_of_text;
         }
         return made;
     }
-    for (int32_t step = 0; step < steps; step++) {
-        bool any = false;
-        for (int i = 0; i < session->n; i++) any = any || session->streams[i].active;
-        if (!any) return step;
-        wake(&m->pool);
-        read_pending(session, session->alike ? 1 : session->n);
-        if (session->alike) copy_first(session), session->alike = false;
-        if (logits) memcpy(logits + step * session->n * v, session->logits, session->n * v * sizeof *logits);
-        share_out(&m->pool, session->n, choose_tokens, session);
-        for (int i = 0; i < session->n; i++) {
-            Stream *s = &session->streams[i];
-            int32_t token = tokens[(size_t)step * session->n + i] = s->window[s->length - 1];
-            if (token == end_of_text) s->active = false;
+    Writing w = {.session = session, .steps = steps, .end_of_text = end_of_text, .tokens = tokens, .logits = logits};
+    bool divided = divides(session);
+    while (w.first < steps && any_active(session, 0, session->n)) {
+        if (session->alike || !divided) {
+            write_together(&w);
+            continue;
         }
+        session->rooms->pool = NULL;
+        wake(&m->pool);
+        share_out(&m->pool, session->n, write_share, &w);
+        w.first = steps;
     }
-    return steps;
+    return atomic_load(&w.made);
 }
 
 /* Text `i` has ended: nothing more is computed for it, and what is written for it means nothing. */
@@ -205,10 +248,10 @@ void gpt_push(Session *session, int32_t i, const int32_t *tokens, int32_t n) {
 /* (n,) tokens, at most a context -> (n, V) logits: of what follows each. */
 void gpt_score(Session *session, const int32_t *tokens, int32_t n, float *logits) {
     Row rows[MAX_ROWS];
-    wake(&session->model->pool);
+    if (session->rooms->pool) wake(&session->model->pool);
     for (int i = 0, k = 0; i < n; i++) {
         rows[k++] = (Row){session->streams, i, tokens[i], logits + (size_t)i * session->model->net.vocab_size};
-        if (k == MAX_ROWS || i == n - 1) forward(&session->room, rows, k), k = 0;
+        if (k == MAX_ROWS || i == n - 1) forward(session->rooms, rows, k), k = 0;
     }
     session->streams->cached = 0;
 }

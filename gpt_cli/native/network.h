@@ -1,15 +1,16 @@
-/* The network, and a pass through its layers. */
+/* The network, the texts that it reads, and a pass of rows through it. */
 
-#define MAX_ROWS 64    /* rows in one pass through the layers */
+#define MAX_ROWS 64 /* rows in one pass through the layers */
+enum { MANY = 8 };  /* rows from which on threads share them, and tiles pay */
 
 enum { RELU, GELU, SWIGLU, RELU2 };
 
-/* The network. decoder.py fills it in, in this order; a pointer is NULL where the model has no such part. */
+/* The network. library.py fills it in, in this order; a pointer is NULL where the model has no such part. */
 typedef struct {
     int32_t n_layer, n_head, n_kv_head, head_dim, n_embd, mlp_hidden, vocab_size, context_length;
     int32_t layernorm, post_norm, mlp, window; /* window: 0 is all */
-    int32_t format, threads;
-    float norm_eps, softcap, embedding_scale; /* softcap: 0 is off */
+    int32_t format, threads, tiles;            /* tiles: whether AMX's may be used */
+    float norm_eps, softcap, embedding_scale;  /* softcap: 0 is off */
     const float *tokens;    /* (V, C) */
     const float *positions; /* (context, C): learned or sinusoids, added to the stream */
     const float *cosines, *sines; /* (context, D / 2): rotary */
@@ -23,14 +24,19 @@ typedef struct { /* of one layer, as gpt_cli/model names them */
 
 typedef struct {
     Matrix qkv, out, gate, up, down;
+    float *norm1, *norm1_bias, *norm2, *norm2_bias, *q_norm, *k_norm; /* padded */
 } Packed;
 
 typedef struct {
     Network net;
-    Layer *layers; /* their norms; the matrices are in `packed` */
     Packed *packed;
     Matrix head;
+    char *weights; /* of all matrices */
+    float *norm, *norm_bias;
     int c, f, d, s; /* C, F, D, S padded */
+    size_t block_bytes; /* of 16 keys and values of a head, see attention.h and byte_cache.h */
+    bool tiles;
+    bool near; /* the weights stay in a core's own cache: sharing an operation would cost more than it saves */
     Pool pool;
 } Model;
 
@@ -38,7 +44,7 @@ typedef struct { /* one text */
     int32_t *window; /* the tokens that the model sees: at most a context */
     int length, cached;
     bool active;
-    float *keys, *values; /* [layer][G][D][S] and [layer][G][S][D], padded: a vector holds 16 keys, or 16 dimensions */
+    char *cache; /* keys and values: (layer, S / 16, G, block_bytes) */
     uint32_t twister[624];
     int drawn;
     float *noise; /* (ahead, V padded): of the coming steps */
@@ -51,14 +57,21 @@ typedef struct {
     float *logits; /* where they go, NULL if nobody asks */
 } Row;
 
-typedef struct {
+typedef struct { /* room for one pass, and who computes it */
     Model *model;
+    Pool *pool; /* NULL: the caller alone */
+    float *x, *h, *qkv, *y, *hidden, *gates, *logits, *steps;
+    uint8_t *digits; /* for those of all rows */
+} Room;
+
+typedef struct {
+    const Room *room;
+    const Model *model;
     const Row *rows;
     int n, layer;
     bool last;
-    float *x, *h, *qkv, *y, *hidden, *gates;
-    uint8_t *digits; /* room for those of all rows, and for their steps */
-    float *steps;
+    const float *gain, *gain_bias, *from; /* what `ready` normalises, and reads */
+    int from_stride;
     const Matrix *matrix;
     Input in;
     float *out;
@@ -66,9 +79,12 @@ typedef struct {
     bool add;
 } Pass;
 
+/* Stages that treat each row by itself: few rows are not worth handing over. */
+static void for_rows(Pass *p, Work work) { share_out(p->n < MANY ? NULL : p->room->pool, p->n, work, p); }
+
 /* (n, C) -> (n, C): over the mean square (Zhang and Sennrich, 2019) or the variance (Ba et al., 2016). */
 static void normalise(const Model *m, const float *gain, const float *bias, const float *x, float *y, int n) {
-    int width = m->net.n_embd;
+    int width = m->net.n_embd, whole_vectors = width / LANES * LANES;
     for (int r = 0; r < n; r++, x += m->c, y += m->c) {
         float mean = 0;
         if (m->net.layernorm) {
@@ -77,28 +93,52 @@ static void normalise(const Model *m, const float *gain, const float *bias, cons
             mean = sum_of(total) / width;
         }
         vec square = {0};
-        int i = 0;
-        for (; i + LANES <= width; i += LANES) {
+        for (int i = 0; i < whole_vectors; i += LANES) {
             vec centred = *(const vec *)(x + i) - mean;
             square += centred * centred;
         }
         float rest = sum_of(square);
-        for (; i < width; i++) rest += (x[i] - mean) * (x[i] - mean);
+        for (int i = whole_vectors; i < width; i++) rest += (x[i] - mean) * (x[i] - mean);
         float factor = 1.0f / sqrtf(rest / width + m->net.norm_eps);
-        if (bias)
-            for (int j = 0; j < width; j++) y[j] = (x[j] - mean) * factor * gain[j] + bias[j];
-        else
-            for (int j = 0; j < width; j++) y[j] = (x[j] - mean) * factor * gain[j];
+        for (int i = 0; i < m->c; i += LANES) { /* what pads the gain is zero */
+            vec scaled = (*(const vec *)(x + i) - mean) * factor * *(const vec *)(gain + i);
+            if (bias) scaled += *(const vec *)(bias + i);
+            *(vec *)(y + i) = scaled;
+        }
     }
 }
 
-static Input input(Pass *p, const Matrix *matrix, const float *x, int stride) {
-    if (p->model->net.format != INT8) return (Input){.x = x, .stride = stride};
-    int inputs = padded(matrix->inputs, LANES), size = INTEGERS ? 2 : 4;
-    for (int r = 0; r < p->n; r++)
-        p->steps[r] = quantise(x + (size_t)r * stride, inputs, p->digits + (size_t)r * size * inputs);
-    return (Input){.x = (const float *)p->digits, .stride = inputs, .digits = p->digits, .steps = p->steps,
-                   .digit_stride = size * inputs};
+/* Rows as the product reads them: normalised where there is a gain, and for int8 in whole numbers. */
+static void ready(void *context, int begin, int end) {
+    Pass *p = context;
+    const Model *m = p->model;
+    const float *from = p->from + (size_t)begin * p->from_stride;
+    if (p->gain) {
+        float *to = (float *)p->in.x + (size_t)begin * m->c;
+        normalise(m, p->gain, p->gain_bias, from, to, end - begin);
+        from = to;
+    }
+    if (m->net.format != INT8) return;
+    int inputs = p->matrix->inputs;
+    for (int r = begin; r < end; r++, from += p->from_stride)
+        p->room->steps[r] = p->in.strips
+            ? quantise_into_strip(from, inputs, row_of_strip(p->room->digits, inputs, r))
+            : quantise(from, padded(inputs, LANES), p->room->digits + (size_t)r * p->in.digit_stride);
+}
+
+/* What `matrix` is multiplied by: `from`, normalised into h where there is a gain. */
+static void give(Pass *p, const Matrix *matrix, const float *from, int stride, const float *gain, const float *gain_bias) {
+    const Model *m = p->model;
+    bool strips = m->tiles && p->n >= MANY;
+    p->matrix = matrix, p->from = from, p->from_stride = stride, p->gain = gain, p->gain_bias = gain_bias;
+    p->in = (Input){.x = gain ? p->room->h : from, .stride = stride};
+    if (m->net.format == INT8) {
+        int wide = padded(matrix->inputs, LANES);
+        p->in.digits = p->room->digits, p->in.steps = p->room->steps, p->in.strips = strips;
+        p->in.digit_stride = strips ? strip_bytes(matrix->inputs) : (INTEGERS ? 2 : 4) * wide;
+    }
+    if (gain || m->net.format == INT8) for_rows(p, ready);
+    if (m->net.format == INT8 && !INTEGERS) p->in.x = (const float *)p->room->digits, p->in.stride = p->in.digit_stride / 4;
 }
 
 static void product(void *context, int begin, int end) {
@@ -106,9 +146,10 @@ static void product(void *context, int begin, int end) {
     multiply(p->matrix, p->model->net.format, begin, end, p->n, &p->in, p->out, p->out_stride, p->add);
 }
 
-static void linear(Pass *p, const Matrix *matrix, const float *in, int in_stride, float *out, int out_stride, bool add) {
-    p->matrix = matrix, p->in = input(p, matrix, in, in_stride), p->out = out, p->out_stride = out_stride, p->add = add;
-    share_out(&p->model->pool, matrix->panels, product, p);
+/* out (+)= what was given, times its matrix. */
+static void multiply_out(Pass *p, float *out, int out_stride, bool add) {
+    p->out = out, p->out_stride = out_stride, p->add = add;
+    share_out(p->room->pool, p->matrix->panels, product, p);
 }
 
 /* The widened half of the MLP: up, gate and activation of some panels. */
@@ -116,15 +157,16 @@ static void widen(void *context, int begin, int end) {
     Pass *p = context;
     const Model *m = p->model;
     const Packed *layer = &m->packed[p->layer];
-    multiply(&layer->up, m->net.format, begin, end, p->n, &p->in, p->hidden, m->f, false);
-    if (m->net.mlp == SWIGLU) multiply(&layer->gate, m->net.format, begin, end, p->n, &p->in, p->gates, m->f, false);
+    float *hidden = p->room->hidden, *gates = p->room->gates;
+    multiply(&layer->up, m->net.format, begin, end, p->n, &p->in, hidden, m->f, false);
+    if (m->net.mlp == SWIGLU) multiply(&layer->gate, m->net.format, begin, end, p->n, &p->in, gates, m->f, false);
     for (int r = 0; r < p->n; r++)
         for (int i = begin * PANEL; i < end * PANEL; i += LANES) {
-            vec *at = (vec *)(p->hidden + (size_t)r * m->f + i);
+            vec *at = (vec *)(hidden + (size_t)r * m->f + i);
             vec x = *at;
             switch (m->net.mlp) {
             case SWIGLU: {
-                vec gate = *(vec *)(p->gates + (size_t)r * m->f + i);
+                vec gate = *(vec *)(gates + (size_t)r * m->f + i);
                 *at = gate * sigmoid(gate) * x;
                 break;
             }

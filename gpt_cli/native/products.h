@@ -1,4 +1,8 @@
-/* Matrices in panels, and what they are multiplied by. */
+/* Matrices in panels, and what they are multiplied by.
+
+   A matrix is stored in panels of 32 outputs, so that a product is nothing but multiply-adds on registers, and up to 8 rows
+   share each weight that is read. Weights may be stored as bf16 or int8, and are widened on the way, or multiplied as
+   integers where the processor can. Many rows go through int8 weights in AMX's tiles, see tiles.h. */
 
 #define PANEL 32       /* outputs that are computed together: two vectors */
 
@@ -8,7 +12,7 @@ typedef struct {
     int outputs, inputs, panels; /* inputs are padded to a multiple of 4 */
     void *weights;               /* [panel][input][32] in the format */
     float *bias, *scale;         /* [panel][32]; scale for int8 */
-    int32_t *sums;               /* [panel][32]: 128 times the sum of an output's int8 weights */
+    int32_t *sums;               /* [panel][32]: -128 times the sum of an output's int8 weights */
 } Matrix;
 
 typedef struct { /* rows that a matrix is multiplied by */
@@ -17,6 +21,7 @@ typedef struct { /* rows that a matrix is multiplied by */
     const uint8_t *digits; /* for int8, see quantise */
     const float *steps;
     int digit_stride;
+    bool strips; /* digits as AMX's tiles want them, see tiles.h */
 } Input;
 
 /* y[row][0..31] (+)= panel of W x[row] + bias, for ROWS rows and PANELS panels: constants once inlined, of which the
@@ -111,7 +116,7 @@ INLINE void panels_times_digits(const int ROWS, const int PANELS, const Matrix *
             for (int half = 0; half < 2; half++) {
                 size_t at = (size_t)(panel + p) * PANEL;
                 vec *to = (vec *)(y + (size_t)r * y_stride + at) + half;
-                ivec more = (ivec)high[r * PANELS + p][half] - ((const ivec *)(m->sums + at))[half];
+                ivec more = (ivec)high[r * PANELS + p][half] + ((const ivec *)(m->sums + at))[half];
                 vec sum = 256.0f * __builtin_convertvector(more, vec)
                     + __builtin_convertvector((ivec)low[r * PANELS + p][half], vec);
                 sum = sum * (steps[r] * ((const vec *)(m->scale + at))[half]) + ((const vec *)(m->bias + at))[half];
@@ -143,25 +148,21 @@ static void few_panels_of_integers(const Matrix *m, int begin, int end, int rows
 }
 #endif
 
+#define MOST_STEPS 32512.0f /* 127 * 256 */
+
+#include "tiles.h"
+
 /* (inputs,) -> whole numbers of steps, 65,025 of them from the largest to its negative: for each four inputs their high
    bytes, counted from -128, then their low ones. Where there are no products of bytes, the rounded floats. Returns the
    step. A step is to the largest what 2^-15 is to 1: far less than what the weights lost. */
 static float quantise(const float *x, int inputs, uint8_t *digits) {
-    vec most = {0};
+    float top = most_absolute(x, inputs), factor = top > 0 ? MOST_STEPS / top : 0, step = top / MOST_STEPS;
     for (int i = 0; i < inputs; i += LANES) {
-        vec v = *(const vec *)(x + i);
-        most = larger(most, larger(v, -v));
-    }
-    float top = most_of(most);
-    float factor = top > 0 ? 32512 / top : 0, step = top / 32512;
-    const vec rounder = splat(12582912.0f);
-    for (int i = 0; i < inputs; i += LANES) {
-        vec whole = (*(const vec *)(x + i) * factor + rounder) - rounder;
+        ivec steps = whole(*(const vec *)(x + i) * factor);
         if (!INTEGERS) {
-            *(vec *)(digits + 4 * i) = whole * step;
+            *(vec *)(digits + 4 * i) = __builtin_convertvector(steps, vec) * step;
             continue;
         }
-        ivec steps = __builtin_convertvector(whole, ivec);
         bytes high = __builtin_convertvector((steps >> 8) + 128, bytes), low = __builtin_convertvector(steps & 255, bytes);
         for (int four = 0; four < 4; four++) {
             memcpy(digits + 2 * i + 8 * four, (const char *)&high + 4 * four, 4);
@@ -202,6 +203,10 @@ INLINE void few_panels(const int FORMAT, const Matrix *m, int begin, int end, in
 
 static void multiply(const Matrix *m, int format, int begin, int end, int rows, const Input *in, float *y, int y_stride,
                      bool add) {
+    if (in->strips) {
+        few_panels_by_tiles(m, begin, end, rows, in, y, y_stride, add);
+        return;
+    }
     for (int next; begin < end; begin = next) {
         next = begin + 4 < end ? begin + 4 : end;
         if (format == FP32) few_panels(FP32, m, begin, next, rows, in, y, y_stride, add);
@@ -217,15 +222,20 @@ static uint16_t to_bf16(float x) { /* to the nearest, ties to even */
     return (uint16_t)((word + 0x7fff + ((word >> 16) & 1)) >> 16);
 }
 
-/* (outputs, inputs) row by row -> panels. int8: each output has its own scale, largest weight / 127. */
-static bool pack(Matrix *m, int format, int outputs, int inputs, const float *w, const float *bias) {
+/* The bytes that weights take, in whole lines of the cache. */
+static size_t weight_bytes(int format, int outputs, int inputs) {
     static const int width[] = {4, 2, 1};
+    return (size_t)padded(outputs, PANEL) * padded(inputs, 4) * width[format];
+}
+
+/* (outputs, inputs) row by row -> panels, at `*room`, which moves on. int8: each output has its own scale, largest weight / 127. */
+static bool pack(Matrix *m, char **room, int format, int outputs, int inputs, const float *w, const float *bias) {
     int deep = padded(inputs, 4);
     m->outputs = outputs, m->inputs = inputs, m->panels = padded(outputs, PANEL) / PANEL;
-    m->weights = zeros((size_t)m->panels * deep * PANEL * width[format]);
+    m->weights = *room, *room += weight_bytes(format, outputs, inputs);
     m->bias = zeros((size_t)m->panels * PANEL * 4), m->scale = zeros((size_t)m->panels * PANEL * 4);
     m->sums = zeros((size_t)m->panels * PANEL * 4);
-    if (!m->weights || !m->bias || !m->scale || !m->sums) return false;
+    if (!m->bias || !m->scale || !m->sums) return false;
     for (int o = 0; o < outputs; o++) {
         const float *row = w + (size_t)o * inputs;
         size_t to = (size_t)(o / PANEL) * deep * PANEL;
@@ -243,11 +253,11 @@ static bool pack(Matrix *m, int format, int outputs, int inputs, const float *w,
             if (format == INT8) {
                 int8_t whole = (int8_t)lrintf(most ? row[i] * (127 / most) : 0);
                 ((int8_t *)m->weights)[to + i / 4 * 4 * PANEL + lane / 16 * 64 + lane % 16 * 4 + i % 4] = whole;
-                m->sums[o] += 128 * whole;
+                m->sums[o] -= 128 * whole;
             }
         }
     }
     return true;
 }
 
-static void free_matrix(Matrix *m) { free(m->weights), free(m->bias), free(m->scale), free(m->sums); }
+static void free_matrix(Matrix *m) { free(m->bias), free(m->scale), free(m->sums); }

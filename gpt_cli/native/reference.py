@@ -54,6 +54,7 @@ def _attention(weights: Weights, layer: LayerWeights, index: int, x: Array, cach
     if layer.q_norm is not None and layer.k_norm is not None:
         q, k = _rms(q, layer.q_norm, config.norm_eps), _rms(k, layer.k_norm, config.norm_eps)
     q, k = _rotate(weights, q, start), _rotate(weights, k, start)
+    k, v = _stepped(k, weights.cache_steps), _stepped(v, weights.cache_steps)
     cache.keys[index, :, start:end], cache.values[index, :, start:end] = k, v
     keys = cache.keys[index, :, :end].repeat(heads // groups, axis=0)  # (H, S, D)
     values = cache.values[index, :, :end].repeat(heads // groups, axis=0)
@@ -81,11 +82,17 @@ def _mlp(weights: Weights, layer: LayerWeights, x: Array) -> Array:
 
 
 def _linear(weights: Weights, x: Array, matrix: Array, bias: Array | None) -> Array:
-    if weights.activation_steps is not None:
-        step = np.abs(x).max(axis=-1, keepdims=True) / np.float32(weights.activation_steps)
-        x = np.rint(np.divide(x, step, out=np.zeros_like(x), where=step > 0)) * step
-    y: Array = x @ matrix.T
+    y: Array = _stepped(x, weights.activation_steps) @ matrix.T
     return y if bias is None else y + bias
+
+
+def _stepped(x: Array, steps: int | None) -> Array:
+    """(..., n) rounded to `steps` from 0 to the largest of the last axis."""
+    if steps is None:
+        return x
+    step = np.abs(x).max(axis=-1, keepdims=True) / np.float32(steps)
+    y: Array = np.rint(np.divide(x, step, out=np.zeros_like(x), where=step > 0)) * step
+    return y
 
 
 def _norm(weights: Weights, x: Array, gain: Array, bias: Array | None) -> Array:

@@ -17,27 +17,41 @@ static void seed_twister(Stream *s, uint32_t seed) {
     s->drawn = 624;
 }
 
+INLINE uint32_t twisted(uint32_t a, uint32_t b, uint32_t far) {
+    uint32_t y = (a & 0x80000000u) | (b & 0x7fffffffu);
+    return far ^ (y >> 1) ^ (-(y & 1) & 0x9908b0dfu);
+}
+
 static void twist(uint32_t *t) {
-    for (int i = 0; i < 624; i++) {
-        uint32_t y = (t[i] & 0x80000000u) | (t[i + 1 < 624 ? i + 1 : 0] & 0x7fffffffu);
-        t[i] = t[i + 397 < 624 ? i + 397 : i - 227] ^ (y >> 1) ^ (-(y & 1) & 0x9908b0dfu);
-    }
+#pragma GCC ivdep
+    for (int i = 0; i < 227; i++) t[i] = twisted(t[i], t[i + 1], t[i + 397]);
+#pragma GCC ivdep
+    for (int i = 227; i < 454; i++) t[i] = twisted(t[i], t[i + 1], t[i - 227]); /* none reads what the same loop wrote */
+#pragma GCC ivdep
+    for (int i = 454; i < 623; i++) t[i] = twisted(t[i], t[i + 1], t[i - 227]);
+    t[623] = twisted(t[623], t[0], t[396]);
 }
 
 /* (V,) standard Gumbel noise: -ln(-ln(1 - u)), u uniform in steps of 2^-24, as gpt_cli/sampling/noise.py has it. */
 static void draw(Stream *s, int n, float *noise) {
-    for (int i = 0; i < n; i++) {
+    for (int done = 0; done < n;) {
         if (s->drawn == 624) twist(s->twister), s->drawn = 0;
-        uint32_t y = s->twister[s->drawn++];
-        y ^= y >> 11;
-        y ^= (y << 7) & 0x9d2c5680u;
-        y ^= (y << 15) & 0xefc60000u;
-        y ^= y >> 18;
-        noise[i] = (float)(y & 0xffffff) * 0x1p-24f;
+        int some = n - done < 624 - s->drawn ? n - done : 624 - s->drawn;
+        const uint32_t *from = s->twister + s->drawn;
+        for (int i = 0; i < some; i++) {
+            uint32_t y = from[i];
+            y ^= y >> 11;
+            y ^= (y << 7) & 0x9d2c5680u;
+            y ^= (y << 15) & 0xefc60000u;
+            y ^= y >> 18;
+            noise[done + i] = (float)(int32_t)(y & 0xffffff) * 0x1p-24f;
+        }
+        s->drawn += some, done += some;
     }
+    for (int i = n; i % LANES; i++) noise[i] = 0;
     for (int i = 0; i < n; i += LANES) {
-        vec exponential_ = -logarithm(1.0f - *(loose *)(noise + i));
-        *(loose *)(noise + i) = -logarithm(larger(exponential_, splat(0x1p-25f)));
+        vec exponential_ = -logarithm(1.0f - *(vec *)(noise + i));
+        *(vec *)(noise + i) = -logarithm(larger(exponential_, splat(0x1p-25f)));
     }
 }
 
@@ -55,11 +69,29 @@ static void cut(float *logits, int n, float threshold) {
     for (int i = 0; i < n; i++) logits[i] = logits[i] < threshold ? -INFINITY : logits[i];
 }
 
-/* (V,) logits -> a token; `heap` has room for V. See gpt_cli/sampling/filters.py, which is the definition. */
+/* The first of the largest of (n,). */
+static int largest(const float *x, int n) {
+    const ivec count = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    vec most = *(const vec *)x;
+    ivec at = count;
+    for (int i = LANES; i < n; i += LANES) {
+        vec v = *(const vec *)(x + i);
+        ivec more = v > most;
+        most = pick(more, v, most), at = (more & (count + i)) | (~more & at);
+    }
+    int best = 0;
+    for (int lane = 1; lane < LANES; lane++)
+        if (most[lane] > most[best] || (most[lane] == most[best] && at[lane] < at[best])) best = lane;
+    return at[best];
+}
+
+/* (V,) logits -> a token; logits and noise fill whole vectors, `heap` has room for V. See gpt_cli/sampling/filters.py, which
+   is the definition. */
 static int choose(float *logits, int n, const Sampling *how, const float *noise, float *heap) {
+    for (int i = n; i % LANES; i++) logits[i] = -INFINITY;
     for (int i = 0; i < how->n_never; i++) logits[how->never[i]] = -INFINITY;
     if (how->temperature > 0) {
-        for (int i = 0; i < n; i++) logits[i] /= how->temperature;
+        for (int i = 0; i < n; i += LANES) *(vec *)(logits + i) /= how->temperature;
         if (how->top_k > 0 || (how->top_p > 0 && how->top_p < 1)) {
             memcpy(heap, logits, n * sizeof *heap);
             for (int i = n / 2; i >= 0; i--) sift(heap, n, i);
@@ -90,9 +122,7 @@ static int choose(float *logits, int n, const Sampling *how, const float *noise,
             for (int i = 1; i < n; i++) top = logits[i] > top ? logits[i] : top;
             cut(logits, n, top + how->log_min_p);
         }
-        for (int i = 0; i < n; i++) logits[i] += noise[i];
+        for (int i = 0; i < n; i += LANES) *(vec *)(logits + i) += *(const vec *)(noise + i);
     }
-    int best = 0;
-    for (int i = 1; i < n; i++) best = logits[i] > logits[best] ? i : best;
-    return best;
+    return largest(logits, n);
 }

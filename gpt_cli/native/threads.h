@@ -100,9 +100,10 @@ static void wake(Pool *pool) {
     }
 }
 
-/* Do jobs 0 ... n - 1, `work(context, begin, end)` by `work(context, begin, end)`, and return when all are done. */
+/* Do jobs 0 ... n - 1, `work(context, begin, end)` by `work(context, begin, end)`, and return when all are done. Without
+   a pool the caller does all. */
 static void share_out(Pool *pool, int jobs, Work work, void *context) {
-    if (!pool->helpers || jobs < 2) {
+    if (!pool || !pool->helpers || jobs < 2) {
         work(context, 0, jobs);
         return;
     }

@@ -57,6 +57,8 @@ class Weights:
     head: Array  # (V, C)
     activation_steps: int | None = None
     """What a matrix is multiplied by is rounded, row by row, to so many steps from 0 to its largest. None: not."""
+    cache_steps: int | None = None
+    """Keys and values are rounded so, each head's of a token by themselves."""
 
 
 def read_weights(config: ModelConfig, vocab_size: int, arrays: Mapping[str, npt.NDArray[Any]]) -> Weights:

@@ -11,8 +11,10 @@ import numpy.typing as npt
 
 from gpt_cli.config import ModelConfig
 from gpt_cli.native.choice import Choice
-from gpt_cli.native.decoder import Decoder, Draft, NativeDecoder, NumpyDecoder, WeightFormat, tokens_of
+from gpt_cli.native.decoder import Decoder, Draft, NativeDecoder, tokens_of
 from gpt_cli.native.kernel import NoKernel
+from gpt_cli.native.numpy_decoder import NumpyDecoder
+from gpt_cli.native.rounding import WeightFormat
 from gpt_cli.native.weights import UnfitWeights, read_weights
 from gpt_cli.order import derive_seed
 from gpt_cli.sampling.settings import Sampling

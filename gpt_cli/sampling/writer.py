@@ -10,7 +10,8 @@ import numpy.typing as npt
 from gpt_cli.choices import Device
 from gpt_cli.config import ModelConfig
 from gpt_cli.errors import Note, RequestError
-from gpt_cli.native.decoder import FORMATS, Decoder, Draft, WeightFormat
+from gpt_cli.native.decoder import Decoder, Draft
+from gpt_cli.native.rounding import FORMATS, WeightFormat
 from gpt_cli.sampling.engine import ENGINES, Engine, open_decoder, texts_at_once, uncovered, write_texts
 from gpt_cli.sampling.settings import Sampling
 from gpt_cli.sampling.stream import TextStream
@@ -19,8 +20,6 @@ from gpt_cli.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from gpt_cli.model.gpt import GPT
 
-_BYTES: dict[WeightFormat, int] = {"fp32": 4, "bf16": 2, "int8": 1}
-_ONE_CORE = 1_000_000  # bytes: measured on a core with a cache of 2 MB, see docs/sampling_speed.md
 _SMALL = 30_000_000  # parameters up to which one text is written faster by a CPU than by a GPU that waits for Python
 
 
@@ -74,7 +73,7 @@ class Writer:
             self.tokenizer.vocab_size,
             self._arrays,
             weights=self._format,
-            threads=_threads(self._parameters, self._format),
+            threads=_threads(),
             note=self._note,
         )
         if found is None:
@@ -144,7 +143,7 @@ class Writer:
         return sum(array.size for array in self._arrays.values())
 
 
-def _threads(parameters: int, format: WeightFormat) -> int:
-    """One thread for each core; one where a core's own cache holds the weights, since sharing then costs more."""
+def _threads() -> int:
+    """One thread for each core."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 1 if parameters * _BYTES[format] < _ONE_CORE else min(cores, 8)
+    return min(cores, 8)

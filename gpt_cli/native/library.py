@@ -1,0 +1,117 @@
+"""The compiled kernel's functions, and what is passed to them."""
+
+import ctypes
+from dataclasses import fields
+
+import numpy as np
+
+from gpt_cli.native.kernel import load_kernel
+from gpt_cli.native.rounding import FORMATS, WeightFormat
+from gpt_cli.native.weights import LayerWeights, Weights
+
+_MLPS = ("relu", "gelu", "swiglu", "relu2")
+
+
+class Handle:
+    """Something that the kernel made, and unmakes when nobody needs it any more."""
+
+    def __init__(self, pointer: int | None, close: "ctypes._NamedFuncPointer") -> None:
+        if not pointer:
+            raise MemoryError("no room for the model and its texts")
+        self.pointer = ctypes.c_void_p(pointer)
+        self._close = close
+
+    def __del__(self) -> None:
+        if (pointer := getattr(self, "pointer", None)) is not None:
+            self._close(pointer)
+
+
+_INTEGERS = (
+    *("n_layer", "n_head", "n_kv_head", "head_dim", "n_embd", "mlp_hidden", "vocab_size", "context_length"),
+    *("layernorm", "post_norm", "mlp", "window", "format", "threads", "tiles"),
+)
+_FLOATS = ("norm_eps", "softcap", "embedding_scale")
+_POINTERS = ("tokens", "positions", "cosines", "sines", "norm", "norm_bias", "head")
+
+
+class _Network(ctypes.Structure):  # Network in network.h
+    _fields_ = (
+        [(name, ctypes.c_int32) for name in _INTEGERS]
+        + [(name, ctypes.c_float) for name in _FLOATS]
+        + [(name, ctypes.c_void_p) for name in _POINTERS]
+    )
+
+
+class _Layer(ctypes.Structure):  # Layer in network.h
+    _fields_ = [(field.name, ctypes.c_void_p) for field in fields(LayerWeights)]
+
+
+class Sampling(ctypes.Structure):  # Sampling in sampling.h
+    _fields_ = [
+        ("temperature", ctypes.c_float),
+        ("top_k", ctypes.c_int32),
+        ("top_p", ctypes.c_double),
+        ("log_min_p", ctypes.c_float),
+        ("use_min_p", ctypes.c_int32),
+        ("n_never", ctypes.c_int32),
+        ("never", ctypes.c_void_p),
+    ]
+
+
+def load_library() -> ctypes.CDLL:
+    library = load_kernel()
+    for name, result, arguments in (
+        ("gpt_open", ctypes.c_void_p, 2),
+        ("gpt_close", None, 1),
+        ("gpt_begin", ctypes.c_void_p, 6),
+        ("gpt_end", None, 1),
+        ("gpt_write", ctypes.c_int32, 5),
+        ("gpt_stop", None, 2),
+        ("gpt_push", None, 4),
+        ("gpt_draft", ctypes.c_int32, 5),
+        ("gpt_drafted", None, 2),
+        ("gpt_score", None, 4),
+    ):
+        getattr(library, name).restype = result
+        whole = {"gpt_begin": {1}, "gpt_write": {1, 2}, "gpt_stop": {1}, "gpt_push": {1, 3}}
+        whole |= {"gpt_draft": {3, 4}, "gpt_score": {2}}
+        getattr(library, name).argtypes = [
+            ctypes.c_int32 if i in whole.get(name, ()) else ctypes.c_void_p for i in range(arguments)
+        ]
+    return library
+
+
+def describe(
+    weights: Weights, format: WeightFormat, threads: int, tiles: bool
+) -> tuple[_Network, "ctypes.Array[_Layer]"]:
+    config = weights.config
+    net = _Network(
+        n_layer=config.n_layer,
+        n_head=config.n_head,
+        n_kv_head=config.kv_heads,
+        head_dim=config.head_dim,
+        n_embd=config.n_embd,
+        mlp_hidden=config.mlp_hidden,
+        vocab_size=weights.vocab_size,
+        context_length=config.context_length,
+        layernorm=config.norm == "layernorm",
+        post_norm=config.norm_position == "post",
+        mlp=_MLPS.index(config.mlp),
+        window=0 if config.window is None else min(config.window, config.context_length),
+        format=FORMATS.index(format),
+        threads=threads,
+        tiles=tiles,
+        norm_eps=config.norm_eps,
+        softcap=config.logit_softcap or 0.0,
+        embedding_scale=weights.embedding_scale,
+        **{name: address(getattr(weights, name)) for name in _POINTERS},
+    )
+    layers = (_Layer * config.n_layer)(
+        *(_Layer(*(address(getattr(layer, f.name)) for f in fields(layer))) for layer in weights.layers)
+    )
+    return net, layers
+
+
+def address(array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None") -> int | None:
+    """Where the numbers of an array begin; whoever passes it on keeps the array."""
+    return None if array is None else array.ctypes.data

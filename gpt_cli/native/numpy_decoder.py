@@ -1,0 +1,66 @@
+"""Texts by NumPy, where nothing can be compiled."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpt_cli.native import reference
+from gpt_cli.native.choice import Choice, choose, draw
+from gpt_cli.native.decoder import Draft
+from gpt_cli.native.weights import Array, Weights
+
+
+class NumpyDecoder:
+    """By NumPy: slower than the kernel, and still without torch."""
+
+    engine = "numpy"
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+
+    def begin(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: Choice, draft: Draft | None = None
+    ) -> "NumpyWriting":
+        return NumpyWriting(self.weights, prompts, seeds, choice)
+
+    def score(self, tokens: Sequence[int]) -> Array:
+        return reference.forward(self.weights, list(tokens))
+
+
+class NumpyWriting:
+    """Texts that NumPy writes, one after another."""
+
+    def __init__(
+        self, weights: Weights, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: Choice
+    ) -> None:
+        context = weights.config.context_length
+        self._weights, self._choice = weights, choice
+        self._windows = [list(prompt[-context:]) for prompt in prompts]
+        self._caches = [reference.NumpyCache(weights) for _ in prompts]
+        self._twisters = [np.random.RandomState(seed & 0xFFFFFFFF) for seed in seeds]
+        self._ended = [False] * len(prompts)
+
+    def write(self, steps: int) -> list[list[int]]:
+        written: list[list[int]] = []
+        for _ in range(steps):
+            if all(self._ended):
+                break
+            written.append([self._next(text) for text in range(len(self._windows))])
+        return written
+
+    def stop(self, text: int) -> None:
+        self._ended[text] = True
+
+    def _next(self, text: int) -> int:
+        window, cache, context = self._windows[text], self._caches[text], self._weights.config.context_length
+        noise = None if self._choice.greedy else draw(self._twisters[text], self._weights.vocab_size)
+        if self._ended[text]:
+            return window[-1]
+        logits = reference.forward(self._weights, window[cache.length :], cache)[-1]
+        token = choose(logits, self._choice, noise)
+        if len(window) == context:  # the older half goes, the rest is read anew
+            del window[: context // 2]
+            cache.length = 0
+        window.append(token)
+        self._ended[text] = token == self._choice.end_of_text
+        return token

@@ -1,0 +1,109 @@
+/* Products of many rows with int8 weights, in AMX's tiles: the same integers as those of vectors, and so the same sums
+   to the last bit. A tile holds 16 rows of 64 bytes; the processor multiplies two of them in 16 cycles.
+
+   Of 16 rows (a strip) the digits lie as tiles want them: (inputs / 64, 2, 16, 64), high ones before low ones. Weights lie
+   in panels as vectors want them, which tiles can read, too: 16 outputs of four inputs are 64 bytes. Past the inputs digits
+   are zero, so that whatever a tile reads there counts for nothing. */
+
+enum { STRIP = 16, DEEP = 64, STRIP_BYTES = STRIP * DEEP };
+
+/* The bytes of the digits of a row as part of a strip; where a row begins. */
+INLINE int strip_bytes(int inputs) { return 2 * padded(inputs, DEEP); }
+INLINE uint8_t *row_of_strip(uint8_t *digits, int inputs, int row) {
+    return digits + (size_t)(row / STRIP * STRIP) * strip_bytes(inputs) + row % STRIP * DEEP;
+}
+
+#if defined(__AMX_INT8__) && defined(__AVX512VNNI__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Ask the system for the registers of tiles, which Linux hands out on request. */
+static bool request_tiles(void) { return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18) == 0; }
+
+/* As quantise: (inputs,) -> one row of a strip. Returns the step. */
+static float quantise_into_strip(const float *x, int inputs, uint8_t *digits) {
+    int filled = padded(inputs, LANES), deep = padded(inputs, DEEP);
+    float top = most_absolute(x, filled), factor = top > 0 ? MOST_STEPS / top : 0;
+    const __m512 scale = _mm512_set1_ps(factor), rounder = _mm512_set1_ps(ROUNDER);
+    const __m128i offset = _mm_set1_epi8((char)128);
+    for (int i = 0; i < filled; i += LANES) {
+        /* the whole number of steps is the low half of these bits: see `whole` */
+        __m512i bits = _mm512_castps_si512(_mm512_fmadd_ps(_mm512_load_ps(x + i), scale, rounder));
+        uint8_t *to = digits + i / DEEP * 2 * STRIP_BYTES + i % DEEP;
+        _mm_store_si128((__m128i *)to, _mm_xor_si128(_mm512_cvtepi32_epi8(_mm512_srli_epi32(bits, 8)), offset));
+        _mm_store_si128((__m128i *)(to + STRIP_BYTES), _mm512_cvtepi32_epi8(bits));
+    }
+    if (inputs < deep) {
+        uint8_t *to = digits + inputs / DEEP * 2 * STRIP_BYTES;
+        memset(to + inputs % DEEP, 0, deep - inputs), memset(to + STRIP_BYTES + inputs % DEEP, 0, deep - inputs);
+    }
+    return top / MOST_STEPS;
+}
+
+static void begin_tiles(void) {
+    static const _Alignas(64) uint8_t eight_tiles[64] = { /* of 16 rows of 64 bytes */
+        1, [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
+        [48] = 16, 16, 16, 16, 16, 16, 16, 16,
+    };
+    _tile_loadconfig(eight_tiles);
+}
+
+/* `rows` rows through panels begin ... end - 1. */
+static void few_panels_by_tiles(const Matrix *m, int begin, int end, int rows, const Input *in, float *y, int y_stride,
+                                bool add) {
+    _Alignas(64) int32_t sums[4][STRIP * LANES]; /* of high digits with either half of the panel, of low ones */
+    int inputs = m->inputs, deep = padded(inputs, DEEP);
+    size_t apart = (size_t)padded(inputs, 4) * PANEL;
+    begin_tiles();
+    for (int panel = begin; panel < end; panel++) {
+        const int32_t *offsets = m->sums + (size_t)panel * PANEL;
+        const vec *scale = (const vec *)(m->scale + (size_t)panel * PANEL);
+        const vec *bias = (const vec *)(m->bias + (size_t)panel * PANEL);
+        const vec first_scale = scale[0], second_scale = scale[1], first_bias = bias[0], second_bias = bias[1];
+        for (int row = 0; row < rows; row += STRIP) {
+            const uint8_t *a = in->digits + (size_t)row * in->digit_stride;
+            const int8_t *b = (const int8_t *)m->weights + panel * apart;
+            _tile_loadd(0, offsets, 0); /* the same for all rows */
+            _tile_loadd(1, offsets + LANES, 0);
+            _tile_zero(2);
+            _tile_zero(3);
+            for (int i = 0; i < deep; i += DEEP, a += 2 * STRIP_BYTES, b += DEEP * PANEL) {
+                _tile_loadd(4, a, DEEP);
+                _tile_loadd(6, b, 128);
+                _tile_dpbusd(0, 4, 6);
+                _tile_loadd(7, b + 64, 128);
+                _tile_dpbusd(1, 4, 7);
+                _tile_loadd(5, a + STRIP_BYTES, DEEP);
+                _tile_dpbusd(2, 5, 6);
+                _tile_dpbusd(3, 5, 7);
+            }
+            _tile_stored(0, sums[0], 64);
+            _tile_stored(1, sums[1], 64);
+            _tile_stored(2, sums[2], 64);
+            _tile_stored(3, sums[3], 64);
+            int n = rows - row < STRIP ? rows - row : STRIP;
+            vec *to = (vec *)(y + (size_t)row * y_stride + (size_t)panel * PANEL);
+            for (int r = 0; r < n; r++, to += y_stride / LANES) {
+                const ivec *of = (const ivec *)sums + r;
+                float step = in->steps[row + r];
+                vec first = 256.0f * __builtin_convertvector(of[0], vec) + __builtin_convertvector(of[2 * STRIP], vec);
+                vec second = 256.0f * __builtin_convertvector(of[STRIP], vec) + __builtin_convertvector(of[3 * STRIP], vec);
+                first = first * (step * first_scale) + first_bias, second = second * (step * second_scale) + second_bias;
+                if (add) first += to[0], second += to[1];
+                to[0] = first, to[1] = second;
+            }
+        }
+    }
+    _tile_release();
+}
+#else
+static bool request_tiles(void) { return false; }
+static float quantise_into_strip(const float *x, int inputs, uint8_t *digits) {
+    (void)x, (void)inputs, (void)digits;
+    return 0;
+}
+static void few_panels_by_tiles(const Matrix *m, int begin, int end, int rows, const Input *in, float *y, int y_stride,
+                                bool add) {
+    (void)m, (void)begin, (void)end, (void)rows, (void)in, (void)y, (void)y_stride, (void)add;
+}
+#endif

@@ -1,0 +1,108 @@
+"""Many texts at once: each is, to the last bit, the text that is written alone, whatever multiplies, whoever shares."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpt_cli.native import library
+from gpt_cli.native.choice import Choice
+from gpt_cli.native.decoder import NativeDecoder
+from gpt_cli.native.kernel import NoKernel, load_kernel
+from gpt_cli.native.numpy_decoder import NumpyDecoder
+from gpt_cli.native.rounding import FORMATS, rounded
+from tests.test_native import VOCAB_SIZE, compiled, make_model, weights_of
+
+__all__ = ["compiled"]
+SHAPES: list[dict[str, Any]] = [
+    {},
+    {"n_embd": 40, "n_head": 2, "bias": True},
+    {"n_embd": 72, "n_head": 3, "mlp": "gelu", "norm_position": "post"},
+    {"n_embd": 160, "n_head": 5, "qk_norm": False, "position": "learned"},
+    {"n_embd": 96, "n_head": 4, "n_kv_head": 2, "window": 7},
+    {"n_embd": 32, "n_head": 4, "n_kv_head": 1, "mlp": "relu2", "logit_softcap": 3.0},
+]
+SIZES = (1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 64, 70)
+STEPS = 30  # half as many again as the context has: the window moves
+
+
+def texts(decoder: NativeDecoder, n: int) -> tuple[Any, Any]:
+    """Tokens (steps, n) and the logits that they were chosen from, of prompts of unequal length."""
+    prompts = [[i % VOCAB_SIZE, *range(i % 7)] for i in range(n)]
+    tokens, logits = decoder.begin(prompts, list(range(n)), Choice(1.0)).write_with_logits(STEPS)
+    return np.array(tokens), logits
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("format", FORMATS)
+def test_logits_in_a_batch_of_any_size_are_those_of_each_text_alone(format: Any, shape: dict[str, Any]) -> None:
+    weights = weights_of(make_model(n_layer=2, **shape))
+    few = NativeDecoder(weights, format=format, tiles=False)
+    tokens, logits = texts(few, 1)
+    everything = {1: (tokens, logits)}
+    for n in SIZES[1:]:
+        decoder = NativeDecoder(weights, format=format, threads=1 + n % 3, tiles=n % 4 != 0)
+        everything[n] = texts(decoder, n)
+    for (n, less), (_, more) in pairwise(everything.items()):
+        np.testing.assert_array_equal(less[0], more[0][:, :n])
+        np.testing.assert_array_equal(less[1], more[1][:, :n])
+    (last,) = few.begin([[69 % VOCAB_SIZE, *range(69 % 7)]], [69], Choice(1.0)).write_with_logits(STEPS)[1:]
+    np.testing.assert_array_equal(everything[70][1][:, 69], last[:, 0])
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("n_embd", [4, 20, 60, 64, 68, 132])
+def test_tiles_give_the_sums_of_vectors_for_widths_that_fill_none(n_embd: int) -> None:
+    weights = weights_of(make_model(vocab_size=VOCAB_SIZE + n_embd, n_embd=n_embd, n_head=2, mlp_ratio=3.1))
+    tokens = [i * 5 % VOCAB_SIZE for i in range(20)]
+    by_tiles, by_vectors = (NativeDecoder(weights, format="int8", tiles=t).score(tokens) for t in (True, False))
+    np.testing.assert_array_equal(by_tiles, by_vectors)
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("threads", [1, 3])
+def test_texts_of_a_batch_end_by_themselves_and_the_last_of_them_ends_the_batch(threads: int) -> None:
+    weights = weights_of(make_model(n_layer=1))
+    free = NativeDecoder(weights, format="int8")
+    end = 3
+    decoder = NativeDecoder(weights, format="int8", threads=threads)
+    writing = decoder.begin([[1]] * 40, list(range(40)), Choice(1.0, end_of_text=end))
+    steps = [step for size in (1, 60, 939) for step in writing.write(size)]
+    together = list(zip(*steps, strict=True))
+    lengths = []
+    for i, text in enumerate(together):
+        alone = [token for (token,) in free.begin([[1]], [i], Choice(1.0)).write(len(steps))]
+        lengths.append(alone.index(end) + 1)
+        assert list(text[: lengths[-1]]) == alone[: lengths[-1]]
+    assert len(steps) == max(lengths) < 1000
+    assert writing.write(5) == []
+
+
+@pytest.mark.usefixtures("compiled")
+def test_a_cache_in_bytes_holds_what_the_reference_rounds_to_bytes() -> None:
+    """With one layer nothing that was rounded is rounded again: no float near halfway goes the other way later."""
+    weights = weights_of(make_model(n_layer=1, n_kv_head=2))
+    tokens = [(i * 7 + 3) % VOCAB_SIZE for i in range(20)]
+    found = NativeDecoder(weights, format="int8").score(tokens)
+    expected = NumpyDecoder(rounded(weights, "int8")).score(tokens)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3)
+    assert np.abs(expected - NumpyDecoder(weights).score(tokens)).max() > 1e-2
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiled")
+def test_a_processor_without_long_vectors_keeps_the_promise_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("-mno-avx512f", "-mno-amx-tile")
+    try:
+        load_kernel(options=options)
+    except NoKernel as error:
+        pytest.skip(f"no such kernel here: {error}")
+    monkeypatch.setattr(library, "load_kernel", lambda: load_kernel(options=options))
+    for format in FORMATS:
+        test_logits_in_a_batch_of_any_size_are_those_of_each_text_alone(format, {"n_embd": 40, "n_head": 2})
+        weights = weights_of(make_model(n_layer=1))
+        tokens = [1, 5, 9, 2]
+        expected = NumpyDecoder(rounded(weights, format)).score(tokens)
+        np.testing.assert_allclose(NativeDecoder(weights, format=format).score(tokens), expected, rtol=0, atol=1e-3)
