@@ -4,11 +4,11 @@
     python -m bench.ablations --text FILE --only positions norms   those of some groups
     python -m bench.ablations --text FILE --minutes 10             as many as there is time for
 
-FILE is tiny Shakespeare; the other corpus is the reference that Python brings along. Every row is
-`configs/shakespeare_cpu.yaml` with the overrides it shows: the same shape, the same number of tokens, the exact loss of
+FILE is tiny Shakespeare; the other corpus is the reference that Python brings along. Every row is the default recipe
+in the shape of `configs/shakespeare_cpu.yaml` with the overrides it shows: the same number of tokens, the exact loss of
 the whole validation split after the last step: mean and standard deviation over the seeds. A row stands beside the
 default of the same seeds; `=` marks a difference of less than two standard errors, the noise being that of all rows of
-the corpus together.
+the corpus together. A row without an equals sign in its name is a model of bench/residuals.py.
 
 Each run is kept in bench/out/ablations.json when it is done, and not repeated: interrupted, the same command goes on.
 `--table` prints what is there and trains nothing.
@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,11 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "bench" / "out" / "ablations.json"
 SEEDS = 3
 ALWAYS = ("eval.every=null", "checkpoint.every=null", "sample.every=null", "sample.prompt=", "runtime.threads=1")
-BASE = (  # the defaults, where the config is tuned for its few steps
-    *("train.steps=250", "optim.adamw_lr=0.005", "optim.momentum=0.95", "optim.weight_decay=0.1"),
-    "schedule.decay_fraction=0.5",
+BASE = (
+    *("model.n_layer=4", "model.n_head=4", "model.n_embd=128", "model.context_length=64"),
+    *("tokenizer.kind=char", "train.batch_size=12", "train.steps=250"),
 )
+MODELS = {"value residual": "ValueResidualGPT", "embedding residual": "EmbeddingResidualGPT"}
 MANY_EPOCHS = "many epochs"
 EXCERPT = 20_000  # characters, which 500 steps see 19 times
 
@@ -53,21 +55,23 @@ class Row:
 
 
 def _rows(group: str, *overrides: str) -> list[Row]:
-    return [Row(group, tuple(override.split())) for override in overrides]
+    return [Row(group, (override,) if override in MODELS else tuple(override.split())) for override in overrides]
 
 
 DEFAULT = Row("default", ())
 ROWS = (
     DEFAULT,
+    *_rows("recipes", "recipe=speed", "recipe=classic"),
     *_rows("positions", *(f"model.position={kind}" for kind in ("learned", "sinusoidal", "none"))),
     *_rows("norms", "model.norm=layernorm", "model.norm_gain=false", "model.norm_position=post", "model.qk_norm=false"),
     *_rows("activation", *(f"model.mlp={kind}" for kind in ("gelu", "relu", "relu2"))),
     *_rows("start", "model.zero_init=false"),
     *_rows("head and heads", "model.logit_softcap=15", "model.tie_embeddings=true", "model.n_kv_head=2"),
     *_rows("biases", "model.bias=true"),
+    *_rows("shortcuts from the first layer", *MODELS),
     *_rows("AdamW", *(f"optim.name=adamw optim.lr={lr}" for lr in ("5e-4", "1e-3", "2e-3", "4e-3", "8e-3"))),
-    *_rows("Muon", "optim.lr=0.01", "optim.lr=0.03", "optim.adamw_lr=0.01", "optim.momentum=0.9"),
-    *_rows("Muon", "optim.weight_decay=0"),
+    *_rows("Muon", "optim.lr=0.01", "optim.lr=0.03", "optim.adamw_lr=0.01", "optim.momentum=0.6"),
+    *_rows("Muon", "optim.momentum=0.9", "optim.momentum=0.95", "optim.weight_decay=0"),
     *_rows("schedule", "schedule.kind=cosine", "schedule.kind=linear", "schedule.kind=constant"),
     *_rows("schedule", "schedule.decay_fraction=0.75", "schedule.warmup_steps=0"),
     *_rows("batch", "train.batch_size=6 train.steps=500", "train.batch_size=24 train.steps=125"),
@@ -106,15 +110,36 @@ def prepare(name: str, source: str, folder: Path) -> Corpus:
     return Corpus(name, (f"data.source={source}",), files)
 
 
+def settings_of(overrides: Sequence[str]) -> list[str]:
+    """Those of `overrides` that are settings; a model of the bench's own is trained by torch."""
+    settings = [override for override in overrides if override not in MODELS]
+    return settings if len(settings) == len(overrides) else [*settings, "runtime.engine=torch"]
+
+
+@contextmanager
+def models(overrides: Sequence[str]) -> Iterator[None]:
+    """Meanwhile, what is trained is the model that `overrides` name, if they do."""
+    from bench import residuals
+    from gpt_cli.training import state
+
+    theirs = state.GPT
+    for name in (override for override in overrides if override in MODELS):
+        state.GPT = getattr(residuals, MODELS[name])  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        state.GPT = theirs  # type: ignore[misc]
+
+
 def train_once(overrides: Sequence[str], seed: int) -> float:
     """The exact validation loss, in nats per token, of the recipe under `overrides`."""
-    from gpt_cli.config import load_config
+    from gpt_cli.config import parse_config
     from gpt_cli.training.console import Console
     from gpt_cli.training.loop import train
 
-    with tempfile.TemporaryDirectory(prefix="gpt-ablation-") as folder:
-        asked = [*ALWAYS, *BASE, *overrides, f"seed={seed}", f"run_dir={folder}/run"]
-        summary = train(load_config(ROOT / "configs" / "shakespeare_cpu.yaml", asked), Console(lambda _: None))
+    with tempfile.TemporaryDirectory(prefix="gpt-ablation-") as folder, models(overrides):
+        asked = [*ALWAYS, *BASE, *settings_of(overrides), f"seed={seed}", f"run_dir={folder}/run"]
+        summary = train(parse_config("", "bench.ablations", asked), Console(lambda _: None))
     if summary.exit_code or summary.val_loss is None:
         sys.exit(summary.exit_code or "the run ended without a validation loss")
     return summary.val_loss

@@ -14,5 +14,5 @@ Pattern = Literal["gpt2", "gpt4", "o200k"]
 SplitBy = Literal["characters", "documents", "files"]
 """What is never divided between training, validation and test."""
 
-Recipe = Literal["classic", "modern"]
+Recipe = Literal["classic", "modern", "speed"]
 """A named set of values for model, optim and schedule: see `gpt_cli.config.recipes`."""

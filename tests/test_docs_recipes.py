@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bench import ablations
 from bench.ablations import DEFAULT, MANY_EPOCHS, ROWS, Row, key_of, missing, noise, paired, table, train_once
 from gpt_cli.cli.main import main
-from gpt_cli.config import load_config
+from gpt_cli.config import ModelConfig, parse_config
+from gpt_cli.model.gpt import GPT
+from gpt_cli.training import state
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
@@ -48,7 +51,7 @@ def test_the_rows_of_the_page_are_rows_of_the_bench():
 
 def test_every_row_is_a_config():
     for row in ROWS:
-        load_config(ROOT / "configs" / "shakespeare_cpu.yaml", [*ablations.ALWAYS, *ablations.BASE, *row.overrides])
+        parse_config("", "bench", [*ablations.ALWAYS, *ablations.BASE, *ablations.settings_of(row.overrides)])
 
 
 def test_a_row_is_compared_with_the_default_seed_by_seed():
@@ -80,3 +83,23 @@ def test_a_row_is_trained_to_the_same_exact_loss_again(tmp_path):
     overrides = [f"data.source={text}", *FEW, "model.mlp=gelu"]
     first = train_once(overrides, 1)
     assert train_once(overrides, 1) == first != train_once(overrides, 2)
+
+
+@pytest.mark.parametrize("name", ablations.MODELS)
+def test_a_model_of_the_benchs_own_is_the_trainers_but_for_its_shortcut(name):
+    config = ModelConfig(n_layer=2, n_head=2, n_embd=16, context_length=8, zero_init=False, init_std=0.2)
+    tokens = torch.arange(8)[None]
+    torch.manual_seed(0)
+    plain = GPT(config, 11)
+    with ablations.models([name]):
+        torch.manual_seed(0)
+        model = state.GPT(config, 11)
+    shortcut = dict(model.named_parameters()).keys() - dict(plain.named_parameters()).keys()
+    assert state.GPT is GPT is not type(model)
+    assert all(torch.equal(model.state_dict()[key], value) for key, value in plain.state_dict().items())
+    with torch.no_grad():
+        off = {key: torch.zeros_like(value) for key, value in model.named_parameters() if key in shortcut}
+        off |= {"stream_scale": torch.ones(2)} if "stream_scale" in off else {}
+        assert torch.allclose(torch.func.functional_call(model, off, (tokens,)), plain(tokens))
+        on = {key: torch.full_like(value, 0.5) for key, value in off.items()}
+        assert not torch.allclose(torch.func.functional_call(model, on, (tokens,)), plain(tokens))

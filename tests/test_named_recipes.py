@@ -138,5 +138,5 @@ def test_a_text_alone_is_trained_by_a_recipe_too(config, capsys):
 def test_an_unknown_recipe_is_told_with_the_one_that_was_probably_meant(config, capsys):
     assert main(["train", "--config", str(config), "recipe=clasic"]) == 2
     error = capsys.readouterr().err
-    assert "recipe must be classic, modern or null, not the text 'clasic'" in error
+    assert "recipe must be classic, modern, speed or null, not the text 'clasic'" in error
     assert "did you mean classic?" in error

@@ -145,8 +145,9 @@ class ModelConfig(Section):
     """On embeddings and on what each sublayer adds to the residual stream."""
     attention_dropout: Probability = 0.0
     """On attention weights. Above 0 the fast attention kernels are out of reach on a CPU."""
-    init_std: Positive = 0.02
-    """Standard deviation of the initial weights; output projections get it over sqrt(2 * n_layer) (GPT-2)."""
+    init_std: Positive | None = None
+    """Standard deviation of the initial weights; output projections get it over sqrt(2 * n_layer) (GPT-2). null: 0.02,
+    of matrices times sqrt(128 / n_embd), so that what comes out of them does not grow with the width."""
     zero_init: bool = True
     """Start output projections at zero, so that every block begins as the identity."""
 
@@ -192,12 +193,13 @@ class OptimConfig(Section):
     """Peak learning rate: of every parameter under adamw, of the hidden matrices under muon. auto: what a range test
     (`gpt tune`) proposes, run before the first step; the run keeps it. adamw_lr then keeps its ratio to 0.02."""
     adamw_lr: Positive = 0.005
-    """Peak learning rate of what Muon leaves to AdamW: embeddings, head, vectors. Unused under adamw."""
+    """Peak learning rate of what Muon leaves to AdamW: embeddings, vectors and, times 128 / n_embd, an untied head.
+    Unused under adamw."""
     betas: Annotated[tuple[Probability, Probability], Strict(False)] = (0.9, 0.95)
     """AdamW's decay rates of the first and second moment."""
     eps: Positive = 1e-8
     """AdamW's guard against division by zero."""
-    momentum: Probability = 0.95
+    momentum: Probability = 0.8
     """Muon's momentum."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.1
     """Decoupled decay of matrices and embeddings, times the learning rate. Vectors never decay."""
@@ -381,7 +383,8 @@ class Config(Section):
     """Of weights, data order, dropout and samples."""
     recipe: Recipe | None = None
     """What the keys of model, optim and schedule are that are not written down: classic as in GPT-2, modern as in
-    Qwen3, trained by Muon. Sizes and lengths are in no recipe. null: the defaults here."""
+    Qwen3, trained by Muon, speed the same for runs of some hundred steps. Sizes and lengths are in no recipe. null: the
+    defaults here."""
     data: DataConfig = DataConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: ModelConfig = ModelConfig()

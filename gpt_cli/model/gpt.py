@@ -116,11 +116,15 @@ def initialise(model: GPT) -> None:
     sqrt(2 n_layer), or zero under `zero_init`; biases are zero, gains one.
     """
     config = model.config
-    projection_std = 0.0 if config.zero_init else config.init_std / math.sqrt(2 * config.n_layer)
+    # Without init_std: what a matrix gives is as large at any width (Yang et al., 2022, table 8).
+    matrix_std = config.init_std or 0.02 * math.sqrt(128 / config.n_embd)
     for name, parameter in model.named_parameters():
-        if name.endswith(("attention.out.weight", "mlp.down.weight")):
-            nn.init.normal_(parameter, std=projection_std) if projection_std else nn.init.zeros_(parameter)
+        is_output = name.endswith(("attention.out.weight", "mlp.down.weight"))
+        if config.zero_init and is_output:
+            nn.init.zeros_(parameter)
+        elif name.startswith("embedding.") and parameter.dim() == 2:
+            nn.init.normal_(parameter, std=config.init_std or 0.02)
         elif parameter.dim() == 2:
-            nn.init.normal_(parameter, std=config.init_std)
+            nn.init.normal_(parameter, std=matrix_std / math.sqrt(2 * config.n_layer) if is_output else matrix_std)
         elif name.endswith("bias"):
             nn.init.zeros_(parameter)

@@ -21,12 +21,15 @@ class AdamW:
         betas: tuple[float, float],
         eps: float,
         weight_decay: float,
+        lr_scales: Mapping[str, float] | None = None,
     ) -> None:
+        """`lr_scales`: parameter name -> what its learning rate is multiplied by, where that is not 1."""
         self.parameters = dict(parameters)
         self.lr, self.betas, self.eps = lr, betas, eps
-        decaying = {name: p for name, p in parameters.items() if p.dim() >= 2}
-        others = {name: p for name, p in parameters.items() if p.dim() < 2}
-        self._groups = [(decaying, weight_decay), (others, 0.0)]
+        self._groups: dict[tuple[float, float], dict[str, Tensor]] = {}  # (learning rate, decay) -> parameters
+        for name, parameter in parameters.items():
+            settings = (lr * (lr_scales or {}).get(name, 1.0), weight_decay if parameter.dim() >= 2 else 0.0)
+            self._groups.setdefault(settings, {})[name] = parameter
         self.exp_avg = {name: torch.zeros_like(p) for name, p in parameters.items()}
         self.exp_avg_sq = {name: torch.zeros_like(p) for name, p in parameters.items()}
         device = next(iter(parameters.values())).device
@@ -36,7 +39,7 @@ class AdamW:
     def step(self, lr_multiplier: float) -> None:
         """Update every parameter that has a gradient."""
         self.n_step += 1
-        for parameters, weight_decay in self._groups:
+        for (lr, weight_decay), parameters in self._groups.items():
             names = [name for name, p in parameters.items() if p.grad is not None]
             if names:
                 torch._fused_adamw_(
@@ -46,7 +49,7 @@ class AdamW:
                     [self.exp_avg_sq[name] for name in names],
                     [],
                     [self.n_step] * len(names),
-                    lr=self.lr * lr_multiplier,
+                    lr=lr * lr_multiplier,
                     beta1=self.betas[0],
                     beta2=self.betas[1],
                     weight_decay=weight_decay,

@@ -36,6 +36,7 @@ class Optimizer:
             betas=config.betas,
             eps=config.eps,
             weight_decay=config.weight_decay,
+            lr_scales={"head.weight": 128 / model.config.n_embd} if config.name == "muon" else None,
         )
         self.muon = Muon(
             matrices,
