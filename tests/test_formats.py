@@ -56,7 +56,8 @@ def test_an_old_run_writes_what_it_wrote(kept):
 
 def test_an_old_run_goes_on_as_it_would_have_gone_on(kept):
     before = list_checkpoints(Path("run"))
-    assert main(["train", "--config", "config.yaml", f"train.steps={STEPS + FURTHER}"]) == 0
+    # From the config that it wrote, which says every value: what its author left out is what is default today.
+    assert main(["train", "--config", "run/config.yaml", f"train.steps={STEPS + FURTHER}"]) == 0
     assert last_val_loss(Path("run")) == pytest.approx(kept["val_loss_further"], rel=1e-2)
     assert list_checkpoints(Path("run"))[0] != before[0]
 

@@ -127,7 +127,7 @@ def test_zero_initialised_blocks_are_the_identity():
 
 def test_output_projections_start_smaller_by_the_square_root_of_the_number_of_sublayers():
     torch.manual_seed(0)
-    model = GPT(ModelConfig(n_layer=8, n_embd=256, zero_init=False), 65)
+    model = GPT(ModelConfig(n_layer=8, n_embd=256, zero_init=False, init_std=0.02), 65)
     block = model.blocks[3]
     assert block.attention.qkv.weight.std().item() == pytest.approx(0.02, rel=0.02)
     assert block.attention.out.weight.std().item() == pytest.approx(0.02 / 4, rel=0.02)

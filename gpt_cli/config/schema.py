@@ -193,8 +193,8 @@ class OptimConfig(Section):
     """Peak learning rate: of every parameter under adamw, of the hidden matrices under muon. auto: what a range test
     (`gpt tune`) proposes, run before the first step; the run keeps it. adamw_lr then keeps its ratio to 0.02."""
     adamw_lr: Positive = 0.005
-    """Peak learning rate of what Muon leaves to AdamW: embeddings, vectors and, times 128 / n_embd, an untied head.
-    Unused under adamw."""
+    """Peak learning rate of what Muon leaves to AdamW: embeddings, vectors and, times 128 / n_embd where that
+    is less than 1, an untied head. Unused under adamw."""
     betas: Annotated[tuple[Probability, Probability], Strict(False)] = (0.9, 0.95)
     """AdamW's decay rates of the first and second moment."""
     eps: Positive = 1e-8

@@ -216,7 +216,7 @@ def _check(path: Path, config: Config, corpus: "Corpus") -> Changes:
         lines = [f"\n  {key}: {old!r} there, {new!r} here" for key, (old, new) in fixed.items()]
         raise RequestError(
             f"run_dir {path} is a run of another config{''.join(lines)}",
-            hint="choose another run_dir, or take the values that the run has",
+            hint=f"choose another run_dir, or go on with what it has: gpt train --config {path / CONFIG}",
         )
     if load_tokenizer(path / TOKENIZER).digest != corpus.tokenizer.digest:
         raise RequestError(f"run_dir {path} is a run with another tokenizer", hint="choose another run_dir")

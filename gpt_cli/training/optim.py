@@ -36,7 +36,7 @@ class Optimizer:
             betas=config.betas,
             eps=config.eps,
             weight_decay=config.weight_decay,
-            lr_scales={"head.weight": 128 / model.config.n_embd} if config.name == "muon" else None,
+            lr_scales={"head.weight": min(1.0, 128 / model.config.n_embd)} if config.name == "muon" else None,
         )
         self.muon = Muon(
             matrices,
