@@ -1,8 +1,15 @@
-"""`python -m gpt_cli` is `gpt`."""
+"""The command `gpt`, and `python -m gpt_cli`."""
 
-import sys
+from typing import NoReturn
 
 from gpt_cli.cli.main import main
+from gpt_cli.cli.process import end
+
+
+def run() -> NoReturn:
+    """Do what the arguments of the process ask, and end it."""
+    end(main())
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

@@ -7,6 +7,7 @@ import typer
 
 from gpt_cli.choices import Device
 from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.process import importing
 from gpt_cli.errors import RequestError
 
 
@@ -28,9 +29,10 @@ def evaluate(
 
     Example: gpt eval --run runs/quickstart --text letter.txt
     """
-    from gpt_cli.report.table import render_pairs
-    from gpt_cli.run.directory import find_run
-    from gpt_cli.training.measure import measure
+    with importing():
+        from gpt_cli.report.table import render_pairs
+        from gpt_cli.run.directory import find_run
+        from gpt_cli.training.measure import measure
 
     if text is not None and split == "test":
         raise RequestError("--split test cannot be combined with --text: a text is evaluated whole")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.process import importing
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
@@ -70,8 +71,9 @@ def train(
         from gpt_cli.training.native.sources import compile_ahead
 
         compile_ahead(samples=chosen.sample.every is not None)
-    from gpt_cli.training.console import Console
-    from gpt_cli.training.loop import train as run_training
+    with importing():
+        from gpt_cli.training.console import Console
+        from gpt_cli.training.loop import train as run_training
 
     summary = run_training(chosen, Console(note))
     if json:

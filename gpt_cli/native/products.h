@@ -32,6 +32,7 @@ INLINE void panels_times(const int ROWS, const int PANELS, const int FORMAT, con
     const int inputs = padded(m->inputs, 4);
     const size_t apart = (size_t)inputs * PANEL, start = panel * apart;
     vec sums[8][2];
+#pragma GCC unroll 8
     for (int i = 0; i < ROWS * PANELS; i++) sums[i][0] = sums[i][1] = (vec){0};
     for (int i = 0; i < inputs; i += 4) {
 #pragma GCC unroll 4
@@ -40,9 +41,11 @@ INLINE void panels_times(const int ROWS, const int PANELS, const int FORMAT, con
             vec first[4], second[4]; /* outputs 0 ... 15 and 16 ... 31 of inputs i ... i + 3 */
             if (FORMAT == FP32) {
                 const vec *w = (const vec *)((const float *)m->weights + at);
+#pragma GCC unroll 4
                 for (int c = 0; c < 4; c++) first[c] = w[2 * c], second[c] = w[2 * c + 1];
             } else if (FORMAT == BF16) { /* a word: of one input outputs j (low half) and j + 16 */
                 const uvec *w = (const uvec *)((const uint16_t *)m->weights + at);
+#pragma GCC unroll 4
                 for (int c = 0; c < 4; c++) first[c] = (vec)(w[c] << 16), second[c] = (vec)(w[c] & 0xffff0000u);
             } else { /* a word: of one output inputs i ... i + 3 */
                 const ivec *w = (const ivec *)((const int8_t *)m->weights + at);
@@ -66,6 +69,7 @@ INLINE void panels_times(const int ROWS, const int PANELS, const int FORMAT, con
     for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 4
         for (int p = 0; p < PANELS; p++)
+#pragma GCC unroll 2
             for (int half = 0; half < 2; half++) {
                 size_t at = (size_t)(panel + p) * PANEL;
                 vec sum = sums[r * PANELS + p][half], *to = (vec *)(y + (size_t)r * y_stride + at) + half;
@@ -85,6 +89,7 @@ INLINE void panels_times_digits(const int ROWS, const int PANELS, const Matrix *
     const int inputs = padded(m->inputs, 4);
     const size_t apart = (size_t)inputs * PANEL, start = panel * apart;
     __m512i high[4][2], low[4][2];
+#pragma GCC unroll 4
     for (int i = 0; i < ROWS * PANELS; i++)
         high[i][0] = high[i][1] = low[i][0] = low[i][1] = _mm512_setzero_si512();
     for (int i = 0; i < inputs; i += 4) {
@@ -113,6 +118,7 @@ INLINE void panels_times_digits(const int ROWS, const int PANELS, const Matrix *
     for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 4
         for (int p = 0; p < PANELS; p++)
+#pragma GCC unroll 2
             for (int half = 0; half < 2; half++) {
                 size_t at = (size_t)(panel + p) * PANEL;
                 vec *to = (vec *)(y + (size_t)r * y_stride + at) + half;

@@ -22,6 +22,7 @@ from gpt_cli.training.native.network import NativeNetwork
 # Numbers in the widest layer of a forward pass. On a CPU they stay where the caches reach: 8 times as many took
 # half as long again, and more memory than training. Elsewhere there is more to keep busy.
 _CPU_NUMBERS, _NUMBERS = 2**22, 2**27
+_NATIVE_NUMBERS = 2**26  # compiled code takes as few at a time as its caches hold, but reads the weights at each call
 _COUNTED = 2**20  # ids counted at once
 
 
@@ -85,7 +86,7 @@ def evaluate(
         raise UserError(f"a text of {len(tokens)} tokens leaves nothing to predict")
     context = model.config.context_length
     if batch_size is None:
-        numbers = _CPU_NUMBERS if tokens.device.type == "cpu" else _NUMBERS
+        numbers = _NATIVE_NUMBERS if native else _CPU_NUMBERS if tokens.device.type == "cpu" else _NUMBERS
         batch_size = max(1, numbers // (context * 16 * model.config.n_embd))
     was_training = model.training
     model.eval()

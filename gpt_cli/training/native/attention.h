@@ -18,7 +18,7 @@ typedef struct { /* of one thread, for sequences of at most T */
 } Tiles;
 
 /* y, and of each row of scores (H, T) its largest element and the reciprocal of its sum of exponentials. */
-static void attention_forward(const Products *products, const Heads *heads, int length, const real *qkv, real *y,
+SINGLE void attention_forward(const Products *products, const Heads *heads, int length, const real *qkv, real *y,
                               float *largests, float *shares, const Tiles *tiles) {
     int d = heads->width, row = (heads->heads + 2 * heads->kv_heads) * d, c = heads->heads * d;
     int group = heads->heads / heads->kv_heads;
@@ -64,7 +64,7 @@ static void attention_forward(const Products *products, const Heads *heads, int 
 
 /* The gradient of y, dy (T, H D), -> that of qkv, d_qkv (T, G D). Weights are computed key by key: a row of theirs, and of the
    gradients of the scores, is then what the products that lead to keys and values read. */
-static void attention_backward(const Products *products, const Heads *heads, int length, const real *qkv, const real *y,
+SINGLE void attention_backward(const Products *products, const Heads *heads, int length, const real *qkv, const real *y,
                                const float *largests, const float *shares, const real *dy, float *d_qkv, const Tiles *tiles) {
     int d = heads->width, row = (heads->heads + 2 * heads->kv_heads) * d, c = heads->heads * d;
     int group = heads->heads / heads->kv_heads;

@@ -2,7 +2,7 @@
    N rows (tokens), C width. Gradients with respect to parameters are added to; the others are written. */
 
 /* h = (x - mean) * scale * gain + bias, scale = 1 / sqrt(variance + eps); RMSNorm takes the mean for zero. */
-static void norm_forward(int n, int c, const float *x, const float *gain, const float *bias, int rms, float eps,
+SINGLE void norm_forward(int n, int c, const float *x, const float *gain, const float *bias, int rms, float eps,
                          real *h, float *mean, float *scale) {
     for (int t = 0; t < n; t++, x += c, h += c) {
         float sum = 0.0f, squares = 0.0f;
@@ -26,7 +26,7 @@ static void norm_forward(int n, int c, const float *x, const float *gain, const 
 }
 
 /* Adds to dx what flows back through the norm from dh. */
-static void norm_backward(int n, int c, const float *dh, const float *x, const float *gain, int rms, const float *mean,
+SINGLE void norm_backward(int n, int c, const float *dh, const float *x, const float *gain, int rms, const float *mean,
                           const float *scale, float *dx, float *d_gain, float *d_bias) {
     for (int t = 0; t < n; t++, dh += c, x += c, dx += c) {
         float m = mean[t], s = scale[t], sum = 0.0f, along = 0.0f;
@@ -49,7 +49,7 @@ static void norm_backward(int n, int c, const float *dh, const float *x, const f
     }
 }
 
-static void bias_backward(int n, int c, const real *dy, float *d_bias) {
+SINGLE void bias_backward(int n, int c, const real *dy, float *d_bias) {
     if (d_bias)
         for (int t = 0; t < n; t++, dy += c) {
             SIMD
@@ -96,7 +96,7 @@ ALWAYS void activate_block(const Mlp *m, int row, int column, int rows, int colu
 FINISH(activate, activate_block)
 
 /* swiglu: hidden (N, F) of `up`. */
-static void gate(int n, const Mlp *m) {
+SINGLE void gate(int n, const Mlp *m) {
     int f = m->width;
     const real *up = m->up;
     for (int t = 0; t < n; t++, up += 2 * f) {
@@ -205,13 +205,13 @@ ALWAYS void turn_backward_by(int d, const float *d_out, const real *raw, const f
 }
 
 /* The usual widths of a head are compiled for. */
-static float turn(int d, const real *raw, const float *gain, float eps, const float *cosines, const float *sines, real *out) {
+SINGLE float turn(int d, const real *raw, const float *gain, float eps, const float *cosines, const float *sines, real *out) {
     if (d == 32) return turn_by(32, raw, gain, eps, cosines, sines, out);
     if (d == 64) return turn_by(64, raw, gain, eps, cosines, sines, out);
     return turn_by(d, raw, gain, eps, cosines, sines, out);
 }
 
-static void turn_backward(int d, const float *d_out, const real *raw, const float *gain, float scale, const float *cosines,
+SINGLE void turn_backward(int d, const float *d_out, const real *raw, const float *gain, float scale, const float *cosines,
                           const float *sines, real *d_raw, float *d_gain) {
     if (d == 32)
         turn_backward_by(32, d_out, raw, gain, scale, cosines, sines, d_raw, d_gain);

@@ -51,7 +51,7 @@ def _declare(calls: ctypes.CDLL) -> None:
     pointer, integer, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
     calls.read_parameters.argtypes, calls.read_parameters.restype = (pointer, integer), None
     calls.tiles_available.argtypes, calls.tiles_available.restype = (), integer
-    calls.room_bytes.argtypes, calls.room_bytes.restype = (pointer, integer, integer), size
+    calls.room_bytes.argtypes, calls.room_bytes.restype = (pointer, integer, integer, integer), size
     calls.loss_and_gradients.argtypes = (
         *(pointer, pointer, pointer, integer, integer, integer, integer, ctypes.c_float, ctypes.c_uint64),
         *(pointer, pointer, integer),

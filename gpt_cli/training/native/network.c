@@ -67,8 +67,9 @@ static int widest(const Network *net) { /* of the rows that a projection writes 
     return larger(larger(heads, up), net->n_embd);
 }
 
-/* Lay out what a thread needs for chunks of n tokens in sequences of at most `length`; gives the bytes. */
-static size_t furnish(const Network *net, int n, int length, char *base, Room *room) {
+/* Lay out what a thread needs for chunks of n tokens in sequences of at most `length`; gives the bytes. Without a backward
+   pass (`keep` 0) all blocks write over the same few rows, which then stay in the cache. */
+static size_t furnish(const Network *net, int n, int length, int keep, char *base, Room *room) {
     size_t c = net->n_embd, g = net->n_head + 2 * net->n_kv_head, d = net->head_dim, f = net->hidden;
     size_t u = net->mlp == SWIGLU ? 2 * f : f, rows = (size_t)n, v = net->vocab_size, wide_row = widest(net);
     size_t tile = (size_t)TILE * whole_strips(length), head = whole_strips(length) * whole_strips(d), logit_rows = smaller(n, LOGIT_ROWS);
@@ -76,6 +77,10 @@ static size_t furnish(const Network *net, int n, int length, char *base, Room *r
     room->kept = take(&at, sizeof(Kept) * (size_t)net->n_layer);
     for (int layer = 0; layer < net->n_layer; layer++) {
         Kept k;
+        if (layer && !keep) {
+            if (base) room->kept[layer] = room->kept[0];
+            continue;
+        }
         k.x1 = take(&at, rows * c * sizeof(float)), k.x2 = take(&at, rows * c * sizeof(float));
         k.mean1 = take(&at, rows * sizeof(float)), k.scale1 = take(&at, rows * sizeof(float));
         k.mean2 = take(&at, rows * sizeof(float)), k.scale2 = take(&at, rows * sizeof(float));
@@ -163,7 +168,7 @@ static void embed(const Network *net, const int64_t *tokens, int n, int length, 
     }
 }
 
-static void embed_backward(const Network *net, const int64_t *tokens, int n, int length, const float *dx, float *gradients) {
+SINGLE void embed_backward(const Network *net, const int64_t *tokens, int n, int length, const float *dx, float *gradients) {
     int c = net->n_embd, top = net->n_layer;
     float *table = gradient(net, gradients, top, TOKENS), *places = gradient(net, gradients, top, POSITIONS);
     for (int t = 0; t < n; t++, dx += c) {
@@ -179,7 +184,7 @@ static void embed_backward(const Network *net, const int64_t *tokens, int n, int
 }
 
 /* dx (N, C) of the stream -> that of what was added to it. */
-static void drop_backward(int n, int c, const float *dx, const Noise *noise, int site, real *d_added) {
+SINGLE void drop_backward(int n, int c, const float *dx, const Noise *noise, int site, real *d_added) {
     float factor[c];
     if (!noise->limit) narrow_all((long)n * c, dx, d_added);
     for (int t = 0; t < n && noise->limit; t++, dx += c, d_added += c) {
@@ -201,7 +206,7 @@ static void drop_embedded(int n, int c, float *x, const Noise *noise) {
 }
 
 /* x1 -> x2: attention is added to the stream. */
-static void attend(const Network *net, int layer, int n, int length, const Room *room, float *x2) {
+SINGLE void attend(const Network *net, int layer, int n, int length, const Room *room, float *x2) {
     const Kept *k = &room->kept[layer];
     const Products *products = &room->products;
     int c = net->n_embd, d = net->head_dim, turned = net->n_head + net->n_kv_head, g = turned + net->n_kv_head, row = g * d;
@@ -228,7 +233,7 @@ static void attend(const Network *net, int layer, int n, int length, const Room 
              &(Added){k->x1, x2, c, vector(net, layer, OUT_BIAS), &room->noise, site_of(layer, ATTENDED)});
 }
 
-static void attend_backward(const Network *net, int layer, int n, int length, const Room *room, float *gradients) {
+SINGLE void attend_backward(const Network *net, int layer, int n, int length, const Room *room, float *gradients) {
     const Kept *k = &room->kept[layer];
     const Products *products = &room->products;
     int c = net->n_embd, d = net->head_dim, turned = net->n_head + net->n_kv_head, g = turned + net->n_kv_head, row = g * d;
@@ -262,7 +267,7 @@ static void attend_backward(const Network *net, int layer, int n, int length, co
 }
 
 /* x2 -> x3: the MLP is added to the stream. */
-static void widen(const Network *net, int layer, int n, const Room *room, float *x3) {
+SINGLE void widen(const Network *net, int layer, int n, const Room *room, float *x3) {
     const Kept *k = &room->kept[layer];
     const Products *products = &room->products;
     int c = net->n_embd, f = net->hidden, u = net->mlp == SWIGLU ? 2 * f : f;
@@ -280,7 +285,7 @@ static void widen(const Network *net, int layer, int n, const Room *room, float 
              &(Added){k->x2, x3, c, vector(net, layer, DOWN_BIAS), &room->noise, site_of(layer, WIDENED)});
 }
 
-static void widen_backward(const Network *net, int layer, int n, const Room *room, float *gradients) {
+SINGLE void widen_backward(const Network *net, int layer, int n, const Room *room, float *gradients) {
     const Kept *k = &room->kept[layer];
     const Products *products = &room->products;
     int c = net->n_embd, f = net->hidden, u = net->mlp == SWIGLU ? 2 * f : f;
@@ -325,7 +330,7 @@ static double cross_entropy(const Network *net, float *logits, int64_t target, f
 }
 
 /* The loss of the final stream room->x (N, C), summed; with gradients, room->dx and those of norm and head. */
-static double predict(const Network *net, int n, const int64_t *targets, float weight, const Room *room, float *gradients) {
+SINGLE double predict(const Network *net, int n, const int64_t *targets, float weight, const Room *room, float *gradients) {
     int c = net->n_embd, v = net->vocab_size, top = net->n_layer;
     const Products *products = &room->products;
     double loss = 0.0;
@@ -438,7 +443,7 @@ static void pack(const float *w, int out, int in, real *panels) {
     }
 }
 
-static void pack_some(void *argument) {
+SINGLE void pack_some(void *argument) {
     const Packing *packing = argument;
     const Network *net = packing->net;
     int c = net->n_embd, f = net->hidden, top = net->n_layer * PER_BLOCK;
@@ -470,10 +475,10 @@ void read_parameters(const Network *net, int threads) {
 /* Whether the processor and the system let us use AMX. */
 int tiles_available(void) { return request_tiles(); }
 
-/* Bytes of room that `loss_and_gradients` needs for each thread. */
-size_t room_bytes(const Network *net, int chunk, int length) {
+/* Bytes of room that `loss_and_gradients` needs for each thread; `keep`: with gradients. */
+size_t room_bytes(const Network *net, int chunk, int length, int keep) {
     Room room;
-    char *end = (char *)furnish(net, chunk * length, length, NULL, &room);
+    char *end = (char *)furnish(net, chunk * length, length, keep, NULL, &room);
     take(&end, 2 * sizeof(int64_t) * (size_t)chunk * length);
     return (size_t)end; /* whole cache lines: the next thread's begins at one, too */
 }
@@ -485,7 +490,7 @@ double loss_and_gradients(const Network *net, const int64_t *tokens, const int64
                           int stride, int chunk, float weight, uint64_t seed, char *rooms, float *gradients, int threads) {
     Share shares[threads];
     Sum sums[threads];
-    size_t bytes = room_bytes(net, chunk, length);
+    size_t bytes = room_bytes(net, chunk, length, gradients != NULL);
     double loss = 0.0;
     for (int i = 0; i < threads; i++) {
         Share *share = &shares[i];
@@ -494,7 +499,7 @@ double loss_and_gradients(const Network *net, const int64_t *tokens, const int64
         share->net = net, share->tokens = tokens, share->targets = targets;
         share->first = (int)((long)sequences * i / threads), share->last = (int)((long)sequences * (i + 1) / threads);
         share->length = length, share->stride = stride, share->chunk = chunk, share->weight = weight, share->seed = seed;
-        share->rows = (int64_t *)(room + furnish(net, chunk * length, length, room, &share->room));
+        share->rows = (int64_t *)(room + furnish(net, chunk * length, length, gradients != NULL, room, &share->room));
         share->gradients = gradients ? gradients + net->n_parameters * i : NULL;
         sums[i] = (Sum){gradients, net->n_parameters, net->n_parameters * i / threads, net->n_parameters * (i + 1) / threads,
                         threads};

@@ -114,7 +114,7 @@ class NativeNetwork:
         chunk = max(1, min(sequences, _TOKENS_PER_CHUNK // length))
         threads = min(self.threads, batch)
         calls, net = self._library.calls, ctypes.byref(self._net)
-        room = calls.room_bytes(net, chunk, length) * threads
+        room = calls.room_bytes(net, chunk, length, gradients is not None) * threads
         if len(self._room) < room + 64:
             self._room = torch.empty(room + 64, dtype=torch.uint8)
         for i, parameter in enumerate(self._slots):

@@ -14,6 +14,7 @@
 #define SIMD_SUM(...) _Pragma(TEXT(omp simd reduction(+ : __VA_ARGS__)))
 #define TEXT(...) #__VA_ARGS__
 #define ALWAYS static inline __attribute__((always_inline))
+#define SINGLE static __attribute__((noinline)) /* compilers take much longer for one large function than for its parts */
 enum { LANES = 16 }; /* floats of the longest vector: rows of scores are walked in whole ones */
 
 typedef union { float number; uint32_t bits; } Word;

@@ -1,0 +1,44 @@
+"""The process around a verb: quick to start, and quick to end, where torch is part of it."""
+
+import atexit
+import gc
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NoReturn
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Within: torch is imported, unless it has been, and no garbage is looked for.
+
+    The half million objects that its modules consist of stay. Looking through them again and again while they come
+    takes a sixth of their import, and a while again each time later: so they are set apart for good.
+    """
+    if "torch" in sys.modules or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def end(code: int) -> NoReturn:
+    """End the process with `code`.
+
+    As the interpreter ends it, with one exception: torch is not taken apart, module by module, which takes a third of a
+    second. What is registered to be done at the end is done, and what was printed is out.
+    """
+    if "torch" not in sys.modules:
+        sys.exit(code)
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as the interpreter does
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

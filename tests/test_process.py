@@ -1,0 +1,57 @@
+"""The process around a verb: it ends with what it has to say said, and starts without looking for garbage."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("torch", ["sys.modules['torch'] = None", "pass"])
+@pytest.mark.parametrize("code", [0, 1, 2, 70, 130])
+def test_the_end_has_its_code_and_everything_that_was_to_happen_before(torch: str, code: int) -> None:
+    done = run(
+        "import atexit, sys, threading, time\n"
+        "from gpt_cli.cli.process import end\n"
+        f"{torch}\n"
+        "atexit.register(lambda: print('registered', flush=True))\n"
+        "threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()\n"
+        "sys.stdout.write('not flushed\\n')\n"
+        "sys.stderr.write('said')\n"
+        f"end({code})"
+    )
+    assert done.returncode == code
+    assert sorted(done.stdout.split("\n")) == ["", "not flushed", "registered", "thread"]
+    assert done.stderr == "said"
+
+
+def test_a_process_with_torch_ends_without_taking_it_apart() -> None:
+    done = run(
+        "import sys\nfrom gpt_cli.cli.process import end\n"
+        "class Left:\n    def __del__(self): print('taken apart', flush=True)\n"
+        "sys.modules['torch'] = kept = Left()\nend(3)"
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+
+
+def test_imports_are_set_apart_from_garbage_collection_which_goes_on_afterwards() -> None:
+    done = run(
+        "import gc, sys\nfrom gpt_cli.cli.process import importing\n"
+        "with importing():\n    made = [[] for _ in range(100_000)]\n    assert not gc.isenabled()\n"
+        "assert gc.isenabled() and gc.get_freeze_count() > 100_000\n"
+        "gc.unfreeze()\nsys.modules['torch'] = None\n"
+        "with importing():\n    assert gc.isenabled()\n"
+        "assert gc.get_freeze_count() == 0\n"
+        "del sys.modules['torch']\n"
+        "try:\n    with importing():\n        raise ImportError\nexcept ImportError:\n    assert gc.isenabled()\n"
+        "gc.disable()\nwith importing():\n    pass\nassert not gc.isenabled()"
+    )
+    assert done.returncode == 0, done.stderr
