@@ -41,6 +41,8 @@ class TextFile:
     """Bytes of its text, where known before it is read."""
     read: Callable[[Note], Iterator[Stream]]
     """Its documents, in order, none empty; each text is to be read to its end before the next is asked for."""
+    plain: Path | None = None
+    """Where it lies, if its bytes are the text itself, in some encoding."""
 
 
 def text_file(path: Path, form: Format) -> TextFile:
@@ -55,8 +57,13 @@ def text_file(path: Path, form: Format) -> TextFile:
     if stat.S_ISFIFO(status.st_mode):  # a shell's <(command)
         pieces = spooled(lambda: read_chunks(path, only_regular=False))
         return TextFile(str(path), None, lambda note: _read_bytes(_reported(pieces(), path), path, form, note))
-    size = status.st_size if suffix not in (".jsonl", ".csv") else None
-    return TextFile(str(path), size, lambda note: _read_bytes(_reported(read_chunks(path), path), path, form, note))
+    plain = suffix not in (".jsonl", ".csv")
+    return TextFile(
+        str(path),
+        status.st_size if plain else None,
+        lambda note: _read_bytes(_reported(read_chunks(path), path), path, form, note),
+        path if plain and stat.S_ISREG(status.st_mode) else None,
+    )
 
 
 def inner_suffix(path: Path) -> str:

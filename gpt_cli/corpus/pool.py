@@ -1,7 +1,7 @@
 """Encoding side by side; the ids are the same for any number of workers.
 
 BPE is encoded in processes. Characters and bytes are looked up by NumPy, which lets go of the interpreter's lock, in
-less time than it takes to hand them to another process: in threads.
+less time than it takes to hand them to another process: in threads. (`ranges` hands over none.)
 """
 
 import os
@@ -103,10 +103,7 @@ class Pool:
             send_segments(worker.stdin, [s.data for s in batch.segments], [s.followed for s in batch.segments])
             answer = receive(worker.stdout)
         except (OSError, EOFError) as error:
-            raise UserError(
-                f"a process that encodes was ended (exit code {worker.poll()})",
-                hint="if memory is short: fewer of them, with --processes 1",
-            ) from error
+            raise was_ended(worker) from error
         finally:
             self._idle.put(worker)
         if not answer:
@@ -115,16 +112,31 @@ class Pool:
 
 
 def _start(tokenizer: Tokenizer, allow_special: bool) -> "subprocess.Popen[bytes]":
+    worker = launch("gpt_cli.corpus.worker")
+    assert worker.stdin is not None
+    send_tokenizer(worker.stdin, tokenizer, allow_special)
+    return worker
+
+
+def launch(module: str) -> "subprocess.Popen[bytes]":
+    """A process of one thread that runs a module of this package, and is spoken to through pipes."""
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     one_thread = {"RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "gpt_cli.corpus.worker"],
+    return subprocess.Popen(
+        [sys.executable, "-m", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, **one_thread, "PYTHONPATH": path},
         start_new_session=True,  # Ctrl-C is for who started it, and ends it
     )
-    assert worker.stdin is not None
-    send_tokenizer(worker.stdin, tokenizer, allow_special)
-    return worker
+
+
+def was_ended(worker: "subprocess.Popen[bytes]") -> UserError:
+    """What to say of a process that is gone."""
+    with suppress(subprocess.TimeoutExpired):
+        worker.wait(1)  # its pipes close a moment before it has an exit code
+    return UserError(
+        f"a process that encodes was ended (exit code {worker.poll()})",
+        hint="if memory is short: fewer of them, with --processes 1",
+    )

@@ -76,13 +76,17 @@ def aside(workers: int) -> Aside | AtOnce:
 
 
 def side_by_side(
-    threads: ThreadPoolExecutor, workers: int, work: Callable[[Item], Result], items: Iterable[Item]
+    threads: ThreadPoolExecutor,
+    workers: int,
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    in_flight: int = _IN_FLIGHT,
 ) -> Iterator[tuple[Item, Result]]:
     """Each of `items` with what `work` makes of it, in order, a few of them at a time. Raises what `work` raises."""
     window: deque[tuple[Item, Future[Result]]] = deque()
     for item in items:
         window.append((item, threads.submit(work, item)))
-        if len(window) > _IN_FLIGHT * workers:
+        if len(window) > in_flight * workers:
             done, future = window.popleft()
             yield done, future.result()
     for item, future in window:

@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus.crew import Crew
 from gpt_cli.corpus.pool import encode_batches
+from gpt_cli.corpus.ranges import Ranges, encode_ranges, survey_ranges
 from gpt_cli.corpus.segments import Segment, batches
 from gpt_cli.corpus.split import SPLITS, Borders, Split, stretches
 from gpt_cli.corpus.store import FORMAT, Division, SplitFacts, StoreWriter, Tokens, narrow
@@ -79,12 +81,23 @@ class Tokenization:
     note: Note
     progress: Progress
     processes: int
+    crew: Crew | None = None
+    ranges: Ranges | None = None
+    """What the crew read, where the text is for it."""
 
     @classmethod
     def begin(
-        cls, data: DataConfig, config: TokenizerConfig, note: Note, progress: Progress | None, processes: int | None
+        cls,
+        data: DataConfig,
+        config: TokenizerConfig,
+        note: Note,
+        progress: Progress | None,
+        processes: int | None,
+        crew: Crew | None = None,
     ) -> "Tokenization":
         """Read the text once. `processes`: how many encode a long text side by side; None: one a core.
+
+        `crew`: who reads large plain files, if they are to be written.
 
         Raises what reading raises, and UserError for a text too small to split.
         """
@@ -92,16 +105,23 @@ class Tokenization:
         ready = None if config.file is None else train_tokenizer((), config)
         text = Text.find(data, note)
         processes = processes or _available_cores()
-        found = survey(
-            text,
-            end_lines=_ends_lines(config, ready),
-            progress=progress,
-            alphabet=ready is None and _is_plain(config, text),
-            workers=processes,
+        alphabet = ready is None and _is_plain(config, text)
+        kind = config.kind if ready is None else ready.kind
+        by_crew = crew and survey_ranges(text, data, kind, crew, processes, alphabet=alphabet, progress=progress)
+        found, ranges = by_crew or (
+            survey(
+                text,
+                end_lines=_ends_lines(config, ready),
+                progress=progress,
+                alphabet=alphabet,
+                workers=processes,
+            ),
+            None,
         )
         text.read_again()
         processes = min(processes, max(1, found.work // _SHARE))
-        return cls(text, found, Borders.of(data, found), data, config, ready, note, progress, processes)
+        borders = Borders.of(data, found)
+        return cls(text, found, borders, data, config, ready, note, progress, processes, crew, ranges)
 
     @property
     def key(self) -> str:
@@ -131,9 +151,19 @@ class Tokenization:
 
     def write(self, writer: StoreWriter) -> Tokenized:
         """Encode the text into a token store."""
-        made = self._encode(writer.tokenizer, writer.append)
+        made = self._write_ranges(writer) or self._encode(writer.tokenizer, writer.append)
         writer.finish(made.facts, fingerprint=made.fingerprint, division=Division.of(self.data))
         return made
+
+    def _write_ranges(self, writer: StoreWriter) -> Tokenized | None:
+        if self.crew is None or self.ranges is None:
+            return None
+        try:
+            facts, counts = encode_ranges(self.ranges, self.survey, self.borders, self.crew, writer, self.progress)
+        except UnknownCharacters:
+            self.crew.end()
+            return None  # encoding one block after the other tells where the first of them is
+        return Tokenized(writer.tokenizer, facts, self.survey.fingerprint, counts)
 
     def keep(
         self, tokenizer: Tokenizer, start: int = 0, stop: int | None = None
