@@ -252,12 +252,13 @@ def test_rounded_weights_give_the_logits_of_the_rounded_model(format: Any) -> No
     tokens = [1, 5, 9, 2]
     found = NativeDecoder(weights, format=format).score(tokens)
     expected = NumpyDecoder(rounded(weights, format)).score(tokens)
-    # In int8 what the matrices meet is rounded, too, and what is kept of the text: of two floats as good as equal one
-    # goes up, one down, by a step of 1/127, and what follows is another rounding, as far from the exact one as this.
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 if format == "bf16" else 1e-2)
+    # What the matrices meet is rounded, too, and what is kept of the text: of two floats as good as equal one goes up,
+    # one down, by 1/256 or 1/127, and what follows is another rounding, as far from the exact one as this. Without such
+    # there is nothing between them: see test_one_layer_rounds_as_the_reference_does.
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-2 if format == "int8" else 4e-2)
     exact = NumpyDecoder(weights).score(tokens)
     assert 1e-6 < np.abs(found - exact).max() < 0.1 * np.abs(exact).max()
-    assert format == "bf16" or np.abs(found - expected).max() < 0.1 * np.abs(found - exact).max()
+    assert np.abs(found - expected).max() < (0.1 if format == "int8" else 0.3) * np.abs(found - exact).max()
 
 
 @pytest.mark.usefixtures("compiled")

@@ -47,6 +47,7 @@ INLINE void score(const int BLOCKS, const float *q, int d, const char *keys, siz
     for (int i = 0; i < d; i++)
 #pragma GCC unroll 4
         for (int b = 0; b < BLOCKS; b++) sums[b] += q[i] * ((const vec *)(keys + b * stride))[i];
+#pragma GCC unroll 4
     for (int b = 0; b < BLOCKS; b++) ((vec *)scores)[b] = sums[b];
 }
 
@@ -90,6 +91,7 @@ static void attend(const Model *m, const float *q, const char *cache, int first,
         vec sums[4] = {{0}};
         for (k = begin; k < end; k += LANES) { /* what is hidden is zero, or was never kept and is zero, too */
             const float *values = (const float *)(cache + k / LANES * stride) + LANES * d + i;
+#pragma GCC unroll 4
             for (int j = 0; j < LANES; j += 4)
 #pragma GCC unroll 4
                 for (int c = 0; c < 4; c++) sums[c] += scores[k + j + c] * *(const vec *)(values + (j + c) * wide);
@@ -141,7 +143,7 @@ static void look(const Pass *p, int row, int g) {
     const Network *net = &m->net;
     int d = net->head_dim, group = net->n_head / net->n_kv_head, last = p->rows[row].position;
     int first = first_seen(net, last);
-    if (net->format == INT8) {
+    if (m->bytes) {
         look_at_bytes(p, row, g * group, (g + 1) * group);
         return;
     }
@@ -164,7 +166,7 @@ static void keep_row(const Pass *p, int row, int g) {
     *(vec *)(value + m->d - LANES) = (vec){0};
     memcpy(value, qkv_of(p, row) + (net->n_head + net->n_kv_head + g) * d, d * sizeof *value);
     char *block = cache_of(p, row, g) + position / LANES * block_stride(m);
-    if (net->format == INT8) keep_bytes(m, key, value, position % LANES, (uint8_t *)block);
+    if (m->bytes) keep_bytes(m, key, value, position % LANES, (uint8_t *)block);
     else keep(m, key, value, position % LANES, (float *)block);
 }
 
@@ -184,7 +186,7 @@ static void look_back(void *context, int begin, int end) {
     for (int r = begin; r < end; r++) {
         if (p->last && !p->rows[r].logits) continue;
         if (r + 1 < p->n) expect_to_see(p, r + 1);
-        if (net->format == INT8) look_at_bytes(p, r, 0, net->n_head);
+        if (p->model->bytes) look_at_bytes(p, r, 0, net->n_head);
         else
             for (int g = 0; g < net->n_kv_head; g++) look(p, r, g);
     }

@@ -1,4 +1,4 @@
-/* Keys and values in bytes, for models whose weights are: a text then reads a quarter of what it would in fp32, and of many
+/* Keys and values in bytes, for models whose weights are in fewer bits: a text then reads a quarter of what it would in fp32, and of many
    texts that is most of what is read at all.
 
    A key or value is rounded to 127 steps of its own from 0 to its largest; queries and the weights of keys to 2^15 and 2^16,
@@ -24,6 +24,7 @@ static void keep_bytes(const Model *m, const float *key, const float *value, int
     steps[0] = of_key / 127, steps[LANES] = of_value / 127;
     for (int i = 0; i < wide; i += LANES) {
         bytes four = __builtin_convertvector(whole(*(const vec *)(key + i) * factor) + 128, bytes);
+#pragma GCC unroll 4
         for (int j = 0; j < LANES && i + j < deep; j += 4)
             memcpy(block + (i + j) * LANES + lane * 4, (const char *)&four + j, 4);
     }
@@ -55,6 +56,7 @@ typedef struct { /* one query on its way */
 INLINE void score_bytes(const int BLOCKS, const Query *of, ivec high_offset, ivec low_offset, const uint8_t *block,
                         size_t stride, int fours, vec *scores) {
     ivec high[4], low[4];
+#pragma GCC unroll 4
     for (int b = 0; b < BLOCKS; b++) high[b] = high_offset, low[b] = low_offset;
     for (int i = 0; i < fours; i++) {
         ivec of_high = of->high[i] - (ivec){0}, of_low = of->low[i] - (ivec){0};
@@ -64,6 +66,7 @@ INLINE void score_bytes(const int BLOCKS, const Query *of, ivec high_offset, ive
             high[b] = add_products(high[b], k, of_high), low[b] = add_products(low[b], k, of_low);
         }
     }
+#pragma GCC unroll 4
     for (int b = 0; b < BLOCKS; b++) scores[b] = joined(high[b], low[b]);
 }
 
@@ -80,6 +83,7 @@ INLINE void add_values(const int PARTS, const Query *of, const uint8_t *values, 
                 high[b] = add_products(high[b], of_high, fours[b]), low[b] = add_products(low[b], of_low, fours[b]);
         }
     }
+#pragma GCC unroll 4
     for (int b = 0; b < PARTS; b++) out[b] = joined(high[b], low[b]) * share;
 }
 

@@ -27,10 +27,7 @@ enum { NEAR = 1000000 }; /* bytes: measured on a core with a cache of 2 MB, see 
 void gpt_close(Model *m) {
     if (!m) return;
     atomic_store(&m->pool.ending, true);
-    pthread_mutex_lock(&m->pool.mutex);
-    m->pool.alarm++;
-    pthread_cond_broadcast(&m->pool.woken);
-    pthread_mutex_unlock(&m->pool.mutex);
+    rouse(&m->pool);
     for (int i = 0; i < m->pool.begun; i++) pthread_join(m->pool.threads[i], NULL);
     for (int l = 0; m->packed && l < m->net.n_layer; l++) {
         Packed *p = &m->packed[l];
@@ -65,8 +62,9 @@ Model *gpt_open(const Network *net, const Layer *layers) {
     m->packed = zeros(net->n_layer * sizeof *m->packed);
     m->c = padded(net->n_embd, PANEL), m->f = padded(net->mlp_hidden, PANEL);
     m->d = padded(net->head_dim, LANES), m->s = padded(net->context_length, LANES);
-    m->block_bytes = net->format == INT8 ? byte_block(m) : sizeof(float) * LANES * (net->head_dim + m->d);
-    m->tiles = net->format == INT8 && net->tiles && request_tiles();
+    m->bytes = net->format != FP32;
+    m->block_bytes = m->bytes ? byte_block(m) : sizeof(float) * LANES * (net->head_dim + m->d);
+    m->tiles = net->format != FP32 && net->tiles && request_tiles();
     m->near = all < NEAR;
     m->pool.patience = 4000; /* some 50 to 150 microseconds */
     m->pool.helpers = net->threads - 1 < MAX_HELPERS ? net->threads - 1 : MAX_HELPERS;
@@ -196,7 +194,9 @@ int32_t gpt_write(Session *session, int32_t steps, int32_t end_of_text, int32_t 
         }
         session->rooms->pool = NULL;
         wake(&m->pool);
+        m->pool.lengthy = true;
         share_out(&m->pool, session->n, write_share, &w);
+        m->pool.lengthy = false;
         w.first = steps;
     }
     return atomic_load(&w.made);

@@ -20,8 +20,8 @@ from gpt_cli.native.weights import Array, Weights
 
 _CHUNK_SECONDS = 0.01
 _PROBE = 7  # tokens that are compared when a model is opened
-_TOLERANCE = {"fp32": 1e-3, "bf16": 1e-3, "int8": 1e-2}
-"""Of the largest logit, between sums in two orders, and bytes that may be rounded the other way. A wrong network
+_TOLERANCE = {"fp32": 1e-3, "bf16": 3e-2, "int8": 1e-2}
+"""Of the largest logit, between sums in two orders, and numbers that may be rounded the other way. A wrong network
 differs by far more."""
 
 

@@ -35,7 +35,7 @@ typedef struct {
     float *norm, *norm_bias;
     int c, f, d, s; /* C, F, D, S padded */
     size_t block_bytes; /* of 16 keys and values of a head, see attention.h and byte_cache.h */
-    bool tiles;
+    bool tiles, bytes; /* bytes: keys and values are kept in them */
     bool near; /* the weights stay in a core's own cache: sharing an operation would cost more than it saves */
     Pool pool;
 } Model;
@@ -118,12 +118,14 @@ static void ready(void *context, int begin, int end) {
         normalise(m, p->gain, p->gain_bias, from, to, end - begin);
         from = to;
     }
-    if (m->net.format != INT8) return;
-    int inputs = p->matrix->inputs;
-    for (int r = begin; r < end; r++, from += p->from_stride)
-        p->room->steps[r] = p->in.strips
-            ? quantise_into_strip(from, inputs, row_of_strip(p->room->digits, inputs, r))
-            : quantise(from, padded(inputs, LANES), p->room->digits + (size_t)r * p->in.digit_stride);
+    int inputs = p->matrix->inputs, filled = padded(inputs, LANES);
+    for (int r = begin; r < end && m->net.format != FP32; r++, from += p->from_stride) {
+        uint8_t *strip = row_of_strip(p->room->digits, inputs, r);
+        uint8_t *to = p->room->digits + (size_t)r * p->in.digit_stride;
+        if (m->net.format == BF16 && p->in.strips) round_into_strip(from, inputs, strip);
+        else if (m->net.format == BF16) round_to_bf16(from, filled, (float *)to);
+        else p->room->steps[r] = p->in.strips ? quantise_into_strip(from, inputs, strip) : quantise(from, filled, to);
+    }
 }
 
 /* What `matrix` is multiplied by: `from`, normalised into h where there is a gain. */
@@ -132,13 +134,14 @@ static void give(Pass *p, const Matrix *matrix, const float *from, int stride, c
     bool strips = m->tiles && p->n >= MANY;
     p->matrix = matrix, p->from = from, p->from_stride = stride, p->gain = gain, p->gain_bias = gain_bias;
     p->in = (Input){.x = gain ? p->room->h : from, .stride = stride};
-    if (m->net.format == INT8) {
+    bool floats = m->net.format == BF16 ? !strips : m->net.format == INT8 && !INTEGERS;
+    if (m->net.format != FP32) {
         int wide = padded(matrix->inputs, LANES);
         p->in.digits = p->room->digits, p->in.steps = p->room->steps, p->in.strips = strips;
-        p->in.digit_stride = strips ? strip_bytes(matrix->inputs) : (INTEGERS ? 2 : 4) * wide;
+        p->in.digit_stride = strips ? strip_bytes(matrix->inputs) : (floats ? 4 : 2) * wide;
     }
-    if (gain || m->net.format == INT8) for_rows(p, ready);
-    if (m->net.format == INT8 && !INTEGERS) p->in.x = (const float *)p->room->digits, p->in.stride = p->in.digit_stride / 4;
+    if (gain || m->net.format != FP32) for_rows(p, ready);
+    if (floats) p->in.x = (const float *)p->room->digits, p->in.stride = p->in.digit_stride / 4;
 }
 
 static void product(void *context, int begin, int end) {

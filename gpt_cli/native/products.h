@@ -43,10 +43,6 @@ INLINE void panels_times(const int ROWS, const int PANELS, const int FORMAT, con
                 const vec *w = (const vec *)((const float *)m->weights + at);
 #pragma GCC unroll 4
                 for (int c = 0; c < 4; c++) first[c] = w[2 * c], second[c] = w[2 * c + 1];
-            } else if (FORMAT == BF16) { /* a word: of one input outputs j (low half) and j + 16 */
-                const uvec *w = (const uvec *)((const uint16_t *)m->weights + at);
-#pragma GCC unroll 4
-                for (int c = 0; c < 4; c++) first[c] = (vec)(w[c] << 16), second[c] = (vec)(w[c] & 0xffff0000u);
             } else { /* a word: of one output inputs i ... i + 3 */
                 const ivec *w = (const ivec *)((const int8_t *)m->weights + at);
 #pragma GCC unroll 4
@@ -156,6 +152,7 @@ static void few_panels_of_integers(const Matrix *m, int begin, int end, int rows
 
 #define MOST_STEPS 32512.0f /* 127 * 256 */
 
+#include "pairs.h"
 #include "tiles.h"
 
 /* (inputs,) -> whole numbers of steps, 65,025 of them from the largest to its negative: for each four inputs their high
@@ -210,13 +207,13 @@ INLINE void few_panels(const int FORMAT, const Matrix *m, int begin, int end, in
 static void multiply(const Matrix *m, int format, int begin, int end, int rows, const Input *in, float *y, int y_stride,
                      bool add) {
     if (in->strips) {
-        few_panels_by_tiles(m, begin, end, rows, in, y, y_stride, add);
+        (format == BF16 ? few_panels_of_pairs_by_tiles : few_panels_by_tiles)(m, begin, end, rows, in, y, y_stride, add);
         return;
     }
     for (int next; begin < end; begin = next) {
         next = begin + 4 < end ? begin + 4 : end;
         if (format == FP32) few_panels(FP32, m, begin, next, rows, in, y, y_stride, add);
-        else if (format == BF16) few_panels(BF16, m, begin, next, rows, in, y, y_stride, add);
+        else if (format == BF16) few_panels_of_pairs(m, begin, next, rows, in, y, y_stride, add);
         else if (INTEGERS) few_panels_of_integers(m, begin, next, rows, in, y, y_stride, add);
         else few_panels(INT8, m, begin, next, rows, in, y, y_stride, add);
     }
@@ -255,7 +252,7 @@ static bool pack(Matrix *m, char **room, int format, int outputs, int inputs, co
         for (int i = 0; i < inputs; i++) {
             size_t at = to + (size_t)i * PANEL;
             if (format == FP32) ((float *)m->weights)[at + lane] = row[i];
-            if (format == BF16) ((uint16_t *)m->weights)[at + lane % 16 * 2 + lane / 16] = to_bf16(row[i]);
+            if (format == BF16) ((uint16_t *)m->weights)[to + i / 2 * 2 * PANEL + lane * 2 + i % 2] = to_bf16(row[i]);
             if (format == INT8) {
                 int8_t whole = (int8_t)lrintf(most ? row[i] * (127 / most) : 0);
                 ((int8_t *)m->weights)[to + i / 4 * 4 * PANEL + lane / 16 * 64 + lane % 16 * 4 + i % 4] = whole;

@@ -4,10 +4,11 @@ Shapes: T tokens, S keys, C n_embd, H query heads, G key/value heads, D head_dim
 """
 
 import math
+from typing import Literal
 
 import numpy as np
 
-from gpt_cli.native.weights import Array, LayerWeights, Weights
+from gpt_cli.native.weights import Array, LayerWeights, Weights, nearest_bf16
 
 
 class NumpyCache:
@@ -86,10 +87,12 @@ def _linear(weights: Weights, x: Array, matrix: Array, bias: Array | None) -> Ar
     return y if bias is None else y + bias
 
 
-def _stepped(x: Array, steps: int | None) -> Array:
-    """(..., n) rounded to `steps` from 0 to the largest of the last axis."""
+def _stepped(x: Array, steps: int | Literal["bf16"] | None) -> Array:
+    """(..., n) rounded to `steps` from 0 to the largest of the last axis, or to the nearest bf16."""
     if steps is None:
         return x
+    if steps == "bf16":
+        return nearest_bf16(x)
     step = np.abs(x).max(axis=-1, keepdims=True) / np.float32(steps)
     y: Array = np.rint(np.divide(x, step, out=np.zeros_like(x), where=step > 0)) * step
     return y

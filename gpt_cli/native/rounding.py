@@ -5,12 +5,12 @@ from typing import Literal
 
 import numpy as np
 
-from gpt_cli.native.weights import Array, LayerWeights, Weights
+from gpt_cli.native.weights import Array, LayerWeights, Weights, nearest_bf16
 
 WeightFormat = Literal["fp32", "bf16", "int8"]
 FORMATS: tuple[WeightFormat, ...] = ("fp32", "bf16", "int8")
 _ACTIVATION_STEPS = 127 * 256  # of int8, whose products are of integers: two bytes for what the weights meet
-_CACHE_STEPS = 127  # of int8: one byte for what is kept of a text
+_CACHE_STEPS = 127  # one byte for what is kept of a text
 
 
 def rounded(weights: Weights, format: WeightFormat) -> Weights:
@@ -22,14 +22,15 @@ def rounded(weights: Weights, format: WeightFormat) -> Weights:
         for layer in weights.layers
     )  # fmt: skip
     kept = {f.name: getattr(weights, f.name) for f in fields(weights)}
-    steps = {"activation_steps": _ACTIVATION_STEPS, "cache_steps": _CACHE_STEPS} if format == "int8" else {}
-    return Weights(**kept | {"layers": layers, "head": _round(weights.head, format), **steps})
+    kept |= {"layers": layers, "head": _round(weights.head, format)}
+    if format != "fp32":
+        kept |= {"activation_steps": _ACTIVATION_STEPS if format == "int8" else "bf16", "cache_steps": _CACHE_STEPS}
+    return Weights(**kept)
 
 
 def _round(matrix: Array, format: WeightFormat) -> Array:
     if format == "bf16":
-        words = matrix.view(np.uint32)
-        return ((words + 0x7FFF + ((words >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+        return nearest_bf16(matrix)
     if format == "int8":
         most = np.abs(matrix).max(axis=1, keepdims=True)
         factor = np.divide(127, most, out=np.zeros_like(most), where=most > 0)

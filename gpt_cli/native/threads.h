@@ -22,6 +22,7 @@ typedef struct Pool {
     _Atomic int sleeping, patience; /* patience: pauses before a helper falls asleep */
     _Atomic uint64_t alarm;
     double woken_at;
+    bool lengthy; /* what is shared out takes long enough to wait for a helper that sleeps */
     pthread_mutex_t mutex;
     pthread_cond_t woken;
 } Pool;
@@ -65,7 +66,8 @@ static void *help(void *argument) {
             pthread_mutex_lock(&pool->mutex);
             uint64_t alarm = pool->alarm;
             pool->sleeping++;
-            while (pool->alarm == alarm && !pool->ending) pthread_cond_wait(&pool->woken, &pool->mutex);
+            bool offered = atomic_load(state) != seen; /* meanwhile */
+            while (!offered && pool->alarm == alarm && !pool->ending) pthread_cond_wait(&pool->woken, &pool->mutex);
             pool->sleeping--;
             pthread_mutex_unlock(&pool->mutex);
             idle = 0;
@@ -78,6 +80,13 @@ static double seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void rouse(Pool *pool) {
+    pthread_mutex_lock(&pool->mutex);
+    pool->alarm++;
+    pthread_cond_broadcast(&pool->woken);
+    pthread_mutex_unlock(&pool->mutex);
 }
 
 /* Have the helpers awake for what comes now, but on a busy machine, where they lose their turn and fall asleep, not
@@ -93,10 +102,7 @@ static void wake(Pool *pool) {
     }
     if (atomic_load(&pool->sleeping) && seconds() - pool->woken_at > 2e-3) {
         pool->woken_at = seconds();
-        pthread_mutex_lock(&pool->mutex);
-        pool->alarm++;
-        pthread_cond_broadcast(&pool->woken);
-        pthread_mutex_unlock(&pool->mutex);
+        rouse(pool);
     }
 }
 
@@ -115,6 +121,7 @@ static void share_out(Pool *pool, int jobs, Work work, void *context) {
         share->begin = (int)((int64_t)jobs * (i + 1) / parts), share->end = (int)((int64_t)jobs * (i + 2) / parts);
         atomic_store_explicit(&share->state, number * 4 + OFFERED, memory_order_release);
     }
+    if (pool->lengthy) rouse(pool);
     work(context, 0, jobs / parts);
     for (int i = 0; i < pool->helpers; i++) {
         Share *share = &pool->shares[i];

@@ -1,19 +1,19 @@
-/* Products of many rows with int8 weights, in AMX's tiles: the same integers as those of vectors, and so the same sums
-   to the last bit. A tile holds 16 rows of 64 bytes; the processor multiplies two of them in 16 cycles.
+/* Products of many rows in AMX's tiles: the same sums as those of vectors to the last bit, of int8 since they are of whole
+   numbers, of bf16 since they are made in the same order. A tile holds 16 rows of 64 bytes; the processor multiplies two of them in 16 cycles.
 
-   Of 16 rows (a strip) the digits lie as tiles want them: (inputs / 64, 2, 16, 64), high ones before low ones. Weights lie
-   in panels as vectors want them, which tiles can read, too: 16 outputs of four inputs are 64 bytes. Past the inputs digits
-   are zero, so that whatever a tile reads there counts for nothing. */
+   Of 16 rows (a strip) the digits lie as tiles want them: (inputs / 64, 2, 16, 64), high ones before low ones; bf16 as
+   (inputs / 32, 16, 32). Weights lie in panels as vectors want them, which tiles can read, too: 16 outputs of four inputs, or of
+   two in bf16, are 64 bytes. Past the inputs rows are zero, so that whatever a tile reads there counts for nothing. */
 
 enum { STRIP = 16, DEEP = 64, STRIP_BYTES = STRIP * DEEP };
 
-/* The bytes of the digits of a row as part of a strip; where a row begins. */
+/* The bytes of a row as part of a strip, in either format; where a row begins. */
 INLINE int strip_bytes(int inputs) { return 2 * padded(inputs, DEEP); }
 INLINE uint8_t *row_of_strip(uint8_t *digits, int inputs, int row) {
     return digits + (size_t)(row / STRIP * STRIP) * strip_bytes(inputs) + row % STRIP * DEEP;
 }
 
-#if defined(__AMX_INT8__) && defined(__AVX512VNNI__) && defined(__linux__)
+#if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512VNNI__) && defined(__AVX512BF16__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -48,6 +48,11 @@ static void begin_tiles(void) {
     _tile_loadconfig(eight_tiles);
 }
 
+/* Weights are read once a pass, from far away: those of the step after the next, both tiles of it. */
+INLINE void expect_weights(const void *now) {
+    for (int line = 0; line < 2 * STRIP; line++) _mm_prefetch((const char *)now + 4 * STRIP_BYTES + line * 64, _MM_HINT_T0);
+}
+
 /* `rows` rows through panels begin ... end - 1. */
 static void few_panels_by_tiles(const Matrix *m, int begin, int end, int rows, const Input *in, float *y, int y_stride,
                                 bool add) {
@@ -68,6 +73,7 @@ static void few_panels_by_tiles(const Matrix *m, int begin, int end, int rows, c
             _tile_zero(2);
             _tile_zero(3);
             for (int i = 0; i < deep; i += DEEP, a += 2 * STRIP_BYTES, b += DEEP * PANEL) {
+                if (!row) expect_weights(b);
                 _tile_loadd(4, a, DEEP);
                 _tile_loadd(6, b, 128);
                 _tile_dpbusd(0, 4, 6);
@@ -96,7 +102,65 @@ static void few_panels_by_tiles(const Matrix *m, int begin, int end, int rows, c
     }
     _tile_release();
 }
+/* (inputs,) -> the nearest bf16, as one row of a strip. */
+static void round_into_strip(const float *x, int inputs, uint8_t *strip) {
+    int filled = padded(inputs, LANES), deep = padded(inputs, PAIRS_DEEP);
+    for (int i = 0; i < deep; i += LANES) {
+        __m256i rounded = i < filled ? (__m256i)_mm512_cvtneps_pbh(_mm512_load_ps(x + i)) : _mm256_setzero_si256();
+        _mm256_store_si256((__m256i *)(strip + i / PAIRS_DEEP * STRIP_BYTES + i % PAIRS_DEEP * 2), rounded);
+    }
+}
+
+static void few_panels_of_pairs_by_tiles(const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
+                                         int y_stride, bool add) {
+    _Alignas(64) float sums[2 * STRIP][PANEL];
+    int inputs = m->inputs, deep = padded(inputs, PAIRS_DEEP), strip = STRIP * in->digit_stride;
+    size_t apart = (size_t)padded(inputs, 4) * PANEL;
+    begin_tiles();
+    for (int panel = begin; panel < end; panel++) {
+        const vec *bias = (const vec *)(m->bias + (size_t)panel * PANEL);
+        const vec first_bias = bias[0], second_bias = bias[1];
+        for (int row = 0; row < rows; row += 2 * STRIP) { /* two strips */
+            const uint8_t *a = in->digits + (size_t)row * in->digit_stride;
+            const uint16_t *b = (const uint16_t *)m->weights + panel * apart;
+            int n = rows - row < 2 * STRIP ? rows - row : 2 * STRIP;
+            bool both = n > STRIP;
+            _tile_zero(0);
+            _tile_zero(1);
+            _tile_zero(2);
+            _tile_zero(3);
+            for (int i = 0; i < deep; i += PAIRS_DEEP, a += STRIP_BYTES, b += PAIRS_DEEP * PANEL) {
+                if (!row) expect_weights(b);
+                _tile_loadd(4, a, DEEP);
+                _tile_loadd(6, b, 128);
+                _tile_dpbf16ps(0, 4, 6);
+                _tile_loadd(7, b + 32, 128);
+                _tile_dpbf16ps(1, 4, 7);
+                if (!both) continue;
+                _tile_loadd(5, a + strip, DEEP);
+                _tile_dpbf16ps(2, 5, 6);
+                _tile_dpbf16ps(3, 5, 7);
+            }
+            _tile_stored(0, sums[0], 128);
+            _tile_stored(1, sums[0] + LANES, 128);
+            _tile_stored(2, sums[STRIP], 128);
+            _tile_stored(3, sums[STRIP] + LANES, 128);
+            vec *to = (vec *)(y + (size_t)row * y_stride + (size_t)panel * PANEL);
+            for (int r = 0; r < n; r++, to += y_stride / LANES) {
+                vec first = *(vec *)sums[r] + first_bias, second = *(vec *)(sums[r] + LANES) + second_bias;
+                if (add) first += to[0], second += to[1];
+                to[0] = first, to[1] = second;
+            }
+        }
+    }
+    _tile_release();
+}
 #else
+static void round_into_strip(const float *x, int inputs, uint8_t *strip) { (void)x, (void)inputs, (void)strip; }
+static void few_panels_of_pairs_by_tiles(const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
+                                         int y_stride, bool add) {
+    (void)m, (void)begin, (void)end, (void)rows, (void)in, (void)y, (void)y_stride, (void)add;
+}
 static bool request_tiles(void) { return false; }
 static float quantise_into_strip(const float *x, int inputs, uint8_t *digits) {
     (void)x, (void)inputs, (void)digits;

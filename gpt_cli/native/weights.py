@@ -6,7 +6,7 @@ Shapes: C n_embd, D head_dim, F mlp_hidden, V vocabulary.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -55,10 +55,17 @@ class Weights:
     norm: Array | None
     norm_bias: Array | None
     head: Array  # (V, C)
-    activation_steps: int | None = None
-    """What a matrix is multiplied by is rounded, row by row, to so many steps from 0 to its largest. None: not."""
+    activation_steps: int | Literal["bf16"] | None = None
+    """What a matrix is multiplied by is rounded, row by row, to so many steps from 0 to its largest, or to the nearest
+    bf16. None: not."""
     cache_steps: int | None = None
     """Keys and values are rounded so, each head's of a token by themselves."""
+
+
+def nearest_bf16(x: Array) -> Array:
+    """Rounded to bf16, ties to even, in fp32 again."""
+    words = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    return ((words + 0x7FFF + ((words >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
 def read_weights(config: ModelConfig, vocab_size: int, arrays: Mapping[str, npt.NDArray[Any]]) -> Weights:
