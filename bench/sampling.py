@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="a trained run whose bits per character are compared")
     parser.add_argument("--text", type=Path, help="the text for that; its last tenth is scored")
     parser.add_argument("--draft", type=Path, help="a smaller run that guesses for it")
-    parser.add_argument("--only", action="append", help="a section: small medium batch flat start bits draft")
+    parser.add_argument("--only", action="append", help="a section: small medium batch many flat start bits draft")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
@@ -76,6 +76,7 @@ def main() -> None:
         "small": lambda: measure_small(options),
         "medium": lambda: measure_medium(options),
         "batch": lambda: measure_batch(options),
+        "many": lambda: measure_many(options),
         "flat": lambda: measure_flat(options),
         "start": lambda: measure_start(options),
     }
@@ -115,6 +116,25 @@ def measure_batch(options: argparse.Namespace) -> dict[str, float]:
         for n in (1, 64) if name != "NumPy" else ():
             ways[f"{name}, {n} text{'s'[: n > 1]}"] = lambda decoder=decoder, n=n: by_decoder(decoder, n, 300)
     return show("0.8M, texts at once", "tokens/s of all", race(ways, options.rounds))
+
+
+def measure_many(options: argparse.Namespace) -> dict[str, float]:
+    """64 texts over one, of either model, by format and threads."""
+    figures: dict[str, float] = {}
+    rows = []
+    for name, config, n_token in (("0.8M", SMALL, 300), ("10.65M", MEDIUM, 240)):
+        weights = weights_of(build(config))
+        for format, threads in product(FORMATS, sorted({1, options.threads})):
+            decoder = NativeDecoder(weights, format=format, threads=threads)
+            ways: Ways = {
+                str(n): lambda decoder=decoder, n=n, size=n_token: by_decoder(decoder, n, size) for n in (1, 64)
+            }
+            found = race(ways, options.rounds)
+            label = f"{name} {format}, {threads} thread{'s'[: threads > 1]}"
+            figures |= {f"{label}, {n}": figure for n, figure in found.items()}
+            rows.append((label, f"{found['1']:,.0f}", f"{found['64']:,.0f}", f"{found['64'] / found['1']:.1f}"))
+    print(f"\n{render_table(rows, header=('tokens/s of all', '1 text', '64 texts', 'ratio'))}", flush=True)
+    return figures
 
 
 def measure_flat(options: argparse.Namespace) -> dict[str, float]:
@@ -236,10 +256,15 @@ def judge(record: dict[str, Any]) -> dict[str, dict[str, float]]:
     """Each aim beside what was reached, in times."""
     small, medium, batch, start = (record[name] for name in ("small", "medium", "batch", "start"))
     near, far = record["flat"].values()
+    threads = f"{record['threads']} thread{'s'[: record['threads'] > 1]}"
     aims: dict[str, tuple[float, float]] = {
         "0.8M fp32, of 40,000 tokens/s": (small["native fp32"] / 40_000, 1),
         "64 texts over torch's one": (batch["native fp32, 64 texts"] / batch["torch, 1 text"], 15),
         "64 texts over the kernel's one": (batch["native fp32, 64 texts"] / batch["native fp32, 1 text"], 15),
+        "10.65M, 64 texts over the kernel's one, bf16": (
+            record["many"][f"10.65M bf16, {threads}, 64"] / record["many"][f"10.65M bf16, {threads}, 1"],
+            15,
+        ),
         "64 texts over the kernel's one, a thread": (
             batch["native fp32, 64 texts"] / batch["native fp32, 1 thread, 1 text"],
             15,
