@@ -24,7 +24,6 @@ static void keep_bytes(const Model *m, const float *key, const float *value, int
     steps[0] = of_key / 127, steps[LANES] = of_value / 127;
     for (int i = 0; i < wide; i += LANES) {
         bytes four = __builtin_convertvector(whole(*(const vec *)(key + i) * factor) + 128, bytes);
-#pragma GCC unroll 4
         for (int j = 0; j < LANES && i + j < deep; j += 4)
             memcpy(block + (i + j) * LANES + lane * 4, (const char *)&four + j, 4);
     }
