@@ -1,4 +1,4 @@
-"""Training beside the yardstick's, in one run: time to a loss, loss in equal time, tokens a second at equal shapes.
+"""Training beside the yardstick's, in one run: time to a loss, loss in equal time, tokens a second, memory, overheads.
 
     python -m bench.training --against PATH --text FILE             all of it, half an hour on 2 cores
     python -m bench.training --against PATH --text FILE --only to-loss
@@ -22,15 +22,16 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from bench import memory, start
 from bench.memory import CLASSIC
 
 ROOT = Path(__file__).resolve().parents[1]
 YARDSTICK_STEPS = 2000
 TARGET_LOSS = 1.90
 NANOGPT_LOSS = 1.4697  # of its recipe for an A100, 10.65M parameters
-PARTS = ["to-loss", "equal-time", "laptop", "speed"]
+PARTS = ["to-loss", "equal-time", "laptop", "speed", "memory", "overheads"]
 SHAPES = {"0.8M, 12 x 64": ((12, 64, 4, 128), 2.0), "10.65M, 64 x 256": ((64, 256, 6, 384), 3.2)}  # and what is asked
 
 
@@ -121,6 +122,54 @@ def throughput(against: Path, text: Path, rounds: int) -> dict[str, Any]:
     return results
 
 
+class Row(NamedTuple):
+    """A line of the table."""
+
+    what: str
+    figure: str
+    asked: str
+    holds: bool
+
+
+def rows_of(part: str, against: Path, text: Path, rounds: int, record: dict[str, Any]) -> list[Row]:
+    """Measure a part, keep it in `record`, and tell it."""
+    match part:
+        case "to-loss":
+            found = record[part] = time_to_loss(against, text, rounds)
+            figure = f"{found['ratio']:.1f}x ({found['seconds']:.1f} s to {found['val_loss']:.4f})"
+            holds = found["ratio"] >= 5 and found["val_loss"] <= TARGET_LOSS
+            return [Row(f"sooner at loss {TARGET_LOSS} than the yardstick", figure, "5x, aim 10x", holds)]
+        case "equal-time":
+            found = record[part] = loss_in_equal_time(against, text, rounds)
+            figure = f"{found['val_loss']:.4f} ({found['seconds']:.1f} s of {found['yardstick_seconds']:.1f})"
+            holds = found["val_loss"] <= 1.56 and found["share_of_time"] <= 1.0
+            return [Row("loss in the yardstick's time", figure, "1.56, aim 1.48", holds)]
+        case "laptop":
+            found = record[part] = on_a_laptop(text, rounds)
+            figure = f"{found['val_loss']:.4f} ({found['seconds']:.0f} s)"
+            holds = found["val_loss"] <= 1.42 and found["seconds"] <= 360
+            return [Row(f"below nanoGPT's {NANOGPT_LOSS} in six minutes", figure, "1.42, aim 1.38", holds)]
+        case "speed":
+            shapes = record[part] = throughput(against, text, rounds)
+            return [
+                Row(f"tokens/s at {shape}", f"{f['ratio']:.2f}x", f"{f['asked']}x", f["ratio"] >= f["asked"])
+                for shape, f in shapes.items()
+            ]
+        case "memory":
+            peaks = record[part] = [memory.compare(against, text, shape, 1) for shape in memory.SHAPES]
+            ratios = [(" x ".join(map(str, p["shape"])), p["ratio_to_yardstick"]["classic"]) for p in peaks]
+            return [Row(f"peak memory at {shape}", f"{ratio:.2f}x", "1x", ratio <= 1) for shape, ratio in ratios]
+        case _:
+            config = ROOT / "configs" / "quickstart.yaml"
+            imports = start.compare_start(["--config", str(config)], rounds)
+            share = start.measure_share(config, [])
+            record[part] = {"imports_of_torch": imports, "share": share}
+            return [
+                Row("start beside an import of torch", f"{imports:.2f}x", "1.5x", imports < start.MOST_IMPORTS),
+                Row("time of a run that is not its steps", f"{share:.1%}", "5%", share < start.MOST_SHARE),
+            ]
+
+
 def main() -> None:
     """Measure what is asked for, print a table, keep the record."""
     parser = argparse.ArgumentParser(description="Training beside a yardstick, in one run.")
@@ -130,45 +179,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="runs of each, of which the median counts (default: 3)")
     arguments = parser.parse_args()
     against, text, rounds = arguments.against.resolve(), arguments.text.resolve(), arguments.rounds
-    wanted = [arguments.only] if arguments.only else PARTS
     record: dict[str, Any] = {"machine": platform.platform(), "cores": os.cpu_count(), "rounds": rounds}
-    rows: list[tuple[str, str, str, bool]] = []  # what, found, asked, whether it holds
-    if "to-loss" in wanted:
-        found = record["to_loss"] = time_to_loss(against, text, rounds)
-        rows.append(
-            (
-                f"sooner at loss {TARGET_LOSS} than the yardstick",
-                f"{found['ratio']:.1f}x ({found['seconds']:.1f} s to {found['val_loss']:.4f})",
-                "5x, aim 10x",
-                found["ratio"] >= 5 and found["val_loss"] <= TARGET_LOSS,
-            )
-        )
-    if "equal-time" in wanted:
-        found = record["equal_time"] = loss_in_equal_time(against, text, rounds)
-        rows.append(
-            (
-                "loss in the yardstick's time",
-                f"{found['val_loss']:.4f} ({found['seconds']:.1f} s of {found['yardstick_seconds']:.1f})",
-                "1.56, aim 1.48",
-                found["val_loss"] <= 1.56 and found["share_of_time"] <= 1.0,
-            )
-        )
-    if "laptop" in wanted:
-        found = record["laptop"] = on_a_laptop(text, rounds)
-        holds = found["val_loss"] <= 1.42 and found["seconds"] <= 360
-        figure = f"{found['val_loss']:.4f} ({found['seconds']:.0f} s)"
-        rows.append((f"below nanoGPT's {NANOGPT_LOSS} in six minutes", figure, "1.42, aim 1.38", holds))
-    if "speed" in wanted:
-        record["speed"] = throughput(against, text, rounds)
-        for shape, found in record["speed"].items():
-            ratio = found["ratio"]
-            rows.append((f"tokens/s at {shape}", f"{ratio:.2f}x", f"{found['asked']}x", ratio >= found["asked"]))
-    for what, figure, asked, holds in rows:
-        print(f"{what:44} {figure:28} {asked:18} {'holds' if holds else 'falls short'}")
+    rows: list[Row] = []
+    for part in [arguments.only] if arguments.only else PARTS:
+        rows += rows_of(part, against, text, rounds, record)
+    for row in rows:
+        print(f"{row.what:44} {row.figure:28} {row.asked:18} {'holds' if row.holds else 'falls short'}")
     out = ROOT / "bench" / "out"
     out.mkdir(parents=True, exist_ok=True)
     (out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
-    sys.exit(not all(holds for *_, holds in rows))
+    sys.exit(not all(row.holds for row in rows))
 
 
 if __name__ == "__main__":
