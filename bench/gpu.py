@@ -1,8 +1,9 @@
 """Check and measure training on a GPU, in one command of at most 8 minutes: `python -m bench.gpu --text FILE`.
 
-In order: gradients against fp32 on the CPU; GPT-2 124M's training tokens/s and where its step goes; sampling; tiny
-Shakespeare (FILE) trained to nanoGPT's published 1.4697. A record goes to bench/out/gpu.json; exit code 1 where
-there is no CUDA device, or the gradients are wrong. `--cpu-smoke` goes the same way at a tiny size on the CPU.
+In order: gradients against fp32 on the CPU; GPT-2 124M's training tokens/s and where its step goes; the ways to
+compute a step of a character model, measured; its sampling; tiny Shakespeare (FILE) trained to nanoGPT's published
+1.4697. A record goes to bench/out/gpu.json; exit code 1 where there is no CUDA device, or the gradients are wrong.
+`--cpu-smoke` goes the same way at a tiny size on the CPU.
 
 No figure of a GPU has been measured with it yet.
 """
@@ -21,12 +22,13 @@ from typing import Any
 
 import torch
 
-from gpt_cli.bench.ceiling import wait_for
 from gpt_cli.bench.measure import bench, render_bench
 from gpt_cli.config import Config, parse_config
-from gpt_cli.runtime.device import Runtime, open_runtime
+from gpt_cli.runtime.device import Runtime, open_runtime, wait_for
 from gpt_cli.sampling.generate import generate
 from gpt_cli.sampling.settings import Sampling
+from gpt_cli.training.batches import Batches
+from gpt_cli.training.quickest import take_quickest
 from gpt_cli.training.state import TrainingState
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,6 +38,7 @@ GPT2 = (
     *("tokenizer.kind=bpe", "tokenizer.vocab_size=50257", "model.n_layer=12", "model.n_head=12", "model.n_embd=768"),
     *("model.context_length=1024", "model.position=learned", "model.norm=layernorm", "model.mlp=gelu"),
     *("model.qk_norm=false", "model.tie_embeddings=true", "optim.name=adamw", "optim.lr=6e-4", "runtime.compile=true"),
+    *("runtime.deterministic=false", "runtime.measure=true"),
 )
 CHARACTERS = (
     *("model.n_layer=6", "model.n_head=6", "model.n_embd=384", "model.context_length=256", "model.dropout=0.2"),
@@ -109,6 +112,19 @@ def training_speed(size: Size) -> dict[str, Any]:
     return best.to_json()
 
 
+def ways(size: Size) -> list[str]:
+    """What a long run of the character model would measure and choose: attention's kernels, the launch of a step."""
+    overrides = [*size.characters, "train.steps=1000000", "runtime.deterministic=false", "runtime.measure=true"]
+    config = parse_config("", "bench", [*overrides, f"runtime.device={size.device}"])
+    runtime = open_runtime(config.runtime)
+    tokens = torch.randint(65, (100_000,), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    lines: list[str] = []
+    state = TrainingState.fresh(config, 65, runtime, lines.append)
+    take_quickest(state, Batches.of(config, tokens.to(runtime.device)), config, 0, runtime, lines.append)
+    print("\n".join(lines), flush=True)
+    return lines
+
+
 def sampling_speed(size: Size) -> dict[str, float]:
     """Tokens/s of decoding with the character model's shape, by number of samples."""
     config = parse_config("", "bench", [*size.characters, f"runtime.device={size.device}"])
@@ -171,6 +187,7 @@ def main() -> None:
     }
     print(f"gradients: {record['gradients']}", flush=True)
     record["gpt2_124m"] = training_speed(size)
+    record["ways"] = ways(size)
     record["sampling_tokens_per_second"] = sampling_speed(size)
     record["tiny_shakespeare"] = time_to_loss(size, arguments.text.resolve())
     record["seconds"] = round(time.perf_counter() - started, 1)

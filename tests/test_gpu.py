@@ -1,18 +1,29 @@
 """On a CUDA device: every precision trains, repeats and resumes, fast paths are the reference, memory runs out well."""
 
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
 from test_health import HARMS, at_step
 from test_training import interrupt_at, make_config, run, samples, timeless, weights
 
+from gpt_cli.config import parse_config
 from gpt_cli.errors import UserError
 from gpt_cli.model.attention import causal_attention, matmul_attention, reference_attention, sdpa_attention
+from gpt_cli.model.attention_kernel import KERNELS, TORCH, attention_candidates
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.load import load_model
 from gpt_cli.run.log import read_events
+from gpt_cli.runtime.device import Runtime, open_runtime, set_deterministic
+from gpt_cli.runtime.fastest import difference
+from gpt_cli.runtime.late import Late
 from gpt_cli.selftest.model import check_cache, check_causality
+from gpt_cli.training import quickest
+from gpt_cli.training.batches import Batches
+from gpt_cli.training.loop import train_step
+from gpt_cli.training.state import TrainingState
+from gpt_cli.training.way import COMPILED, GRAPHS
 
 pytestmark = [
     pytest.mark.gpu,
@@ -91,6 +102,75 @@ def test_a_compiled_run_learns_what_an_eager_one_does(tmp_path, capsys):
     fast = run(make_config(tmp_path, "runtime.device=cuda", "runtime.compile=true", "runtime.precision=fp32"))
     assert "going on without it" not in capsys.readouterr().out
     assert fast.val_loss == pytest.approx(eager.val_loss, rel=1e-3)
+
+
+def measured(tmp_path, monkeypatch, *overrides, name="run"):
+    """A run that takes what is fastest here, short as it is."""
+    monkeypatch.setattr(quickest, "_STEPS_TO_WIN_BACK", 1)
+    monkeypatch.setattr(quickest, "_SECONDS_TO_WIN_BACK", 0.0)
+    return make_config(tmp_path, "runtime.device=cuda", "runtime.measure=true", *overrides, name=name)
+
+
+@pytest.mark.parametrize("deterministic", ["true", "false"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_is_measured_to_be_fastest_learns_what_the_plain_step_does(
+    tmp_path, monkeypatch, capsys, precision, deterministic
+):
+    plain = run(cuda_config(tmp_path, f"runtime.precision={precision}", name="plain"))
+    changes = (f"runtime.precision={precision}", f"runtime.deterministic={deterministic}")
+    fast = run(measured(tmp_path, monkeypatch, *changes))
+    out = capsys.readouterr().out
+    assert "going on without it" not in out
+    assert "forward and backward: " in out
+    assert fast.val_loss == pytest.approx(plain.val_loss, rel=1e-3 if precision == "fp32" else 2e-2)
+
+
+@pytest.mark.parametrize("launch", [COMPILED, GRAPHS])
+@pytest.mark.parametrize("changes", [(), ("train.micro_batch_size=2", "model.dropout=0.2", "optim.ema=0.9")])
+def test_a_run_with_a_kept_choice_resumes_bit_for_bit(tmp_path, monkeypatch, capsys, launch, changes):
+    real = quickest.fastest
+
+    def biased(candidates, wait, tolerance):
+        found = real(candidates, wait, tolerance)
+        assert not {COMPILED, GRAPHS} & found.dropped.keys(), found.dropped
+        return replace(found, name=launch) if launch in found.seconds else found
+
+    monkeypatch.setattr(quickest, "fastest", biased)
+    whole = run(measured(tmp_path, monkeypatch, *changes, name="whole"))
+    interrupt_at(monkeypatch, 4, signal.SIGTERM)
+    config = measured(tmp_path, monkeypatch, *changes, name="stopped")
+    run(config)
+    second = run(config)
+    assert f"steps {launch}: as measured when this run began" in capsys.readouterr().out
+    assert weights(second) == weights(whole)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_an_attention_kernel_equals_the_plain_one_or_says_that_it_cannot(kernel):
+    model = parse_config("", "t", ["model.n_head=4", "model.n_embd=256", "model.context_length=256"]).model
+    set_deterministic(False)
+    candidates = attention_candidates(model, 4, Runtime(torch.device("cuda"), "bf16", 1))
+    try:
+        found = candidates[kernel]()
+    except RuntimeError as error:
+        pytest.skip(str(error).splitlines()[0])
+    assert difference(found, candidates[TORCH]()) < 0.05
+
+
+@pytest.mark.parametrize("changes", [(), ("optim.name=adamw",), ("train.micro_batch_size=2", "optim.ema=0.9")])
+def test_no_step_waits_for_the_device(tmp_path, changes):
+    config = cuda_config(tmp_path, *changes)
+    runtime = open_runtime(config.runtime)
+    state = TrainingState.fresh(config, 11, runtime, print)
+    batches = Batches.of(config, torch.zeros(500, dtype=torch.int32, device="cuda"))
+    train_step(state, batches.at(0), config, 0, 1.0, runtime)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        loss, norms = train_step(state, batches.at(1), config, 1, 1.0, runtime)
+        late = Late(torch.stack([loss, torch.linalg.vector_norm(norms)]))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert late.read() == [loss.item(), torch.linalg.vector_norm(norms).item()]
 
 
 def test_what_is_not_finite_is_never_saved(tmp_path, monkeypatch):

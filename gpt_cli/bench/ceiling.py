@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from gpt_cli.runtime.device import Runtime
+from gpt_cli.runtime.device import Runtime, wait_for
 
 _SIZES = {"cpu": (512, 1024, 2048)}
 _GPU_SIZES = (4096, 8192, 16384)
@@ -33,11 +33,3 @@ def matmul_ceiling(runtime: Runtime, seconds: float = 3.0) -> float:
             best = max(best, _REPEATS * 2.0 * size**3 / (time.perf_counter() - before))
             n_done += 1
     return best
-
-
-def wait_for(device: torch.device) -> None:
-    """Return when the device has done all that it was asked."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()

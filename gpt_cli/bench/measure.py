@@ -17,16 +17,17 @@ import torch
 if sys.platform != "win32":
     import resource
 
-from gpt_cli.bench.ceiling import matmul_ceiling, wait_for
+from gpt_cli.bench.ceiling import matmul_ceiling
 from gpt_cli.bench.profile import profile_step
 from gpt_cli.config import Config
 from gpt_cli.files.disk import format_size
 from gpt_cli.model.count import flops_per_token, total_parameters
 from gpt_cli.report.info import vocab_size_of
 from gpt_cli.report.table import render_pairs, render_table
-from gpt_cli.runtime.device import Runtime, open_runtime
+from gpt_cli.runtime.device import Runtime, open_runtime, wait_for
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.loop import train_step
+from gpt_cli.training.quickest import take_quickest
 from gpt_cli.training.state import TrainingState
 
 _WARM_UP, _FEWEST, _MOST = 2, 3, 200  # steps
@@ -71,6 +72,7 @@ def bench(config: Config, note: Callable[[str], None], seconds: float = 10.0) ->
     if runtime.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(runtime.device)
     state = TrainingState.fresh(config, vocab_size, runtime, note)
+    take_quickest(state, batches, config, 0, runtime, note)
     times = _time_steps(config, state, batches, runtime, seconds)
     peak = _peak_memory(runtime.device)
     quartiles = statistics.quantiles(times, n=4, method="inclusive")

@@ -15,10 +15,9 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from gpt_cli.bench.ceiling import wait_for
 from gpt_cli.config import Config
 from gpt_cli.order import derive_seed
-from gpt_cli.runtime.device import Runtime
+from gpt_cli.runtime.device import Runtime, wait_for
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.state import TrainingState
 

@@ -363,6 +363,10 @@ class RuntimeConfig(Section):
     """Of the matrix products; weights stay fp32. auto: bf16 where the hardware is good at it, else fp32."""
     compile: Literal["auto"] | bool = "auto"
     """torch.compile. auto: where the run is long enough to win back what compiling costs."""
+    measure: Literal["auto"] | bool = "auto"
+    """On a GPU, measure at the start of a run which attention kernel and which of an eager, a compiled and a replayed
+    step (CUDA graphs) is fastest, and keep that with the run. auto: where deterministic is false, since two runs may
+    then differ in their last bits."""
     engine: Literal["auto", "native", "torch"] = "auto"
     """What computes losses and gradients on a CPU: code compiled for this machine, or torch. auto: the compiled code
     where a C compiler is at hand and it knows the model."""

@@ -34,11 +34,15 @@ class Runtime:
             return nullcontext()  # on a CPU the products alone are bf16, see `model.place`
         return torch.autocast(self.device.type, self.matmul_dtype)
 
+    @property
+    def name(self) -> str:
+        """What the device is called: a GPU's model, or the kind of device."""
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
+
     def describe(self) -> str:
         """The choice in words."""
-        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
         threads = f", {self.threads} threads" if self.device.type == "cpu" else ""
-        return f"{name}, {self.precision}{threads}"
+        return f"{self.name}, {self.precision}{threads}"
 
 
 def open_runtime(config: RuntimeConfig) -> Runtime:
@@ -88,6 +92,14 @@ def choose_device(name: str) -> torch.device:
             hint="set runtime.device=auto",
         )
     return torch.device(name)
+
+
+def wait_for(device: torch.device) -> None:
+    """Return when the device has done all that it was asked."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
 
 
 def set_deterministic(deterministic: bool) -> None:

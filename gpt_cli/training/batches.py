@@ -13,6 +13,7 @@ from torch import Tensor
 from gpt_cli.config import Config
 from gpt_cli.errors import RequestError
 from gpt_cli.order import window_start, windows_per_epoch
+from gpt_cli.runtime.late import sent
 
 MicroBatches = list[tuple[Tensor, Tensor]]
 """(M, T) inputs and the (M, T) targets that follow them, of each micro-batch of a step."""
@@ -76,7 +77,7 @@ class Batches:
 
     def at(self, step: int) -> MicroBatches:
         """This rank's micro-batches of `step`: (M, T) inputs and the (M, T) targets that follow them."""
-        starts = torch.tensor(self.starts(step)[self.rank :: self.world_size], device=self.tokens.device)
+        starts = sent(self.starts(step)[self.rank :: self.world_size], self.tokens.device)
         offsets = torch.arange(self.context_length + 1, device=self.tokens.device)
         windows = self.tokens[starts[:, None] + offsets].long()  # (B / world_size, T + 1)
         return [(rows[:, :-1], rows[:, 1:]) for rows in windows.split(self.micro_batch_size)]

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from gpt_cli.runtime.device import Runtime
+from gpt_cli.runtime.memory import is_out_of_memory
 from gpt_cli.training.state import TrainingState
 
 
@@ -15,7 +16,17 @@ def add_gradients(state: TrainingState, inputs: Tensor, targets: Tensor, parts: 
     if state.native is not None:
         share = 1.0 / (inputs.numel() * parts)
         return torch.tensor(state.native.add_gradients(inputs, targets, share, torch.initial_seed()) * share)
-    with runtime.autocast():
-        loss = state.loss(inputs, targets) / parts
-    state.loss_scale.apply(loss).backward()
+    try:
+        return _by_torch(state, inputs, targets, parts, runtime)
+    except RuntimeError as error:
+        if is_out_of_memory(error) or not state.way.give_up(error):
+            raise
+    return _by_torch(state, inputs, targets, parts, runtime)
+
+
+def _by_torch(state: TrainingState, inputs: Tensor, targets: Tensor, parts: int, runtime: Runtime) -> Tensor:
+    with state.way.attending():
+        with runtime.autocast():
+            loss = state.loss(inputs, targets) / parts
+        state.way.backward(state.loss_scale.apply(loss), state.parameters)
     return loss.detach()

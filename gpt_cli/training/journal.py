@@ -14,6 +14,7 @@ from torch import Tensor
 from gpt_cli.config import Config
 from gpt_cli.run.directory import RunDirectory
 from gpt_cli.run.log import read_metrics
+from gpt_cli.runtime.late import Late
 from gpt_cli.training.console import Console
 from gpt_cli.training.evaluate import Evaluation
 from gpt_cli.training.health import SpikeWatch, not_finite
@@ -23,7 +24,7 @@ from gpt_cli.training.state import TrainingState
 @dataclass(frozen=True)
 class _Pending:
     step: int
-    loss: Tensor
+    figures: Late  # the loss and the norm of the whole gradient
     grad_norms: Tensor  # (P,) one per parameter
     lr: float
 
@@ -55,8 +56,9 @@ class Journal:
 
     def step(self, step: int, loss: Tensor, grad_norms: Tensor, lr: float) -> None:
         """Take in update number `step` (from 1) and read the one before it."""
+        figures = Late(torch.stack([loss, torch.linalg.vector_norm(grad_norms)]))
         self._read()
-        self._pending = _Pending(step, loss, grad_norms, lr)
+        self._pending = _Pending(step, figures, grad_norms, lr)
 
     def settle(self) -> None:
         """Bring everything to the disk, before a checkpoint says that it happened."""
@@ -68,8 +70,7 @@ class Journal:
         if (pending := self._pending) is None:
             return
         self._pending = None
-        norm = torch.linalg.vector_norm(pending.grad_norms)
-        loss, grad_norm = torch.stack([pending.loss, norm]).tolist()
+        loss, grad_norm = pending.figures.read()
         is_skipped = self.state.loss_scale.enabled and not math.isfinite(grad_norm)  # an overflow of fp16, dealt with
         if not math.isfinite(loss) or not (math.isfinite(grad_norm) or is_skipped):
             raise not_finite(pending.step, loss, pending.grad_norms, self.state)

@@ -19,6 +19,7 @@ from gpt_cli.training.gradients import add_gradients
 from gpt_cli.training.initial import initial_checkpoint
 from gpt_cli.training.journal import Journal
 from gpt_cli.training.memory import MemoryGuard
+from gpt_cli.training.quickest import take_quickest
 from gpt_cli.training.sample import sample_prompt, sample_text
 from gpt_cli.training.schedule import lr_multiplier
 from gpt_cli.training.state import TrainingState
@@ -49,6 +50,7 @@ def train(config: Config, console: Console) -> Summary:
         stopping = Stopping(config.train, request, journal.past_val_losses)
         stopping.due(start, seconds)
         console.start(config, corpus, state.model, runtime, state.native is not None, start, stopping.reason)
+        take_quickest(state, batches, config, start, runtime, console.note)
 
         for step in range(start, config.train.steps + 1):  # the visit past the last step evaluates and saves
             still_alive()

@@ -1,6 +1,5 @@
 """What training changes, and how it goes into a checkpoint and comes back."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -20,7 +19,7 @@ from gpt_cli.run.checkpoint import Checkpoint, load_newest
 from gpt_cli.run.directory import RunDirectory
 from gpt_cli.run.load import described, load_weights
 from gpt_cli.run.tensors import check_tensors
-from gpt_cli.runtime.compilation import compiled, wins_by_compiling
+from gpt_cli.runtime.compilation import wins_by_compiling
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.runtime.memory import enough_memory
 from gpt_cli.training.averaging import WeightAverage
@@ -30,6 +29,7 @@ from gpt_cli.training.loss_scale import LossScale
 from gpt_cli.training.native.choice import native_network
 from gpt_cli.training.native.network import NativeNetwork
 from gpt_cli.training.optim import Optimizer
+from gpt_cli.training.way import Loss, Way
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,13 @@ class TrainingState:
     optimizer: Optimizer | LoRA
     average: WeightAverage
     loss_scale: LossScale
-    loss: Callable[[Tensor, Tensor], Tensor]  # (B, T) inputs, (B, T) targets -> nats per token, maybe compiled
+    way: Way  # to the loss and its gradient, by torch
     native: NativeNetwork | None  # the same in compiled code, where there is any for this model and machine
+
+    @property
+    def loss(self) -> Loss:
+        """(B, T) inputs, (B, T) targets -> nats per token, maybe compiled."""
+        return self.way.loss
 
     @cached_property
     def parameters(self) -> list[Parameter]:
@@ -76,7 +81,7 @@ class TrainingState:
             average=average,
             loss_scale=LossScale(enabled=runtime.precision == "fp16"),
             native=native,
-            loss=compiled(loss, note) if use_compile else loss,
+            way=Way(loss, note, use_compile=use_compile),
         )
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -89,7 +94,8 @@ class TrainingState:
 
     def scalars(self) -> dict[str, Any]:
         """The state that is not a tensor."""
-        return {"loss_scale": self.loss_scale.scale, "loss_scale_good_updates": self.loss_scale.good_updates}
+        scale = {"loss_scale": self.loss_scale.scale, "loss_scale_good_updates": self.loss_scale.good_updates}
+        return scale | self.way.kept()
 
     def restore(self, run: RunDirectory, runtime: Runtime, note: Note) -> tuple[int | None, float]:
         """Go on from the newest intact checkpoint of `run`: its step and seconds of training, or None and 0.
@@ -114,6 +120,7 @@ class TrainingState:
         self.average.load_state_tensors(tensors)
         self.loss_scale.scale = checkpoint.number("loss_scale")
         self.loss_scale.good_updates = int(checkpoint.number("loss_scale_good_updates"))
+        self.way.saved = checkpoint.state.get("way")  # absent where nothing was measured
 
 
 def mean_loss(model: GPT, inputs: Tensor, targets: Tensor) -> Tensor:
