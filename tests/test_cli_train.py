@@ -227,7 +227,7 @@ def test_the_text_is_read_under_a_bar_where_someone_watches_and_silently_elsewhe
             shown += piece
     os.close(ours)
     assert process.wait(timeout=60) == 0
-    for stage in (b"reading", b"learning", b"encoding"):
+    for stage in (b"reading", b"encoding"):
         assert re.search(stage + rb": +\d+%.*B/s", shown), stage
     silent = gpt(*config, "run_dir=runs/silent", GPT_CACHE=str(place / "another-cache"))
     assert silent.rc == 0
