@@ -1,6 +1,7 @@
 """What is measured changes the speed of a run and nothing else, is kept with it, and is given up where it fails."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,13 +62,13 @@ def on_a_pretended_gpu(monkeypatch, launched):
     monkeypatch.setattr(way, "launched", launched)
 
 
-def preferring_graphs(monkeypatch):
-    """The real candidates, of which CUDA graphs are said to be the fastest."""
+def preferring_graphs(monkeypatch, launch=GRAPHS):
+    """The real candidates, of which CUDA graphs (or another `launch`) are said to be the fastest."""
     real = quickest.fastest
 
     def biased(candidates, wait, tolerance):
         found = real(candidates, wait, tolerance)
-        return found if GRAPHS not in found.seconds else type(found)(GRAPHS, found.seconds, found.dropped)
+        return replace(found, name=launch) if launch in found.seconds else found
 
     monkeypatch.setattr(quickest, "fastest", biased)
 
@@ -133,12 +134,15 @@ def test_a_step_without_the_gradient_of_a_weight_is_not_taken_though_it_begins_a
         return loss if launch == EAGER else compute
 
     on_a_pretended_gpu(monkeypatch, without_it)
+    compiler_was_reset = []
+    monkeypatch.setattr(torch.compiler, "reset", lambda: compiler_was_reset.append(True))
     config, runtime, state, batches = fresh()
     state.way.loss(*batches.at(0)[0]).backward()
     assert not state.model.get_parameter(name).grad.any()  # behind an output projection of zeros
     lines = []
     take_quickest(state, batches, config, 0, runtime, lines.append)
     assert state.way.launch == EAGER
+    assert compiler_was_reset == [True]  # what the graphs recorded is let go
     assert lines[1].endswith("not compiled: it differs by 1e+02 %; not graphs: it differs by 1e+02 %")
 
 
@@ -331,11 +335,12 @@ def test_gradients_are_those_of_autograd():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # a compiler may have something to say about a machine
-def test_what_the_compiler_makes_agrees_with_the_plain_step_and_trains_the_same(monkeypatch, tmp_path):
+@pytest.mark.parametrize("launch", [COMPILED, GRAPHS])
+def test_what_the_compiler_makes_agrees_with_the_plain_step_and_trains_the_same(monkeypatch, tmp_path, launch):
     """On a CPU nothing is replayed, but all else is what a GPU run goes through."""
     plain = run(make_config(tmp_path, *TORCH_ENGINE, "runtime.precision=fp32", name="plain"))
     on_a_pretended_gpu(monkeypatch, way.launched)
-    preferring_graphs(monkeypatch)
+    preferring_graphs(monkeypatch, launch)
     real, found = quickest.fastest, []
 
     def seen(candidates, wait, tolerance):

@@ -42,11 +42,11 @@ def attention_candidates(config: ModelConfig, sequences: int, runtime: Runtime) 
     Dropout is left out, whose noise differs from kernel to kernel. Each gives the (B, H, T, D) output and the
     gradients of q, k and v.
     """
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(runtime.device).manual_seed(0)
     heads = (config.n_head, config.kv_heads, config.kv_heads, config.n_head)
     q, k, v, upstream = (
-        torch.randn(sequences, config.context_length, n, config.head_dim, generator=generator)
-        .to(runtime.device, runtime.matmul_dtype)
+        torch.randn(sequences, config.context_length, n, config.head_dim, generator=generator, device=runtime.device)
+        .to(runtime.matmul_dtype)
         .transpose(1, 2)  # the layout that a model gives them
         for n in heads
     )

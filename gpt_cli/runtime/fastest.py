@@ -12,7 +12,7 @@ Candidate = Callable[[], Sequence[Tensor]]
 """Computes once; gives what it computed, such as a loss and its gradients."""
 
 _WARM_UPS = 3  # the first call compiles, the second records what later ones replay
-_ROUNDS, _CALLS = 5, 3  # the calls of a round are queued one behind the other, as the steps of a run are
+_ROUNDS, _CALLS = 5, 2  # the calls of a round are queued one behind the other, as the steps of a run are
 _MARGIN = 0.03  # what is faster by less than this is a tie, and of a tie the first, the plainest, is taken
 _SMALL = 1e-3  # of the largest tensor: below this size, a difference is compared with the largest
 
@@ -60,7 +60,7 @@ def fastest(
     for _ in range(_ROUNDS):
         for name in list(times):
             try:
-                times[name].append(_time_calls(candidates[name], wait, clock))
+                times[name].append(seconds_per_call(candidates[name], wait, clock))
             except Exception as reason:
                 if name == plain:
                     raise
@@ -70,6 +70,18 @@ def fastest(
     best = min(seconds.values())
     chosen = next(name for name, s in seconds.items() if s <= best * (1.0 + _MARGIN))
     return Fastest(chosen, seconds, dropped)
+
+
+def seconds_per_call(
+    candidate: Candidate, wait: Callable[[], None], clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Seconds that one call of `candidate` takes when the next is queued behind it; see `fastest`."""
+    wait()
+    started = clock()
+    for _ in range(_CALLS):
+        candidate()
+    wait()
+    return (clock() - started) / _CALLS
 
 
 @torch.no_grad()
@@ -95,15 +107,6 @@ def _warmed_up(candidate: Candidate) -> Sequence[Tensor]:
         for _ in range(_WARM_UPS - 1):
             candidate()
         return candidate()
-
-
-def _time_calls(candidate: Candidate, wait: Callable[[], None], clock: Callable[[], float]) -> float:
-    wait()
-    started = clock()
-    for _ in range(_CALLS):
-        candidate()
-    wait()
-    return (clock() - started) / _CALLS
 
 
 def _first_line(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from gpt_cli.errors import Note
 from gpt_cli.model.attention_kernel import attention_candidates, preferring
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime, wait_for
-from gpt_cli.runtime.fastest import Candidate, fastest
+from gpt_cli.runtime.fastest import Candidate, fastest, seconds_per_call
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.way import ASKED, COMPILED, EAGER, GRAPHS, Loss, gradients, launched
@@ -67,18 +67,23 @@ def _measure(state: TrainingState, batches: Batches, config: Config, step: int, 
         state.way.use(attention, ASKED, runtime.name)
         return
     losses: dict[str, Loss] = {EAGER: state.way.plain}
+    launch = EAGER
     with _comparable(state.model, config):
         trial = partial(_trial, state, micro_batches[0], attention, runtime)
-        eager = fastest({EAGER: partial(trial, EAGER, losses[EAGER])}, wait, tolerance)
-        if steps * len(micro_batches) * eager.seconds[EAGER] >= _SECONDS_TO_WIN_BACK:
+        plain = partial(trial, EAGER, state.way.plain)
+        plain()
+        if steps * len(micro_batches) * seconds_per_call(plain, wait) >= _SECONDS_TO_WIN_BACK:
             small = sum(p.numel() for p in state.parameters) <= _GRAPHS_UP_TO
             losses |= {name: launched(state.way.plain, name) for name in ((COMPILED, GRAPHS) if small else (COMPILED,))}
             candidates: dict[str, Candidate] = {name: partial(trial, name, loss) for name, loss in losses.items()}
             found = fastest(candidates, wait, tolerance)
             note(f"forward and backward: {found.describe()}")
-        else:
-            found = eager
-    state.way.use(attention, found.name, runtime.name, losses[found.name])
+            launch = found.name
+    state.way.use(attention, launch, runtime.name, losses[launch])
+    if GRAPHS in losses and launch != GRAPHS:
+        # Graphs keep the activations of a step for ever. What is still wanted compiled comes back from the disk.
+        torch.compiler.reset()
+        torch.cuda.empty_cache()
 
 
 def _trial(
