@@ -161,6 +161,18 @@ def test_candidates_that_do_not_compile_leave_the_plain_step(monkeypatch):
     assert "not compiled: no C compiler here; not graphs: no C compiler here" in lines[1]
 
 
+def test_graphs_are_not_tried_for_a_large_model_nor_where_they_train_wrongly(monkeypatch):
+    on_a_pretended_gpu(monkeypatch, good)
+    for room, name, value in ((quickest, "_GRAPHS_UP_TO", 100), (torch.version, "hip", "7.0")):
+        with monkeypatch.context() as once:
+            once.setattr(room, name, value)
+            config, runtime, state, batches = fresh()
+            lines = []
+            take_quickest(state, batches, config, 0, runtime, lines.append)
+        assert COMPILED in lines[1]
+        assert GRAPHS not in lines[1]
+
+
 def test_where_measuring_fails_the_way_stays_as_asked_with_one_note(monkeypatch):
     def failing(candidates, wait, tolerance):
         raise RuntimeError("driver error\nmore")
