@@ -1,5 +1,6 @@
 """On a CUDA device: every precision trains, repeats and resumes, fast paths are the reference, memory runs out well."""
 
+import contextlib
 import signal
 from dataclasses import replace
 
@@ -145,16 +146,16 @@ def test_a_run_with_a_kept_choice_resumes_bit_for_bit(tmp_path, monkeypatch, cap
     assert weights(second) == weights(whole)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_an_attention_kernel_equals_the_plain_one_or_says_that_it_cannot(kernel):
+def test_an_attention_kernel_equals_the_plain_one_or_says_that_it_cannot_and_one_can():
     model = parse_config("", "t", ["model.n_head=4", "model.n_embd=256", "model.context_length=256"]).model
     set_deterministic(False)
     candidates = attention_candidates(model, 4, Runtime(torch.device("cuda"), "bf16", 1))
-    try:
-        found = candidates[kernel]()
-    except RuntimeError as error:
-        pytest.skip(str(error).splitlines()[0])
-    assert difference(found, candidates[TORCH]()) < 0.05
+    expected, differences = candidates[TORCH](), {}
+    for kernel in KERNELS:
+        with contextlib.suppress(RuntimeError):  # torch's way to say that it does not know this shape on this device
+            differences[kernel] = difference(candidates[kernel](), expected)
+    assert differences
+    assert max(differences.values()) < 0.05
 
 
 @pytest.mark.parametrize("changes", [(), ("optim.name=adamw",), ("train.micro_batch_size=2", "optim.ema=0.9")])

@@ -15,6 +15,9 @@ from gpt_cli.model.layers import Attention, SoftCap, make_mlp, make_norm
 from gpt_cli.model.linear import Linear
 from gpt_cli.model.position import positioned, sinusoids
 
+REFERENCE_WIDTH = 128
+"""The n_embd at which initial weights and rates are what the config says; at others they are scaled to do the same."""
+
 
 class GPT(nn.Module):
     """A decoder-only transformer: tokens in, logits of the next token out."""
@@ -117,7 +120,7 @@ def initialise(model: GPT) -> None:
     """
     config = model.config
     # Without init_std: what a matrix gives is as large at any width (Yang et al., 2022, table 8).
-    matrix_std = config.init_std or 0.02 * math.sqrt(128 / config.n_embd)
+    matrix_std = config.init_std or 0.02 * math.sqrt(REFERENCE_WIDTH / config.n_embd)
     for name, parameter in model.named_parameters():
         is_output = name.endswith(("attention.out.weight", "mlp.down.weight"))
         if config.zero_init and is_output:

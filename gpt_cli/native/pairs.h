@@ -55,10 +55,7 @@ INLINE void panels_of_pairs(const int ROWS, const int PANELS, const Matrix *m, i
 #pragma GCC unroll 2
             for (int half = 0; half < 2; half++) {
                 size_t at = (size_t)(panel + p) * PANEL;
-                vec *to = (vec *)(y + (size_t)r * y_stride + at) + half;
-                vec sum = sums[r * PANELS + p][half] + ((const vec *)(m->bias + at))[half];
-                if (add) sum += *to;
-                *to = sum;
+                put(m, at, half, sums[r * PANELS + p][half], y + (size_t)r * y_stride, add);
             }
 }
 

@@ -24,6 +24,14 @@ typedef struct { /* rows that a matrix is multiplied by */
     bool strips; /* digits as AMX's tiles want them, see tiles.h */
 } Input;
 
+/* y[at + half] (+)= sum + bias, of one row y: how the product of every format ends. */
+INLINE void put(const Matrix *m, size_t at, int half, vec sum, float *y, bool add) {
+    vec *to = (vec *)(y + at) + half;
+    sum += ((const vec *)(m->bias + at))[half];
+    if (add) sum += *to;
+    *to = sum;
+}
+
 /* y[row][0..31] (+)= panel of W x[row] + bias, for ROWS rows and PANELS panels: constants once inlined, of which the
    product is at most 8, or the sums would not stay in registers. Each output is one sum in the order of the inputs,
    whatever is computed beside it: a token's logits do not depend on the rows that share the pass, to the last bit. */
@@ -68,11 +76,9 @@ INLINE void panels_times(const int ROWS, const int PANELS, const int FORMAT, con
 #pragma GCC unroll 2
             for (int half = 0; half < 2; half++) {
                 size_t at = (size_t)(panel + p) * PANEL;
-                vec sum = sums[r * PANELS + p][half], *to = (vec *)(y + (size_t)r * y_stride + at) + half;
+                vec sum = sums[r * PANELS + p][half];
                 if (FORMAT == INT8) sum *= ((const vec *)(m->scale + at))[half];
-                sum += ((const vec *)(m->bias + at))[half];
-                if (add) sum += *to;
-                *to = sum;
+                put(m, at, half, sum, y + (size_t)r * y_stride, add);
             }
 }
 
@@ -117,13 +123,11 @@ INLINE void panels_times_digits(const int ROWS, const int PANELS, const Matrix *
 #pragma GCC unroll 2
             for (int half = 0; half < 2; half++) {
                 size_t at = (size_t)(panel + p) * PANEL;
-                vec *to = (vec *)(y + (size_t)r * y_stride + at) + half;
                 ivec more = (ivec)high[r * PANELS + p][half] + ((const ivec *)(m->sums + at))[half];
                 vec sum = 256.0f * __builtin_convertvector(more, vec)
                     + __builtin_convertvector((ivec)low[r * PANELS + p][half], vec);
-                sum = sum * (steps[r] * ((const vec *)(m->scale + at))[half]) + ((const vec *)(m->bias + at))[half];
-                if (add) sum += *to;
-                *to = sum;
+                sum *= steps[r] * ((const vec *)(m->scale + at))[half];
+                put(m, at, half, sum, y + (size_t)r * y_stride, add);
             }
 }
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gpt_cli.config import ModelConfig, OptimConfig
 from gpt_cli.model.count import is_hidden_matrix
-from gpt_cli.model.gpt import GPT
+from gpt_cli.model.gpt import GPT, REFERENCE_WIDTH
 from gpt_cli.training.adamw import AdamW
 from gpt_cli.training.muon import Muon, Orthogonalise, orthogonalised
 
@@ -36,7 +36,9 @@ class Optimizer:
             betas=config.betas,
             eps=config.eps,
             weight_decay=config.weight_decay,
-            lr_scales={"head.weight": min(1.0, 128 / model.config.n_embd)} if config.name == "muon" else None,
+            lr_scales={"head.weight": min(1.0, REFERENCE_WIDTH / model.config.n_embd)}
+            if config.name == "muon"
+            else None,
         )
         self.muon = Muon(
             matrices,
