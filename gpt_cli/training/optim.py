@@ -30,15 +30,14 @@ class Optimizer:
         matrices = {n: p for n, p in parameters.items() if is_hidden_matrix(n, tuple(p.shape))}
         if config.name == "adamw":
             matrices = {}
+        head_scale = min(1.0, REFERENCE_WIDTH / model.config.n_embd) if config.name == "muon" else 1.0
         self.adamw = AdamW(
             {n: p for n, p in parameters.items() if n not in matrices},
             lr=config.peak_lr if config.name == "adamw" else config.adamw_lr,
             betas=config.betas,
             eps=config.eps,
             weight_decay=config.weight_decay,
-            lr_scales={"head.weight": min(1.0, REFERENCE_WIDTH / model.config.n_embd)}
-            if config.name == "muon"
-            else None,
+            lr_scales={"head.weight": head_scale},
         )
         self.muon = Muon(
             matrices,
