@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -75,13 +76,14 @@ def _kill_one(config_file: Path, run_dir: Path, life: float, *, in_save: bool) -
     )
     try:
         deadline = time.monotonic() + _PATIENCE
-        while _starts(run_dir) == starts or (in_save and not _is_saving(run_dir)):
+        while _starts(run_dir) == starts or (in_save and not _is_held_in_save(process, run_dir)):
             if process.poll() is not None or time.monotonic() > deadline:
                 process.kill()
                 _, said = process.communicate()
                 raise UserError(f"a training process did not go on: {said.strip()[-500:]}")
             time.sleep(0.0005 if in_save else 0.01)
-        time.sleep(0.0 if in_save else life)
+        if not in_save:
+            time.sleep(life)
     finally:
         process.kill()
         process.communicate()
@@ -90,6 +92,22 @@ def _kill_one(config_file: Path, run_dir: Path, life: float, *, in_save: bool) -
 
 def _starts(run_dir: Path) -> int:
     return sum(event["event"] == "started" for event in read_events(run_dir))
+
+
+def _is_held_in_save(process: subprocess.Popen[str], run_dir: Path) -> bool:
+    """Whether the trainer stands still in the middle of a save.
+
+    A save takes a few milliseconds: seen from here it may be over before a kill arrives, so that the trainer is held
+    first and looked at again. Where processes cannot be held (Windows), seeing the save has to do.
+    """
+    if not _is_saving(run_dir) or sys.platform == "win32":
+        return _is_saving(run_dir)
+    process.send_signal(signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+    if _is_saving(run_dir):
+        return True
+    process.send_signal(signal.SIGCONT)
+    return False
 
 
 def _is_saving(run_dir: Path) -> bool:
