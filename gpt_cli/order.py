@@ -24,12 +24,16 @@ def permuted(index: int, n: int, key: int) -> int:
     """
     if not 0 <= index < n:
         raise IndexError(f"index {index} is outside range({n})")
-    half = max(1, ((n - 1).bit_length() + 1) // 2)
-    keys = _round_keys(key)
+    half, keys = half_bits(n), round_keys(key)
     while True:
         index = _feistel(index, half, keys)
         if index < n:
             return index
+
+
+def half_bits(n: int) -> int:
+    """Bits of each half of the Feistel network that permutes range(n)."""
+    return max(1, ((n - 1).bit_length() + 1) // 2)
 
 
 def windows_per_epoch(tokens: int, context_length: int) -> int:
@@ -43,15 +47,23 @@ def window_start(index: int, tokens: int, context_length: int, seed: int) -> int
     An epoch visits each of its non-overlapping windows exactly once, in an order and from a phase of its own.
     The text has more tokens than a window, which needs one more for its last target.
     """
-    windows = windows_per_epoch(tokens, context_length)
-    epoch, place = divmod(index, windows)
-    spare = tokens - windows * context_length  # at least 1, for the last target
-    phase = derive_seed(seed, "phase", epoch) % min(spare, context_length)
-    return phase + permuted(place, windows, derive_seed(seed, "order", epoch)) * context_length
+    epoch, place = divmod(index, windows_per_epoch(tokens, context_length))
+    windows, phase, key = epoch_order(epoch, tokens, context_length, seed)
+    return phase + permuted(place, windows, key) * context_length
 
 
 @lru_cache(maxsize=64)
-def _round_keys(key: int) -> tuple[int, ...]:
+def epoch_order(epoch: int, tokens: int, context_length: int, seed: int) -> tuple[int, int, int]:
+    """An epoch: how many windows it has, where the first of the text starts, and the key of their order."""
+    windows = windows_per_epoch(tokens, context_length)
+    spare = tokens - windows * context_length  # at least 1, for the last target
+    phase = derive_seed(seed, "phase", epoch) % min(spare, context_length)
+    return windows, phase, derive_seed(seed, "order", epoch)
+
+
+@lru_cache(maxsize=64)
+def round_keys(key: int) -> tuple[int, ...]:
+    """The keys of the rounds of the Feistel network that `key` names, each in [0, 2**63)."""
     return tuple(derive_seed("feistel-v1", key, round_) for round_ in range(_ROUNDS))
 
 

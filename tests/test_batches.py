@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt_cli.errors import RequestError
+from gpt_cli.order import permuted
 from gpt_cli.training.batches import Batches, on_device
+from gpt_cli.training.epoch import epoch_starts, fits_on_device, permutation
 
 TOKENS = torch.arange(1000, dtype=torch.int32)
 
@@ -116,3 +118,64 @@ def test_a_text_shorter_than_one_window_and_its_target_is_refused():
 def test_a_batch_that_micro_batches_and_devices_do_not_fill_is_refused():
     with pytest.raises(RequestError, match="must be a multiple"):
         make(micro_batch_size=4, world_size=2)
+
+
+# The order worked out in tensors, as a GPU does it
+
+
+CPU = torch.device("cpu")
+
+
+@given(n=st.integers(1, 1100), key=st.integers(0, 2**63 - 1))
+def test_a_permutation_in_tensors_is_that_of_each_number(n, key):
+    assert permutation(n, key, CPU).tolist() == [permuted(index, n, key) for index in range(n)]
+
+
+@given(
+    n_token=st.integers(17, 1000),
+    context_length=st.integers(1, 16),
+    batch_size=st.integers(1, 30),
+    seed=st.integers(0, 2**63 - 1),
+    step=st.integers(0, 10**6),
+)
+def test_the_starts_of_a_batch_in_tensors_are_those_of_python_at_any_step(
+    n_token, context_length, batch_size, seed, step
+):
+    batches = make(
+        tokens=TOKENS[:n_token],
+        context_length=context_length,
+        batch_size=batch_size,
+        micro_batch_size=1,
+        seed=seed,
+    )
+    assert batches.starts_on_device(step).tolist() == batches.starts(step)
+
+
+def test_a_run_that_goes_on_in_the_middle_of_an_epoch_sees_the_starts_that_it_would_have_seen():
+    whole = [make().starts_on_device(step).tolist() for step in range(20)]
+    epoch_starts.cache_clear()  # a new process
+    assert [make().starts_on_device(step).tolist() for step in range(7, 20)] == whole[7:]
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_batches_cut_at_starts_on_the_device_are_the_same(monkeypatch, world_size):
+    plain = make(micro_batch_size=2, rank=world_size - 1, world_size=world_size)
+    expected = [plain.at(step) for step in range(12)]
+    monkeypatch.setattr(Batches, "starts", None)  # what a GPU does without
+    for step, micro_batches in enumerate(expected):
+        found = plain._cut(plain.starts_on_device(step)[plain.rank :: world_size])
+        for (inputs, targets), (these, those) in zip(found, micro_batches, strict=True):
+            assert inputs.equal(these)
+            assert targets.equal(those)
+
+
+def test_working_out_the_order_asks_the_device_for_no_number():
+    starts = make(tokens=torch.zeros(1000, dtype=torch.int32, device="meta")).starts_on_device(5)
+    assert (starts.shape, starts.dtype, starts.device.type) == ((12,), torch.int64, "meta")
+
+
+def test_an_order_is_kept_on_the_device_while_it_is_small_and_a_batch_meets_two_epochs_at_most():
+    assert fits_on_device(16 * 12 + 16, 16, 12)
+    assert not fits_on_device(16 * 12 + 15, 16, 12)  # 11 windows
+    assert fits_on_device(2**22, 1, 12)
+    assert not fits_on_device(2**22 + 2, 1, 12)

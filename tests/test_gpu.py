@@ -174,6 +174,14 @@ def test_no_step_waits_for_the_device(tmp_path, changes):
     assert late.read() == [loss.item(), torch.linalg.vector_norm(norms).item()]
 
 
+def test_batches_are_those_of_a_cpu_whichever_epoch_they_are_of():
+    tokens = torch.arange(1000, dtype=torch.int32)
+    here, there = (Batches(t, 16, 12, 12, seed=7) for t in (tokens, tokens.cuda()))
+    for step in (0, 4, 5, 1000):
+        for expected, found in zip(here.at(step)[0], there.at(step)[0], strict=True):
+            assert found.cpu().equal(expected)
+
+
 def test_what_is_not_finite_is_never_saved(tmp_path, monkeypatch):
     at_step(monkeypatch, 6, lambda state, _: HARMS["gradient"][0](state, float("nan")))
     with pytest.raises(UserError, match="not finite"):
