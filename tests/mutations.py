@@ -157,7 +157,7 @@ MUTATIONS = [
     ),
     Mutation(
         "an update with a bad gradient is made",
-        "training/loss_scale.py",
+        "training/update.py",
         (('return grad_norm.device.type != "cpu" or bool(torch.isfinite(grad_norm))', "return True"),),
         "test_health.py::test_an_update_with_a_bad_gradient_is_not_made",
     ),
@@ -193,7 +193,7 @@ MUTATIONS = [
     Mutation(
         "the scale of the loss starts anew",
         "training/state.py",
-        (('        self.loss_scale.scale = checkpoint.number("loss_scale")\n', ""),),
+        (('        self.loss_scale.scale.fill_(checkpoint.number("loss_scale"))\n', ""),),
         "test_training.py::test_a_scaled_loss_resumes_exactly_overflows_included[5]",
     ),
     Mutation(

@@ -4,13 +4,14 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt_cli.config import ModelConfig
 from gpt_cli.errors import UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.tokenizer import ByteTokenizer
-from gpt_cli.training.evaluate import Evaluation, TokenSizes, evaluate
+from gpt_cli.training.evaluate import Evaluation, TokenSizes, _sizes_of, evaluate
 
 RUNTIME = Runtime(torch.device("cpu"), "fp32", threads=1)
 SIZES = TokenSizes.of(ByteTokenizer(), torch.device("cpu"))
@@ -73,3 +74,28 @@ def test_a_text_of_one_token_is_an_error():
 
 def test_perplexity_of_a_hopeless_model_is_large_not_an_overflow():
     assert Evaluation(loss=1e6, tokens=1, characters=1, bytes=1).perplexity > 1e300
+
+
+class Reads(TorchDispatchMode):
+    """Counts how often a number is asked of a tensor, for which a GPU would be waited for."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **(kwargs or {}))
+
+
+def test_no_window_is_waited_for():
+    model, tokens = make_model(), torch.randint(256, (100,), dtype=torch.int32)
+    with Reads() as reads:
+        tokens.sum().item()
+        evaluate(model, tokens, SIZES, RUNTIME, batch_size=1)
+    assert reads.count == 1  # the one of this test
+
+
+def test_what_tokens_stand_for_is_the_same_counted_and_looked_up():
+    tokens = torch.randint(256, (3000,), dtype=torch.int32)
+    assert _sizes_of(tokens, SIZES, counted=True).equal(_sizes_of(tokens, SIZES, counted=False))
+    there = TokenSizes(SIZES.bytes.to("meta"), SIZES.characters.to("meta"))
+    assert _sizes_of(tokens.to("meta"), there, counted=False).shape == (2,)

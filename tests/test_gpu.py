@@ -158,7 +158,10 @@ def test_an_attention_kernel_equals_the_plain_one_or_says_that_it_cannot_and_one
     assert max(differences.values()) < 0.05
 
 
-@pytest.mark.parametrize("changes", [(), ("optim.name=adamw",), ("train.micro_batch_size=2", "optim.ema=0.9")])
+@pytest.mark.parametrize(
+    "changes",
+    [(), ("optim.name=adamw",), ("train.micro_batch_size=2", "optim.ema=0.9"), ("runtime.precision=fp16",)],
+)
 def test_no_step_waits_for_the_device(tmp_path, changes):
     config = cuda_config(tmp_path, *changes)
     runtime = open_runtime(config.runtime)

@@ -181,14 +181,33 @@ def test_without_a_decay_the_weights_are_their_own_average():
     assert average.state_tensors() == {}
 
 
-def test_the_loss_scale_halves_on_overflow_skips_the_update_and_grows_back():
-    scale = LossScale(enabled=True)
-    first = scale.scale
-    assert not scale.accepts(torch.tensor(float("inf")))
-    assert scale.scale == first / 2
-    for _ in range(2000):
-        assert scale.accepts(torch.tensor(1.0))
-    assert scale.scale == first
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_the_loss_scale_halves_on_overflow_takes_the_update_back_and_grows_back(bad):
+    scale, tensors = LossScale(enabled=True), [torch.ones(2, 3), torch.tensor(7)]
+    first = scale.scale.item()
+
+    def update(grad_norm, value):
+        before = scale.before(tensors)
+        for tensor in tensors:
+            tensor.fill_(value)
+        scale.settle(torch.tensor(grad_norm), tensors, before)
+
+    update(bad, 5)
+    assert (tensors[0].unique().tolist(), tensors[1].item()) == ([1.0], 7)
+    assert (scale.scale.item(), scale.good_updates.item()) == (first / 2, 0)
+    for n in range(1, 2001):
+        update(1.0, n)
+        assert (tensors[0].unique().tolist(), tensors[1].item()) == ([n], n)
+    assert (scale.scale.item(), scale.good_updates.item()) == (first, 0)
+    update(1.0, 0)
+    assert (scale.scale.item(), scale.good_updates.item()) == (first, 1)
+
+
+def test_a_loss_scale_that_is_off_copies_nothing_and_lets_every_update_be():
+    scale, tensors = LossScale(enabled=False), [torch.ones(2)]
+    assert scale.before(tensors) == []
+    scale.settle(torch.tensor(float("nan")), tensors, [])
+    assert (tensors[0].tolist(), scale.scale.item()) == ([1.0, 1.0], 1.0)
 
 
 def test_scaling_the_loss_and_unscaling_the_gradients_changes_nothing():

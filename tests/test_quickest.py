@@ -17,6 +17,7 @@ from gpt_cli.training import quickest, way
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.evaluate import cross_entropy
 from gpt_cli.training.loop import train_step
+from gpt_cli.training.loss_scale import LossScale
 from gpt_cli.training.quickest import take_quickest, wants_measuring
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.way import ASKED, COMPILED, EAGER, GRAPHS, gradients
@@ -325,11 +326,12 @@ def test_the_attention_that_is_measured_has_the_shapes_of_the_model_and_a_gradie
         ("train.activation_checkpointing=true",),
     ],
 )
-def test_a_step_asks_its_device_for_no_number(overrides):
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_step_asks_its_device_for_no_number(overrides, scaled):
     """A tensor on the meta device has none: whatever would wait for a GPU, such as `.item()` or `if`, raises."""
     config = parse_config("", "t", [*TINY, *overrides])
     runtime = Runtime(torch.device("meta"), "fp32", 1)
-    state = TrainingState.fresh(config, 11, runtime, print)
+    state = replace(TrainingState.fresh(config, 11, runtime, print), loss_scale=LossScale(scaled, runtime.device))
     batches = Batches.of(config, torch.zeros(500, dtype=torch.int32, device="meta"))
     loss, norms = train_step(state, batches.at(0), config, 0, 1.0, runtime)
     assert (loss.shape, norms.shape) == ((), (len(state.parameters),))

@@ -164,7 +164,7 @@ def test_a_resume_from_the_checkpoint_of_any_step_equals_uninterrupted_bit_for_b
 
 @pytest.mark.parametrize("stop_at", [3, 5, 6, 7, 11])
 def test_a_scaled_loss_resumes_exactly_overflows_included(tmp_path, monkeypatch, stop_at):
-    monkeypatch.setattr(state, "LossScale", lambda enabled: LossScale(enabled=True))  # as for fp16, which needs a GPU
+    monkeypatch.setattr(state, "LossScale", lambda *_: LossScale(enabled=True))  # as for fp16, which needs a GPU
     monkeypatch.setattr(loss_scale, "_GROWTH_INTERVAL", 3)
     scales = {}
 
@@ -174,7 +174,7 @@ def test_a_scaled_loss_resumes_exactly_overflows_included(tmp_path, monkeypatch,
             weight = state.model.blocks[0].mlp.down.weight
             hooks.append(weight.register_hook(lambda gradient: gradient * math.inf))
         result = train_step(state, micro_batches, config, step, *rest)
-        scales[step + 1] = (state.loss_scale.scale, state.loss_scale.good_updates)
+        scales[step + 1] = (state.loss_scale.scale.item(), state.loss_scale.good_updates.item())
         for hook in hooks:
             hook.remove()
         return result

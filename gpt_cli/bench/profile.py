@@ -20,6 +20,7 @@ from gpt_cli.order import derive_seed
 from gpt_cli.runtime.device import Runtime, wait_for
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.state import TrainingState
+from gpt_cli.training.update import update
 
 _MODEL_PARTS = ("embedding", "attention", "mlp", "norms", "rest of forward", "head and loss")
 PARTS = ("batch", *_MODEL_PARTS, "backward", "optimizer")
@@ -35,8 +36,6 @@ def profile_step(
     """
     clock = _Clock(runtime.device)
     handles = [handle for part, module in _parts_of(state.model) for handle in clock.watch(part, module)]
-    parameters = list(state.model.parameters())
-    max_norm = float("inf") if config.optim.grad_clip is None else config.optim.grad_clip
     try:
         for step in range(steps):
             with clock.timing("batch"):
@@ -48,10 +47,7 @@ def profile_step(
                 with clock.timing("backward"):
                     state.loss_scale.apply(loss).backward()
             with clock.timing("optimizer"):
-                state.loss_scale.remove(parameters)
-                torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-                state.optimizer.step(1.0)
-                state.average.update(step)
+                update(state, config.optim, step, 1.0)
                 state.optimizer.zero_grad()
     finally:
         for handle in handles:

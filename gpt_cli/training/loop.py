@@ -25,6 +25,7 @@ from gpt_cli.training.schedule import lr_multiplier
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.stopping import Stopping
 from gpt_cli.training.summary import Summary, summarise
+from gpt_cli.training.update import update
 
 
 def train(config: Config, console: Console) -> Summary:
@@ -99,15 +100,7 @@ def train_step(
     for micro_step, (inputs, targets) in enumerate(micro_batches):
         torch.manual_seed(derive_seed(config.seed, "noise", step, micro_step))
         loss_sum += add_gradients(state, inputs, targets, len(micro_batches), runtime)
-    parameters = state.parameters
-    state.loss_scale.remove(parameters)
-    max_norm = float("inf") if config.optim.grad_clip is None else config.optim.grad_clip
-    grad_norms = torch.stack(torch._foreach_norm([p.grad for p in parameters if p.grad is not None]))
-    grad_norm = torch.linalg.vector_norm(grad_norms)
-    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, grad_norm)
-    if state.loss_scale.accepts(grad_norm):
-        state.optimizer.step(lr_multiplier)
-        state.average.update(step)
+    grad_norms = update(state, config.optim, step, lr_multiplier)
     state.optimizer.zero_grad()
     return loss_sum, grad_norms
 

@@ -55,7 +55,7 @@ class LoRA:
         )
 
     @torch.no_grad()
-    def step(self, lr_multiplier: float) -> None:
+    def step(self, lr_multiplier: float | Tensor) -> None:
         """One update of every A (R, I) and B (O, R) out of the gradients (O, I) of their matrices."""
         factors = self.adamw.parameters
         for name, weight in self.weights.items():

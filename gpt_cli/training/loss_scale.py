@@ -1,25 +1,26 @@
 """Dynamic loss scaling: keeps fp16 gradients from vanishing (Micikevicius et al., 2018, section 3.2)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 _GROWTH_INTERVAL = 2000  # updates without overflow before the scale doubles
 _INITIAL_SCALE = 2.0**16
+_CPU = torch.device("cpu")
 
 
 class LossScale:
     """Multiplies the loss before the backward pass and divides the gradients after it.
 
-    When a gradient overflows, the update is skipped and the scale halves. Switched off, it does nothing and
-    never waits for the device.
+    When a gradient overflows, the update is taken back and the scale halves. That is decided on the device, where both
+    scalars are: nobody waits for it. Switched off, it does nothing.
     """
 
-    def __init__(self, enabled: bool) -> None:
+    def __init__(self, enabled: bool, device: torch.device = _CPU) -> None:
         self.enabled = enabled
-        self.scale = _INITIAL_SCALE if enabled else 1.0
-        self.good_updates = 0
+        self.scale = torch.tensor(_INITIAL_SCALE if enabled else 1.0, device=device)
+        self.good_updates = torch.tensor(0, device=device)
 
     def apply(self, loss: Tensor) -> Tensor:
         """The loss to call `backward` on."""
@@ -28,20 +29,24 @@ class LossScale:
     @torch.no_grad()
     def remove(self, parameters: Iterable[Tensor]) -> None:
         """Bring the gradients back to their true size."""
-        if self.enabled:
-            torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], 1.0 / self.scale)
+        if self.enabled:  # the scale is a power of two, and so is one over it
+            torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], self.scale.reciprocal())
 
-    def accepts(self, grad_norm: Tensor) -> bool:
-        """Whether the update may be made, given the norm of the gradients: it is finite. Adapts the scale.
+    def before(self, tensors: Iterable[Tensor]) -> list[Tensor]:
+        """Copies of what an update may change, for `settle`; none, switched off."""
+        return [tensor.clone() for tensor in tensors] if self.enabled else []
 
-        Switched off, it does not ask a device that would have to be waited for.
-        """
+    @torch.no_grad()
+    def settle(self, grad_norm: Tensor, tensors: Iterable[Tensor], before: Sequence[Tensor]) -> None:
+        """After an update: adapt the scale and, where the norm of the gradients is not finite, make `tensors` what
+        they were before."""
         if not self.enabled:
-            return grad_norm.device.type != "cpu" or bool(torch.isfinite(grad_norm))
-        finite = bool(torch.isfinite(grad_norm))
-        self.good_updates = self.good_updates + 1 if finite else 0
-        if not finite:
-            self.scale /= 2.0
-        elif self.good_updates == _GROWTH_INTERVAL:
-            self.scale, self.good_updates = self.scale * 2.0, 0
-        return finite
+            return
+        finite = torch.isfinite(grad_norm)
+        for now, was in zip(tensors, before, strict=True):
+            now.copy_(torch.where(finite, now, was))
+        # Sums and products of truth values: `where` would have to bring its numbers to the device.
+        good_updates = (self.good_updates + 1) * finite
+        grows = good_updates == _GROWTH_INTERVAL
+        self.good_updates.copy_(good_updates * ~grows)
+        self.scale.mul_(0.5 + 0.5 * finite + grows)

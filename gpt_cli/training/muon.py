@@ -49,8 +49,8 @@ class Muon:
         self.buffers = {name: torch.zeros_like(p) for name, p in parameters.items()}
 
     @torch.no_grad()
-    def step(self, lr_multiplier: float) -> None:
-        """Update every parameter from its gradient, which is overwritten."""
+    def step(self, lr_multiplier: float | Tensor) -> None:
+        """Update every parameter from its gradient, which is overwritten; see `AdamW.step`."""
         names = [name for name, p in self.parameters.items() if p.grad is not None]
         if not names:
             return
@@ -68,8 +68,12 @@ class Muon:
         if self.weight_decay:
             torch._foreach_mul_(parameters, 1.0 - lr * self.weight_decay)
         # The same change of output, whatever the shape.
-        scales = [-lr * max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5 for matrix in matrices]
-        torch._foreach_add_(targets, self.orthogonalise(matrices, scales))
+        known = self.lr if isinstance(lr, Tensor) else lr
+        scales = [-known * max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5 for matrix in matrices]
+        directions = self.orthogonalise(matrices, scales)
+        if isinstance(lr_multiplier, Tensor):
+            torch._foreach_mul_(directions, lr_multiplier)
+        torch._foreach_add_(targets, directions)
 
 
 def orthogonalised(matrices: Sequence[Tensor], scales: Sequence[float], dtype: torch.dtype) -> list[Tensor]:

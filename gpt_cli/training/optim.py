@@ -48,8 +48,11 @@ class Optimizer:
             orthogonalise=orthogonalise or partial(orthogonalised, dtype=matmul_dtype),
         )
 
-    def step(self, lr_multiplier: float) -> None:
-        """One update of every parameter, at `lr_multiplier` times the peak learning rates."""
+    def step(self, lr_multiplier: float | Tensor) -> None:
+        """One update of every parameter, at `lr_multiplier` times the peak learning rates.
+
+        With a scalar on the device nothing is a number that changes from step to step, so that it can be compiled.
+        """
         self.adamw.step(lr_multiplier)
         self.muon.step(lr_multiplier)
 

@@ -79,7 +79,7 @@ class TrainingState:
             model=model,
             optimizer=optimizer,
             average=average,
-            loss_scale=LossScale(enabled=runtime.precision == "fp16"),
+            loss_scale=LossScale(runtime.precision == "fp16", runtime.device),
             native=native,
             way=Way(loss, note, use_compile=use_compile),
         )
@@ -92,10 +92,14 @@ class TrainingState:
         """All tensors but the model's own."""
         return self.optimizer.state_tensors() | self.average.state_tensors()
 
+    def changing(self) -> list[Tensor]:
+        """Every tensor that an update changes (under LoRA, the base matrices, too), but for the loss scale's."""
+        return [*self.parameters, *self._optimizer_tensors().values()]
+
     def scalars(self) -> dict[str, Any]:
         """The state that is not a tensor."""
-        scale = {"loss_scale": self.loss_scale.scale, "loss_scale_good_updates": self.loss_scale.good_updates}
-        return scale | self.way.kept()
+        scale, good_updates = float(self.loss_scale.scale), int(self.loss_scale.good_updates)
+        return {"loss_scale": scale, "loss_scale_good_updates": good_updates} | self.way.kept()
 
     def restore(self, run: RunDirectory, runtime: Runtime, note: Note) -> tuple[int | None, float]:
         """Go on from the newest intact checkpoint of `run`: its step and seconds of training, or None and 0.
@@ -118,8 +122,8 @@ class TrainingState:
         check_tensors(tensors, described(self._optimizer_tensors()))
         self.optimizer.load_state_tensors(tensors)
         self.average.load_state_tensors(tensors)
-        self.loss_scale.scale = checkpoint.number("loss_scale")
-        self.loss_scale.good_updates = int(checkpoint.number("loss_scale_good_updates"))
+        self.loss_scale.scale.fill_(checkpoint.number("loss_scale"))
+        self.loss_scale.good_updates.fill_(int(checkpoint.number("loss_scale_good_updates")))
         self.way.saved = checkpoint.state.get("way")  # absent where nothing was measured
 
 

@@ -14,6 +14,9 @@ from gpt_cli.runtime.compilation import compiled
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(B, T) inputs, (B, T) targets -> nats per token."""
 
+UpdateBy = Callable[[float, float], Tensor]
+"""The multiplier of the learning rates, the weight of the average -> the (P,) norms of the gradients it used up."""
+
 ASKED, EAGER, COMPILED, GRAPHS = "asked", "eager", "compiled", "graphs"
 LAUNCHES = (ASKED, EAGER, COMPILED, GRAPHS)
 """As the config says, as written, compiled, and compiled and replayed as CUDA graphs."""
@@ -31,6 +34,7 @@ class Way:
         self.loss = self.asked
         self.note = note
         self.attention, self.launch = TORCH, ASKED
+        self.update: UpdateBy | None = None  # how the gradients are used; None: as written
         self.device: str | None = None  # where the choice was measured; None: nothing was
         self.saved: object = None  # what a checkpoint kept of a choice
 
