@@ -1,9 +1,10 @@
 """Check and measure training on a GPU, in one command of at most 8 minutes: `python -m bench.gpu --text FILE`.
 
-In order: gradients against fp32 on the CPU; GPT-2 124M's training tokens/s and where its step goes; the ways to
-compute a step of a character model, measured; its sampling; tiny Shakespeare (FILE) trained to nanoGPT's published
-1.4697. A record goes to bench/out/gpu.json; exit code 1 where there is no CUDA device, or the gradients are wrong.
-`--cpu-smoke` goes the same way at a tiny size on the CPU.
+In order: gradients against fp32 on the CPU; GPT-2 124M's training tokens/s, where its step goes, and its update as
+written and compiled; the ways to compute a step of a character model, measured: attention, loss and gradients, update,
+the whole step as one CUDA graph; its sampling; tiny Shakespeare (FILE) trained to nanoGPT's published 1.4697. A record
+goes to bench/out/gpu.json; exit code 1 where there is no CUDA device, or the gradients are wrong. `--cpu-smoke` goes
+the same way at a tiny size on the CPU.
 
 No figure of a GPU has been measured with it yet.
 """
@@ -28,8 +29,9 @@ from gpt_cli.runtime.device import Runtime, open_runtime, wait_for
 from gpt_cli.sampling.generate import generate
 from gpt_cli.sampling.settings import Sampling
 from gpt_cli.training.batches import Batches
-from gpt_cli.training.quickest import take_quickest
+from gpt_cli.training.quickest import measure_update, take_quickest
 from gpt_cli.training.state import TrainingState
+from gpt_cli.training.update import COMPILER
 
 ROOT = Path(__file__).resolve().parents[1]
 TOKENS_PER_SECOND_AIM, SECONDS_TO_LOSS_AIM, LOSS = 600_000, 10.0, 1.4697
@@ -58,9 +60,10 @@ class Size:
     characters: Sequence[str]
     new_tokens: int
     samples: Sequence[int]
+    compiler: str
 
 
-WHOLE = Size("cuda", GPT2, (16, 32, 64), 20.0, CHARACTERS, 512, (1, 256))
+WHOLE = Size("cuda", GPT2, (16, 32, 64), 10.0, CHARACTERS, 512, (1, 256), COMPILER)
 SMOKE = Size(
     "cpu",
     ("tokenizer.kind=bpe", "tokenizer.vocab_size=300", *TINY),
@@ -69,6 +72,7 @@ SMOKE = Size(
     (*TINY, "train.batch_size=4", "train.steps=6", "eval.every=3", "sample.every=null"),
     16,
     (1, 2),
+    "eager",
 )
 
 
@@ -110,6 +114,16 @@ def training_speed(size: Size) -> dict[str, Any]:
     assert best is not None, "the smallest batch does not fit"
     print(render_bench(best))
     return best.to_json()
+
+
+def update_speed(size: Size) -> dict[str, Any]:
+    """Milliseconds of an update (clipping, optimizer) of the GPT-2 shape: as written, and compiled; or why not."""
+    config = parse_config("", "bench", [*size.gpt2, f"runtime.device={size.device}", "runtime.engine=torch"])
+    runtime = open_runtime(config.runtime)
+    state = TrainingState.fresh(config, config.tokenizer.vocab_size, runtime, print)
+    found = measure_update(state, config, runtime, size.compiler)
+    print(f"update: {found.describe()}", flush=True)
+    return {launch: 1e3 * seconds for launch, seconds in found.seconds.items()} | found.dropped
 
 
 def ways(size: Size) -> list[str]:
@@ -187,6 +201,7 @@ def main() -> None:
     }
     print(f"gradients: {record['gradients']}", flush=True)
     record["gpt2_124m"] = training_speed(size)
+    record["gpt2_124m_update_ms"] = update_speed(size)
     record["ways"] = ways(size)
     record["sampling_tokens_per_second"] = sampling_speed(size)
     record["tiny_shakespeare"] = time_to_loss(size, arguments.text.resolve())

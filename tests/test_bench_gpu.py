@@ -24,6 +24,8 @@ def test_the_whole_way_at_a_tiny_size(tmp_path):
     record = json.loads((tmp_path / "gpu.json").read_text())
     assert record["gradients"]["right"]
     assert record["gpt2_124m"]["tokens_per_second"] > 0
+    assert record["gpt2_124m_update_ms"].keys() == {"eager", "compiled"}
+    assert all(milliseconds > 0 for milliseconds in record["gpt2_124m_update_ms"].values())
     assert all(rate > 0 for rate in record["sampling_tokens_per_second"].values())
     assert record["tiny_shakespeare"]["steps"] == 6
     assert record["tiny_shakespeare"]["reached"] is False

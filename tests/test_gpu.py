@@ -23,8 +23,9 @@ from gpt_cli.selftest.model import check_cache, check_causality
 from gpt_cli.training import quickest
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.loop import train_step
+from gpt_cli.training.quickest import equip
 from gpt_cli.training.state import TrainingState
-from gpt_cli.training.way import COMPILED, GRAPHS
+from gpt_cli.training.way import COMPILED, EAGER, GRAPHS, WHOLE
 
 pytestmark = [
     pytest.mark.gpu,
@@ -126,15 +127,26 @@ def test_what_is_measured_to_be_fastest_learns_what_the_plain_step_does(
     assert fast.val_loss == pytest.approx(plain.val_loss, rel=1e-3 if precision == "fp32" else 2e-2)
 
 
-@pytest.mark.parametrize("launch", [COMPILED, GRAPHS])
-@pytest.mark.parametrize("changes", [(), ("train.micro_batch_size=2", "model.dropout=0.2", "optim.ema=0.9")])
+APART = ("train.micro_batch_size=2", "model.dropout=0.2", "optim.ema=0.9")
+
+
+@pytest.mark.parametrize(
+    ("launch", "changes"),
+    [
+        *((launch, ()) for launch in (COMPILED, GRAPHS, WHOLE)),
+        *((launch, APART) for launch in (COMPILED, GRAPHS)),
+        (WHOLE, ("model.dropout=0.2", "optim.ema=0.9")),
+        (WHOLE, ("optim.name=adamw",)),
+    ],
+)
 def test_a_run_with_a_kept_choice_resumes_bit_for_bit(tmp_path, monkeypatch, capsys, launch, changes):
     real = quickest.fastest
 
     def biased(candidates, wait, tolerance):
         found = real(candidates, wait, tolerance)
-        assert not {COMPILED, GRAPHS} & found.dropped.keys(), found.dropped
-        return replace(found, name=launch) if launch in found.seconds else found
+        assert not {COMPILED, GRAPHS, WHOLE} & found.dropped.keys(), found.dropped
+        wanted = (launch, COMPILED) if launch == WHOLE else (launch,)
+        return next((replace(found, name=name) for name in wanted if name in found.seconds), found)
 
     monkeypatch.setattr(quickest, "fastest", biased)
     whole = run(measured(tmp_path, monkeypatch, *changes, name="whole"))
@@ -175,6 +187,31 @@ def test_no_step_waits_for_the_device(tmp_path, changes):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert late.read() == [loss.item(), torch.linalg.vector_norm(norms).item()]
+
+
+@pytest.mark.parametrize("changes", [(), ("optim.name=adamw", "optim.ema=0.9"), ("runtime.precision=fp16",)])
+@pytest.mark.parametrize("compile_update", [False, True])
+def test_a_replayed_step_is_the_step_as_written_and_waits_for_nothing(tmp_path, changes, compile_update):
+    config = cuda_config(tmp_path, "runtime.precision=fp32", *changes)
+    runtime = open_runtime(config.runtime)
+    tokens = torch.randint(11, (500,), generator=torch.Generator().manual_seed(0), dtype=torch.int32).cuda()
+    batches, seen = Batches.of(config, tokens), []
+    for launch in (EAGER, WHOLE):
+        state = TrainingState.fresh(config, 11, runtime, print)
+        state.way.use(TORCH, launch, "here", state.way.plain)
+        equip(state, config, runtime, compile_update=compile_update and launch == WHOLE)
+        for step in range(8):
+            torch.cuda.set_sync_debug_mode("error" if step > 3 else "default")  # recorded by then
+            try:
+                results = state.way.taking(train_step)(state, batches.at(step), config, step, 1.0 - step / 9, runtime)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            seen.append(results)
+    assert state.way.launch == WHOLE
+    rtol = 1e-2 if runtime.precision == "fp16" else 1e-3
+    for (loss, norms), (replayed_loss, replayed_norms) in zip(seen[:8], seen[8:], strict=True):
+        torch.testing.assert_close(replayed_loss, loss, rtol=rtol, atol=1e-5)
+        torch.testing.assert_close(replayed_norms, norms, rtol=10 * rtol, atol=1e-3)
 
 
 def test_batches_are_those_of_a_cpu_whichever_epoch_they_are_of():

@@ -142,7 +142,7 @@ def _time_steps(
             break
         wait_for(runtime.device)
         before = time.perf_counter()
-        train_step(state, batches.at(step), config, step, 1.0, runtime)
+        state.way.taking(train_step)(state, batches.at(step), config, step, 1.0, runtime)
         wait_for(runtime.device)
         if step >= _WARM_UP:
             times.append(time.perf_counter() - before)

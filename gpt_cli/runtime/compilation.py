@@ -20,13 +20,17 @@ def wins_by_compiling(asked: Literal["auto"] | bool, device: torch.device, steps
     return asked if asked != "auto" else device.type == "cuda" and steps >= _STEPS_TO_WIN_BACK
 
 
-def compiled(function: Callable[..., Tensor], note: Note) -> Callable[..., Tensor]:
-    """`function`, compiled at its first call; where that fails, `note` is told once and it runs as it is."""
-    # The compiler takes a second to import: only a run that compiles pays for it.
+def compiler_errors() -> tuple[type[Exception], ...]:
+    """What torch.compile raises where it does not work. It is imported for it: only a run that compiles pays that."""
     from torch._dynamo.exc import TorchDynamoException  # noqa: PLC0415
     from torch._inductor.exc import InductorError  # noqa: PLC0415
 
-    fast = torch.compile(function)
+    return TorchDynamoException, InductorError
+
+
+def compiled(function: Callable[..., Tensor], note: Note) -> Callable[..., Tensor]:
+    """`function`, compiled at its first call; where that fails, `note` is told once and it runs as it is."""
+    fast, errors = torch.compile(function), compiler_errors()
     broken = False
 
     def call(*arguments: Tensor) -> Tensor:
@@ -34,7 +38,7 @@ def compiled(function: Callable[..., Tensor], note: Note) -> Callable[..., Tenso
         if not broken:
             try:
                 return fast(*arguments)
-            except (TorchDynamoException, InductorError) as error:
+            except errors as error:
                 broken = True
                 note(f"torch.compile does not work here ({str(error).strip().splitlines()[0]}); going on without it")
         return function(*arguments)

@@ -16,7 +16,7 @@ class WeightAverage:
     """
 
     def __init__(self, model: GPT, decay: float | None) -> None:
-        self.parameters = dict(model.named_parameters()) if decay is not None else {}
+        self.parameters: dict[str, Tensor] = dict(model.named_parameters()) if decay is not None else {}
         self.decay = decay
         self.average = {name: p.detach().clone() for name, p in self.parameters.items()}
 
@@ -32,7 +32,7 @@ class WeightAverage:
     def take_in(self, weight: float | Tensor) -> None:
         """Move the average by `weight`, a number or a scalar on the device, of the way to the weights."""
         if self.decay is not None:
-            averages, parameters = list(self.average.values()), list[Tensor](self.parameters.values())
+            averages, parameters = list(self.average.values()), list(self.parameters.values())
             if isinstance(weight, Tensor):
                 torch._foreach_lerp_(averages, parameters, [weight] * len(averages))
             else:

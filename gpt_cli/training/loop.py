@@ -78,7 +78,8 @@ def train(config: Config, console: Console) -> Summary:
                 break
 
             multiplier = lr_multiplier(step, config.train.steps, config.schedule)
-            loss, grad_norms = memory.step(train_step, state, batches.at(step), config, step, multiplier, runtime)
+            take_step = state.way.taking(train_step)
+            loss, grad_norms = memory.step(take_step, state, batches.at(step), config, step, multiplier, runtime)
             journal.step(step + 1, loss, grad_norms, multiplier * config.optim.peak_lr)
 
         return summarise(run.path, config, state.model, stopping, request, journal.seconds)

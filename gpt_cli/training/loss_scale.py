@@ -32,14 +32,9 @@ class LossScale:
         if self.enabled:  # the scale is a power of two, and so is one over it
             torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], self.scale.reciprocal())
 
-    def before(self, tensors: Iterable[Tensor]) -> list[Tensor]:
-        """Copies of what an update may change, for `settle`; none, switched off."""
-        return [tensor.clone() for tensor in tensors] if self.enabled else []
-
     @torch.no_grad()
-    def settle(self, grad_norm: Tensor, tensors: Iterable[Tensor], before: Sequence[Tensor]) -> None:
-        """After an update: adapt the scale and, where the norm of the gradients is not finite, make `tensors` what
-        they were before."""
+    def settle(self, grad_norm: Tensor, tensors: Sequence[Tensor], before: Sequence[Tensor]) -> None:
+        """After an update: where the norm of the gradients is not finite, make `tensors` what they were; adapt."""
         if not self.enabled:
             return
         finite = torch.isfinite(grad_norm)

@@ -5,14 +5,17 @@ and it asks for none of their values: it can be compiled as one graph, or record
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from gpt_cli.config import OptimConfig
+from gpt_cli.runtime.compilation import compiler_errors
 from gpt_cli.training.state import TrainingState
-from gpt_cli.training.way import UpdateBy
+
+COMPILER = "inductor"
 
 
 def update(state: TrainingState, optim: OptimConfig, step: int, lr_multiplier: float) -> Tensor:
@@ -21,9 +24,12 @@ def update(state: TrainingState, optim: OptimConfig, step: int, lr_multiplier: f
     Returns the (P,) norm of each parameter's gradient before clipping, on the device.
     """
     weight = state.average.weight(step)
-    if state.way.update is None:
-        return make_update(state, most_norm(optim), lr_multiplier, weight)
-    return state.way.update(lr_multiplier, weight)
+    if state.way.update is not None:
+        try:
+            return state.way.update(lr_multiplier, weight)
+        except compiler_errors() as error:  # at a first call, then, before anything was changed
+            state.way.give_up_update(error)
+    return make_update(state, most_norm(optim), lr_multiplier, weight)
 
 
 def make_update(state: TrainingState, max_norm: float, lr_multiplier: float | Tensor, weight: float | Tensor) -> Tensor:
@@ -34,10 +40,11 @@ def make_update(state: TrainingState, max_norm: float, lr_multiplier: float | Te
     grad_norm = torch.linalg.vector_norm(grad_norms)
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, grad_norm)
     if scale.enabled or isinstance(lr_multiplier, Tensor) or may_be_made(grad_norm):
-        before = scale.before(state.changing())
+        changing = state.changing() if scale.enabled else []
+        before = [tensor.clone() for tensor in changing]
         state.optimizer.step(lr_multiplier)
         state.average.take_in(weight)
-        scale.settle(grad_norm, state.changing(), before)
+        scale.settle(grad_norm, changing, before)
     return grad_norms
 
 
@@ -51,19 +58,28 @@ def most_norm(optim: OptimConfig) -> float:
     return math.inf if optim.grad_clip is None else optim.grad_clip
 
 
-def by_tensors(state: TrainingState, optim: OptimConfig, backend: str | None) -> UpdateBy:
+class TensorUpdate:
     """`make_update` of scalars on the device, compiled as one graph by `backend`, or as written for None.
 
-    One that cannot be compiled raises when it is first called, before anything is changed.
+    One that cannot be compiled raises when it is first computed, before anything is changed.
     """
-    device = state.parameters[0].device
-    rate, weight = torch.zeros((), device=device), torch.zeros((), device=device)
-    written = partial(make_update, state, most_norm(optim))
-    compute = written if backend is None else torch.compile(written, fullgraph=True, backend=backend)
 
-    def call(lr_multiplier: float, average_weight: float) -> Tensor:
-        rate.fill_(lr_multiplier)  # numbers of a kernel's launch: nothing is sent that could be waited for
-        weight.fill_(average_weight)
-        return compute(rate, weight)
+    def __init__(self, state: TrainingState, optim: OptimConfig, backend: str | None = None) -> None:
+        device = state.parameters[0].device
+        self.lr_multiplier, self.weight = torch.zeros((), device=device), torch.zeros((), device=device)
+        written: Callable[[Tensor, Tensor], Tensor] = partial(make_update, state, most_norm(optim))
+        self._make = written if backend is None else torch.compile(written, fullgraph=True, backend=backend)
 
-    return call
+    def set(self, lr_multiplier: float, weight: float) -> None:
+        """The numbers of the next update; nothing is sent that could be waited for, they are part of a launch."""
+        self.lr_multiplier.fill_(lr_multiplier)
+        self.weight.fill_(weight)
+
+    def compute(self) -> Tensor:
+        """Make the update with the numbers that are on the device."""
+        return self._make(self.lr_multiplier, self.weight)
+
+    def __call__(self, lr_multiplier: float, weight: float) -> Tensor:
+        """Make the update with these numbers: the (P,) norms of the gradients."""
+        self.set(lr_multiplier, weight)
+        return self.compute()
