@@ -162,6 +162,24 @@ MUTATIONS = [
         "test_health.py::test_an_update_with_a_bad_gradient_is_not_made",
     ),
     Mutation(
+        "a recorded step keeps the rate it was recorded with",
+        "training/whole_step.py",
+        (("        self.update.set(lr_multiplier, weight)\n", "        self.update.set(1.0, weight)\n"),),
+        "test_whole_step.py::test_a_replayed_step_is_the_step_as_written[False-muon]",
+    ),
+    Mutation(
+        "a step for a trial is made on the run's own weights",
+        "training/trial.py",
+        (("            tensor.data = tensor.data.clone()\n", "            pass\n"),),
+        "test_whole_step.py -k measuring_update",
+    ),
+    Mutation(
+        "the sign is shifted into the order of an epoch",
+        "training/epoch.py",
+        (("    return value >> bits & (1 << 64 - bits) - 1", "    return value >> bits"),),
+        "test_batches.py -k in_tensors",
+    ),
+    Mutation(
         "the gradients of a failed try stay",
         "training/memory.py",
         (("            state.optimizer.zero_grad()\n", ""),),

@@ -131,6 +131,12 @@ def test_a_permutation_in_tensors_is_that_of_each_number(n, key):
     assert permutation(n, key, CPU).tolist() == [permuted(index, n, key) for index in range(n)]
 
 
+@pytest.mark.parametrize("n", [20_011, 300_007, 2**18])
+def test_a_permutation_of_many_in_tensors_is_that_of_each_number(n):
+    found = permutation(n, 2**63 - n, CPU)  # only here do the upper bits of a product reach the numbers
+    assert all(found[index] == permuted(index, n, 2**63 - n) for index in range(0, n, n // 500))
+
+
 @given(
     n_token=st.integers(17, 1000),
     context_length=st.integers(1, 16),
