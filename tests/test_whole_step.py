@@ -330,6 +330,27 @@ def test_without_a_recorder_or_a_compiler_the_rest_stays_as_measured(monkeypatch
     assert (state.way.launch, state.way.update is None) == (COMPILED, False)
 
 
+def test_where_there_is_no_memory_for_copies_the_launch_that_was_found_stays(monkeypatch):
+    def no_memory(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    config, runtime, state, batches = fresh(*ONE)
+    pretending(monkeypatch)
+    monkeypatch.setattr(quickest, "measure_update", no_memory)
+    lines = []
+    take_quickest(state, batches, config, 0, runtime, lines.append)
+    assert lines[2].endswith("does not work here (CUDA out of memory); going on with what was found before")
+    assert (state.way.launch, state.way.update, state.way.whole) == (COMPILED, None, None)
+
+
+def test_a_choice_kept_before_updates_were_compiled_is_taken_up_with_the_update_as_written(monkeypatch):
+    config, runtime, state, batches = fresh(*ONE)
+    pretending(monkeypatch)
+    state.way.saved = {"attention": "flash", "launch": COMPILED, "device": "cpu"}
+    take_quickest(state, batches, config, 5, runtime, print)
+    assert (state.way.attention, state.way.launch, state.way.update) == ("flash", COMPILED, None)
+
+
 def test_copies_are_given_up_even_where_something_fails_within():
     tensors = [torch.ones(2), torch.nn.Parameter(torch.ones(3))]
     places = [t.data_ptr() for t in tensors]

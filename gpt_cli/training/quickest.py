@@ -47,7 +47,7 @@ def take_quickest(
     """Set `state.way` to the one that its checkpoint kept, or to the fastest here for the steps from `step` on.
 
     Nothing else in `state` changes, no randomness is used, and nothing is raised: where measuring fails, `note` is
-    told and the way stays as it is. Nothing is measured when the steps that are left would not win it back.
+    told and the way stays as it was until then. Nothing is measured when the steps that are left would not win it back.
     """
     if not wants_measuring(config.runtime, runtime.device):
         return
@@ -66,7 +66,8 @@ def take_quickest(
         _measure(state, batches, config, step, runtime, note)
     except Exception as error:  # a driver's errors have no base in common; a true one comes back in the first step
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        note(f"measuring the fastest way to train does not work here ({reason}); going on without it")
+        rest = "without it" if state.way.device is None else "with what was found before"
+        note(f"measuring the fastest way to train does not work here ({reason}); going on {rest}")
 
 
 def _measure(state: TrainingState, batches: Batches, config: Config, step: int, runtime: Runtime, note: Note) -> None:
