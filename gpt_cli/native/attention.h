@@ -41,12 +41,17 @@ static void place_head(const Model *m, const float *x, const float *gain, int po
     }
 }
 
-/* scores[0..16 BLOCKS) of one query for BLOCKS blocks of keys. */
-INLINE void score(const int BLOCKS, const float *q, int d, const char *keys, size_t stride, float *scores) {
+/* scores[0..16 BLOCKS) of one query for BLOCKS blocks of keys. Here as below `next` is how far away lies what is read next. */
+INLINE void score(const int BLOCKS, const float *q, int d, const char *keys, size_t stride, float *scores,
+                  ptrdiff_t next) {
     vec sums[4] = {{0}};
     for (int i = 0; i < d; i++)
 #pragma GCC unroll 4
-        for (int b = 0; b < BLOCKS; b++) sums[b] += q[i] * ((const vec *)(keys + b * stride))[i];
+        for (int b = 0; b < BLOCKS; b++) {
+            const vec *key = (const vec *)(keys + b * stride) + i;
+            sums[b] += q[i] * *key;
+            expect_line(key, next);
+        }
 #pragma GCC unroll 4
     for (int b = 0; b < BLOCKS; b++) ((vec *)scores)[b] = sums[b];
 }
@@ -71,13 +76,36 @@ INLINE vec weights_of(vec score, float top) {
     return pick(score == splat(-INFINITY), (vec){0}, exponential(score - top));
 }
 
+/* out[0 .. 16 PARTS) of the values of keys begin ... end - 1, weighed. What is hidden weighs nothing, or was never kept and
+   is zero. */
+INLINE void add_up(const int PARTS, const float *weights, const float *values, size_t stride, int wide, int begin, int end,
+                   float share, float *out, ptrdiff_t next) {
+    vec sums[4][4] = {{{0}}};
+    for (int k = begin; k < end; k += LANES) {
+        const float *block = values + k / LANES * (stride / sizeof *values);
+#pragma GCC unroll 4
+        for (int j = 0; j < LANES; j += 4)
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; c++)
+#pragma GCC unroll 4
+                for (int i = 0; i < PARTS; i++) {
+                    const vec *value = (const vec *)(block + (j + c) * wide) + i;
+                    sums[i][c] += weights[k + j + c] * *value;
+                    expect_line(value, next);
+                }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < PARTS; i++) ((vec *)out)[i] = ((sums[i][0] + sums[i][1]) + (sums[i][2] + sums[i][3])) * share;
+}
+
 /* One query over keys first ... last -> (D,). `scores` has room for S padded. */
-static void attend(const Model *m, const float *q, const char *cache, int first, int last, float *scores, float *out) {
+static void attend(const Model *m, const float *q, const char *cache, int first, int last, float *scores, float *out,
+                   ptrdiff_t next) {
     int begin = first / LANES * LANES, end = padded(last + 1, LANES), wide = m->d, d = m->net.head_dim;
     size_t stride = block_stride(m);
     int k = begin;
-    for (; k + 4 * LANES <= end; k += 4 * LANES) score(4, q, d, cache + k / LANES * stride, stride, scores + k);
-    for (; k < end; k += LANES) score(1, q, d, cache + k / LANES * stride, stride, scores + k);
+    for (; k + 4 * LANES <= end; k += 4 * LANES) score(4, q, d, cache + k / LANES * stride, stride, scores + k, next);
+    for (; k < end; k += LANES) score(1, q, d, cache + k / LANES * stride, stride, scores + k, next);
     hide(scores, begin, first, last, end);
     float top = most_between(scores, begin, end);
     vec total = {0};
@@ -87,17 +115,10 @@ static void attend(const Model *m, const float *q, const char *cache, int first,
         total += weight;
     }
     float share = 1.0f / sum_of(total);
-    for (int i = 0; i < wide; i += LANES) {
-        vec sums[4] = {{0}};
-        for (k = begin; k < end; k += LANES) { /* what is hidden is zero, or was never kept and is zero, too */
-            const float *values = (const float *)(cache + k / LANES * stride) + LANES * d + i;
-#pragma GCC unroll 4
-            for (int j = 0; j < LANES; j += 4)
-#pragma GCC unroll 4
-                for (int c = 0; c < 4; c++) sums[c] += scores[k + j + c] * *(const vec *)(values + (j + c) * wide);
-        }
-        *(vec *)(out + i) = ((sums[0] + sums[1]) + (sums[2] + sums[3])) * share;
-    }
+    int i = 0;
+    const float *values = (const float *)cache + LANES * d;
+    for (; i + 4 * LANES <= wide; i += 4 * LANES) add_up(4, scores, values + i, stride, wide, begin, end, share, out + i, next);
+    for (; i < wide; i += LANES) add_up(1, scores, values + i, stride, wide, begin, end, share, out + i, next);
 }
 
 /* A key and a value (D padded) take their places in a block. */
@@ -128,23 +149,16 @@ INLINE void expect_to_keep(const Pass *p, int row) {
     expect(cache_of(p, row, 0) + p->rows[row].position / LANES * stride, stride);
 }
 
-INLINE void expect_to_see(const Pass *p, int row) {
-    if (p->rows[row].stream == p->rows[row - 1].stream) return;
-    size_t stride = block_stride(p->model);
-    int last = p->rows[row].position, begin = first_seen(&p->model->net, last) / LANES, end = last / LANES + 1;
-    expect(cache_of(p, row, 0) + begin * stride, (end - begin) * stride);
-}
-
 #include "byte_cache.h"
 
 /* Row `row` looks back from its position with the queries of key/value head g. */
-static void look(const Pass *p, int row, int g) {
+static void look(const Pass *p, int row, int g, ptrdiff_t next) {
     const Model *m = p->model;
     const Network *net = &m->net;
     int d = net->head_dim, group = net->n_head / net->n_kv_head, last = p->rows[row].position;
     int first = first_seen(net, last);
     if (m->bytes) {
-        look_at_bytes(p, row, g * group, (g + 1) * group);
+        look_at_bytes(p, row, g * group, (g + 1) * group, next);
         return;
     }
     float q[m->d] __attribute__((aligned(64))), out[m->d] __attribute__((aligned(64)));
@@ -152,7 +166,7 @@ static void look(const Pass *p, int row, int g) {
     const char *cache = cache_of(p, row, g);
     for (int h = g * group; h < (g + 1) * group; h++) {
         place_head(m, qkv_of(p, row) + h * d, m->packed[p->layer].q_norm, last, 1.0f / sqrtf((float)d), q);
-        attend(m, q, cache, first, last, scores, out);
+        attend(m, q, cache, first, last, scores, out, next);
         memcpy(p->room->y + (size_t)row * m->c + h * d, out, d * sizeof *out);
     }
 }
@@ -179,16 +193,18 @@ static void keep_rows(void *context, int begin, int end) {
     }
 }
 
-/* In the last layer only the rows whose logits are wanted look. */
+/* In the last layer only the rows whose logits are wanted look. While one in bytes looks, the next one's keys and values come near;
+   of floats those of the next head: a core's cache would not hold all heads of both. */
 static void look_back(void *context, int begin, int end) {
     Pass *p = context;
     const Network *net = &p->model->net;
     for (int r = begin; r < end; r++) {
         if (p->last && !p->rows[r].logits) continue;
-        if (r + 1 < p->n) expect_to_see(p, r + 1);
-        if (p->model->bytes) look_at_bytes(p, r, 0, net->n_head);
+        const char *next = cache_of(p, r + 1 < end ? r + 1 : r, 0);
+        if (p->model->bytes) look_at_bytes(p, r, 0, net->n_head, next - cache_of(p, r, 0));
         else
-            for (int g = 0; g < net->n_kv_head; g++) look(p, r, g);
+            for (int g = 0; g < net->n_kv_head; g++)
+                look(p, r, g, g + 1 < net->n_kv_head ? (ptrdiff_t)p->model->block_bytes : next - cache_of(p, r, g));
     }
 }
 
@@ -197,7 +213,7 @@ static void attend_heads(void *context, int begin, int end) {
     keep_rows(p, begin, end);
     for (int r = 0; r < p->n; r++)
         for (int g = begin; g < end; g++)
-            if (!p->last || p->rows[r].logits) look(p, r, g);
+            if (!p->last || p->rows[r].logits) look(p, r, g, 0);
 }
 
 /* Keys and values of all rows are kept, and each row looks back from its position. Threads share the heads of few rows,

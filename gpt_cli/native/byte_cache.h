@@ -46,6 +46,7 @@ INLINE vec joined(ivec high, ivec low) {
 
 typedef struct { /* one query on its way */
     const uint8_t *cache;
+    ptrdiff_t next;      /* from there to what is looked at next */
     vec *scores;         /* (S / 16) */
     int32_t *high, *low; /* digits of the query, then of the weights of its keys, four in a word */
     float step, top, share;
@@ -61,7 +62,9 @@ INLINE void score_bytes(const int BLOCKS, const Query *of, ivec high_offset, ive
         ivec of_high = of->high[i] - (ivec){0}, of_low = of->low[i] - (ivec){0};
 #pragma GCC unroll 4
         for (int b = 0; b < BLOCKS; b++) {
-            ivec k = ((const ivec *)(block + b * stride))[i];
+            const ivec *four = (const ivec *)(block + b * stride) + i;
+            ivec k = *four;
+            expect_line(four, of->next);
             high[b] = add_products(high[b], k, of_high), low[b] = add_products(low[b], k, of_low);
         }
     }
@@ -78,8 +81,10 @@ INLINE void add_values(const int PARTS, const Query *of, const uint8_t *values, 
         for (int j = 4 * k; j < 4 * k + 4; j++, fours += parts) {
             ivec of_high = of->high[j] - (ivec){0}, of_low = of->low[j] - (ivec){0};
 #pragma GCC unroll 4
-            for (int b = 0; b < PARTS; b++)
+            for (int b = 0; b < PARTS; b++) {
                 high[b] = add_products(high[b], of_high, fours[b]), low[b] = add_products(low[b], of_low, fours[b]);
+                expect_line(fours + b, of->next);
+            }
         }
     }
 #pragma GCC unroll 4
@@ -94,7 +99,9 @@ static void take_query(const Model *m, Query *of, const float *q) {
 }
 
 INLINE vec steps_of(const Model *m, const Query *of, int block, int which) {
-    return ((const vec *)(of->cache + block * block_stride(m) + steps_at(m)))[which];
+    const uint8_t *at = of->cache + block * block_stride(m) + steps_at(m);
+    expect_line(at + which * sizeof(vec), of->next);
+    return ((const vec *)at)[which];
 }
 
 /* Scores of blocks begin ... end - 1, of which keys first ... last are seen, and the largest. */
@@ -144,8 +151,9 @@ static void gather(const Model *m, Query *of, int begin, int end, float *out) {
     if (b < parts) add_values(1, of, values + b * 64, stride, parts, begin, end, to + b, share);
 }
 
-/* Heads begin ... end - 1 of a row look back. One query waits for itself most of the time: some go side by side. */
-static void look_at_bytes(const Pass *p, int row, int begin_head, int end_head) {
+/* Heads begin ... end - 1 of a row look back, and expect what is `next` away from what they see. One query waits for itself
+   most of the time: some go side by side. */
+static void look_at_bytes(const Pass *p, int row, int begin_head, int end_head, ptrdiff_t next) {
     enum { SOME = 8 };
     const Model *m = p->model;
     const Network *net = &m->net;
@@ -159,8 +167,9 @@ static void look_at_bytes(const Pass *p, int row, int begin_head, int end_head) 
         int n = end_head - h < some ? end_head - h : some;
         for (int i = 0; i < n; i++) {
             place_head(m, qkv_of(p, row) + (h + i) * d, m->packed[p->layer].q_norm, last, 1.0f / sqrtf((float)d), q + i * wide);
-            queries[i] = (Query){.cache = (const uint8_t *)cache_of(p, row, (h + i) / group), .scores = (vec *)(scores + i * m->s),
-                                 .high = digits + 2 * i * words, .low = digits + (2 * i + 1) * words};
+            queries[i] = (Query){.cache = (const uint8_t *)cache_of(p, row, (h + i) / group), .next = next,
+                                 .scores = (vec *)(scores + i * m->s), .high = digits + 2 * i * words,
+                                 .low = digits + (2 * i + 1) * words};
         }
         for (int i = 0; i < n; i++) take_query(m, &queries[i], q + i * wide);
         for (int i = 0; i < n; i++) score_keys(m, &queries[i], begin, end, first, last);

@@ -46,6 +46,10 @@ INLINE void expect(const void *at, size_t size) {
     for (size_t i = 0; i < size; i += 64) __builtin_prefetch((const char *)at + i, 0, 2);
 }
 
+/* The same, of a line as far `away` from one that is being read: asked for between computations, far memory comes while they
+   go on, faster than all of it asked for at once. */
+INLINE void expect_line(const void *now, ptrdiff_t away) { __builtin_prefetch((const char *)now + away, 0, 2); }
+
 INLINE vec splat(float x) { return x - (vec){0}; }
 INLINE vec pick(ivec mask, vec a, vec b) { return (vec)(((ivec)a & mask) | ((ivec)b & ~mask)); }
 #if defined(__AVX512F__)

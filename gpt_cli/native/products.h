@@ -50,7 +50,10 @@ INLINE void panels_times(const int ROWS, const int PANELS, const int FORMAT, con
             if (FORMAT == FP32) {
                 const vec *w = (const vec *)((const float *)m->weights + at);
 #pragma GCC unroll 4
-                for (int c = 0; c < 4; c++) first[c] = w[2 * c], second[c] = w[2 * c + 1];
+                for (int c = 0; c < 4; c++) {
+                    first[c] = w[2 * c], second[c] = w[2 * c + 1];
+                    if (ROWS == 8) expect(w + 2 * c + apart / LANES, 2 * sizeof *w); /* of the next panel */
+                }
             } else { /* a word: of one output inputs i ... i + 3 */
                 const ivec *w = (const ivec *)((const int8_t *)m->weights + at);
 #pragma GCC unroll 4
