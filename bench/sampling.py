@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -119,20 +120,23 @@ def measure_batch(options: argparse.Namespace) -> dict[str, float]:
 
 
 def measure_many(options: argparse.Namespace) -> dict[str, float]:
-    """64 texts over one, of either model, by format and threads."""
+    """64 texts over one, of either model, by format, threads and length: a short text has few keys to read."""
     figures: dict[str, float] = {}
     rows = []
-    for name, config, n_token in (("0.8M", SMALL, 300), ("10.65M", MEDIUM, 240)):
-        weights = weights_of(build(config))
-        for format, threads in product(FORMATS, sorted({1, options.threads})):
+
+    def compare(label: str, one: Callable[[], float], many: Callable[[], float]) -> None:
+        found = race({"1": one, "64": many}, options.rounds)
+        figures.update({f"{label}, {n}": figure for n, figure in found.items()})
+        rows.append((label, f"{found['1']:,.0f}", f"{found['64']:,.0f}", f"{found['64'] / found['1']:.1f}"))
+
+    for name, config, lengths in (("0.8M", SMALL, (60, 300)), ("10.65M", MEDIUM, (60, 240))):
+        model = build(config)
+        compare(f"{name} by torch, 60 tokens", partial(by_torch, model, 1, 60), partial(by_torch, model, 64, 60))
+        weights = weights_of(model)
+        for format, threads, size in product(FORMATS, sorted({1, options.threads}), lengths):
             decoder = NativeDecoder(weights, format=format, threads=threads)
-            ways: Ways = {
-                str(n): lambda decoder=decoder, n=n, size=n_token: by_decoder(decoder, n, size) for n in (1, 64)
-            }
-            found = race(ways, options.rounds)
-            label = f"{name} {format}, {threads} thread{'s'[: threads > 1]}"
-            figures |= {f"{label}, {n}": figure for n, figure in found.items()}
-            rows.append((label, f"{found['1']:,.0f}", f"{found['64']:,.0f}", f"{found['64'] / found['1']:.1f}"))
+            label = f"{name} {format}, {threads} thread{'s'[: threads > 1]}, {size} tokens"
+            compare(label, partial(by_decoder, decoder, 1, size), partial(by_decoder, decoder, 64, size))
     print(f"\n{render_table(rows, header=('tokens/s of all', '1 text', '64 texts', 'ratio'))}", flush=True)
     return figures
 
@@ -262,7 +266,8 @@ def judge(record: dict[str, Any]) -> dict[str, dict[str, float]]:
         "64 texts over torch's one": (batch["native fp32, 64 texts"] / batch["torch, 1 text"], 15),
         "64 texts over the kernel's one": (batch["native fp32, 64 texts"] / batch["native fp32, 1 text"], 15),
         "10.65M, 64 texts over the kernel's one, bf16": (
-            record["many"][f"10.65M bf16, {threads}, 64"] / record["many"][f"10.65M bf16, {threads}, 1"],
+            record["many"][f"10.65M bf16, {threads}, 240 tokens, 64"]
+            / record["many"][f"10.65M bf16, {threads}, 240 tokens, 1"],
             15,
         ),
         "64 texts over the kernel's one, a thread": (
