@@ -131,8 +131,8 @@ def test_what_a_sequence_keeps_does_not_grow_with_its_text() -> None:
         for _ in range(200):
             rows.next_logits()
             rows.append(torch.tensor([1, 2]))
-    assert rows._tokens.shape[1] + len(rows._appended) <= 2 * 16
-    assert rows._cache.keys.shape[3] == 16
+    assert rows._tokens.shape[1] + sum(t.shape[1] for t in rows._appended) <= 2 * 16
+    assert rows.cache.keys.shape[3] == 16
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=4), st.sampled_from([1, 2]), st.sampled_from([None, 1, 3]))

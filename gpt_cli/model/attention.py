@@ -44,11 +44,22 @@ def ragged_attention(q: Tensor, k: Tensor, v: Tensor, start: Tensor, *, window: 
     `start` is (B,); the other shapes are as above. Keys past a query's position are hidden, whatever they hold, as
     long as it is finite.
     """
-    keys = torch.arange(k.shape[2], device=q.device)
-    queries = (start[:, None] + torch.arange(q.shape[2], device=q.device))[:, None, :, None]  # (B, 1, T, 1)
-    visible = keys <= queries  # (B, 1, T, S)
+    return masked_attention(q, k, v, visible_from(start, q.shape[2], k.shape[2], window))
+
+
+def visible_from(start: Tensor, n_query: int, n_key: int, window: int | None) -> Tensor:
+    """(B, 1, T, S) booleans: whether query t of sequence b, at position start[b] + t, may see key s, at position s."""
+    keys = torch.arange(n_key, device=start.device)
+    queries = (start[:, None] + torch.arange(n_query, device=start.device))[:, None, :, None]  # (B, 1, T, 1)
+    visible = keys <= queries
     if window is not None:
         visible &= keys > queries - window
+    return visible
+
+
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+    """(B, H, T, D), (B, Hkv, S, D) twice -> (B, H, T, D): of the keys that are `visible`, (B, 1, T, S) booleans,
+    or what is added to their scores."""
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=q.shape[1] != k.shape[1])
 
 

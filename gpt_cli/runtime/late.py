@@ -1,5 +1,7 @@
 """Numbers on their way from a device: sent at once, read later, so that nobody waits for what was asked meanwhile."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -12,7 +14,7 @@ class Late:
     """
 
     def __init__(self, numbers: Tensor) -> None:
-        """`numbers` is (n,), on any device; nothing is waited for where it is CUDA."""
+        """`numbers` is of any shape, on any device; nothing is waited for where it is CUDA."""
         self._arrived: torch.cuda.Event | None = None
         if numbers.is_cuda:
             pinned = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)  # or the copy would wait
@@ -22,8 +24,8 @@ class Late:
         else:
             self._numbers = numbers.detach().clone()
 
-    def read(self) -> list[float]:
-        """The numbers as they were when this was made; waits until they have arrived."""
+    def read(self) -> list[Any]:
+        """The numbers as they were when this was made, nested as the tensor is; waits until they have arrived."""
         if self._arrived is not None:
             self._arrived.synchronize()
         return self._numbers.tolist()

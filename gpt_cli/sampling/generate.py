@@ -12,6 +12,7 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache, RaggedCache
 from gpt_cli.sampling.filters import next_token
 from gpt_cli.sampling.noise import GumbelNoise
+from gpt_cli.sampling.replayed import Replayed
 from gpt_cli.sampling.rules import Rule
 from gpt_cli.sampling.settings import Sampling
 
@@ -38,13 +39,14 @@ def generate(
     never: Sequence[int] = (),
     rules: Sequence[Rule] = (),
     samples: Sequence[int] | None = None,
+    replayed: Replayed | None = None,
 ) -> Iterator[list[int]]:
     """Yield `max_new_tokens` times the next token of each of the B prompts, none of `never`.
 
     The prompts are not empty; of more than `context_length` tokens the last ones are seen. The model is in eval mode.
     `rules` are for these prompts, in this order. What row i becomes is a function of its prompt, the settings and
     samples[i], which by default is i: neither its noise nor what it sees depends on the other rows (its logits may, in
-    the last bits: kernels vary with the batch).
+    the last bits: kernels vary with the batch). `replayed`, where it suits, writes the same by CUDA graphs.
     """
     assert not model.training
     rows = Continuations(model, prompts)
@@ -52,7 +54,12 @@ def generate(
     if not sampling.greedy:
         numbers = range(len(prompts)) if samples is None else samples
         noise = GumbelNoise(sampling.seed, numbers, model.head.out_features, rows.device)
-    for _ in range(sampling.max_new_tokens):
+    n_steps = sampling.max_new_tokens
+    if replayed is not None and replayed.suits(rows.device, sampling, never, rules):
+        for written in replayed.write(model, rows, noise, sampling, rules):
+            yield written
+            n_steps -= 1
+    for _ in range(n_steps):
         drawn = None if noise is None else noise.draw()
         logits = rows.next_logits()
         if never:
@@ -82,18 +89,30 @@ class Continuations:
         longest = max(map(len, windows))
         self._tokens = torch.tensor([(0,) * (longest - len(w)) + w for w in windows], device=self.device)
         """(B, T): each sequence ends in the last column, so that all of them grow there; the first may be unused."""
-        self._appended: list[Tensor] = []  # (B, 1) columns that follow
-        self._latest = self._tokens[:, -1:]  # the last of them
+        self._appended: list[Tensor] = []  # (B, n) columns that follow
+        self._n_appended = 0
+        self.latest = self._tokens[:, -1:]
+        """(B, 1): the last token of each."""
         self._positions = [len(window) for window in windows]
         self._starts = [0] * len(windows)
         first = {window: row for row, window in reversed(list(enumerate(windows)))}
         self._same_as = [first[window] for window in windows]  # prefilled once for all of them
         cache = KVCache if len(set(self._positions)) == 1 else RaggedCache
-        self._cache = cache(model.config, len(windows), device=self.device, dtype=model.head.weight.dtype)
+        self.cache = cache(model.config, len(windows), device=self.device, dtype=model.head.weight.dtype)
 
     def next_logits(self) -> Tensor:
         """(B, V): of the token that comes next in each sequence. Once after each `append` or `select`."""
-        if self._cache.length == 0:
+        logits = self.read_anew()
+        if logits is None:
+            logits = self._model(self.latest, self.cache)[:, -1]
+        return logits
+
+    def read_anew(self) -> Tensor | None:
+        """Prefill the sequences whose window is new: what `next_logits` does first.
+
+        (B, V) if they all are: the next logits. None: each is to go on from its `latest` token and the cache.
+        """
+        if self.cache.length == 0:
             return self._prefill_all()
         due = [row for row, position in enumerate(self._positions) if self._start(position) > self._starts[row]]
         for row in due:
@@ -102,15 +121,25 @@ class Continuations:
             return self._prefill(due)
         if due:
             self._prefill(due, without_last=True)
-        logits: Tensor = self._model(self._latest, self._cache)[:, -1]
-        return logits
+        return None
+
+    @property
+    def decodes_left(self) -> int:
+        """How many tokens each sequence can go on by before the window of one is new."""
+        windows = (position - start for position, start in zip(self._positions, self._starts, strict=True))
+        return max(0, self._context + 1 - max(windows))
 
     def append(self, tokens: Tensor) -> None:
         """Continue each sequence with its token of the (B,) `tokens`."""
-        self._latest = tokens[:, None]
-        self._appended.append(self._latest)
-        self._positions = [position + 1 for position in self._positions]
-        if len(self._appended) >= self._context:
+        self.extend(tokens[:, None])
+
+    def extend(self, tokens: Tensor) -> None:
+        """Continue each sequence with its tokens of the (B, n) `tokens`; all but the last are in the cache."""
+        self.latest = tokens[:, -1:]
+        self._appended.append(tokens)
+        self._n_appended += tokens.shape[1]
+        self._positions = [position + tokens.shape[1] for position in self._positions]
+        if self._n_appended >= self._context:
             self._join()
 
     def select(self, rows: Sequence[int]) -> None:
@@ -121,7 +150,7 @@ class Continuations:
         self._tokens = self._tokens[torch.tensor(rows, device=self.device)]
         self._positions = [self._positions[row] for row in rows]
         self._starts = [self._starts[row] for row in rows]
-        self._cache.select(rows)
+        self.cache.select(rows)
 
     def _start(self, position: int) -> int:
         return window_start(position, self._context)
@@ -130,14 +159,14 @@ class Continuations:
         """Put all tokens into one matrix, no wider than the longest window."""
         longest = max(p - s for p, s in zip(self._positions, self._starts, strict=True))
         self._tokens = torch.cat([self._tokens, *self._appended], dim=1)[:, -longest:]
-        self._appended = []
+        self._appended, self._n_appended = [], 0
 
     def _prefill_all(self) -> Tensor:
         """(B, V): the first logits, of each distinct prompt computed once."""
         distinct = sorted(set(self._same_as))
         logits = self._prefill(distinct)
         if len(distinct) < len(self._same_as):
-            self._cache.select(self._same_as)
+            self.cache.select(self._same_as)
             logits = logits[torch.tensor([distinct.index(row) for row in self._same_as], device=self.device)]
         return logits
 
@@ -164,5 +193,5 @@ class Continuations:
             cache = KVCache(self._model.config, len(chunk), room=n_token, device=self.device, dtype=weight.dtype)
             last = self._model(tokens, cache)[torch.arange(len(chunk), device=self.device), lengths - 1]  # (b, V)
             logits |= dict(zip(chunk, last, strict=True))
-            self._cache.store(chunk, cache, [length[row] for row in chunk])
+            self.cache.store(chunk, cache, [length[row] for row in chunk])
         return torch.stack([logits[row] for row in rows])

@@ -28,8 +28,16 @@ class Recorder:
     def append(self, tokens: Sequence[int]) -> None:
         """Note what these tokens were given."""
         assert self._latest is not None
-        chosen = self._latest.gather(1, torch.tensor(tokens, device=self._latest.device)[:, None])[:, 0]
-        for log_probs, log_prob in zip(self.log_probs, chosen.tolist(), strict=True):
+        self.note(self.given(torch.tensor(tokens, device=self._latest.device)).tolist())
+
+    def given(self, tokens: Tensor) -> Tensor:
+        """(B,) -> (B,): what these tokens, chosen from the logits applied last, were given."""
+        assert self._latest is not None
+        return self._latest.gather(1, tokens[:, None])[:, 0]
+
+    def note(self, given: Sequence[float]) -> None:
+        """One log-probability more for each sequence."""
+        for log_probs, log_prob in zip(self.log_probs, given, strict=True):
             log_probs.append(log_prob)
 
     def select(self, rows: Sequence[int]) -> None:

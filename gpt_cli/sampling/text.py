@@ -6,6 +6,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.sampling.beam import beam_search
 from gpt_cli.sampling.generate import generate
+from gpt_cli.sampling.replayed import Replayed
 from gpt_cli.sampling.rules import RuleBook
 from gpt_cli.sampling.settings import Sampling
 from gpt_cli.sampling.stream import TextStream
@@ -26,23 +27,32 @@ def stream_batches(
     sampling: Sampling,
     n: int = 1,
     batch_size: int | None = None,
+    replayed: Replayed | None = None,
 ) -> Iterator[list[TextStream]]:
     """`n` continuations of each prompt, prompt by prompt; about `batch_size` texts (None: all) are written at once.
 
-    A text does not depend on the other prompts, nor on `n` and `batch_size`. The token for unknown characters is
-    never written. Raises RequestError, at once, for settings that this vocabulary cannot meet.
+    A text does not depend on the other prompts, nor on `n` and `batch_size`, nor on `replayed`, which brings it sooner
+    on a GPU. The token for unknown characters is never written. Raises RequestError, at once, for settings that this
+    vocabulary cannot meet.
     """
     book = RuleBook(tokenizer, sampling)
     if sampling.beams is not None and n > sampling.beams:
         raise RequestError(f"{sampling.beams} beams cannot give {n} texts", hint="raise beams, or lower -n")
     per_batch = len(prompts) if batch_size is None else max(1, batch_size // n)
     batches = [prompts[first : first + per_batch] for first in range(0, len(prompts), per_batch)]
-    write = _sampled if sampling.beams is None else _searched
-    return (texts for batch in batches for texts in write(model, tokenizer, book, batch, sampling, n))
+    if sampling.beams is not None:
+        return (texts for batch in batches for texts in _searched(model, tokenizer, book, batch, sampling, n))
+    return (texts for batch in batches for texts in _sampled(model, tokenizer, book, batch, sampling, n, replayed))
 
 
 def _sampled(
-    model: GPT, tokenizer: Tokenizer, book: RuleBook, prompts: Sequence[Sequence[int]], sampling: Sampling, n: int
+    model: GPT,
+    tokenizer: Tokenizer,
+    book: RuleBook,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    n: int,
+    replayed: Replayed | None,
 ) -> Iterator[list[TextStream]]:
     """Texts that are drawn token by token, all of them at once."""
     rows = [prompt for prompt in prompts for _ in range(n)]
@@ -50,7 +60,7 @@ def _sampled(
     batch = book.for_batch(rows, model.head.weight.device)
 
     def steps() -> Iterator[bool]:
-        for tokens in generate(model, rows, sampling, (), batch.rules, samples):
+        for tokens in generate(model, rows, sampling, (), batch.rules, samples, replayed):
             for text, token in zip(texts, tokens, strict=True):
                 text.push(token)
             yield True

@@ -19,6 +19,7 @@ from gpt_cli.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from gpt_cli.model.gpt import GPT
+    from gpt_cli.sampling.replayed import Replayed
 
 _SMALL = 30_000_000  # parameters up to which one text is written faster by a CPU than by a GPU that waits for Python
 
@@ -99,7 +100,15 @@ class Writer:
 
         from gpt_cli.sampling.text import stream_batches  # noqa: PLC0415 - it imports torch
 
-        return "torch", stream_batches(self.model, self.tokenizer, prompts, sampling, n, batch_size)
+        texts = stream_batches(self.model, self.tokenizer, prompts, sampling, n, batch_size, self._replayed)
+        return "torch", texts
+
+    @cached_property
+    def _replayed(self) -> "Replayed":
+        """What torch does by CUDA graphs, for all texts."""
+        from gpt_cli.sampling.replayed import Replayed  # noqa: PLC0415 - it imports torch
+
+        return Replayed(self._note)
 
     def _natively(
         self, decoder: Decoder, prompts: Sequence[Sequence[int]], sampling: Sampling, n: int, batch_size: int

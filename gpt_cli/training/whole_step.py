@@ -16,6 +16,7 @@ from torch import Tensor
 from gpt_cli.config import Config
 from gpt_cli.order import derive_seed
 from gpt_cli.runtime.device import Runtime
+from gpt_cli.runtime.graph import record
 from gpt_cli.runtime.memory import is_out_of_memory
 from gpt_cli.training.batches import MicroBatches
 from gpt_cli.training.state import TrainingState
@@ -26,19 +27,6 @@ _WARM_UPS = 2  # steps as written before one is recorded: what compiles, loads o
 
 Computation = Callable[[], tuple[Tensor, Tensor]]
 """Makes a step out of tensors that stay where they are: the loss, the (P,) norms of the gradients."""
-
-
-def record(compute: Computation) -> Computation:
-    """`compute` as a CUDA graph. It is not computed now; each call of the result does, and writes over the last one."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = compute()
-
-    def replay() -> tuple[Tensor, Tensor]:
-        graph.replay()
-        return results
-
-    return replay
 
 
 class WholeStep:
