@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 from torch.nn import functional as F
 
 from gpt_cli.config import ModelConfig
@@ -44,6 +45,22 @@ def test_swiglu_is_its_formula():
     x = random(3, 5, 16)
     gate, up = x.chunk(2, dim=-1)
     assert_equal_with_gradients(swiglu(x), gate * torch.sigmoid(gate) * up, (x,))
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # how torch looks into one
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_model_of_hand_written_gradients_compiles_as_one_graph_and_has_the_same(bias):
+    """A graph that breaks in every layer is launched, and recorded, in as many pieces."""
+    torch.manual_seed(0)
+    shape = {"n_layer": 1, "n_head": 2, "n_embd": 8, "context_length": 6, "zero_init": False, "bias": bias}
+    model = GPT(ModelConfig(**shape, position="rope", norm="rmsnorm", mlp="swiglu"), 5).double()
+    tokens, parameters = torch.arange(10).view(2, 5) % 5, tuple(model.parameters())
+    torch._dynamo.reset()
+    counters.clear()
+    fast = torch.compile(model, backend="aot_eager")
+    assert_equal_with_gradients(fast(tokens), model(tokens), parameters)
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
 
 
 def test_rotating_is_multiplying_by_a_rotation_matrix_for_each_pair():

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from tape import recorder
+from torch._dynamo.utils import counters
 
 from gpt_cli.config import TokenizerConfig
 from gpt_cli.model.gpt import GPT
@@ -278,6 +279,39 @@ def test_what_needs_the_host_at_every_step_is_written_the_plain_way_without_a_wo
 def test_a_cpu_is_never_asked_to_record() -> None:
     assert not replayed.can_record(CPU)
     assert not Replayed(refuse).suits(CPU, Sampling(max_new_tokens=1000), (), ())
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # how torch looks into one
+@pytest.mark.parametrize("options", [{}, {"position": "learned", "norm": "layernorm", "mlp": "gelu"}], ids=str)
+def test_a_compiled_step_is_one_graph_for_each_view_and_computes_the_same(
+    tape: list[int], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    torch._dynamo.reset()
+    counters.clear()
+    real_compile, real_record = torch.compile, replayed.record
+
+    def record(compute: Any) -> Any:
+        """As written: what is compiled does not show what it does to a tape."""
+        step = compute.__self__
+        fast = compute()
+        step._begin()
+        step._forward, forward = step._model, step._forward
+        torch.testing.assert_close(fast, compute(), rtol=1e-4, atol=1e-4)
+        step._begin()
+        replay = real_record(compute)
+        step._forward = forward
+        return replay
+
+    def compile_(model: GPT, dynamic: bool) -> Any:
+        return real_compile(model, dynamic=dynamic, backend="aot_eager")
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    monkeypatch.setattr(replayed, "record", record)
+    model, sampling = make_model(context_length=8, n_layer=1, **options), Sampling(temperature=0.0, max_new_tokens=20)
+    assert written(model, [[1]], sampling, Replayed(refuse, compiling=True)) == written(model, [[1]], sampling)
+    assert tape == [4, 8]
+    assert counters["stats"]["unique_graphs"] == 2
+    assert not counters["graph_break"]
 
 
 # Where it does not work

@@ -15,8 +15,12 @@ from gpt_cli.config import Config, ModelConfig, SampleConfig
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.native.kernel import NoKernel, load_kernel
-from gpt_cli.run.checkpoint import save
+from gpt_cli.run.checkpoint import open_checkpoint, save
+from gpt_cli.run.load import build_model
+from gpt_cli.runtime.fastest import difference
+from gpt_cli.sampling import Sampling
 from gpt_cli.sampling.engine import texts_at_once
+from gpt_cli.sampling.writer import Writer
 from gpt_cli.tokenizer import ByteTokenizer
 
 SHAPE = ModelConfig(n_layer=2, n_embd=32, n_head=2, context_length=20, zero_init=False, init_std=0.2)
@@ -63,6 +67,25 @@ def test_python_writes_without_torch_where_it_is_not_needed(checkpoint: Path) ->
     assert done.stdout == "False\nTrue\n"
 
 
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+def test_weights_in_bf16_go_to_a_gpu_with_torch(checkpoint: Path, engine: Any) -> None:
+    saved = open_checkpoint(checkpoint, print)
+
+    def build() -> GPT:  # here the GPU is a CPU
+        return build_model(saved, torch.device("cpu")).model
+
+    writer = Writer(
+        saved.config.model, saved.tokenizer, saved.model_arrays, build, device="cuda", engine=engine, weights="bf16"
+    )
+    with torch.inference_mode():
+        tokens = torch.arange(20)[None]
+        assert difference([writer.model(tokens)], [build()(tokens)]) < 0.05
+    assert {p.dtype for p in writer.model.parameters()} == {torch.bfloat16}
+    name, texts = writer.begin([[1], [2, 3]], Sampling(max_new_tokens=30))
+    assert name == "torch"
+    assert [len(text.text().encode()) > 0 and len(text.tokens) for (text,) in texts] == [30, 30]
+
+
 @pytest.mark.usefixtures("kernel")
 def test_what_only_torch_can_write_goes_to_torch_unless_native_is_insisted_on(checkpoint: Path) -> None:
     assert gpt_cli.load(checkpoint).generate("a", choices=["b", "cc"]).text() in ("b", "cc")
@@ -74,6 +97,10 @@ def test_what_only_torch_can_write_goes_to_torch_unless_native_is_insisted_on(ch
         gpt_cli.load(checkpoint, engine="torch", weights="bf16")
     with pytest.raises(RequestError, match="the native engine does not go with the device mps"):
         gpt_cli.load(checkpoint, engine="native", device="mps")
+    with pytest.raises(RequestError, match="weights in int8 do not go with the device cuda"):
+        gpt_cli.load(checkpoint, device="cuda", weights="int8")
+    with pytest.raises(RequestError, match="a draft is for the native engine"):
+        gpt_cli.load(checkpoint, device="cuda", engine="torch", weights="bf16", draft="ngram")
     for wrong in ({"engine": "fast"}, {"weights": "int3"}):
         with pytest.raises(RequestError, match="must be one of"):
             gpt_cli.load(checkpoint, **wrong)  # type: ignore[arg-type]

@@ -38,7 +38,8 @@ def sample(
         typer.Option(help="native: without torch, on a CPU. auto: that, where it can write what is asked."),
     ] = "auto",
     weights: Annotated[
-        Literal["fp32", "bf16", "int8"], typer.Option(help="How native keeps the matrices; fp32 is exact.")
+        Literal["fp32", "bf16", "int8"],
+        typer.Option(help="How native (or CUDA: bf16) keeps the matrices; fp32 is exact."),
     ] = "fp32",
     draft: Annotated[
         str | None,

@@ -33,7 +33,8 @@ def score(
         Literal["auto", "native", "torch"], typer.Option(help="native: without torch, on a CPU. auto: that, if it can.")
     ] = "auto",
     weights: Annotated[
-        Literal["fp32", "bf16", "int8"], typer.Option(help="How native keeps the matrices; fp32 is exact.")
+        Literal["fp32", "bf16", "int8"],
+        typer.Option(help="How native (or CUDA: bf16) keeps the matrices; fp32 is exact."),
     ] = "fp32",
     stride: Annotated[
         int | None,

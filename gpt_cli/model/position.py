@@ -63,6 +63,8 @@ class _Rotate(torch.autograd.Function):
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn each pair (a, b) of x by its angle, written in place: no pieces to put together again."""
     a, b = x.chunk(2, dim=-1)
+    if torch.compiler.is_compiling():  # the compiler puts pieces together by itself, and cannot follow the below
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
     rotated = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     first, second = rotated.chunk(2, dim=-1)
     torch.mul(a, cos, out=first).addcmul_(b, sin, value=-1.0)

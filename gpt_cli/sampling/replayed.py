@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gpt_cli.sampling.generate import Continuations
 
 _LEAST_STEPS = 32  # recording costs a few steps
+_WARM_UPS = 2  # steps before one is recorded: what compiles, loads or measures itself does it there
 _CHUNK = 8  # steps that are read together; up to two chunks are thrown away when a text ends in one
 _NOISE_NUMBERS = 2**24  # of a chunk, which is shorter where there would be more
 _LEAST_SEEN = 128  # keys that attention reads; then 256, 512, ...: each a recording of its own
@@ -38,12 +39,19 @@ _RECORDABLE = (LogitBias, Recorder)  # rules whose say does not depend on what t
 _TOLERANCE = {torch.float32: 1e-3}  # of logits, relative to their norm; of others:
 _HALF_TOLERANCE = 0.05
 
+Forward = Callable[[Tensor, StaticCache], Tensor]
+"""(B, 1) tokens and the cache that they continue -> (B, 1, V) logits."""
+
 
 class Replayed:
-    """How `generate` writes by replays; tells `note` if that does not work here, and is never tried again then."""
+    """How `generate` writes by replays; tells `note` if that does not work here, and is never tried again then.
 
-    def __init__(self, note: Note) -> None:
-        self._note, self._works = note, True
+    With `compiling`, the network of a step is compiled before it is recorded: fewer kernels, but as long a wait as a
+    compiler takes, for each number of keys that a text comes to see. It pays for very long texts.
+    """
+
+    def __init__(self, note: Note, *, compiling: bool = False) -> None:
+        self._note, self._compiling, self._works = note, compiling, True
 
     def suits(self, device: torch.device, sampling: Sampling, never: Sequence[int], rules: Sequence[Rule]) -> bool:
         """Whether such texts are to be written by replays."""
@@ -80,10 +88,10 @@ class Replayed:
                 tokens, log_probs = choose(logits, None if noise is None else noise.ahead(1)[0], sampling, rules)
                 chunk = Chunk(tokens[None], None if log_probs is None else log_probs[None])
             else:
-                step = step or DecodeStep(model, rows, sampling, rules)
+                step = step or DecodeStep(model, rows, sampling, rules, compiling=self._compiling)
                 try:
                     chunk = step.take(min(left, rows.decodes_left), noise)
-                except RuntimeError as error:
+                except Exception as error:  # a compiler's and a driver's have no base in common
                     self._works = False
                     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
                     self._note(f"decoding by CUDA graphs does not work here ({reason}); going on without")
@@ -115,8 +123,17 @@ class Chunk:
 class DecodeStep:
     """One token of each sequence of `rows`, computed in tensors that stay where they are."""
 
-    def __init__(self, model: GPT, rows: "Continuations", sampling: Sampling, rules: Sequence[Rule]) -> None:
+    def __init__(
+        self,
+        model: GPT,
+        rows: "Continuations",
+        sampling: Sampling,
+        rules: Sequence[Rule],
+        *,
+        compiling: bool = False,
+    ) -> None:
         self._model, self._rows, self._sampling, self._rules = model, rows, sampling, rules
+        self._forward: Forward = torch.compile(model, dynamic=False) if compiling else model
         batch, device = len(rows.latest), rows.device
         most = max(1, min(_CHUNK, _NOISE_NUMBERS // (batch * model.head.out_features)))
         self._cache = StaticCache(rows.cache)
@@ -129,7 +146,7 @@ class DecodeStep:
         self._replays: dict[int, Callable[[], Tensor]] = {}  # by how many keys attention reads
 
     def take(self, most: int, noise: GumbelNoise | None) -> Chunk:
-        """Up to `most` steps. Raises RuntimeError, having changed nothing in `rows`, if they cannot be replayed."""
+        """Up to `most` steps. Raises what a driver or a compiler does, having changed nothing in `rows`."""
         filled = self._rows.cache.length
         seen = keys_to_see(filled, self._model.config.context_length)
         n = min(most, len(self._tokens), seen - filled)
@@ -146,7 +163,7 @@ class DecodeStep:
 
     def compute(self) -> Tensor:
         """The step itself: (B, V) logits; its tokens are noted in their place and are the latest ones of the next."""
-        logits: Tensor = self._model(self._latest, self._cache)[:, -1]
+        logits = self._forward(self._latest, self._cache)[:, -1]
         noise = None if self._noise is None else self._noise.index_select(0, self._place)[0]
         tokens, log_probs = choose(logits, noise, self._sampling, self._rules)
         self._latest.copy_(tokens[:, None])
@@ -173,8 +190,9 @@ class DecodeStep:
         expected = self._model(self._rows.latest, plain)[:, -1]
         plain.advance(-1)  # that key and value are computed again
         self._cache.seen = seen
-        self._begin()
-        self.compute()  # what loads or measures itself when it is first used does it here
+        for _ in range(_WARM_UPS):
+            self._begin()
+            self.compute()
         self._begin()
         replay = record(self.compute)
         found = replay()

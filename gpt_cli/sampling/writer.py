@@ -28,9 +28,9 @@ class Writer:
     """A model of which `arrays` are the weights, on the CPU; `build` makes it in torch, where `device` says.
 
     `engine` is native (compiled code on a CPU), torch, or auto: native where that can write what is asked. `weights`
-    is how native keeps the matrices, and `draft` has it write a single text faster. `note` is told when NumPy stands in
-    for compiled code. Raises RequestError for choices that exclude each other, and what `build` raises where the model
-    cannot be used.
+    is how native keeps the matrices (on CUDA torch does, too, in bf16), and `draft` has it write a single text faster.
+    `note` is told when NumPy stands in for compiled code, and where CUDA graphs do not work. Raises RequestError for
+    choices that exclude each other, and what `build` raises where the model cannot be used.
     """
 
     def __init__(
@@ -52,8 +52,9 @@ class Writer:
         for name, value, known in (("engine", engine, ENGINES), ("weights", weights, FORMATS)):
             if value not in known:
                 raise RequestError(f"{name} must be one of {', '.join(known)}, not {value!r}")
-        if engine == "torch" and (weights != "fp32" or draft is not None):
-            what = f"weights in {weights} are" if weights != "fp32" else "a draft is"
+        self._halves = weights == "bf16" and device == "cuda"  # torch itself keeps the weights in bf16
+        if engine == "torch" and ((weights != "fp32" and not self._halves) or draft is not None):
+            what = "a draft is" if draft is not None else f"weights in {weights} are"
             raise RequestError(f"{what} for the native engine", hint="leave the torch engine out")
         self._refuse(self._why_torch())
 
@@ -64,7 +65,8 @@ class Writer:
     @cached_property
     def model(self) -> "GPT":
         """The model in torch, in eval mode."""
-        return self._build()
+        model = self._build()
+        return model.bfloat16() if self._halves else model
 
     @cached_property
     def decoder(self) -> Decoder | None:
@@ -128,7 +130,7 @@ class Writer:
         """Raise RequestError where the native engine was insisted on, and there is a `reason` why it cannot write."""
         insisted = {
             "the native engine does": self._engine == "native",
-            f"weights in {self._format} do": self._format != "fp32",
+            f"weights in {self._format} do": self._format != "fp32" and not self._halves,
             "a draft does": self._draft is not None,
         }
         asked = next((words for words, is_asked in insisted.items() if is_asked), None)
