@@ -2,7 +2,8 @@
 
 In order: gradients against fp32 on the CPU; GPT-2 124M's training tokens/s, where its step goes, and its update as
 written and compiled; the ways to compute a step of a character model, measured: attention, loss and gradients, update,
-the whole step as one CUDA graph; its sampling; tiny Shakespeare (FILE) trained to nanoGPT's published 1.4697. A record
+the whole step as one CUDA graph; its sampling; GPT-2 124M decoding one text in bf16: step by step, by replays of a CUDA
+graph, and by replays of a compiled step; tiny Shakespeare (FILE) trained to nanoGPT's published 1.4697. A record
 goes to bench/out/gpu.json; exit code 1 where there is no CUDA device, or the gradients are wrong. `--cpu-smoke` goes
 the same way at a tiny size on the CPU.
 
@@ -25,8 +26,10 @@ import torch
 
 from gpt_cli.bench.measure import bench, render_bench
 from gpt_cli.config import Config, parse_config
+from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime, open_runtime, wait_for
 from gpt_cli.sampling.generate import generate
+from gpt_cli.sampling.replayed import CHUNK, Replayed, can_record
 from gpt_cli.sampling.settings import Sampling
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.quickest import measure_update, take_quickest
@@ -35,6 +38,7 @@ from gpt_cli.training.update import COMPILER
 
 ROOT = Path(__file__).resolve().parents[1]
 TOKENS_PER_SECOND_AIM, SECONDS_TO_LOSS_AIM, LOSS = 600_000, 10.0, 1.4697
+DECODED_PER_SECOND_AIM = 8_000
 MOST_ERROR = {"fp32": 1e-3, "bf16": 0.05, "fp16": 0.05}  # of a gradient, relative to its norm
 GPT2 = (
     *("tokenizer.kind=bpe", "tokenizer.vocab_size=50257", "model.n_layer=12", "model.n_head=12", "model.n_embd=768"),
@@ -61,9 +65,10 @@ class Size:
     new_tokens: int
     samples: Sequence[int]
     compiler: str
+    decoded: tuple[int, int]  # tokens of the prompt, tokens that are written
 
 
-WHOLE = Size("cuda", GPT2, (16, 32, 64), 10.0, CHARACTERS, 512, (1, 256), COMPILER)
+WHOLE = Size("cuda", GPT2, (16, 32, 64), 10.0, CHARACTERS, 512, (1, 256), COMPILER, (520, 480))
 SMOKE = Size(
     "cpu",
     ("tokenizer.kind=bpe", "tokenizer.vocab_size=300", *TINY),
@@ -73,6 +78,7 @@ SMOKE = Size(
     16,
     (1, 2),
     "eager",
+    (4, 40),
 )
 
 
@@ -158,6 +164,38 @@ def _decode(config: Config, runtime: Runtime, samples: int, new_tokens: int) -> 
     return samples * new_tokens / (time.perf_counter() - started)
 
 
+def decode_speed(size: Size) -> dict[str, float | str]:
+    """Tokens/s of the GPT-2 shape decoding one text in bf16, by how its steps are launched; or why they are not.
+
+    All tokens see between 512 and 1,024 others, so that one step is recorded and, in the end, compiled.
+    """
+    config = parse_config("", "bench", [*size.gpt2, f"runtime.device={size.device}"])
+    runtime = open_runtime(config.runtime)
+    model = GPT(config.model, config.tokenizer.vocab_size).to(runtime.device).bfloat16().eval()
+    n_prompt, n_written = size.decoded
+    prompt = [token % 50 for token in range(n_prompt)]
+    sampling = Sampling(temperature=0.8, top_k=None, top_p=None, min_p=None, seed=1, max_new_tokens=n_written)
+    found: dict[str, float | str] = {}
+    for name in ("plain", "recorded", "compiled and recorded"):
+        why: list[str] = []
+        replayed = None if name == "plain" else Replayed(why.append, compiling=name != "recorded")
+        if replayed is not None and not can_record(runtime.device):
+            found[name] = "CUDA graphs are for CUDA"
+            continue
+        seconds = min(_seconds_per_token(model, prompt, sampling, replayed) for _ in range(3))
+        found[name] = why[0] if why else 1.0 / seconds
+    return found
+
+
+def _seconds_per_token(model: GPT, prompt: list[int], sampling: Sampling, replayed: Replayed | None) -> float:
+    """Of the second half of a text, behind all that is recorded; up to a chunk of it was under way before."""
+    half = sampling.max_new_tokens // 2
+    for written, _tokens in enumerate(generate(model, [prompt], sampling, replayed=replayed), start=1):
+        if written == half:
+            started = time.perf_counter()
+    return (time.perf_counter() - started) / (half if replayed is None else half - CHUNK)
+
+
 def time_to_loss(size: Size, text: Path) -> dict[str, Any]:
     """A whole `gpt train` of the character model until LOSS: seconds of training, and of the process."""
     with tempfile.TemporaryDirectory(prefix="gpt-bench-") as directory:
@@ -204,11 +242,14 @@ def main() -> None:
     record["gpt2_124m_update_ms"] = update_speed(size)
     record["ways"] = ways(size)
     record["sampling_tokens_per_second"] = sampling_speed(size)
+    record["decoding_tokens_per_second"] = decode_speed(size)
     record["tiny_shakespeare"] = time_to_loss(size, arguments.text.resolve())
     record["seconds"] = round(time.perf_counter() - started, 1)
     speed, learned = record["gpt2_124m"]["tokens_per_second"], record["tiny_shakespeare"]
     print(f"GPT-2 124M: {speed:,.0f} tokens/s; the aim on an H200 is {TOKENS_PER_SECOND_AIM:,}")
     print(f"sampling: {record['sampling_tokens_per_second']} tokens/s by number of samples")
+    decoded = {way: s if isinstance(s, str) else round(s) for way, s in record["decoding_tokens_per_second"].items()}
+    print(f"decode 124M, batch 1, bf16: {decoded} tokens/s; the aim on an H200 is {DECODED_PER_SECOND_AIM:,}")
     print(f"to {LOSS}: {learned}; the aim on an H200 is {SECONDS_TO_LOSS_AIM:g} s of training")
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(record, indent=1) + "\n")

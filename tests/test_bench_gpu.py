@@ -27,6 +27,10 @@ def test_the_whole_way_at_a_tiny_size(tmp_path):
     assert record["gpt2_124m_update_ms"].keys() == {"eager", "compiled"}
     assert all(milliseconds > 0 for milliseconds in record["gpt2_124m_update_ms"].values())
     assert all(rate > 0 for rate in record["sampling_tokens_per_second"].values())
+    decoded = record["decoding_tokens_per_second"]
+    assert decoded.pop("plain") > 0
+    assert set(decoded.values()) == {"CUDA graphs are for CUDA"}
+    assert "the aim on an H200 is 8,000" in done.stdout
     assert record["tiny_shakespeare"]["steps"] == 6
     assert record["tiny_shakespeare"]["reached"] is False
     assert record["device"] == "cpu, a trial"

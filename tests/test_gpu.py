@@ -3,22 +3,28 @@
 import contextlib
 import signal
 from dataclasses import replace
+from itertools import takewhile
 
 import pytest
 import torch
 from test_health import HARMS, at_step
 from test_training import interrupt_at, make_config, run, samples, timeless, weights
 
-from gpt_cli.config import parse_config
+from gpt_cli.config import ModelConfig, parse_config
 from gpt_cli.errors import UserError
 from gpt_cli.model.attention import causal_attention, matmul_attention, reference_attention, sdpa_attention
 from gpt_cli.model.attention_kernel import KERNELS, TORCH, attention_candidates
+from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.load import load_model
 from gpt_cli.run.log import read_events
 from gpt_cli.runtime.device import Runtime, open_runtime, set_deterministic
 from gpt_cli.runtime.fastest import difference
 from gpt_cli.runtime.late import Late
+from gpt_cli.sampling import Sampling
+from gpt_cli.sampling.generate import Continuations, generate
+from gpt_cli.sampling.noise import GumbelNoise
+from gpt_cli.sampling.replayed import DecodeStep, Replayed
 from gpt_cli.selftest.model import check_cache, check_causality
 from gpt_cli.training import quickest
 from gpt_cli.training.batches import Batches
@@ -212,6 +218,81 @@ def test_a_replayed_step_is_the_step_as_written_and_waits_for_nothing(tmp_path, 
     for (loss, norms), (replayed_loss, replayed_norms) in zip(seen[:8], seen[8:], strict=True):
         torch.testing.assert_close(replayed_loss, loss, rtol=rtol, atol=1e-5)
         torch.testing.assert_close(replayed_norms, norms, rtol=10 * rtol, atol=1e-3)
+
+
+DECODED = {
+    "default": {},
+    "gpt-2": {"position": "learned", "norm": "layernorm", "mlp": "gelu", "qk_norm": False},
+    "few keys": {"n_kv_head": 1, "window": 30, "logit_softcap": 5.0},
+}
+
+
+def decoding(options, dtype=torch.float32, vocab_size=300):
+    set_deterministic(False)
+    shape = {"n_layer": 2, "n_head": 4, "n_embd": 128, "context_length": 200}
+    torch.manual_seed(0)
+    config = ModelConfig(**shape, **options, zero_init=False, init_std=0.1)
+    return GPT(config, vocab_size).cuda().to(dtype).eval()
+
+
+def refuse(note):
+    raise AssertionError(note)
+
+
+@pytest.mark.parametrize("options", DECODED)
+@pytest.mark.parametrize("prompts", [[[1]], [[1, 2]] * 3, [[1], [2, 3, 4] * 20, [5] * 300]], ids=["1", "3", "unequal"])
+@pytest.mark.parametrize(
+    "kind", [{"temperature": 0.0}, {}, {"top_k": 50, "top_p": 0.9, "min_p": 0.01, "typical_p": 0.95}], ids=str
+)
+def test_replays_write_what_the_plain_way_writes_but_for_ties(options, prompts, kind):
+    model, sampling = decoding(DECODED[options]), Sampling(**kind, seed=1, max_new_tokens=500)
+    expected = list(generate(model, prompts, sampling))
+    found = list(generate(model, prompts, sampling, replayed=Replayed(refuse)))
+    # Once two tokens were as good as equal, texts go apart: whoever drew other noise, or saw another window, would at
+    # once, within the context or when it is full (which is after 140 tokens of the longer prompts).
+    agree = [
+        sum(1 for _ in takewhile(lambda p: p[0] == p[1], zip(*rows, strict=True)))
+        for rows in zip(zip(*expected, strict=True), zip(*found, strict=True), strict=True)
+    ]
+    assert sorted(agree)[len(agree) // 2] == 500, agree
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("compiling", [False, True])
+def test_in_half_precision_a_step_is_recorded_too_and_found_right(dtype, compiling):
+    model = decoding({}, dtype)
+    written = list(generate(model, [[1]], Sampling(max_new_tokens=60), replayed=Replayed(refuse, compiling=compiling)))
+    assert len(written) == 60
+
+
+def test_no_replay_waits_for_the_device():
+    model, sampling = decoding({}), Sampling(top_k=50, top_p=0.9, max_new_tokens=100)
+    rows, noise = Continuations(model, [[1], [2, 3]]), GumbelNoise(1, 2, 300, torch.device("cuda"))
+    with torch.inference_mode():
+        rows.append(rows.next_logits().argmax(dim=-1))
+        step = DecodeStep(model, rows, sampling, [])
+        rows.extend(step.take(8, noise).tokens.T)  # recorded by then
+        noise.pass_by(8)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            chunks = []
+            for _ in range(3):
+                chunks.append(step.take(8, noise))
+                noise.pass_by(8)
+                rows.extend(chunks[-1].tokens.T)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    for chunk in chunks:
+        assert list(chunk.read(None)) == chunk.tokens.tolist()
+
+
+def test_noise_drawn_ahead_is_the_noise_of_each_step_on_the_device():
+    for vocab_size in (11, 50257):
+        plain, ahead = (GumbelNoise(4, [0, 2, 0], vocab_size, torch.device("cuda")) for _ in range(2))
+        for steps in (1, 3, 8):
+            expected = torch.stack([plain.draw() for _ in range(steps)])
+            assert ahead.ahead(steps).equal(expected)
+            ahead.pass_by(steps)
 
 
 def test_batches_are_those_of_a_cpu_whichever_epoch_they_are_of():

@@ -221,7 +221,7 @@ def test_text_is_shown_a_chunk_at_a_time_not_at_its_end(tape: list[int]) -> None
         next(iter(text))
         while len(text.tokens) < 20:
             next(text._steps)
-        assert sum(computed) <= 20 + 2 * replayed._CHUNK
+        assert sum(computed) <= 20 + 2 * replayed.CHUNK
 
 
 # What a step needs

@@ -29,12 +29,12 @@ class StaticCache(KVCache):
         self._start = torch.zeros(batch, dtype=torch.long, device=device)
         self._row = torch.arange(batch, device=device)[:, None]
         self._slots = self._bias = torch.empty(0)  # of the forward pass that is being made
+        self.length = 0  # a number, and so nothing to compute with: `plain` has it
         self.follow()
 
     def follow(self) -> None:
         """Go on behind what `plain` holds."""
         assert self.plain.keys is self.keys, "the cache has moved"
-        self.length = self.plain.length
         start = self.plain.start
         self._start.fill_(start) if isinstance(start, int) else self._start.copy_(start)
 

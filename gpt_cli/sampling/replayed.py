@@ -30,9 +30,11 @@ from gpt_cli.sampling.settings import Sampling
 if TYPE_CHECKING:
     from gpt_cli.sampling.generate import Continuations
 
+CHUNK = 8
+"""Steps whose tokens are read together; up to two chunks are thrown away where a text ends."""
+
 _LEAST_STEPS = 32  # recording costs a few steps
 _WARM_UPS = 2  # steps before one is recorded: what compiles, loads or measures itself does it there
-_CHUNK = 8  # steps that are read together; up to two chunks are thrown away when a text ends in one
 _NOISE_NUMBERS = 2**24  # of a chunk, which is shorter where there would be more
 _LEAST_SEEN = 128  # keys that attention reads; then 256, 512, ...: each a recording of its own
 _RECORDABLE = (LogitBias, Recorder)  # rules whose say does not depend on what the host knows
@@ -135,7 +137,7 @@ class DecodeStep:
         self._model, self._rows, self._sampling, self._rules = model, rows, sampling, rules
         self._forward: Forward = torch.compile(model, dynamic=False) if compiling else model
         batch, device = len(rows.latest), rows.device
-        most = max(1, min(_CHUNK, _NOISE_NUMBERS // (batch * model.head.out_features)))
+        most = max(1, min(CHUNK, _NOISE_NUMBERS // (batch * model.head.out_features)))
         self._cache = StaticCache(rows.cache)
         self._latest = rows.latest.clone()  # (B, 1)
         self._place = torch.zeros(1, dtype=torch.long, device=device)  # of the step in its chunk
