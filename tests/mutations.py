@@ -168,6 +168,35 @@ MUTATIONS = [
         "test_whole_step.py::test_a_replayed_step_is_the_step_as_written[False-muon]",
     ),
     Mutation(
+        "a recorded decode step keeps the position it was recorded at",
+        "model/static_cache.py",
+        (("        self._start.add_(n_token)\n", "        self._start = self._start + n_token\n"),),
+        "test_replayed.py::test_replays_write_what_the_plain_way_writes_within_the_context_and_past_it",
+    ),
+    Mutation(
+        "every chunk of a text has the same noise",
+        "sampling/replayed.py",
+        (("                noise.pass_by(chunk.steps)\n", "                pass\n"),),
+        "test_replayed.py -k every_filter",
+    ),
+    Mutation(
+        "a recording is taken as right",
+        "sampling/replayed.py",
+        (("        if not error <= ", "        if False and error <= "),),
+        "test_replayed.py -k differ",
+    ),
+    Mutation(
+        "a step asks the device where it is",
+        "sampling/replayed.py",
+        (
+            (
+                "        self._begin()\n        for _ in range(n):",
+                "        int(self._place)\n        for _ in range(n):",
+            ),
+        ),
+        "test_replayed.py -k asks_the_device",
+    ),
+    Mutation(
         "a step for a trial is made on the run's own weights",
         "training/trial.py",
         (("            tensor.data = tensor.data.clone()\n", "            pass\n"),),
