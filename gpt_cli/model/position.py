@@ -22,6 +22,8 @@ def positioned(table: Tensor, start: int | Tensor, n_token: int) -> Tensor:
     """
     if isinstance(start, int):
         return table[start : start + n_token]
+    if n_token == 1:
+        return table[start[:, None]]  # which a decode step asks four times a layer
     return table[start[:, None] + torch.arange(n_token, device=start.device)]
 
 

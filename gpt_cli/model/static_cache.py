@@ -27,7 +27,10 @@ class StaticCache(KVCache):
         device = self.keys.device
         self.seen = room if seen is None else seen
         self._start = torch.zeros(batch, dtype=torch.long, device=device)
-        self._row = torch.arange(batch, device=device)[:, None]
+        # Of each layer by itself, and not transposed: in these the compiler writes in place, a larger one it copies.
+        self._layers = list(zip(self.keys, self.values, strict=True))  # (B, Hkv, S, D) each
+        self._row = torch.arange(batch, device=device)[:, None, None]
+        self._head = torch.arange(self.keys.shape[2], device=device)[:, None]
         self._slots = self._bias = torch.empty(0)  # of the forward pass that is being made
         self.length = 0  # a number, and so nothing to compute with: `plain` has it
         self.follow()
@@ -46,13 +49,13 @@ class StaticCache(KVCache):
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None) -> Tensor:
         """As in `KVCache`, each sequence at its own position; `window` is the same in every layer."""
         if layer == 0:  # the same for all
-            self._slots = self._start[:, None] + torch.arange(k.shape[2], device=k.device)  # (B, T)
+            self._slots = self._start[:, None, None] + torch.arange(k.shape[2], device=k.device)  # (B, 1, T)
             visible = visible_from(self._start, k.shape[2], self.seen, window)  # (B, 1, T, S)
             self._bias = torch.zeros_like(visible, dtype=q.dtype).masked_fill_(~visible, -math.inf)
-        self.keys[layer].transpose(1, 2)[self._row, self._slots] = k.transpose(1, 2)
-        self.values[layer].transpose(1, 2)[self._row, self._slots] = v.transpose(1, 2)
-        seen = slice(0, self.seen)
-        return masked_attention(q, self.keys[layer, :, :, seen], self.values[layer, :, :, seen], self._bias)
+        keys, values = self._layers[layer]
+        keys[self._row, self._head, self._slots] = k
+        values[self._row, self._head, self._slots] = v
+        return masked_attention(q, keys[:, :, : self.seen], values[:, :, : self.seen], self._bias)
 
     def advance(self, n_token: int) -> None:
         """Count `n_token` positions as filled, on the device alone: `plain` is told by who knows how often this ran."""
