@@ -1,7 +1,9 @@
 """Many texts at once: each is, to the last bit, the text that is written alone, whatever multiplies, whoever shares."""
 
 import platform
+import subprocess
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,10 @@ import pytest
 from gpt_cli.native import library
 from gpt_cli.native.choice import Choice
 from gpt_cli.native.decoder import NativeDecoder
-from gpt_cli.native.kernel import load_kernel
+from gpt_cli.native.kernel import SOURCE, find_compiler, load_kernel
 from gpt_cli.native.numpy_decoder import NumpyDecoder
 from gpt_cli.native.rounding import FORMATS, rounded
+from gpt_cli.training.native.sources import SOURCES
 from tests.test_native import VOCAB_SIZE, compiled, make_model, weights_of
 
 __all__ = ["compiled"]
@@ -95,6 +98,16 @@ def test_one_layer_rounds_as_the_reference_does(tiles: bool, format: Any) -> Non
     assert np.median(apart) < 1e-3
     assert apart.max() < 5e-2
     assert np.median(np.abs(expected - NumpyDecoder(weights).score(tokens)).max(axis=1)) > 1e-2
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the processors that are tried are x86")
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("processor", ["x86-64", "x86-64-v3", "skylake-avx512", "icelake-server", "native"])
+@pytest.mark.parametrize("source", [SOURCE, *SOURCES], ids=lambda path: path.name)
+def test_the_sources_are_c_for_processors_old_and_new(source: Path, processor: str) -> None:
+    command = [find_compiler(), "-std=gnu11", "-fopenmp-simd", "-fsyntax-only", "-w", f"-march={processor}", source]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
