@@ -47,11 +47,11 @@ def load(
 
     Text is that of `gpt sample` with the same seed, by the engine that it would choose: `engine` is native (compiled
     code on a CPU, without torch), torch, or auto (native where it can write what is asked); `weights` (fp32, bf16 or
-    int8) is how native keeps the matrices; `draft` ("ngram", a smaller run, or a file of text) has it guess ahead, for
-    the same text sooner. `device` is auto (cuda, then mps, then cpu) or one of these. Settings that a call leaves out
-    come from the run's config. A damaged checkpoint is warned about and passed over for the one before. Raises
-    RequestError when there is no such run or device, or the choices exclude each other, and UserError when it cannot be
-    read.
+    int8) is how native keeps the matrices (on cuda torch does, too, in bf16); `draft` ("ngram", a smaller run, or a
+    file of text) has it guess ahead, for the same text sooner. `device` is auto (cuda, then mps, then cpu) or one of
+    these. Settings that a call leaves out come from the run's config. A damaged checkpoint is warned about and passed
+    over for the one before. Raises RequestError when there is no such run or device, or the choices exclude each
+    other, and UserError when it cannot be read.
     """
     from gpt_cli.run.checkpoint import open_checkpoint
     from gpt_cli.run.directory import find_run, sample_defaults

@@ -30,7 +30,7 @@ from gpt_cli.training.loop import train_step
 from gpt_cli.training.quickest import take_quickest
 from gpt_cli.training.state import TrainingState
 
-_WARM_UP, _FEWEST, _MOST = 2, 3, 200  # steps
+_WARM_UP, _FEWEST, _MOST = 3, 3, 200  # steps; the third may record what later ones replay
 _PROFILED_STEPS = 3
 
 

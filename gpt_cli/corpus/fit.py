@@ -86,7 +86,7 @@ def fit_config(
             context_length=context_length,
             dropout=dropout,
         ),
-        optim=OptimConfig(weight_decay=weight_decay(epochs)),
+        optim=OptimConfig(weight_decay=0.2 if epochs > 10 else 0.1),
         schedule=ScheduleConfig(warmup_steps=min(20, steps // 10)),
         train=TrainConfig(steps=steps, batch_size=shape.batch_size),
         eval=EvalConfig(every=every),
@@ -99,15 +99,10 @@ def fit_config(
         f"The last {100 * text.val_fraction:.3g}% of it validates.",
         f"{shape.n_layer} layers of width {shape.n_embd} suit {text.tokens:,.0f} tokens and {machine}.",
         f"It sees {context_length} tokens at once and its training text {epochs:.1f} times, in {steps:,} steps.",
-        f"Dropout {dropout} and weight decay {weight_decay(epochs):g} keep it from learning the text by heart."
+        f"Dropout {dropout} keeps it from learning the text by heart."
         if dropout
         else "No dropout: the text is long enough not to be learned by heart.",
     ]
-
-
-def weight_decay(epochs: float) -> float:
-    """What was best where a text is seen so many times (docs/recipes.md): more, the more often it is seen."""
-    return round(min(max(0.1, 0.06 * (epochs - 2.0)), 0.6), 2)
 
 
 def _look_at_store(path: Path) -> _Text:

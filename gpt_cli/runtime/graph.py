@@ -13,9 +13,13 @@ def record(compute: Callable[[], Result]) -> Callable[[], Result]:
 
     What it reads and writes must stay where it is. Raises RuntimeError for what cannot be recorded.
     """
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = compute()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    try:
+        with torch.cuda.graph(graph):
+            results = compute()
+    except BaseException:
+        torch.cuda.set_stream(stream)  # a recording that breaks off may leave its own behind
+        raise
 
     def replay() -> Result:
         graph.replay()

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import gpt_cli
@@ -63,7 +64,7 @@ def run_quietly(config: Config) -> Summary:
 
 def _kill_one(config_file: Path, run_dir: Path, life: float, *, in_save: bool) -> bool:
     """Start training, kill it after `life` seconds of it or inside the next save; whether a save was cut short."""
-    starts = _starts(run_dir)
+    starts, left_over = _starts(run_dir), _unfinished(run_dir)
     package = str(Path(gpt_cli.__file__).parents[1])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
     process = subprocess.Popen(
@@ -76,7 +77,7 @@ def _kill_one(config_file: Path, run_dir: Path, life: float, *, in_save: bool) -
     )
     try:
         deadline = time.monotonic() + _PATIENCE
-        while _starts(run_dir) == starts or (in_save and not _is_held_in_save(process, run_dir)):
+        while _starts(run_dir) == starts or (in_save and not _is_held_in_save(process, run_dir, left_over)):
             if process.poll() is not None or time.monotonic() > deadline:
                 process.kill()
                 _, said = process.communicate()
@@ -87,31 +88,35 @@ def _kill_one(config_file: Path, run_dir: Path, life: float, *, in_save: bool) -
     finally:
         process.kill()
         process.communicate()
-    return _is_saving(run_dir)
+    return not _unfinished(run_dir) <= left_over
 
 
 def _starts(run_dir: Path) -> int:
     return sum(event["event"] == "started" for event in read_events(run_dir))
 
 
-def _is_held_in_save(process: subprocess.Popen[str], run_dir: Path) -> bool:
-    """Whether the trainer stands still in the middle of a save.
+def _is_held_in_save(process: subprocess.Popen[str], run_dir: Path, left_over: set[str]) -> bool:
+    """Whether the trainer stands still in the middle of a save, of which nothing was `left_over` by those before it.
 
     A save takes a few milliseconds: seen from here it may be over before a kill arrives, so that the trainer is held
     first and looked at again. Where processes cannot be held (Windows), seeing the save has to do.
     """
-    if not _is_saving(run_dir) or sys.platform == "win32":
-        return _is_saving(run_dir)
+    if _unfinished(run_dir) <= left_over or process.poll() is not None:
+        return False
+    if sys.platform == "win32":
+        return True
     process.send_signal(signal.SIGSTOP)
-    os.waitpid(process.pid, os.WUNTRACED)
-    if _is_saving(run_dir):
+    with suppress(ChildProcessError):  # it has ended meanwhile
+        os.waitpid(process.pid, os.WUNTRACED)
+    if not _unfinished(run_dir) <= left_over:
         return True
     process.send_signal(signal.SIGCONT)
     return False
 
 
-def _is_saving(run_dir: Path) -> bool:
-    return any(name.startswith(".tmp-") for name in list_directory(run_dir / "checkpoints"))
+def _unfinished(run_dir: Path) -> set[str]:
+    """The names of checkpoints that are being written, or never were to the end."""
+    return {name for name in list_directory(run_dir / "checkpoints") if name.startswith(".tmp-")}
 
 
 def _timeless(run_dir: Path) -> list[dict[str, float]]:

@@ -21,7 +21,6 @@ from gpt_cli.config import Config, dump_config, parse_config
 from gpt_cli.config.dump import spell_yaml
 from gpt_cli.config.keys import value_of
 from gpt_cli.corpus.build import Corpus
-from gpt_cli.corpus.fit import weight_decay
 from gpt_cli.errors import RequestError
 from gpt_cli.model.count import total_parameters
 from gpt_cli.runtime.device import Runtime, open_runtime
@@ -32,7 +31,7 @@ from gpt_cli.training.state import TrainingState
 
 SHAPE = ("model.n_layer", "model.n_head", "model.n_embd")
 CHOSEN = (
-    *(*SHAPE, "model.context_length", "model.dropout", "optim.weight_decay"),
+    *(*SHAPE, "model.context_length", "model.dropout"),
     *("train.batch_size", "train.steps", "train.max_minutes"),
     *("schedule.warmup_steps", "eval.every", "checkpoint.every", "sample.every"),
 )
@@ -134,7 +133,6 @@ def settings(choice: Choice, seconds: float, train_tokens: int) -> dict[str, Any
         "model.n_embd": n_embd,
         "model.context_length": candidate.context_length,
         "model.dropout": 0.2 if epochs > 15 else 0.1 if epochs > 6 else 0.0,
-        "optim.weight_decay": weight_decay(epochs),
         "train.batch_size": candidate.batch_size,
         "train.steps": steps,
         "train.max_minutes": round(_OVERRUN * seconds / 60.0, 4),

@@ -21,7 +21,7 @@ from gpt_cli.runtime.memory import is_out_of_memory
 from gpt_cli.training.batches import MicroBatches
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.update import TensorUpdate
-from gpt_cli.training.way import Loss, Step, gradients
+from gpt_cli.training.way import WHOLE, Loss, Step, gradients
 
 _WARM_UPS = 2  # steps as written before one is recorded: what compiles, loads or measures itself does it there
 
@@ -103,7 +103,7 @@ class WholeStep:
         with state.way.attending():
             with self.runtime.autocast():
                 loss = self.loss(*self._batch)
-            found = gradients(state.loss_scale.apply(loss), self.learning, state.way.launch)
+            found = gradients(state.loss_scale.apply(loss), self.learning, WHOLE)
         for parameter, gradient in zip(self.learning, found, strict=True):
             parameter.grad = gradient
         grad_norms = self.update.compute()
