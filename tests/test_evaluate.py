@@ -86,12 +86,17 @@ class Reads(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_no_window_is_waited_for():
+def test_no_window_is_waited_for(monkeypatch):
     model, tokens = make_model(), torch.randint(256, (100,), dtype=torch.int32)
+    lists, tolist = [], torch.Tensor.tolist  # which no dispatch sees on a CPU
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: lists.append(tensor.shape) or tolist(tensor))
     with Reads() as reads:
         tokens.sum().item()
         evaluate(model, tokens, SIZES, RUNTIME, batch_size=1)
     assert reads.count == 1  # the one of this test
+    n_windows = -(-99 // model.config.context_length)
+    assert n_windows > 2
+    assert lists == [(n_windows,), (2,)]  # all losses at the end, and what the tokens stand for
 
 
 def test_what_tokens_stand_for_is_the_same_counted_and_looked_up():
