@@ -193,14 +193,18 @@ static void keep_rows(void *context, int begin, int end) {
     }
 }
 
+INLINE bool alone(const Pass *p) { return !p->room->pool || !p->room->pool->helpers; }
+
 /* In the last layer only the rows whose logits are wanted look. While one in bytes looks, the next one's keys and values come near;
-   of floats those of the next head: a core's cache would not hold all heads of both. */
+   of floats those of the next head: a core's cache would not hold all heads of both. While the last row looks, the weights come
+   that are wanted then. */
 static void look_back(void *context, int begin, int end) {
     Pass *p = context;
     const Network *net = &p->model->net;
     for (int r = begin; r < end; r++) {
+        for (int g = 0; alone(p) && g < net->n_kv_head; g++) keep_row(p, r, g);
         if (p->last && !p->rows[r].logits) continue;
-        const char *next = cache_of(p, r + 1 < end ? r + 1 : r, 0);
+        const char *next = r + 1 < end ? cache_of(p, r + 1, 0) : p->model->packed[p->layer].out.weights;
         if (p->model->bytes) look_at_bytes(p, r, 0, net->n_head, next - cache_of(p, r, 0));
         else
             for (int g = 0; g < net->n_kv_head; g++)
@@ -217,13 +221,13 @@ static void attend_heads(void *context, int begin, int end) {
 }
 
 /* Keys and values of all rows are kept, and each row looks back from its position. Threads share the heads of few rows,
-   and many rows. */
+   and many rows; one alone keeps what a row needs when it comes to it. */
 static void attend_all(Pass *p) {
     int heads = p->model->net.n_kv_head;
     if (p->n < MANY) {
         share_out(p->room->pool, heads, attend_heads, p);
         return;
     }
-    share_out(p->room->pool, heads, keep_rows, p);
+    if (!alone(p)) share_out(p->room->pool, heads, keep_rows, p);
     share_out(p->room->pool, p->n, look_back, p);
 }

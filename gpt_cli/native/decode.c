@@ -76,9 +76,9 @@ Model *gpt_open(const Network *net, const Layer *layers) {
         size_t gate = net->mlp == SWIGLU ? f : 0; /* gate and up are halves of one matrix */
         fits = pack(&p->qkv, &room, format, c + 2 * kv, c, layer->qkv, layer->qkv_bias)
             && pack(&p->out, &room, format, c, c, layer->out, layer->out_bias)
-            && pack(&p->down, &room, format, c, f, layer->down, layer->down_bias)
             && (!gate || pack(&p->gate, &room, format, f, c, layer->up, layer->up_bias))
             && pack(&p->up, &room, format, f, c, layer->up + gate * c, layer->up_bias ? layer->up_bias + gate : NULL)
+            && pack(&p->down, &room, format, c, f, layer->down, layer->down_bias)
             && pad(&p->norm1, layer->norm1, c, m->c) && pad(&p->norm1_bias, layer->norm1_bias, c, m->c)
             && pad(&p->norm2, layer->norm2, c, m->c) && pad(&p->norm2_bias, layer->norm2_bias, c, m->c)
             && pad(&p->q_norm, layer->q_norm, d, m->d) && pad(&p->k_norm, layer->k_norm, d, m->d);
@@ -89,22 +89,29 @@ Model *gpt_open(const Network *net, const Layer *layers) {
     return m;
 }
 
-static void free_room(Room *room) {
-    free(room->x), free(room->h), free(room->qkv), free(room->y), free(room->hidden), free(room->gates);
-    free(room->logits), free(room->steps), free(room->digits);
+/* Divides `memory` among the parts of a room. Returns the bytes that takes; with NULL nothing else. */
+static size_t lay_out(Room *room, char *memory) {
+    const Model *m = room->model;
+    const Network *net = &m->net;
+    int of_qkv = padded((net->n_head + 2 * net->n_kv_head) * net->head_dim, PANEL) + LANES;
+    struct { float **part; int width; } floats[] = {
+        {&room->x, m->c}, {&room->h, m->c}, {&room->qkv, of_qkv}, {&room->y, m->c}, {&room->hidden, m->f},
+        {&room->gates, m->f}, {&room->logits, padded(net->vocab_size, PANEL)}, {&room->steps, 1},
+    };
+    struct { uint8_t **part; int width; } digits[] = {{&room->digits, m->c > m->f ? m->c : m->f}, {&room->wide, m->f}};
+    size_t at = 0;
+    for (int i = 0; i < 8; at += MAX_ROWS * sizeof(float) * floats[i++].width)
+        if (memory) *floats[i].part = (float *)(memory + at);
+    for (int i = 0; i < 2; at += MAX_ROWS * sizeof(float) * padded(digits[i++].width, DEEP))
+        if (memory) *digits[i].part = (uint8_t *)(memory + at);
+    return at;
 }
 
+/* In one piece, and so in large pages: a product writes to as many rows as there are, in turn. */
 static bool make_room(Room *room, Model *m) {
-    const Network *net = &m->net;
-    size_t rows = MAX_ROWS * sizeof(float), widest = m->c > m->f ? m->c : m->f;
-    room->model = m;
-    room->x = zeros(rows * m->c), room->h = zeros(rows * m->c), room->y = zeros(rows * m->c);
-    room->qkv = zeros(rows * (padded((net->n_head + 2 * net->n_kv_head) * net->head_dim, PANEL) + LANES));
-    room->hidden = zeros(rows * m->f), room->gates = zeros(rows * m->f);
-    room->logits = zeros(rows * padded(net->vocab_size, PANEL));
-    room->steps = zeros(rows), room->digits = zeros(rows * padded(widest, DEEP));
-    return room->x && room->h && room->y && room->qkv && room->hidden && room->gates && room->logits && room->steps
-        && room->digits;
+    room->model = m, room->memory = zeros(lay_out(room, NULL));
+    if (room->memory) lay_out(room, room->memory);
+    return room->memory;
 }
 
 void gpt_end(Session *session) {
@@ -115,7 +122,7 @@ void gpt_end(Session *session) {
         Stream *s = &session->streams[i];
         free(s->window), free(s->noise);
     }
-    for (int i = 0; session->rooms && i <= session->model->pool.helpers; i++) free_room(&session->rooms[i]);
+    for (int i = 0; session->rooms && i <= session->model->pool.helpers; i++) free(session->rooms[i].memory);
     free(session->rooms), free(session->streams), free(session->caches), free(session->logits), free(session->heaps);
     free((void *)session->sampling.never), free(session);
 }

@@ -72,7 +72,7 @@ static void forward(const Room *room, const Row *rows, int n) {
         if (!before) for_rows(p, normalise_stream);
         give(p, &layer->up, room->x, m->c, before ? layer->norm2 : NULL, layer->norm2_bias);
         share_out(room->pool, layer->up.panels, widen, p);
-        give(p, &layer->down, room->hidden, m->f, NULL, NULL);
+        give_hidden(p, &layer->down);
         multiply_out(p, room->x, m->c, true);
         p->gain = layer->norm2, p->gain_bias = layer->norm2_bias;
         if (!before) for_rows(p, normalise_stream);

@@ -3,8 +3,6 @@
 #define MAX_ROWS 64 /* rows in one pass through the layers */
 enum { MANY = 8 };  /* rows from which on threads share them, and tiles pay */
 
-enum { RELU, GELU, SWIGLU, RELU2 };
-
 /* The network. library.py fills it in, in this order; a pointer is NULL where the model has no such part. */
 typedef struct {
     int32_t n_layer, n_head, n_kv_head, head_dim, n_embd, mlp_hidden, vocab_size, context_length;
@@ -60,8 +58,9 @@ typedef struct {
 typedef struct { /* room for one pass, and who computes it */
     Model *model;
     Pool *pool; /* NULL: the caller alone */
+    char *memory; /* of all that follows */
     float *x, *h, *qkv, *y, *hidden, *gates, *logits, *steps;
-    uint8_t *digits; /* for those of all rows */
+    uint8_t *digits, *wide; /* for those of all rows; wide: of what is hidden, in bf16's strips */
 } Room;
 
 typedef struct {
@@ -144,6 +143,19 @@ static void give(Pass *p, const Matrix *matrix, const float *from, int stride, c
     if (floats) p->in.x = (const float *)p->room->digits, p->in.stride = p->in.digit_stride / 4;
 }
 
+/* Whether what is hidden is left where the next product reads it, and as that reads it. */
+INLINE bool hides_into_strips(const Pass *p) { return p->model->net.format == BF16 && p->in.strips; }
+
+/* The same for what `widen` left. */
+static void give_hidden(Pass *p, const Matrix *matrix) {
+    if (hides_into_strips(p)) {
+        p->matrix = matrix;
+        p->in.digits = p->room->wide, p->in.digit_stride = strip_bytes(matrix->inputs);
+    } else {
+        give(p, matrix, p->room->hidden, p->model->f, NULL, NULL);
+    }
+}
+
 static void product(void *context, int begin, int end) {
     Pass *p = context;
     multiply(p->matrix, p->model->net.format, begin, end, p->n, &p->in, p->out, p->out_stride, p->add);
@@ -161,23 +173,17 @@ static void widen(void *context, int begin, int end) {
     const Model *m = p->model;
     const Packed *layer = &m->packed[p->layer];
     float *hidden = p->room->hidden, *gates = p->room->gates;
-    multiply(&layer->up, m->net.format, begin, end, p->n, &p->in, hidden, m->f, false);
     if (m->net.mlp == SWIGLU) multiply(&layer->gate, m->net.format, begin, end, p->n, &p->in, gates, m->f, false);
-    for (int r = 0; r < p->n; r++)
-        for (int i = begin * PANEL; i < end * PANEL; i += LANES) {
-            vec *at = (vec *)(hidden + (size_t)r * m->f + i);
-            vec x = *at;
-            switch (m->net.mlp) {
-            case SWIGLU: {
-                vec gate = *(vec *)(gates + (size_t)r * m->f + i);
-                *at = gate * sigmoid(gate) * x;
-                break;
-            }
-            case GELU: /* the approximation by tanh, of which this is another spelling */
-                *at = x * sigmoid(x * (1.5957691216f + 0.0713548163f * x * x));
-                break;
-            case RELU: *at = larger(x, (vec){0}); break;
-            case RELU2: *at = larger(x, (vec){0}) * larger(x, (vec){0}); break;
-            }
-        }
+    if (hides_into_strips(p)) {
+        Hidden to = {.mlp = m->net.mlp, .gates = gates, .stride = m->f,
+                     .digits = p->room->wide, .digit_stride = strip_bytes(m->net.mlp_hidden)};
+        few_panels_of_pairs_by_tiles(&layer->up, begin, end, p->n, &p->in, NULL, 0, false, &to);
+        return;
+    }
+    multiply(&layer->up, m->net.format, begin, end, p->n, &p->in, hidden, m->f, false);
+    for (int r = 0; r < p->n; r++) {
+        vec *x = (vec *)(hidden + (size_t)r * m->f);
+        const vec *gate = (const vec *)(gates + (size_t)r * m->f);
+        FOR_MLP(m->net.mlp, for (int i = begin * 2; i < end * 2; i++) x[i] = activated(MLP, x[i], gate[i]))
+    }
 }

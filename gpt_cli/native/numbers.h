@@ -137,6 +137,28 @@ INLINE vec exponential(vec x) {
 
 INLINE vec sigmoid(vec x) { return inverse(1.0f + exponential(-x)); }
 
+enum { RELU, GELU, SWIGLU, RELU2 };
+
+/* The activation of an MLP: a constant once inlined. `gate` is SwiGLU's. */
+INLINE vec activated(const int MLP, vec x, vec gate) {
+    switch (MLP) {
+    case SWIGLU: return gate * sigmoid(gate) * x;
+    case GELU: /* the approximation by tanh, of which this is another spelling */
+        return x * sigmoid(x * (1.5957691216f + 0.0713548163f * x * x));
+    case RELU2: return larger(x, (vec){0}) * larger(x, (vec){0});
+    default: return larger(x, (vec){0});
+    }
+}
+
+/* What MLP is as a constant, in `what`. */
+#define FOR_MLP(mlp, what)                                                                                           \
+    switch (mlp) {                                                                                                   \
+    case SWIGLU: { enum { MLP = SWIGLU }; what; break; }                                                             \
+    case GELU: { enum { MLP = GELU }; what; break; }                                                                 \
+    case RELU2: { enum { MLP = RELU2 }; what; break; }                                                               \
+    default: { enum { MLP = RELU }; what; }                                                                          \
+    }
+
 /* ln x for normal x > 0: x = 2^n m with m in [0.7, 1.4], ln m = 2 artanh((m - 1) / (m + 1)). */
 INLINE vec logarithm(vec x) {
     ivec n = ((ivec)x - 0x3f330000) >> 23;

@@ -13,6 +13,13 @@ INLINE uint8_t *row_of_strip(uint8_t *digits, int inputs, int row) {
     return digits + (size_t)(row / STRIP * STRIP) * strip_bytes(inputs) + row % STRIP * DEEP;
 }
 
+typedef struct { /* where the hidden numbers of an MLP go: activated, and as the next product reads them */
+    int mlp, stride;
+    const float *gates; /* of SwiGLU, (n, stride) */
+    uint8_t *digits;
+    int digit_stride;
+} Hidden;
+
 #if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512VNNI__) && defined(__AVX512BF16__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -48,9 +55,20 @@ static void begin_tiles(void) {
     _tile_loadconfig(eight_tiles);
 }
 
-/* Weights are read once a pass, from far away: those of the step after the next, both tiles of it. */
-INLINE void expect_weights(const void *now) {
-    for (int line = 0; line < 2 * STRIP; line++) _mm_prefetch((const char *)now + 4 * STRIP_BYTES + line * 64, _MM_HINT_T0);
+/* Weights are read once a pass, from far away: 26 GB/s at best, and only while they are asked for. So some are asked for wherever
+   there is something to compute: of the panel at hand one line in four 8 KB ahead, which sets the processor on the others; of the
+   next one those at `ahead`, a few with each step of a product, and more while its sums are put where they belong. (Asked for all
+   at once, they are in the way of what is read at the time. The numbers were measured on a core of 2023, and are worth 12 % of a step.) */
+enum { AHEAD_OF_STEP = 4, AHEAD_OF_ROW = 4, AHEAD_OF_ACTIVATION = 9 };
+
+INLINE const char *expect_some(const char *ahead, int lines) {
+    for (int line = 0; line < lines; line++) _mm_prefetch(ahead + line * 64, _MM_HINT_T0);
+    return ahead + lines * 64;
+}
+
+INLINE const char *expect_weights(const void *now, const char *ahead) {
+    for (int line = 0; line < 2 * STRIP; line += 4) _mm_prefetch((const char *)now + 8 * STRIP_BYTES + line * 64, _MM_HINT_T0);
+    return expect_some(ahead, AHEAD_OF_STEP);
 }
 
 /* `rows` rows through panels begin ... end - 1. */
@@ -65,6 +83,7 @@ static void few_panels_by_tiles(const Matrix *m, int begin, int end, int rows, c
         const vec *scale = (const vec *)(m->scale + (size_t)panel * PANEL);
         const vec *bias = (const vec *)(m->bias + (size_t)panel * PANEL);
         const vec first_scale = scale[0], second_scale = scale[1], first_bias = bias[0], second_bias = bias[1];
+        const char *ahead = (const char *)m->weights + (panel + 1) * apart;
         for (int row = 0; row < rows; row += STRIP) {
             const uint8_t *a = in->digits + (size_t)row * in->digit_stride;
             const int8_t *b = (const int8_t *)m->weights + panel * apart;
@@ -73,7 +92,7 @@ static void few_panels_by_tiles(const Matrix *m, int begin, int end, int rows, c
             _tile_zero(2);
             _tile_zero(3);
             for (int i = 0; i < deep; i += DEEP, a += 2 * STRIP_BYTES, b += DEEP * PANEL) {
-                if (!row) expect_weights(b);
+                if (!row) ahead = expect_weights(b, ahead);
                 _tile_loadd(4, a, DEEP);
                 _tile_loadd(6, b, 128);
                 _tile_dpbusd(0, 4, 6);
@@ -91,6 +110,7 @@ static void few_panels_by_tiles(const Matrix *m, int begin, int end, int rows, c
             vec *to = (vec *)(y + (size_t)row * y_stride + (size_t)panel * PANEL);
             for (int r = 0; r < n; r++, to += y_stride / LANES) {
                 const ivec *of = (const ivec *)sums + r;
+                ahead = expect_some(ahead, AHEAD_OF_ROW);
                 float step = in->steps[row + r];
                 vec first = 256.0f * __builtin_convertvector(of[0], vec) + __builtin_convertvector(of[2 * STRIP], vec);
                 vec second = 256.0f * __builtin_convertvector(of[STRIP], vec) + __builtin_convertvector(of[3 * STRIP], vec);
@@ -111,15 +131,31 @@ static void round_into_strip(const float *x, int inputs, uint8_t *strip) {
     }
 }
 
+/* (n, 32) sums of a panel, activated -> `to`. Returns how far was asked for. */
+INLINE const char *hide_rows(const int MLP, const Hidden *to, int panel, int row, int n, const float (*sums)[PANEL],
+                             const vec *bias, const char *ahead) {
+    const float *gates = to->gates + (size_t)row * to->stride + (size_t)panel * PANEL;
+    uint8_t *strip = to->digits + (size_t)row * to->digit_stride + (size_t)panel * STRIP_BYTES;
+    for (int r = 0; r < n; r++, gates += to->stride) {
+        const vec *sum = (const vec *)sums[r], *gate = (const vec *)gates;
+        vec first = activated(MLP, sum[0] + bias[0], gate[0]), second = activated(MLP, sum[1] + bias[1], gate[1]);
+        size_t at = (size_t)(r / STRIP * STRIP) * to->digit_stride + r % STRIP * DEEP;
+        _mm512_store_si512(strip + at, (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
+        ahead = expect_some(ahead, AHEAD_OF_ACTIVATION);
+    }
+    return ahead;
+}
+
+/* `rows` rows through panels begin ... end - 1, into y or where that is not NULL into `hidden`. */
 static void few_panels_of_pairs_by_tiles(const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
-                                         int y_stride, bool add) {
+                                         int y_stride, bool add, const Hidden *hidden) {
     _Alignas(64) float sums[2 * STRIP][PANEL];
     int inputs = m->inputs, deep = padded(inputs, PAIRS_DEEP), strip = STRIP * in->digit_stride;
     size_t apart = (size_t)padded(inputs, 4) * PANEL;
     begin_tiles();
     for (int panel = begin; panel < end; panel++) {
         const vec *bias = (const vec *)(m->bias + (size_t)panel * PANEL);
-        const vec first_bias = bias[0], second_bias = bias[1];
+        const char *ahead = (const char *)((const uint16_t *)m->weights + (panel + 1) * apart);
         for (int row = 0; row < rows; row += 2 * STRIP) { /* two strips */
             const uint8_t *a = in->digits + (size_t)row * in->digit_stride;
             const uint16_t *b = (const uint16_t *)m->weights + panel * apart;
@@ -130,7 +166,7 @@ static void few_panels_of_pairs_by_tiles(const Matrix *m, int begin, int end, in
             _tile_zero(2);
             _tile_zero(3);
             for (int i = 0; i < deep; i += PAIRS_DEEP, a += STRIP_BYTES, b += PAIRS_DEEP * PANEL) {
-                if (!row) expect_weights(b);
+                if (!row) ahead = expect_weights(b, ahead);
                 _tile_loadd(4, a, DEEP);
                 _tile_loadd(6, b, 128);
                 _tile_dpbf16ps(0, 4, 6);
@@ -145,11 +181,17 @@ static void few_panels_of_pairs_by_tiles(const Matrix *m, int begin, int end, in
             _tile_stored(1, sums[0] + LANES, 128);
             _tile_stored(2, sums[STRIP], 128);
             _tile_stored(3, sums[STRIP] + LANES, 128);
+            if (hidden) {
+                FOR_MLP(hidden->mlp, ahead = hide_rows(MLP, hidden, panel, row, n, sums, bias, ahead))
+                continue;
+            }
+            const vec first_bias = bias[0], second_bias = bias[1];
             vec *to = (vec *)(y + (size_t)row * y_stride + (size_t)panel * PANEL);
             for (int r = 0; r < n; r++, to += y_stride / LANES) {
                 vec first = *(vec *)sums[r] + first_bias, second = *(vec *)(sums[r] + LANES) + second_bias;
                 if (add) first += to[0], second += to[1];
                 to[0] = first, to[1] = second;
+                ahead = expect_some(ahead, AHEAD_OF_ROW);
             }
         }
     }
@@ -158,8 +200,8 @@ static void few_panels_of_pairs_by_tiles(const Matrix *m, int begin, int end, in
 #else
 static void round_into_strip(const float *x, int inputs, uint8_t *strip) { (void)x, (void)inputs, (void)strip; }
 static void few_panels_of_pairs_by_tiles(const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
-                                         int y_stride, bool add) {
-    (void)m, (void)begin, (void)end, (void)rows, (void)in, (void)y, (void)y_stride, (void)add;
+                                         int y_stride, bool add, const Hidden *hidden) {
+    (void)m, (void)begin, (void)end, (void)rows, (void)in, (void)y, (void)y_stride, (void)add, (void)hidden;
 }
 static bool request_tiles(void) { return false; }
 static float quantise_into_strip(const float *x, int inputs, uint8_t *digits) {
