@@ -129,7 +129,7 @@ def measure_many(options: argparse.Namespace) -> dict[str, float]:
         figures.update({f"{label}, {n}": figure for n, figure in found.items()})
         rows.append((label, f"{found['1']:,.0f}", f"{found['64']:,.0f}", f"{found['64'] / found['1']:.1f}"))
 
-    for name, config, lengths in (("0.8M", SMALL, (60, 300)), ("10.65M", MEDIUM, (60, 240))):
+    for name, config, lengths in (("0.8M", SMALL, (60, 300)), ("10.65M", MEDIUM, (60, 120, 240))):
         model = build(config)
         compare(f"{name} by torch, 60 tokens", partial(by_torch, model, 1, 60), partial(by_torch, model, 64, 60))
         weights = weights_of(model)

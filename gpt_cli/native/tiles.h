@@ -55,10 +55,10 @@ static void begin_tiles(void) {
     _tile_loadconfig(eight_tiles);
 }
 
-/* Weights are read once a pass, from far away: 26 GB/s at best, and only while they are asked for. So some are asked for wherever
-   there is something to compute: of the panel at hand one line in four 8 KB ahead, which sets the processor on the others; of the
-   next one those at `ahead`, a few with each step of a product, and more while its sums are put where they belong. (Asked for all
-   at once, they are in the way of what is read at the time. The numbers were measured on a core of 2023, and are worth 12 % of a step.) */
+/* Weights are read once a pass, from far away, and come only while they are asked for. So some are asked for wherever there is
+   something to compute: of the panel at hand one line in four 8 KB ahead, which sets the processor on the others; of the next
+   one those at `ahead`, a few with each step of a product, and more while its sums are put where they belong. Asked for all at
+   once, they stand in the way of what is read at the time. (Measured on the machine of docs/sampling_speed.md.) */
 enum { AHEAD_OF_STEP = 4, AHEAD_OF_ROW = 4, AHEAD_OF_ACTIVATION = 9 };
 
 INLINE const char *expect_some(const char *ahead, int lines) {

@@ -1,0 +1,18 @@
+"""`python -m bench.reading` says what memory gives at all, by the amount and by how far ahead it is asked for."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.reading import compile_reader, read_rates
+from gpt_cli.native.kernel import NoKernel, find_compiler
+
+
+def test_every_way_of_asking_has_a_rate_of_its_own(tmp_path: Path) -> None:
+    try:
+        find_compiler()
+    except NoKernel as error:
+        pytest.skip(str(error))
+    rates = read_rates(compile_reader(tmp_path), megabytes=1, threads=2)
+    assert list(rates) == [0, 8 << 10, 32 << 10, 128 << 10]
+    assert all(0.05 < rate < 2000 for rate in rates.values())
