@@ -10,12 +10,18 @@ INLINE size_t cache_bytes(const Model *m) {
 /* Where blocks of a layer begin, of which those of one head lie `block_stride` apart. */
 INLINE size_t block_stride(const Model *m) { return m->net.n_kv_head * m->block_bytes; }
 
-/* Normalise and rotate one head, from (D,) to the padded (D,), times `factor`. */
-static void place_head(const Model *m, const float *x, const float *gain, int position, float factor, float *to) {
-    int d = m->net.head_dim, half = d / 2;
+/* One head, from (D,) to the padded (D,). */
+INLINE void copy_head(const Model *m, const float *x, float *to) {
+    int d = m->net.head_dim;
     if (d % LANES) *(vec *)(to + d / LANES * LANES) = (vec){0}, memcpy(to, x, d * sizeof *to);
     else
         for (int i = 0; i < d; i += LANES) *(vec *)(to + i) = *(const loose *)(x + i);
+}
+
+/* The same, normalised and rotated, times `factor`. */
+static void place_head(const Model *m, const float *x, const float *gain, int position, float factor, float *to) {
+    int d = m->net.head_dim, half = d / 2;
+    copy_head(m, x, to);
     if (gain) {
         vec squares = {0};
         for (int i = 0; i < d; i += LANES) squares += *(const vec *)(to + i) * *(const vec *)(to + i);
@@ -158,7 +164,7 @@ static void look(const Pass *p, int row, int g, ptrdiff_t next) {
     int d = net->head_dim, group = net->n_head / net->n_kv_head, last = p->rows[row].position;
     int first = first_seen(net, last);
     if (m->bytes) {
-        look_at_bytes(p, row, g * group, (g + 1) * group, next);
+        look_at_bytes(p, row, g * group, (g + 1) * group, NULL, NULL);
         return;
     }
     float q[m->d] __attribute__((aligned(64))), out[m->d] __attribute__((aligned(64)));
@@ -177,8 +183,7 @@ static void keep_row(const Pass *p, int row, int g) {
     int d = net->head_dim, position = p->rows[row].position;
     float key[m->d] __attribute__((aligned(64))), value[m->d] __attribute__((aligned(64)));
     place_head(m, qkv_of(p, row) + (net->n_head + g) * d, m->packed[p->layer].k_norm, position, 1.0f, key);
-    *(vec *)(value + m->d - LANES) = (vec){0};
-    memcpy(value, qkv_of(p, row) + (net->n_head + net->n_kv_head + g) * d, d * sizeof *value);
+    copy_head(m, qkv_of(p, row) + (net->n_head + net->n_kv_head + g) * d, value);
     char *block = cache_of(p, row, g) + position / LANES * block_stride(m);
     if (m->bytes) keep_bytes(m, key, value, position % LANES, (uint8_t *)block);
     else keep(m, key, value, position % LANES, (float *)block);
@@ -202,10 +207,15 @@ static void look_back(void *context, int begin, int end) {
     Pass *p = context;
     const Network *net = &p->model->net;
     for (int r = begin; r < end; r++) {
-        for (int g = 0; alone(p) && g < net->n_kv_head; g++) keep_row(p, r, g);
-        if (p->last && !p->rows[r].logits) continue;
         const char *next = r + 1 < end ? cache_of(p, r + 1, 0) : p->model->packed[p->layer].out.weights;
-        if (p->model->bytes) look_at_bytes(p, r, 0, net->n_head, next - cache_of(p, r, 0));
+        size_t unseen = first_seen(net, p->rows[r].position) / LANES, blocks = p->rows[r].position / LANES + 1 - unseen;
+        const char *ahead = next + unseen * block_stride(p->model), *stop = ahead + blocks * block_stride(p->model);
+        for (int g = 0; alone(p) && g < net->n_kv_head; g++) {
+            keep_row(p, r, g);
+            if (p->model->bytes) ahead = expect_next(ahead, share_of_lines(p->model) * (int)blocks);
+        }
+        if (p->last && !p->rows[r].logits) continue;
+        if (p->model->bytes) look_at_bytes(p, r, 0, net->n_head, ahead, stop);
         else
             for (int g = 0; g < net->n_kv_head; g++)
                 look(p, r, g, g + 1 < net->n_kv_head ? (ptrdiff_t)p->model->block_bytes : next - cache_of(p, r, g));

@@ -46,25 +46,36 @@ INLINE vec joined(ivec high, ivec low) {
 
 typedef struct { /* one query on its way */
     const uint8_t *cache;
-    ptrdiff_t next;      /* from there to what is looked at next */
+    const char *ahead;   /* the next line to ask for, of what is looked at next */
     vec *scores;         /* (S / 16) */
     int32_t *high, *low; /* digits of the query, then of the weights of its keys, four in a word */
     float step, top, share;
 } Query;
 
+/* What is read next comes from far away, and only while it is asked for: some of it with all that is computed, a line of it for
+   each line that is read here would leave nothing to do for the memory later on. */
+INLINE const char *expect_next(const char *ahead, int lines) {
+    for (int line = 0; line < lines; line++, ahead += 64) expect_line(ahead, 0);
+    return ahead;
+}
+
+/* Half of the lines of a block are asked for with the products, a sixth each with the weights, while a query is made ready and
+   while a key is kept: so many of each block. */
+INLINE int share_of_lines(const Model *m) { return ((int)m->block_bytes / 64 / 2 + 1) / 3; }
+
 /* Products of a query's digits with BLOCKS blocks of keys. */
-INLINE void score_bytes(const int BLOCKS, const Query *of, ivec high_offset, ivec low_offset, const uint8_t *block,
+INLINE void score_bytes(const int BLOCKS, Query *of, ivec high_offset, ivec low_offset, const uint8_t *block,
                         size_t stride, int fours, vec *scores) {
     ivec high[4], low[4];
 #pragma GCC unroll 4
     for (int b = 0; b < BLOCKS; b++) high[b] = high_offset, low[b] = low_offset;
     for (int i = 0; i < fours; i++) {
         ivec of_high = of->high[i] - (ivec){0}, of_low = of->low[i] - (ivec){0};
+        if (BLOCKS == 2 || i % 2) of->ahead = expect_next(of->ahead, 1);
 #pragma GCC unroll 4
         for (int b = 0; b < BLOCKS; b++) {
             const ivec *four = (const ivec *)(block + b * stride) + i;
             ivec k = *four;
-            expect_line(four, of->next);
             high[b] = add_products(high[b], k, of_high), low[b] = add_products(low[b], k, of_low);
         }
     }
@@ -73,7 +84,7 @@ INLINE void score_bytes(const int BLOCKS, const Query *of, ivec high_offset, ive
 }
 
 /* out[0 .. 16 PARTS) of the values in blocks begin ... end - 1, the first of which is at `values`. */
-INLINE void add_values(const int PARTS, const Query *of, const uint8_t *values, size_t stride, int parts, int begin, int end,
+INLINE void add_values(const int PARTS, Query *of, const uint8_t *values, size_t stride, int parts, int begin, int end,
                        vec *out, float share) {
     ivec high[4] = {{0}}, low[4] = {{0}};
     for (int k = begin; k < end; k++, values += stride) {
@@ -83,7 +94,7 @@ INLINE void add_values(const int PARTS, const Query *of, const uint8_t *values, 
 #pragma GCC unroll 4
             for (int b = 0; b < PARTS; b++) {
                 high[b] = add_products(high[b], of_high, fours[b]), low[b] = add_products(low[b], of_low, fours[b]);
-                expect_line(fours + b, of->next);
+                if (b % 2 == 0) of->ahead = expect_next(of->ahead, 1);
             }
         }
     }
@@ -99,9 +110,7 @@ static void take_query(const Model *m, Query *of, const float *q) {
 }
 
 INLINE vec steps_of(const Model *m, const Query *of, int block, int which) {
-    const uint8_t *at = of->cache + block * block_stride(m) + steps_at(m);
-    expect_line(at + which * sizeof(vec), of->next);
-    return ((const vec *)at)[which];
+    return ((const vec *)(of->cache + block * block_stride(m) + steps_at(m)))[which];
 }
 
 /* Scores of blocks begin ... end - 1, of which keys first ... last are seen, and the largest. */
@@ -127,6 +136,7 @@ static void weigh(const Model *m, Query *of, int begin, int end) {
     vec total = {0}, most = {0}, *scores = of->scores;
     for (int k = begin; k < end; k++) {
         vec weight = weights_of(scores[k], of->top);
+        of->ahead = expect_next(of->ahead, share_of_lines(m));
         total += weight;
         scores[k] = weight *= steps_of(m, of, k, 1); /* those of what is hidden are zero or old, and finite */
         most = larger(most, weight);
@@ -151,9 +161,9 @@ static void gather(const Model *m, Query *of, int begin, int end, float *out) {
     if (b < parts) add_values(1, of, values + b * 64, stride, parts, begin, end, to + b, share);
 }
 
-/* Heads begin ... end - 1 of a row look back, and expect what is `next` away from what they see. One query waits for itself
-   most of the time: some go side by side. */
-static void look_at_bytes(const Pass *p, int row, int begin_head, int end_head, ptrdiff_t next) {
+/* Heads begin ... end - 1 of a row look back, and ask for what lies from `ahead` to `stop`. One query waits for itself most of
+   the time: some go side by side. */
+static void look_at_bytes(const Pass *p, int row, int begin_head, int end_head, const char *ahead, const char *stop) {
     enum { SOME = 8 };
     const Model *m = p->model;
     const Network *net = &m->net;
@@ -167,14 +177,26 @@ static void look_at_bytes(const Pass *p, int row, int begin_head, int end_head, 
         int n = end_head - h < some ? end_head - h : some;
         for (int i = 0; i < n; i++) {
             place_head(m, qkv_of(p, row) + (h + i) * d, m->packed[p->layer].q_norm, last, 1.0f / sqrtf((float)d), q + i * wide);
-            queries[i] = (Query){.cache = (const uint8_t *)cache_of(p, row, (h + i) / group), .next = next,
+            queries[i] = (Query){.cache = (const uint8_t *)cache_of(p, row, (h + i) / group),
                                  .scores = (vec *)(scores + i * m->s), .high = digits + 2 * i * words,
                                  .low = digits + (2 * i + 1) * words};
         }
-        for (int i = 0; i < n; i++) take_query(m, &queries[i], q + i * wide);
-        for (int i = 0; i < n; i++) score_keys(m, &queries[i], begin, end, first, last);
-        for (int i = 0; i < n; i++) weigh(m, &queries[i], begin, end);
-        for (int i = 0; i < n; i++) gather(m, &queries[i], begin, end, q + i * wide);
+        for (int stage = 0; stage < 4; stage++)
+            for (int i = 0; i < n; i++) {
+                Query *of = &queries[i];
+                bool more = ahead < stop;
+                of->ahead = more ? ahead : (const char *)of->cache; /* that is near: asking for it costs nothing */
+                switch (stage) {
+                case 0:
+                    take_query(m, of, q + i * wide);
+                    of->ahead = expect_next(of->ahead, share_of_lines(m) * (end - begin));
+                    break;
+                case 1: score_keys(m, of, begin, end, first, last); break;
+                case 2: weigh(m, of, begin, end); break;
+                case 3: gather(m, of, begin, end, q + i * wide);
+                }
+                if (more) ahead = of->ahead;
+            }
         for (int i = 0; i < n; i++) memcpy(p->room->y + (size_t)row * m->c + (h + i) * d, q + i * wide, d * sizeof *q);
     }
 }

@@ -56,10 +56,10 @@ static void begin_tiles(void) {
 }
 
 /* Weights are read once a pass, from far away, and come only while they are asked for. So some are asked for wherever there is
-   something to compute: of the panel at hand one line in four 8 KB ahead, which sets the processor on the others; of the next
+   something to compute: of the panel at hand one line in eight 8 KB ahead, which sets the processor on the others; of the next
    one those at `ahead`, a few with each step of a product, and more while its sums are put where they belong. Asked for all at
    once, they stand in the way of what is read at the time. (Measured on the machine of docs/sampling_speed.md.) */
-enum { AHEAD_OF_STEP = 4, AHEAD_OF_ROW = 4, AHEAD_OF_ACTIVATION = 9 };
+enum { AHEAD_OF_STEP = 4, AHEAD_OF_ROW = 5, AHEAD_OF_ACTIVATION = 8 };
 
 INLINE const char *expect_some(const char *ahead, int lines) {
     for (int line = 0; line < lines; line++) _mm_prefetch(ahead + line * 64, _MM_HINT_T0);
@@ -67,7 +67,7 @@ INLINE const char *expect_some(const char *ahead, int lines) {
 }
 
 INLINE const char *expect_weights(const void *now, const char *ahead) {
-    for (int line = 0; line < 2 * STRIP; line += 4) _mm_prefetch((const char *)now + 8 * STRIP_BYTES + line * 64, _MM_HINT_T0);
+    for (int line = 0; line < 2 * STRIP; line += 8) _mm_prefetch((const char *)now + 8 * STRIP_BYTES + line * 64, _MM_HINT_T0);
     return expect_some(ahead, AHEAD_OF_STEP);
 }
 
