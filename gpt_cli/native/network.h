@@ -112,18 +112,20 @@ static void ready(void *context, int begin, int end) {
     Pass *p = context;
     const Model *m = p->model;
     const float *from = p->from + (size_t)begin * p->from_stride;
-    if (p->gain) {
-        float *to = (float *)p->in.x + (size_t)begin * m->c;
-        normalise(m, p->gain, p->gain_bias, from, to, end - begin);
-        from = to;
+    float *h = (float *)p->in.x + (size_t)begin * m->c;
+    if (m->net.format == FP32) {
+        if (p->gain) normalise(m, p->gain, p->gain_bias, from, h, end - begin);
+        return;
     }
     int inputs = p->matrix->inputs, filled = padded(inputs, LANES);
-    for (int r = begin; r < end && m->net.format != FP32; r++, from += p->from_stride) {
+    for (int r = begin; r < end; r++, from += p->from_stride) {
         uint8_t *strip = row_of_strip(p->room->digits, inputs, r);
         uint8_t *to = p->room->digits + (size_t)r * p->in.digit_stride;
-        if (m->net.format == BF16 && p->in.strips) round_into_strip(from, inputs, strip);
-        else if (m->net.format == BF16) round_to_bf16(from, filled, (float *)to);
-        else p->room->steps[r] = p->in.strips ? quantise_into_strip(from, inputs, strip) : quantise(from, filled, to);
+        const float *x = from;
+        if (p->gain) normalise(m, p->gain, p->gain_bias, from, h, 1), x = h; /* one row of it stays near */
+        if (m->net.format == BF16 && p->in.strips) round_into_strip(x, inputs, strip);
+        else if (m->net.format == BF16) round_to_bf16(x, filled, (float *)to);
+        else p->room->steps[r] = p->in.strips ? quantise_into_strip(x, inputs, strip) : quantise(x, filled, to);
     }
 }
 
