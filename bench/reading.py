@@ -16,6 +16,7 @@ from gpt_cli.native.kernel import find_compiler
 from gpt_cli.report.table import render_table
 
 SOURCE = Path(__file__).with_suffix(".c")
+MOST_THREADS = 64  # as reading.c has it
 
 
 def compile_reader(folder: Path) -> Path:
@@ -28,7 +29,8 @@ def compile_reader(folder: Path) -> Path:
 
 def read_rates(program: Path, megabytes: int, threads: int) -> dict[int, float]:
     """GB/s of each of `threads` threads that read `megabytes` MB of their own, by the bytes that they ask ahead."""
-    done = subprocess.run([program, str(megabytes), str(threads)], check=True, capture_output=True, text=True)
+    command = [program, str(megabytes), str(threads)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
     return {int(ahead): float(rate) for ahead, rate in (line.split() for line in done.stdout.splitlines())}
 
 
@@ -40,7 +42,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gpt-bench-") as folder:
         program = compile_reader(Path(folder))
         rows = []
-        for threads in options.threads or sorted({1, len(os.sched_getaffinity(0))}):
+        for threads in options.threads or sorted({1, min(len(os.sched_getaffinity(0)), MOST_THREADS)}):
             for megabytes in options.megabytes or (10, 20, 40, 80, 160):
                 rates = read_rates(program, megabytes, threads)
                 rows.append((threads, f"{megabytes} MB", *(f"{rate:.1f}" for rate in rates.values())))

@@ -1,5 +1,6 @@
 """`python -m bench.reading` says what memory gives at all, by the amount and by how far ahead it is asked for."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from bench.reading import compile_reader, read_rates
 from gpt_cli.native.kernel import NoKernel, find_compiler
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="large pages are asked for as Linux has it")
 def test_every_way_of_asking_has_a_rate_of_its_own(tmp_path: Path) -> None:
     try:
         find_compiler()

@@ -89,6 +89,14 @@ def rewrite(path: Path, name: str, data: bytes) -> None:
 # Saving and loading
 
 
+@pytest.mark.parametrize("value", [10**40, -(10**40), 2**53 + 1, 1e300, math.nan, math.inf, "3", None, True])
+def test_a_number_that_a_tensor_could_not_hold_is_damage_and_not_a_bug(value: Any) -> None:
+    loaded = checkpoint.Checkpoint(Path("x"), 1, {"n": value, "three": 3}, Config(), ByteTokenizer(), {}, "")
+    with pytest.raises(DamagedError, match="does not say n"):
+        loaded.number("n", 2**53)
+    assert loaded.number("three", 3) == 3
+
+
 def test_what_is_saved_is_what_is_loaded_bit_for_bit(tmp_path: Path) -> None:
     path = save(tmp_path, 12, val_loss=0.1 + 0.2)
     assert path == tmp_path / "checkpoints" / "step-00000012"

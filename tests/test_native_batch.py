@@ -21,7 +21,8 @@ from tests.test_native import VOCAB_SIZE, compiled, make_model, weights_of
 __all__ = ["compiled"]
 SHAPES: list[dict[str, Any]] = [
     {},
-    {"n_embd": 40, "n_head": 2, "bias": True, "mlp": "relu"},
+    {"n_embd": 40, "n_head": 2, "bias": True},
+    {"n_embd": 48, "n_head": 3, "bias": True, "mlp": "relu"},
     {"n_embd": 72, "n_head": 3, "mlp": "gelu", "norm_position": "post"},
     {"n_embd": 160, "n_head": 5, "qk_norm": False, "position": "learned"},
     {"n_embd": 96, "n_head": 4, "n_kv_head": 2, "window": 7},

@@ -107,7 +107,7 @@ static size_t lay_out(Room *room, char *memory) {
     return at;
 }
 
-/* In one piece, and so in large pages: a product writes to as many rows as there are, in turn. */
+/* In one piece, and so of a larger model in large pages: a product writes to as many rows as there are, in turn. */
 static bool make_room(Room *room, Model *m) {
     room->model = m, room->memory = zeros(lay_out(room, NULL));
     if (room->memory) lay_out(room, room->memory);

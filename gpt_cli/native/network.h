@@ -148,7 +148,7 @@ static void give(Pass *p, const Matrix *matrix, const float *from, int stride, c
 /* Whether what is hidden is left where the next product reads it, and as that reads it. */
 INLINE bool hides_into_strips(const Pass *p) { return p->model->net.format == BF16 && p->in.strips; }
 
-/* The same for what `widen` left. */
+/* `give` for what `widen` left. */
 static void give_hidden(Pass *p, const Matrix *matrix) {
     if (hides_into_strips(p)) {
         p->matrix = matrix;

@@ -81,10 +81,10 @@ class Checkpoint:
         value = self.state.get("val_loss")
         return value if _is_number(value) else None
 
-    def number(self, name: str) -> float:
-        """What the state says of `name`. Raises DamagedError if it is no number."""
+    def number(self, name: str, largest: float = sys.float_info.max) -> float:
+        """What the state says of `name`. Raises DamagedError if it is no number, or beyond `largest`."""
         value = self.state.get(name)
-        if not _is_number(value):
+        if not _is_number(value) or abs(value) > largest:
             raise DamagedError(f"{self.path} is damaged: {STATE} does not say {name}")
         return value
 

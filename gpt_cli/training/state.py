@@ -122,8 +122,8 @@ class TrainingState:
         check_tensors(tensors, described(self._optimizer_tensors()))
         self.optimizer.load_state_tensors(tensors)
         self.average.load_state_tensors(tensors)
-        self.loss_scale.scale.fill_(checkpoint.number("loss_scale"))
-        self.loss_scale.good_updates.fill_(int(checkpoint.number("loss_scale_good_updates")))
+        self.loss_scale.scale.fill_(checkpoint.number("loss_scale", torch.finfo(torch.float32).max))
+        self.loss_scale.good_updates.fill_(int(checkpoint.number("loss_scale_good_updates", 2**53)))
         self.way.saved = checkpoint.state.get("way")  # absent where nothing was measured
 
 
