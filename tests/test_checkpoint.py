@@ -91,10 +91,13 @@ def rewrite(path: Path, name: str, data: bytes) -> None:
 
 @pytest.mark.parametrize("value", [10**40, -(10**40), 2**53 + 1, 1e300, math.nan, math.inf, "3", None, True])
 def test_a_number_that_a_tensor_could_not_hold_is_damage_and_not_a_bug(value: Any) -> None:
-    loaded = checkpoint.Checkpoint(Path("x"), 1, {"n": value, "three": 3}, Config(), ByteTokenizer(), {}, "")
+    loaded = checkpoint.Checkpoint(
+        Path("x"), 1, {"n": value, "three": 3, "large": 10**30}, Config(), ByteTokenizer(), {}, ""
+    )
     with pytest.raises(DamagedError, match="does not say n"):
         loaded.number("n", 2**53)
     assert loaded.number("three", 3) == 3
+    torch.tensor(1.0).fill_(loaded.number("large"))  # torch takes no integer of that size
 
 
 def test_what_is_saved_is_what_is_loaded_bit_for_bit(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ class Checkpoint:
         value = self.state.get(name)
         if not _is_number(value) or abs(value) > largest:
             raise DamagedError(f"{self.path} is damaged: {STATE} does not say {name}")
-        return value
+        return float(value)
 
     def optimizer_tensors(self) -> "dict[str, Tensor]":
         """The optimizer's tensors, read (and verified again) now: only training needs them."""
