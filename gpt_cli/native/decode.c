@@ -122,7 +122,7 @@ void gpt_end(Session *session) {
         Stream *s = &session->streams[i];
         free(s->window), free(s->noise);
     }
-    for (int i = 0; session->rooms && i <= session->model->pool.helpers; i++) free(session->rooms[i].memory);
+    for (int i = 0; session->rooms && i < session->n_rooms; i++) free(session->rooms[i].memory);
     free(session->rooms), free(session->streams), free(session->caches), free(session->logits), free(session->heaps);
     free((void *)session->sampling.never), free(session);
 }
@@ -138,7 +138,8 @@ Session *gpt_begin(Model *m, int32_t n, const int32_t *prompts, const int32_t *l
     int32_t *never = zeros((size_t)sampling->n_never * sizeof *never);
     session->sampling.never = never;
     size_t v = session->apart = padded(net->vocab_size, PANEL);
-    session->rooms = zeros((m->pool.helpers + 1) * sizeof *session->rooms);
+    session->n_rooms = m->pool.helpers + 1;
+    session->rooms = zeros(session->n_rooms * sizeof *session->rooms);
     session->streams = zeros(n * sizeof *session->streams);
     session->logits = zeros(n * v * sizeof(float)), session->heaps = zeros(n * v * sizeof(float));
     session->caches = zeros(n * cache_bytes(m));
@@ -193,7 +194,7 @@ int32_t gpt_write(Session *session, int32_t steps, int32_t end_of_text, int32_t 
         return made;
     }
     Writing w = {.session = session, .steps = steps, .end_of_text = end_of_text, .tokens = tokens, .logits = logits};
-    bool divided = divides(session);
+    bool divided = divides(session) && session->rooms[m->pool.helpers].memory; /* helpers may be fewer than they were */
     while (w.first < steps && any_active(session, 0, session->n)) {
         if (session->alike || !divided) {
             write_together(&w);

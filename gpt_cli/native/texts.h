@@ -9,6 +9,7 @@ typedef struct Session {
     Model *model;
     Sampling sampling;
     int n;           /* texts written together */
+    int n_rooms;
     size_t apart;    /* V padded */
     Stream *streams;
     char *caches; /* of all texts */
