@@ -1,13 +1,13 @@
 /* Attention over the keys and values that each text keeps: in fp32 here, in bytes in byte_cache.h.
 
-   A text keeps, of each layer, blocks of 16 keys and values of all heads: what a step reads lies in one piece. A block of a head
-   in fp32: keys as (D, 16), so that a vector holds 16 keys, then values as (16, D padded), so that one holds 16 dimensions. */
+   A text keeps, of each layer, blocks of 16 keys and values of all heads: what a step reads lies in one piece. In fp32 each head
+   has its own: keys as (D, 16), so that a vector holds 16 keys, then values as (16, D padded), so that one holds 16 dimensions. */
 
 INLINE size_t cache_bytes(const Model *m) {
     return (size_t)m->net.n_layer * (m->s / LANES) * m->net.n_kv_head * m->block_bytes;
 }
 
-/* Where blocks of a layer begin, of which those of one head lie `block_stride` apart. */
+/* The bytes of a block of all heads. */
 INLINE size_t block_stride(const Model *m) { return m->net.n_kv_head * m->block_bytes; }
 
 /* One head, from (D,) to the padded (D,). */
@@ -138,21 +138,22 @@ INLINE int first_seen(const Network *net, int position) {
     return net->window && position >= net->window ? position - net->window + 1 : 0;
 }
 
-/* The blocks of key/value head g. */
-INLINE char *cache_of(const Pass *p, int row, int g) {
+/* The blocks of a layer. */
+INLINE char *cache_of(const Pass *p, int row) {
     const Model *m = p->model;
-    return p->rows[row].stream->cache + p->layer * (m->s / LANES) * block_stride(m) + g * m->block_bytes;
+    return p->rows[row].stream->cache + p->layer * (m->s / LANES) * block_stride(m);
 }
 
 INLINE const float *qkv_of(const Pass *p, int row) {
-    const Network *net = &p->model->net;
-    return p->room->qkv + (size_t)row * padded((net->n_head + 2 * net->n_kv_head) * net->head_dim, PANEL);
+    return p->room->qkv + (size_t)row * p->room->qkv_stride;
 }
+
+INLINE float *y_of(const Pass *p, int row) { return p->room->y + (size_t)row * p->room->y_stride; }
 
 /* What a row will write to, and look at. */
 INLINE void expect_to_keep(const Pass *p, int row) {
     size_t stride = block_stride(p->model);
-    expect(cache_of(p, row, 0) + p->rows[row].position / LANES * stride, stride);
+    expect(cache_of(p, row) + p->rows[row].position / LANES * stride, stride);
 }
 
 #include "byte_cache.h"
@@ -169,11 +170,11 @@ static void look(const Pass *p, int row, int g, ptrdiff_t next) {
     }
     float q[m->d] __attribute__((aligned(64))), out[m->d] __attribute__((aligned(64)));
     float scores[m->s] __attribute__((aligned(64)));
-    const char *cache = cache_of(p, row, g);
+    const char *cache = cache_of(p, row) + g * m->block_bytes;
     for (int h = g * group; h < (g + 1) * group; h++) {
         place_head(m, qkv_of(p, row) + h * d, m->packed[p->layer].q_norm, last, 1.0f / sqrtf((float)d), q);
         attend(m, q, cache, first, last, scores, out, next);
-        memcpy(p->room->y + (size_t)row * m->c + h * d, out, d * sizeof *out);
+        memcpy(y_of(p, row) + h * d, out, d * sizeof *out);
     }
 }
 
@@ -184,9 +185,9 @@ static void keep_row(const Pass *p, int row, int g) {
     float key[m->d] __attribute__((aligned(64))), value[m->d] __attribute__((aligned(64)));
     place_head(m, qkv_of(p, row) + (net->n_head + g) * d, m->packed[p->layer].k_norm, position, 1.0f, key);
     copy_head(m, qkv_of(p, row) + (net->n_head + net->n_kv_head + g) * d, value);
-    char *block = cache_of(p, row, g) + position / LANES * block_stride(m);
-    if (m->bytes) keep_bytes(m, key, value, position % LANES, (uint8_t *)block);
-    else keep(m, key, value, position % LANES, (float *)block);
+    char *block = cache_of(p, row) + position / LANES * block_stride(m);
+    if (m->bytes) keep_bytes(m, key, value, position % LANES, g, (uint8_t *)block);
+    else keep(m, key, value, position % LANES, (float *)(block + g * m->block_bytes));
 }
 
 /* Of key/value heads begin ... end - 1: keys and values of all rows are kept. */
@@ -205,20 +206,22 @@ INLINE bool alone(const Pass *p) { return !p->room->pool || !p->room->pool->help
    that are wanted then. */
 static void look_back(void *context, int begin, int end) {
     Pass *p = context;
-    const Network *net = &p->model->net;
+    const Model *m = p->model;
+    int heads = m->net.n_kv_head;
     for (int r = begin; r < end; r++) {
-        const char *next = r + 1 < end ? cache_of(p, r + 1, 0) : p->model->packed[p->layer].out.weights;
-        size_t unseen = first_seen(net, p->rows[r].position) / LANES, blocks = p->rows[r].position / LANES + 1 - unseen;
-        const char *ahead = next + unseen * block_stride(p->model), *stop = ahead + blocks * block_stride(p->model);
-        for (int g = 0; alone(p) && g < net->n_kv_head; g++) {
+        int other = r + 1 < end ? r + 1 : r, position = p->rows[other].position;
+        size_t unseen = first_seen(&m->net, position) / LANES, blocks = position / LANES + 1 - unseen;
+        const char *next = other > r ? cache_of(p, other) : m->packed[p->layer].out.weights;
+        const char *ahead = next + unseen * block_stride(m), *stop = next + written(m, position + 1);
+        for (int g = 0; alone(p) && g < heads; g++) {
             keep_row(p, r, g);
-            if (p->model->bytes) ahead = expect_next(ahead, share_of_lines(p->model) * (int)blocks);
+            if (m->bytes) ahead = expect_next(ahead, share_of_lines(m) * (int)blocks);
         }
         if (p->last && !p->rows[r].logits) continue;
-        if (p->model->bytes) look_at_bytes(p, r, 0, net->n_head, ahead, stop);
+        if (m->bytes) look_at_bytes(p, r, 0, m->net.n_head, ahead, stop);
         else
-            for (int g = 0; g < net->n_kv_head; g++)
-                look(p, r, g, g + 1 < net->n_kv_head ? (ptrdiff_t)p->model->block_bytes : next - cache_of(p, r, g));
+            for (ptrdiff_t g = 0, apart = m->block_bytes; g < heads; g++)
+                look(p, r, (int)g, g + 1 < heads ? apart : next - (cache_of(p, r) + g * apart));
     }
 }
 

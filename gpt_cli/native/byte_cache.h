@@ -5,30 +5,50 @@
    as two digits. So scores and sums are of integers, exact in any order. (The blocks of 32 numbers with a scale of their own
    in which llama.cpp keeps a cache, Q8_0, are the same thing.)
 
-   A block of 16 keys and values: keys as (D / 4, 16, 4), counted from -128; the steps of the keys and of the values; values as
-   (4, D padded, 4). */
+   A block of 16 keys and values: their steps in bf16, (G, 2, 16), then of each four of them keys as (G, D / 16, 4, 16), counted
+   from -128, and values as (G, D, 4), D padded. What has not been written yet is the end of the last block, and never read. */
 
 #define MOST_WEIGHT 65280.0f /* 255 * 256 */
 
-INLINE int key_width(const Model *m) { return padded(m->net.head_dim, 4); }
-INLINE size_t steps_at(const Model *m) { return LANES * key_width(m); }
-INLINE size_t values_at(const Model *m) { return steps_at(m) + 2 * sizeof(vec); }
-static size_t byte_block(const Model *m) { return values_at(m) + LANES * m->d; }
+enum { STEPS = 2 * LANES * sizeof(uint16_t) };
+static size_t byte_block(const Model *m) { return STEPS + 2 * LANES * m->d; }
 
-/* As `keep`. */
-static void keep_bytes(const Model *m, const float *key, const float *value, int lane, uint8_t *block) {
-    int wide = m->d, deep = key_width(m), shift = lane % 4 * 8;
-    float *steps = (float *)(block + steps_at(m)) + lane;
-    float of_key = most_absolute(key, wide), of_value = most_absolute(value, wide);
-    float factor = of_key > 0 ? 127 / of_key : 0;
-    steps[0] = of_key / 127, steps[LANES] = of_value / 127;
-    for (int i = 0; i < wide; i += LANES) {
-        bytes four = __builtin_convertvector(whole(*(const vec *)(key + i) * factor) + 128, bytes);
-        for (int j = 0; j < LANES && i + j < deep; j += 4)
-            memcpy(block + (i + j) * LANES + lane * 4, (const char *)&four + j, 4);
+/* Where the steps, keys and values of head g begin in a block, and four tokens later. */
+INLINE size_t fours_apart(const Model *m) { return m->net.n_kv_head * (size_t)(8 * m->d); }
+INLINE size_t steps_at(int g) { return g * STEPS; }
+INLINE size_t keys_at(const Model *m, int g) { return steps_at(m->net.n_kv_head) + g * (size_t)(8 * m->d); }
+INLINE size_t values_at(const Model *m, int g) { return keys_at(m, g) + 4 * m->d; }
+
+/* The bytes of a layer that a text of so many tokens has written. */
+INLINE size_t written(const Model *m, int tokens) {
+    int blocks = (tokens - 1) / LANES, fours = (tokens - 1) % LANES / 4 + 1;
+    return blocks * block_stride(m) + keys_at(m, 0) + fours * fours_apart(m);
+}
+
+/* The step of which what is to be kept is at most 127: the next bf16 up. */
+INLINE float step_of(float most, uint16_t *kept) {
+    float step = most / 127;
+    uint32_t bits;
+    memcpy(&bits, &step, sizeof bits);
+    bits = (bits + 0xffff) & 0xffff0000, *kept = (uint16_t)(bits >> 16);
+    memcpy(&step, &bits, sizeof bits);
+    return step;
+}
+
+/* As `keep`, of key/value head g. */
+static void keep_bytes(const Model *m, const float *key, const float *value, int lane, int g, uint8_t *block) {
+    int wide = m->d, shift = lane % 4 * 8;
+    uint16_t *steps = (uint16_t *)(block + steps_at(g)) + lane;
+    float of_key = step_of(most_absolute(key, wide), steps), of_value = step_of(most_absolute(value, wide), steps + LANES);
+    float factor = of_key > 0 ? 1 / of_key : 0;
+    block += lane / 4 * fours_apart(m);
+    uint8_t *keys = block + keys_at(m, g) + lane % 4 * LANES;
+    for (int i = 0; i < wide; i += LANES, keys += 4 * LANES) {
+        bytes sixteen = __builtin_convertvector(whole(*(const vec *)(key + i) * factor) + 128, bytes);
+        memcpy(keys, &sixteen, LANES);
     }
-    factor = of_value > 0 ? 127 / of_value : 0;
-    ivec *words = (ivec *)(block + values_at(m) + lane / 4 * 4 * wide);
+    factor = of_value > 0 ? 1 / of_value : 0;
+    ivec *words = (ivec *)(block + values_at(m, g));
     for (int i = 0; i < wide; i += LANES, words++)
         *words = (*words & ~(255 << shift)) | ((whole(*(const vec *)(value + i) * factor) & 255) << shift);
 }
@@ -45,7 +65,7 @@ INLINE vec joined(ivec high, ivec low) {
 }
 
 typedef struct { /* one query on its way */
-    const uint8_t *cache;
+    const uint8_t *keys, *steps, *values;
     const char *ahead;   /* the next line to ask for, of what is looked at next */
     vec *scores;         /* (S / 16) */
     int32_t *high, *low; /* digits of the query, then of the weights of its keys, four in a word */
@@ -61,35 +81,73 @@ INLINE const char *expect_next(const char *ahead, int lines) {
 
 /* Half of the lines of a block are asked for with the products, a sixth each with the weights, while a query is made ready and
    while a key is kept: so many of each block. */
-INLINE int share_of_lines(const Model *m) { return ((int)m->block_bytes / 64 / 2 + 1) / 3; }
+INLINE int share_of_lines(const Model *m) { return ((int)m->block_bytes / 64 / 2 + 2) / 3; }
 
-/* Products of a query's digits with BLOCKS blocks of keys. */
-INLINE void score_bytes(const int BLOCKS, Query *of, ivec high_offset, ivec low_offset, const uint8_t *block,
-                        size_t stride, int fours, vec *scores) {
-    ivec high[4], low[4];
-#pragma GCC unroll 4
-    for (int b = 0; b < BLOCKS; b++) high[b] = high_offset, low[b] = low_offset;
-    for (int i = 0; i < fours; i++) {
-        ivec of_high = of->high[i] - (ivec){0}, of_low = of->low[i] - (ivec){0};
-        if (BLOCKS == 2 || i % 2) of->ahead = expect_next(of->ahead, 1);
-#pragma GCC unroll 4
-        for (int b = 0; b < BLOCKS; b++) {
-            const ivec *four = (const ivec *)(block + b * stride) + i;
-            ivec k = *four;
-            high[b] = add_products(high[b], k, of_high), low[b] = add_products(low[b], k, of_low);
-        }
-    }
-#pragma GCC unroll 4
-    for (int b = 0; b < BLOCKS; b++) scores[b] = joined(high[b], low[b]);
+/* 16 bytes, four times. */
+INLINE ivec four_times(const int32_t *sixteen) {
+#if defined(__AVX512F__)
+    return (ivec)_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)sixteen));
+#else
+    ivec all;
+    for (int i = 0; i < 4; i++) memcpy((char *)&all + i * LANES, sixteen, LANES);
+    return all;
+#endif
 }
 
-/* out[0 .. 16 PARTS) of the values in blocks begin ... end - 1, the first of which is at `values`. */
-INLINE void add_values(const int PARTS, Query *of, const uint8_t *values, size_t stride, int parts, int begin, int end,
+/* Of sums of four tokens each, in four parts one after another: the sums of 16 tokens. */
+INLINE ivec totals(const ivec *parts) {
+#if defined(__AVX512F__)
+    const __m512i *of = (const __m512i *)parts;
+    __m512i low = _mm512_add_epi32(_mm512_unpacklo_epi32(of[0], of[1]), _mm512_unpackhi_epi32(of[0], of[1]));
+    __m512i high = _mm512_add_epi32(_mm512_unpacklo_epi32(of[2], of[3]), _mm512_unpackhi_epi32(of[2], of[3]));
+    return (ivec)_mm512_add_epi32(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));
+#else
+    ivec sums;
+    for (int i = 0; i < LANES; i++) {
+        const int32_t *four = (const int32_t *)(parts + i % 4) + i / 4 * 4;
+        sums[i] = four[0] + four[1] + four[2] + four[3];
+    }
+    return sums;
+#endif
+}
+INLINE vec in_order(vec sums) {
+#if defined(__AVX512F__)
+    return (vec)_mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), (__m512)sums);
+#else
+    vec sorted;
+    for (int i = 0; i < LANES; i++) sorted[i] = sums[i % 4 * 4 + i / 4];
+    return sorted;
+#endif
+}
+
+/* Scores of a query with the keys of FOURS times four tokens: of a block or its beginning, or of two. */
+INLINE void score_bytes(const int FOURS, Query *of, ivec high_offset, ivec low_offset, const uint8_t *keys,
+                        size_t stride, size_t apart, int parts, vec *scores) {
+    ivec high[8] = {{0}}, low[8] = {{0}};
+#pragma GCC unroll 8
+    for (int f = 0; f < FOURS; f++) high[f] = high_offset, low[f] = low_offset;
+    for (int i = 0; i < parts; i++, keys += 64) {
+        ivec of_high = four_times(of->high + 4 * i), of_low = four_times(of->low + 4 * i);
+        of->ahead = expect_next(of->ahead, FOURS / 2);
+#pragma GCC unroll 8
+        for (int f = 0; f < FOURS; f++) {
+            ivec k = *(const ivec *)(keys + f / 4 * stride + f % 4 * apart);
+            high[f] = add_products(high[f], k, of_high), low[f] = add_products(low[f], k, of_low);
+        }
+    }
+#pragma GCC unroll 2
+    for (int b = 0; b < (FOURS + 3) / 4; b++) scores[b] = in_order(joined(totals(high + 4 * b), totals(low + 4 * b)));
+}
+
+/* out[0 .. 16 PARTS) of the values `begin` ... end - 1 in fours, of which those of the first block are at `values`. */
+INLINE void add_values(const int PARTS, Query *of, const uint8_t *values, size_t stride, size_t apart, int begin, int end,
                        vec *out, float share) {
     ivec high[4] = {{0}}, low[4] = {{0}};
-    for (int k = begin; k < end; k++, values += stride) {
-        const ivec *fours = (const ivec *)values;
-        for (int j = 4 * k; j < 4 * k + 4; j++, fours += parts) {
+    for (int first = begin; first < end; first += 4, values += stride) {
+        const uint8_t *four = values;
+        int stop = first + 4 < end ? first + 4 : end;
+        for (int j = first; j < stop; j++, four += apart) {
+            const ivec *fours = (const ivec *)four;
             ivec of_high = of->high[j] - (ivec){0}, of_low = of->low[j] - (ivec){0};
 #pragma GCC unroll 4
             for (int b = 0; b < PARTS; b++) {
@@ -110,22 +168,31 @@ static void take_query(const Model *m, Query *of, const float *q) {
 }
 
 INLINE vec steps_of(const Model *m, const Query *of, int block, int which) {
-    return ((const vec *)(of->cache + block * block_stride(m) + steps_at(m)))[which];
+    const uint16_t *steps = (const uint16_t *)(of->steps + block * block_stride(m)) + which * LANES;
+    return (vec)(__builtin_convertvector(*(const shorts *)steps, uvec) << 16);
 }
 
 /* Scores of blocks begin ... end - 1, of which keys first ... last are seen, and the largest. */
 static void score_keys(const Model *m, Query *of, int begin, int end, int first, int last) {
-    int fours = key_width(m) / 4, k = begin;
-    size_t stride = block_stride(m);
+    int parts = m->d / LANES, k = begin, fours = last % LANES / 4 + 1;
+    size_t stride = block_stride(m), apart = fours_apart(m);
     const ivec offset = (int32_t)0x80808080 - (ivec){0}; /* what keys are counted from */
     ivec high = {0}, low = {0};
     vec *scores = of->scores;
-    for (int i = 0; i < fours; i++) {
-        high = add_products(high, offset, of->high[i] - (ivec){0});
-        low = add_products(low, offset, of->low[i] - (ivec){0});
+    for (int i = 0; i < parts; i++) {
+        high = add_products(high, offset, four_times(of->high + 4 * i));
+        low = add_products(low, offset, four_times(of->low + 4 * i));
     }
-    for (; k + 2 <= end; k += 2) score_bytes(2, of, -high, -low, of->cache + k * stride, stride, fours, scores + k);
-    if (k < end) score_bytes(1, of, -high, -low, of->cache + k * stride, stride, fours, scores + k);
+#define SCORE(FOURS) score_bytes(FOURS, of, -high, -low, of->keys + k * stride, stride, apart, parts, scores + k)
+    for (; k + 2 < end; k += 2) SCORE(8);
+    if (k + 2 == end) { SCORE(4); k++; }
+    switch (fours) {
+    case 4: SCORE(4); break;
+    case 3: SCORE(3); break;
+    case 2: SCORE(2); break;
+    default: SCORE(1);
+    }
+#undef SCORE
     for (k = begin; k < end; k++) scores[k] *= of->step * steps_of(m, of, k, 0);
     hide((float *)scores, begin * LANES, first, last, end * LANES);
     of->top = most_between((const float *)scores, begin * LANES, end * LANES);
@@ -144,21 +211,21 @@ static void weigh(const Model *m, Query *of, int begin, int end) {
     of->top = most_of(most), of->share = 1 / sum_of(total);
 }
 
-/* The sum of values, weighed. */
-static void gather(const Model *m, Query *of, int begin, int end, float *out) {
+/* The sum of the values up to `last`, weighed. */
+static void gather(const Model *m, Query *of, int begin, int end, int last, float *out) {
     float factor = of->top > 0 ? MOST_WEIGHT / of->top : 0, share = of->share * of->top / MOST_WEIGHT;
     for (int k = begin; k < end; k++) {
         ivec steps = whole(of->scores[k] * factor);
         bytes more = __builtin_convertvector(steps >> 8, bytes), less = __builtin_convertvector(steps & 255, bytes);
         memcpy(of->high + k * 4, &more, LANES), memcpy(of->low + k * 4, &less, LANES);
     }
-    size_t stride = block_stride(m);
-    const uint8_t *values = of->cache + begin * stride + values_at(m);
-    int b = 0, parts = m->d / LANES;
+    size_t stride = block_stride(m), apart = fours_apart(m);
+    const uint8_t *values = of->values + begin * stride;
+    int b = 0, parts = m->d / LANES, first_four = begin * 4, stop = last / 4 + 1;
     vec *to = (vec *)out;
-    for (; b + 4 <= parts; b += 4) add_values(4, of, values + b * 64, stride, parts, begin, end, to + b, share);
-    for (; b + 2 <= parts; b += 2) add_values(2, of, values + b * 64, stride, parts, begin, end, to + b, share);
-    if (b < parts) add_values(1, of, values + b * 64, stride, parts, begin, end, to + b, share);
+    for (; b + 4 <= parts; b += 4) add_values(4, of, values + b * 64, stride, apart, first_four, stop, to + b, share);
+    for (; b + 2 <= parts; b += 2) add_values(2, of, values + b * 64, stride, apart, first_four, stop, to + b, share);
+    if (b < parts) add_values(1, of, values + b * 64, stride, apart, first_four, stop, to + b, share);
 }
 
 /* Heads begin ... end - 1 of a row look back, and ask for what lies from `ahead` to `stop`. One query waits for itself most of
@@ -177,7 +244,9 @@ static void look_at_bytes(const Pass *p, int row, int begin_head, int end_head, 
         int n = end_head - h < some ? end_head - h : some;
         for (int i = 0; i < n; i++) {
             place_head(m, qkv_of(p, row) + (h + i) * d, m->packed[p->layer].q_norm, last, 1.0f / sqrtf((float)d), q + i * wide);
-            queries[i] = (Query){.cache = (const uint8_t *)cache_of(p, row, (h + i) / group),
+            int g = (h + i) / group;
+            const uint8_t *cache = (const uint8_t *)cache_of(p, row);
+            queries[i] = (Query){.keys = cache + keys_at(m, g), .steps = cache + steps_at(g), .values = cache + values_at(m, g),
                                  .scores = (vec *)(scores + i * m->s), .high = digits + 2 * i * words,
                                  .low = digits + (2 * i + 1) * words};
         }
@@ -185,7 +254,7 @@ static void look_at_bytes(const Pass *p, int row, int begin_head, int end_head, 
             for (int i = 0; i < n; i++) {
                 Query *of = &queries[i];
                 bool more = ahead < stop;
-                of->ahead = more ? ahead : (const char *)of->cache; /* that is near: asking for it costs nothing */
+                of->ahead = more ? ahead : (const char *)of->keys; /* that is near: asking for it costs nothing */
                 switch (stage) {
                 case 0:
                     take_query(m, of, q + i * wide);
@@ -193,10 +262,10 @@ static void look_at_bytes(const Pass *p, int row, int begin_head, int end_head, 
                     break;
                 case 1: score_keys(m, of, begin, end, first, last); break;
                 case 2: weigh(m, of, begin, end); break;
-                case 3: gather(m, of, begin, end, q + i * wide);
+                case 3: gather(m, of, begin, end, last, q + i * wide);
                 }
                 if (more) ahead = of->ahead;
             }
-        for (int i = 0; i < n; i++) memcpy(p->room->y + (size_t)row * m->c + (h + i) * d, q + i * wide, d * sizeof *q);
+        for (int i = 0; i < n; i++) memcpy(y_of(p, row) + (h + i) * d, q + i * wide, d * sizeof *q);
     }
 }

@@ -89,21 +89,27 @@ Model *gpt_open(const Network *net, const Layer *layers) {
     return m;
 }
 
-/* Divides `memory` among the parts of a room. Returns the bytes that takes; with NULL nothing else. */
+/* Divides `memory` among the parts of a room. Returns the bytes that takes; with NULL nothing else.
+
+   What is wanted at different times lies in one place, which is near then: wherever else it was written to, lines would be
+   fetched first, from where keys and values of texts have driven them. What heads see takes the place of their queries (but
+   where products, which read whole vectors, would read on into the keys), what is hidden that of queries, keys and values. */
 static size_t lay_out(Room *room, char *memory) {
     const Model *m = room->model;
     const Network *net = &m->net;
-    int of_qkv = padded((net->n_head + 2 * net->n_kv_head) * net->head_dim, PANEL) + LANES;
-    struct { float **part; int width; } floats[] = {
-        {&room->x, m->c}, {&room->h, m->c}, {&room->qkv, of_qkv}, {&room->y, m->c}, {&room->hidden, m->f},
-        {&room->gates, m->f}, {&room->logits, padded(net->vocab_size, PANEL)}, {&room->steps, 1},
+    int of_qkv = padded((net->n_head + 2 * net->n_kv_head) * net->head_dim, PANEL), most = padded(m->c > m->f ? m->c : m->f, DEEP);
+    bool in_place = net->n_embd % LANES == 0;
+    float *digits = NULL;
+    struct { float **part; int width; } parts[] = {
+        {&room->x, m->c}, {&room->h, m->c}, {&room->qkv, (of_qkv > most ? of_qkv : most) + LANES}, {&room->y, in_place ? 0 : m->c},
+        {&room->gates, m->f}, {&room->logits, padded(net->vocab_size, PANEL)}, {&room->steps, 1}, {&digits, most},
     };
-    struct { uint8_t **part; int width; } digits[] = {{&room->digits, m->c > m->f ? m->c : m->f}, {&room->wide, m->f}};
     size_t at = 0;
-    for (int i = 0; i < 8; at += MAX_ROWS * sizeof(float) * floats[i++].width)
-        if (memory) *floats[i].part = (float *)(memory + at);
-    for (int i = 0; i < 2; at += MAX_ROWS * sizeof(float) * padded(digits[i++].width, DEEP))
-        if (memory) *digits[i].part = (uint8_t *)(memory + at);
+    for (int i = 0; i < 8; at += MAX_ROWS * sizeof(float) * parts[i++].width)
+        if (memory) *parts[i].part = (float *)(memory + at);
+    if (in_place) room->y = room->qkv;
+    room->hidden = room->qkv, room->digits = (uint8_t *)digits;
+    room->qkv_stride = of_qkv, room->y_stride = in_place ? of_qkv : m->c;
     return at;
 }
 

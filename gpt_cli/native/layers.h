@@ -20,13 +20,13 @@ static void normalise_stream(void *context, int begin, int end) {
 
 /* Leave out the rows whose logits nobody asks for: after the last layer's keys and values nothing else needs them. */
 static void keep_wanted(Pass *p, Row *kept) {
-    size_t c = p->model->c;
+    size_t c = p->model->c, apart = p->room->y_stride;
     float *x = p->room->x, *y = p->room->y;
     int wanted = 0;
     for (int r = 0; r < p->n; r++) {
         if (!p->rows[r].logits) continue;
         memmove(x + wanted * c, x + r * c, c * sizeof *x);
-        memmove(y + wanted * c, y + r * c, c * sizeof *y);
+        memmove(y + wanted * apart, y + r * apart, p->model->net.n_embd * sizeof *y);
         kept[wanted++] = p->rows[r];
     }
     p->n = wanted, p->rows = kept;
@@ -55,18 +55,17 @@ static void forward(const Room *room, const Row *rows, int n) {
     Row kept[MAX_ROWS];
     Pass pass = {.room = room, .model = m, .rows = rows, .n = n};
     Pass *p = &pass;
-    int qkv_stride = padded((net->n_head + 2 * net->n_kv_head) * net->head_dim, PANEL);
     for_rows(p, embed);
     for (int l = 0; l < net->n_layer; l++) {
         const Packed *layer = &m->packed[l];
         bool before = !net->post_norm;
         p->layer = l, p->last = l == net->n_layer - 1;
         give(p, &layer->qkv, room->x, m->c, before ? layer->norm1 : NULL, layer->norm1_bias);
-        multiply_out(p, room->qkv, qkv_stride, false);
+        multiply_out(p, room->qkv, room->qkv_stride, false);
         attend_all(p);
         if (p->last) keep_wanted(p, kept);
         if (!p->n) return;
-        give(p, &layer->out, room->y, m->c, NULL, NULL);
+        give(p, &layer->out, room->y, room->y_stride, NULL, NULL);
         multiply_out(p, room->x, m->c, true);
         p->gain = layer->norm1, p->gain_bias = layer->norm1_bias;
         if (!before) for_rows(p, normalise_stream);

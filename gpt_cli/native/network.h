@@ -60,7 +60,8 @@ typedef struct { /* room for one pass, and who computes it */
     Pool *pool; /* NULL: the caller alone */
     char *memory; /* of all that follows */
     float *x, *h, *qkv, *y, *hidden, *gates, *logits, *steps;
-    uint8_t *digits, *wide; /* for those of all rows; wide: of what is hidden, in bf16's strips */
+    uint8_t *digits; /* for those of all rows */
+    int qkv_stride, y_stride; /* y: what the heads of each row saw, see lay_out */
 } Room;
 
 typedef struct {
@@ -81,24 +82,30 @@ typedef struct {
 /* Stages that treat each row by itself: few rows are not worth handing over. */
 static void for_rows(Pass *p, Work work) { share_out(p->n < MANY ? NULL : p->room->pool, p->n, work, p); }
 
+INLINE vec raised(const int POWER, vec x) {
+    if (POWER == 2) x *= x;
+    return x;
+}
+
+/* The sum of (n,) differences from `mean`, or of their squares: in four vectors, since one would wait for itself. */
+INLINE float sum_around(const int POWER, const float *x, float mean, int n) {
+    vec sums[4] = {{0}};
+    int i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES)
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) sums[j] += raised(POWER, *(const vec *)(x + i + j * LANES) - mean);
+    for (; i + LANES <= n; i += LANES) sums[0] += raised(POWER, *(const vec *)(x + i) - mean);
+    float sum = sum_of((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    for (; i < n; i++) sum += POWER == 2 ? (x[i] - mean) * (x[i] - mean) : x[i] - mean;
+    return sum;
+}
+
 /* (n, C) -> (n, C): over the mean square (Zhang and Sennrich, 2019) or the variance (Ba et al., 2016). */
 static void normalise(const Model *m, const float *gain, const float *bias, const float *x, float *y, int n) {
-    int width = m->net.n_embd, whole_vectors = width / LANES * LANES;
+    int width = m->net.n_embd;
     for (int r = 0; r < n; r++, x += m->c, y += m->c) {
-        float mean = 0;
-        if (m->net.layernorm) {
-            vec total = {0};
-            for (int i = 0; i < m->c; i += LANES) total += *(const vec *)(x + i);
-            mean = sum_of(total) / width;
-        }
-        vec square = {0};
-        for (int i = 0; i < whole_vectors; i += LANES) {
-            vec centred = *(const vec *)(x + i) - mean;
-            square += centred * centred;
-        }
-        float rest = sum_of(square);
-        for (int i = whole_vectors; i < width; i++) rest += (x[i] - mean) * (x[i] - mean);
-        float factor = 1.0f / sqrtf(rest / width + m->net.norm_eps);
+        float mean = m->net.layernorm ? sum_around(1, x, 0, width) / width : 0;
+        float factor = 1.0f / sqrtf(sum_around(2, x, mean, width) / width + m->net.norm_eps);
         for (int i = 0; i < m->c; i += LANES) { /* what pads the gain is zero */
             vec scaled = (*(const vec *)(x + i) - mean) * factor * *(const vec *)(gain + i);
             if (bias) scaled += *(const vec *)(bias + i);
@@ -148,11 +155,18 @@ static void give(Pass *p, const Matrix *matrix, const float *from, int stride, c
 /* Whether what is hidden is left where the next product reads it, and as that reads it. */
 INLINE bool hides_into_strips(const Pass *p) { return p->model->net.format == BF16 && p->in.strips; }
 
+/* Where that is: in the place of the queries, keys and values of the last rows, which were read last. */
+INLINE uint8_t *strips_of_hidden(const Pass *p) {
+    size_t bytes_ = (size_t)padded(p->n, STRIP) * strip_bytes(p->model->net.mlp_hidden);
+    size_t done = (size_t)p->n * p->room->qkv_stride * sizeof(float);
+    return (uint8_t *)p->room->qkv + (done > bytes_ ? done - bytes_ : 0);
+}
+
 /* `give` for what `widen` left. */
 static void give_hidden(Pass *p, const Matrix *matrix) {
     if (hides_into_strips(p)) {
         p->matrix = matrix;
-        p->in.digits = p->room->wide, p->in.digit_stride = strip_bytes(matrix->inputs);
+        p->in.digits = strips_of_hidden(p), p->in.digit_stride = strip_bytes(matrix->inputs);
     } else {
         give(p, matrix, p->room->hidden, p->model->f, NULL, NULL);
     }
@@ -178,7 +192,7 @@ static void widen(void *context, int begin, int end) {
     if (m->net.mlp == SWIGLU) multiply(&layer->gate, m->net.format, begin, end, p->n, &p->in, gates, m->f, false);
     if (hides_into_strips(p)) {
         Hidden to = {.mlp = m->net.mlp, .gates = gates, .stride = m->f,
-                     .digits = p->room->wide, .digit_stride = strip_bytes(m->net.mlp_hidden)};
+                     .digits = strips_of_hidden(p), .digit_stride = strip_bytes(m->net.mlp_hidden)};
         few_panels_of_pairs_by_tiles(&layer->up, begin, end, p->n, &p->in, NULL, 0, false, &to);
         return;
     }

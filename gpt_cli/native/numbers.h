@@ -27,6 +27,7 @@ typedef float quarter __attribute__((vector_size(16)));
 typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES), may_alias));
 typedef uint8_t bytes __attribute__((vector_size(LANES)));
+typedef uint16_t shorts __attribute__((vector_size(2 * LANES), may_alias));
 typedef uint32_t uvec __attribute__((vector_size(4 * LANES), may_alias));
 
 INLINE int padded(int n, int to) { return (n + to - 1) / to * to; }

@@ -55,7 +55,7 @@ def _attention(weights: Weights, layer: LayerWeights, index: int, x: Array, cach
     if layer.q_norm is not None and layer.k_norm is not None:
         q, k = _rms(q, layer.q_norm, config.norm_eps), _rms(k, layer.k_norm, config.norm_eps)
     q, k = _rotate(weights, q, start), _rotate(weights, k, start)
-    k, v = _stepped(k, weights.cache_steps), _stepped(v, weights.cache_steps)
+    k, v = _kept(k, weights.cache_steps), _kept(v, weights.cache_steps)
     cache.keys[index, :, start:end], cache.values[index, :, start:end] = k, v
     keys = cache.keys[index, :, :end].repeat(heads // groups, axis=0)  # (H, S, D)
     values = cache.values[index, :, :end].repeat(heads // groups, axis=0)
@@ -93,7 +93,18 @@ def _stepped(x: Array, steps: int | Literal["bf16"] | None) -> Array:
         return x
     if steps == "bf16":
         return nearest_bf16(x)
-    step = np.abs(x).max(axis=-1, keepdims=True) / np.float32(steps)
+    return _whole_steps(x, np.abs(x).max(axis=-1, keepdims=True) / np.float32(steps))
+
+
+def _kept(x: Array, steps: int | None) -> Array:
+    """(..., n) rounded to at most `steps` of the last axis from 0, a step being the next bf16 that is large enough."""
+    if steps is None:
+        return x
+    least = np.abs(x).max(axis=-1, keepdims=True) / np.float32(steps)
+    return _whole_steps(x, ((least.view(np.uint32) + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32))
+
+
+def _whole_steps(x: Array, step: Array) -> Array:
     y: Array = np.rint(np.divide(x, step, out=np.zeros_like(x), where=step > 0)) * step
     return y
 
