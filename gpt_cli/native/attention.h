@@ -215,7 +215,7 @@ static void look_back(void *context, int begin, int end) {
         const char *ahead = next + unseen * block_stride(m), *stop = next + written(m, position + 1);
         for (int g = 0; alone(p) && g < heads; g++) {
             keep_row(p, r, g);
-            if (m->bytes) ahead = expect_next(ahead, share_of_lines(m) * (int)blocks);
+            if (m->bytes) ahead = expect_next(ahead, share_of_lines(m, 2) * (int)blocks);
         }
         if (p->last && !p->rows[r].logits) continue;
         if (m->bytes) look_at_bytes(p, r, 0, m->net.n_head, ahead, stop);

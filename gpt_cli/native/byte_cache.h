@@ -79,9 +79,9 @@ INLINE const char *expect_next(const char *ahead, int lines) {
     return ahead;
 }
 
-/* Half of the lines of a block are asked for with the products, a sixth each with the weights, while a query is made ready and
-   while a key is kept: so many of each block. */
-INLINE int share_of_lines(const Model *m) { return ((int)m->block_bytes / 64 / 2 + 2) / 3; }
+/* Lines of each block are asked for in proportion to what else there is to do: 22 of the 33 that a block has where heads are 64
+   wide with the products, the others in so many parts as are given here. */
+INLINE int share_of_lines(const Model *m, int lines) { return lines * m->d / 64; }
 
 /* 16 bytes, four times. */
 INLINE ivec four_times(const int32_t *sixteen) {
@@ -128,7 +128,7 @@ INLINE void score_bytes(const int FOURS, Query *of, ivec high_offset, ivec low_o
     for (int f = 0; f < FOURS; f++) high[f] = high_offset, low[f] = low_offset;
     for (int i = 0; i < parts; i++, keys += 64) {
         ivec of_high = four_times(of->high + 4 * i), of_low = four_times(of->low + 4 * i);
-        of->ahead = expect_next(of->ahead, FOURS / 2);
+        of->ahead = expect_next(of->ahead, FOURS * 5 / 8);
 #pragma GCC unroll 8
         for (int f = 0; f < FOURS; f++) {
             ivec k = *(const ivec *)(keys + f / 4 * stride + f % 4 * apart);
@@ -152,7 +152,7 @@ INLINE void add_values(const int PARTS, Query *of, const uint8_t *values, size_t
 #pragma GCC unroll 4
             for (int b = 0; b < PARTS; b++) {
                 high[b] = add_products(high[b], of_high, fours[b]), low[b] = add_products(low[b], of_low, fours[b]);
-                if (b % 2 == 0) of->ahead = expect_next(of->ahead, 1);
+                if (b < 3) of->ahead = expect_next(of->ahead, 1);
             }
         }
     }
@@ -203,7 +203,7 @@ static void weigh(const Model *m, Query *of, int begin, int end) {
     vec total = {0}, most = {0}, *scores = of->scores;
     for (int k = begin; k < end; k++) {
         vec weight = weights_of(scores[k], of->top);
-        of->ahead = expect_next(of->ahead, share_of_lines(m));
+        of->ahead = expect_next(of->ahead, share_of_lines(m, 4));
         total += weight;
         scores[k] = weight *= steps_of(m, of, k, 1); /* those of what is hidden are zero or old, and finite */
         most = larger(most, weight);
@@ -244,6 +244,7 @@ static void look_at_bytes(const Pass *p, int row, int begin_head, int end_head, 
         int n = end_head - h < some ? end_head - h : some;
         for (int i = 0; i < n; i++) {
             place_head(m, qkv_of(p, row) + (h + i) * d, m->packed[p->layer].q_norm, last, 1.0f / sqrtf((float)d), q + i * wide);
+            if (ahead < stop) ahead = expect_next(ahead, share_of_lines(m, 3) * (end - begin));
             int g = (h + i) / group;
             const uint8_t *cache = (const uint8_t *)cache_of(p, row);
             queries[i] = (Query){.keys = cache + keys_at(m, g), .steps = cache + steps_at(g), .values = cache + values_at(m, g),
@@ -258,7 +259,7 @@ static void look_at_bytes(const Pass *p, int row, int begin_head, int end_head, 
                 switch (stage) {
                 case 0:
                     take_query(m, of, q + i * wide);
-                    of->ahead = expect_next(of->ahead, share_of_lines(m) * (end - begin));
+                    of->ahead = expect_next(of->ahead, share_of_lines(m, 2) * (end - begin));
                     break;
                 case 1: score_keys(m, of, begin, end, first, last); break;
                 case 2: weigh(m, of, begin, end); break;
