@@ -16,6 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 POWER_CUT = "test_checkpoint.py::test_a_power_cut_at_any_moment_never_loses_what_was_said_to_be_saved"
+BYTES = "test_native_batch.py::test_keys_and_values_in_bytes_are_those_of_the_reference_wherever_they_lie"
 RESUME = "test_training.py::test_stopped_and_resumed_equals_uninterrupted_bit_for_bit"
 
 
@@ -271,6 +272,24 @@ MUTATIONS = [
         "run/load.py",
         (("    check_tensors(checkpoint.model_tensors, described(outline.state_dict()))\n", ""),),
         "test_hostile_input.py -k giant",
+    ),
+    Mutation(
+        "keys of two blocks are those of one",
+        "native/byte_cache.h",
+        (("keys + f / 4 * stride + f % 4 * apart", "keys + f % 4 * apart"),),
+        BYTES,
+    ),
+    Mutation(
+        "values begin at the first block whatever is seen",
+        "native/byte_cache.h",
+        (("first_four = begin * 4,", "first_four = 0,"),),
+        BYTES,
+    ),
+    Mutation(
+        "of the last block a four is left out",
+        "native/byte_cache.h",
+        (("stop = last / 4 + 1;", "stop = (last + 3) / 4;"),),
+        BYTES,
     ),
 ]
 

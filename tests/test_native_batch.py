@@ -27,6 +27,7 @@ SHAPES: list[dict[str, Any]] = [
     {"n_embd": 160, "n_head": 5, "qk_norm": False, "position": "learned"},
     {"n_embd": 96, "n_head": 4, "n_kv_head": 2, "window": 7},
     {"n_embd": 32, "n_head": 4, "n_kv_head": 1, "mlp": "relu2", "logit_softcap": 3.0},
+    {"n_embd": 128, "n_head": 2, "context_length": 36},
 ]
 SIZES = (1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 64, 70)
 STEPS = 30  # half as many again as the context has: the window moves
@@ -101,6 +102,25 @@ def test_one_layer_rounds_as_the_reference_does(tiles: bool, format: Any) -> Non
     assert np.median(np.abs(expected - NumpyDecoder(weights).score(tokens)).max(axis=1)) > 1e-2
 
 
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("window", [None, 7, 40])
+@pytest.mark.parametrize("width", [8, 24, 80])
+def test_keys_and_values_in_bytes_are_those_of_the_reference_wherever_they_lie(
+    width: int, window: int | None, threads: int
+) -> None:
+    """int8, whose sums are exact: what is apart is the rounding of single numbers, in each row alike."""
+    shape = {"n_embd": 4 * width, "n_kv_head": 2, "context_length": 100, "window": window}
+    weights = weights_of(make_model(n_layer=1, **shape))
+    tokens = [(i * i * 7 + 3) % VOCAB_SIZE for i in range(100)]
+    expected = NumpyDecoder(rounded(weights, "int8")).score(tokens)
+    apart = np.abs(NativeDecoder(weights, format="int8", threads=threads).score(tokens) - expected).max(axis=1)
+    unrounded = np.abs(NumpyDecoder(weights).score(tokens) - expected).max(axis=1)
+    largest = np.abs(expected).max()
+    assert apart.max() < 3e-4 * largest
+    assert np.median(unrounded) > 3e-3 * largest
+
+
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the processors that are tried are x86")
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("processor", ["x86-64", "x86-64-v3", "skylake-avx512", "icelake-server", "native"])
@@ -114,8 +134,8 @@ def test_the_sources_are_c_for_processors_old_and_new(source: Path, processor: s
 @pytest.mark.slow
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="only x86 has long vectors to leave out")
 @pytest.mark.usefixtures("compiled")
-def test_a_processor_without_long_vectors_keeps_the_promise_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ("-mno-avx512f", "-mno-amx-tile")
+@pytest.mark.parametrize("options", [("-mno-avx512f", "-mno-amx-tile"), ("-mno-avx512vnni", "-mno-amx-tile")], ids=str)
+def test_an_older_processor_keeps_the_promises_too(options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "load_kernel", lambda: load_kernel(options=options))
     for format in FORMATS:
         test_logits_in_a_batch_of_any_size_are_those_of_each_text_alone(format, {"n_embd": 40, "n_head": 2})
@@ -123,3 +143,5 @@ def test_a_processor_without_long_vectors_keeps_the_promise_too(monkeypatch: pyt
         tokens = [1, 5, 9, 2]
         expected = NumpyDecoder(rounded(weights, format)).score(tokens)
         np.testing.assert_allclose(NativeDecoder(weights, format=format).score(tokens), expected, rtol=0, atol=2e-2)
+    for width, window in ((8, None), (24, 7), (80, 40)):
+        test_keys_and_values_in_bytes_are_those_of_the_reference_wherever_they_lie(width, window, threads=1)

@@ -150,13 +150,15 @@ INLINE const float *qkv_of(const Pass *p, int row) {
 
 INLINE float *y_of(const Pass *p, int row) { return p->room->y + (size_t)row * p->room->y_stride; }
 
+#include "byte_cache.h"
+
 /* What a row will write to, and look at. */
 INLINE void expect_to_keep(const Pass *p, int row) {
-    size_t stride = block_stride(p->model);
-    expect(cache_of(p, row) + p->rows[row].position / LANES * stride, stride);
+    const Model *m = p->model;
+    int position = p->rows[row].position;
+    size_t stride = block_stride(m);
+    expect(cache_of(p, row) + position / LANES * stride, m->bytes ? written(m, position % LANES + 1) : stride);
 }
-
-#include "byte_cache.h"
 
 /* Row `row` looks back from its position with the queries of key/value head g. */
 static void look(const Pass *p, int row, int g, ptrdiff_t next) {
@@ -209,10 +211,12 @@ static void look_back(void *context, int begin, int end) {
     const Model *m = p->model;
     int heads = m->net.n_kv_head;
     for (int r = begin; r < end; r++) {
-        int other = r + 1 < end ? r + 1 : r, position = p->rows[other].position;
+        bool more = r + 1 < end;
+        int position = p->rows[more ? r + 1 : r].position;
         size_t unseen = first_seen(&m->net, position) / LANES, blocks = position / LANES + 1 - unseen;
-        const char *next = other > r ? cache_of(p, other) : m->packed[p->layer].out.weights;
-        const char *ahead = next + unseen * block_stride(m), *stop = next + written(m, position + 1);
+        const char *next = more ? cache_of(p, r + 1) : m->packed[p->layer].out.weights;
+        const char *ahead = more ? next + unseen * block_stride(m) : next;
+        const char *stop = next + (more ? written(m, position + 1) : blocks * block_stride(m));
         for (int g = 0; alone(p) && g < heads; g++) {
             keep_row(p, r, g);
             if (m->bytes) ahead = expect_next(ahead, share_of_lines(m, 2) * (int)blocks);

@@ -5,8 +5,9 @@
    as two digits. So scores and sums are of integers, exact in any order. (The blocks of 32 numbers with a scale of their own
    in which llama.cpp keeps a cache, Q8_0, are the same thing.)
 
-   A block of 16 keys and values: their steps in bf16, (G, 2, 16), then of each four of them keys as (G, D / 16, 4, 16), counted
-   from -128, and values as (G, D, 4), D padded. What has not been written yet is the end of the last block, and never read. */
+   A block of 16 keys and values: their steps in bf16, (G, 2, 16); then of each four tokens, for each head, keys as
+   (D / 16, 4, 16), counted from -128, and values as (D, 4), D padded. Fours that have not been begun are the end of the last
+   block, and never read; steps are, and keys and values of the last four: they are zero or old, and weigh nothing. */
 
 #define MOST_WEIGHT 65280.0f /* 255 * 256 */
 
@@ -48,9 +49,10 @@ static void keep_bytes(const Model *m, const float *key, const float *value, int
         memcpy(keys, &sixteen, LANES);
     }
     factor = of_value > 0 ? 1 / of_value : 0;
+    const int32_t mask = (int32_t)(255u << shift);
     ivec *words = (ivec *)(block + values_at(m, g));
     for (int i = 0; i < wide; i += LANES, words++)
-        *words = (*words & ~(255 << shift)) | ((whole(*(const vec *)(value + i) * factor) & 255) << shift);
+        *words = (*words & ~mask) | ((whole(*(const vec *)(value + i) * factor) & 255) << shift);
 }
 
 /* The whole numbers in `steps` as a high digit with a sign and a low one, 16 of each. */
@@ -79,8 +81,9 @@ INLINE const char *expect_next(const char *ahead, int lines) {
     return ahead;
 }
 
-/* Lines of each block are asked for in proportion to what else there is to do: 22 of the 33 that a block has where heads are 64
-   wide with the products, the others in so many parts as are given here. */
+/* Lines are asked for in proportion to what else there is to do. Of the 33 that a block has where heads are 64 wide it is 22 with
+   the products; 2 while a key is kept, 3 while a query is placed, 2 while it is split, 4 while keys are weighed. Of other widths
+   as many in proportion. */
 INLINE int share_of_lines(const Model *m, int lines) { return lines * m->d / 64; }
 
 /* 16 bytes, four times. */
@@ -255,7 +258,7 @@ static void look_at_bytes(const Pass *p, int row, int begin_head, int end_head, 
             for (int i = 0; i < n; i++) {
                 Query *of = &queries[i];
                 bool more = ahead < stop;
-                of->ahead = more ? ahead : (const char *)of->keys; /* that is near: asking for it costs nothing */
+                of->ahead = more ? ahead : (const char *)of->keys + begin * block_stride(m); /* near: asking costs nothing */
                 switch (stage) {
                 case 0:
                     take_query(m, of, q + i * wide);

@@ -101,7 +101,7 @@ static size_t lay_out(Room *room, char *memory) {
     bool in_place = net->n_embd % LANES == 0;
     float *digits = NULL;
     struct { float **part; int width; } parts[] = {
-        {&room->x, m->c}, {&room->h, m->c}, {&room->qkv, (of_qkv > most ? of_qkv : most) + LANES}, {&room->y, in_place ? 0 : m->c},
+        {&room->x, m->c}, {&room->h, m->c}, {&room->qkv, of_qkv > most ? of_qkv : most}, {&room->y, in_place ? 0 : m->c},
         {&room->gates, m->f}, {&room->logits, padded(net->vocab_size, PANEL)}, {&room->steps, 1}, {&digits, most},
     };
     size_t at = 0;

@@ -42,7 +42,7 @@ typedef struct { /* one text */
     int32_t *window; /* the tokens that the model sees: at most a context */
     int length, cached;
     bool active;
-    char *cache; /* keys and values: (layer, S / 16, G, block_bytes) */
+    char *cache; /* keys and values: (layer, S / 16) blocks of all heads, see attention.h and byte_cache.h */
     uint32_t twister[624];
     int drawn;
     float *noise; /* (ahead, V padded): of the coming steps */
@@ -61,7 +61,7 @@ typedef struct { /* room for one pass, and who computes it */
     char *memory; /* of all that follows */
     float *x, *h, *qkv, *y, *hidden, *gates, *logits, *steps;
     uint8_t *digits; /* for those of all rows */
-    int qkv_stride, y_stride; /* y: what the heads of each row saw, see lay_out */
+    int qkv_stride, y_stride; /* y: what the heads of each row saw. It mostly lies in qkv, as what is hidden does: see lay_out */
 } Room;
 
 typedef struct {

@@ -59,7 +59,7 @@ class Weights:
     """What a matrix is multiplied by is rounded, row by row, to so many steps from 0 to its largest, or to the nearest
     bf16. None: not."""
     cache_steps: int | None = None
-    """Keys and values are rounded so, each head's of a token by themselves."""
+    """Keys and values are rounded to so many steps, each head's of a token by themselves; a step is a bf16."""
 
 
 def nearest_bf16(x: Array) -> Array:
