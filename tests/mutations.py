@@ -102,7 +102,7 @@ MUTATIONS = [
         "noise is not seeded",
         "training/loop.py",
         (('        torch.manual_seed(derive_seed(config.seed, "noise", step, micro_step))\n', ""),),
-        RESUME + "[5-ema-dropout-accumulation]",
+        RESUME + "[5-by-torch]",
     ),
     Mutation(
         "the optimizer starts anew",
@@ -241,7 +241,12 @@ MUTATIONS = [
     Mutation(
         "the scale of the loss starts anew",
         "training/state.py",
-        (('        self.loss_scale.scale.fill_(checkpoint.number("loss_scale"))\n', ""),),
+        (
+            (
+                'self.loss_scale.scale.fill_(checkpoint.number("loss_scale", torch.finfo(torch.float32).max))',
+                "pass",
+            ),
+        ),
         "test_training.py::test_a_scaled_loss_resumes_exactly_overflows_included[5]",
     ),
     Mutation(

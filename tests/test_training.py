@@ -115,6 +115,7 @@ def test_the_same_config_gives_the_same_weights_and_metrics(tmp_path):
         pytest.param(("optim.name=adamw", "optim.lr=1e-3"), id="adamw"),
         pytest.param(("optim.ema=0.9", "model.dropout=0.2", "train.micro_batch_size=2"), id="ema-dropout-accumulation"),
         pytest.param(("train.activation_checkpointing=true", "model.dropout=0.2"), id="recomputed-activations"),
+        pytest.param(("runtime.engine=torch", "model.dropout=0.2", "train.micro_batch_size=2"), id="by-torch"),
     ],
 )
 @pytest.mark.parametrize("stop_at", [1, 4, 5, 11, 12])
