@@ -17,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 POWER_CUT = "test_checkpoint.py::test_a_power_cut_at_any_moment_never_loses_what_was_said_to_be_saved"
 BYTES = "test_native_batch.py::test_keys_and_values_in_bytes_are_those_of_the_reference_wherever_they_lie"
+TILES = "test_native_batch.py::test_tiles_give_the_sums_of_vectors_for_widths_that_fill_none"
 RESUME = "test_training.py::test_stopped_and_resumed_equals_uninterrupted_bit_for_bit"
 
 
@@ -295,6 +296,18 @@ MUTATIONS = [
         "native/byte_cache.h",
         (("stop = last / 4 + 1;", "stop = (last + 3) / 4;"),),
         BYTES,
+    ),
+    Mutation(
+        "the sums of the last panel are not all settled",
+        "native/tiles.h",
+        (("last_row, 0, last_n, of_rows", "last_row, 0, last_n - 1, of_rows"),),
+        TILES,
+    ),
+    Mutation(
+        "sums are settled while they are being made",
+        "native/tiles.h",
+        (("&sums[!which], last_row, settled", "&sums[which], last_row, settled"),),
+        TILES,
     ),
 ]
 

@@ -28,6 +28,7 @@ SHAPES: list[dict[str, Any]] = [
     {"n_embd": 96, "n_head": 4, "n_kv_head": 2, "window": 7},
     {"n_embd": 32, "n_head": 4, "n_kv_head": 1, "mlp": "relu2", "logit_softcap": 3.0},
     {"n_embd": 128, "n_head": 2, "context_length": 36},
+    {"n_embd": 288, "n_head": 4, "mlp": "gelu"},
 ]
 SIZES = (1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 64, 70)
 STEPS = 30  # half as many again as the context has: the window moves
@@ -60,7 +61,7 @@ def test_logits_in_a_batch_of_any_size_are_those_of_each_text_alone(format: Any,
 
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("format", FORMATS[1:])
-@pytest.mark.parametrize("n_embd", [4, 20, 60, 64, 68, 132])
+@pytest.mark.parametrize("n_embd", [4, 20, 60, 64, 68, 132, 260, 516])
 def test_tiles_give_the_sums_of_vectors_for_widths_that_fill_none(n_embd: int, format: Any) -> None:
     weights = weights_of(make_model(vocab_size=VOCAB_SIZE + n_embd, n_embd=n_embd, n_head=2, mlp_ratio=3.1))
     tokens = [i * 5 % VOCAB_SIZE for i in range(20)]

@@ -62,10 +62,6 @@ INLINE void split_signed(ivec steps, int32_t *high, int32_t *low) {
     memcpy(high, &more, LANES), memcpy(low, &less, LANES);
 }
 
-INLINE vec joined(ivec high, ivec low) {
-    return 256.0f * __builtin_convertvector(high, vec) + __builtin_convertvector(low, vec);
-}
-
 typedef struct { /* one query on its way */
     const uint8_t *keys, *steps, *values;
     const char *ahead;   /* the next line to ask for, of what is looked at next */

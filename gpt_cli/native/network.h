@@ -193,7 +193,7 @@ static void widen(void *context, int begin, int end) {
     if (hides_into_strips(p)) {
         Hidden to = {.mlp = m->net.mlp, .gates = gates, .stride = m->f,
                      .digits = strips_of_hidden(p), .digit_stride = strip_bytes(m->net.mlp_hidden)};
-        few_panels_of_pairs_by_tiles(&layer->up, begin, end, p->n, &p->in, NULL, 0, false, &to);
+        panels_by_tiles(&layer->up, BF16, begin, end, p->n, &p->in, (Goal){.hidden = to});
         return;
     }
     multiply(&layer->up, m->net.format, begin, end, p->n, &p->in, hidden, m->f, false);

@@ -78,6 +78,11 @@ INLINE ivec add_products(ivec sum, ivec a, ivec b) {
 #endif
 }
 
+/* Of a high digit and a low one. */
+INLINE vec joined(ivec high, ivec low) {
+    return 256.0f * __builtin_convertvector(high, vec) + __builtin_convertvector(low, vec);
+}
+
 /* Adding this to a float leaves no fraction, and its whole number in the lowest bits. */
 static const float ROUNDER = 12582912.0f; /* 1.5 * 2^23 */
 INLINE ivec whole(vec x) { return (ivec)(x + ROUNDER) - 0x4b400000; }
@@ -138,7 +143,7 @@ INLINE vec exponential(vec x) {
 
 INLINE vec sigmoid(vec x) { return inverse(1.0f + exponential(-x)); }
 
-enum { RELU, GELU, SWIGLU, RELU2 };
+enum { NONE = -1, RELU, GELU, SWIGLU, RELU2 };
 
 /* The activation of an MLP: a constant once inlined. `gate` is SwiGLU's. */
 INLINE vec activated(const int MLP, vec x, vec gate) {

@@ -214,8 +214,7 @@ INLINE void few_panels(const int FORMAT, const Matrix *m, int begin, int end, in
 static void multiply(const Matrix *m, int format, int begin, int end, int rows, const Input *in, float *y, int y_stride,
                      bool add) {
     if (in->strips) {
-        if (format == BF16) few_panels_of_pairs_by_tiles(m, begin, end, rows, in, y, y_stride, add, NULL);
-        else few_panels_by_tiles(m, begin, end, rows, in, y, y_stride, add);
+        panels_by_tiles(m, format, begin, end, rows, in, (Goal){.y = y, .stride = y_stride, .add = add});
         return;
     }
     for (int next; begin < end; begin = next) {

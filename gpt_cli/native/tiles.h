@@ -20,6 +20,13 @@ typedef struct { /* where the hidden numbers of an MLP go: activated, and as the
     int digit_stride;
 } Hidden;
 
+typedef struct { /* where sums go */
+    float *y;
+    int stride;
+    bool add;
+    Hidden hidden; /* there instead, where it has digits */
+} Goal;
+
 #if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512VNNI__) && defined(__AVX512BF16__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -55,73 +62,6 @@ static void begin_tiles(void) {
     _tile_loadconfig(eight_tiles);
 }
 
-/* Weights are read once a pass, from far away, and come only while they are asked for. So some are asked for wherever there is
-   something to compute: of the panel at hand one line in eight 8 KB ahead, which sets the processor on the others; of the next
-   one those at `ahead`, a few with each step of a product, and more while its sums are put where they belong. Asked for all at
-   once, they stand in the way of what is read at the time. (Measured on the machine of docs/sampling_speed.md.) */
-enum { AHEAD_OF_STEP = 4, AHEAD_OF_ROW = 5, AHEAD_OF_ACTIVATION = 8 };
-
-INLINE const char *expect_some(const char *ahead, int lines) {
-    for (int line = 0; line < lines; line++) _mm_prefetch(ahead + line * 64, _MM_HINT_T0);
-    return ahead + lines * 64;
-}
-
-INLINE const char *expect_weights(const void *now, const char *ahead) {
-    for (int line = 0; line < 2 * STRIP; line += 8) _mm_prefetch((const char *)now + 8 * STRIP_BYTES + line * 64, _MM_HINT_T0);
-    return expect_some(ahead, AHEAD_OF_STEP);
-}
-
-/* `rows` rows through panels begin ... end - 1. */
-static void few_panels_by_tiles(const Matrix *m, int begin, int end, int rows, const Input *in, float *y, int y_stride,
-                                bool add) {
-    _Alignas(64) int32_t sums[4][STRIP * LANES]; /* of high digits with either half of the panel, of low ones */
-    int inputs = m->inputs, deep = padded(inputs, DEEP);
-    size_t apart = (size_t)padded(inputs, 4) * PANEL;
-    begin_tiles();
-    for (int panel = begin; panel < end; panel++) {
-        const int32_t *offsets = m->sums + (size_t)panel * PANEL;
-        const vec *scale = (const vec *)(m->scale + (size_t)panel * PANEL);
-        const vec *bias = (const vec *)(m->bias + (size_t)panel * PANEL);
-        const vec first_scale = scale[0], second_scale = scale[1], first_bias = bias[0], second_bias = bias[1];
-        const char *ahead = (const char *)m->weights + (panel + 1) * apart;
-        for (int row = 0; row < rows; row += STRIP) {
-            const uint8_t *a = in->digits + (size_t)row * in->digit_stride;
-            const int8_t *b = (const int8_t *)m->weights + panel * apart;
-            _tile_loadd(0, offsets, 0); /* the same for all rows */
-            _tile_loadd(1, offsets + LANES, 0);
-            _tile_zero(2);
-            _tile_zero(3);
-            for (int i = 0; i < deep; i += DEEP, a += 2 * STRIP_BYTES, b += DEEP * PANEL) {
-                if (!row) ahead = expect_weights(b, ahead);
-                _tile_loadd(4, a, DEEP);
-                _tile_loadd(6, b, 128);
-                _tile_dpbusd(0, 4, 6);
-                _tile_loadd(7, b + 64, 128);
-                _tile_dpbusd(1, 4, 7);
-                _tile_loadd(5, a + STRIP_BYTES, DEEP);
-                _tile_dpbusd(2, 5, 6);
-                _tile_dpbusd(3, 5, 7);
-            }
-            _tile_stored(0, sums[0], 64);
-            _tile_stored(1, sums[1], 64);
-            _tile_stored(2, sums[2], 64);
-            _tile_stored(3, sums[3], 64);
-            int n = rows - row < STRIP ? rows - row : STRIP;
-            vec *to = (vec *)(y + (size_t)row * y_stride + (size_t)panel * PANEL);
-            for (int r = 0; r < n; r++, to += y_stride / LANES) {
-                const ivec *of = (const ivec *)sums + r;
-                ahead = expect_some(ahead, AHEAD_OF_ROW);
-                float step = in->steps[row + r];
-                vec first = 256.0f * __builtin_convertvector(of[0], vec) + __builtin_convertvector(of[2 * STRIP], vec);
-                vec second = 256.0f * __builtin_convertvector(of[STRIP], vec) + __builtin_convertvector(of[3 * STRIP], vec);
-                first = first * (step * first_scale) + first_bias, second = second * (step * second_scale) + second_bias;
-                if (add) first += to[0], second += to[1];
-                to[0] = first, to[1] = second;
-            }
-        }
-    }
-    _tile_release();
-}
 /* (inputs,) -> the nearest bf16, as one row of a strip. */
 static void round_into_strip(const float *x, int inputs, uint8_t *strip) {
     int filled = padded(inputs, LANES), deep = padded(inputs, PAIRS_DEEP);
@@ -131,85 +71,124 @@ static void round_into_strip(const float *x, int inputs, uint8_t *strip) {
     }
 }
 
-/* (n, 32) sums of a panel, activated -> `to`. Returns how far was asked for. */
-INLINE const char *hide_rows(const int MLP, const Hidden *to, int panel, int row, int n, const float (*sums)[PANEL],
-                             const vec *bias, const char *ahead) {
-    const float *gates = to->gates + (size_t)row * to->stride + (size_t)panel * PANEL;
-    uint8_t *strip = to->digits + (size_t)row * to->digit_stride + (size_t)panel * STRIP_BYTES;
-    for (int r = 0; r < n; r++, gates += to->stride) {
-        const vec *sum = (const vec *)sums[r], *gate = (const vec *)gates;
-        vec first = activated(MLP, sum[0] + bias[0], gate[0]), second = activated(MLP, sum[1] + bias[1], gate[1]);
-        size_t at = (size_t)(r / STRIP * STRIP) * to->digit_stride + r % STRIP * DEEP;
-        _mm512_store_si512(strip + at, (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
-        ahead = expect_some(ahead, AHEAD_OF_ACTIVATION);
-    }
-    return ahead;
-}
+/* Sums with either half of a panel: bf16 of two strips, int8 of high digits and of low ones. */
+typedef struct {
+    _Alignas(64) ivec of[4][STRIP];
+} Sums;
 
-/* `rows` rows through panels begin ... end - 1, into y or where that is not NULL into `hidden`. */
-static void few_panels_of_pairs_by_tiles(const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
-                                         int y_stride, bool add, const Hidden *hidden) {
-    _Alignas(64) float sums[2 * STRIP][PANEL];
-    int inputs = m->inputs, deep = padded(inputs, PAIRS_DEEP), strip = STRIP * in->digit_stride;
-    size_t apart = (size_t)padded(inputs, 4) * PANEL;
-    begin_tiles();
-    for (int panel = begin; panel < end; panel++) {
-        const vec *bias = (const vec *)(m->bias + (size_t)panel * PANEL);
-        const char *ahead = (const char *)((const uint16_t *)m->weights + (panel + 1) * apart);
-        for (int row = 0; row < rows; row += 2 * STRIP) { /* two strips */
-            const uint8_t *a = in->digits + (size_t)row * in->digit_stride;
-            const uint16_t *b = (const uint16_t *)m->weights + panel * apart;
-            int n = rows - row < 2 * STRIP ? rows - row : 2 * STRIP;
-            bool both = n > STRIP;
-            _tile_zero(0);
-            _tile_zero(1);
-            _tile_zero(2);
-            _tile_zero(3);
-            for (int i = 0; i < deep; i += PAIRS_DEEP, a += STRIP_BYTES, b += PAIRS_DEEP * PANEL) {
-                if (!row) ahead = expect_weights(b, ahead);
-                _tile_loadd(4, a, DEEP);
-                _tile_loadd(6, b, 128);
-                _tile_dpbf16ps(0, 4, 6);
-                _tile_loadd(7, b + 32, 128);
-                _tile_dpbf16ps(1, 4, 7);
-                if (!both) continue;
-                _tile_loadd(5, a + strip, DEEP);
-                _tile_dpbf16ps(2, 5, 6);
-                _tile_dpbf16ps(3, 5, 7);
-            }
-            _tile_stored(0, sums[0], 128);
-            _tile_stored(1, sums[0] + LANES, 128);
-            _tile_stored(2, sums[STRIP], 128);
-            _tile_stored(3, sums[STRIP] + LANES, 128);
-            if (hidden) {
-                FOR_MLP(hidden->mlp, ahead = hide_rows(MLP, hidden, panel, row, n, sums, bias, ahead))
-                continue;
-            }
-            const vec first_bias = bias[0], second_bias = bias[1];
-            vec *to = (vec *)(y + (size_t)row * y_stride + (size_t)panel * PANEL);
-            for (int r = 0; r < n; r++, to += y_stride / LANES) {
-                vec first = *(vec *)sums[r] + first_bias, second = *(vec *)(sums[r] + LANES) + second_bias;
-                if (add) first += to[0], second += to[1];
-                to[0] = first, to[1] = second;
-                ahead = expect_some(ahead, AHEAD_OF_ROW);
-            }
+/* Sums of rows `from` ... `until` - 1 after `row` go where they go: with their bias, and activated where MLP is one. */
+INLINE void settle(const int FORMAT, const int MLP, const Matrix *m, int panel, const Sums *sums, int row, int from, int until,
+                   const float *steps, const Goal goal) {
+    const size_t at = (size_t)panel * PANEL;
+    const vec *bias = (const vec *)(m->bias + at), *scale = (const vec *)(m->scale + at);
+    const vec biases[2] = {bias[0], bias[1]}, scales[2] = {scale[0], scale[1]};
+    for (int r = from; r < until; r++) {
+        const ivec *sum = sums->of[FORMAT == BF16 ? r / STRIP * 2 : 0] + r % STRIP;
+        vec first, second;
+        if (FORMAT == BF16) {
+            first = (vec)sum[0] + biases[0], second = (vec)sum[STRIP] + biases[1];
+        } else {
+            float step = steps[row + r];
+            first = joined(sum[0], sum[2 * STRIP]) * (step * scales[0]) + biases[0];
+            second = joined(sum[STRIP], sum[3 * STRIP]) * (step * scales[1]) + biases[1];
+        }
+        if (MLP == NONE) {
+            vec *to = (vec *)(goal.y + (size_t)(row + r) * goal.stride + at);
+            if (goal.add) first += to[0], second += to[1];
+            to[0] = first, to[1] = second;
+        } else {
+            const vec *gate = (const vec *)(goal.hidden.gates + (size_t)(row + r) * goal.hidden.stride + at);
+            uint8_t *strip = goal.hidden.digits + (size_t)((row + r) / STRIP * STRIP) * goal.hidden.digit_stride;
+            first = activated(MLP, first, gate[0]), second = activated(MLP, second, gate[1]);
+            _mm512_store_si512(strip + panel * STRIP_BYTES + r % STRIP * DEEP,
+                               (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
         }
     }
+}
+
+#define MULTIPLY(SUM, ROWS, WEIGHTS)                                                                                 \
+    if (FORMAT == BF16) _tile_dpbf16ps(SUM, ROWS, WEIGHTS);                                                          \
+    else _tile_dpbusd(SUM, ROWS, WEIGHTS)
+
+#define LOAD_WEIGHTS(TILE, FROM)                                                                                     \
+    if (passes == 1) _tile_stream_loadd(TILE, FROM, 128);                                                            \
+    else _tile_loadd(TILE, FROM, 128)
+
+/* `rows` rows through panels begin ... end - 1.
+
+   Weights are read once a pass, from far away. One line in eight is asked for some steps ahead, which sets the processor on the
+   others; into the second cache only, since the first holds the rows; weights that are wanted once go past it. While a panel is
+   multiplied the sums of the one before are settled, a few with each step, so that tiles and vectors work side by side; not where
+   steps are few, which then wait for each other. (Measured on the machine of docs/sampling_speed.md.) */
+INLINE void multiply_by_tiles(const int FORMAT, const int MLP, const Matrix *m, int begin, int end, int rows, const Input *in,
+                              const Goal goal) {
+    enum { OF_STEP = 2 * STRIP_BYTES, AHEAD = 12 * OF_STEP, EIGHTH = 8 * 64, FEW = 8 };
+    const int bf16 = FORMAT == BF16, at_once = bf16 ? 2 * STRIP : STRIP, passes = (rows + at_once - 1) / at_once;
+    const int steps = (m->inputs - 1) / (bf16 ? PAIRS_DEEP : DEEP) + 1, a_step = bf16 ? STRIP_BYTES : 2 * STRIP_BYTES;
+    const int below = bf16 ? STRIP * in->digit_stride : STRIP_BYTES; /* from tile 4 to tile 5: the next strip, or low digits */
+    const size_t apart = (size_t)padded(m->inputs, 4) * PANEL * (bf16 ? 2 : 1);
+    const int each_step = OF_STEP / passes;
+    const char *asked = (const char *)m->weights + begin * apart;
+    const float *of_rows = in->steps;
+    Sums sums[2];
+    int which = 0, last_panel = begin, last_row = 0, last_n = 0;
+    begin_tiles();
+    for (int panel = begin; panel < end; panel++) {
+        const char *panel_weights = (const char *)m->weights + panel * apart, *ahead = panel_weights + AHEAD;
+        for (int row = 0; row < rows; row += at_once, which = !which) {
+            const uint8_t *a = in->digits + (size_t)row * in->digit_stride;
+            const char *b = panel_weights;
+            int n = rows - row < at_once ? rows - row : at_once, each = (last_n + steps - 1) / steps, settled = 0;
+            if (bf16) {
+                _tile_zero(0);
+                _tile_zero(1);
+            } else { /* the same for all rows */
+                _tile_loadd(0, m->sums + (size_t)panel * PANEL, 0);
+                _tile_loadd(1, m->sums + (size_t)panel * PANEL + LANES, 0);
+            }
+            _tile_zero(2);
+            _tile_zero(3);
+            for (int i = 0; i < steps; i++, a += a_step, b += OF_STEP) {
+                for (ahead += each_step; asked < ahead; asked += EIGHTH) _mm_prefetch(asked, _MM_HINT_T1);
+                _tile_loadd(4, a, DEEP);
+                LOAD_WEIGHTS(6, b);
+                MULTIPLY(0, 4, 6);
+                LOAD_WEIGHTS(7, b + 64);
+                MULTIPLY(1, 4, 7);
+                if (!bf16 || n > STRIP) {
+                    _tile_loadd(5, a + below, DEEP);
+                    MULTIPLY(2, 5, 6);
+                    MULTIPLY(3, 5, 7);
+                }
+                int until = settled + each < last_n ? settled + each : last_n;
+                settle(FORMAT, MLP, m, last_panel, &sums[!which], last_row, settled, until, of_rows, goal);
+                settled = until;
+            }
+            _tile_stored(0, sums[which].of[0], 64);
+            _tile_stored(1, sums[which].of[1], 64);
+            _tile_stored(2, sums[which].of[2], 64);
+            _tile_stored(3, sums[which].of[3], 64);
+            last_panel = panel, last_row = row, last_n = n;
+            if (steps < FEW) settle(FORMAT, MLP, m, panel, &sums[which], row, 0, n, of_rows, goal), last_n = 0;
+        }
+    }
+    settle(FORMAT, MLP, m, last_panel, &sums[!which], last_row, 0, last_n, of_rows, goal);
     _tile_release();
+}
+
+static void panels_by_tiles(const Matrix *m, int format, int begin, int end, int rows, const Input *in, Goal goal) {
+    if (format == INT8) multiply_by_tiles(INT8, NONE, m, begin, end, rows, in, goal);
+    else if (!goal.hidden.digits) multiply_by_tiles(BF16, NONE, m, begin, end, rows, in, goal);
+    else FOR_MLP(goal.hidden.mlp, multiply_by_tiles(BF16, MLP, m, begin, end, rows, in, goal))
 }
 #else
 static void round_into_strip(const float *x, int inputs, uint8_t *strip) { (void)x, (void)inputs, (void)strip; }
-static void few_panels_of_pairs_by_tiles(const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
-                                         int y_stride, bool add, const Hidden *hidden) {
-    (void)m, (void)begin, (void)end, (void)rows, (void)in, (void)y, (void)y_stride, (void)add, (void)hidden;
-}
 static bool request_tiles(void) { return false; }
 static float quantise_into_strip(const float *x, int inputs, uint8_t *digits) {
     (void)x, (void)inputs, (void)digits;
     return 0;
 }
-static void few_panels_by_tiles(const Matrix *m, int begin, int end, int rows, const Input *in, float *y, int y_stride,
-                                bool add) {
-    (void)m, (void)begin, (void)end, (void)rows, (void)in, (void)y, (void)y_stride, (void)add;
+static void panels_by_tiles(const Matrix *m, int format, int begin, int end, int rows, const Input *in, Goal goal) {
+    (void)m, (void)format, (void)begin, (void)end, (void)rows, (void)in, (void)goal;
 }
 #endif
