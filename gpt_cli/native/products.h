@@ -34,9 +34,11 @@ INLINE void put(const Matrix *m, size_t at, int half, vec sum, float *y, bool ad
 
 /* y[row][0..31] (+)= panel of W x[row] + bias, for ROWS rows and PANELS panels: constants once inlined, of which the
    product is at most 8, or the sums would not stay in registers. Each output is one sum in the order of the inputs,
-   whatever is computed beside it: a token's logits do not depend on the rows that share the pass, to the last bit. */
+   whatever is computed beside it: a token's logits do not depend on the rows that share the pass, to the last bit.
+
+   8 rows ask for LINES lines of the cache (at most 8) with each four inputs, from `ahead` on. */
 INLINE void panels_times(const int ROWS, const int PANELS, const int FORMAT, const Matrix *m, int panel, const float *x,
-                         int x_stride, float *y, int y_stride, bool add) {
+                         int x_stride, float *y, int y_stride, bool add, const int LINES, const char *ahead) {
     const int inputs = padded(m->inputs, 4);
     const size_t apart = (size_t)inputs * PANEL, start = panel * apart;
     vec sums[8][2];
@@ -52,7 +54,8 @@ INLINE void panels_times(const int ROWS, const int PANELS, const int FORMAT, con
 #pragma GCC unroll 4
                 for (int c = 0; c < 4; c++) {
                     first[c] = w[2 * c], second[c] = w[2 * c + 1];
-                    if (ROWS == 8) expect(w + 2 * c + apart / LANES, 2 * sizeof *w); /* of the next panel */
+                    if (ROWS == 8 && c < LINES) expect_line(ahead, (i / 4 * LINES + c) * 64);
+                    if (ROWS == 8 && c + 4 < LINES) expect_line(ahead, (i / 4 * LINES + c + 4) * 64);
                 }
             } else { /* a word: of one output inputs i ... i + 3 */
                 const ivec *w = (const ivec *)((const int8_t *)m->weights + at);
@@ -182,17 +185,30 @@ static float quantise(const float *x, int inputs, uint8_t *digits) {
     return step;
 }
 
-#define TIMES(ROWS, PANELS, FORMAT)                                                                                  \
+#define TIMES_ASKING(ROWS, PANELS, FORMAT, LINES, ahead)                                                             \
     panels_times(ROWS, PANELS, FORMAT, m, panel, in->x + row * (size_t)in->stride, in->stride,                       \
-                 y + row * (size_t)y_stride, y_stride, add)
+                 y + row * (size_t)y_stride, y_stride, add, LINES, ahead)
+#define TIMES(ROWS, PANELS, FORMAT) TIMES_ASKING(ROWS, PANELS, FORMAT, 0, NULL)
+
+/* Rows through panels begin ... end - 1, 8 at a time. Each 8 ask for their share of the next panel: all of it asked for by the first
+   of them would be more than far memory gives in that time, and leave it idle later. */
+INLINE void by_eights(const int FORMAT, const int LINES, const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
+                      int y_stride, bool add) {
+    const size_t deep = padded(m->inputs, 4);
+    for (int panel = begin; panel < end; panel++) {
+        const char *ahead = (const char *)((const float *)m->weights + (panel + 1) * deep * PANEL);
+        for (int row = 0; row + 8 <= rows; row += 8, ahead += deep / 4 * LINES * 64) TIMES_ASKING(8, 1, FORMAT, LINES, ahead);
+    }
+}
 
 /* Any number of rows through 1 ... 4 panels, whose weights stay in a near cache meanwhile. */
 INLINE void few_panels(const int FORMAT, const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
                        int y_stride, bool add) {
-    int row = 0, panel;
-    for (panel = begin; panel < end; panel++)
-        for (row = 0; row + 8 <= rows; row += 8) TIMES(8, 1, FORMAT);
-    row = rows / 8 * 8;
+    int row = rows / 8 * 8, panel;
+    if (row > 32) by_eights(FORMAT, 1, m, begin, end, rows, in, y, y_stride, add);
+    else if (row > 16) by_eights(FORMAT, 2, m, begin, end, rows, in, y, y_stride, add);
+    else if (row > 8) by_eights(FORMAT, 4, m, begin, end, rows, in, y, y_stride, add);
+    else if (row) by_eights(FORMAT, 8, m, begin, end, rows, in, y, y_stride, add);
     if (rows & 4) {
         for (panel = begin; panel + 2 <= end; panel += 2) TIMES(4, 2, FORMAT);
         if (panel < end) TIMES(4, 1, FORMAT);
