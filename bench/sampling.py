@@ -131,7 +131,9 @@ def measure_many(options: argparse.Namespace) -> dict[str, float]:
 
     for name, config, lengths in (("0.8M", SMALL, (60, 300)), ("10.65M", MEDIUM, (60, 120, 240))):
         model = build(config)
-        compare(f"{name} by torch, 60 tokens", partial(by_torch, model, 1, 60), partial(by_torch, model, 64, 60))
+        for size in lengths:
+            one, many = (partial(by_torch, model, n, size) for n in (1, 64))
+            compare(f"{name} by torch, {size} tokens", one, many)
         weights = weights_of(model)
         for format, threads, size in product(FORMATS, sorted({1, options.threads}), lengths):
             decoder = NativeDecoder(weights, format=format, threads=threads)
