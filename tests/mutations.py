@@ -14,6 +14,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpt_cli.native.kernel import processor_flags
+
 ROOT = Path(__file__).parents[1]
 POWER_CUT = "test_checkpoint.py::test_a_power_cut_at_any_moment_never_loses_what_was_said_to_be_saved"
 BYTES = "test_native_batch.py::test_keys_and_values_in_bytes_are_those_of_the_reference_wherever_they_lie"
@@ -23,12 +25,16 @@ RESUME = "test_training.py::test_stopped_and_resumed_equals_uninterrupted_bit_fo
 
 @dataclass(frozen=True)
 class Mutation:
-    """A fault: in `file`, each text `old` becomes `new`; then `test` must fail."""
+    """A fault: in `file`, each text `old` becomes `new`; then `test` must fail.
+
+    Where the processor does not have what the fault `needs`, nothing would run into it: it is left out.
+    """
 
     name: str
     file: str
     changes: tuple[tuple[str, str], ...]
     test: str
+    needs: str = ""
 
 
 MUTATIONS = [
@@ -298,16 +304,18 @@ MUTATIONS = [
         BYTES,
     ),
     Mutation(
-        "the sums of the last panel are not all settled",
+        "the last sums of a product are not all settled",
         "native/tiles.h",
         (("last_row, 0, last_n, of_rows", "last_row, 0, last_n - 1, of_rows"),),
         TILES,
+        needs="amx_bf16",
     ),
     Mutation(
         "sums are settled while they are being made",
         "native/tiles.h",
         (("&sums[!which], last_row, settled", "&sums[which], last_row, settled"),),
         TILES,
+        needs="amx_bf16",
     ),
 ]
 
@@ -336,6 +344,10 @@ def run_test(test: str, checkout: Path) -> bool:
     return done.returncode == 0
 
 
+def can_run(mutation: Mutation) -> bool:
+    return not mutation.needs or mutation.needs in processor_flags()
+
+
 def copy_checkout(target: Path) -> None:
     """What the tests need, at `target`."""
     for name in ("gpt_cli", "tests", "configs"):
@@ -346,6 +358,12 @@ def copy_checkout(target: Path) -> None:
 def main(words: list[str]) -> int:
     """Plant each fault in turn and print a table of what became of it."""
     chosen = [mutation for mutation in MUTATIONS if not words or any(word in mutation.name for word in words)]
+    for mutation in chosen:
+        if not can_run(mutation):
+            print(f"left out, since this processor has no {mutation.needs}: {mutation.name}")
+    chosen = [mutation for mutation in chosen if can_run(mutation)]
+    if not chosen:
+        return 0
     survivors = 0
     width = max(len(mutation.name) for mutation in chosen)
     with tempfile.TemporaryDirectory(prefix="gpt-mutations-") as folder:

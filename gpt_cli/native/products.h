@@ -190,7 +190,7 @@ static float quantise(const float *x, int inputs, uint8_t *digits) {
                  y + row * (size_t)y_stride, y_stride, add, LINES, ahead)
 #define TIMES(ROWS, PANELS, FORMAT) TIMES_ASKING(ROWS, PANELS, FORMAT, 0, NULL)
 
-/* Rows through panels begin ... end - 1, 8 at a time. Each 8 ask for their share of the next panel: all of it asked for by the first
+/* Rows through panels begin ... end - 1, 8 at a time. Each 8 ask for about their share of the next panel: all of it asked for by the first
    of them would be more than far memory gives in that time, and leave it idle later. */
 INLINE void by_eights(const int FORMAT, const int LINES, const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
                       int y_stride, bool add) {

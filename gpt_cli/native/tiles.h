@@ -73,7 +73,7 @@ static void round_into_strip(const float *x, int inputs, uint8_t *strip) {
 
 /* Sums with either half of a panel: bf16 of two strips, int8 of high digits and of low ones. */
 typedef struct {
-    _Alignas(64) ivec of[4][STRIP];
+    _Alignas(64) ivec of[4 * STRIP];
 } Sums;
 
 /* Sums of rows `from` ... `until` - 1 after `row` go where they go: with their bias, and activated where MLP is one. */
@@ -83,7 +83,7 @@ INLINE void settle(const int FORMAT, const int MLP, const Matrix *m, int panel, 
     const vec *bias = (const vec *)(m->bias + at), *scale = (const vec *)(m->scale + at);
     const vec biases[2] = {bias[0], bias[1]}, scales[2] = {scale[0], scale[1]};
     for (int r = from; r < until; r++) {
-        const ivec *sum = sums->of[FORMAT == BF16 ? r / STRIP * 2 : 0] + r % STRIP;
+        const ivec *sum = sums->of + (FORMAT == BF16 ? r / STRIP * 2 * STRIP : 0) + r % STRIP;
         vec first, second;
         if (FORMAT == BF16) {
             first = (vec)sum[0] + biases[0], second = (vec)sum[STRIP] + biases[1];
@@ -117,9 +117,9 @@ INLINE void settle(const int FORMAT, const int MLP, const Matrix *m, int panel, 
 /* `rows` rows through panels begin ... end - 1.
 
    Weights are read once a pass, from far away. One line in eight is asked for some steps ahead, which sets the processor on the
-   others; into the second cache only, since the first holds the rows; weights that are wanted once go past it. While a panel is
-   multiplied the sums of the one before are settled, a few with each step, so that tiles and vectors work side by side; not where
-   steps are few, which then wait for each other. (Measured on the machine of docs/sampling_speed.md.) */
+   others; into the second cache only, since the first holds the rows; weights that are wanted once go past it. While some rows
+   are multiplied the sums that were made before are settled, a few with each step, so that tiles and vectors work side by side; not
+   where steps are few, which then wait for each other. (Measured on the machine of docs/sampling_speed.md.) */
 INLINE void multiply_by_tiles(const int FORMAT, const int MLP, const Matrix *m, int begin, int end, int rows, const Input *in,
                               const Goal goal) {
     enum { OF_STEP = 2 * STRIP_BYTES, AHEAD = 12 * OF_STEP, EIGHTH = 8 * 64, FEW = 8 };
@@ -164,10 +164,10 @@ INLINE void multiply_by_tiles(const int FORMAT, const int MLP, const Matrix *m, 
                 settle(FORMAT, MLP, m, last_panel, &sums[!which], last_row, settled, until, of_rows, goal);
                 settled = until;
             }
-            _tile_stored(0, sums[which].of[0], 64);
-            _tile_stored(1, sums[which].of[1], 64);
-            _tile_stored(2, sums[which].of[2], 64);
-            _tile_stored(3, sums[which].of[3], 64);
+            _tile_stored(0, sums[which].of, 64);
+            _tile_stored(1, sums[which].of + STRIP, 64);
+            _tile_stored(2, sums[which].of + 2 * STRIP, 64);
+            _tile_stored(3, sums[which].of + 3 * STRIP, 64);
             last_panel = panel, last_row = row, last_n = n;
             if (steps < FEW) settle(FORMAT, MLP, m, panel, &sums[which], row, 0, n, of_rows, goal), last_n = 0;
         }
