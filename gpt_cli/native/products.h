@@ -190,8 +190,8 @@ static float quantise(const float *x, int inputs, uint8_t *digits) {
                  y + row * (size_t)y_stride, y_stride, add, LINES, ahead)
 #define TIMES(ROWS, PANELS, FORMAT) TIMES_ASKING(ROWS, PANELS, FORMAT, 0, NULL)
 
-/* Rows through panels begin ... end - 1, 8 at a time. Each 8 ask for about their share of the next panel: all of it asked for by the first
-   of them would be more than far memory gives in that time, and leave it idle later. */
+/* Rows through panels begin ... end - 1, 8 at a time. Each 8 ask for about their share of the next panel: all of it asked for by the
+   first of them would be more than far memory gives in that time, and leave it idle later. */
 INLINE void by_eights(const int FORMAT, const int LINES, const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
                       int y_stride, bool add) {
     const size_t deep = padded(m->inputs, 4);
@@ -205,7 +205,8 @@ INLINE void by_eights(const int FORMAT, const int LINES, const Matrix *m, int be
 INLINE void few_panels(const int FORMAT, const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
                        int y_stride, bool add) {
     int row = rows / 8 * 8, panel;
-    if (row > 32) by_eights(FORMAT, 1, m, begin, end, rows, in, y, y_stride, add);
+    if (FORMAT != FP32) by_eights(FORMAT, 0, m, begin, end, rows, in, y, y_stride, add);
+    else if (row > 32) by_eights(FORMAT, 1, m, begin, end, rows, in, y, y_stride, add);
     else if (row > 16) by_eights(FORMAT, 2, m, begin, end, rows, in, y, y_stride, add);
     else if (row > 8) by_eights(FORMAT, 4, m, begin, end, rows, in, y, y_stride, add);
     else if (row) by_eights(FORMAT, 8, m, begin, end, rows, in, y, y_stride, add);
