@@ -190,10 +190,10 @@ static void widen(void *context, int begin, int end) {
     const Packed *layer = &m->packed[p->layer];
     float *hidden = p->room->hidden, *gates = p->room->gates;
     if (m->net.mlp == SWIGLU) multiply(&layer->gate, m->net.format, begin, end, p->n, &p->in, gates, m->f, false);
-    if (hides_into_strips(p)) {
-        Hidden to = {.mlp = m->net.mlp, .gates = gates, .stride = m->f,
-                     .digits = strips_of_hidden(p), .digit_stride = strip_bytes(m->net.mlp_hidden)};
-        panels_by_tiles(&layer->up, BF16, begin, end, p->n, &p->in, (Goal){.hidden = to});
+    if (p->in.strips) {
+        Hidden to = {.mlp = m->net.mlp, .gates = gates, .stride = m->f};
+        if (hides_into_strips(p)) to.digits = strips_of_hidden(p), to.digit_stride = strip_bytes(m->net.mlp_hidden);
+        panels_by_tiles(&layer->up, m->net.format, begin, end, p->n, &p->in, (Goal){.y = hidden, .stride = m->f, .hidden = &to});
         return;
     }
     multiply(&layer->up, m->net.format, begin, end, p->n, &p->in, hidden, m->f, false);

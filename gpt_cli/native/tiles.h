@@ -13,10 +13,10 @@ INLINE uint8_t *row_of_strip(uint8_t *digits, int inputs, int row) {
     return digits + (size_t)(row / STRIP * STRIP) * strip_bytes(inputs) + row % STRIP * DEEP;
 }
 
-typedef struct { /* where the hidden numbers of an MLP go: activated, and as the next product reads them */
+typedef struct { /* how the hidden numbers of an MLP are activated */
     int mlp, stride;
     const float *gates; /* of SwiGLU, (n, stride) */
-    uint8_t *digits;
+    uint8_t *digits;    /* of bf16: where they go then, as the next product reads them */
     int digit_stride;
 } Hidden;
 
@@ -24,7 +24,7 @@ typedef struct { /* where sums go */
     float *y;
     int stride;
     bool add;
-    Hidden hidden; /* there instead, where it has digits */
+    const Hidden *hidden; /* NULL: they are none */
 } Goal;
 
 #if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512VNNI__) && defined(__AVX512BF16__) && defined(__linux__)
@@ -92,16 +92,18 @@ INLINE void settle(const int FORMAT, const int MLP, const Matrix *m, int panel, 
             first = joined(sum[0], sum[2 * STRIP]) * (step * scales[0]) + biases[0];
             second = joined(sum[STRIP], sum[3 * STRIP]) * (step * scales[1]) + biases[1];
         }
-        if (MLP == NONE) {
+        if (MLP != NONE) {
+            const vec *gate = (const vec *)(goal.hidden->gates + (size_t)(row + r) * goal.hidden->stride + at);
+            first = activated(MLP, first, gate[0]), second = activated(MLP, second, gate[1]);
+        }
+        if (MLP != NONE && FORMAT == BF16) {
+            uint8_t *strip = goal.hidden->digits + (size_t)((row + r) / STRIP * STRIP) * goal.hidden->digit_stride;
+            _mm512_store_si512(strip + panel * STRIP_BYTES + r % STRIP * DEEP,
+                               (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
+        } else {
             vec *to = (vec *)(goal.y + (size_t)(row + r) * goal.stride + at);
             if (goal.add) first += to[0], second += to[1];
             to[0] = first, to[1] = second;
-        } else {
-            const vec *gate = (const vec *)(goal.hidden.gates + (size_t)(row + r) * goal.hidden.stride + at);
-            uint8_t *strip = goal.hidden.digits + (size_t)((row + r) / STRIP * STRIP) * goal.hidden.digit_stride;
-            first = activated(MLP, first, gate[0]), second = activated(MLP, second, gate[1]);
-            _mm512_store_si512(strip + panel * STRIP_BYTES + r % STRIP * DEEP,
-                               (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
         }
     }
 }
@@ -119,10 +121,10 @@ INLINE void settle(const int FORMAT, const int MLP, const Matrix *m, int panel, 
    Weights are read once a pass, from far away. One line in eight is asked for some steps ahead, which sets the processor on the
    others; into the second cache only, since the first holds the rows; weights that are wanted once go past it. While some rows
    are multiplied the sums that were made before are settled, a few with each step, so that tiles and vectors work side by side; not
-   where steps are few, which then wait for each other. (Measured on the machine of docs/sampling_speed.md.) */
+   where steps are few, of which each would wait for many. (Measured on the machine of docs/sampling_speed.md.) */
 INLINE void multiply_by_tiles(const int FORMAT, const int MLP, const Matrix *m, int begin, int end, int rows, const Input *in,
                               const Goal goal) {
-    enum { OF_STEP = 2 * STRIP_BYTES, AHEAD = 12 * OF_STEP, EIGHTH = 8 * 64, FEW = 8 };
+    enum { OF_STEP = 2 * STRIP_BYTES, AHEAD = 12 * OF_STEP, EIGHTH = 8 * 64, MOST_SETTLED = 4 };
     const int bf16 = FORMAT == BF16, at_once = bf16 ? 2 * STRIP : STRIP, passes = (rows + at_once - 1) / at_once;
     const int steps = (m->inputs - 1) / (bf16 ? PAIRS_DEEP : DEEP) + 1, a_step = bf16 ? STRIP_BYTES : 2 * STRIP_BYTES;
     const int below = bf16 ? STRIP * in->digit_stride : STRIP_BYTES; /* from tile 4 to tile 5: the next strip, or low digits */
@@ -169,7 +171,10 @@ INLINE void multiply_by_tiles(const int FORMAT, const int MLP, const Matrix *m, 
             _tile_stored(2, sums[which].of + 2 * STRIP, 64);
             _tile_stored(3, sums[which].of + 3 * STRIP, 64);
             last_panel = panel, last_row = row, last_n = n;
-            if (steps < FEW) settle(FORMAT, MLP, m, panel, &sums[which], row, 0, n, of_rows, goal), last_n = 0;
+            if (at_once > MOST_SETTLED * steps) {
+                settle(FORMAT, MLP, m, panel, &sums[which], row, 0, n, of_rows, goal);
+                last_n = 0;
+            }
         }
     }
     settle(FORMAT, MLP, m, last_panel, &sums[!which], last_row, 0, last_n, of_rows, goal);
@@ -177,9 +182,10 @@ INLINE void multiply_by_tiles(const int FORMAT, const int MLP, const Matrix *m, 
 }
 
 static void panels_by_tiles(const Matrix *m, int format, int begin, int end, int rows, const Input *in, Goal goal) {
-    if (format == INT8) multiply_by_tiles(INT8, NONE, m, begin, end, rows, in, goal);
-    else if (!goal.hidden.digits) multiply_by_tiles(BF16, NONE, m, begin, end, rows, in, goal);
-    else FOR_MLP(goal.hidden.mlp, multiply_by_tiles(BF16, MLP, m, begin, end, rows, in, goal))
+    if (format == INT8 && !goal.hidden) multiply_by_tiles(INT8, NONE, m, begin, end, rows, in, goal);
+    else if (format == INT8) FOR_MLP(goal.hidden->mlp, multiply_by_tiles(INT8, MLP, m, begin, end, rows, in, goal))
+    else if (!goal.hidden) multiply_by_tiles(BF16, NONE, m, begin, end, rows, in, goal);
+    else FOR_MLP(goal.hidden->mlp, multiply_by_tiles(BF16, MLP, m, begin, end, rows, in, goal))
 }
 #else
 static void round_into_strip(const float *x, int inputs, uint8_t *strip) { (void)x, (void)inputs, (void)strip; }
