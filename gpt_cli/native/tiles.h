@@ -27,7 +27,8 @@ typedef struct { /* where sums go */
     const Hidden *hidden; /* NULL: they are none */
 } Goal;
 
-#if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512VNNI__) && defined(__AVX512BF16__) && defined(__linux__)
+#if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512VNNI__) && defined(__AVX512BF16__) \
+    && defined(__AVX512VBMI__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -36,20 +37,26 @@ static bool request_tiles(void) { return syscall(SYS_arch_prctl, 0x1023 /* ARCH_
 
 /* As quantise: (inputs,) -> one row of a strip. Returns the step. */
 static float quantise_into_strip(const float *x, int inputs, uint8_t *digits) {
-    int filled = padded(inputs, LANES), deep = padded(inputs, DEEP);
-    float top = most_absolute(x, filled), factor = top > 0 ? MOST_STEPS / top : 0;
-    const __m512 scale = _mm512_set1_ps(factor), rounder = _mm512_set1_ps(ROUNDER);
-    const __m128i offset = _mm_set1_epi8((char)128);
-    for (int i = 0; i < filled; i += LANES) {
-        /* the whole number of steps is the low half of these bits: see `whole` */
-        __m512i bits = _mm512_castps_si512(_mm512_fmadd_ps(_mm512_load_ps(x + i), scale, rounder));
-        uint8_t *to = digits + i / DEEP * 2 * STRIP_BYTES + i % DEEP;
-        _mm_store_si128((__m128i *)to, _mm_xor_si128(_mm512_cvtepi32_epi8(_mm512_srli_epi32(bits, 8)), offset));
-        _mm_store_si128((__m128i *)(to + STRIP_BYTES), _mm512_cvtepi32_epi8(bits));
-    }
-    if (inputs < deep) {
-        uint8_t *to = digits + inputs / DEEP * 2 * STRIP_BYTES;
-        memset(to + inputs % DEEP, 0, deep - inputs), memset(to + STRIP_BYTES + inputs % DEEP, 0, deep - inputs);
+    static const _Alignas(64) uint8_t lowest_then_next[64] = { /* bytes of the words of two vectors */
+        0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60,
+        64, 68, 72, 76, 80, 84, 88, 92, 96, 100, 104, 108, 112, 116, 120, 124,
+        1, 5, 9, 13, 17, 21, 25, 29, 33, 37, 41, 45, 49, 53, 57, 61,
+        65, 69, 73, 77, 81, 85, 89, 93, 97, 101, 105, 109, 113, 117, 121, 125,
+    };
+    const int filled = padded(inputs, LANES);
+    const float top = most_absolute(x, filled), factor = top > 0 ? MOST_STEPS / top : 0;
+    const __m512i chosen = _mm512_load_si512(lowest_then_next), offset = _mm512_set1_epi8((char)128);
+    for (int i = 0; i < inputs; i += DEEP, digits += 2 * STRIP_BYTES) {
+        __m512i steps[4]; /* of which the whole numbers are the low halves: see `whole` */
+        for (int j = 0; j < 4; j++) {
+            vec part = i + j * LANES < filled ? *(const vec *)(x + i + j * LANES) : (vec){0};
+            steps[j] = (__m512i)(part * factor + ROUNDER);
+        }
+        __m512i a = _mm512_permutex2var_epi8(steps[0], chosen, steps[1]), b = _mm512_permutex2var_epi8(steps[2], chosen, steps[3]);
+        __mmask64 of_row = inputs - i < DEEP ? (1ull << (inputs - i)) - 1 : ~0ull;
+        __m512i low = _mm512_shuffle_i64x2(a, b, 0x44), high = _mm512_xor_si512(_mm512_shuffle_i64x2(a, b, 0xee), offset);
+        _mm512_store_si512(digits, _mm512_maskz_mov_epi8(of_row, high));
+        _mm512_store_si512(digits + STRIP_BYTES, _mm512_maskz_mov_epi8(of_row, low));
     }
     return top / MOST_STEPS;
 }
