@@ -1,13 +1,17 @@
 """The keys of the schema by their dotted names: what each accepts, and which one was probably meant."""
 
+import ast
+import inspect
 from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
+from gpt_cli.config import schema as _schema
 from gpt_cli.config.problems import KeyPath
 from gpt_cli.config.schema import Config, Section
 
@@ -66,6 +70,25 @@ def _fields() -> Iterator[tuple[str, FieldInfo]]:
             yield from ((f"{name}.{key}", value) for key, value in section.model_fields.items())
 
 
+@cache
+def _tell_meanings() -> None:
+    """Give each definition the text below it as its description.
+
+    pydantic does that, too (`use_attribute_docstrings`), but whenever it is imported, which takes 20 ms.
+    """
+    every: list[type[Section]] = [*sections().values(), Config]
+    classes = {cls.__name__: cls for cls in every}
+    for node in ast.parse(inspect.getsource(_schema)).body:
+        if not isinstance(node, ast.ClassDef) or node.name not in classes:
+            continue
+        for definition, text in pairwise(node.body):
+            match definition, text:
+                case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str(meaning))):
+                    classes[node.name].model_fields[key].description = inspect.cleandoc(meaning)
+    for cls in every:
+        cls.model_rebuild(force=True)
+
+
 def value_of(config: Config, key: str) -> Any:
     """The value of a dotted key."""
     section, _, name = key.rpartition(".")
@@ -74,6 +97,7 @@ def value_of(config: Config, key: str) -> Any:
 
 def description(definition: FieldInfo | type[Section]) -> str:
     """What a key or a section means, on one line."""
+    _tell_meanings()
     text = definition.description if isinstance(definition, FieldInfo) else definition.__doc__
     return " ".join((text or "").split())
 
@@ -88,6 +112,7 @@ class _WithoutTitles(GenerateJsonSchema):
 @cache
 def json_schema() -> dict[str, Any]:
     """The schema as JSON Schema, draft 2020-12, for editors that complete and check."""
+    _tell_meanings()
     schema = Config.model_json_schema(schema_generator=_WithoutTitles)
     return {"$schema": GenerateJsonSchema.schema_dialect, **schema}
 

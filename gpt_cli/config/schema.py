@@ -1,7 +1,8 @@
 """The schema of a config file: one frozen section per stage of a run, in the order of the run.
 
-Every key has its one home, its default and its meaning here; `gpt config schema` and the reference are
-generated from it. `None` (in YAML: `null`) switches a thing off or leaves it to be derived, as its text says.
+Every key has its one home, its default and its meaning here, in the text below it; `gpt config schema` and the
+reference are generated from them. `None` (in YAML: `null`) switches a thing off or leaves it to be derived, as its
+text says.
 """
 
 from collections.abc import Mapping
@@ -26,9 +27,7 @@ Name = Annotated[str, Field(min_length=1)]
 class Section(BaseModel):
     """A part of the config: frozen, strict about types, and closed to unknown keys."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class DataConfig(Section):

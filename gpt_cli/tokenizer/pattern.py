@@ -14,6 +14,7 @@ file can take exponential time.
 
 import re
 from collections.abc import Iterator
+from functools import cache
 
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Sequence, Split
@@ -63,18 +64,25 @@ _ASCII: dict[Pattern, str] = {
     rf"(?:[0-9]{{1,3}}| ?{_SYMBOL}+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
 }
 
-_chunk = {pattern: re.compile(_CHUNK[pattern]) for pattern in REGEX}
-_piece = {pattern: re.compile(f"{_ASCII[pattern]}|{_CHUNK[pattern]}", re.ASCII) for pattern in REGEX}
+
+@cache  # and so compiled when wanted: all of them take 20 ms
+def _chunk(pattern: Pattern) -> re.Pattern[str]:
+    return re.compile(_CHUNK[pattern])
+
+
+@cache
+def _piece(pattern: Pattern) -> re.Pattern[str]:
+    return re.compile(f"{_ASCII[pattern]}|{_CHUNK[pattern]}", re.ASCII)
 
 
 def pieces(text: str, pattern: Pattern) -> list[str]:
     """`text` cut where that does not change its ids: ASCII as the pattern cuts it, the rest mostly at white space."""
-    return _piece[pattern].findall(text)
+    return _piece(pattern).findall(text)
 
 
 def is_word(piece: str, pattern: Pattern) -> bool:
     """Whether the pattern leaves a piece whole, for sure: an ASCII piece can be a chunk cut at what is not."""
-    match = _piece[pattern].match(piece)
+    match = _piece(pattern).match(piece)
     return piece.isascii() and match is not None and match.end() == len(piece)
 
 
@@ -82,7 +90,7 @@ def blocks(text: str, size: int, pattern: Pattern) -> Iterator[str]:
     """`text` cut likewise, at the first chance after every `size` characters."""
     start = 0
     while (end := start + size) < len(text):
-        match = _chunk[pattern].match(text, end)
+        match = _chunk(pattern).match(text, end)
         assert match is not None  # it matches any text but the empty one
         yield text[start : match.end()]
         start = match.end()
@@ -93,7 +101,7 @@ def last_cut(text: str, pattern: Pattern) -> int:
     """Where `text` can be cut, near its end, whatever text follows; 0 if nowhere."""
     tail = 1 << 10
     while True:
-        match = _chunk[pattern].match(text, max(0, len(text) - tail))
+        match = _chunk(pattern).match(text, max(0, len(text) - tail))
         if match is not None and match.end() < len(text):  # one that ends inside does not depend on what follows
             return match.end()
         if tail >= len(text):
