@@ -28,7 +28,7 @@ from gpt_cli.config import (
     parse_config,
     spell_yaml,
 )
-from gpt_cli.config.keys import fields, schema_of, sections, value_of
+from gpt_cli.config.keys import description, fields, schema_of, sections, value_of
 from gpt_cli.config.yaml_subset import resolve_scalar
 from gpt_cli.errors import RequestError
 
@@ -168,7 +168,7 @@ def test_every_shipped_config_loads_and_conforms_to_the_json_schema(path: Path) 
 
 def test_every_key_is_described_in_a_sentence() -> None:
     for key, definition in fields().items():
-        assert (definition.description or "").strip().endswith("."), key
+        assert description(definition).endswith("."), key
 
 
 # --- what scalars mean
