@@ -131,14 +131,17 @@ def measure_many(options: argparse.Namespace) -> dict[str, float]:
 
     for name, config, lengths in (("0.8M", SMALL, (60, 300)), ("10.65M", MEDIUM, (60, 120, 240))):
         model = build(config)
-        for size in lengths:
-            one, many = (partial(by_torch, model, n, size) for n in (1, 64))
-            compare(f"{name} by torch, {size} tokens", one, many)
         weights = weights_of(model)
-        for format, threads, size in product(FORMATS, sorted({1, options.threads}), lengths):
-            decoder = NativeDecoder(weights, format=format, threads=threads)
-            label = f"{name} {format}, {threads} thread{'s'[: threads > 1]}, {size} tokens"
-            compare(label, partial(by_decoder, decoder, 1, size), partial(by_decoder, decoder, 64, size))
+        for way, threads, size in product(("torch", *FORMATS), sorted({1, options.threads}), lengths):
+            label = f"{name} {way}, {threads} thread{'s'[: threads > 1]}, {size} tokens"
+            if way == "torch":
+                torch.set_num_threads(threads)
+                one, many = (partial(by_torch, model, n, size) for n in (1, 64))
+            else:
+                decoder = NativeDecoder(weights, format=way, threads=threads)
+                one, many = (partial(by_decoder, decoder, n, size) for n in (1, 64))
+            compare(label, one, many)
+        torch.set_num_threads(1)
     print(f"\n{render_table(rows, header=('tokens/s of all', '1 text', '64 texts', 'ratio'))}", flush=True)
     return figures
 

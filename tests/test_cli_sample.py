@@ -91,6 +91,17 @@ def test_the_seed_that_was_chosen_is_told_and_repeats_the_text(sample: Sample, c
     assert other != first
 
 
+@pytest.mark.parametrize("worth", [0, 2**62])
+def test_torch_takes_several_threads_only_where_a_pass_is_worth_them_and_writes_the_same(
+    sample: Sample, char_run: Path, monkeypatch: pytest.MonkeyPatch, worth: int
+) -> None:
+    monkeypatch.setattr("gpt_cli.cli.engine._WORTH_THREADS", worth)
+    torch.set_num_threads(2)
+    code, written, _ = sample("--run", char_run, "--engine", "torch", "-n", 3, "--seed", 5)
+    assert (code, torch.get_num_threads()) == (0, 2 if worth == 0 else 1)
+    assert written == sample("--run", char_run, "--engine", "native", "-n", 3, "--seed", 5)[1]
+
+
 def test_temperature_0_always_writes_the_same(sample: Sample, char_run: Path) -> None:
     first = sample("--run", char_run, "--temperature", 0)
     assert first == sample("--run", char_run, "--temperature", 0)

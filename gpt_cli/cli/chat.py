@@ -105,7 +105,7 @@ def chat(
     for name, template in (("prefix", before), ("suffix", between)):
         if missing := [] if saved.tokenizer.unknown is not None else saved.tokenizer.unknown_characters(template):
             raise RequestError(f"--{name} has a character that the vocabulary lacks: {missing[0]!r}")
-    writer = open_writer(saved, device, engine, weights, draft, one_text=True)
+    writer = open_writer(saved, device, engine, weights, draft, rows=1)
     writer.prepare()
     conversation = Conversation(saved.tokenizer, saved.config.model.context_length, before, between)
     note(f"{path}, step {saved.step:,}, seed {sampling.seed}\n/help lists the commands, Ctrl-D ends the chat")

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 Engine = Literal["auto", "native", "torch"]
 WeightFormat = Literal["fp32", "bf16", "int8"]
 
+# Multiply-adds of a pass from which more than one of torch's threads pay. They meet at each operation, and sleep soon
+# if they have to wait (see `main`): with two, 64 texts of a model of 0.8M took half as long again as with one, of 10M
+# a sixth less. One text, which waits for memory, wins nothing at 0.8M, 10M and 124M. On a busy machine all lose.
+_WORTH_THREADS = 2**28
+
 
 def begin_texts(
     saved: "Checkpoint",
@@ -32,7 +37,8 @@ def begin_texts(
 
     Raises RequestError where the native engine is asked for and cannot write what is asked.
     """
-    writer = open_writer(saved, device, engine, weights, draft, one_text=n * len(prompts) == 1)
+    rows = sampling.beams or min(n * len(prompts), max(n, batch_size))
+    writer = open_writer(saved, device, engine, weights, draft, rows=rows)
     return writer.begin(prompts, sampling, n, batch_size)
 
 
@@ -43,9 +49,9 @@ def open_writer(
     weights: WeightFormat,
     draft: str | None = None,
     *,
-    one_text: bool,
+    rows: int | None,
 ) -> "Writer":
-    """The model, ready to write text after text; `one_text`: never two of them at once."""
+    """The model, ready to write text after text: so many `rows`, tokens, in a pass (None: many)."""
     from gpt_cli.run.draft import open_draft
     from gpt_cli.sampling.writer import Writer
 
@@ -56,9 +62,7 @@ def open_writer(
         from gpt_cli.runtime.device import choose_device
 
         model = build_model(saved, choose_device(device)).model
-        if one_text:
-            # One sequence is matrices times vectors, which wait for memory: measured at 0.8M, 10M and 124M parameters,
-            # a second thread adds nothing on a free machine and makes it crawl on a busy one.
+        if rows is not None and rows * sum(weight.numel() for weight in model.parameters()) < _WORTH_THREADS:
             torch.set_num_threads(1)
         return model
 
@@ -77,7 +81,7 @@ def open_writer(
 
 def open_reader(saved: "Checkpoint", device: Device, engine: Engine, weights: WeightFormat) -> "Reader":
     """The model, ready to say how likely a text is, by the engine that would write. Raises as `begin_texts` does."""
-    writer = open_writer(saved, device, engine, weights, one_text=False)
+    writer = open_writer(saved, device, engine, weights, rows=None)
     if writer.writes_natively() and writer.decoder is not None:
         from gpt_cli.scoring.reader import NativeReader
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 # Up to so many keys a CPU is faster with two batched products than with its flash kernel, whose backward pass
 # is slow; forward and backward of (16, 4, 128, 32) took 6 ms against 15 ms (`python -m bench.attention`).
+# A single query, as in decoding, that kernel answers in a quarter of the time.
 _CPU_MATMUL_KEYS = 192
 
 
@@ -21,7 +22,7 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, *, window: int | None = No
     With `window`, a query sees only the last `window` keys up to its own. `dropout` acts on the weights.
     Equal to `reference_attention` when dropout is 0.
     """
-    if q.device.type == "cpu" and k.shape[2] <= _CPU_MATMUL_KEYS:
+    if q.device.type == "cpu" and q.shape[2] > 1 and k.shape[2] <= _CPU_MATMUL_KEYS:
         return matmul_attention(q, k, v, window=window, dropout=dropout)
     return sdpa_attention(q, k, v, window=window, dropout=dropout)
 

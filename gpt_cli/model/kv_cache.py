@@ -87,10 +87,11 @@ class RaggedCache(KVCache):
         config: ModelConfig,
         batch: int,
         *,
+        room: int | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__(config, batch, device=device, dtype=dtype)
+        super().__init__(config, batch, room=room, device=device, dtype=dtype)
         self._lengths = [0] * batch
         self._start = torch.zeros(batch, dtype=torch.long, device=device)
         self._row = torch.arange(batch, device=device)[:, None]

@@ -49,13 +49,15 @@ def generate(
     the last bits: kernels vary with the batch). `replayed`, where it suits, writes the same by CUDA graphs.
     """
     assert not model.training
-    rows = Continuations(model, prompts)
+    n_steps = sampling.max_new_tokens
+    device = model.head.weight.device
+    by_replays = replayed is not None and replayed.suits(device, sampling, never, rules)
+    rows = Continuations(model, prompts, None if by_replays else n_steps)
     noise = None
     if not sampling.greedy:
         numbers = range(len(prompts)) if samples is None else samples
-        noise = GumbelNoise(sampling.seed, numbers, model.head.out_features, rows.device)
-    n_steps = sampling.max_new_tokens
-    if replayed is not None and replayed.suits(rows.device, sampling, never, rules):
+        noise = GumbelNoise(sampling.seed, numbers, model.head.out_features, device)
+    if replayed is not None and by_replays:
         for written in replayed.write(model, rows, noise, sampling, rules):
             yield written
             n_steps -= 1
@@ -81,7 +83,8 @@ class Continuations:
     token of each sequence, however long its prompt and the others are.
     """
 
-    def __init__(self, model: GPT, prompts: Sequence[Sequence[int]]) -> None:
+    def __init__(self, model: GPT, prompts: Sequence[Sequence[int]], more: int | None = None) -> None:
+        """At most `more` tokens will follow each, which bounds the cache; None: any number."""
         self.device = model.head.weight.device
         self._model = model
         self._context = model.config.context_length
@@ -98,7 +101,8 @@ class Continuations:
         first = {window: row for row, window in reversed(list(enumerate(windows)))}
         self._same_as = [first[window] for window in windows]  # prefilled once for all of them
         cache = KVCache if len(set(self._positions)) == 1 else RaggedCache
-        self.cache = cache(model.config, len(windows), device=self.device, dtype=model.head.weight.dtype)
+        room = self._context if more is None else min(self._context, longest + more)
+        self.cache = cache(model.config, len(windows), room=room, device=self.device, dtype=model.head.weight.dtype)
 
     def next_logits(self) -> Tensor:
         """(B, V): of the token that comes next in each sequence. Once after each `append` or `select`."""
