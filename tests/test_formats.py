@@ -31,7 +31,7 @@ def test_every_format_that_was_released_is_kept():
 
 def test_a_kept_run_is_small_and_names_no_machine():
     for path in FORMATS.glob("*/**/*"):
-        if path.is_file():
+        if path.is_file() and path.parent.name != "__pycache__":
             assert path.stat().st_size < 40_000, path
             assert b"/home/" not in path.read_bytes(), path
             assert b"/tmp/" not in path.read_bytes(), path
