@@ -317,6 +317,18 @@ MUTATIONS = [
         TILES,
         needs="amx_bf16",
     ),
+    Mutation(
+        "the schema for editors has no meanings",
+        "config/keys.py",
+        (("        cls.model_rebuild(force=True)\n", "        pass\n"),),
+        "test_config.py::test_the_json_schema_of_a_new_process_says_what_every_key_and_section_means",
+    ),
+    Mutation(
+        "several texts are worth no more threads than one",
+        "cli/engine.py",
+        (("if rows is not None and rows * sum(", "if rows is not None and sum("),),
+        "test_cli_sample.py::test_what_a_pass_is_worth_counts_texts_beams_and_the_prompt_of_several",
+    ),
 ]
 
 

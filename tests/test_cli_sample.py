@@ -15,7 +15,7 @@ import torch
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, SampleConfig
 from gpt_cli.model.gpt import GPT
-from gpt_cli.run.checkpoint import save
+from gpt_cli.run.checkpoint import open_checkpoint, save
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -100,6 +100,28 @@ def test_torch_takes_several_threads_only_where_a_pass_is_worth_them_and_writes_
     code, written, _ = sample("--run", char_run, "--engine", "torch", "-n", 3, "--seed", 5)
     assert (code, torch.get_num_threads()) == (0, 2 if worth == 0 else 1)
     assert written == sample("--run", char_run, "--engine", "native", "-n", 3, "--seed", 5)[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "threads"),
+    [
+        ((), 1),
+        (("-n", 2), 1),
+        (("-n", 3), 2),
+        (("--beams", 3), 2),
+        (("-n", 2, "--prompt", "abcabcab", "--max-new-tokens", 4), 2),
+        (("--prompt", "abcabcab", "--max-new-tokens", 4), 1),
+    ],
+    ids=str,
+)
+def test_what_a_pass_is_worth_counts_texts_beams_and_the_prompt_of_several(
+    sample: Sample, char_run: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[object, ...], threads: int
+) -> None:
+    parameters = sum(array.size for array in open_checkpoint(char_run, print).model_arrays.values())
+    monkeypatch.setattr("gpt_cli.cli.engine._WORTH_THREADS", 5 * parameters // 2)
+    torch.set_num_threads(2)
+    assert sample("--run", char_run, "--engine", "torch", *options)[0] == 0
+    assert torch.get_num_threads() == threads
 
 
 def test_temperature_0_always_writes_the_same(sample: Sample, char_run: Path) -> None:

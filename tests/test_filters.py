@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gpt_cli.errors import RequestError
 from gpt_cli.sampling.filters import filter_logits, keep_min_p, keep_top_k, keep_top_p, next_token
-from gpt_cli.sampling.noise import GumbelNoise
+from gpt_cli.sampling.noise import GumbelNoise, numbers_at_once
 from gpt_cli.sampling.settings import Sampling
 
 CPU = torch.device("cpu")
@@ -137,13 +137,28 @@ def test_greedy_takes_the_likeliest_token() -> None:
 
 
 def test_the_noise_of_a_sample_depends_on_neither_the_batch_nor_its_place_in_it() -> None:
-    vocab_size = 20_000  # 3 steps a block, so that 8 steps cross its border
+    vocab_size = 1_300  # 3 steps a block, so that 8 steps cross its border
     alone = GumbelNoise(5, 1, vocab_size, CPU)
     beside = GumbelNoise(5, 3, vocab_size, CPU)
     for _ in range(8):
         mine, all_of_them = alone.draw(), beside.draw()
         assert torch.equal(mine[0], all_of_them[0])
         assert not torch.equal(all_of_them[0], all_of_them[1])
+
+
+def test_on_a_gpu_noise_is_drawn_in_the_blocks_that_its_texts_depend_on() -> None:
+    assert {numbers_at_once(torch.device(kind)) for kind in ("cuda", "mps")} == {2**16}
+    assert numbers_at_once(CPU) < 2**16
+
+
+@pytest.mark.parametrize("vocab_size", [5, 65, 300, 5_000])
+def test_on_a_cpu_noise_does_not_depend_on_the_blocks_it_is_drawn_in(
+    vocab_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = GumbelNoise(5, [0, 3], vocab_size, CPU)
+    monkeypatch.setattr("gpt_cli.sampling.noise._CPU_BLOCK", 2**16)
+    longer = GumbelNoise(5, [0, 3], vocab_size, CPU)
+    assert all(torch.equal(noise.draw(), longer.draw()) for _ in range(100))
 
 
 def test_noise_differs_between_seeds_and_steps() -> None:

@@ -125,7 +125,9 @@ def test_keys_and_values_in_bytes_are_those_of_the_reference_wherever_they_lie(
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the processors that are tried are x86")
 @pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize("processor", ["x86-64", "x86-64-v3", "skylake-avx512", "icelake-server", "native"])
+@pytest.mark.parametrize(
+    "processor", ["x86-64", "x86-64-v3", "skylake-avx512", "icelake-server", "sapphirerapids", "native"]
+)
 @pytest.mark.parametrize("source", [SOURCE, *SOURCES], ids=lambda path: path.name)
 def test_the_sources_are_c_for_processors_old_and_new(source: Path, processor: str) -> None:
     command = [find_compiler(), "-std=gnu11", "-fopenmp-simd", "-fsyntax-only", "-w", f"-march={processor}", source]

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 Engine = Literal["auto", "native", "torch"]
 WeightFormat = Literal["fp32", "bf16", "int8"]
 
-# Multiply-adds of a pass from which more than one of torch's threads pay. They meet at each operation, and sleep soon
-# if they have to wait (see `main`): with two, 64 texts of a model of 0.8M took half as long again as with one, of 10M
-# a sixth less. One text, which waits for memory, wins nothing at 0.8M, 10M and 124M. On a busy machine all lose.
+# Multiply-adds of a pass from which more than one of torch's threads pay. They meet at each operation, and soon sleep
+# where they have to wait (see `main`): with two, one text takes longer at 0.8M and 10M parameters, and 64 texts half as
+# long again at 0.8M; at 10M these take a sixth less.
 _WORTH_THREADS = 2**28
 
 
@@ -38,6 +38,8 @@ def begin_texts(
     Raises RequestError where the native engine is asked for and cannot write what is asked.
     """
     rows = sampling.beams or min(n * len(prompts), max(n, batch_size))
+    if rows > 1:  # a long prompt of several texts is most of the work
+        rows = max(rows, rows * max(map(len, prompts)) // max(1, sampling.max_new_tokens))
     writer = open_writer(saved, device, engine, weights, draft, rows=rows)
     return writer.begin(prompts, sampling, n, batch_size)
 
@@ -51,7 +53,7 @@ def open_writer(
     *,
     rows: int | None,
 ) -> "Writer":
-    """The model, ready to write text after text: so many `rows`, tokens, in a pass (None: many)."""
+    """The model, ready to write text after text: about so many `rows`, tokens, in a pass (None: many)."""
     from gpt_cli.run.draft import open_draft
     from gpt_cli.sampling.writer import Writer
 

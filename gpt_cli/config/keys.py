@@ -74,11 +74,16 @@ def _fields() -> Iterator[tuple[str, FieldInfo]]:
 def _tell_meanings() -> None:
     """Give each definition the text below it as its description.
 
-    pydantic does that, too (`use_attribute_docstrings`), but whenever it is imported, which takes 20 ms.
+    pydantic does that, too (`use_attribute_docstrings`), but whenever the schema is imported, which takes 20 ms. Where
+    there is no source they stay without.
     """
     every: list[type[Section]] = [*sections().values(), Config]
     classes = {cls.__name__: cls for cls in every}
-    for node in ast.parse(inspect.getsource(_schema)).body:
+    try:
+        source = inspect.getsource(_schema)
+    except OSError:
+        return
+    for node in ast.parse(source).body:
         if not isinstance(node, ast.ClassDef) or node.name not in classes:
             continue
         for definition, text in pairwise(node.body):
@@ -113,14 +118,19 @@ class _WithoutTitles(GenerateJsonSchema):
 def json_schema() -> dict[str, Any]:
     """The schema as JSON Schema, draft 2020-12, for editors that complete and check."""
     _tell_meanings()
-    schema = Config.model_json_schema(schema_generator=_WithoutTitles)
-    return {"$schema": GenerateJsonSchema.schema_dialect, **schema}
+    return {"$schema": GenerateJsonSchema.schema_dialect, **Config.model_json_schema(schema_generator=_WithoutTitles)}
+
+
+@cache
+def _types() -> dict[str, Any]:
+    """The same for its types alone: the meanings may be missing."""
+    return Config.model_json_schema(schema_generator=_WithoutTitles)
 
 
 def schema_of(key: str) -> dict[str, Any]:
-    """The JSON Schema of the values of one dotted key."""
+    """The JSON Schema of the values of one dotted key; it may lack the description."""
     section, _, name = key.rpartition(".")
-    schema = json_schema()
+    schema = _types()
     if section:
         schema = schema["$defs"][sections()[section].__name__]
     found: dict[str, Any] = schema["properties"][name]

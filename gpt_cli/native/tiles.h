@@ -128,7 +128,7 @@ INLINE void settle(const int FORMAT, const int MLP, const Matrix *m, int panel, 
    Weights are read once a pass, from far away. One line in eight is asked for some steps ahead, which sets the processor on the
    others; into the second cache only, since the first holds the rows; weights that are wanted once go past it. While some rows
    are multiplied the sums that were made before are settled, a few with each step, so that tiles and vectors work side by side; not
-   where steps are few, of which each would wait for many. (Measured on the machine of docs/sampling_speed.md.) */
+   where steps are so few that each would settle more than MOST_SETTLED rows. (Measured on the machine of docs/sampling_speed.md.) */
 INLINE void multiply_by_tiles(const int FORMAT, const int MLP, const Matrix *m, int begin, int end, int rows, const Input *in,
                               const Goal goal) {
     enum { OF_STEP = 2 * STRIP_BYTES, AHEAD = 12 * OF_STEP, EIGHTH = 8 * 64, MOST_SETTLED = 4 };

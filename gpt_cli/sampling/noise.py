@@ -11,8 +11,13 @@ from torch import Tensor
 from gpt_cli.order import derive_seed
 
 _BLOCK = 2**16  # numbers drawn at once for each sample
-_CPU_BLOCK = 2**12  # on a CPU, where a block is no cheaper for being long, and a batch of short texts would wait for it
+_CPU_BLOCK = 2**12  # the same sequence however it is cut, so no longer than what a batch of short texts needs
 _SMALLEST = 2.0**-25  # half of what separates two uniform fp32 numbers
+
+
+def numbers_at_once(device: torch.device) -> int:
+    """How many numbers a sample's generator draws at once: on a GPU what they are depends on it."""
+    return _CPU_BLOCK if device.type == "cpu" else _BLOCK
 
 
 class GumbelNoise:
@@ -28,8 +33,7 @@ class GumbelNoise:
         self._generators = [torch.Generator(device).manual_seed(derive_seed(seed, "sample", i)) for i in numbers]
         self._rows = None if rows == numbers else torch.tensor([numbers.index(i) for i in rows], device=device)
         # The block's shape must not depend on B, or the streams would.
-        at_once = _CPU_BLOCK if device.type == "cpu" else _BLOCK
-        self._shape = (max(1, at_once // vocab_size), vocab_size)
+        self._shape = (max(1, numbers_at_once(device) // vocab_size), vocab_size)
         self._block = torch.empty(0, len(numbers), vocab_size, device=device)
         self._used = 0
 
