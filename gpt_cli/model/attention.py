@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 # Up to so many keys a CPU is faster with two batched products than with its flash kernel, whose backward pass
 # is slow; forward and backward of (16, 4, 128, 32) took 6 ms against 15 ms (`python -m bench.attention`).
-# A single query, as in decoding, that kernel answers in a quarter to two fifths of the time; of 64 texts in the same.
+# A single query, as in decoding, that kernel answers in a quarter to two fifths of the time; those of 64 texts in about
+# the same, with grouped heads in up to twice as long, of which nothing is left over whole texts.
 _CPU_MATMUL_KEYS = 192
 
 
