@@ -1,11 +1,13 @@
-"""Check and measure training on a GPU, in one command of at most 8 minutes: `python -m bench.gpu --text FILE`.
+"""Check and measure this GPU in one command of at most ten minutes: `python -m bench.gpu --text FILE`.
 
-In order: gradients against fp32 on the CPU; GPT-2 124M's training tokens/s, where its step goes, and its update as
-written and compiled; the ways to compute a step of a character model, measured: attention, loss and gradients, update,
-the whole step as one CUDA graph; its sampling; GPT-2 124M decoding one text in bf16: step by step, by replays of a CUDA
-graph, and by replays of a compiled step; tiny Shakespeare (FILE) trained to nanoGPT's published 1.4697. A record
-goes to bench/out/gpu.json; exit code 1 where there is no CUDA device, or the gradients are wrong. `--cpu-smoke` goes
-the same way at a tiny size on the CPU.
+In this order: the tests that need a GPU; GPT-2 124M's training (compiled and eager, deterministic or not): tokens/s,
+MFU, peak memory, where a step's time goes; its decoding; the 10.65M character model on tiny Shakespeare (FILE) trained
+to nanoGPT's published 1.4697 and to its end; its decoding; how long a cold start takes.
+
+Each part is a process of its own with a time limit. A figure is printed and appended to `--out` (JSON lines) the moment
+it is there, the summary beside it is written anew after each part; a part that fails or takes too long is told, and the
+next one runs. Exit code 1 if one did. `--only PART` (a prefix, repeatable) leaves out the others; `--quick` goes the
+same way at a tiny size, for any device.
 
 No figure of a GPU has been measured with it yet.
 """
@@ -13,248 +15,332 @@ No figure of a GPU has been measured with it yet.
 import argparse
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from gpt_cli.bench.measure import bench, render_bench
-from gpt_cli.config import Config, parse_config
-from gpt_cli.model.gpt import GPT
-from gpt_cli.runtime.device import Runtime, open_runtime, wait_for
-from gpt_cli.sampling.generate import generate
-from gpt_cli.sampling.replayed import CHUNK, Replayed, can_record
-from gpt_cli.sampling.settings import Sampling
-from gpt_cli.training.batches import Batches
-from gpt_cli.training.quickest import measure_update, take_quickest
-from gpt_cli.training.state import TrainingState
-from gpt_cli.training.update import COMPILER
-
 ROOT = Path(__file__).resolve().parents[1]
-TOKENS_PER_SECOND_AIM, SECONDS_TO_LOSS_AIM, LOSS = 600_000, 10.0, 1.4697
-DECODED_PER_SECOND_AIM = 8_000
-MOST_ERROR = {"fp32": 1e-3, "bf16": 0.05, "fp16": 0.05}  # of a gradient, relative to its norm
-GPT2 = (
-    *("tokenizer.kind=bpe", "tokenizer.vocab_size=50257", "model.n_layer=12", "model.n_head=12", "model.n_embd=768"),
-    *("model.context_length=1024", "model.position=learned", "model.norm=layernorm", "model.mlp=gelu"),
-    *("model.qk_norm=false", "model.tie_embeddings=true", "optim.name=adamw", "optim.lr=6e-4", "runtime.compile=true"),
-    *("runtime.deterministic=false", "runtime.measure=true"),
+LOSS = 1.4697
+AIMS = {  # on one H200: figure -> part, what is aimed at
+    "tokens_per_second": ("gpt2 compiled", 600_000),
+    "seconds_to_loss": ("shakespeare", 10),
+    "graph_1": ("gpt2 decode", 8_000),
+}
+PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12}
+"""FLOP/s of dense bf16 products with fp32 sums, as published."""
+QUICK = (
+    *("model.n_layer=1", "model.n_head=2", "model.n_embd=16", "model.context_length=64"),
+    *("train.batch_size=4", "train.micro_batch_size=2", "schedule.warmup_steps=0"),
 )
-CHARACTERS = (
-    *("model.n_layer=6", "model.n_head=6", "model.n_embd=384", "model.context_length=256", "model.dropout=0.2"),
-    *("train.batch_size=64", "train.steps=1500", "eval.every=50", "sample.every=null", "checkpoint.every=null"),
-)
-TINY = ("model.n_layer=1", "model.n_head=2", "model.n_embd=16", "model.context_length=32")
 
 
 @dataclass(frozen=True)
-class Size:
-    """What is measured: the whole, or as much as tries the way."""
+class Setup:
+    """What every part is given."""
 
     device: str
-    gpt2: Sequence[str]
-    batches: Sequence[int]
-    seconds: float
-    characters: Sequence[str]
-    new_tokens: int
-    samples: Sequence[int]
-    compiler: str
-    decoded: tuple[int, int]  # tokens of the prompt, tokens that are written
+    quick: bool
+    text: Path
+    work: Path
+    """A folder that lasts as long as the command; compilers keep what they made there, so that the first is cold."""
+    save: Callable[..., None]
+    """Prints and saves figures by name."""
+
+    def overrides(self, *changes: str) -> list[str]:
+        """Changes to a config: the device, the size if quick, and `changes`."""
+        return [f"runtime.device={self.device}", *changes, *(QUICK if self.quick else ())]
+
+    def seconds(self, whole: float) -> float:
+        """How long to measure."""
+        return 0.2 if self.quick else whole
+
+    def gpt(self, *arguments: str) -> list[str]:
+        """The command line of a verb of `gpt`, which need not be installed."""
+        return [sys.executable, "-m", "gpt_cli", *arguments]
 
 
-WHOLE = Size("cuda", GPT2, (16, 32, 64), 10.0, CHARACTERS, 512, (1, 256), COMPILER, (520, 480))
-SMOKE = Size(
-    "cpu",
-    ("tokenizer.kind=bpe", "tokenizer.vocab_size=300", *TINY),
-    (2, 4),
-    0.2,
-    (*TINY, "train.batch_size=4", "train.steps=6", "eval.every=3", "sample.every=null"),
-    16,
-    (1, 2),
-    "eager",
-    (4, 40),
-)
+def tests(setup: Setup) -> None:
+    """`pytest -m gpu`: its lines as they come; what it ended with, and which tests failed."""
+    options = ["-m", "gpu", "-o", "addopts=", "-p", "no:cacheprovider", "-q", "-rf", "--tb=short", "--durations=10"]
+    command = [sys.executable, "-m", "pytest", *options, "tests/test_gpu.py"]
+    failed, last = list[str](), ""
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            failed += re.findall(r"^(?:FAILED|ERROR) (\S+)", line)
+            last = line.strip() or last
+    setup.save(outcome=last, failed=failed)
+    if process.returncode:
+        raise RuntimeError(f"pytest ended with exit code {process.returncode}")
 
 
-def gradient_error(device: str) -> dict[str, Any]:
-    """The largest relative error of a parameter's gradient on `device` against fp32 on the CPU, all else equal."""
-    overrides = ["model.zero_init=false", "model.n_embd=64", "model.context_length=64", "train.batch_size=4"]
-    generator = torch.Generator().manual_seed(0)
-    inputs, targets = torch.randint(300, (2, 4, 64), generator=generator)
-    found: list[dict[str, torch.Tensor]] = []
-    precision = ""
-    for runtime_overrides in (["runtime.device=cpu", "runtime.precision=fp32"], [f"runtime.device={device}"]):
-        config = parse_config("", "bench", [*overrides, *runtime_overrides])
-        runtime = open_runtime(config.runtime)
-        state = TrainingState.fresh(config, 300, runtime, print)
-        with runtime.autocast():
-            loss = state.loss(inputs.to(runtime.device), targets.to(runtime.device))
-        loss.backward()
-        gradients = {n: p.grad.float().cpu() for n, p in state.model.named_parameters() if p.grad is not None}
-        found.append({"loss": loss.detach().float().cpu(), **gradients})
-        precision = runtime.precision
-    exact, here = found
-    errors = {name: float((here[name] - exact[name]).norm() / exact[name].norm()) for name in exact}
-    worst = max(errors, key=errors.__getitem__)
-    right = exact.keys() == here.keys() and errors[worst] <= MOST_ERROR[precision]
-    return {"precision": precision, "worst": worst, "relative_error": errors[worst], "right": right}
+def gpt2_config(setup: Setup, *changes: str) -> Any:
+    """configs/gpt2_124m.yaml with random tokens; micro-batches that fill a GPU, four of them a step."""
+    from gpt_cli.config import parse_config
+
+    text = (ROOT / "configs" / "gpt2_124m.yaml").read_text()
+    sizes = ("train.batch_size=128", "train.micro_batch_size=32")
+    changes = (*changes, "tokenizer.vocab_size=300") if setup.quick else changes
+    return parse_config(text, "gpt2_124m.yaml", setup.overrides(*sizes, *changes))
 
 
-def training_speed(size: Size) -> dict[str, Any]:
-    """`gpt bench` of the GPT-2 shape at a few batch sizes; the quickest one whole."""
-    best = None
-    for batch_size in size.batches:
-        overrides = [*size.gpt2, f"train.batch_size={batch_size}", f"runtime.device={size.device}"]
-        try:
-            figures = bench(parse_config("", "bench", overrides), print, size.seconds)
-        except torch.OutOfMemoryError:
-            break
-        if best is None or figures.tokens_per_second > best.tokens_per_second:
-            best = figures
-    assert best is not None, "the smallest batch does not fit"
-    print(render_bench(best))
-    return best.to_json()
+def gpt2_training(setup: Setup, compile_: bool, deterministic: bool) -> None:
+    """Training speed of GPT-2 124M, compiled or eager."""
+    import torch
+
+    from gpt_cli.bench.measure import bench, render_bench
+
+    flags = (f"runtime.compile={str(compile_).lower()}", f"runtime.deterministic={str(deterministic).lower()}")
+    figures = bench(gpt2_config(setup, *flags), partial(print, flush=True), setup.seconds(8.0))
+    print(render_bench(figures), flush=True)
+    setup.save(tokens_per_second=round(figures.tokens_per_second), first_step_seconds=figures.first_step_seconds)
+    name = torch.cuda.get_device_name() if setup.device == "cuda" else ""
+    for device, peak in PEAKS.items():
+        if device in name:
+            setup.save(mfu=figures.flops_per_second / peak, peak_flops=peak)
+    setup.save(share_of_measured_ceiling=figures.utilisation, matmul_ceiling=figures.matmul_ceiling)
+    setup.save(peak_memory_bytes=figures.peak_memory_bytes, seconds_by_part=figures.seconds_by_part)
 
 
-def update_speed(size: Size) -> dict[str, Any]:
-    """Milliseconds of an update (clipping, optimizer) of the GPT-2 shape: as written, and compiled; or why not."""
-    config = parse_config("", "bench", [*size.gpt2, f"runtime.device={size.device}", "runtime.engine=torch"])
+def gpt2_profile(setup: Setup) -> None:
+    """The operators and kernels of two compiled training steps, by the time they take on the device."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    from gpt_cli.bench.measure import random_batches
+    from gpt_cli.runtime.device import open_runtime, wait_for
+    from gpt_cli.training.state import TrainingState
+    from gpt_cli.training.step import train_step
+
+    on_gpu = setup.device == "cuda"
+    config = gpt2_config(setup, f"runtime.compile={str(on_gpu).lower()}", "runtime.engine=torch")
     runtime = open_runtime(config.runtime)
-    state = TrainingState.fresh(config, config.tokenizer.vocab_size, runtime, print)
-    found = measure_update(state, config, runtime, size.compiler)
-    print(f"update: {found.describe()}", flush=True)
-    return {launch: 1e3 * seconds for launch, seconds in found.seconds.items()} | found.dropped
+    vocab_size = config.tokenizer.vocab_size
+    batches = random_batches(config, vocab_size, runtime)
+    state = TrainingState.fresh(config, vocab_size, runtime, partial(print, flush=True))
+    for step in range(5):
+        if step == 3:
+            wait_for(runtime.device)
+            activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+            profiler = profile(activities=activities)
+            profiler.start()
+        train_step(state, batches.at(step), config, step, 1.0, runtime)
+    wait_for(runtime.device)
+    profiler.stop()
+    order = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
+    table = profiler.key_averages().table(sort_by=order, row_limit=25, max_name_column_width=60)
+    setup.save(device=str(torch.device(runtime.device)), table=table)
 
 
-def ways(size: Size) -> list[str]:
-    """What a long run of the character model would measure and choose: attention's kernels, the launch of a step."""
-    overrides = [*size.characters, "train.steps=1000000", "runtime.deterministic=false", "runtime.measure=true"]
-    config = parse_config("", "bench", [*overrides, f"runtime.device={size.device}"])
+def decoding(setup: Setup, name: str) -> None:
+    """Tokens/s behind half a context, by random weights: by how a step is launched and how many texts there are."""
+    from gpt_cli.config import parse_config
+    from gpt_cli.model.gpt import GPT
+    from gpt_cli.runtime.cuda_graph import graphs_available
+    from gpt_cli.runtime.device import open_runtime
+    from gpt_cli.sampling.graphed_decode import GraphedDecoder
+
+    config = parse_config((ROOT / "configs" / name).read_text(), name, setup.overrides())
     runtime = open_runtime(config.runtime)
-    tokens = torch.randint(65, (100_000,), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
-    lines: list[str] = []
-    state = TrainingState.fresh(config, 65, runtime, lines.append)
-    take_quickest(state, Batches.of(config, tokens.to(runtime.device)), config, 0, runtime, lines.append)
-    print("\n".join(lines), flush=True)
-    return lines
+    model = GPT(config.model, config.tokenizer.vocab_size or 65).to(runtime.device, runtime.matmul_dtype).eval()
+    graph, compiled = GraphedDecoder(fail), GraphedDecoder(fail, compiling=True)
+    ways = [
+        ("eager", None, 1),
+        ("graph", graph, 1),
+        ("compiled_graph", compiled, 1),
+        ("eager", None, 64),
+        ("graph", graph, 64),
+    ]
+    for way, decoder, texts in ways:
+        if decoder is None or graphs_available(runtime.device):
+            setup.save(**{f"{way}_{texts}": round(decode_rate(model, decoder, texts))})
 
 
-def sampling_speed(size: Size) -> dict[str, float]:
-    """Tokens/s of decoding with the character model's shape, by number of samples."""
-    config = parse_config("", "bench", [*size.characters, f"runtime.device={size.device}"])
-    runtime = open_runtime(config.runtime)
-    return {str(n): _decode(config, runtime, n, size.new_tokens) for n in size.samples}
+def decode_rate(model: Any, decoder: Any, texts: int) -> float:
+    """Tokens/s of the second half of texts that begin in the middle of the context, so that one step is captured."""
+    from gpt_cli.sampling.generate import generate
+    from gpt_cli.sampling.graphed_decode import CHUNK
+    from gpt_cli.sampling.settings import Sampling
 
-
-def _decode(config: Config, runtime: Runtime, samples: int, new_tokens: int) -> float:
-    model = TrainingState.fresh(config, 65, runtime, print).model.eval()
-    sampling = Sampling(temperature=0.8, top_k=None, top_p=None, min_p=None, seed=1, max_new_tokens=new_tokens)
-    for _ in range(2):  # the first time also allocates
-        wait_for(runtime.device)
-        started = time.perf_counter()
-        for _tokens in generate(model, [[0]] * samples, sampling):
-            pass
-        wait_for(runtime.device)
-    return samples * new_tokens / (time.perf_counter() - started)
-
-
-def decode_speed(size: Size) -> dict[str, float | str]:
-    """Tokens/s of the GPT-2 shape decoding one text in bf16, by how its steps are launched; or why they are not.
-
-    All tokens see between 512 and 1,024 others, so that one step is recorded and, in the end, compiled.
-    """
-    config = parse_config("", "bench", [*size.gpt2, f"runtime.device={size.device}"])
-    runtime = open_runtime(config.runtime)
-    model = GPT(config.model, config.tokenizer.vocab_size).to(runtime.device).bfloat16().eval()
-    n_prompt, n_written = size.decoded
-    prompt = [token % 50 for token in range(n_prompt)]
-    sampling = Sampling(temperature=0.8, top_k=None, top_p=None, min_p=None, seed=1, max_new_tokens=n_written)
-    found: dict[str, float | str] = {}
-    for name in ("plain", "recorded", "compiled and recorded"):
-        why: list[str] = []
-        replayed = None if name == "plain" else Replayed(why.append, compiling=name != "recorded")
-        if replayed is not None and not can_record(runtime.device):
-            found[name] = "CUDA graphs are for CUDA"
-            continue
-        seconds = min(_seconds_per_token(model, prompt, sampling, replayed) for _ in range(3))
-        found[name] = why[0] if why else 1.0 / seconds
-    return found
-
-
-def _seconds_per_token(model: GPT, prompt: list[int], sampling: Sampling, replayed: Replayed | None) -> float:
-    """Of the second half of a text, behind all that is recorded; up to a chunk of it was under way before."""
-    half = sampling.max_new_tokens // 2
-    for written, _tokens in enumerate(generate(model, [prompt], sampling, replayed=replayed), start=1):
-        if written == half:
+    half = model.config.context_length // 2
+    length = half - half % CHUNK
+    first = length // 2 - length // 2 % CHUNK + 2  # the first that is read of a chunk: the next chunk is on its way
+    last = length - (0 if decoder is None else CHUNK - 1)
+    sampling = Sampling(temperature=0.8, seed=1, max_new_tokens=length)
+    prompt, started = [token % 50 for token in range(half)], 0.0
+    for written, _ in enumerate(generate(model, [prompt] * texts, sampling, decoder=decoder), start=1):
+        if written == first:
             started = time.perf_counter()
-    return (time.perf_counter() - started) / (half if replayed is None else half - CHUNK)
+    return texts * (last - first) / (time.perf_counter() - started)
 
 
-def time_to_loss(size: Size, text: Path) -> dict[str, Any]:
-    """A whole `gpt train` of the character model until LOSS: seconds of training, and of the process."""
-    with tempfile.TemporaryDirectory(prefix="gpt-bench-") as directory:
-        Path(directory, "bench.yaml").write_text("run_dir: run\n")
-        overrides = [*size.characters, f"data.source={text}", f"train.until_loss={LOSS}"]
-        command = [sys.executable, "-m", "gpt_cli", "train", "--config", "bench.yaml", *overrides]
-        started = time.perf_counter()
-        done = subprocess.run(
-            [*command, f"runtime.device={size.device}", "--json"],
-            cwd=directory,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            sys.exit(f"gpt train failed with exit code {done.returncode}")
-        summary = json.loads(done.stdout)
-    kept = ("steps", "best_val_loss", "train_seconds", "tokens_per_second", "parameters", "stopped")
-    reached = summary["best_val_loss"] <= LOSS
-    return {name: summary[name] for name in kept} | {
-        "process_seconds": time.perf_counter() - started,
-        "reached": reached,
-    }
+def fail(note: str) -> None:
+    """For a note that must not come."""
+    raise RuntimeError(note)
+
+
+def shakespeare(setup: Setup) -> None:
+    """configs/shakespeare_char.yaml, trained to its end: seconds of training to LOSS, and the last loss."""
+    run = setup.work / "shakespeare"
+    steps = ("train.steps=6", "eval.every=3") if setup.quick else ("eval.every=100",)
+    changes = setup.overrides(f"data.source={setup.text}", f"run_dir={run}", "sample.every=null", *steps)
+    command = setup.gpt("train", "--config", str(ROOT / "configs" / "shakespeare_char.yaml"), *changes, "--json")
+    started = time.perf_counter()
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    setup.save(process_seconds=time.perf_counter() - started)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    reached = [line["seconds"] for line in lines if line.get("val_loss", LOSS + 1) <= LOSS]
+    setup.save(seconds_to_loss=reached[0] if reached else None)
+    summary = json.loads(done.stdout)
+    setup.save(**{name: summary[name] for name in ("steps", "val_loss", "best_val_loss", "train_seconds")})
+
+
+def start(setup: Setup) -> None:
+    """Seconds from the shell to the first training step, and to the first token of `gpt sample`."""
+    from bench.start import start_seconds
+
+    config = str(ROOT / "configs" / "shakespeare_char.yaml")
+    changes = setup.overrides(
+        f"data.source={setup.text}", "eval.every=null", "sample.every=null", "checkpoint.every=null"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    setup.save(seconds_to_first_step=start_seconds(["--config", config, *changes], environment))
+    run = setup.work / "start"
+    trained = setup.gpt("train", "--config", config, *changes, f"run_dir={run}", "train.steps=1", "--json")
+    subprocess.run(trained, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+    command = setup.gpt("sample", "--run", str(run), "--device", setup.device, "--prompt", "R", "--seed", "1")
+    began = time.perf_counter()
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.read(2)  # the prompt, which comes first, is a character
+        setup.save(seconds_to_first_token=time.perf_counter() - began)
+        process.stdout.read()
+    if process.returncode:
+        raise RuntimeError(f"gpt sample ended with exit code {process.returncode}")
+
+
+PARTS: dict[str, tuple[Callable[[Setup], None], float]] = {  # and the seconds that a part may take
+    "tests": (tests, 170),
+    "gpt2 compiled": (partial(gpt2_training, compile_=True, deterministic=False), 150),
+    "gpt2 eager": (partial(gpt2_training, compile_=False, deterministic=False), 60),
+    "gpt2 decode": (partial(decoding, name="gpt2_124m.yaml"), 120),
+    "shakespeare": (shakespeare, 150),
+    "gpt2 profile": (gpt2_profile, 90),
+    "shakespeare decode": (partial(decoding, name="shakespeare_char.yaml"), 90),
+    "start": (start, 60),
+    "gpt2 eager deterministic": (partial(gpt2_training, compile_=False, deterministic=True), 60),
+    "gpt2 compiled deterministic": (partial(gpt2_training, compile_=True, deterministic=True), 120),
+}
+
+
+def append(out: Path, part: str, figures: dict[str, Any]) -> None:
+    """Print figures of a part, and save them: a line each, safe from whatever happens next."""
+    with out.open("a") as file:
+        for name, value in figures.items():
+            file.write(json.dumps({"part": part, "figure": name, "value": value}) + "\n")
+            shown = f"{value:,.4g}" if isinstance(value, float) else value
+            print(f"{part}: {name} = {shown}", flush=True)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def run_part(
+    part: str, command: list[str], limit: float, out: Path, environment: Mapping[str, str] = os.environ
+) -> bool:
+    """Run a part in a process of its own, ended with its children after `limit` seconds; whether all went well."""
+    print(f"\n--- {part} (at most {limit:.0f} s)", flush=True)
+    started, reason = time.perf_counter(), ""
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
+    try:
+        if code := process.wait(limit):
+            reason = f"exit code {code}"
+    except subprocess.TimeoutExpired:
+        reason = f"took more than {limit:.0f} s"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # its children, too
+        process.wait()
+    if reason:
+        append(out, part, {"failed": reason})
+    append(out, part, {"seconds": round(time.perf_counter() - started, 1)})
+    return not reason
+
+
+def summary(out: Path) -> str:
+    """All figures so far, part by part, those with an aim beside it."""
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+
+    def rows() -> Iterator[str]:
+        part = None
+        for line in lines:
+            if line["part"] != part:
+                part = line["part"]
+                yield f"\n{part}"
+            name, value = line["figure"], line["value"]
+            aim = f"   (aim on an H200: {AIMS[name][1]:,})" if AIMS.get(name, ("",))[0] == part else ""
+            shown = f"{value:,.6g}" if isinstance(value, float | int) else str(value)
+            yield f"  {name}: {shown}{aim}"
+
+    return "\n".join(rows()).strip() + "\n"
 
 
 def main() -> None:
-    """Measure, print, and keep the record."""
-    parser = argparse.ArgumentParser(description="Check and measure training on a GPU.")
+    """Run the parts, or (`--part`, in a process of its own) one of them."""
+    parser = argparse.ArgumentParser(description="Check and measure a GPU in at most ten minutes.")
     parser.add_argument("--text", type=Path, required=True, metavar="FILE", help="tiny Shakespeare")
-    parser.add_argument("--cpu-smoke", action="store_true", help="the same at a tiny size on the CPU")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "out" / "gpu.json", metavar="FILE")
-    arguments = parser.parse_args()
-    if not arguments.cpu_smoke and not torch.cuda.is_available():
-        sys.exit("there is no CUDA device here; --cpu-smoke tries this command at a tiny size on the CPU")
-    size, started = SMOKE if arguments.cpu_smoke else WHOLE, time.perf_counter()
-    record: dict[str, Any] = {
-        "device": "cpu, a trial" if arguments.cpu_smoke else torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "gradients": gradient_error(size.device),
-    }
-    print(f"gradients: {record['gradients']}", flush=True)
-    record["gpt2_124m"] = training_speed(size)
-    record["gpt2_124m_update_ms"] = update_speed(size)
-    record["ways"] = ways(size)
-    record["sampling_tokens_per_second"] = sampling_speed(size)
-    record["decoding_tokens_per_second"] = decode_speed(size)
-    record["tiny_shakespeare"] = time_to_loss(size, arguments.text.resolve())
-    record["seconds"] = round(time.perf_counter() - started, 1)
-    speed, learned = record["gpt2_124m"]["tokens_per_second"], record["tiny_shakespeare"]
-    print(f"GPT-2 124M: {speed:,.0f} tokens/s; the aim on an H200 is {TOKENS_PER_SECOND_AIM:,}")
-    print(f"sampling: {record['sampling_tokens_per_second']} tokens/s by number of samples")
-    decoded = {way: s if isinstance(s, str) else round(s) for way, s in record["decoding_tokens_per_second"].items()}
-    print(f"decode 124M, batch 1, bf16: {decoded} tokens/s; the aim on an H200 is {DECODED_PER_SECOND_AIM:,}")
-    print(f"to {LOSS}: {learned}; the aim on an H200 is {SECONDS_TO_LOSS_AIM:g} s of training")
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(record, indent=1) + "\n")
-    sys.exit(not record["gradients"]["right"])
+    parser.add_argument("--only", action="append", default=[], metavar="PART", help=f"one of: {', '.join(PARTS)}")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "out" / "gpu.jsonl", metavar="FILE")
+    parser.add_argument("--device", default="cuda", help="[default: cuda]")
+    parser.add_argument("--quick", action="store_true", help="every part at a tiny size, to try the command")
+    parser.add_argument("--limit", type=float, default=585.0, metavar="SECONDS", help="for all parts [default: 585]")
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    text, out = given.text.resolve(), given.out.resolve()
+    if given.part is not None:
+        save = lambda **figures: append(out, given.part, figures)  # noqa: E731
+        PARTS[given.part][0](Setup(given.device, given.quick, text, given.work, save))
+        return
+
+    import torch
+
+    if given.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("there is no CUDA device here; --device cpu --quick tries this command at a tiny size")
+    if not text.is_file():
+        sys.exit(f"there is no text {text}")
+    parts = [part for part in PARTS if not given.only or any(part.startswith(only) for only in given.only)]
+    deadline = time.perf_counter() + given.limit
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("")
+    device = torch.cuda.get_device_name() if given.device == "cuda" else given.device
+    append(out, "machine", {"device": device, "torch": torch.__version__, "quick": given.quick})
+    went_well = True
+    with tempfile.TemporaryDirectory(prefix="gpt-bench-") as work:
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{work}/inductor", "PYTHONPATH": str(ROOT)}
+        environment |= {"TORCH_COMPILE_DISABLE": "1"} if given.quick else {}
+        command = [sys.executable, "-m", "bench.gpu", "--text", str(text), "--out", str(out), "--device", given.device]
+        command += ["--work", work, *["--quick"] * given.quick, "--part"]
+        for part in parts:
+            left = deadline - time.perf_counter()
+            if left < 5.0:
+                append(out, part, {"failed": "no time was left"})
+                went_well = False
+                continue
+            went_well &= run_part(part, [*command, part], min(PARTS[part][1], left), out, environment)
+            out.with_suffix(".txt").write_text(summary(out))
+    print(f"\n{summary(out)}\nsaved in {out} and {out.with_suffix('.txt')}")
+    sys.exit(not went_well)
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which ends the part that runs, too
     main()

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gpt_cli.capabilities import ATTENTION_MAPS
+from gpt_cli.errors import RequestError
 from gpt_cli.model.attention import visible_keys
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.layers import Attention
@@ -63,8 +65,11 @@ class LayerAttention:
 def capture_attention(model: GPT, tokens: Sequence[int]) -> list[LayerAttention]:
     """What each layer of `model` attends to in the sequence `tokens`, on the CPU in fp32, from one forward pass.
 
-    The model is run as it is, without dropout. Raises ValueError when the tokens are more than its context.
+    The model is run as it is, without dropout. Raises ValueError when the tokens are more than its context,
+    RequestError for a model with options that are not known here.
     """
+    if (reason := ATTENTION_MAPS.refusal(model.config)) is not None:
+        raise RequestError(f"the attention of a model with {reason} cannot be shown")
     modules = [module for module in model.modules() if isinstance(module, Attention)]
     was_training = model.training
     model.eval()

@@ -11,12 +11,21 @@ _GPU_SIZES = (4096, 8192, 16384)
 _REPEATS = 4
 
 
-def matmul_ceiling(runtime: Runtime, seconds: float = 3.0) -> float:
+def matmul_ceiling(runtime: Runtime, seconds: float) -> float:
     """FLOP/s of the fastest square matrix product in the precision of `runtime`, measured for about so long.
 
-    The products are torch's own, on as many threads as a run takes; of several sizes the best counts, and of each size
-    the fastest repetition: a ceiling, not a mean.
+    The products are torch's own, on as many threads as `runtime` has (the C engine leaves torch with one); of several
+    sizes the best counts, and of each size the fastest repetition: a ceiling, not a mean.
     """
+    before = torch.get_num_threads()
+    torch.set_num_threads(runtime.threads)
+    try:
+        return _matmul_ceiling(runtime, seconds)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _matmul_ceiling(runtime: Runtime, seconds: float) -> float:
     device = runtime.device
     best = 0.0
     sizes = _SIZES.get(device.type, _GPU_SIZES)

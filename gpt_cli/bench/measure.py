@@ -1,8 +1,8 @@
 """Training speed of a config on this machine: `gpt bench`.
 
 What is measured: whole training steps as `gpt train` takes them (cutting the batch, forward, backward, clipping,
-optimizer) on random tokens, which cost what text costs. What is not: reading and tokenizing the text, evaluations,
-samples, checkpoints and the time that compiling takes.
+optimizer, all micro-batches) on random tokens, which cost what text costs. What is not: reading and tokenizing the
+text, evaluations, samples, checkpoints and, but for the first step, the time that compiling takes.
 """
 
 import statistics
@@ -12,13 +12,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 if sys.platform != "win32":
     import resource
 
 from gpt_cli.bench.ceiling import matmul_ceiling
-from gpt_cli.bench.profile import profile_step
+from gpt_cli.bench.profile import engine_name, profile_step
 from gpt_cli.config import Config
 from gpt_cli.files.disk import format_size
 from gpt_cli.model.count import flops_per_token, total_parameters
@@ -26,25 +27,34 @@ from gpt_cli.report.info import vocab_size_of
 from gpt_cli.report.table import render_pairs, render_table
 from gpt_cli.runtime.device import Runtime, open_runtime, wait_for
 from gpt_cli.training.batches import Batches
-from gpt_cli.training.loop import train_step
-from gpt_cli.training.quickest import take_quickest
 from gpt_cli.training.state import TrainingState
+from gpt_cli.training.step import train_step
+from gpt_cli.training.tokens import Tokens
 
-_WARM_UP, _FEWEST, _MOST = 3, 3, 200  # steps; the third may record what later ones replay
+_WARM_UP, _MOST = 3, 200  # steps
+_SPANS = 10  # a device is waited for at the end of each, not of each step
 _PROFILED_STEPS = 3
+_CEILING_SECONDS = 3.0  # at most
 
 
 @dataclass(frozen=True)
 class Bench:
-    """The speed of training a model here. `step_seconds` are the quartiles of `steps` measured steps."""
+    """The speed of training a model here.
+
+    `step_seconds` are the quartiles of spans of steps, `steps` in all.
+    """
 
     device: str
+    engine: str
+    """What computed losses and gradients: "C", "torch, eager" or "torch, compiled"."""
     torch: str
     parameters: int
     vocab_size: int
     tokens_per_step: int
     steps: int
     step_seconds: tuple[float, float, float]
+    first_step_seconds: float
+    """Of the first step, which also allocates and compiles."""
     tokens_per_second: float
     flops_per_token: int
     flops_per_second: float
@@ -68,28 +78,27 @@ def bench(config: Config, note: Callable[[str], None], seconds: float = 10.0) ->
     """
     runtime = open_runtime(config.runtime)
     vocab_size = vocab_size_of(config, note)
-    batches = _random_batches(config, vocab_size, runtime)
+    batches = random_batches(config, vocab_size, runtime)
     if runtime.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(runtime.device)
     state = TrainingState.fresh(config, vocab_size, runtime, note)
-    take_quickest(state, batches, config, 0, runtime, note)
-    times = _time_steps(config, state, batches, runtime, seconds)
+    first, times, steps = _time_steps(config, state, batches, runtime, seconds)
     peak = _peak_memory(runtime.device)
     quartiles = statistics.quantiles(times, n=4, method="inclusive")
-    plain = config.model_copy(update={"runtime": config.runtime.model_copy(update={"compile": False})})
-    parts = profile_step(
-        plain, TrainingState.fresh(plain, vocab_size, runtime, note), batches, runtime, _PROFILED_STEPS
-    )
+    parts = profile_step(config, state, batches, runtime, _PROFILED_STEPS)
     rate = batches.tokens_per_step / quartiles[1]
-    flops, ceiling = flops_per_token(config.model, vocab_size), matmul_ceiling(runtime)
+    flops = flops_per_token(config.model, vocab_size)
+    ceiling = matmul_ceiling(runtime, min(_CEILING_SECONDS, seconds))
     return Bench(
         device=runtime.describe(),
+        engine=engine_name(state.engine),
         torch=torch.__version__,
         parameters=total_parameters(config.model, vocab_size),
         vocab_size=vocab_size,
         tokens_per_step=batches.tokens_per_step,
-        steps=len(times),
+        steps=steps,
         step_seconds=(quartiles[0], quartiles[1], quartiles[2]),
+        first_step_seconds=first,
         tokens_per_second=rate,
         flops_per_token=flops,
         flops_per_second=rate * flops,
@@ -106,12 +115,13 @@ def render_bench(bench: Bench) -> str:
     of_what = "of the GPU" if "cpu" not in bench.device else "of the process"
     facts = {
         "device": f"{bench.device}, torch {bench.torch}",
+        "engine": bench.engine,
         "model": f"{bench.parameters:,} parameters, vocabulary of {bench.vocab_size:,}",
-        "step": f"{median:,.1f} ms, half of them within {low:,.1f} and {high:,.1f}; {bench.steps} steps",
+        "step": f"{median:,.1f} ms, IQR {low:,.1f} to {high:,.1f}; {bench.steps} steps",
         "speed": f"{bench.tokens_per_second:,.0f} tokens/s, {bench.tokens_per_step:,} a step",
         "work": f"{_rate(bench.flops_per_second)}, {bench.flops_per_token:,} FLOPs a token",
-        "ceiling": f"{_rate(bench.matmul_ceiling)} in the best matrix product measured here",
-        "utilisation": f"{100 * bench.utilisation:.1f} % of the ceiling",
+        "peak matmul": f"{_rate(bench.matmul_ceiling)} in the best matrix product measured here",
+        "MFU": f"{100 * bench.utilisation:.1f} % of that peak",
     }
     if bench.peak_memory_bytes is not None:
         facts["memory"] = f"{format_size(bench.peak_memory_bytes)} at most, {of_what}"
@@ -121,32 +131,34 @@ def render_bench(bench: Bench) -> str:
     return f"{render_pairs(facts)}\n\n{render_table(rows, header=('part', 'ms', '%'))}"
 
 
-def _random_batches(config: Config, vocab_size: int, runtime: Runtime) -> Batches:
+def random_batches(config: Config, vocab_size: int, runtime: Runtime) -> Batches:
     """Batches of a text of random tokens, four steps long."""
     length = 4 * config.train.batch_size * config.model.context_length + 1
-    generator = torch.Generator().manual_seed(config.seed % 2**63)
-    tokens = torch.randint(vocab_size, (length,), generator=generator, dtype=torch.int32)
-    return Batches.of(config, tokens.to(runtime.device))
+    ids = np.random.default_rng(config.seed).integers(vocab_size, size=length, dtype=np.uint32)
+    return Batches.of(config, Tokens(ids, runtime.device))
 
 
 def _time_steps(
     config: Config, state: TrainingState, batches: Batches, runtime: Runtime, seconds: float
-) -> list[float]:
-    """Seconds of each of some training steps, after a first few that also allocate and compile."""
-    times: list[float] = []
-    started = time.perf_counter()
-    for step in range(_WARM_UP + _MOST):
-        if step == _WARM_UP:
-            started = time.perf_counter()
-        if len(times) >= _FEWEST and time.perf_counter() - started > seconds:
-            break
+) -> tuple[float, list[float], int]:
+    """Seconds of the first training step, seconds per step of several spans of steps after it, and how many steps.
+
+    As in a run, a GPU is sent the next step while it computes this one: it is waited for at the ends of spans alone.
+    """
+
+    def span(first: int, steps: int) -> float:
         wait_for(runtime.device)
-        before = time.perf_counter()
-        state.way.taking(train_step)(state, batches.at(step), config, step, 1.0, runtime)
+        started = time.perf_counter()
+        for step in range(first, first + steps):
+            train_step(state, batches.at(step), config, step, 1.0, runtime)
         wait_for(runtime.device)
-        if step >= _WARM_UP:
-            times.append(time.perf_counter() - before)
-    return times
+        return (time.perf_counter() - started) / steps
+
+    first = span(0, 1)
+    usual = span(1, _WARM_UP - 1)
+    steps = max(1, min(_MOST, int(seconds / usual)) // _SPANS)
+    spans = max(3, min(_SPANS, int(seconds / (steps * usual))))
+    return first, [span(_WARM_UP + i * steps, steps) for i in range(spans)], spans * steps
 
 
 def _peak_memory(device: torch.device) -> int | None:

@@ -19,40 +19,59 @@ from gpt_cli.config import Config
 from gpt_cli.order import derive_seed
 from gpt_cli.runtime.device import Runtime, wait_for
 from gpt_cli.training.batches import Batches
+from gpt_cli.training.engine import Engine
 from gpt_cli.training.state import TrainingState
-from gpt_cli.training.update import update
+from gpt_cli.training.step import TorchEngine, optimizer_step
 
 _MODEL_PARTS = ("embedding", "attention", "mlp", "norms", "rest of forward", "head and loss")
 PARTS = ("batch", *_MODEL_PARTS, "backward", "optimizer")
+"""Of an eager step."""
+FUSED_PARTS = ("batch", "forward and backward", "optimizer")
+"""Of a step whose forward and backward pass are one call: of the C engine, or compiled."""
+
+
+def engine_name(engine: Engine) -> str:
+    """What computes losses and gradients, in words."""
+    if not isinstance(engine, TorchEngine):
+        return "C"
+    return "torch, eager" if engine.loss is engine.eager else "torch, compiled"
 
 
 def profile_step(
     config: Config, state: TrainingState, batches: Batches, runtime: Runtime, steps: int
 ) -> dict[str, float]:
-    """Seconds of a step by part, in the order of PARTS: the mean of `steps` steps, which change the weights.
+    """Seconds of a step by part, of the engine of `state`: the mean of `steps` steps, which change the weights.
 
-    `state.loss` must not be compiled: a compiled step has no parts. The norms of queries and keys count as attention;
-    clipping the gradient counts as optimizer.
+    The norms of queries and keys count as attention; clipping the gradient counts as optimizer.
     """
-    clock = _Clock(runtime.device)
-    handles = [handle for part, module in _parts_of(state.model) for handle in clock.watch(part, module)]
+    clock, engine = _Clock(runtime.device), state.engine
+    eager = engine if isinstance(engine, TorchEngine) and engine.loss is engine.eager else None
+    watched = [] if eager is None else list(_parts_of(state.model))
+    handles = [handle for part, module in watched for handle in clock.watch(part, module)]
     try:
         for step in range(steps):
             with clock.timing("batch"):
                 micro_batches = batches.at(step)
             for micro_step, (inputs, targets) in enumerate(micro_batches):
-                torch.manual_seed(derive_seed(config.seed, "noise", step, micro_step))
+                seed = derive_seed(config.seed, "noise", step, micro_step)
+                if eager is None:
+                    with clock.timing("forward and backward"):
+                        engine.forward_backward(inputs, targets, len(micro_batches), seed)
+                    continue
+                torch.manual_seed(seed)
                 with clock.timing("forward"), runtime.autocast():
-                    loss = state.loss(inputs, targets) / len(micro_batches)
+                    loss = eager.loss(inputs, targets) / len(micro_batches)
                 with clock.timing("backward"):
-                    state.loss_scale.apply(loss).backward()
+                    state.loss_scale.scale_loss(loss).backward()
             with clock.timing("optimizer"):
-                update(state, config.optim, step, 1.0)
+                optimizer_step(state, config.optim, step, 1.0)
                 state.optimizer.zero_grad()
     finally:
         for handle in handles:
             handle.remove()
     spent = {part: seconds / steps for part, seconds in clock.seconds.items()}
+    if eager is None:
+        return {part: spent[part] for part in FUSED_PARTS}
     spent["head and loss"] = spent["forward"] - spent["to the head"]
     within = sum(spent[part] for part in ("embedding", "attention", "mlp", "norms"))
     spent["rest of forward"] = max(0.0, spent["to the head"] - within)

@@ -1,52 +1,119 @@
-"""Causal self-attention: its definition, the fast backends, and the choice among them.
+"""Causal self-attention: its definition, and the same by torch's kernels.
 
 Shapes: B batch, T queries, S keys, H query heads, Hkv key/value heads (a divisor of H), D head_dim.
 Query t stands at position S - T + t, so it sees the keys up to and including that one.
 """
 
 import math
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-# Up to so many keys a CPU is faster with two batched products than with its flash kernel, whose backward pass
-# is slow; forward and backward of (16, 4, 128, 32) took 6 ms against 15 ms (`python -m bench.attention`).
-# A single query, as in decoding, that kernel answers in a quarter to two fifths of the time; those of 64 texts in about
-# the same, with grouped heads in up to twice as long, of which nothing is left over whole texts.
-_CPU_MATMUL_KEYS = 192
+from gpt_cli.model.window_attention import flex_window_attention, takes_flex
+
+# In fewer keys than these the backward pass of a CPU's flash kernel is slow in bf16 (`python -m bench.attention`): a
+# step of 12 x 64 tokens took 67 ms by it, 36 ms by plain products.
+_CPU_FLASH_KEYS = 192
 
 
-def causal_attention(q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None, dropout: float = 0.0) -> Tensor:
+def causal_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    window: int | None = None,
+    slopes: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
     """(B, H, T, D), (B, Hkv, S, D), (B, Hkv, S, D) -> (B, H, T, D); query t sees keys up to S - T + t.
 
-    With `window`, a query sees only the last `window` keys up to its own. `dropout` acts on the weights.
+    With `window`, a query sees only the last `window` keys up to its own. With `slopes`, (H,), a score falls by its
+    head's slope with each position between query and key (ALiBi). `dropout` acts on the weights.
     Equal to `reference_attention` when dropout is 0.
     """
-    if q.device.type == "cpu" and q.shape[2] > 1 and k.shape[2] <= _CPU_MATMUL_KEYS:
-        return matmul_attention(q, k, v, window=window, dropout=dropout)
-    return sdpa_attention(q, k, v, window=window, dropout=dropout)
+    n_query, n_key = q.shape[2], k.shape[2]
+    sees_all = window is None or window >= n_key
+    is_causal = (
+        sees_all and n_query == n_key and slopes is None
+    )  # `is_causal` aligns the mask with the first key: wrong when T < S
+    if window is not None and not sees_all and slopes is None and takes_flex(q, k, dropout):
+        return flex_window_attention(q, k, v, window)
+    mask = None
+    if slopes is not None:
+        hidden = ~visible_keys(n_query, n_key, window, q.device)
+        mask = alibi_bias(slopes, distances(n_query, n_key, q.device)).to(q.dtype).masked_fill(hidden, -math.inf)
+    elif not (is_causal or (sees_all and n_query == 1)):
+        mask = visible_keys(n_query, n_key, window, q.device)
+    grouped = q.shape[1] != k.shape[1]
+    short = n_key < _CPU_FLASH_KEYS and q.device.type == "cpu"
+    plain = short and v.dtype == torch.bfloat16 and torch.is_grad_enabled()
+    with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=is_causal, dropout_p=dropout, enable_gqa=grouped
+        )
 
 
-def reference_attention(q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None) -> Tensor:
+def reference_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None, slopes: Tensor | None = None
+) -> Tensor:
     """The definition (Vaswani et al., 2017, equation 1, with a causal mask), written out; shapes as above.
 
-    softmax(q k^T / sqrt(D)) v, where the softmax runs over the keys that a query sees.
+    softmax(q k^T / sqrt(D) - slope * distance) v, where the softmax runs over the keys that a query sees; the slopes of
+    the heads are 0 but for ALiBi (Press et al., 2022, equation 1).
     """
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)  # (B, H, S, D)
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # (B, H, T, S)
+    if slopes is not None:
+        scores = scores + alibi_bias(slopes, distances(q.shape[2], k.shape[2], q.device))
     scores = scores.masked_fill(~visible_keys(q.shape[2], k.shape[2], window, q.device), -math.inf)
     return scores.softmax(dim=-1) @ v
 
 
-def ragged_attention(q: Tensor, k: Tensor, v: Tensor, start: Tensor, *, window: int | None = None) -> Tensor:
+def alibi_slopes(n_head: int) -> Tensor:
+    """(H,): how steeply each head's scores fall, 2^(-8/H), 2^(-16/H), ..., 2^-8 (Press et al., 2022, section 3).
+
+    Where H is no power of two: the slopes of the next smaller one, then every other one of its double, as in the
+    authors' code.
+    """
+    whole = 1 << (n_head.bit_length() - 1)
+    first = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
+    between = [2 ** (-4 * (2 * i + 1) / whole) for i in range(n_head - whole)]
+    return torch.tensor(first + between)
+
+
+def alibi_bias(slopes: Tensor, distance: Tensor) -> Tensor:
+    """(H,) and (..., T, S), how far each key is behind each query -> (..., H, T, S): what is added to the scores."""
+    return -slopes[:, None, None] * distance.unsqueeze(-3)
+
+
+def distances(n_query: int, n_key: int, device: torch.device) -> Tensor:
+    """(T, S): how far key s is behind query t."""
+    return torch.arange(n_key - n_query, n_key, device=device)[:, None] - torch.arange(n_key, device=device)
+
+
+def distances_from(start: Tensor, n_query: int, n_key: int) -> Tensor:
+    """(B,) -> (B, T, S): how far key s, at position s, is behind query t of sequence b, at position start[b] + t."""
+    return start[:, None, None] + distances(n_query, n_key, start.device) - (n_key - n_query)
+
+
+def ragged_attention(
+    q: Tensor, k: Tensor, v: Tensor, start: Tensor, *, window: int | None = None, slopes: Tensor | None = None
+) -> Tensor:
     """`causal_attention` where query t of sequence b stands at position start[b] + t, and key s at position s.
 
     `start` is (B,); the other shapes are as above. Keys past a query's position are hidden, whatever they hold, as
     long as it is finite.
     """
-    return masked_attention(q, k, v, visible_from(start, q.shape[2], k.shape[2], window))
+    n_query, n_key = q.shape[2], k.shape[2]
+    visible = visible_from(start, n_query, n_key, window)
+    if slopes is None:
+        return masked_attention(q, k, v, visible)
+    bias = alibi_bias(slopes, distances_from(start, n_query, n_key)).to(q.dtype)
+    return masked_attention(q, k, v, bias.masked_fill(~visible, -math.inf))
 
 
 def visible_from(start: Tensor, n_query: int, n_key: int, window: int | None) -> Tensor:
@@ -61,7 +128,7 @@ def visible_from(start: Tensor, n_query: int, n_key: int, window: int | None) ->
 
 def masked_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
     """(B, H, T, D), (B, Hkv, S, D) twice -> (B, H, T, D): of the keys that are `visible`, (B, 1, T, S) booleans,
-    or what is added to their scores."""
+    or by what is added to their scores, (B, 1 or H, T, S)."""
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=q.shape[1] != k.shape[1])
 
 
@@ -69,31 +136,3 @@ def visible_keys(n_query: int, n_key: int, window: int | None, device: torch.dev
     """(T, S) booleans: whether query t may see key s."""
     visible = torch.ones(n_query, n_key, dtype=torch.bool, device=device).tril(n_key - n_query)
     return visible if window is None else visible.triu(n_key - n_query - window + 1)
-
-
-def matmul_attention(q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None, dropout: float = 0.0) -> Tensor:
-    """`causal_attention` as two batched products around a softmax: the fewest operations at short context."""
-    batch, n_head, n_query, width = q.shape
-    n_kv, n_key = k.shape[1], k.shape[2]
-    group = n_head // n_kv
-    hidden = ~visible_keys(n_query, n_key, window, q.device)
-    bias = torch.zeros(n_query, n_key, dtype=q.dtype, device=q.device).masked_fill_(hidden, -math.inf)
-    queries = q.reshape(batch * n_kv, group * n_query, width)  # the queries that share a key head, one after another
-    keys, values = k.reshape(batch * n_kv, n_key, width), v.reshape(batch * n_kv, n_key, width)
-    scores = torch.baddbmm(bias.repeat(group, 1), queries, keys.mT, alpha=1.0 / math.sqrt(width))
-    weights = F.dropout(scores.softmax(dim=-1), dropout, training=dropout > 0.0)  # (B Hkv, H / Hkv T, S)
-    return (weights @ values).view(batch, n_head, n_query, width)
-
-
-def sdpa_attention(q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None, dropout: float = 0.0) -> Tensor:
-    """`causal_attention` by torch's fused kernels."""
-    n_query, n_key = q.shape[2], k.shape[2]
-    sees_all = window is None or window >= n_key
-    is_causal = sees_all and n_query == n_key  # `is_causal` aligns the mask with the first key: wrong when T < S
-    mask = None
-    if not (is_causal or (sees_all and n_query == 1)):
-        mask = visible_keys(n_query, n_key, window, q.device)
-    grouped = q.shape[1] != k.shape[1]
-    return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=is_causal, dropout_p=dropout, enable_gqa=grouped
-    )

@@ -1,14 +1,16 @@
 """The loss of a large vocabulary in pieces: its logits are never whole, neither forwards nor backwards.
 
-Shapes: N tokens, n of them in a piece, C n_embd, V vocabulary.
+Shapes: N tokens, n of them in a piece, C n_embd, V vocabulary, V' the same as padded by the head (`lm_head.py`).
 """
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpt_cli.model.gpt import GPT
+from gpt_cli.model.lm_head import TILE, pad_vocabulary
 
 # Logits in a piece: 32 MiB of fp32 on a CPU, 512 MiB elsewhere, where pieces must be large enough to keep it busy.
 _CPU_LOGITS, _LOGITS = 2**23, 2**27
@@ -29,14 +31,20 @@ def chunked_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "
     hidden = model.hidden(inputs).flatten(0, 1)  # (N, C)
     weight, device = model.head.weight, hidden.device
     dtype = hidden.dtype
-    if model.head.bf16_products:
-        dtype = torch.bfloat16
-    elif torch.is_autocast_enabled(device.type):
+    if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
         dtype = torch.get_autocast_dtype(device.type)
-    rows = max(1, logits_per_piece(device) // weight.shape[0])
+    rows = rows_per_piece(len(weight), device)
     cap = model.config.logit_softcap
-    total: Tensor = _SummedLoss.apply(hidden, weight, targets.flatten(), cap, rows, dtype)  # type: ignore[no-untyped-call]
+    # Inside of a Function `needs_input_grad` is true of a parameter even where no gradients are recorded.
+    learns = torch.is_grad_enabled() and weight.requires_grad
+    total: Tensor = _SummedLoss.apply(hidden, weight, targets.flatten(), cap, rows, dtype, learns)  # type: ignore[no-untyped-call]
     return total / len(hidden) if reduction == "mean" else total
+
+
+def rows_per_piece(vocab_size: int, device: torch.device) -> int:
+    """Tokens in a piece: a multiple of 128, of which tensor cores leave no remainder, unless a piece has fewer."""
+    rows = max(1, logits_per_piece(device) // vocab_size)
+    return rows - rows % TILE if rows >= TILE else rows
 
 
 class _SummedLoss(torch.autograd.Function):
@@ -48,44 +56,63 @@ class _SummedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, cap: float | None, rows: int, dtype: torch.dtype
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        cap: float | None,
+        rows: int,
+        dtype: torch.dtype,
+        weight_learns: bool,
     ) -> Tensor:
-        matrix, exact = weight.to(dtype), torch.promote_types(hidden.dtype, torch.float32)
-        learns = any(ctx.needs_input_grad)
-        to_hidden = torch.empty_like(hidden) if learns else None  # (N, C)
-        to_weight = torch.zeros_like(weight, dtype=exact) if learns else None  # (V, C)
+        vocab_size, exact = len(weight), torch.promote_types(hidden.dtype, torch.float32)
+        matrix = pad_vocabulary(weight.to(dtype))  # (V', C)
+        to_hidden = torch.empty_like(hidden) if hidden.requires_grad else None  # (N, C)
+        to_weight = torch.zeros_like(weight, dtype=exact) if weight_learns else None  # (V, C)
         total = torch.zeros((), dtype=exact, device=hidden.device)
         for start in range(0, len(hidden), rows):
             piece = slice(start, start + rows)
             x, target = hidden[piece].to(dtype), targets[piece, None]  # (n, C), (n, 1)
-            logits = (x @ matrix.mT).to(exact)  # (n, V)
-            squashed = None
-            if cap is not None:
-                squashed = torch.tanh(logits / cap)
-                logits = cap * squashed
-            log_p = logits.log_softmax(dim=-1)
-            total -= log_p.gather(1, target).sum()
-            if to_hidden is None or to_weight is None:
-                continue
-            gradient = log_p.exp_()
-            gradient.scatter_(1, target, gradient.gather(1, target) - 1.0)  # softmax minus the target: (n, V)
-            if squashed is not None:
-                gradient *= 1.0 - squashed.square()  # the slope of the cap
-            rounded = gradient.to(dtype)
-            to_hidden[piece] = (rounded @ matrix).to(hidden.dtype)
-            to_weight += (rounded.mT @ x).to(exact)
+            learns = to_hidden is not None or to_weight is not None
+            loss, gradient = _loss_of_piece(x, matrix, target, vocab_size, cap, exact, learns=learns)
+            total += loss
+            if to_hidden is not None:
+                to_hidden[piece] = (gradient @ matrix).to(hidden.dtype)
+            if to_weight is not None:
+                to_weight += (gradient.mT @ x)[:vocab_size].to(exact)
+            del gradient  # or it would lie beside the logits of the next piece
         ctx.save_for_backward(to_hidden, to_weight)
         return total
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         to_hidden, to_weight = ctx.saved_tensors
-        from_hidden, from_weight = ctx.needs_input_grad[:2]
         return (
-            (to_hidden * upstream.to(to_hidden.dtype)) if from_hidden else None,
-            (to_weight * upstream) if from_weight else None,
-            None,
-            None,
-            None,
-            None,
+            None if to_hidden is None else to_hidden * upstream.to(to_hidden.dtype),
+            None if to_weight is None else to_weight * upstream,
+            *[None] * 5,
         )
+
+
+def _loss_of_piece(
+    x: Tensor, matrix: Tensor, target: Tensor, vocab_size: int, cap: float | None, exact: torch.dtype, *, learns: bool
+) -> tuple[Tensor, Tensor]:
+    """(n, C), (V', C), (n, 1) -> the sum of the losses, and its gradient to the logits, (n, V'); or empty."""
+    logits = (x @ matrix.mT).to(exact)  # (n, V')
+    squashed = None
+    if cap is not None:
+        squashed = torch.tanh(logits / cap)
+        logits = cap * squashed
+    if len(matrix) > vocab_size:  # no probability for what is no id, and so no gradient
+        logits[:, vocab_size:] = -math.inf
+    logits = logits.log_softmax(dim=-1)  # of the same name, so that what it is made of is free
+    loss = -logits.gather(1, target).sum()
+    if not learns:
+        return loss, x.new_empty(0)
+    # Softmax minus the target. A comparison fuses with what is around it; a scatter does not, and deterministic
+    # algorithms sort for it.
+    ids = torch.arange(len(matrix), device=x.device)
+    gradient = logits.exp_().add_(ids == target, alpha=-1)
+    if squashed is not None:
+        gradient *= squashed.square_().neg_().add_(1.0)  # the slope of the cap, 1 - tanh^2
+    return loss, gradient.to(x.dtype)

@@ -2,8 +2,7 @@
 
 import torch
 
-from gpt_cli.config import Config, ModelConfig
-from gpt_cli.model.chunked_loss import logits_per_piece
+from gpt_cli.config import ModelConfig
 from gpt_cli.model.gpt import GPT
 
 
@@ -36,33 +35,6 @@ def flops_per_token(config: ModelConfig, vocab_size: int) -> int:
     span = config.context_length if config.window is None else min(config.window, config.context_length)
     attention = 12 * config.n_layer * config.n_embd * span
     return 6 * (total_parameters(config, vocab_size) - embedding) + attention
-
-
-def memory_bytes(config: Config, vocab_size: int) -> dict[str, int]:
-    """An estimate of the memory training takes, by what it is for, in bytes (fp32)."""
-    model, parameters = config.model, total_parameters(config.model, vocab_size)
-    matrices = sum(n for name, shape, n in parameter_table(model, vocab_size) if is_hidden_matrix(name, shape))
-    moments = 2 * parameters - (matrices if config.optim.name == "muon" else 0)
-    if config.optim.ema is not None:
-        moments += parameters
-    tokens = config.train.sequences_per_forward * model.context_length
-    # What autograd keeps per token and layer: the inputs of norms and matrices, q, k, v and their rotations,
-    # and the hidden layer before and after its activation; then the logits, their softmax and its gradient.
-    layer = 10 * model.n_embd + 3 * model.mlp_hidden
-    kept = model.n_layer * layer + 2 * model.n_embd
-    if config.train.activation_checkpointing:  # the inputs of all layers, and one layer at a time
-        kept = model.n_layer * model.n_embd + layer + 2 * model.n_embd
-    whole, piece = (
-        tokens * vocab_size,
-        logits_per_piece(torch.device("cuda" if config.runtime.device == "cuda" else "cpu")),
-    )
-    logits = 3 * min(whole, max(piece, vocab_size))
-    return {
-        "weights": 4 * parameters,
-        "gradients": 4 * parameters,
-        "optimizer": 4 * moments,
-        "activations": 4 * (tokens * kept + logits),
-    }
 
 
 def is_hidden_matrix(name: str, shape: tuple[int, ...]) -> bool:

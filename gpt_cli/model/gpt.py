@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gpt_cli.config import ModelConfig
 from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.layers import Attention, SoftCap, make_mlp, make_norm
-from gpt_cli.model.linear import Linear
+from gpt_cli.model.lm_head import LMHead
 from gpt_cli.model.position import positioned, sinusoids
 
 REFERENCE_WIDTH = 128
@@ -29,7 +29,7 @@ class GPT(nn.Module):
         self.embedding = Embedding(config, vocab_size)
         self.blocks = nn.ModuleList(block(config, layer) for layer in range(config.n_layer))
         self.norm = make_norm(config) if config.norm_position == "pre" else nn.Identity()
-        self.head = Linear(config.n_embd, vocab_size, bias=False)
+        self.head = LMHead(config.n_embd, vocab_size)
         self.softcap = nn.Identity() if config.logit_softcap is None else SoftCap(config.logit_softcap)
         if config.tie_embeddings:
             self.head.weight = self.embedding.tokens.weight

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gpt_cli.capabilities import KV_CACHE, RAGGED_CACHE
 from gpt_cli.config import ModelConfig
 from gpt_cli.model.attention import causal_attention, ragged_attention
 
@@ -18,6 +19,8 @@ class KVCache:
     A forward pass over T tokens with this cache continues at position `length` and adds T to it.
     """
 
+    capabilities = KV_CACHE
+
     def __init__(
         self,
         config: ModelConfig,
@@ -27,7 +30,12 @@ class KVCache:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """`room` is for how many positions; None: `context_length`."""
+        """`room` is for how many positions; None: `context_length`.
+
+        Raises ValueError for a model with options that the cache does not know.
+        """
+        if (reason := self.capabilities.refusal(config)) is not None:
+            raise ValueError(f"{self.capabilities.name} does not know {reason}")
         shape = (config.n_layer, batch, config.kv_heads, room or config.context_length, config.head_dim)
         self.keys = torch.zeros(shape, device=device, dtype=dtype)  # what is not filled may be multiplied by 0
         self.values = torch.zeros(shape, device=device, dtype=dtype)
@@ -45,10 +53,12 @@ class KVCache:
         self.values[layer, :, :, self.length : end] = v
         return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None) -> Tensor:
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None, slopes: Tensor | None = None
+    ) -> Tensor:
         """Store (B, Hkv, T, D) keys and values; (B, H, T, D) queries -> (B, H, T, D), of all that is held."""
         k, v = self.update(layer, k, v)
-        return causal_attention(q, k, v, window=window)
+        return causal_attention(q, k, v, window=window, slopes=slopes)
 
     def advance(self, n_token: int) -> None:
         """Count `n_token` positions as filled: once per forward pass, after its last layer."""
@@ -82,6 +92,8 @@ class RaggedCache(KVCache):
     So nothing is padded on the left, and a token stands where it would stand alone. `length` is the longest.
     """
 
+    capabilities = RAGGED_CACHE
+
     def __init__(
         self,
         config: ModelConfig,
@@ -101,14 +113,16 @@ class RaggedCache(KVCache):
         """(B,): the position of the next token of each sequence."""
         return self._start
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None) -> Tensor:
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None, slopes: Tensor | None = None
+    ) -> Tensor:
         """As in `KVCache`, each sequence at its own position."""
         slots = self._start[:, None] + torch.arange(k.shape[2], device=k.device)  # (B, T)
         self.keys[layer].transpose(1, 2)[self._row, slots] = k.transpose(1, 2)
         self.values[layer].transpose(1, 2)[self._row, slots] = v.transpose(1, 2)
         end = self.length + k.shape[2]
         keys, values = self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
-        return ragged_attention(q, keys, values, self._start, window=window)
+        return ragged_attention(q, keys, values, self._start, window=window, slopes=slopes)
 
     def advance(self, n_token: int) -> None:
         """Count `n_token` more positions of each sequence as filled."""

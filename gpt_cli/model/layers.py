@@ -8,12 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gpt_cli.config import ModelConfig
-from gpt_cli.model.attention import causal_attention
+from gpt_cli.model.attention import alibi_slopes, causal_attention
 from gpt_cli.model.kv_cache import KVCache
-from gpt_cli.model.linear import Linear
-from gpt_cli.model.norm import rms_norm
-from gpt_cli.model.position import Rotary, Unrotated
-from gpt_cli.model.swiglu import swiglu
+from gpt_cli.model.position import Rotary, Unrotated, rotary_frequencies
 
 
 class Attention(nn.Module):
@@ -25,15 +22,18 @@ class Attention(nn.Module):
         self.head_dim = config.head_dim
         self.heads = (config.n_head, config.kv_heads, config.kv_heads)  # of queries, keys and values
         self.window = config.window
+        self.slopes: Tensor | None
+        slopes = alibi_slopes(config.n_head) if config.position == "alibi" else None
+        self.register_buffer("slopes", slopes, persistent=False)
         self.dropout = config.attention_dropout
-        self.qkv = Linear(config.n_embd, sum(self.heads) * self.head_dim, bias=config.bias)
-        self.out = Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.qkv = nn.Linear(config.n_embd, sum(self.heads) * self.head_dim, bias=config.bias)
+        self.out = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
         self.q_norm, self.k_norm = (
             RMSNorm(self.head_dim, config.norm_eps, config.norm_gain) if config.qk_norm else nn.Identity()
             for _ in range(2)
         )
         rope = config.position == "rope"
-        self.rotary = Rotary(config.context_length, self.head_dim, config.rope_theta) if rope else Unrotated()
+        self.rotary = Rotary(config.context_length, rotary_frequencies(config)) if rope else Unrotated()
 
     def forward(self, x: Tensor, cache: KVCache | None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
@@ -44,9 +44,9 @@ class Attention(nn.Module):
         q, k = self.rotary(self.q_norm(q), start), self.rotary(self.k_norm(k), start)
         if cache is None:
             dropout = self.dropout if self.training else 0.0
-            y = causal_attention(q, k, v, window=self.window, dropout=dropout)  # (B, H, T, D)
+            y = causal_attention(q, k, v, window=self.window, slopes=self.slopes, dropout=dropout)  # (B, H, T, D)
         else:
-            y = cache.attend(self.layer, q, k, v, window=self.window)
+            y = cache.attend(self.layer, q, k, v, window=self.window, slopes=self.slopes)
         return self.out(y.transpose(1, 2).reshape(batch, n_token, -1))
 
 
@@ -55,9 +55,9 @@ class MLP(nn.Module):
 
     def __init__(self, config: ModelConfig, activation: nn.Module) -> None:
         super().__init__()
-        self.up = Linear(config.n_embd, config.mlp_hidden, bias=config.bias)
+        self.up = nn.Linear(config.n_embd, config.mlp_hidden, bias=config.bias)
         self.activation = activation
-        self.down = Linear(config.mlp_hidden, config.n_embd, bias=config.bias)
+        self.down = nn.Linear(config.mlp_hidden, config.n_embd, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
@@ -69,12 +69,13 @@ class GatedMLP(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_up = Linear(config.n_embd, 2 * config.mlp_hidden, bias=config.bias)
-        self.down = Linear(config.mlp_hidden, config.n_embd, bias=config.bias)
+        self.gate_up = nn.Linear(config.n_embd, 2 * config.mlp_hidden, bias=config.bias)
+        self.down = nn.Linear(config.mlp_hidden, config.n_embd, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        return self.down(swiglu(self.gate_up(x)))
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(F.silu(gate) * up)
 
 
 class SquaredReLU(nn.Module):
@@ -86,7 +87,7 @@ class SquaredReLU(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) times a gain, over the last dimension (Zhang and Sennrich, 2019); the gain is learned, or stays 1."""
+    """x / sqrt(mean(x^2) + eps) times a gain (Zhang and Sennrich, 2019, equation 4), which is learned, or stays 1."""
 
     weight: Tensor
 
@@ -99,8 +100,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape -> the same shape; under autocast in fp32."""
-        return rms_norm(x, self.weight, self.eps)
+        """Any shape -> the same shape, in the precision of the gain: under autocast fp32, whatever `x` is."""
+        return F.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, self.eps)
 
 
 class SoftCap(nn.Module):

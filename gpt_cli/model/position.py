@@ -3,10 +3,12 @@
 Shapes: T tokens, C n_embd, H heads, D head_dim.
 """
 
-from typing import Any
+import math
 
 import torch
 from torch import Tensor, nn
+
+from gpt_cli.config import ModelConfig
 
 
 def sinusoids(length: int, width: int) -> Tensor:
@@ -33,9 +35,9 @@ class Rotary(nn.Module):
     Dimension i is paired with i + D / 2, the layout of Llama and Qwen.
     """
 
-    def __init__(self, length: int, head_dim: int, theta: float) -> None:
+    def __init__(self, length: int, frequencies: Tensor) -> None:
         super().__init__()
-        angles = torch.outer(torch.arange(length).float(), _frequencies(head_dim, theta))  # (length, D / 2)
+        angles = torch.outer(torch.arange(length).float(), frequencies)  # (length, D / 2)
         self.cos: Tensor
         self.sin: Tensor
         self.register_buffer("cos", angles.cos(), persistent=False)
@@ -44,34 +46,9 @@ class Rotary(nn.Module):
     def forward(self, x: Tensor, start: int | Tensor) -> Tensor:
         """(B, H, T, D) at positions `start` and after, an int or (B,) -> (B, H, T, D), rotated."""
         cos, sin = (positioned(table, start, x.shape[2]).unsqueeze(-3) for table in (self.cos, self.sin))
-        rotated: Tensor = _Rotate.apply(x, cos, sin)  # type: ignore[no-untyped-call]
-        return rotated
-
-
-class _Rotate(torch.autograd.Function):
-    """(B, H, T, D), (B or 1, 1, T, D / 2) twice -> (B, H, T, D). Going backwards is rotating back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        ctx.save_for_backward(cos, sin)
-        return _rotate(x, cos.to(x.dtype), sin.to(x.dtype))
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        cos, sin = ctx.saved_tensors
-        return _rotate(gradient, cos.to(gradient.dtype), -sin.to(gradient.dtype)), None, None
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn each pair (a, b) of x by its angle, written in place: no pieces to put together again."""
-    a, b = x.chunk(2, dim=-1)
-    if torch.compiler.is_compiling():  # the compiler puts pieces together by itself, and cannot follow the below
+        cos, sin = cos.to(x.dtype), sin.to(x.dtype)  # (T, D / 2) or (B, 1, T, D / 2)
+        a, b = x.chunk(2, dim=-1)
         return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-    rotated = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    first, second = rotated.chunk(2, dim=-1)
-    torch.mul(a, cos, out=first).addcmul_(b, sin, value=-1.0)
-    torch.mul(b, cos, out=second).addcmul_(a, sin)
-    return rotated
 
 
 class Unrotated(nn.Module):
@@ -80,6 +57,29 @@ class Unrotated(nn.Module):
     def forward(self, x: Tensor, start: int | Tensor) -> Tensor:
         """(B, H, T, D) -> the same."""
         return x
+
+
+def rotary_frequencies(config: ModelConfig) -> Tensor:
+    """(D / 2,) angular frequencies of the pairs of dimensions, from 1 down to about 1 / rope_theta.
+
+    They have the bits of Transformers' `inv_freq`: an error in the last one grows with the position.
+    """
+    if config.rope_rounding == "power":
+        frequencies = _frequencies(config.head_dim, config.rope_theta)
+    else:
+        frequencies = 1.0 / config.rope_theta ** (torch.arange(0, config.head_dim, 2).float() / config.head_dim)
+    return frequencies if config.rope_scaling is None else _scaled(frequencies, *config.rope_scaling)
+
+
+def _scaled(frequencies: Tensor, factor: float, low: float, high: float, context: int) -> Tensor:
+    """(D / 2,) -> the same, with waves longer than context / low `factor` times as long, those shorter than
+    context / high as they are, and those between blended (Llama 3.1; Transformers' `_compute_llama3_parameters`).
+    """
+    waves = 2 * math.pi / frequencies
+    lowered = torch.where(waves > context / low, frequencies / factor, frequencies)
+    share = (context / waves - low) / (high - low)
+    blended = (1 - share) * lowered / factor + share * lowered
+    return torch.where((waves >= context / high) & (waves <= context / low), blended, lowered)
 
 
 def _frequencies(width: int, theta: float) -> Tensor:

@@ -1,67 +1,62 @@
-"""A cache whose every shape and address stays as it is while it fills, so that decoding with it can be recorded.
+"""The memory of a KV cache as a decode step of fixed shapes sees it, for CUDA graphs and torch.compile.
 
-Shapes: B batch, H query heads, Hkv key/value heads, T tokens, S keys, D head_dim.
+Shapes: B batch, H query heads, Hkv key/value heads, S keys, D head_dim.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from gpt_cli.model.attention import masked_attention, visible_from
+from gpt_cli.model.attention import alibi_bias, distances_from, masked_attention, visible_from
 from gpt_cli.model.kv_cache import KVCache
 
 
 class StaticCache(KVCache):
-    """The keys and values of another cache, in the same memory, and how many there are as numbers on the device.
+    """The first `n_key` positions of another cache, for one token of each sequence, whose positions are a tensor.
 
-    A forward pass with it does the same operations on the same memory whatever the positions, which is what a CUDA
-    graph repeats. Attention reads `seen` positions of the room, of which those that are not filled are hidden. The
-    other cache, `plain`, knows what is filled: it is told by its own `advance`, and `follow` takes it over from there.
+    A forward pass with it does the same operations on the same memory whatever the positions, and doing it again
+    changes nothing. Keys past a query's position are hidden, whatever they hold, as long as it is finite. The other
+    cache still has to `advance`.
     """
 
-    def __init__(self, plain: KVCache, seen: int | None = None) -> None:
-        """`seen` must be more than are filled once the last forward pass is done; None: all the room."""
-        self.plain, self.keys, self.values = plain, plain.keys, plain.values
-        _, batch, _, room, _ = self.keys.shape
-        device = self.keys.device
-        self.seen = room if seen is None else seen
-        self._start = torch.zeros(batch, dtype=torch.long, device=device)
-        # Of each layer by itself, and not transposed: in these the compiler writes in place, a larger one it copies.
-        self._layers = list(zip(self.keys, self.values, strict=True))  # (B, Hkv, S, D) each
-        self._row = torch.arange(batch, device=device)[:, None, None]
-        self._head = torch.arange(self.keys.shape[2], device=device)[:, None]
-        self._slots = self._bias = torch.empty(0)  # of the forward pass that is being made
-        self.length = 0  # a number, and so nothing to compute with: `plain` has it
-        self.follow()
+    def __init__(self, layers: Sequence[tuple[Tensor, Tensor]], start: Tensor, n_key: int) -> None:
+        """(B, Hkv, room, D) keys and values of each layer; (B,) positions below `n_key`, which is at most `room`.
 
-    def follow(self) -> None:
-        """Go on behind what `plain` holds."""
-        assert self.plain.keys is self.keys, "the cache has moved"
-        start = self.plain.start
-        self._start.fill_(start) if isinstance(start, int) else self._start.copy_(start)
+        A list of layers rather than one tensor: in these the compiler writes in place, a larger one it copies.
+        """
+        self.length = 0  # what is filled: a tensor tells it
+        self._layers, self._start, self._n_key = layers, start, n_key
+        batch, n_head = layers[0][0].shape[:2]
+        self._slots = (
+            torch.arange(batch, device=start.device)[:, None],
+            torch.arange(n_head, device=start.device),
+            start[:, None],
+        )
+        self._biases: dict[int | None, Tensor] = {}
 
     @property
     def start(self) -> Tensor:
         """(B,): the position of the next token of each sequence."""
         return self._start
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None) -> Tensor:
-        """As in `KVCache`, each sequence at its own position; `window` is the same in every layer."""
-        if layer == 0:  # the same for all
-            self._slots = self._start[:, None, None] + torch.arange(k.shape[2], device=k.device)  # (B, 1, T)
-            visible = visible_from(self._start, k.shape[2], self.seen, window)  # (B, 1, T, S)
-            self._bias = torch.zeros_like(visible, dtype=q.dtype).masked_fill_(~visible, -math.inf)
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None, slopes: Tensor | None = None
+    ) -> Tensor:
+        """Store (B, Hkv, 1, D) keys and values; (B, H, 1, D) queries -> (B, H, 1, D), of all that is held."""
         keys, values = self._layers[layer]
-        keys[self._row, self._head, self._slots] = k
-        values[self._row, self._head, self._slots] = v
-        return masked_attention(q, keys[:, :, : self.seen], values[:, :, : self.seen], self._bias)
+        keys[self._slots], values[self._slots] = k[:, :, 0], v[:, :, 0]
+        if window not in self._biases:  # one for all layers: a kernel would make it of booleans in each
+            visible = visible_from(self._start, 1, self._n_key, window)  # (B, 1, 1, S)
+            bias = torch.zeros_like(visible, dtype=q.dtype)
+            if slopes is not None:  # those of all layers
+                bias = alibi_bias(slopes, distances_from(self._start, 1, self._n_key)).to(q.dtype)  # (B, H, 1, S)
+            bias = bias.masked_fill_(~visible, -math.inf)
+            self._biases[window] = bias if slopes is None else bias.view(*keys.shape[:2], -1, self._n_key)
+        groups = q.reshape(*keys.shape[:2], -1, q.shape[-1])  # the queries of one key head stand at one position
+        y = masked_attention(groups, keys[:, :, : self._n_key], values[:, :, : self._n_key], self._biases[window])
+        return y.reshape(q.shape)
 
     def advance(self, n_token: int) -> None:
-        """Count `n_token` positions as filled, on the device alone: `plain` is told by who knows how often this ran."""
-        self._start.add_(n_token)
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """Whatever a forward pass changes."""
-        return [self.keys, self.values, self._start]
+        """Nothing: the positions are an input of the step."""

@@ -1,46 +1,40 @@
-"""torch.compile, where it wins, and never as a reason to fail."""
+"""Whether a run on a GPU is compiled: decided before its first step, from its config and the device alone.
 
-from collections.abc import Callable
+Nothing is measured, so that the same config on the same device computes the same bits again.
+"""
+
 from typing import Literal
 
 import torch
-from torch import Tensor
 
-from gpt_cli.errors import Note
+from gpt_cli.runtime.peak import peak_flops
 
-_STEPS_TO_WIN_BACK = 500  # a cold compile costs tens of seconds
+CompileOption = Literal["auto", "reduce-overhead"] | bool
+"""Values of `runtime.compile`."""
+
+# Estimates, to be replaced by measurements: a cold compile of forward and backward pass takes about a minute, and
+# saves about a quarter of the time of eager steps.
+COMPILE_SECONDS, SAVING = 60.0, 0.25
+_EAGER_MFU = 0.25  # of the peak, for steps large enough to be bound by arithmetic
+_LAUNCH_SECONDS = 3e-4  # per layer and micro-batch, forward and backward: about 60 kernels
 
 
-def wins_by_compiling(asked: Literal["auto"] | bool, device: torch.device, steps: int) -> bool:
-    """Whether to compile: as asked; by itself on a GPU, for runs long enough to win back what compiling costs.
+def compile_mode(asked: CompileOption, device: torch.device, eager_seconds: float) -> str | None:
+    """The mode for torch.compile, or None for eager: as asked; for auto, where compiling saves more than it costs.
 
-    On a CPU the compiled step was no faster than the eager one (50 ms both, after 28 s of compiling), so auto
-    leaves it.
+    `eager_seconds`: what all steps of the run would take eagerly, see `estimate_eager_seconds`. On a CPU auto is eager,
+    for a compiled step was no faster there.
     """
-    return asked if asked != "auto" else device.type == "cuda" and steps >= _STEPS_TO_WIN_BACK
+    if asked == "auto":
+        asked = device.type == "cuda" and SAVING * eager_seconds > COMPILE_SECONDS
+    return asked if isinstance(asked, str) else "default" if asked else None
 
 
-def compiler_errors() -> tuple[type[Exception], ...]:
-    """What torch.compile raises where it does not work. It is imported for it: only a run that compiles pays that."""
-    from torch._dynamo.exc import TorchDynamoException  # noqa: PLC0415
-    from torch._inductor.exc import InductorError  # noqa: PLC0415
+def estimate_eager_seconds(device: torch.device, n_layer: int, flops: float, forwards: int) -> float:
+    """Seconds of eager training on a GPU: the longer of its arithmetic (`flops`) and its kernel launches.
 
-    return TorchDynamoException, InductorError
-
-
-def compiled(function: Callable[..., Tensor], note: Note) -> Callable[..., Tensor]:
-    """`function`, compiled at its first call; where that fails, `note` is told once and it runs as it is."""
-    fast, errors = torch.compile(function), compiler_errors()
-    broken = False
-
-    def call(*arguments: Tensor) -> Tensor:
-        nonlocal broken
-        if not broken:
-            try:
-                return fast(*arguments)
-            except errors as error:
-                broken = True
-                note(f"torch.compile does not work here ({str(error).strip().splitlines()[0]}); going on without it")
-        return function(*arguments)
-
-    return call
+    `forwards`: micro-batches of the whole run.
+    """
+    if device.type != "cuda":
+        return 0.0
+    return max(flops / (_EAGER_MFU * peak_flops(device)), forwards * n_layer * _LAUNCH_SECONDS)

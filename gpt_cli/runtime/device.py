@@ -3,6 +3,7 @@
 Nothing is probed before `open_runtime` is called, and CUDA is not touched unless it is chosen.
 """
 
+import math
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -30,8 +31,8 @@ class Runtime:
 
     def autocast(self) -> AbstractContextManager[None]:
         """Within: forward passes compute in the chosen precision; weights and reductions stay fp32."""
-        if self.precision == "fp32" or self.device.type == "cpu":
-            return nullcontext()  # on a CPU the products alone are bf16, see `model.place`
+        if self.precision == "fp32":
+            return nullcontext()
         return torch.autocast(self.device.type, self.matmul_dtype)
 
     @property
@@ -55,14 +56,14 @@ def open_runtime(config: RuntimeConfig) -> Runtime:
     threads = default_threads() if config.threads is None else config.threads
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
-    # For the products that linear layers and autocast leave in fp32, attention's on a CPU among them: "medium"
-    # multiplies in bf16 there and adds in fp32; "high" is TF32 on a GPU.
+    # For the products that autocast leaves in fp32, Muon's among them: "medium" multiplies in bf16 on a CPU and adds in
+    # fp32; "high" is TF32 on a GPU.
     torch.set_float32_matmul_precision(
         "highest" if precision == "fp32" else "medium" if device.type == "cpu" else "high"
     )
     # Eager CPU kernels repeat bit for bit as they are, and asking for it loads a compiler, which takes a second.
-    if device.type != "cpu" or config.compile is True:
-        set_deterministic(config.deterministic)
+    if device.type != "cpu" or config.compile not in ("auto", False):
+        set_deterministic(device.type == "cpu" if config.deterministic == "auto" else config.deterministic)
     return Runtime(device, precision, threads)
 
 
@@ -83,15 +84,36 @@ def choose_device(name: str) -> torch.device:
         "cpu": lambda: True,
     }
     if name == "auto":
-        return torch.device(next(device for device, present in available.items() if present()))
+        name = next(device for device, present in available.items() if present())
     if name not in available:
         raise RequestError(f"the device must be auto, cpu, cuda or mps, not {name!r}")
     if not available[name]():
         raise RequestError(
             f"runtime.device is {name}, but this machine has no {name} device that torch can use",
-            hint="set runtime.device=auto",
+            hint="let it be chosen: --device auto (runtime.device=auto)",
         )
+    if name == "cuda":  # read at the first product of the process, which may be of a text before a run
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return torch.device(name)
+
+
+def planned_device(config: RuntimeConfig) -> tuple[torch.device, torch.dtype]:
+    """The device and the type of matrix products that a run would have here, or on a machine that has the device.
+
+    `auto` precision counts as fp32 on a CPU, whose C engine keeps less than either.
+    """
+    device = choose_device("auto") if config.device == "auto" else torch.device(config.device)
+    bf16 = config.precision == "auto" and device.type == "cuda"
+    return device, Runtime(device, "bf16" if bf16 else config.precision.replace("auto", "fp32"), threads=1).matmul_dtype
+
+
+def device_memory(device: torch.device) -> float:
+    """Bytes of memory that `device` has; of a CPU, whose memory the ids are in already, infinity."""
+    if device.type == "cuda":
+        return float(torch.cuda.get_device_properties(device).total_memory)
+    if device.type == "mps":
+        return float(torch.mps.recommended_max_memory())
+    return math.inf
 
 
 def wait_for(device: torch.device) -> None:
@@ -104,8 +126,6 @@ def wait_for(device: torch.device) -> None:
 
 def set_deterministic(deterministic: bool) -> None:
     """Restrict torch to algorithms that repeat bit for bit, or lift the restriction."""
-    if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
     torch.use_deterministic_algorithms(deterministic)
     torch.backends.cudnn.benchmark = not deterministic
     # Filling fresh memory finds bugs in kernels; it does not make a correct one more repeatable.
@@ -116,10 +136,10 @@ def _choose_precision(name: str, device: torch.device) -> str:
     if name == "auto":
         return "bf16" if has_fast_bf16(device) else "fp32"
     if name == "fp16" and device.type == "cpu":
-        raise RequestError("runtime.precision fp16 needs a GPU", hint="set runtime.precision=auto")
+        raise RequestError("runtime.precision fp16 needs a GPU", hint="runtime.precision=auto")
     if name == "bf16" and not has_fast_bf16(device):
         raise RequestError(
             f"runtime.precision is bf16, but this {device.type} has no bf16 instructions",
-            hint="set runtime.precision=auto",
+            hint="runtime.precision=auto",
         )
     return name

@@ -36,14 +36,12 @@ class AdamW:
         self.n_step = torch.zeros((), dtype=torch.float32, device=device)  # the kernel wants a float, on the device
 
     @torch.no_grad()
-    def step(self, lr_multiplier: float | Tensor) -> None:
-        """Update every parameter that has a gradient; `lr_multiplier` is a number or a scalar on the device."""
+    def step(self, lr_multiplier: float, found_inf: Tensor | None = None) -> None:
+        """Update every parameter that has a gradient; where the scalar `found_inf` is 1, change nothing (fp16)."""
         self.n_step += 1
         for (lr, weight_decay), parameters in self._groups.items():
             names = [name for name, p in parameters.items() if p.grad is not None]
-            if names and isinstance(lr_multiplier, Tensor):
-                self._by_formula([parameters[name] for name in names], names, lr * lr_multiplier, weight_decay)
-            elif names:
+            if names:
                 torch._fused_adamw_(
                     [parameters[name] for name in names],
                     [p.grad for p in parameters.values() if p.grad is not None],
@@ -58,21 +56,7 @@ class AdamW:
                     eps=self.eps,
                     amsgrad=False,
                     maximize=False,
+                    found_inf=found_inf,
                 )
-
-    def _by_formula(self, parameters: list[Tensor], names: list[str], lr: Tensor, weight_decay: float) -> None:
-        """What the fused kernel does, which no compiler knows, by operations that a compiler makes one kernel of."""
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        averages, squares = [self.exp_avg[name] for name in names], [self.exp_avg_sq[name] for name in names]
-        beta1, beta2 = self.betas
-        if weight_decay:
-            torch._foreach_mul_(parameters, 1.0 - lr * weight_decay)
-        torch._foreach_lerp_(averages, gradients, 1.0 - beta1)
-        torch._foreach_mul_(squares, beta2)
-        torch._foreach_addcmul_(squares, gradients, gradients, 1.0 - beta2)
-        spread = torch._foreach_sqrt(squares)
-        torch._foreach_div_(spread, torch.sqrt(1.0 - beta2**self.n_step))
-        torch._foreach_add_(spread, self.eps)
-        updates = torch._foreach_div(averages, spread)
-        torch._foreach_mul_(updates, -lr / (1.0 - beta1**self.n_step))
-        torch._foreach_add_(parameters, updates)
+        if found_inf is not None:
+            self.n_step -= found_inf

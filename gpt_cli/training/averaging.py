@@ -20,23 +20,12 @@ class WeightAverage:
         self.decay = decay
         self.average = {name: p.detach().clone() for name, p in self.parameters.items()}
 
-    def weight(self, step: int) -> float:
-        """How much the weights after update `step` (from 0) count; all of them, where there is no average."""
-        return 1.0 if self.decay is None else max(1.0 - self.decay, 1.0 / (step + 1))
-
-    def update(self, step: int) -> None:
-        """Take in the weights as they are after update `step` (from 0)."""
-        self.take_in(self.weight(step))
-
     @torch.no_grad()
-    def take_in(self, weight: float | Tensor) -> None:
-        """Move the average by `weight`, a number or a scalar on the device, of the way to the weights."""
+    def update(self, step: int) -> None:
+        """Include the weights as they are after update `step` (from 0)."""
         if self.decay is not None:
-            averages, parameters = list(self.average.values()), list(self.parameters.values())
-            if isinstance(weight, Tensor):
-                torch._foreach_lerp_(averages, parameters, [weight] * len(averages))
-            else:
-                torch._foreach_lerp_(averages, parameters, weight)
+            weight = max(1.0 - self.decay, 1.0 / (step + 1))
+            torch._foreach_lerp_(list(self.average.values()), list(self.parameters.values()), weight)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -5,16 +5,12 @@ Shapes: B sequences per step over all devices, M per micro-batch, T context_leng
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from gpt_cli.config import Config
 from gpt_cli.errors import RequestError
 from gpt_cli.order import window_start, windows_per_epoch
-from gpt_cli.runtime.late import sent
-from gpt_cli.training.epoch import epoch_starts, fits_on_device
+from gpt_cli.training.tokens import Tokens
 
 MicroBatches = list[tuple[Tensor, Tensor]]
 """(M, T) inputs and the (M, T) targets that follow them, of each micro-batch of a step."""
@@ -28,7 +24,7 @@ class Batches:
     from a starting phase of its own, so that window borders fall elsewhere each time.
     """
 
-    tokens: Tensor  # (N,) integers, on the device
+    tokens: Tokens
     context_length: int
     batch_size: int
     micro_batch_size: int
@@ -37,7 +33,7 @@ class Batches:
     world_size: int = 1
 
     @classmethod
-    def of(cls, config: Config, tokens: Tensor) -> "Batches":
+    def of(cls, config: Config, tokens: Tokens) -> "Batches":
         """The batches that `config` trains on. Raises RequestError when `tokens` or sizes do not allow them."""
         return cls(
             tokens,
@@ -76,37 +72,8 @@ class Batches:
         windows = range(first, first + self.batch_size)
         return [window_start(index, len(self.tokens), self.context_length, self.seed) for index in windows]
 
-    def starts_on_device(self, step: int) -> Tensor:
-        """(B,) int64: `starts` where the tokens are, cut from the order of the epoch without asking for a number."""
-        first, n = step * self.batch_size, self.windows_per_epoch
-        last = first + self.batch_size - 1
-        parts = [
-            epoch_starts(epoch, len(self.tokens), self.context_length, self.seed, self.tokens.device)[
-                max(0, first - epoch * n) : last + 1 - epoch * n
-            ]
-            for epoch in range(first // n, last // n + 1)
-        ]
-        return torch.cat(parts)
-
     def at(self, step: int) -> MicroBatches:
         """This rank's micro-batches of `step`: (M, T) inputs and the (M, T) targets that follow them."""
-        if self.tokens.is_cuda and fits_on_device(len(self.tokens), self.context_length, self.batch_size):
-            starts = self.starts_on_device(step)
-        else:
-            starts = sent(self.starts(step), self.tokens.device)
-        return self._cut(starts[self.rank :: self.world_size])
-
-    def _cut(self, starts: Tensor) -> MicroBatches:
-        offsets = torch.arange(self.context_length + 1, device=self.tokens.device)
-        windows = self.tokens[starts[:, None] + offsets].long()  # (B / world_size, T + 1)
+        starts = self.starts(step)[self.rank :: self.world_size]
+        windows = self.tokens.windows(starts, self.context_length + 1)  # (B / world_size, T + 1)
         return [(rows[:, :-1], rows[:, 1:]) for rows in windows.split(self.micro_batch_size)]
-
-
-def on_device(tokens: npt.NDArray[np.unsignedinteger], device: torch.device) -> Tensor:
-    """(N,) ids of a corpus -> (N,) integers on the device, where every batch is cut from them.
-
-    On a CPU these are the ids themselves, 2 or 4 bytes each; elsewhere int32, the one that every device indexes.
-    """
-    if device.type == "cpu":
-        return torch.from_numpy(tokens)
-    return torch.from_numpy(tokens.astype(np.int32)).to(device)

@@ -25,9 +25,11 @@ from gpt_cli.errors import RequestError
 from gpt_cli.model.count import total_parameters
 from gpt_cli.runtime.device import Runtime, open_runtime
 from gpt_cli.runtime.memory import is_out_of_memory
-from gpt_cli.training.batches import Batches, on_device
-from gpt_cli.training.loop import train_step
+from gpt_cli.training.batches import Batches
+from gpt_cli.training.pace import OVERRUN
 from gpt_cli.training.state import TrainingState
+from gpt_cli.training.step import train_step
+from gpt_cli.training.tokens import Tokens
 
 SHAPE = ("model.n_layer", "model.n_head", "model.n_embd")
 CHOSEN = (
@@ -53,7 +55,6 @@ _LADDER = (
 _MEASURED_STEPS = 3
 _FEWEST_STEPS = 20
 _SLACK = 0.94  # of the time: a machine is rarely as quick as when it is measured
-_OVERRUN = 1.1  # times the budget, after which a run that a busy machine delays ends without its last decay
 _WORTH = 15.4  # how many repetitions of a text are worth anything: R* of Muennighoff et al. (2023)
 
 
@@ -117,7 +118,7 @@ def choose(measured: Sequence[Candidate], seconds: float, train_tokens: int, val
         raise RequestError(
             f"train.budget leaves {max(0.0, seconds):.0f} s, and the smallest model takes {1e3 * least:,.0f} ms a step:"
             f" too few for {_FEWEST_STEPS} steps",
-            hint="give it more time",
+            hint="give it more time: train.budget=10m",
         )
     return min(possible, key=lambda choice: choice.loss)
 
@@ -135,7 +136,7 @@ def settings(choice: Choice, seconds: float, train_tokens: int) -> dict[str, Any
         "model.dropout": 0.2 if epochs > 15 else 0.1 if epochs > 6 else 0.0,
         "train.batch_size": candidate.batch_size,
         "train.steps": steps,
-        "train.max_minutes": round(_OVERRUN * seconds / 60.0, 4),
+        "train.max_minutes": round(OVERRUN * seconds / 60.0, 4),
         "schedule.warmup_steps": min(20, steps // 10),
         "eval.every": max(1, steps // 2 + 1),
         "checkpoint.every": max(1, steps // 4),
@@ -189,8 +190,10 @@ def within_budget(
 
 def measure(config: Config, corpus: Corpus, runtime: Runtime, note: Callable[[str], None]) -> Candidate:
     """The median time of a few training steps of `config`, after one that also allocates."""
+    eager = config.runtime.model_copy(update={"compile": False})  # a compile each would take all of the time
+    config = config.model_copy(update={"runtime": eager})
     state = TrainingState.fresh(config, corpus.tokenizer.vocab_size, runtime, note)
-    batches = Batches.of(config, on_device(corpus.train, runtime.device))
+    batches = Batches.of(config, Tokens(corpus.train, runtime.device))
     times = []
     for step in range(1 + _MEASURED_STEPS):
         before = time.perf_counter()

@@ -1,9 +1,11 @@
 """What a person sees while a run trains, on stderr: a progress bar on a terminal, plain lines elsewhere."""
 
+import math
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from tqdm import tqdm
@@ -17,6 +19,7 @@ from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.evaluate import Evaluation
 
 _SECONDS_BETWEEN_LINES = 30.0  # without a terminal
+_SECOND = 1.0
 
 
 class Console:
@@ -28,6 +31,7 @@ class Console:
         self.steps = 0
         self.val_loss: float | None = None
         self.last_line = time.perf_counter()
+        self._doing = ""
 
     def start(
         self,
@@ -43,37 +47,61 @@ class Console:
         self.steps = config.train.steps
         parameters = sum(p.numel() for p in model.parameters())
         facts = corpus.facts
+        epochs = config.train.steps * config.train.batch_size * config.model.context_length / max(1, len(corpus.train))
+        enough = math.ceil(config.train.steps / max(epochs, 1e-9))
+        part = f"\n  reads  {100 * epochs:.2g}% of the text; train.steps={enough} would read all of it once"
+        part = part if 0 < epochs < 0.995 and finished is None else ""
         self.note(
             f"{_beginning(step, finished)}: {config.run_dir}\n"
-            f"  text   {facts['train'].characters:,} characters train, {facts['val'].characters:,} validate;"
+            f"  text   {facts['train'].characters:,} characters train, {facts['val'].characters:,} validation;"
             f" {corpus.tokenizer.kind} vocabulary of {corpus.tokenizer.vocab_size:,}\n"
             f"  model  {parameters:,} parameters, context {config.model.context_length};"
-            f" {config.train.steps:,} steps of {config.train.batch_size} sequences\n"
+            f" {config.train.steps:,} steps of {config.train.batch_size} sequences{part}\n"
             f"  device {runtime.describe()}{', compiled code' if native else ''}"
         )
+        if finished is None:
+            self._doing = "first step"  # which compiles what is to be compiled
+            self._open_bar(step, config.train.steps)
 
     @contextmanager
-    def progress(self, start: int, steps: int) -> Iterator[None]:
-        """Within: a bar from `start` to `steps`, if stderr is a terminal."""
-        if sys.stderr.isatty():
-            self.bar = tqdm(
-                file=Surviving(sys.stderr),
-                initial=start,
-                total=steps,
-                unit="step",
-                dynamic_ncols=True,
-                leave=False,
-                delay=0.5,
-            )
+    def live(self) -> Iterator[None]:
+        """Within: a bar from `start` on, if stderr is a terminal, which tells each second how long it has taken."""
+        over = threading.Event()
         try:
+            if sys.stderr.isatty():
+                threading.Thread(target=self._tick, args=(over,), daemon=True).start()
             yield
         finally:
+            over.set()
             if self.bar is not None:
                 self.bar.close()
                 self.bar = None
 
+    @contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """Within: the bar says `what` is being done, if that takes a second."""
+        before, self._doing = self._doing, what
+        try:
+            yield
+        finally:
+            self._doing = before
+
+    def _tick(self, over: threading.Event) -> None:
+        while not over.wait(_SECOND):
+            if (bar := self.bar) is not None:
+                bar.set_description_str(self._doing, refresh=False)
+                with suppress(ValueError):  # it was closed meanwhile
+                    bar.refresh()
+
+    def _open_bar(self, step: int, steps: int) -> None:
+        if sys.stderr.isatty():
+            self.bar = tqdm(
+                file=Surviving(sys.stderr), initial=step, total=steps, unit="step", dynamic_ncols=True, leave=False
+            )
+
     def step(self, step: int, loss: float, tokens_per_second: float) -> None:
         """Training has come to `step`."""
+        self._doing = ""
         if self.bar is not None:
             val = "" if self.val_loss is None else f" val {self.val_loss:.4f}"
             self.bar.set_postfix_str(f"loss {loss:.4f}{val} {tokens_per_second:,.0f} tokens/s", refresh=False)
@@ -86,7 +114,7 @@ class Console:
         self.val_loss = evaluation.loss
         left = "" if seconds_left is None else f"  {clock(seconds_left)} left"
         self.note(
-            f"{self._place(step)}  val loss {evaluation.loss:.4f}  bpc {evaluation.bpc:.3f}"
+            f"{self._place(step)}  val loss {evaluation.loss:.4f}{evaluation.extent}  bpc {evaluation.bpc:.3f}"
             f"  bpb {evaluation.bpb:.3f}  {clock(seconds)}{left}"
         )
 
@@ -97,11 +125,13 @@ class Console:
     def note(self, text: str) -> None:
         """Say something, above the bar if there is one."""
         self.last_line = time.perf_counter()
-        if self.bar is not None:
-            self.bar.clear()
-        self.say(text)
-        if self.bar is not None:
-            self.bar.refresh()
+        if self.bar is None:
+            self.say(text)
+            return
+        with self.bar.get_lock():  # type: ignore[no-untyped-call]  # else the clock would draw the bar between the lines
+            self.bar.clear(nolock=True)
+            self.say(text)
+            self.bar.refresh(nolock=True)
 
     def _place(self, step: int) -> str:
         return f"step {step:>{len(str(self.steps))}}/{self.steps}"
@@ -116,8 +146,8 @@ def _folded(line: str) -> Iterator[str]:
 
 def _beginning(step: int, finished: str | None) -> str:
     if finished is not None:
-        return "nothing left to train in"
-    return "training" if step == 0 else f"going on from step {step:,}"
+        return "already complete"
+    return "training" if step == 0 else f"resuming from step {step:,}"
 
 
 def clock(seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpt_cli.config import Config, ModelConfig
+from gpt_cli.config import Config, ModelConfig, spell_yaml
 from gpt_cli.errors import Note, RequestError
 from gpt_cli.run.checkpoint import Checkpoint, is_checkpoint, list_checkpoints, load, load_newest
 from gpt_cli.run.directory import find_run
@@ -10,6 +10,7 @@ from gpt_cli.tokenizer import Tokenizer
 
 # What a model is trained with may differ; what it computes may not.
 _FREE = frozenset({"dropout", "attention_dropout", "init_std", "zero_init"})
+_MEANS = {"n_kv_head": "kv_heads", "mlp_ratio": "mlp_hidden"}
 
 
 def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Note) -> Checkpoint | None:
@@ -21,16 +22,18 @@ def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Note) -> Chec
         return None
     path = find_run(Path(config.train.init_from))
     if path.is_file():
-        raise RequestError(f"train.init_from: {path} is a file", hint="name the run or checkpoint that it was made of")
+        raise RequestError(
+            f"train.init_from: {path} is a file", hint="a directory can be trained further: train.init_from=RUN"
+        )
     base = load(path) if is_checkpoint(path) else load_newest(path, note)
     if base is None:
         raise RequestError(f"train.init_from: {path} has no checkpoint yet")
     if differing := [key for key in ModelConfig.model_fields if key not in _FREE and _differs(key, config, base)]:
         there, here = base.config.model.model_dump(), config.model.model_dump()
-        lines = [f"\n  model.{key}: {there[key]!r} there, {here[key]!r} here" for key in differing]
+        lines = [f"\n  model.{key}: {spell_yaml(there[key])} there, {spell_yaml(here[key])} here" for key in differing]
         raise RequestError(
             f"train.init_from: {path} is another model{''.join(lines)}",
-            hint=f"start from its config: gpt train --config {base.path / 'config.yaml'} run_dir=runs/NAME ...",
+            hint=f"a text takes its model from there: gpt train TEXT train.init_from={path}",
         )
     if base.tokenizer.digest != tokenizer.digest:
         raise RequestError(
@@ -41,4 +44,6 @@ def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Note) -> Chec
 
 
 def _differs(key: str, config: Config, base: Checkpoint) -> bool:
-    return bool(getattr(config.model, key) != getattr(base.config.model, key))
+    """Whether the models differ in `key`; null and what it stands for are the same."""
+    means = _MEANS.get(key, key)
+    return bool(getattr(config.model, means) != getattr(base.config.model, means))

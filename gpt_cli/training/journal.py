@@ -106,8 +106,8 @@ class Journal:
         """Record that micro-batches did not fit in memory, and which are tried from now on."""
         self.run.log.event("out of memory", micro_batch_size=micro_batch_size, smaller=smaller)
         self.console.note(
-            f"out of memory with train.micro_batch_size {micro_batch_size}: going on with {smaller}, the same batch in"
-            " more passes"
+            f"out of memory with train.micro_batch_size {micro_batch_size}: continuing with {smaller}, the same batch"
+            " in more passes"
         )
 
     def evaluation(self, step: int, evaluation: Evaluation) -> float:
@@ -122,6 +122,7 @@ class Journal:
             val_loss=evaluation.loss,
             bpc=evaluation.bpc,
             bpb=evaluation.bpb,
+            **({"val_tokens": evaluation.tokens} if evaluation.extent else {}),
         )
         left = self.seconds / step * (self.config.train.steps - step) if 0 < step < self.config.train.steps else None
         self.console.evaluation(step, evaluation, self.seconds, left)

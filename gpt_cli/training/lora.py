@@ -11,7 +11,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from gpt_cli.capabilities import LORA
 from gpt_cli.config import LoraConfig, OptimConfig
+from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.order import derive_seed
 from gpt_cli.training.adamw import AdamW
@@ -29,10 +31,16 @@ class LoRA:
 
     A begins normal with variance 1 / I, B at zero, so training begins at the model that is there. The state holds the
     base matrices, too: to go on, a run needs nothing of the run that it began from.
+
+    Raises RequestError for a model with options that it does not know.
     """
 
     def __init__(self, model: GPT, config: LoraConfig, optim: OptimConfig, seed: int) -> None:
         assert config.rank is not None
+        if (reason := LORA.refusal(model.config)) is not None:
+            raise RequestError(
+                f"lora.rank: a model with {reason} is not known to LoRA", hint="train it without lora.rank"
+            )
         targets = tuple(f".{module}.weight" for target in config.targets for module in _MODULES[target])
         self.model = model
         self.weights = {name: p for name, p in model.named_parameters() if name.endswith(targets)}
@@ -55,15 +63,15 @@ class LoRA:
         )
 
     @torch.no_grad()
-    def step(self, lr_multiplier: float | Tensor) -> None:
-        """One update of every A (R, I) and B (O, R) out of the gradients (O, I) of their matrices."""
+    def step(self, lr_multiplier: float, found_inf: Tensor | None = None) -> None:
+        """One update of every A (R, I) and B (O, R) from the gradients (O, I) of their matrices; see `Optimizer`."""
         factors = self.adamw.parameters
         for name, weight in self.weights.items():
             assert weight.grad is not None
             a, b = factors[f"{name}/a"], factors[f"{name}/b"]
             a.grad = self.scale * (b.mT @ weight.grad)
             b.grad = self.scale * (weight.grad @ a.mT)
-        self.adamw.step(lr_multiplier)
+        self.adamw.step(lr_multiplier, found_inf)
         self.merge()
 
     @torch.no_grad()

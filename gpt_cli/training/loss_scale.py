@@ -1,6 +1,6 @@
 """Dynamic loss scaling: keeps fp16 gradients from vanishing (Micikevicius et al., 2018, section 3.2)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -13,8 +13,8 @@ _CPU = torch.device("cpu")
 class LossScale:
     """Multiplies the loss before the backward pass and divides the gradients after it.
 
-    When a gradient overflows, the update is taken back and the scale halves. That is decided on the device, where both
-    scalars are: nobody waits for it. Switched off, it does nothing.
+    When a gradient overflows, the update changes nothing and the scale halves. Both are decided on the device, so that
+    nothing waits for it. Disabled, it does nothing.
     """
 
     def __init__(self, enabled: bool, device: torch.device = _CPU) -> None:
@@ -22,26 +22,28 @@ class LossScale:
         self.scale = torch.tensor(_INITIAL_SCALE if enabled else 1.0, device=device)
         self.good_updates = torch.tensor(0, device=device)
 
-    def apply(self, loss: Tensor) -> Tensor:
+    def scale_loss(self, loss: Tensor) -> Tensor:
         """The loss to call `backward` on."""
         return loss * self.scale if self.enabled else loss
 
     @torch.no_grad()
-    def remove(self, parameters: Iterable[Tensor]) -> None:
-        """Bring the gradients back to their true size."""
+    def unscale_(self, parameters: Iterable[Tensor]) -> None:
+        """Divide the gradients by the scale."""
         if self.enabled:  # the scale is a power of two, and so is one over it
             torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], self.scale.reciprocal())
 
     @torch.no_grad()
-    def settle(self, grad_norm: Tensor, tensors: Sequence[Tensor], before: Sequence[Tensor]) -> None:
-        """After an update: where the norm of the gradients is not finite, make `tensors` what they were; adapt."""
+    def update(self, grad_norm: Tensor) -> Tensor | None:
+        """Adapt the scale to the norm of the unscaled gradients.
+
+        Returns a scalar for the optimizer, 1 where the gradients overflowed, else 0; None where disabled.
+        """
         if not self.enabled:
-            return
+            return None
         finite = torch.isfinite(grad_norm)
-        for now, was in zip(tensors, before, strict=True):
-            now.copy_(torch.where(finite, now, was))
         # Sums and products of truth values: `where` would have to bring its numbers to the device.
         good_updates = (self.good_updates + 1) * finite
         grows = good_updates == _GROWTH_INTERVAL
         self.good_updates.copy_(good_updates * ~grows)
         self.scale.mul_(0.5 + 0.5 * finite + grows)
+        return 1.0 - finite.float()

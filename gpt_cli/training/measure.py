@@ -8,20 +8,20 @@ from typing import Any, Literal
 import numpy as np
 
 from gpt_cli.choices import Device
-from gpt_cli.corpus.bars import stage_bars
+from gpt_cli.corpus.bars import stage_bars, working
 from gpt_cli.corpus.formats import Format
 from gpt_cli.corpus.segments import encode_stream
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Note
-from gpt_cli.model.place import place
 from gpt_cli.run.load import LoadedRun, load_model
 from gpt_cli.run.text import own_corpus
 from gpt_cli.runtime.device import choose_device, open_runtime
 from gpt_cli.sampling import drop_unknown
 from gpt_cli.tokenizer import Tokenizer
-from gpt_cli.training.batches import on_device
-from gpt_cli.training.evaluate import Evaluation, TokenSizes, evaluate
+from gpt_cli.training.evaluate import Evaluation, EvaluationText, evaluate
+from gpt_cli.training.loss_scale import LossScale
 from gpt_cli.training.native.choice import native_network
+from gpt_cli.training.step import TorchEngine
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,27 @@ def measure(
     split: Literal["val", "test"] = "val",
     skip_unknown: bool,
     note: Note,
+    form: Format | None = None,
 ) -> Measurement:
     """Evaluate the newest checkpoint of `run`, or the checkpoint `run`, on `text` or a split of its own text.
+
+    `form`: how the files of `text` are read.
 
     Raises UserError when the split cannot be made again because the text has changed, RequestError when it has no test
     split, and UnknownCharacters, unless they are to be skipped, when `text` has characters that the vocabulary lacks.
     """
     loaded = load_model(run, choose_device(device), note)
     machine = open_runtime(loaded.config.runtime.model_copy(update={"device": device}))
-    tokens = _split_tokens(loaded, split, note) if text is None else _encode(text, loaded.tokenizer, skip_unknown, note)
-    sizes = TokenSizes.of(loaded.tokenizer, machine.device)
-    model = place(loaded.model, machine)
-    native = native_network(model, loaded.config.runtime, machine)  # to compute as the training did
-    evaluation = evaluate(model, on_device(tokens, machine.device), sizes, machine, native=native)
+    if text is None:
+        tokens = _split_tokens(loaded, split, note)
+    else:
+        tokens = _encode(text, form or Format(), loaded.tokenizer, skip_unknown, note)
+    model = loaded.model.to(machine.device)
+    engine = native_network(model, loaded.config.runtime, machine, note) or TorchEngine(
+        model, machine, LossScale(False, machine.device), note
+    )
+    with working("evaluating"):
+        evaluation = evaluate(model, engine, EvaluationText.of(tokens, loaded.tokenizer, machine.device))
     name = {"val": "validation split", "test": "test split"}[split] if text is None else text
     return Measurement(str(loaded.path), loaded.step, name, evaluation)
 
@@ -82,12 +90,12 @@ def _split_tokens(loaded: LoadedRun, split: Literal["val", "test"], note: Note) 
     return corpus.val if corpus.test is None else corpus.test
 
 
-def _encode(source: str, tokenizer: Tokenizer, skip_unknown: bool, note: Note) -> np.ndarray[Any, Any]:
+def _encode(source: str, form: Format, tokenizer: Tokenizer, skip_unknown: bool, note: Note) -> np.ndarray[Any, Any]:
     """The ids of all documents of `source`, joined; of the text there is never more in memory than a few blocks."""
     left_out: set[str] = set()
 
     def pieces() -> Iterator[str]:
-        for file in find_files(source, Format(), note):
+        for file in find_files(source, form, note):
             for _, parts in file.read(note):
                 for data in parts:
                     text = data.decode()

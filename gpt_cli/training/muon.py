@@ -49,7 +49,7 @@ class Muon:
         self.buffers = {name: torch.zeros_like(p) for name, p in parameters.items()}
 
     @torch.no_grad()
-    def step(self, lr_multiplier: float | Tensor) -> None:
+    def step(self, lr_multiplier: float, found_inf: Tensor | None = None) -> None:
         """Update every parameter from its gradient, which is overwritten; see `AdamW.step`."""
         names = [name for name, p in self.parameters.items() if p.grad is not None]
         if not names:
@@ -57,6 +57,9 @@ class Muon:
         parameters = [self.parameters[name] for name in names]
         gradients = [p.grad for p in parameters if p.grad is not None]
         buffers = [self.buffers[name] for name in names]
+        if found_inf is not None:  # a momentum averaged with itself, and a rate of zero, change nothing
+            for gradient, buffer in zip(gradients, buffers, strict=True):
+                gradient.copy_(torch.where(found_inf > 0, buffer, gradient))
         torch._foreach_lerp_(buffers, gradients, 1.0 - self.momentum)
         torch._foreach_lerp_(gradients, buffers, self.momentum)  # Nesterov's look ahead, in place: they are used up
 
@@ -66,13 +69,13 @@ class Muon:
             matrices += update.split(self.pieces[name])
         lr = self.lr * lr_multiplier
         if self.weight_decay:
-            torch._foreach_mul_(parameters, 1.0 - lr * self.weight_decay)
+            decay = lr * self.weight_decay
+            torch._foreach_mul_(parameters, 1.0 - (decay if found_inf is None else decay * (1.0 - found_inf)))
         # The same change of output, whatever the shape.
-        known = self.lr if isinstance(lr, Tensor) else lr
-        scales = [-known * max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5 for matrix in matrices]
+        scales = [-lr * max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5 for matrix in matrices]
         directions = self.orthogonalise(matrices, scales)
-        if isinstance(lr_multiplier, Tensor):
-            torch._foreach_mul_(directions, lr_multiplier)
+        if found_inf is not None:
+            torch._foreach_mul_(directions, 1.0 - found_inf)
         torch._foreach_add_(targets, directions)
 
 
@@ -80,22 +83,23 @@ def orthogonalised(matrices: Sequence[Tensor], scales: Sequence[float], dtype: t
     """Each matrix `orthogonalise`d in `dtype`, those of one shape together, times its scale; in the dtype it had."""
     directions = list(matrices)
     for indices in _by_shape(matrices).values():
-        batch = orthogonalise(torch.stack([matrices[i] for i in indices]).to(dtype)).to(matrices[0].dtype)
+        batch = orthogonalise(torch.stack([matrices[i] for i in indices]), dtype).to(matrices[0].dtype)
         for i, direction in zip(indices, batch, strict=True):
             directions[i] = direction * scales[i]
     return directions
 
 
-def orthogonalise(matrices: Tensor) -> Tensor:
+def orthogonalise(matrices: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """(n, r, c) -> (n, r, c): of each U S V^T about U V^T, its singular values pushed to near 1.
 
-    Newton-Schulz iterations with the coefficients of Polar Express, in the dtype of `matrices`. A zero matrix
-    stays zero.
+    Newton-Schulz iterations with the coefficients of Polar Express, in `dtype` (None: that of `matrices`). A zero
+    matrix stays zero.
     """
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices  # the smaller Gram matrix is the cheaper one
     # The Frobenius norm bounds the largest singular value; 2 % of slack for rounding in bf16.
-    x = x / (torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True) * 1.02 + 1e-6)
+    # Rounded only once they are normalised: gradients of 1e-5 are next to nothing in fp16.
+    x = (x / (torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True) * 1.02 + 1e-6)).to(dtype or matrices.dtype)
     for a, b, c in POLAR_EXPRESS:
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)

@@ -48,13 +48,13 @@ class Optimizer:
             orthogonalise=orthogonalise or partial(orthogonalised, dtype=matmul_dtype),
         )
 
-    def step(self, lr_multiplier: float | Tensor) -> None:
+    def step(self, lr_multiplier: float, found_inf: Tensor | None = None) -> None:
         """One update of every parameter, at `lr_multiplier` times the peak learning rates.
 
-        With a scalar on the device nothing is a number that changes from step to step, so that it can be compiled.
+        Where `found_inf`, a scalar on the device, is 1, nothing changes: fp16 gradients have overflowed.
         """
-        self.adamw.step(lr_multiplier)
-        self.muon.step(lr_multiplier)
+        self.adamw.step(lr_multiplier, found_inf)
+        self.muon.step(lr_multiplier, found_inf)
 
     def zero_grad(self) -> None:
         """Forget the gradients."""

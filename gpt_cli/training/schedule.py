@@ -1,11 +1,11 @@
-"""The learning rate as a pure function of the step: nothing to save, nothing to restore."""
+"""The learning rate as a pure function of the step: nothing to save, nothing to restore (but see `pace`)."""
 
 import math
 
 from gpt_cli.config import ScheduleConfig
 
 
-def lr_multiplier(step: int, steps: int, config: ScheduleConfig) -> float:
+def lr_multiplier(step: float, steps: int, config: ScheduleConfig) -> float:
     """What the peak learning rate is multiplied by in update `step` (from 0) of `steps`; in (0, 1] before the end.
 
     Warm-up is linear and its first update is not zero; then the chosen decay ends at `min_lr_ratio`.

@@ -1,7 +1,7 @@
 """What training changes, and how it goes into a checkpoint and comes back."""
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -10,26 +10,25 @@ from torch.nn import Parameter
 
 from gpt_cli.config import Config
 from gpt_cli.errors import Note
-from gpt_cli.model.chunked_loss import chunked_loss, wants_pieces
+from gpt_cli.model.count import flops_per_token
 from gpt_cli.model.gpt import GPT
-from gpt_cli.model.place import place
 from gpt_cli.model.recompute import recompute_activations
 from gpt_cli.order import derive_seed
 from gpt_cli.run.checkpoint import Checkpoint, load_newest
 from gpt_cli.run.directory import RunDirectory
 from gpt_cli.run.load import described, load_weights
 from gpt_cli.run.tensors import check_tensors
-from gpt_cli.runtime.compilation import wins_by_compiling
+from gpt_cli.runtime.compilation import compile_mode, estimate_eager_seconds
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.runtime.memory import enough_memory
 from gpt_cli.training.averaging import WeightAverage
-from gpt_cli.training.evaluate import cross_entropy
+from gpt_cli.training.engine import Engine
 from gpt_cli.training.lora import LoRA
 from gpt_cli.training.loss_scale import LossScale
 from gpt_cli.training.native.choice import native_network
 from gpt_cli.training.native.network import NativeNetwork
 from gpt_cli.training.optim import Optimizer
-from gpt_cli.training.way import Loss, Way
+from gpt_cli.training.step import TorchEngine
 
 
 @dataclass(frozen=True)
@@ -40,13 +39,12 @@ class TrainingState:
     optimizer: Optimizer | LoRA
     average: WeightAverage
     loss_scale: LossScale
-    way: Way  # to the loss and its gradient, by torch
-    native: NativeNetwork | None  # the same in compiled code, where there is any for this model and machine
+    engine: Engine  # computes losses and gradients
 
     @property
-    def loss(self) -> Loss:
-        """(B, T) inputs, (B, T) targets -> nats per token, maybe compiled."""
-        return self.way.loss
+    def is_native(self) -> bool:
+        """Whether the C engine computes."""
+        return isinstance(self.engine, NativeNetwork)
 
     @cached_property
     def parameters(self) -> list[Parameter]:
@@ -63,8 +61,8 @@ class TrainingState:
             model = GPT(config.model, vocab_size)
             if initial is not None:
                 load_weights(model, initial)
-            place(model, runtime)
-            native = native_network(model, config.runtime, runtime)
+            model.to(runtime.device)
+            native = native_network(model, config.runtime, runtime, note)
             orthogonalise = None if native is None else native.orthogonalise
             optimizer: Optimizer | LoRA = Optimizer(model, config.optim, runtime.matmul_dtype, orthogonalise)
             if config.lora.rank is not None:
@@ -72,17 +70,14 @@ class TrainingState:
             average = WeightAverage(model, config.optim.ema)
         if config.train.activation_checkpointing:
             recompute_activations(model)
-        tokens = config.train.sequences_per_forward * config.model.context_length
-        loss = partial(chunked_loss if wants_pieces(model, tokens) else mean_loss, model)
-        use_compile = wins_by_compiling(config.runtime.compile, runtime.device, config.train.steps)
-        return cls(
-            model=model,
-            optimizer=optimizer,
-            average=average,
-            loss_scale=LossScale(runtime.precision == "fp16", runtime.device),
-            native=native,
-            way=Way(loss, note, use_compile=use_compile),
-        )
+        loss_scale = LossScale(runtime.precision == "fp16", runtime.device)
+        engine: Engine | None = native
+        if engine is None:
+            mode = compile_mode(config.runtime.compile, runtime.device, _eager_seconds(config, vocab_size, runtime))
+            if mode is not None:
+                note("torch compiles the first step, which takes about a minute")
+            engine = TorchEngine(model, runtime, loss_scale, note, mode)
+        return cls(model=model, optimizer=optimizer, average=average, loss_scale=loss_scale, engine=engine)
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """What a checkpoint keeps: the model's tensors and all others."""
@@ -92,14 +87,10 @@ class TrainingState:
         """All tensors but the model's own."""
         return self.optimizer.state_tensors() | self.average.state_tensors()
 
-    def changing(self) -> list[Tensor]:
-        """Every tensor that an update changes (under LoRA, the base matrices, too), but for the loss scale's."""
-        return [*self.parameters, *self._optimizer_tensors().values()]
-
     def scalars(self) -> dict[str, Any]:
         """The state that is not a tensor."""
         scale, good_updates = float(self.loss_scale.scale), int(self.loss_scale.good_updates)
-        return {"loss_scale": scale, "loss_scale_good_updates": good_updates} | self.way.kept()
+        return {"loss_scale": scale, "loss_scale_good_updates": good_updates}
 
     def restore(self, run: RunDirectory, runtime: Runtime, note: Note) -> tuple[int | None, float]:
         """Go on from the newest intact checkpoint of `run`: its step and seconds of training, or None and 0.
@@ -124,9 +115,12 @@ class TrainingState:
         self.average.load_state_tensors(tensors)
         self.loss_scale.scale.fill_(checkpoint.number("loss_scale", torch.finfo(torch.float32).max))
         self.loss_scale.good_updates.fill_(int(checkpoint.number("loss_scale_good_updates", 2**53)))
-        self.way.saved = checkpoint.state.get("way")  # absent where nothing was measured
 
 
-def mean_loss(model: GPT, inputs: Tensor, targets: Tensor) -> Tensor:
-    """(B, T), (B, T) -> the mean of -log p(target), in nats per token."""
-    return cross_entropy(model(inputs), targets)
+def _eager_seconds(config: Config, vocab_size: int, runtime: Runtime) -> float:
+    """An estimate of what all steps of the run take without compiling; of the whole run, so that a resume agrees."""
+    train = config.train
+    tokens = train.steps * train.batch_size * config.model.context_length
+    forwards = train.steps * train.batch_size // train.sequences_per_forward
+    flops = float(tokens * flops_per_token(config.model, vocab_size))
+    return estimate_eager_seconds(runtime.device, config.model.n_layer, flops, forwards)

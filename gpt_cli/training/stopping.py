@@ -4,15 +4,23 @@ from collections.abc import Iterable
 
 from gpt_cli.config import TrainConfig
 from gpt_cli.runtime.signals import StopRequest
+from gpt_cli.training.pace import Pace
 
-_SIGNAL = "a signal asked for it"
+_SIGNAL = "interrupted"
 
 
 class Stopping:
     """The reasons to stop. What it knows of the past comes from the evaluations logged so far."""
 
-    def __init__(self, config: TrainConfig, request: StopRequest, past_val_losses: Iterable[float] = ()) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        request: StopRequest,
+        past_val_losses: Iterable[float] = (),
+        pace: Pace | None = None,
+    ) -> None:
         self.config = config
+        self.pace = pace or Pace(config, 0, {})
         self.request = request
         self.best_val_loss: float | None = None
         self.evaluations_since_best = 0
@@ -23,10 +31,18 @@ class Stopping:
     def due(self, step: int, seconds: float) -> bool:
         """Whether the run ends at `step`, after `seconds` of training; `reason` says why."""
         minutes = self.config.max_minutes
+        self.pace.at(step, seconds)
         if self.reason is None and step >= self.config.steps:
             self.reason = f"all {self.config.steps:,} steps are done"
+        elif self.reason is None and self.pace.is_over:
+            self.reason = (
+                f"train.budget ({self.config.budget}) is used up: {step:,} steps of {self.config.steps:,}, which"
+                " went through the whole schedule"
+            )
         elif self.reason is None and minutes is not None and seconds >= 60.0 * minutes:
-            self.reason = f"train.max_minutes ({minutes:g}) is over"
+            budget = self.config.budget  # which chose max_minutes
+            by_key = f"train.max_minutes ({minutes:g}) is over"
+            self.reason = by_key if budget is None else f"train.budget ({budget}) is used up"
         elif self.reason is None and self.request.signal is not None:
             self.reason = _SIGNAL
         return self.reason is not None

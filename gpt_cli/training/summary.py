@@ -15,7 +15,7 @@ from gpt_cli.training.stopping import Stopping
 
 @dataclass(frozen=True)
 class Summary:
-    """What `gpt train` says at its end; losses in nats per token, None where nothing was evaluated.
+    """What `gpt train` says at its end; losses in nats per token, None where the saved step was not evaluated.
 
     `tokens_per_second` counts all the time that the run took, evaluations and samples included.
     """
@@ -26,6 +26,8 @@ class Summary:
     best_val_loss: float | None
     bpc: float | None
     bpb: float | None
+    val_tokens: float | None
+    """Tokens of the validation split that were evaluated, where eval.max_tokens caps them; None: all."""
     train_seconds: float
     tokens_per_second: float
     parameters: int
@@ -46,8 +48,11 @@ def summarise(
     """The summary of the run in `run_dir`, whose last checkpoint has just been saved."""
     newest, best_checkpoint = list_checkpoints(run_dir)[0], best(run_dir)
     metrics = read_metrics(run_dir)
-    last_evaluation: dict[str, float] = next((line for line in reversed(metrics) if "val_loss" in line), {})
     step = checkpoint_step(newest)
+    # Of another step than the one saved, where a signal ended the run, it would pass for what the saved model reaches.
+    last_evaluation: dict[str, float] = next(
+        (line for line in reversed(metrics) if "val_loss" in line and line["step"] == step), {}
+    )
     tokens = step * config.train.batch_size * config.model.context_length
     return Summary(
         run_dir=str(run_dir),
@@ -56,6 +61,7 @@ def summarise(
         best_val_loss=stopping.best_val_loss,
         bpc=last_evaluation.get("bpc"),
         bpb=last_evaluation.get("bpb"),
+        val_tokens=last_evaluation.get("val_tokens"),
         train_seconds=round(seconds, 3),
         tokens_per_second=round(tokens / max(1e-9, seconds), 1),
         parameters=sum(p.numel() for p in model.parameters()),

@@ -10,9 +10,10 @@ from gpt_cli.config import Config, load_config
 from gpt_cli.corpus.build import prepare_corpus
 from gpt_cli.errors import UserError
 from gpt_cli.runtime.device import open_runtime
-from gpt_cli.training.batches import Batches, on_device
-from gpt_cli.training.loop import train_step
+from gpt_cli.training.batches import Batches
 from gpt_cli.training.state import TrainingState
+from gpt_cli.training.step import train_step
+from gpt_cli.training.tokens import Tokens
 
 _DIVERGED = 1.0  # nats above the best: it does not come back
 _MEMORY = 0.9  # of the moving average of losses, per step
@@ -46,7 +47,7 @@ def lr_range_test(config: Config, note: Callable[[str], None], steps: int = 100,
     """
     runtime = open_runtime(config.runtime)
     corpus = prepare_corpus(config.data, config.tokenizer, note=note)
-    batches = Batches.of(config, on_device(corpus.train, runtime.device))
+    batches = Batches.of(config, Tokens(corpus.train, runtime.device))
     state = TrainingState.fresh(config, corpus.tokenizer.vocab_size, runtime, note)
     rates: list[float] = []
     losses: list[float] = []

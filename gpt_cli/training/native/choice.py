@@ -2,35 +2,67 @@
 
 import torch
 
-from gpt_cli.config import RuntimeConfig
-from gpt_cli.errors import RequestError
+from gpt_cli.capabilities import NATIVE_TRAINER
+from gpt_cli.config import ModelConfig, RuntimeConfig
+from gpt_cli.errors import Note, RequestError, UserError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.native.kernel import NoKernel
+from gpt_cli.native.kernel import NoKernel, WrongKernel
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.native.library import NativeLibrary
-from gpt_cli.training.native.network import NativeNetwork, what_prevents
+from gpt_cli.training.native.network import NativeNetwork
+from gpt_cli.training.native.proof import find_difference
+
+TIMES_SLOWER = "2 to 3"  # see docs/reliability.md, "Without compiled code"
 
 
-def native_network(model: GPT, config: RuntimeConfig, runtime: Runtime) -> NativeNetwork | None:
-    """`model` in compiled code, or None where torch is to compute it.
+def native_network(
+    model: GPT, config: RuntimeConfig, runtime: Runtime, note: Note = lambda _: None
+) -> NativeNetwork | None:
+    """`model` in compiled code, or None where torch is to compute it; `note` is told why, if nobody asked for torch.
 
-    Raises RequestError when `runtime.engine: native` asks for what there is not.
+    Raises RequestError when `runtime.engine: native` asks for what no machine could do, and UserError when it asks for
+    what this one cannot.
     """
     if config.engine == "torch" or (
         config.engine == "auto" and (runtime.device.type != "cpu" or config.compile is True)
     ):
         return None
+    way_out = "runtime.engine=auto"
     reason = f"it computes on a CPU, not on {runtime.device.type}" if runtime.device.type != "cpu" else None
-    reason = reason or what_prevents(model.config)
-    if reason is None:
-        try:
-            native = NativeNetwork(model, NativeLibrary.load(runtime.matmul_dtype), runtime.threads)
-            # What is left to torch are passes over the parameters: waking threads for these costs more than it saves,
-            # and those that wait for the next one take the processor away from ours.
-            torch.set_num_threads(1)
-            return native
-        except NoKernel as error:
-            reason = str(error)
-    if config.engine == "native":
-        raise RequestError(f"runtime.engine: native cannot be had here: {reason}", hint="set runtime.engine=auto")
-    return None
+    if reason is None and (refused := NATIVE_TRAINER.refusal(model.config)) is not None:
+        reason = f"it does not know {refused}"
+    if reason is not None:
+        if config.engine == "native":
+            raise RequestError(f"runtime.engine: native cannot be had here: {reason}", hint=way_out)
+        note(_slower(reason))
+        return None
+    try:
+        native = NativeNetwork(model, proven_library(model.config, runtime, note), runtime.threads)
+    except NoKernel as error:
+        if config.engine == "native":
+            raise UserError(f"runtime.engine: native cannot be had here: {error}", hint=way_out) from error
+        note(_slower(str(error)))
+        return None
+    # What is left to torch are passes over the parameters: waking threads for these costs more than it saves,
+    # and those that wait for the next one take the processor away from ours.
+    torch.set_num_threads(1)
+    return native
+
+
+def proven_library(config: ModelConfig, runtime: Runtime, note: Note) -> NativeLibrary:
+    """The compiled code, whose gradient of a tiny batch is that of torch; if it is not, it is compiled once more.
+
+    Raises NoKernel.
+    """
+    library = NativeLibrary.load(runtime.matmul_dtype, note)
+    if (difference := find_difference(library, config, runtime.threads)) is None:
+        return library
+    note(f"the compiled training code is wrong: {difference}; compiling it again")
+    library = NativeLibrary.load(runtime.matmul_dtype, note, anew=True)
+    if (difference := find_difference(library, config, runtime.threads)) is None:
+        return library
+    raise WrongKernel(f"what the C compiler makes of it is wrong: {difference}")
+
+
+def _slower(reason: str) -> str:
+    return f"computing by torch, about {TIMES_SLOWER} times slower than by compiled code: {reason}"

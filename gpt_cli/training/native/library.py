@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gpt_cli.errors import Note
 from gpt_cli.native.kernel import NoKernel, load_kernel
-from gpt_cli.training.native.sources import OPTIONS, SOURCES, has_bf16_products
+from gpt_cli.training.native.sources import KERNELS, has_bf16_products
 
 
 class Backend(ctypes.Structure):
@@ -26,13 +27,13 @@ class NativeLibrary:
     dtype: torch.dtype  # what products read
 
     @classmethod
-    def load(cls, dtype: torch.dtype) -> "NativeLibrary":
-        """The code for `dtype`, fp32 or bf16, compiled now or taken from the cache. Raises NoKernel."""
+    def load(cls, dtype: torch.dtype, note: Note = lambda _: None, *, anew: bool = False) -> "NativeLibrary":
+        """The code for `dtype`, fp32 or bf16, from the cache or (so always if `anew`) compiled. Raises NoKernel."""
         bf16 = dtype == torch.bfloat16
         if bf16 and not has_bf16_products():
-            raise NoKernel("its products in bf16 need a processor with AVX512-BF16")
+            raise NoKernel("in bf16 it needs a processor with AVX512-BF16 (runtime.precision=fp32 does not)")
         backend = Backend() if bf16 else _blas_of_torch()
-        calls = load_kernel(*SOURCES, options=OPTIONS[bf16])
+        calls = load_kernel(KERNELS[bf16], anew=anew, note=note)
         _declare(calls)
         backend.tiles = calls.tiles_available()
         return cls(calls, backend, dtype)
@@ -43,7 +44,7 @@ def _blas_of_torch() -> Backend:
         torch_itself = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
         functions = (torch_itself.sgemm_, torch_itself.MKL_Set_Num_Threads_Local)
     except (OSError, AttributeError) as error:
-        raise NoKernel("this build of torch brings no MKL") from error
+        raise NoKernel("this build of torch brings no MKL, by which it multiplies in fp32") from error
     return Backend(*(ctypes.cast(function, ctypes.c_void_p) for function in functions))
 
 

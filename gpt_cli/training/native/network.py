@@ -11,7 +11,6 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from gpt_cli.config import ModelConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.position import Rotary
 from gpt_cli.training.native.library import Backend, NativeLibrary, address
@@ -20,17 +19,6 @@ from gpt_cli.training.native.muon import Orthogonaliser
 _TOKENS_PER_CHUNK = 512  # of one thread: what they need stays in its cache
 _STRIP = 32  # STRIP of products.h
 _MLPS = ("relu", "gelu", "swiglu", "relu2")
-
-
-def what_prevents(config: ModelConfig) -> str | None:
-    """Which setting the compiled network does not know, or None."""
-    if config.norm_position != "pre":
-        return "model.norm_position: post"
-    if config.embedding_norm:
-        return "model.embedding_norm"
-    if config.attention_dropout > 0:
-        return "model.attention_dropout"
-    return None
 
 
 class _Network(ctypes.Structure):
@@ -77,12 +65,21 @@ class NativeNetwork:
         self._places = (ctypes.c_long * n)(*accumulate(sizes[:-1], initial=0))
         self._net = self._describe(n_parameters)
 
+    def forward_backward(self, inputs: Tensor, targets: Tensor, parts: int, seed: int) -> Tensor:
+        """See `Engine`."""
+        share = 1.0 / (inputs.numel() * parts)
+        return torch.tensor(self.add_gradients(inputs, targets, share, seed) * share)
+
+    def summed_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """See `Engine`."""
+        return torch.tensor(self.loss(inputs, targets), dtype=torch.float64)
+
     def loss(self, inputs: Tensor, targets: Tensor) -> float:
         """(B, T), (B, T) -> the sum of -log p(target), in nats."""
         return self._run(inputs, targets, 0.0, None)
 
     def add_gradients(self, inputs: Tensor, targets: Tensor, weight: float, seed: int = 0) -> float:
-        """(B, T), (B, T) -> the summed loss; `weight` times its gradient is added to the `grad` of every parameter.
+        """(B, T), (B, T) -> the summed loss; `weight` times its gradient is added to every trained parameter's `grad`.
 
         Both are with the dropout that `seed` draws.
         """
@@ -93,6 +90,8 @@ class NativeNetwork:
             kept = {key: gradient.clone() for key, gradient in kept.items()}
         loss = self._run(inputs, targets, weight, self._gradients, seed)
         for parameter in self._parameters:
+            if not parameter.requires_grad:  # LoRA trains some; the norm that clips is of these alone
+                continue
             start = self._offsets[id(parameter)]
             gradient = self._gradients[0, start : start + parameter.numel()].view_as(parameter)
             if id(parameter) in kept:

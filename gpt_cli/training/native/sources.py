@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
-from gpt_cli.native.kernel import load_ahead, processor_flags
+from gpt_cli.native.kernel import DECODER, Kernel, load_ahead, processor_flags
 
 _HERE = Path(__file__).parent
-SOURCES = (_HERE / "network.c", _HERE / "muon.c")
 _USUAL = ("-fopenmp-simd", "-O2", "-ftree-vectorize")  # as fast as -O3 here, and compiled in two thirds of the time
-OPTIONS = {False: _USUAL, True: (*_USUAL, "-DBF16")}
+_FUNCTIONS = (
+    *("read_parameters", "tiles_available", "room_bytes", "loss_and_gradients", "draw_dropout"),
+    *("orthogonalise_bytes", "orthogonalise"),
+)
+SOURCES = (_HERE / "network.c", _HERE / "muon.c")
+KERNELS = {bf16: Kernel(SOURCES, (*_USUAL, "-DBF16") if bf16 else _USUAL, _FUNCTIONS) for bf16 in (False, True)}
 """By whether products read bf16."""
 
 
@@ -19,6 +23,6 @@ def has_bf16_products() -> bool:
 def compile_ahead(*, samples: bool) -> None:
     """Begin to compile what a run on this processor will most likely ask for; `samples`: also what writes them."""
     if has_bf16_products():
-        load_ahead(*SOURCES, options=OPTIONS[True])
+        load_ahead(KERNELS[True])
         if samples:
-            load_ahead()
+            load_ahead(DECODER)

@@ -1,0 +1,24 @@
+"""The interface of what computes losses and gradients: torch (`step.TorchEngine`) or the C engine (`training/native`).
+
+Shapes: B sequences, T tokens each.
+"""
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Engine(Protocol):
+    """Losses and gradients of one model."""
+
+    def forward_backward(self, inputs: Tensor, targets: Tensor, parts: int, seed: int) -> Tensor:
+        """(B, T), (B, T), one of `parts` micro-batches -> its share of the mean loss, a scalar on the device.
+
+        Adds the gradient of that share (times the loss scale, under fp16) to the `grad` of every trained parameter.
+        Dropout is that of `seed`.
+        """
+        ...
+
+    def summed_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """(B, T), (B, T) -> the sum of -log p(target) in nats, a scalar on the device."""
+        ...

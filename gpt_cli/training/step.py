@@ -1,0 +1,151 @@
+"""One training step: forward and backward pass of each micro-batch, then one update of the weights.
+
+`train_step` is the same whatever computes the gradients: an engine (`training/engine.py`), chosen once, before the
+first step. `TorchEngine` is that of GPUs, eager or by torch.compile; that of CPUs is written in C (`training/native`).
+
+Shapes: B sequences per micro-batch, T tokens each, P parameters.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gpt_cli.config import Config, OptimConfig
+from gpt_cli.errors import Note
+from gpt_cli.model.chunked_loss import chunked_loss, wants_pieces
+from gpt_cli.model.gpt import GPT
+from gpt_cli.order import derive_seed
+from gpt_cli.runtime.device import Runtime
+from gpt_cli.runtime.memory import enough_memory, is_out_of_memory
+from gpt_cli.training.batches import MicroBatches
+from gpt_cli.training.evaluate import cross_entropy
+from gpt_cli.training.loss_scale import LossScale
+
+if TYPE_CHECKING:
+    from gpt_cli.training.state import TrainingState
+
+
+def train_step(
+    state: "TrainingState",
+    micro_batches: MicroBatches,
+    config: Config,
+    step: int,
+    lr_multiplier: float,
+    runtime: Runtime,
+) -> tuple[Tensor, Tensor]:
+    """One update over `micro_batches`.
+
+    Returns the mean loss, a scalar, and the (P,) norm of each parameter's gradient, both on the device.
+    """
+    loss = torch.zeros((), device=runtime.device)
+    for micro_step, (inputs, targets) in enumerate(micro_batches):
+        seed = derive_seed(config.seed, "noise", step, micro_step)
+        loss += state.engine.forward_backward(inputs, targets, len(micro_batches), seed)
+    # The activations are gone by now: smaller micro-batches would not help, and a second try would update twice.
+    with enough_memory("updating the weights", "train a smaller model in another run_dir; nothing saved is lost"):
+        grad_norms = optimizer_step(state, config.optim, step, lr_multiplier)
+    state.optimizer.zero_grad()
+    return loss, grad_norms
+
+
+def optimizer_step(state: "TrainingState", optim: OptimConfig, step: int, lr_multiplier: float) -> Tensor:
+    """Make update `step` (from 0) at `lr_multiplier` times the peak learning rates; the gradients are used up.
+
+    Returns the (P,) norm of each parameter's gradient before clipping, on the device.
+    """
+    parameters = [p for p in state.parameters if p.grad is not None]
+    state.loss_scale.unscale_(parameters)
+    grad_norms = torch.stack(torch._foreach_norm([p.grad for p in parameters if p.grad is not None]))
+    grad_norm = torch.linalg.vector_norm(grad_norms)
+    max_norm = math.inf if optim.grad_clip is None else optim.grad_clip
+    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, grad_norm)
+    found_inf = state.loss_scale.update(grad_norm)  # None but under fp16
+    # A CPU can be asked at no cost, so weights stay finite there; a GPU's log stops the run one step later.
+    if found_inf is not None or grad_norm.device.type != "cpu" or bool(torch.isfinite(grad_norm)):
+        state.optimizer.step(lr_multiplier, found_inf)
+        state.average.update(step)
+    return grad_norms
+
+
+class TorchEngine:
+    """The model by torch's autograd: eager, or compiled as one graph for training and one for evaluation.
+
+    A compile that fails, in the forward or the backward pass, is reported once, and the run goes on eager.
+    """
+
+    def __init__(
+        self,
+        model: GPT,
+        runtime: Runtime,
+        loss_scale: LossScale,
+        note: Note,
+        compile_mode: str | None = None,
+        backend: str = "inductor",
+    ) -> None:
+        """`compile_mode`: a mode of torch.compile ("default", "reduce-overhead"), or None for eager."""
+        self.runtime, self.loss_scale, self.note = runtime, loss_scale, note
+        self.parameters = list(model.parameters())
+        self.replays = compile_mode == "reduce-overhead"  # CUDA graphs
+        self.eager = partial(token_loss, model)
+        self.loss: Callable[..., Tensor] = self.eager
+        self.eval_shape: torch.Size | None = None
+        if compile_mode is not None:
+            note("compiling the training step: the first one may take a minute")
+            if torch.are_deterministic_algorithms_enabled():
+                torch._inductor.config.deterministic = True  # autotuning would choose kernels by the clock
+            mode = compile_mode if backend == "inductor" else None
+            self.loss = torch.compile(self.eager, fullgraph=True, dynamic=False, mode=mode, backend=backend)
+
+    def forward_backward(self, inputs: Tensor, targets: Tensor, parts: int, seed: int) -> Tensor:
+        """See `Engine`."""
+        try:
+            return self._forward_backward(inputs, targets, parts, seed)
+        except Exception as error:  # what compilers raise has no base in common
+            self._fall_back(error)
+        return self._forward_backward(inputs, targets, parts, seed)
+
+    def _forward_backward(self, inputs: Tensor, targets: Tensor, parts: int, seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        if self.replays:
+            torch.compiler.cudagraph_mark_step_begin()
+        with self.runtime.autocast():
+            loss = self.loss(inputs, targets) / parts
+        scaled = self.loss_scale.scale_loss(loss)
+        if not self.replays:
+            scaled.backward()
+            return loss.detach()
+        # Replayed gradients lie where the next replay writes, so `grad` must not alias them (pytorch #169545).
+        trained = [p for p in self.parameters if p.requires_grad]
+        for parameter, gradient in zip(trained, torch.autograd.grad(scaled, trained), strict=True):
+            parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad.add_(gradient)
+        return loss.detach()
+
+    def summed_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """See `Engine`. The first shape is compiled; others, such as a text's last windows, are computed eagerly."""
+        self.eval_shape = self.eval_shape or inputs.shape
+        with self.runtime.autocast():
+            if inputs.shape == self.eval_shape:
+                try:
+                    return self.loss(inputs, targets, "sum").clone()  # a replay would write over it
+                except Exception as error:
+                    self._fall_back(error)
+            return self.eager(inputs, targets, "sum")
+
+    def _fall_back(self, error: Exception) -> None:
+        """Compute eagerly from now on; raises `error` where that is done already or memory was too small."""
+        if self.loss is self.eager or is_out_of_memory(error):
+            raise error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        self.loss, self.replays = self.eager, False
+        self.note(f"torch.compile does not work here ({reason}); continuing without it")
+
+
+def token_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """(B, T), (B, T) -> -log p(target) in nats: the mean or the sum."""
+    if wants_pieces(model, inputs.numel()):
+        return chunked_loss(model, inputs, targets, reduction)
+    return cross_entropy(model(inputs), targets, reduction)
