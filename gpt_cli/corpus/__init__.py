@@ -13,7 +13,6 @@ split         which text trains, which validates, and which is kept for the test
 segments      a divided text, cut where the ids do not depend on what stands around
 threads       work beside the thread that reads
 pool worker   threads and processes that encode segments
-ranges crew   large plain files, which processes read and encode by themselves; range_worker is such a process
 tokenization  the passes: survey, learn, encode
 store         tokens on the disk: verified, with their tokenizer
 build         from a config's `data` and `tokenizer` to arrays of tokens

@@ -1,6 +1,9 @@
-"""A progress bar for each stage of reading a text, with MB/s and the time left, on stderr where someone is watching."""
+"""Progress on stderr where someone is watching: a bar for each stage of reading a text, a line for other long work."""
 
+import os
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
@@ -8,6 +11,9 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 from gpt_cli.corpus.survey import Progress, Stage
+
+_PATIENCE = 0.5  # seconds without a word
+_CLEAR = "\r\x1b[K"
 
 
 @contextmanager
@@ -58,3 +64,35 @@ class Surviving:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+@contextmanager
+def working(label: str) -> Iterator[None]:
+    """Within: a line that says what is done and for how long, each second. Without a terminal it shows nothing."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield
+        return
+    done = threading.Event()
+    thread = threading.Thread(target=_show, args=(label, done), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _show(label: str, done: threading.Event) -> None:
+    started = time.perf_counter()
+    if done.wait(_PATIENCE):
+        return
+    with suppress(OSError, ValueError):  # a terminal that has gone: nobody is watching
+        _tell(label)
+        while not done.wait(1.0):
+            _tell(f"{label}, {time.perf_counter() - started:.0f} s")
+        _tell("")
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(_CLEAR + text)
+    sys.stderr.flush()

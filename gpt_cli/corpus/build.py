@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus.crew import Crew
 from gpt_cli.corpus.sources import find_path
 from gpt_cli.corpus.split import Split
 from gpt_cli.corpus.store import Division, SplitFacts, Tokens, TokenStore, is_store, new_store, write_store
@@ -60,18 +59,17 @@ def prepare_corpus(
         return _from_store(_open_as_asked(path, data, tokenizer), data, with_test)
     if with_test and not data.test_fraction:
         raise RequestError("there is no test split: data.test_fraction is 0")
-    with Crew() as crew:
-        work = Tokenization.begin(data, tokenizer, note, progress, processes, crew if cache else None)
-        entry = cache_dir() / "stores" / work.key
-        if (cached := _cached(entry, note)) is not None:
-            return _from_store(cached, data, with_test)
-        if cache and not work.text.is_kept:
-            try:
-                with new_store(entry, work.learn(), replace=is_store(entry)) as writer:
-                    work.write(writer)
-            except ExistsError:  # another process was faster, with the same result
-                pass
-            return _from_store(TokenStore.open(entry), data, with_test)
+    work = Tokenization.begin(data, tokenizer, note, progress, processes)
+    entry = cache_dir() / "stores" / work.key
+    if (cached := _cached(entry, note)) is not None:
+        return _from_store(cached, data, with_test)
+    if cache and not work.text.is_kept:
+        try:
+            with new_store(entry, work.learn(), replace=is_store(entry)) as writer:
+                work.write(writer)
+        except ExistsError:  # another process was faster, with the same result
+            pass
+        return _from_store(TokenStore.open(entry), data, with_test)
     tokens, made = work.keep(work.learn())
     if cache:
         try:
@@ -137,11 +135,10 @@ def tokenize_corpus(
 
     Memory does not grow with the text. Raises as `prepare_corpus` and `new_store` do.
     """
-    with Crew() as crew:
-        work = Tokenization.begin(data, tokenizer, note, progress, processes, crew)
-        learned = work.learn()
-        with new_store(path, learned, replace=replace) as writer:
-            return work.write(writer)
+    work = Tokenization.begin(data, tokenizer, note, progress, processes)
+    learned = work.learn()
+    with new_store(path, learned, replace=replace) as writer:
+        return work.write(writer)
 
 
 def learn_tokenizer(
@@ -187,7 +184,7 @@ def _open_as_asked(path: Path, data: DataConfig, config: TokenizerConfig) -> Tok
     for key in ("val_fraction", "test_fraction", "split"):
         has[f"data.{key}"] = getattr(store.division, key)
         asked[f"data.{key}"] = getattr(asked_division, key)
-    if store.tokenizer.kind == "bpe":
+    if store.tokenizer.kind == "bpe" and config.vocab_size is not None:
         has["tokenizer.vocab_size"] = store.tokenizer.vocab_size
         asked["tokenizer.vocab_size"] = config.vocab_size
     ready = None if config.file is None else train_tokenizer((), config)

@@ -1,85 +1,137 @@
-"""Compressed text, expanded piece by piece and never without bound."""
+"""Compressed text, expanded piece by piece; memory, expansion and input without output are bounded."""
 
-import gzip
+import bz2
 import importlib
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import Any, Protocol, cast
 
 from gpt_cli.errors import UserError
-from gpt_cli.files.disk import format_size, reported
+from gpt_cli.files.disk import CHUNK, format_size, read_chunks, reported
 
 _MOST_EXPANSION = 200  # text compresses 3 to 10 times; a log of repeated lines, 100 times; a bomb, 1,000 times and more
-_ALWAYS_ALLOWED = 1 << 30  # bytes
-_ZSTD_BITE = 4096  # compressed bytes at a time, of which each can become at most 32 kB
+_ALWAYS_ALLOWED = 32 << 20  # bytes
+_MOST_SILENCE = 4 << 20  # compressed bytes without any text: empty members, frames to be skipped
+_MOST_MEMORY = 128 << 20  # bytes of a dictionary or window: `xz -9` asks for 65 MB, `zstd --ultra -22` for 128 MiB
+_BITE = 1024  # compressed bytes at a time: zstd's runs make 131,072 bytes of each 4
+
+
+class _Decoder(Protocol):
+    """Expands one member, stream or frame; a file may hold several, one after the other."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: Any, /) -> bytes: ...
 
 
 def is_compressed(path: Path) -> bool:
     """Whether the name says that the file is compressed in a way that `expand` understands."""
-    return path.suffix.lower() in _READERS
+    return path.suffix.lower() in _DECODERS
 
 
 def expand(path: Path) -> Iterator[bytes]:
-    """What the compressed file `path` expands to, in pieces.
+    """The bytes that the compressed file `path` expands to, in pieces of at most CHUNK bytes.
 
-    Raises UserError for a damaged or cut-off file, and for one that expands to more than 200 times its size
-    (1 GiB is always allowed).
+    Raises UserError for a damaged or cut-off file, for one that has at any place expanded to more than 200 times what
+    was read of it (32 MiB are always allowed), that goes on for 4 MiB without any text, or that asks for more than 128
+    MiB of memory.
     """
+    new = _DECODERS[path.suffix.lower()](path)
     with reported("read", path):
-        limit = max(_ALWAYS_ALLOWED, _MOST_EXPANSION * path.stat().st_size)
-        size = 0
-        try:
-            for piece in _READERS[path.suffix.lower()](path):
-                size += len(piece)
-                if size > limit:
-                    raise UserError(
-                        f"{path} expands to more than {format_size(limit)}: that is no ordinary text",
-                        hint="if you trust it, decompress it yourself and give the result",
-                    )
-                yield piece
-        except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
-            raise UserError(f"{path} is not a whole {path.suffix} file: {error}") from error
+        size = taken = last = 0
+        gathered = b""
+        for piece, more in _pieces(path, new):
+            size += len(piece)
+            taken += more
+            last = taken if piece else last
+            limit = max(_ALWAYS_ALLOWED, _MOST_EXPANSION * taken)
+            if size > limit:
+                raise UserError(
+                    f"{path} expands to more than {format_size(limit)} in its first {format_size(taken)}: that is no"
+                    " ordinary text",
+                    hint="if you trust it, decompress it yourself and give the result",
+                )
+            if taken - last > _MOST_SILENCE:
+                raise UserError(f"{path} goes on for {format_size(taken - last)} without any text")
+            gathered = gathered + piece if gathered else piece
+            if len(gathered) >= CHUNK:
+                whole = len(gathered) - len(gathered) % CHUNK
+                for start in range(0, whole, CHUNK):
+                    yield gathered[start : start + CHUNK]
+                gathered = gathered[whole:]
+        if gathered:
+            yield gathered
 
 
-def _read_gzip(path: Path) -> Iterator[bytes]:
-    with gzip.open(path) as stream:
-        yield from _pieces(cast(IO[bytes], stream))
+def _pieces(path: Path, new: Callable[[], _Decoder]) -> Iterator[tuple[bytes, int]]:
+    """The file expanded, each piece with the bytes that were read for it. Raises OSError, and UserError for damage."""
+    decoder: _Decoder | None = None
+    for chunk in read_chunks(path):
+        for start in range(0, len(chunk), _BITE):
+            data = chunk[start : start + _BITE]
+            yield b"", len(data)
+            while decoder is not None or (data := data.lstrip(b"\0")):  # gzip and xz may be padded with zeros
+                decoder = decoder or new()
+                try:
+                    for piece in _expanded(decoder, data):
+                        yield piece, 0
+                except (MemoryError, GeneratorExit):
+                    raise
+                except Exception as error:  # the errors of the four libraries have no base in common
+                    raise _damaged(path, str(error)) from error
+                if not decoder.eof:
+                    break
+                data, decoder = decoder.unused_data, None
+    if decoder is not None:
+        raise _damaged(path, "it ends in the middle")
 
 
-def _read_xz(path: Path) -> Iterator[bytes]:
-    with lzma.open(path) as stream:
-        yield from _pieces(stream)
+def _expanded(decoder: _Decoder, data: bytes) -> Iterator[bytes]:
+    """`data` expanded, in pieces of at most CHUNK bytes where the library can stop: 39 bytes of bzip2 can be 45 MB."""
+    if not isinstance(decoder, bz2.BZ2Decompressor | lzma.LZMADecompressor):
+        yield decoder.decompress(data)
+        return
+    yield decoder.decompress(data, CHUNK)
+    while not (decoder.eof or decoder.needs_input):
+        yield decoder.decompress(b"", CHUNK)
 
 
-def _read_zstd(path: Path) -> Iterator[bytes]:
+def _damaged(path: Path, reason: str) -> UserError:
+    if "too much memory" in reason or "emory usage limit" in reason:  # of zstd, and of liblzma
+        return UserError(
+            f"expanding {path} takes more than {format_size(_MOST_MEMORY)} of memory, the most that is allowed here",
+            hint="if you trust it, decompress it yourself and give the result",
+        )
+    return UserError(f"{path} is not a whole {path.suffix} file: {reason}")
+
+
+def _gzip(_: Path) -> Callable[[], _Decoder]:
+    return lambda: zlib.decompressobj(16 + zlib.MAX_WBITS)  # 16: with gzip's header and sum
+
+
+def _bzip2(_: Path) -> Callable[[], _Decoder]:
+    return bz2.BZ2Decompressor
+
+
+def _xz(_: Path) -> Callable[[], _Decoder]:
+    return lambda: lzma.LZMADecompressor(memlimit=_MOST_MEMORY)
+
+
+def _zstd(path: Path) -> Callable[[], _Decoder]:
     try:
-        zstandard = importlib.import_module("zstandard")  # optional: only who has .zst files needs it
+        zstandard: Any = importlib.import_module("zstandard")  # optional: only who has .zst files needs it
     except ImportError as error:
         raise UserError(f"reading {path} needs the package zstandard", hint="pip install zstandard") from error
-    frame = None
-    with path.open("rb") as stream:
-        while data := stream.read(_ZSTD_BITE):
-            while data:  # a file may hold several frames, one after the other
-                frame = frame or zstandard.ZstdDecompressor().decompressobj()
-                try:
-                    yield frame.decompress(data)
-                except zstandard.ZstdError as error:
-                    raise UserError(f"{path} is not a whole .zst file: {error}") from error
-                data = frame.unused_data if frame.eof else b""
-                frame = None if frame.eof else frame
-    if frame is not None:
-        raise EOFError("it ends in the middle")
+    return cast(Callable[[], _Decoder], zstandard.ZstdDecompressor(max_window_size=_MOST_MEMORY).decompressobj)
 
 
-def _pieces(stream: IO[bytes]) -> Iterator[bytes]:
-    while piece := stream.read(1 << 20):
-        yield piece
-
-
-_READERS: dict[str, Callable[[Path], Iterator[bytes]]] = {
-    ".gz": _read_gzip,
-    ".xz": _read_xz,
-    ".zst": _read_zstd,
+_DECODERS: dict[str, Callable[[Path], Callable[[], _Decoder]]] = {
+    ".bz2": _bzip2,
+    ".gz": _gzip,
+    ".xz": _xz,
+    ".zst": _zstd,
 }

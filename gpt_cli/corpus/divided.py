@@ -47,7 +47,10 @@ class DividedText:
         """Raise UserError if one of the two parts has fewer than 2 characters: nothing can be said of it."""
         if min(train, val) < 2:
             split = "training" if train < 2 else "validation"
-            raise UserError(f"the {split} split has fewer than 2 characters", hint="give more text, or split otherwise")
+            raise UserError(
+                f"the {split} split has fewer than 2 characters",
+                hint="give more text, or a larger --val-fraction 0.5 (data.val_fraction=0.5)",
+            )
 
     def _read(self, *splits: Split) -> Iterator[Stretch]:
         for stretch in stretches(self.text, self.borders, self.survey, end_lines=True):

@@ -1,32 +1,32 @@
 """A config that suits a text and a machine, with the reasons in words."""
 
 import math
-import re
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from gpt_cli.config.schema import (
-    CheckpointConfig,
-    Config,
-    DataConfig,
-    EvalConfig,
-    ModelConfig,
-    OptimConfig,
-    SampleConfig,
-    ScheduleConfig,
-    TokenizerConfig,
-    TrainConfig,
-)
+from gpt_cli.choices import TokenizerKind
+from gpt_cli.config.schema import Config, DataConfig
 from gpt_cli.corpus.sources import find_path
 from gpt_cli.corpus.store import TokenStore, is_store
 from gpt_cli.corpus.survey import Progress
 from gpt_cli.corpus.text import Text
+from gpt_cli.corpus.vocabulary import choose_vocab_size
 from gpt_cli.errors import RequestError
+from gpt_cli.tokenizer import load_tokenizer
 
 _LARGEST_ALPHABET = 512  # more characters than this are better spelled in bytes or learned pieces
 _PIECES_FROM = 20_000_000  # characters, from which on a GPU learns more from pieces of words
+_FEWEST_PIECES = 2_048  # learned tokens that are worth it, where one per byte would do
 _VALIDATION = 1_000_000  # characters that are enough to measure on
+_EPOCHS = 20  # of a text that a model learns from scratch; a trained one needs fewer
+_TUNING_EPOCHS = 3
+
+_READING = ("source", "weights", "encoding", "text_key", "val_source")  # keys of data that say what is read, and how
+
+Values = Mapping[str, Any]
+"""Dotted keys of the config and their values."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,15 @@ class _Text:
     """What a config depends on."""
 
     tokens: float
-    """Known, or about."""
+    """Known, or about; of both splits."""
     training_tokens: float
-    """Those of the training split."""
-    tokenizer: TokenizerConfig
-    val_fraction: float
-    prompt: str
+    validation_tokens: float
+    chosen: Values
+    """What the text decides: keys of data, tokenizer and sample."""
     spelling: str
     """A sentence on how it becomes tokens."""
+    division: str
+    """A sentence on what is held out."""
 
 
 @dataclass(frozen=True)
@@ -53,130 +54,205 @@ class _Shape:
 
 
 def fit_config(
-    source: str, *, run_dir: str, has_gpu: bool, cores: int, progress: Progress | None = None
+    given: Values,
+    *,
+    run_dir: str,
+    has_gpu: bool,
+    cores: int,
+    base: Values | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Config, list[str]]:
     """A sensible config for a text and a machine with so many cores, and why it is like that, in sentences.
 
+    `given` is what somebody asked for, `data.source` at least: the rest is fitted to it, and the sentences tell of the
+    run that it makes, but it is for the caller to lay over the config (a value may be at odds with another, which has
+    to be told with its place). `base` is what a trained model brings along that is trained further.
+
     Raises what reading and `TokenStore.open` raise, and RequestError for standard input and for a source that is empty.
     """
-    if not source or any("\ud800" <= character < "\ue000" for character in source):
-        raise RequestError(f"the TEXT '{source}' is no name of a file that a config can hold")
-    if source == "-":
-        raise RequestError("a config cannot be fitted to standard input, which is read once", hint="save it in a file")
-    path = find_path(source)
-    text = _look_at_store(path) if is_store(path) else _look_at_text(source, has_gpu, progress)
-    shape = _fit_shape(text.tokens, has_gpu)
-    context_length = _fit_context(text.tokens * text.val_fraction, 256 if has_gpu else 128)
-    tokens_per_step = shape.batch_size * context_length
+    fixed = {**(base or {}), **given}
+    sources = [given["data.source"]] if isinstance(given["data.source"], str) else given["data.source"]
+    for source in sources:
+        if not source or any("\ud800" <= character < "\ue000" for character in source):
+            raise RequestError(f"the TEXT '{source}' is no name of a file that a config can hold")
+        if source == "-":
+            raise RequestError(
+                "a config cannot be fitted to standard input, which is read once",
+                hint="`gpt train -` keeps it in a file and fits a config to that",
+            )
+    path = find_path(sources[0])
+    data = DataConfig(**{key: given[f"data.{key}"] for key in _READING if f"data.{key}" in given})
+    is_tokens = len(sources) == 1 and is_store(path)
+    text = _look_at_store(path) if is_tokens else _look_at_text(data, fixed, has_gpu, progress)
+
+    shape = _fit_shape(text.tokens, has_gpu, fixed)
+    chosen: dict[str, Any] = {**text.chosen, "run_dir": run_dir, "data.source": given["data.source"]}
+    chosen |= {"model.n_layer": shape.n_layer, "model.n_head": shape.n_head, "model.n_embd": shape.n_embd}
+    chosen["train.batch_size"] = shape.batch_size
+    chosen["model.context_length"] = _fit_context(text.validation_tokens, 256 if has_gpu else 128)
+
+    plan = {**chosen, **fixed}
+    tokens_per_step = plan["train.batch_size"] * plan["model.context_length"]
     most_steps = 3000 if has_gpu else 300 * min(max(cores, 2), 8)
-    steps = min(max(100, math.ceil(20 * text.training_tokens / tokens_per_step)), most_steps)
-    epochs = steps * tokens_per_step / text.training_tokens
-    dropout = 0.2 if epochs > 10 else 0.1 if epochs > 3 else 0.0
+    passes = _EPOCHS if base is None else _TUNING_EPOCHS
+    chosen["train.steps"] = min(max(100, math.ceil(passes * text.training_tokens / tokens_per_step)), most_steps)
+    steps = fixed.get("train.steps", chosen["train.steps"])
+    epochs = steps * tokens_per_step / max(1.0, text.training_tokens)
+    chosen["model.dropout"] = 0.2 if epochs > 10 else 0.1 if epochs > 3 else 0.0
+    chosen["schedule.warmup_steps"] = min(20, steps // 10)
+    if base is None:
+        chosen["optim.weight_decay"] = 0.2 if epochs > 10 else 0.1
     # An evaluation goes through a token four times as fast as training: together they take some 3 % of the run.
-    evaluations = 0.12 * steps * tokens_per_step / max(1.0, text.tokens * text.val_fraction)
-    every = max(10, math.ceil(steps / min(max(2.0, evaluations), 8.0)))
-    config = Config(
-        run_dir=run_dir,
-        data=DataConfig(source=source, val_fraction=text.val_fraction),
-        tokenizer=text.tokenizer,
-        model=ModelConfig(
-            n_layer=shape.n_layer,
-            n_head=shape.n_head,
-            n_embd=shape.n_embd,
-            context_length=context_length,
-            dropout=dropout,
-        ),
-        optim=OptimConfig(weight_decay=0.2 if epochs > 10 else 0.1),
-        schedule=ScheduleConfig(warmup_steps=min(20, steps // 10)),
-        train=TrainConfig(steps=steps, batch_size=shape.batch_size),
-        eval=EvalConfig(every=every),
-        checkpoint=CheckpointConfig(every=every),
-        sample=SampleConfig(every=every, prompt=text.prompt),
-    )
+    evaluations = 0.12 * steps * tokens_per_step / max(1.0, text.validation_tokens)
+    every = max(1, min(10, steps), math.ceil(steps / min(max(2.0, evaluations), 8.0)))
+    chosen |= {"eval.every": every, "checkpoint.every": every, "sample.every": every}
+
     machine = "a GPU" if has_gpu else f"{cores} CPU cores"
-    return config, [
-        text.spelling,
-        f"The last {100 * text.val_fraction:.3g}% of it validates.",
-        f"{shape.n_layer} layers of width {shape.n_embd} suit {text.tokens:,.0f} tokens and {machine}.",
-        f"It sees {context_length} tokens at once and its training text {epochs:.1f} times, in {steps:,} steps.",
-        f"Dropout {dropout} keeps it from learning the text by heart."
-        if dropout
-        else "No dropout: the text is long enough not to be learned by heart.",
-    ]
+    sentences = _explain({**chosen, **fixed}, given, text, machine, epochs)
+    if base is not None:
+        del sentences[2]  # the shape is that of the base
+    return _config({**chosen, **(base or {})}), sentences
+
+
+def _explain(plan: Values, given: Values, text: _Text, machine: str, epochs: float) -> list[str]:
+    steps, context, dropout = plan["train.steps"], plan["model.context_length"], plan["model.dropout"]
+    layers = f"{plan['model.n_layer']} layers of width {plan['model.n_embd']}"
+    asked = given.keys() & {"model.n_layer", "model.n_embd"}
+    shape = f"{layers}, as asked." if asked else f"{layers} suit {text.tokens:,.0f} tokens and {machine}."
+    reading = f"It sees {context} tokens at once and its training text {epochs:.1f} times, in {steps:,} steps."
+    if epochs < 0.995:
+        reading = (
+            f"It sees {context} tokens at once and {100 * epochs:.2g}% of its training text, in {steps:,} steps:"
+            f" train.steps={math.ceil(steps / max(epochs, 1e-9)):,} reads all of it once."
+        )
+    if "model.dropout" in given:
+        regular = f"Dropout {dropout}, as asked."
+    elif dropout:
+        regular = f"Dropout {dropout} keeps it from memorising the text."
+    else:
+        regular = "No dropout: the text is long enough not to be memorised."
+    return [text.spelling, text.division, shape, reading, regular]
+
+
+def _config(chosen: Values) -> Config:
+    nested: dict[str, Any] = {}
+    for key, value in chosen.items():
+        section, _, name = key.rpartition(".")
+        (nested.setdefault(section, {}) if section else nested)[name] = value
+    return Config.model_validate(nested)
 
 
 def _look_at_store(path: Path) -> _Text:
     store = TokenStore.open(path)
     tokens = sum(facts.tokens for facts in store.facts.values())
     kind = store.tokenizer.kind
-    vocab_size = store.tokenizer.vocab_size if kind == "bpe" else None
-    config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": vocab_size})
     prompt = store.tokenizer.decode([0]) if store.tokenizer.unknown_characters("\n") else "\n"
+    chosen = {
+        "tokenizer.kind": kind,
+        "tokenizer.vocab_size": store.tokenizer.vocab_size if kind == "bpe" else None,
+        "data.val_fraction": store.division.val_fraction,
+        "sample.prompt": prompt,
+    }
     return _Text(
         tokens=tokens,
         training_tokens=store.facts["train"].tokens,
-        tokenizer=config,
-        val_fraction=store.division.val_fraction,
-        prompt=prompt,
+        validation_tokens=store.facts["val"].tokens,
+        chosen=chosen,
         spelling=f"{path} has {tokens:,} {kind} tokens.",
+        division=_division(store.division.val_fraction, store.division.split),
     )
 
 
-def _look_at_text(source: str, has_gpu: bool, progress: Progress | None) -> _Text:
+def _division(fraction: float, split: str) -> str:
+    if split == "characters":
+        return f"The last {100 * fraction:.3g}% of it is held out for validation."
+    return f"About {100 * fraction:.3g}% of its {split} are held out for validation."
+
+
+def _look_at_text(data: DataConfig, fixed: Values, has_gpu: bool, progress: Progress | None) -> _Text:
     # What is left out of the text is said when it is read for training.
-    characters = size = 0
+    characters = size = validating = done = 0
     alphabet: set[str] = set()
     start: list[str] = []  # enough of the text to count words in
-    text = Text.find(DataConfig(source=source), lambda _: None)
-    for number in range(len(text.members)):
+    text = Text.find(data, lambda _: None)
+    for number, member in enumerate(text.members):
         for block in text.blocks(number):
             said = block.text
+            done += len(block.data)
+            if progress is not None:
+                progress("reading", done, text.size)
+            alphabet.update(said)
+            if member.validates:
+                validating += len(said)
+                continue
             if characters < 10 * _VALIDATION:
                 start.append(said)
-            characters += len(said)
-            size += len(block.data)
-            alphabet.update(said)
-            if progress is not None:
-                progress("reading", size, text.size)
-    config, spelling = _fit_tokenizer("\n".join(start), characters, len(alphabet), has_gpu)
-    tokens = size / 4 if config.kind == "bpe" else size if config.kind == "byte" else characters
+            characters += len(said) * member.weight
+            size += len(block.data) * member.weight
+    tokenizer, spelling = _fit_tokenizer("\n".join(start), characters, len(alphabet), has_gpu, fixed)
+    kind = fixed.get("tokenizer.kind", tokenizer["tokenizer.kind"])
+    tokens = size / 4 if kind == "bpe" else size if kind == "byte" else characters
+    per_character = tokens / max(1, characters)
     val_fraction = 0.1 if characters <= 10 * _VALIDATION else round(_VALIDATION / characters, 4)
+    held_out = fixed.get("data.val_fraction", val_fraction)
+    chosen = {**tokenizer, "data.val_fraction": val_fraction}
+    chosen["sample.prompt"] = "\n" if "\n" in alphabet else start[0][0]
+    if data.val_source is not None:
+        held_out = 0.0
+        del chosen["data.val_fraction"]
+    validation = tokens * held_out if data.val_source is None else validating * per_character
+    if "\r" in alphabet:
+        spelling += " Its lines end in a carriage return, too, which it learns to write (sed 's/\\r$//' removes them)."
     return _Text(
         tokens=tokens,
-        training_tokens=tokens * (1 - val_fraction),
-        tokenizer=config,
-        val_fraction=val_fraction,
-        prompt="\n" if "\n" in alphabet else start[0][0],
+        training_tokens=tokens * (1 - held_out - fixed.get("data.test_fraction", 0.0)),
+        validation_tokens=validation,
+        chosen=chosen,
         spelling=spelling,
+        division=_division(held_out, fixed.get("data.split", data.split))
+        if data.val_source is None
+        else f"{validating:,} characters of another text are its validation.",
     )
 
 
-def _fit_tokenizer(start: str, characters: int, alphabet: int, has_gpu: bool) -> tuple[TokenizerConfig, str]:
+def _fit_tokenizer(
+    start: str, characters: int, alphabet: int, has_gpu: bool, fixed: Values
+) -> tuple[dict[str, Any], str]:
+    """The kind and the size of a vocabulary, and a sentence on them; what is `fixed` decides with them."""
     facts = f"the text has {characters:,} characters, {alphabet:,} distinct ones"
-    few = alphabet <= _LARGEST_ALPHABET
-    if not few or (has_gpu and characters >= _PIECES_FROM):
-        words = _count_words(start[: min(characters * 9 // 10, 10 * _VALIDATION)])
-        for vocab_size, least in ((16384, 100_000_000), (8192, 20_000_000), (2048, 1_000_000)):
-            if characters >= least and words >= vocab_size:
-                return TokenizerConfig(kind="bpe", vocab_size=vocab_size), f"BPE with {vocab_size:,} tokens: {facts}."
-    if few:
-        return TokenizerConfig(kind="char"), f"One token per character: {facts}."
-    return TokenizerConfig(kind="byte"), f"One token per byte: {facts}."
+    file = fixed.get("tokenizer.file")
+    if file is not None and Path(file).exists():
+        ready = load_tokenizer(Path(file), fixed.get("tokenizer.pattern"))
+        return {"tokenizer.kind": ready.kind}, f"The {ready.vocab_size:,} {ready.kind} tokens of {file}: {facts}."
+    vocab_size = choose_vocab_size(start[: characters * 9 // 10], characters)
+    few, worth_pieces = alphabet <= _LARGEST_ALPHABET, characters >= 1_000_000 and vocab_size >= _FEWEST_PIECES
+    kind: TokenizerKind = "char" if few else "byte"
+    if worth_pieces and (not few or (has_gpu and characters >= _PIECES_FROM)):
+        kind = "bpe"
+    kind = fixed.get("tokenizer.kind", kind)
+    if kind != "bpe":
+        return {"tokenizer.kind": kind}, f"One token per {'byte' if kind == 'byte' else 'character'}: {facts}."
+    chosen = {"tokenizer.kind": kind, "tokenizer.vocab_size": fixed.get("tokenizer.vocab_size") or vocab_size}
+    longer = "" if "tokenizer.vocab_size" in fixed else "; a longer one would get more"
+    return chosen, f"BPE with {chosen['tokenizer.vocab_size']:,} tokens: {facts}{longer}."
 
 
-def _count_words(text: str) -> int:
-    """Distinct words of two letters or more that occur twice or more: each is a merge that BPE can learn."""
-    return sum(count > 1 for count in Counter(re.findall(r"[^\W\d_]{2,}", text)).values())
-
-
-def _fit_shape(tokens: float, has_gpu: bool) -> _Shape:
+def _fit_shape(tokens: float, has_gpu: bool, fixed: Values) -> _Shape:
     if tokens < 50_000:
-        return _Shape(n_layer=2, n_head=2, n_embd=64, batch_size=16)
-    if not has_gpu:
-        return _Shape(n_layer=4, n_head=4, n_embd=128, batch_size=16)
-    if tokens < 5_000_000:
-        return _Shape(n_layer=6, n_head=6, n_embd=384, batch_size=64)
-    return _Shape(n_layer=12, n_head=12, n_embd=768, batch_size=64)
+        shape = _Shape(n_layer=2, n_head=2, n_embd=64, batch_size=16)
+    elif not has_gpu:
+        shape = _Shape(n_layer=4, n_head=4, n_embd=128, batch_size=16)
+    elif tokens < 5_000_000:
+        shape = _Shape(n_layer=6, n_head=6, n_embd=384, batch_size=64)
+    else:
+        shape = _Shape(n_layer=12, n_head=12, n_embd=768, batch_size=64)
+    heads: int = fixed.get("model.n_head", shape.n_head)
+    width: int = fixed.get("model.n_embd", shape.n_embd)
+    if "model.n_embd" not in fixed:  # heads have an even width, for rotary positions
+        width = -(-width // (2 * heads)) * 2 * heads
+    elif "model.n_head" not in fixed:
+        heads = next((n for n in range(heads, 0, -1) if width % (2 * n) == 0), 1)
+    return _Shape(shape.n_layer, heads, width, shape.batch_size)
 
 
 def _fit_context(validation_tokens: float, longest: int) -> int:

@@ -3,6 +3,7 @@
 import fnmatch
 import importlib
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from gpt_cli.corpus.formats import inner_suffix
@@ -46,7 +47,7 @@ def download(name: str, note: Note) -> list[Path]:
     except UserError:
         raise
     except Exception as error:  # the library's errors have no base in common
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        reason = shorten((str(error).strip().splitlines() or [type(error).__name__])[0], 200, placeholder=" ...")
         raise UserError(
             f"cannot get hf:{name} from the Hugging Face hub: {reason}",
             hint="hf: needs the network, and a login (hf auth login) for gated data sets",

@@ -42,7 +42,7 @@ def cut_window(
     if tokens <= context_length:
         raise RequestError(
             f"there are {tokens:,} tokens: too few for a context of {context_length:,} and its target",
-            hint="a smaller --context",
+            hint=f"--context {max(1, tokens - 1)}",
         )
     if not 0 <= at < tokens - context_length:
         raise RequestError(

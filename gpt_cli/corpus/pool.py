@@ -1,7 +1,7 @@
 """Encoding side by side; the ids are the same for any number of workers.
 
 BPE is encoded in processes. Characters and bytes are looked up by NumPy, which lets go of the interpreter's lock, in
-less time than it takes to hand them to another process: in threads. (`ranges` hands over none.)
+less time than it takes to hand them to another process: in threads.
 """
 
 import os

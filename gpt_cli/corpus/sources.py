@@ -7,6 +7,7 @@ import difflib
 import glob
 import importlib
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from pathlib import Path
 
 from gpt_cli.corpus import hub
 from gpt_cli.corpus.decoding import decode_utf8
-from gpt_cli.corpus.formats import Format, Stream, TextFile, inner_suffix, spooled, text_file
-from gpt_cli.corpus.registry import installed_corpus
+from gpt_cli.corpus.folders import by_parts, is_file, match_sorted, walk
+from gpt_cli.corpus.formats import Format, TextFile, inner_suffix, spooled, text_file
+from gpt_cli.corpus.records import Stream
+from gpt_cli.corpus.registry import CORPORA, installed_corpus
 from gpt_cli.errors import Note, RequestError, UserError
 from gpt_cli.files import list_directory
 from gpt_cli.files.disk import CHUNK, reported
@@ -23,7 +26,7 @@ from gpt_cli.files.disk import CHUNK, reported
 BUILTIN = "builtin:python-docs"
 _NOT_TEXT = frozenset(
     [
-        *(".7z", ".bz2", ".jar", ".rar", ".tar", ".tgz", ".whl", ".zip"),  # archives
+        *(".7z", ".jar", ".rar", ".tar", ".tgz", ".whl", ".zip"),  # archives
         *(".bmp", ".gif", ".ico", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"),  # images
         *(".avi", ".flac", ".m4a", ".mkv", ".mov", ".mp3", ".mp4", ".ogg", ".wav", ".webm"),  # sound and film
         *(".doc", ".docx", ".odt", ".pdf", ".ppt", ".pptx", ".xls", ".xlsx"),  # documents
@@ -66,8 +69,8 @@ def find_files(source: str, form: Format, note: Note) -> list[TextFile]:
     """The files that a source names, in order.
 
     A source is `-` (standard input), `builtin:python-docs`, `corpus:NAME` (downloaded before), `hf:OWNER/NAME` (from
-    the network), a text file (also .gz, .xz, .zst; .jsonl, .csv and .parquet hold documents), a folder (all its text
-    files, sorted), or a glob. `note` is told what was left out.
+    the network), a text file (also .gz, .bz2, .xz, .zst; .jsonl, .csv and .parquet hold documents), a folder (all its
+    text files, sorted), or a glob. `note` is told what was left out.
 
     Raises RequestError for a source that does not exist, and UserError for a folder without text.
     """
@@ -86,7 +89,16 @@ def find_files(source: str, form: Format, note: Note) -> list[TextFile]:
         return [text_file(path, form) for path in hub.download(name, note)]
     if scheme == "builtin":
         raise RequestError(f"there is no built-in corpus '{name}'", hint=f"the built-in corpus is {BUILTIN}")
-    return [text_file(path, form) for path in _find(find_path(source), note)]
+    paths = _find(find_path(source), note)
+    _tell_of_raw_tables(paths, note)
+    return [text_file(path, form) for path in paths]
+
+
+def _tell_of_raw_tables(paths: list[Path], note: Note) -> None:
+    """Say that what looks like a table or like documents is read as the text that it is."""
+    raw = [path for path in paths if inner_suffix(path) in (".tsv", ".json")]
+    if raw and len(raw) == len(paths):  # among others they are part of a project
+        note(f"{raw[0]} is read as plain text, marks and all; documents are read from .jsonl, .csv and .parquet")
 
 
 def _standard_input() -> Iterator[bytes]:
@@ -121,45 +133,56 @@ def _find(path: Path, note: Note) -> list[Path]:
             return _files_in(path, note)
         if path.exists():
             return [path]
-        found = sorted(Path(match) for match in glob.glob(str(path), recursive=True))
         if glob.has_magic(str(path)):
-            if files := [match for match in found if match.is_file()]:
-                return files
+            if files := [match for match in map(Path, match_sorted(str(path))) if match.is_file()]:
+                return [file for file in files if file.stat().st_size] or files  # as in a folder
             raise RequestError(f"no file matches {path}")
+    if (hint := _elsewhere(path)) is not None:
+        raise RequestError(f"{path} does not exist", hint=hint)
     alike = difflib.get_close_matches(path.name, list_directory(path.parent) if path.parent.is_dir() else [], n=1)
     raise RequestError(f"{path} does not exist", hint=f"did you mean {path.parent / alike[0]}?" if alike else None)
 
 
+def _elsewhere(path: Path) -> str | None:
+    """A hint for what is no path, but an address or the name of a known text."""
+    name = str(path)
+    if match := re.match(r"(https?):/+(.+)", name):
+        file = path.name or "text"
+        return f"nothing is downloaded unasked: curl -Lo {file} {match[1]}://{match[2]}, then give {file}"
+    if f"builtin:{name}" == BUILTIN:
+        return f"did you mean {BUILTIN}?"
+    if name in {corpus.name for corpus in CORPORA}:
+        return f"it is a known text: gpt data get {name}, then give corpus:{name}"
+    return None
+
+
 def _files_in(folder: Path, note: Note) -> list[Path]:
     """The text files under `folder`, sorted; without hidden, empty and evidently binary ones, and what `gpt` made."""
-    if made := _made_by_gpt(os.listdir(folder)):
-        hint = "use it alone, as data.source" if made == "token store" else "train on the text that it is of"
-        raise RequestError(f"{folder} is a {made}, not text", hint=hint)
-    files: list[Path] = []
+    files: list[str] = []
     skipped: list[Path] = []
     left_out: dict[str, list[Path]] = {}
-    for directory, folders, names in os.walk(folder, onerror=_raise):
-        if made := _made_by_gpt([*folders, *names]):
-            left_out.setdefault(made, []).append(Path(directory))
-            folders.clear()
-            continue
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for path in (Path(directory, name) for name in names if not name.startswith(".")):
-            if path.is_file() and path.stat().st_size > 0:
-                (skipped if inner_suffix(path) in _NOT_TEXT else files).append(path)
+    for place, entries in walk(str(folder)):
+        if made := _made_by_gpt([entry.name for entry in entries]):
+            if place == str(folder):
+                hint = "use it alone, as data.source" if made == "token store" else "give the text that it is of"
+                raise RequestError(f"{folder} is a {made}, not text", hint=hint)
+            left_out.setdefault(made, []).append(Path(place))
+            entries.clear()
+        for entry in entries:
+            if is_file(entry) and entry.stat().st_size > 0:
+                if inner_suffix(Path(entry.name)) in _NOT_TEXT:
+                    skipped.append(Path(entry.path))
+                else:
+                    files.append(entry.path)
     if not files:
         raise UserError(f"{folder} has no text files")
     for made, places in sorted(left_out.items()):
         note(f"left out {len(places):,} {made}{'s' if len(places) > 1 else ''} in {folder}, for instance {min(places)}")
     if skipped:
         note(f"skipped {len(skipped):,} binary files in {folder}, for instance {min(skipped)}")
-    return sorted(files)
+    return [Path(path) for path in sorted(files, key=by_parts)]
 
 
 def _made_by_gpt(names: Iterable[str]) -> str | None:
     """What a folder with these names in it is, if `gpt` made it: no text, and other than it was after the next run."""
     return next((made for made, marks in _MADE.items() if marks <= set(names)), None)
-
-
-def _raise(error: OSError) -> None:
-    raise error

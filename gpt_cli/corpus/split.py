@@ -67,9 +67,10 @@ class Borders:
             parts = {"train": cuts[0], "val": cuts[1] - cuts[0], "test": size - cuts[1]}
             wanted = {"val": val_fraction, "test": data.test_fraction}
             if any(part < 2 for split, part in parts.items() if wanted.get(split, 1)):
+                tests = f" and {data.test_fraction} for the test" if data.test_fraction else ""
                 raise UserError(
-                    f"the text is too small to split: {size:,} characters, of which data.val_fraction"
-                    f" {val_fraction} validates" + (f" and {data.test_fraction} tests" if data.test_fraction else ""),
+                    f"the text is too small to split: {size:,} characters, of which data.val_fraction {val_fraction} is"
+                    f" held out for validation{tests}",
                     hint="each part needs at least 2 characters",
                 )
             return cls("characters", cuts, b"")
@@ -97,7 +98,7 @@ def _deal(hashes: "array[int]", val_fraction: float, test_fraction: float, units
     if tests + validates >= len(ordered):
         raise UserError(
             f"{len(ordered):,} different {units} are too few to split by data.split={units}",
-            hint="give more, or split by data.split=characters",
+            hint="give more, or split by --split characters (data.split=characters)",
         )
     borders = (ordered[tests + validates], ordered[tests])  # the first hash that trains, that does not test
     return bytes(0 if key >= borders[0] else 1 if key >= borders[1] else 2 for key in hashes)

@@ -189,7 +189,6 @@ class StoreWriter:
         self.tokenizer = tokenizer
         self._shards: dict[Split, list[_Shard]] = {}
         self._open: dict[Split, NewFile] = {}
-        self._reserved: list[NewFile] = []
 
     def append(self, split: Split, ids: Tokens) -> None:
         """Write the next ids of a split. Raises DiskError if they cannot be written."""
@@ -207,33 +206,10 @@ class StoreWriter:
             if shards[-1].tokens == SHARD_TOKENS:
                 self._close(split)
 
-    def reserve(self, split: Split, tokens: int) -> None:
-        """Make room for all ids of a split at once, which others then write to their `places`."""
-        self._shards[split] = []
-        for start in range(0, tokens, SHARD_TOKENS):
-            shard = _Shard(f"{split}-{len(self._shards[split]):05}.npy", min(SHARD_TOKENS, tokens - start))
-            self._shards[split].append(shard)
-            self._reserved.append(NewFile(self._directory / shard.file))
-            self._reserved[-1].write(_header(token_dtype(self.tokenizer.vocab_size), shard.tokens))
-
-    def places(self, split: Split, start: int, tokens: int) -> list[tuple[str, int, int]]:
-        """Where the ids from index `start` on belong: file, byte in it, and how many of them."""
-        dtype = token_dtype(self.tokenizer.vocab_size)
-        found = []
-        while tokens:
-            shard, first = self._shards[split][start // SHARD_TOKENS], start % SHARD_TOKENS
-            size = min(tokens, SHARD_TOKENS - first)
-            place = len(_header(dtype, shard.tokens)) + first * dtype.itemsize
-            found.append((str(self._directory / shard.file), place, size))
-            start, tokens = start + size, tokens - size
-        return found
-
     def finish(self, facts: Mapping[Split, SplitFacts], *, fingerprint: str, division: Division) -> None:
         """Write what describes the ids."""
         for split in list(self._open):
             self._close(split)
-        while self._reserved:
-            self._reserved.pop().close()
         parts: dict[Split, _Part] = {}
         for split, known in facts.items():
             parts[split] = _Part(known.characters, known.bytes, known.documents, tuple(self._shards[split]))
@@ -250,7 +226,7 @@ class StoreWriter:
 
     def abandon(self) -> None:
         """Close what is open."""
-        for file in (*self._open.values(), *self._reserved):
+        for file in self._open.values():
             file.abandon()
 
     def _close(self, split: Split) -> None:

@@ -71,10 +71,6 @@ class Text:
         """Whether it is short enough to be in memory, once it was read."""
         return self._kept is not None
 
-    def keep_nothing(self) -> None:
-        """Say that it is known to be too long to be in memory."""
-        self._kept = None
-
     @property
     def size(self) -> int | None:
         """Bytes of text, where known before it is read."""

@@ -16,15 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus.crew import Crew
 from gpt_cli.corpus.pool import encode_batches
-from gpt_cli.corpus.ranges import Ranges, encode_ranges, survey_ranges
 from gpt_cli.corpus.segments import Segment, batches
 from gpt_cli.corpus.split import SPLITS, Borders, Split, stretches
 from gpt_cli.corpus.store import FORMAT, Division, SplitFacts, StoreWriter, Tokens, narrow
 from gpt_cli.corpus.survey import Progress, Stage, Survey, survey
 from gpt_cli.corpus.text import Text, count_characters
 from gpt_cli.corpus.threads import aside
+from gpt_cli.corpus.vocabulary import COUNTED, choose_vocab_size
 from gpt_cli.errors import Note, RequestError, UserError
 from gpt_cli.files.disk import format_size
 from gpt_cli.tokenizer import BPETokenizer, Tokenizer, UnknownCharacters, train_tokenizer
@@ -81,9 +80,6 @@ class Tokenization:
     note: Note
     progress: Progress
     processes: int
-    crew: Crew | None = None
-    ranges: Ranges | None = None
-    """What the crew read, where the text is for it."""
 
     @classmethod
     def begin(
@@ -93,11 +89,8 @@ class Tokenization:
         note: Note,
         progress: Progress | None,
         processes: int | None,
-        crew: Crew | None = None,
     ) -> "Tokenization":
         """Read the text once. `processes`: how many encode a long text side by side; None: one a core.
-
-        `crew`: who reads large plain files, if they are to be written.
 
         Raises what reading raises, and UserError for a text too small to split.
         """
@@ -106,22 +99,12 @@ class Tokenization:
         text = Text.find(data, note)
         processes = processes or _available_cores()
         alphabet = ready is None and _is_plain(config, text)
-        kind = config.kind if ready is None else ready.kind
-        by_crew = crew and survey_ranges(text, data, kind, crew, processes, alphabet=alphabet, progress=progress)
-        found, ranges = by_crew or (
-            survey(
-                text,
-                end_lines=_ends_lines(config, ready),
-                progress=progress,
-                alphabet=alphabet,
-                workers=processes,
-            ),
-            None,
-        )
+        end_lines = _ends_lines(config, ready)
+        found = survey(text, end_lines=end_lines, progress=progress, alphabet=alphabet, workers=processes)
         text.read_again()
         processes = min(processes, max(1, found.work // _SHARE))
         borders = Borders.of(data, found)
-        return cls(text, found, borders, data, config, ready, note, progress, processes, crew, ranges)
+        return cls(text, found, borders, data, config, ready, note, progress, processes)
 
     @property
     def key(self) -> str:
@@ -147,23 +130,30 @@ class Tokenization:
             case "byte":
                 return train_tokenizer((), self.config)
             case "bpe":
-                return train_tokenizer(self._lesson("train"), self.config)
+                return train_tokenizer(self._lesson("train"), self._with_vocab_size())
+
+    def _with_vocab_size(self) -> TokenizerConfig:
+        """The config with the size of its vocabulary, which may be left to the length of the text."""
+        if self.config.vocab_size is not None:
+            return self.config
+        start: list[str] = []
+        room = COUNTED
+        for piece in self._lesson("train"):
+            start.append(piece)
+            room -= len(piece)
+            if room <= 0:
+                break
+        vocab_size = choose_vocab_size("".join(start), self.survey.characters)
+        self.note(
+            f"BPE with {vocab_size:,} ids suits {self.survey.characters:,} characters; a longer text would get more"
+        )
+        return self.config.model_copy(update={"vocab_size": vocab_size})
 
     def write(self, writer: StoreWriter) -> Tokenized:
         """Encode the text into a token store."""
-        made = self._write_ranges(writer) or self._encode(writer.tokenizer, writer.append)
+        made = self._encode(writer.tokenizer, writer.append)
         writer.finish(made.facts, fingerprint=made.fingerprint, division=Division.of(self.data))
         return made
-
-    def _write_ranges(self, writer: StoreWriter) -> Tokenized | None:
-        if self.crew is None or self.ranges is None:
-            return None
-        try:
-            facts, counts = encode_ranges(self.ranges, self.survey, self.borders, self.crew, writer, self.progress)
-        except UnknownCharacters:
-            self.crew.end()
-            return None  # encoding one block after the other tells where the first of them is
-        return Tokenized(writer.tokenizer, facts, self.survey.fingerprint, counts)
 
     def keep(
         self, tokenizer: Tokenizer, start: int = 0, stop: int | None = None
@@ -210,7 +200,7 @@ class Tokenization:
             if split not in tallies or tallies[split].characters < 2:
                 raise UserError(
                     f"the {split} split has fewer than 2 characters",
-                    hint="give more text, or split by data.split=characters",
+                    hint="give more text, or split by --split characters (data.split=characters)",
                 )
         facts = {split: tallies[split].facts() for split in SPLITS if split in tallies}
         return Tokenized(tokenizer, facts, self.survey.fingerprint, counts)

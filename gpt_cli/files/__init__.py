@@ -2,6 +2,7 @@
 
     disk     write, read and replace one file; make and flush directories; operating system errors in words
     commit   a directory that appears whole or not at all, proves itself by SHA256SUMS, and goes in one rename
+    sums     SHA256SUMS of a directory, of all that is in it or of what is written once
     append   a file that only grows, by whole lines
     lock     one writer per directory
     cache    where things that can be made again are kept
@@ -13,14 +14,12 @@ Nothing is ever written through a symbolic link or into a device.
 from gpt_cli.files.append import LineFile as LineFile
 from gpt_cli.files.append import read_lines as read_lines
 from gpt_cli.files.cache import cache_dir as cache_dir
-from gpt_cli.files.commit import DamagedError as DamagedError
 from gpt_cli.files.commit import ExistsError as ExistsError
 from gpt_cli.files.commit import Verified as Verified
 from gpt_cli.files.commit import clean_leftovers as clean_leftovers
 from gpt_cli.files.commit import commit_directory as commit_directory
 from gpt_cli.files.commit import commit_files as commit_files
 from gpt_cli.files.commit import read_directory as read_directory
-from gpt_cli.files.commit import read_sums as read_sums
 from gpt_cli.files.commit import remove_directory as remove_directory
 from gpt_cli.files.commit import verify_directory as verify_directory
 from gpt_cli.files.disk import DiskError as DiskError
@@ -35,3 +34,8 @@ from gpt_cli.files.disk import sync_directory as sync_directory
 from gpt_cli.files.disk import write_file as write_file
 from gpt_cli.files.lock import DirectoryLock as DirectoryLock
 from gpt_cli.files.lock import LockedError as LockedError
+from gpt_cli.files.sums import DamagedError as DamagedError
+from gpt_cli.files.sums import check_listed as check_listed
+from gpt_cli.files.sums import read_sums as read_sums
+from gpt_cli.files.sums import replace_listed as replace_listed
+from gpt_cli.files.sums import write_listed as write_listed

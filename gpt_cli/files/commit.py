@@ -8,7 +8,6 @@ the final name finds all of it; what a crash leaves is called `.tmp-*` or `.tras
 import errno
 import hashlib
 import os
-import re
 import secrets
 import shutil
 import time
@@ -22,23 +21,16 @@ from gpt_cli.files.disk import (
     DiskError,
     list_directory,
     make_directory,
-    read_chunks,
     reported,
     sha256_file,
     sync_directory,
     write_file,
 )
+from gpt_cli.files.sums import SUMS, DamagedError, format_sums, read_member, read_sums
 
-SUMS = "SHA256SUMS"
-_SUMS_LIMIT = 1 << 20
-_LINE = re.compile(r"([0-9a-f]{64})  ([A-Za-z0-9_][A-Za-z0-9._-]*)")
 _TEMPORARY = ".tmp-"
 _TRASH = ".trash-"
 _CLOCK_TICK = 50_000_000  # nanoseconds: coarser than the times that file systems note
-
-
-class DamagedError(UserError):
-    """What is on the disk is not what was written there: a flipped bit, a lost or a foreign file."""
 
 
 class ExistsError(UserError):
@@ -137,22 +129,6 @@ def _identity(path: Path) -> tuple[str, int, int, int, int, int]:
     return str(path), facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
-def read_sums(path: Path) -> dict[str, str]:
-    """SHA256SUMS of the directory `path`: {file name: hex}. Raises DamagedError if missing or malformed."""
-    if not os.path.lexists(path / SUMS):
-        raise DamagedError(f"{path} is damaged: {SUMS} is missing")
-    if os.lstat(path / SUMS).st_size > _SUMS_LIMIT:
-        raise DamagedError(f"{path} is damaged: {SUMS} is too large")
-    text = b"".join(_read_member(path / SUMS)).decode("utf-8", errors="replace")
-    sums: dict[str, str] = {}
-    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
-        match = _LINE.fullmatch(line)
-        if match is None or match[2] in sums or not text.endswith("\n"):
-            raise DamagedError(f"{path} is damaged: {SUMS} has a malformed line", where=f"{path / SUMS}:{number}")
-        sums[match[2]] = match[1]
-    return sums
-
-
 def remove_directory(path: Path) -> None:
     """Remove the directory `path`: renamed first, so that a crash never leaves a half under the name."""
     with reported("remove", path):
@@ -197,10 +173,7 @@ def _temporary_directory(final: Path, *, replace: bool) -> Iterator[Path]:
 
 
 def _commit(temporary: Path, final: Path, sums: Mapping[str, str], *, replace: bool) -> None:
-    lines = [f"{sums[name]}  {name}" for name in sorted(sums)]
-    if unfit := [line for line in lines if not _LINE.fullmatch(line)]:
-        raise ValueError(f"not a name for a file in a committed directory: {unfit[0]!r}")
-    write_file(temporary / SUMS, "".join(f"{line}\n" for line in lines).encode())
+    write_file(temporary / SUMS, format_sums(sums.items()))
     sync_directory(temporary)
     with reported("create", final):
         replaced = _set_aside(final) if replace and final.is_dir() else None
@@ -236,23 +209,10 @@ def _verified(path: Path, sha256: str, *, keep: bool) -> bytes | None:
     """The contents of `path` if `keep`, once they have the sum `sha256`."""
     digest = hashlib.sha256()
     kept = bytearray()
-    for chunk in _read_member(path):
+    for chunk in read_member(path):
         digest.update(chunk)
         if keep:
             kept += chunk
     if digest.hexdigest() != sha256:
         raise DamagedError(f"{path.parent} is damaged: {path.name} does not match its SHA-256")
     return bytes(kept) if keep else None
-
-
-def _read_member(path: Path) -> Iterator[bytes]:
-    """The bytes of a file in a committed directory, in pieces; a link, a device or a bad sector is damage."""
-    with reported("read", path):
-        try:
-            yield from read_chunks(path, follow=False)
-        except DiskError as error:
-            raise DamagedError(f"{path.parent} is damaged: {path.name} is not a file") from error
-        except OSError as error:
-            if error.errno not in (errno.EIO, errno.ELOOP):
-                raise
-            raise DamagedError(f"{path.parent} is damaged: {path.name} cannot be read ({error.strerror})") from error

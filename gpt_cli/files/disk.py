@@ -69,17 +69,6 @@ class NewFile:
             os.close(self._descriptor)
 
 
-def write_into(path: Path, place: int, data: bytes | memoryview) -> None:
-    """Write `data` from byte `place` on into the file `path`, which exists; who made the file flushes it."""
-    with reported("write", path):
-        descriptor = os.open(path, os.O_WRONLY | BINARY | NO_FOLLOW)
-        try:
-            os.lseek(descriptor, place, os.SEEK_SET)
-            write_all(descriptor, data)
-        finally:
-            os.close(descriptor)
-
-
 def replace_file(path: Path, data: bytes) -> None:
     """Put `data` at `path`: a reader, or a power cut, finds the old file or the new one, never a mixture.
 

@@ -32,7 +32,8 @@ class DirectoryLock:
     after release, because removing it would let two processes each lock a file of their own.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, write: bool = True) -> None:
+        """Take the lock. Not `write`: leave what the file says of its last holder. Raises LockedError."""
         self.path = directory / "lock"
         refuse_special(self.path)
         with reported("write", self.path):
@@ -40,8 +41,9 @@ class DirectoryLock:
         try:
             with reported("lock", self.path):
                 self._take()
-                os.ftruncate(self._descriptor, 0)
-                write_all(self._descriptor, json.dumps(_holder()).encode() + b"\n")
+                if write:
+                    os.ftruncate(self._descriptor, 0)
+                    write_all(self._descriptor, json.dumps(_holder()).encode() + b"\n")
         except LockedError:
             os.close(self._descriptor)
             raise

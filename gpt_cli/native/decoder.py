@@ -11,9 +11,10 @@ from typing import Protocol
 
 import numpy as np
 
+from gpt_cli.errors import Note
 from gpt_cli.native import reference
 from gpt_cli.native.choice import Choice
-from gpt_cli.native.kernel import NoKernel
+from gpt_cli.native.kernel import WrongKernel
 from gpt_cli.native.library import Handle, Sampling, address, describe, load_library
 from gpt_cli.native.rounding import WeightFormat, rounded
 from gpt_cli.native.weights import Array, Weights
@@ -97,15 +98,28 @@ class NativeDecoder:
     engine = "native"
 
     def __init__(
-        self, weights: Weights, *, format: WeightFormat = "fp32", threads: int = 1, tiles: bool = True
+        self,
+        weights: Weights,
+        *,
+        format: WeightFormat = "fp32",
+        threads: int = 1,
+        tiles: bool = True,
+        note: Note = lambda _: None,
     ) -> None:
         self.weights = weights
         self.format = format
-        self._library = load_library()
-        net, layers = describe(weights, format, threads, tiles)
-        self._keep = (net, layers)  # what the kernel points into
-        self._model = Handle(self._library.gpt_open(ctypes.byref(net), layers), self._library.gpt_close)
-        self._check()
+        self._keep = describe(weights, format, threads, tiles)  # what the kernel points into
+        self._open(load_library(note))
+        if not self._is_right():
+            note("the compiled decoder is wrong: its logits differ from those of the reference; compiling it again")
+            self._open(load_library(note, anew=True))
+            if not self._is_right():
+                raise WrongKernel("its logits differ from those of the reference")
+
+    def _open(self, library: ctypes.CDLL) -> None:
+        net, layers = self._keep
+        self._library = library
+        self._model = Handle(library.gpt_open(ctypes.byref(net), layers), library.gpt_close)
 
     def begin(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: Choice, draft: Draft | None = None
@@ -122,14 +136,13 @@ class NativeDecoder:
         self._library.gpt_score(session.handle.pointer, address(ids), len(tokens), address(logits))
         return logits
 
-    def _check(self) -> None:
-        """Compare the logits of a probe with the reference's, on these very weights."""
+    def _is_right(self) -> bool:
+        """Whether the logits of a probe are those of the reference, on these very weights."""
         vocab_size, length = self.weights.vocab_size, min(_PROBE, self.weights.config.context_length)
         probe = [(i * i * 31 + 7) % vocab_size for i in range(length)]
         expected, found = reference.forward(self._kept_weights(), probe), self.score(probe)
         allowed = _TOLERANCE[self.format] * max(1.0, float(np.abs(expected).max()))
-        if not np.abs(expected - found).max() <= allowed:  # also when something is not a number
-            raise NoKernel("its logits differ from those of the reference")
+        return bool(np.abs(expected - found).max() <= allowed)  # not when something is not a number
 
     def _kept_weights(self) -> Weights:
         """The weights as the kernel keeps them: rounded to their format."""

@@ -1,7 +1,7 @@
 """C sources, compiled once for this machine by the system's compiler, kept in the cache and loaded.
 
-The name of what is kept tells the sources, the compiler, its options and the processor apart. The compiler is called
-without a shell, and only a file that belongs to the user, in a folder that nobody else can write to, is loaded.
+The name of what is kept tells the sources, the compiler, its options and the processor apart. `compiler` makes a
+library, `store` keeps it with its sum, and what is loaded are the very bytes that were checked.
 """
 
 import ctypes
@@ -9,56 +9,112 @@ import hashlib
 import os
 import platform
 import shutil
-import stat
-import subprocess
 import tempfile
 import threading
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
-from functools import cache
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpt_cli.errors import UserError
-from gpt_cli.files import cache_dir, make_directory, replace_file
+from gpt_cli.errors import Note, UserError
+from gpt_cli.files import cache_dir
+from gpt_cli.files.disk import write_all
+from gpt_cli.native import compiler as compilers
+from gpt_cli.native.compiler import Compiler, CompilerHangs, NoKernel, WrongKernel, find_compiler
+from gpt_cli.native.hangs import forget_hang, remember_hang, remembered_hang
+from gpt_cli.native.store import DamagedLibraryError, Record, Store
+from gpt_cli.native.trust import UntrustedError
+
+__all__ = [
+    "DECODER",
+    "Kernel",
+    "NoKernel",
+    "WrongKernel",
+    "find_compiler",
+    "leaving_nothing",
+    "load_ahead",
+    "load_kernel",
+]
 
 SOURCE = Path(__file__).with_name("decode.c")
-_OPTIONS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
+_FORMAT = 2  # of what is kept
 # What of -O3 makes decode.c fast, without what only takes time: gcc compiles it in two thirds of the time.
 _OPTIONS_OF_GCC = ("-O2", "-fvect-cost-model=dynamic")
-_SECONDS = 120  # for the compiler
-_LOCKS: dict[object, threading.Lock] = defaultdict(threading.Lock)  # two threads may want the same kernel
+_PATIENCE = 1.0  # seconds before it is told that a compiler is being waited for
 _KEEP = ContextVar("keep", default=True)  # whether what is compiled goes into the cache
 
 
-class NoKernel(Exception):  # noqa: N818 (named for what it says)
-    """There is no kernel on this machine; the message says why."""
+@dataclass(frozen=True)
+class Kernel:
+    """C sources that are compiled together, with `options` besides the usual ones.
 
-
-@cache
-def load_kernel(*sources: Path, options: tuple[str, ...] = ()) -> ctypes.CDLL:
-    """The compiled kernel, from the cache or compiled now (a few seconds). Raises NoKernel.
-
-    `sources` (by default decode.c) are compiled together, with `options` besides the usual ones.
+    A library without one of `functions` is none: whatever compiled it, it is neither kept nor used.
     """
-    lock = _LOCKS[sources, options]
-    if not lock.acquire(timeout=_SECONDS):  # also in the fork of a process that was compiling
-        raise NoKernel("it is being compiled, and that does not end")
-    try:
-        return _load(sources or (SOURCE,), options)
-    finally:
-        lock.release()
+
+    sources: tuple[Path, ...]
+    options: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What it is called in the cache."""
+        return self.sources[0].stem
 
 
-def load_ahead(*sources: Path, options: tuple[str, ...] = ()) -> None:
+DECODER = Kernel(
+    (SOURCE,),
+    functions=(
+        *("gpt_open", "gpt_close", "gpt_begin", "gpt_end", "gpt_write", "gpt_stop", "gpt_push", "gpt_draft"),
+        *("gpt_drafted", "gpt_score"),
+    ),
+)
+
+
+@dataclass
+class _Job:
+    """The loading of a kernel by a thread of its own; `remarks` are for whoever asks for it."""
+
+    thread: threading.Thread
+    remarks: list[str] = field(default_factory=list)
+    library: ctypes.CDLL | None = None
+    error: Exception | None = None
+
+
+_jobs: dict[object, _Job] = {}
+_lock = threading.Lock()
+_descriptors: list[int] = []  # of what is loaded: its name must mean nothing else while the process lives
+
+
+def load_kernel(
+    kernel: Kernel = DECODER, *, anew: bool = False, note: Note = lambda _: None, patience: float = _PATIENCE
+) -> ctypes.CDLL:
+    """The compiled kernel, from memory, from the cache or compiled now (a few seconds). Raises NoKernel.
+
+    `anew`: compiled now whatever there is, in place of what is kept. `note` is told what was wrong with what is kept,
+    and after `patience` seconds that a compiler is being waited for.
+    """
+    job = _job(kernel, anew=anew)
+    job.thread.join(patience)
+    if job.thread.is_alive():
+        note(f"compiling {kernel.name}.c for this processor, once: some seconds, at most {compilers.SECONDS:.0f}")
+        job.thread.join()
+    while job.remarks:
+        note(job.remarks.pop(0))
+    if job.library is None:
+        with _lock:  # the next who asks tries again
+            if _jobs.get(_key(kernel)) is job:
+                del _jobs[_key(kernel)]
+        if isinstance(job.error, NoKernel):
+            raise NoKernel(str(job.error)) from job.error
+        assert job.error is not None
+        raise job.error
+    return job.library
+
+
+def load_ahead(kernel: Kernel = DECODER) -> None:
     """Begin what `load_kernel` will do, in the background: the compiler works while Python imports."""
-
-    def load() -> None:
-        with suppress(NoKernel):  # told to who asks for the kernel
-            load_kernel(*sources, **({"options": options} if options else {}))  # as it will be asked for
-
-    threading.Thread(target=load, daemon=True).start()
+    _job(kernel, anew=False)
 
 
 @contextmanager
@@ -71,54 +127,163 @@ def leaving_nothing() -> Iterator[None]:
         _KEEP.reset(token)
 
 
+def store_path() -> Path:
+    """Where compiled libraries are kept. Raises UserError."""
+    return cache_dir() / "native"
+
+
 def processor_flags() -> frozenset[str]:
     """What the processor can do, in Linux' words; empty where they are not told."""
     lines = _processor().splitlines()
     return frozenset(word for line in lines if line.startswith(("flags", "Features")) for word in line.split())
 
 
-def _load(sources: tuple[Path, ...], options: tuple[str, ...]) -> ctypes.CDLL:
+def _key(kernel: Kernel) -> object:
+    return kernel, os.getpid()  # a fork has no thread that works for it
+
+
+def _job(kernel: Kernel, *, anew: bool) -> _Job:
+    """What loads, or has loaded, the kernel in this process."""
+    with _lock:
+        job = _jobs.get(_key(kernel))
+        if job is None or (anew and not job.thread.is_alive()):
+            context = copy_context()
+            job = _Job(threading.Thread(target=lambda: context.run(work), daemon=True))
+            _jobs[_key(kernel)] = job
+
+            def work(job: _Job = job) -> None:
+                try:
+                    job.library = load(kernel, job.remarks.append, anew=anew)
+                except Exception as error:  # told to who asks for the kernel
+                    job.error = error
+
+            job.thread.start()
+        return job
+
+
+def load(kernel: Kernel, remark: Callable[[str], None], *, anew: bool = False) -> ctypes.CDLL:
+    """Load a kernel from the cache, or compile it and keep it there. Raises NoKernel.
+
+    `remark` is told what is wrong with the cache; nothing of that keeps the kernel from being compiled.
+    """
     if os.name != "posix":
         raise NoKernel("the kernel is written for POSIX threads")
-    compiler = find_compiler()
-    if sources == (SOURCE,) and "gcc" in os.path.basename(os.path.realpath(compiler)):
-        options = (*_OPTIONS_OF_GCC, *options)
+    compiler = Compiler.find()
+    key = key_of(kernel, compiler)
+    store = _open_store(remark)
     try:
-        path = _place(compiler, sources, options)
-        if not path.exists():
-            if not _KEEP.get():
-                with tempfile.TemporaryDirectory(prefix="gpt-") as folder:
-                    return ctypes.CDLL(str(_compile(compiler, sources, options, Path(folder))))
-            _keep(path, compiler, sources, options)
-        _refuse_foreign(path)
-        return ctypes.CDLL(str(path))
-    except (OSError, UserError) as error:
-        raise NoKernel(str(error)) from error
+        if store is not None and not anew:
+            try:
+                if (kept := store.read(f"{kernel.name}-{key}")) is not None:
+                    return open_library(kept, kernel)
+            except (DamagedLibraryError, NoKernel) as error:
+                remark(f"{error}; compiling it again")
+        options = options_for(kernel, compiler)
+        made = _compile(compiler, kernel, options, store)
+        library = open_library(made, kernel)
+        if store is not None and _KEEP.get():
+            sources = compilers.sources_sha256(compilers.source_texts(kernel.sources))
+            sha256 = hashlib.sha256(made).hexdigest()
+            record = Record(key, compiler.path, compiler.version(), options, sources, sha256)
+            try:
+                store.write(kernel.name, made, record)
+            except OSError as error:
+                remark(_not_kept(f"cannot write to {store.path}: {error.strerror}"))
+        return library
+    finally:
+        if store is not None:
+            store.close()
 
 
-def find_compiler() -> str:
-    """The path of `$CC`, or of the first C compiler there is. Raises NoKernel."""
-    for name in filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")):
-        if found := shutil.which(name):
-            return found
-    raise NoKernel("there is no C compiler")
+def options_for(kernel: Kernel, compiler: Compiler) -> tuple[str, ...]:
+    """All that `compiler` is told for `kernel` on this processor."""
+    usual = _OPTIONS_OF_GCC if kernel.sources == (SOURCE,) and compiler.is_gcc else ()
+    return (*compilers.flags(), *usual, *kernel.options)
 
 
-def _place(compiler: str, sources: tuple[Path, ...], options: tuple[str, ...]) -> Path:
-    """Where the kernel for this very machine is kept."""
-    found = os.stat(compiler)
-    headers = sorted({header for source in sources for header in source.parent.glob("*.h")})
-    texts = [path.read_bytes() for path in (*sources, *headers)]
-    facts = (texts, compiler, found.st_size, found.st_mtime_ns, _options(), options, _processor())
-    digest = hashlib.sha256(repr(facts).encode()).hexdigest()
-    return cache_dir() / "native" / f"{sources[0].stem}-{digest[:32]}.so"
+def key_of(kernel: Kernel, compiler: Compiler) -> str:
+    """What tells the library of `kernel` from any other that sources, options and processors could make."""
+    facts = (_FORMAT, compilers.source_texts(kernel.sources), compiler, options_for(kernel, compiler), _processor())
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
 
-def _options() -> tuple[str, ...]:
-    """For the processor that this runs on, whose longest vectors are used."""
-    if platform.machine() in ("x86_64", "AMD64"):
-        return (*_OPTIONS, "-march=native", "-mprefer-vector-width=512")
-    return (*_OPTIONS, "-mcpu=native") if platform.machine() in ("aarch64", "arm64") else _OPTIONS
+def open_library(library: bytes, kernel: Kernel) -> ctypes.CDLL:
+    """Load these very bytes. Raises NoKernel for what is no library or lacks a function."""
+    try:
+        opened = _open_in_memory(library, kernel.name) or _open_copy(library)
+    except OSError as error:
+        raise NoKernel(f"what the compiler made cannot be loaded: {error}") from None
+    for name in kernel.functions:
+        if not hasattr(opened, name):
+            raise NoKernel(f"what the compiler made of {kernel.name}.c has no function {name}")
+    return opened
+
+
+def _open_store(remark: Callable[[str], None]) -> Store | None:
+    """The store; None where there is none yet and none is wanted, or it cannot be used, which is told."""
+    try:
+        path = store_path()
+        if _KEEP.get():
+            return Store.create(path)
+        return Store(path) if os.path.lexists(path) else None
+    except (UntrustedError, UserError) as error:
+        remark(_not_kept(str(error)))
+    except OSError as error:
+        remark(_not_kept(f"cannot use {path}: {error.strerror}"))
+    return None
+
+
+def _not_kept(reason: str) -> str:
+    return f"compiled code is not kept, and so compiled at every start: {reason} (GPT_CACHE names another folder)"
+
+
+def _compile(compiler: Compiler, kernel: Kernel, options: tuple[str, ...], store: Store | None) -> bytes:
+    if store is not None and (seconds := remembered_hang(store, compiler)) is not None:
+        raise NoKernel(
+            f"{compiler.path} did not end within {seconds:.0f} s at an earlier start; to try it again remove"
+            f" {store.path / 'hang.json'}"
+        )
+    place = store.path if store is not None and _KEEP.get() else None
+    try:
+        made = compilers.compile_library(compiler, kernel.sources, options, place)
+    except CompilerHangs:
+        if store is not None and _KEEP.get():
+            remember_hang(store, compiler, compilers.SECONDS)
+        raise
+    except OSError as error:
+        raise NoKernel(f"{compiler.path} cannot be used: {error.strerror}") from error
+    if store is not None and _KEEP.get():
+        forget_hang(store)
+    return made
+
+
+def _open_in_memory(library: bytes, name: str) -> ctypes.CDLL | None:
+    """From a file that has no name, so that nobody can exchange it; None where there are no such files."""
+    if not hasattr(os, "memfd_create"):
+        return None
+    try:
+        descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        write_all(descriptor, library)
+        opened = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+    except OSError:  # no /proc, or no code from memory: or no library, which the copy will tell
+        os.close(descriptor)
+        return None
+    _descriptors.append(descriptor)
+    return opened
+
+
+def _open_copy(library: bytes) -> ctypes.CDLL:
+    """From a copy in a folder of the user alone. Raises OSError."""
+    folder = Path(tempfile.mkdtemp(prefix="gpt-library-", dir=compilers.private_place()))
+    try:
+        copy = folder / "kernel.so"
+        copy.write_bytes(library)
+        return ctypes.CDLL(str(copy))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _processor() -> str:
@@ -130,46 +295,3 @@ def _processor() -> str:
         return platform.processor()
     facts = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU part")
     return "\n".join(line for line in lines if line.partition(":")[0].strip() in facts)
-
-
-def _keep(path: Path, compiler: str, sources: tuple[Path, ...], options: tuple[str, ...]) -> None:
-    make_directory(path.parent)
-    os.chmod(path.parent, 0o700)
-    _refuse_foreign(path.parent)
-    with tempfile.TemporaryDirectory(prefix="gpt-") as folder:
-        replace_file(path, _compile(compiler, sources, options, Path(folder)).read_bytes())
-        os.chmod(path, 0o600)
-
-
-def _compile(compiler: str, sources: tuple[Path, ...], options: tuple[str, ...], folder: Path) -> Path:
-    """The library, made in `folder`."""
-    made = folder / "kernel.so"
-    command = [compiler, *_options(), *options, "-o", str(made), *map(str, sources), "-lm", "-lpthread"]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL, env=_environment()
-        )
-    except subprocess.TimeoutExpired:
-        raise NoKernel(f"{compiler} did not end within {_SECONDS} s") from None
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise NoKernel(f"{compiler} failed: {said[0] if said else done.returncode}")
-    return made
-
-
-def _environment() -> dict[str, str]:
-    """The compiler's surroundings: nothing that would change what it makes."""
-    return {name: value for name, value in os.environ.items() if name in ("PATH", "TMPDIR", "HOME", "LD_LIBRARY_PATH")}
-
-
-def _refuse_foreign(path: Path) -> None:
-    """Raise NoKernel for a file or folder that somebody else owns or could write to."""
-    facts = path.lstat()
-    if stat.S_ISLNK(facts.st_mode):
-        raise NoKernel(f"{path} is a symbolic link")
-    if facts.st_uid != os.getuid():
-        raise NoKernel(f"{path} belongs to another user")
-    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise NoKernel(f"others may write to {path}")
-    if path.suffix == ".so":
-        _refuse_foreign(path.parent)

@@ -5,6 +5,7 @@ from dataclasses import fields
 
 import numpy as np
 
+from gpt_cli.errors import Note
 from gpt_cli.native.kernel import load_kernel
 from gpt_cli.native.rounding import FORMATS, WeightFormat
 from gpt_cli.native.weights import LayerWeights, Weights
@@ -58,8 +59,9 @@ class Sampling(ctypes.Structure):  # Sampling in sampling.h
     ]
 
 
-def load_library() -> ctypes.CDLL:
-    library = load_kernel()
+def load_library(note: Note, *, anew: bool = False) -> ctypes.CDLL:
+    """The decoder's functions, compiled `anew` or as `load_kernel` finds them. Raises NoKernel."""
+    library = load_kernel(anew=anew, note=note)
     for name, result, arguments in (
         ("gpt_open", ctypes.c_void_p, 2),
         ("gpt_close", None, 1),

@@ -11,13 +11,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from gpt_cli.capabilities import NATIVE_DECODER
 from gpt_cli.config import ModelConfig
 
 Array = npt.NDArray[Any]  # fp32
 
 
 class UnfitWeights(ValueError):  # noqa: N818 (named for what it says)
-    """The arrays are not those of the config."""
+    """The arrays are not those of the config, or the config is not one that is decoded here."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,12 @@ def nearest_bf16(x: Array) -> Array:
 
 
 def read_weights(config: ModelConfig, vocab_size: int, arrays: Mapping[str, npt.NDArray[Any]]) -> Weights:
-    """The weights among `arrays`, named as in `GPT.state_dict()`. Raises UnfitWeights unless they are just these."""
+    """The weights among `arrays`, named as in `GPT.state_dict()`.
+
+    Raises UnfitWeights unless they are just these, and for a model with options that the decoder does not know.
+    """
+    if (reason := NATIVE_DECODER.refusal(config)) is not None:
+        raise UnfitWeights(f"{NATIVE_DECODER.name} does not know {reason}")
     expected = _shapes(config, vocab_size)
     if expected.keys() != arrays.keys():
         raise UnfitWeights(f"not the tensors of this config: {sorted(expected.keys() ^ arrays.keys())[0]}")
@@ -79,10 +85,10 @@ def read_weights(config: ModelConfig, vocab_size: int, arrays: Mapping[str, npt.
     found: dict[str, Array] = {name: np.ascontiguousarray(arrays[name]) for name in expected}
     positions, cosines, sines = found.get("embedding.positions"), None, None
     if config.position == "sinusoidal":
-        angles = _angles(config.context_length, config.n_embd, 10_000.0)
+        angles = _angles(config.context_length, _frequencies(config.n_embd, 10_000.0))
         positions = np.stack((np.sin(angles), np.cos(angles)), axis=-1).reshape(config.context_length, config.n_embd)
     elif config.position == "rope":
-        angles = _angles(config.context_length, config.head_dim, config.rope_theta)
+        angles = _angles(config.context_length, rotary_frequencies(config))
         cosines, sines = np.cos(angles), np.sin(angles)
     return Weights(
         config=config,
@@ -158,8 +164,37 @@ def _shapes(config: ModelConfig, vocab_size: int) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _angles(length: int, width: int, theta: float) -> Array:
+def rotary_frequencies(config: ModelConfig) -> Array:
+    """(D / 2,) in fp32, as gpt_cli/model/position.py has them.
+
+    NumPy's powers in fp32 are not torch's; those in fp64, rounded, are, but for a last bit of very few.
+    """
+    if config.rope_rounding == "power":
+        frequencies = _frequencies(config.head_dim, config.rope_theta)
+    else:
+        powers = np.float64(config.rope_theta) ** _exponents(config.head_dim).astype(np.float64)
+        frequencies = np.float32(1) / powers.astype(np.float32)
+    return frequencies if config.rope_scaling is None else _scaled(frequencies, *config.rope_scaling)
+
+
+def _scaled(frequencies: Array, factor: float, low: float, high: float, context: int) -> Array:
+    waves = np.float32(2 * math.pi) / frequencies
+    lowered = np.where(waves > np.float32(context / low), frequencies / np.float32(factor), frequencies)
+    share = (np.float32(context) / waves - np.float32(low)) / np.float32(high - low)
+    blended = (1 - share) * lowered / np.float32(factor) + share * lowered
+    middle = (waves >= np.float32(context / high)) & (waves <= np.float32(context / low))
+    return np.where(middle, blended, lowered).astype(np.float32)
+
+
+def _exponents(width: int) -> Array:
+    return np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
+
+
+def _frequencies(width: int, theta: float) -> Array:
+    powers: Array = np.float32(theta) ** -_exponents(width)
+    return powers
+
+
+def _angles(length: int, frequencies: Array) -> Array:
     """(length, width / 2) in fp32, as gpt_cli/model/position.py has them."""
-    exponents = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
-    frequencies = np.float32(theta) ** -exponents
     return np.outer(np.arange(length, dtype=np.float32), frequencies).astype(np.float32)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gpt_cli.config import Config, dump_config, parse_config
+from gpt_cli.config.paths import rooted
 from gpt_cli.errors import Note, RequestError, UserError
 from gpt_cli.files import (
     DamagedError,
@@ -158,7 +159,9 @@ def load(path: Path) -> Checkpoint:
         raise DamagedError(f"{path} is damaged: {TOKENIZER} is not a tokenizer ({error})") from error
     if tokenizer.digest != state["tokenizer_digest"]:
         raise DamagedError(f"{path} is damaged: {TOKENIZER} is not the one it was trained with")
-    config = parse_config(contents[CONFIG].decode(errors="replace"), str(path / CONFIG), ())
+    config = parse_config(contents[CONFIG].decode(errors="replace"), str(path / CONFIG), of_run=True)
+    if path.parent.name == "checkpoints" and (path.parent.parent / "run.json").is_file():
+        config = rooted(config, path.parent.parent)
     _refuse_giant(config, len(contents[MODEL]))
     return Checkpoint(
         path=path,
@@ -194,7 +197,7 @@ def open_checkpoint(path: Path, note: Note) -> Checkpoint:
         return load_single(path)
     checkpoint = load(path) if is_checkpoint(path) else load_newest(path, note)
     if checkpoint is None:
-        raise RequestError(f"{path} has no checkpoint yet", hint="train it first: gpt train --config FILE")
+        raise RequestError(f"{path} has no checkpoint yet", hint=f"train it first: gpt train {path}")
     return checkpoint
 
 
@@ -216,6 +219,14 @@ def load_newest(run_dir: Path, note: Note) -> Checkpoint | None:
             hint="move that directory away to start again from step 0, or train into another run_dir",
         )
     return None
+
+
+def saved_state(run_dir: Path, step: int | None) -> dict[str, Any]:
+    """What training added to the checkpoint of `step`, which was loaded; {} for None."""
+    if step is None:
+        return {}
+    path = checkpoints_dir(run_dir) / f"step-{step:08d}"
+    return _parse_state(read_file(path / STATE, _STATE_LIMIT), path)
 
 
 def list_checkpoints(run_dir: Path) -> list[Path]:

@@ -1,6 +1,7 @@
 """A run's directory: what belongs in it, who may write to it, and which requests fit it.
 
     config.yaml tokenizer.json data.json run.json   written once; config.yaml again when a key changed that may
+    SHA256SUMS                                      of these four
     lock                                            held by the one process that trains here
     metrics.jsonl samples.jsonl events.jsonl        see `log`
     checkpoints/                                    see `checkpoint`
@@ -9,6 +10,7 @@ run.json is written last: without it the directory is not a run.
 """
 
 import json
+import os
 import platform
 import sys
 from collections.abc import Mapping
@@ -18,16 +20,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from gpt_cli.config import MAY_CHANGE, Config, SampleConfig, changed_keys, dump_config, load_config
+from gpt_cli.config import MAY_CHANGE, Config, SampleConfig, changed_keys, dump_config, load_config, spell_yaml
+from gpt_cli.config.load import parse_config, read_config_file
+from gpt_cli.config.paths import as_written
 from gpt_cli.errors import RequestError
 from gpt_cli.files import (
     DamagedError,
     DirectoryLock,
+    check_listed,
     clean_leftovers,
     list_directory,
     make_directory,
     read_file,
-    replace_file,
+    replace_listed,
+    write_listed,
 )
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, list_checkpoints, save
 from gpt_cli.run.log import RunLog
@@ -45,7 +51,7 @@ DATA, RUN = "data.json", "run.json"
 _FORMAT = 1
 _JSON_LIMIT = 1 << 20
 # A directory of nothing but these was being made into a run when the process died.
-_UNFINISHED = frozenset({CONFIG, TOKENIZER, DATA, "lock"})
+_UNFINISHED = frozenset({CONFIG, TOKENIZER, DATA, "SHA256SUMS", "lock"})
 Changes = dict[str, tuple[Any, Any]]  # key -> the value there, the value here
 _PACKAGES = ("gpt-cli", "torch", "numpy", "safetensors", "tokenizers")
 
@@ -53,14 +59,16 @@ _PACKAGES = ("gpt-cli", "torch", "numpy", "safetensors", "tokenizers")
 class RunDirectory:
     """A run's directory, locked and open for training: its `path`, its `log` and the `lifetime` of this process.
 
+    `config` is what is trained, as the run and its checkpoints keep it: with paths as they were first written.
+
     A context manager: leaving it records how training ended, closes the log and lets go of the lock.
     """
 
-    def __init__(self, path: Path, lock: DirectoryLock, steps: int) -> None:
-        self.path = path
+    def __init__(self, path: Path, lock: DirectoryLock, config: Config) -> None:
+        self.path, self.config = path, config
         self._lock = lock
         self.log = RunLog(path)
-        self.lifetime = Lifetime(path, self.log, steps)
+        self.lifetime = Lifetime(path, self.log, config.train.steps)
 
     @classmethod
     def open_for_training(cls, config: Config, corpus: "Corpus") -> Self:
@@ -80,17 +88,19 @@ class RunDirectory:
             clean_leftovers(path)
             changes: Changes = {}
             if (path / RUN).exists():
+                check_listed(path)
                 changes = _check(path, config, corpus)
             else:
                 _write_once(path, config, corpus.tokenizer, _describe_data(corpus))
-            run = cls(path, lock, config.train.steps)
+            written = parse_config(read_config_file(path / CONFIG), str(path / CONFIG), of_run=True)
+            run = cls(path, lock, as_written(config, written))
             run.log.sinks = open_sinks(config, path, run.log.event)
         except BaseException:
             lock.release()
             raise
         if changes:
             run.log.event("config changed", keys=changes)
-            replace_file(path / CONFIG, dump_config(config).encode())
+            replace_listed(path, CONFIG, dump_config(run.config).encode())
         return run
 
     def close(self) -> None:
@@ -129,13 +139,19 @@ def create_untrained(config: Config, tokenizer: Tokenizer, tensors: "Mapping[str
     return saved
 
 
-def find_run(path: Path | None) -> Path:
+def find_run(path: Path | None, *, check: bool = True) -> Path:
     """The run directory, checkpoint or file at `path`; for None, the run under `runs/` with the newest checkpoint.
 
-    Raises RequestError when there is none.
+    Raises RequestError when there is none, and, unless `check` is False, DamagedError where a file of a run that is
+    written once is not what it was. (A checkpoint is verified when it is loaded.)
     """
-    if path is None:
-        return _newest_run(Path("runs"))
+    path = _newest_run(Path("runs")) if path is None else _find_named(path)
+    if check and (path / RUN).is_file():
+        check_listed(path)
+    return path
+
+
+def _find_named(path: Path) -> Path:
     if is_checkpoint(path) or (path / RUN).is_file() or (path.suffix == ".safetensors" and path.is_file()):
         return path
     if not path.exists():
@@ -143,7 +159,15 @@ def find_run(path: Path | None) -> Path:
         hint = f"did you mean {near}?" if (near / RUN).is_file() else None
         raise RequestError(f"there is no run at {path}", hint=hint)
     name = "the current folder" if path == Path() else path
-    raise RequestError(f"{name} is neither a run nor a checkpoint", hint="name one, such as runs/NAME")
+    raise RequestError(
+        f"{name} is neither a run nor a checkpoint", hint="name a run, such as those that `gpt runs` lists"
+    )
+
+
+def hint_at_run(checkpoint: Path) -> str:
+    """The way out where a run is wanted, and one of its checkpoints was given."""
+    run = checkpoint.parent.parent
+    return f"give its run: {run}" if (run / RUN).is_file() else "give its run"
 
 
 def sample_defaults(path: Path) -> SampleConfig | None:
@@ -160,7 +184,7 @@ def _newest_run(runs: Path) -> Path:
     if not newest:
         raise RequestError(
             f"no run found under {runs.absolute()}",
-            hint="train one with `gpt train TEXT`, or name one with --run DIR",
+            hint="train one: gpt train TEXT; or name one that lies elsewhere: --run RUN",
         )
     return max(newest, key=lambda run: newest[run].stat().st_mtime_ns)
 
@@ -170,10 +194,10 @@ def _refuse_foreign(path: Path) -> None:
     if "\0" in str(path):
         raise RequestError(f"{str(path)!r} cannot be a run_dir")
     if path.exists() and not path.is_dir():
-        raise RequestError(f"run_dir {path} is not a directory", hint="choose another run_dir")
+        raise RequestError(f"run_dir {path} is not a directory", hint="choose another: run_dir=runs/NAME")
     names = {name for name in list_directory(path) if not name.startswith(".tmp-")}
     if RUN not in names and not names <= _UNFINISHED:
-        raise RequestError(f"run_dir {path} holds other files and no run", hint="choose another run_dir")
+        raise RequestError(f"run_dir {path} holds other files and no run", hint="choose another: run_dir=runs/NAME")
 
 
 def _write_once(path: Path, config: Config, tokenizer: Tokenizer, data: dict[str, Any]) -> None:
@@ -186,6 +210,7 @@ def _write_once(path: Path, config: Config, tokenizer: Tokenizer, data: dict[str
                 "format": _FORMAT,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
                 "command": sys.argv,
+                "directory": os.getcwd(),
                 "machine": {
                     "system": platform.platform(),
                     "processor": processor_name(),
@@ -195,8 +220,7 @@ def _write_once(path: Path, config: Config, tokenizer: Tokenizer, data: dict[str
             }
         ),
     }
-    for name, text in contents.items():
-        replace_file(path / name, text.encode())
+    write_listed(path, {name: text.encode() for name, text in contents.items()}, last=RUN)
 
 
 def _describe_data(corpus: "Corpus") -> dict[str, Any]:
@@ -213,18 +237,18 @@ def _check(path: Path, config: Config, corpus: "Corpus") -> Changes:
     """Raise RequestError unless the request fits the run; return the keys that changed, as they may."""
     changes = {key: (old, new) for key, old, new in changed_keys(load_config(path / CONFIG), config)}
     if fixed := {key: change for key, change in changes.items() if not _may_change(key)}:
-        lines = [f"\n  {key}: {old!r} there, {new!r} here" for key, (old, new) in fixed.items()]
+        lines = [f"\n  {key}: {spell_yaml(old)} there, {spell_yaml(new)} here" for key, (old, new) in fixed.items()]
         raise RequestError(
             f"run_dir {path} is a run of another config{''.join(lines)}",
-            hint=f"choose another run_dir, or go on with what it has: gpt train --config {path / CONFIG}",
+            hint=f"choose another, run_dir=runs/NAME, or resume this one as it is: gpt train {path}",
         )
     if load_tokenizer(path / TOKENIZER).digest != corpus.tokenizer.digest:
-        raise RequestError(f"run_dir {path} is a run with another tokenizer", hint="choose another run_dir")
+        raise RequestError(f"run_dir {path} is a run with another tokenizer", hint="choose another: run_dir=runs/NAME")
     if (there := read_fingerprint(path / DATA)) != corpus.fingerprint:
         raise RequestError(
             f"the text has changed since the run in {path} began"
             f" (its sha256 was {there[:12]}..., now it is {corpus.fingerprint[:12]}...)",
-            hint="choose another run_dir, or restore the text",
+            hint="choose another, run_dir=runs/NAME, or restore the text",
         )
     return changes
 

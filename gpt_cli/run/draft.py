@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from gpt_cli.capabilities import NATIVE_DECODER
 from gpt_cli.errors import Note, RequestError
 from gpt_cli.files import read_file
 from gpt_cli.native.decoder import Draft, NativeDecoder
@@ -31,8 +32,10 @@ def open_draft(name: str | Path, tokenizer: Tokenizer, note: Note) -> Draft:
             f"the draft {path} has another vocabulary",
             hint="it must be trained with the tokenizer of the run that it guesses for",
         )
-    if not saved.config.model.norm_gain or saved.config.model.embedding_norm:
-        raise RequestError(f"the draft {path} is a model that only torch knows", hint="use another, or --draft ngram")
+    if (reason := NATIVE_DECODER.refusal(saved.config.model)) is not None:
+        raise RequestError(
+            f"the draft {path} has {reason}, which only torch computes", hint="use another, or --draft ngram"
+        )
     try:
         weights = read_weights(saved.config.model, tokenizer.vocab_size, saved.model_arrays)
         return Draft(model=NativeDecoder(weights, format="bf16"))  # rounded: a guess need not be exact, but quick

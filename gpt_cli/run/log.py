@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from gpt_cli.errors import Note
 from gpt_cli.files import DamagedError, LineFile, read_lines
 from gpt_cli.run.sinks import Sinks
 
@@ -48,6 +49,15 @@ class RunLog:
         """Record what happened to the run, now; `details` is JSON. Events are never cut back."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._events.append(_to_json({"time": now, "event": event, **details}))
+
+    def recording(self, note: Note) -> Note:
+        """`note`, whose texts are events, too."""
+
+        def record(text: str) -> None:
+            self.event("note", text=text)
+            note(text)
+
+        return record
 
     def truncate(self, step: int) -> None:
         """Drop, atomically, metrics and samples of later steps: training goes on from `step` and repeats them."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt_cli.errors import UserError
+from gpt_cli.run.checkpoint import checkpoint_step, list_checkpoints
 from gpt_cli.run.log import RunLog, read_events, read_metrics
 from gpt_cli.runtime.memory_kills import count_memory_kills
 
@@ -74,7 +75,9 @@ class Lifetime:
         self.log.event("killed", step=self._last_step(), **facts)
 
     def _last_step(self) -> int:
-        return max((line["step"] for line in read_metrics(self.run_dir)), default=0)
+        """The step that was logged or saved last: between two lines of metrics a signal may have had it saved."""
+        saved = [checkpoint_step(path) for path in list_checkpoints(self.run_dir)]
+        return max([*saved, *(line["step"] for line in read_metrics(self.run_dir))], default=0)
 
 
 _ENDS = ("ended", "died", "killed", "restart loop")
@@ -94,7 +97,7 @@ def _repeated_death(events: list[Event]) -> _Loop | None:
     return _Loop(
         step,
         f"this run has died {MOST_DEATHS} times at step {step:,}, the last time because: {last[-1].get('error')}",
-        "see its events.jsonl; after mending the cause, the same command goes on from the last checkpoint",
+        "see its events.jsonl; after mending the cause, the same command resumes from the last checkpoint",
     )
 
 

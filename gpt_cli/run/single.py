@@ -67,7 +67,7 @@ def load_single(path: Path) -> Checkpoint:
     if _digest(data) != facts["data_sha256"]:
         raise DamagedError(f"{path} is damaged: its weights do not match their SHA-256")
     arrays = unpack_arrays(data, str(path))
-    config = parse_config(facts["config"], str(path), ())
+    config = parse_config(facts["config"], str(path), of_run=True)
     try:
         tokenizer = parse_tokenizer(facts["tokenizer"])
     except (ValueError, RecursionError) as error:

@@ -7,7 +7,9 @@
 metrics.jsonl stays the truth. A sink that fails is dropped, which is an event of the run, and the training goes on.
 """
 
+import hashlib
 import importlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any, Protocol
 
 from gpt_cli.config import Config
 from gpt_cli.errors import RequestError
-from gpt_cli.files import LineFile, list_directory
+from gpt_cli.files import LineFile, list_directory, read_file
 
 Record = Mapping[str, Any]  # a line of metrics.jsonl: `step` and figures, null where they are not finite
 COLUMNS = ("step", "time", "tokens", "loss", "grad_norm", "lr", "val_loss", "bpc", "bpb")
@@ -82,11 +84,13 @@ class WandbSink:
 
     def __init__(self, run_dir: Path, config: Config) -> None:
         module: Any = importlib.import_module("wandb")
+        # A run begun before ids were made of run.json has its own, in the name of a folder.
         earlier = [name.rpartition("-")[2] for name in list_directory(run_dir / "wandb") if name.count("-") >= 2]
+        own = hashlib.sha256(read_file(run_dir / "run.json")).hexdigest()[:16]
         self._run = module.init(
             name=run_dir.name,
-            dir=str(run_dir),
-            id=earlier[0] if earlier else None,
+            dir=os.environ.get("WANDB_DIR") or str(run_dir),
+            id=earlier[0] if earlier else os.environ.get("WANDB_RUN_ID") or own,
             resume="allow",
             config=config.model_dump(),
             settings=module.Settings(silent=True),

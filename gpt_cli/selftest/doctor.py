@@ -6,12 +6,15 @@ from pathlib import Path
 from gpt_cli.config import load_config
 from gpt_cli.corpus.build import prepare_corpus
 from gpt_cli.errors import Note, UserError
+from gpt_cli.files import check_listed
+from gpt_cli.native.kernel import leaving_nothing
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint, list_checkpoints, load
 from gpt_cli.run.directory import DATA, read_fingerprint
 from gpt_cli.run.load import fitting_model
 from gpt_cli.run.log import read_events, read_metrics
 from gpt_cli.run.tensors import require_finite
 from gpt_cli.selftest.check import Check, attempt
+from gpt_cli.selftest.compiled import check_kernels, check_store
 from gpt_cli.selftest.model import check_cache, check_causality
 from gpt_cli.tokenizer import load_tokenizer
 
@@ -24,10 +27,14 @@ def examine(path: Path, note: Note) -> Iterator[Check]:
     paths = list_checkpoints(path)
     intact: list[Checkpoint] = []
     yield from _examine_checkpoints(paths, intact)
+    yield _passes("files", lambda: _describe_files(path))
     yield _passes("logs", lambda: _describe_logs(path))
     yield _passes("tokenizer", lambda: _describe_tokenizer(path, intact))
     yield _passes("data", lambda: _describe_data(path, note))
     yield _passes("resume", lambda: _describe_resume(path, paths, intact))
+    yield check_store()
+    with leaving_nothing():
+        yield from check_kernels()
 
 
 def _examine_checkpoints(paths: list[Path], intact: list[Checkpoint] | None = None) -> Iterator[Check]:
@@ -40,7 +47,7 @@ def _examine_checkpoints(paths: list[Path], intact: list[Checkpoint] | None = No
             require_finite(checkpoint.model_tensors, "weight")
             require_finite(checkpoint.optimizer_tensors(), "optimizer state")
             found.append(checkpoint)
-            return f"sums right, all numbers finite, weights sha256 {checkpoint.weights_sha256[:16]}"
+            return f"checksums match, all numbers finite, weights sha256 {checkpoint.weights_sha256[:16]}"
 
         yield _passes(path.name, describe)
     if found:
@@ -56,6 +63,11 @@ def _examine_checkpoints(paths: list[Path], intact: list[Checkpoint] | None = No
 def _passes(name: str, describe: Callable[[], str]) -> Check:
     """The check that passes with what `describe` says, or fails with its UserError."""
     return attempt(name, lambda: Check(name, True, describe()))
+
+
+def _describe_files(path: Path) -> str:
+    check_listed(path)
+    return "as they were written" if (path / "SHA256SUMS").exists() else "not summed: an older gpt wrote them"
 
 
 def _describe_logs(path: Path) -> str:
@@ -91,4 +103,4 @@ def _describe_resume(path: Path, paths: list[Path], intact: list[Checkpoint]) ->
     if not intact:
         raise UserError("no checkpoint is intact: the run cannot go on")
     step = max(checkpoint.step for checkpoint in intact)
-    return f"all {steps:,} steps are done" if step >= steps else f"would go on from step {step:,} of {steps:,}"
+    return f"all {steps:,} steps are done" if step >= steps else f"would resume from step {step:,} of {steps:,}"

@@ -21,7 +21,7 @@ from gpt_cli.training.loop import train
 from gpt_cli.training.summary import Summary
 
 _LONGEST_LIFE = 0.5  # seconds of training before a kill
-_PATIENCE = 120.0  # seconds for a process to start
+_PATIENCE = 600.0  # seconds after which a process that has not started hangs
 _STEPS_AFTERWARDS = 6
 
 

@@ -17,6 +17,7 @@ from gpt_cli.files import DamagedError, make_directory, write_file
 from gpt_cli.run import checkpoint
 from gpt_cli.run.load import load_model
 from gpt_cli.selftest.check import Check, attempt
+from gpt_cli.selftest.compiled import check_kernels, check_store
 from gpt_cli.selftest.kills import check_kills, run_quietly, with_steps
 from gpt_cli.selftest.model import check_cache, check_causality
 from gpt_cli.tokenizer import ByteTokenizer
@@ -41,9 +42,12 @@ def run_selftest(parent: Path, *, quick: bool, seed: int, note: Note) -> Iterato
 
     Training is done on the CPU, in processes of its own where it is killed.
     """
+    yield check_store()
     with _workplace(parent) as folder:
         (folder / "text.txt").write_text(_TEXT)
         config = parse_config(_CONFIG.format(text=folder / "text.txt"), "selftest", ())
+        note("compiled code: against its references")
+        yield from check_kernels()
         note("disk: writing, saving, flipping bits")
         yield attempt("disk speed", lambda: check_disk(folder, 16_000_000 if quick else 128_000_000))
         yield attempt("save and load", lambda: check_save_and_load(folder, 4_000_000 if quick else 32_000_000))

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from gpt_cli.capabilities import KV_CACHE
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.selftest.check import Check
@@ -32,6 +33,8 @@ def check_causality(model: GPT) -> Check:
 @torch.inference_mode()
 def check_cache(model: GPT) -> Check:
     """Decoding token by token with a cache gives the logits of one pass over all of them."""
+    if (reason := KV_CACHE.refusal(model.config)) is not None:
+        return Check("cached = uncached", True, f"nothing is cached: {KV_CACHE.name} does not know {reason}")
     tokens = _tokens(model)
     cache = KVCache(model.config, 1, device=tokens.device, dtype=model.head.weight.dtype)
     with _exact_products():

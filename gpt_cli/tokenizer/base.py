@@ -119,6 +119,12 @@ def encoded(text: str, encoding: str = "utf-8") -> bytes:
     try:
         return text.encode(encoding)
     except UnicodeEncodeError as error:
+        if 0xDC80 <= ord(text[error.start]) <= 0xDCFF:  # what Python makes of a byte of the command line
+            raise RequestError(
+                f"the text is not UTF-8: its byte 0x{ord(text[error.start]) - 0xDC00:02x}, as character"
+                f" {error.start + 1}, belongs to no character",
+                hint="give it as UTF-8, or in a file",
+            ) from None
         raise RequestError(
             f"the text has half a surrogate pair (U+{ord(text[error.start]):04X}) as character"
             f" {error.start + 1}, which is not Unicode text",

@@ -59,7 +59,7 @@ def read_ranks(data: bytes, pattern: Pattern | None) -> Vocabulary:
         if pattern is None:
             raise RequestError(
                 "a rank file does not say how it splits text, and this is none of those that OpenAI publishes",
-                hint="say it with --pattern gpt2, gpt4 or o200k (in a config: tokenizer.pattern)",
+                hint="say it: --pattern gpt4 (tokenizer.pattern=gpt4), for instance; gpt2 and o200k are others",
             )
         published = _Published(pattern, {END_OF_TEXT: len(ranks)})
     tokens = {rank: token for token, rank in ranks.items()}

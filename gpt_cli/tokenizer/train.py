@@ -40,7 +40,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
         case "byte":
             return ByteTokenizer()
         case "bpe":
-            assert config.vocab_size is not None  # the config says so
+            assert config.vocab_size is not None  # chosen for the text, where the config leaves it open
             lesson = _without_special(texts) if config.allow_special else texts
             return _train_bpe(lesson, config.vocab_size, config.pattern or "gpt2")
 
@@ -56,7 +56,7 @@ def _load(path: Path, config: TokenizerConfig) -> Tokenizer:
         raise RequestError(
             f"tokenizer.kind is {config.kind}, but tokenizer.file holds a {tokenizer.kind} tokenizer",
             where=str(path),
-            hint=f"set tokenizer.kind to {tokenizer.kind}",
+            hint=f"--kind {tokenizer.kind} (tokenizer.kind={tokenizer.kind})",
         )
     if config.vocab_size not in (None, tokenizer.vocab_size):
         raise RequestError(
@@ -124,7 +124,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int, pattern: Pattern) -> BPETo
     if learned + 1 < vocab_size:
         raise RequestError(
             f"tokenizer.vocab_size {vocab_size:,} is out of reach: the text supports {learned + 1:,} ids",
-            hint=f"set tokenizer.vocab_size to {learned + 1} or less, or add text",
+            hint=f"--vocab-size {learned + 1} (tokenizer.vocab_size={learned + 1}) is the most, or add text",
         )
     file = json.loads(engine.to_str())
     return BPETokenizer(read_vocabulary({**file, "added_tokens": [{"id": learned, "content": END_OF_TEXT}]}))

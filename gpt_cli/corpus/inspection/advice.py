@@ -32,7 +32,7 @@ def _problems(found: Inspection) -> list[str]:
     if found.duplicate_documents.copies:
         advice.append(
             f"{_documents(found.duplicate_documents.copies)} of an earlier one. Remove them:"
-            " they are learned by heart, and may fall on both sides of the split."
+            " they are memorised, and may fall on both sides of the split."
         )
     if (repeated := found.duplicate_lines.share) >= 0.05:
         advice.append(
@@ -60,13 +60,14 @@ def _problems(found: Inspection) -> list[str]:
             " bytes or BPE suit this text better."
         )
     elif found.rare:
+        occur = "occurs" if len(found.rare) == 1 else "occur"
         advice.append(
-            f"{len(found.rare):,} of {found.distinct_characters:,} characters occur fewer than 5 times. As tokens they"
-            " would be ids that hardly anything trains: replace them, or take bytes or BPE."
+            f"{len(found.rare):,} of {found.distinct_characters:,} characters {occur} fewer than 5 times. As tokens"
+            " they would be ids that hardly anything trains: replace them, or take bytes or BPE."
         )
     if found.characters < _SHORT:
         advice.append(
-            f"{found.characters:,} characters are few: a model learns them by heart soon. Take a small one, dropout,"
+            f"{found.characters:,} characters are few: a model memorises them soon. Take a small one, dropout,"
             " and train.patience to stop in time."
         )
     return advice

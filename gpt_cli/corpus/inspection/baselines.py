@@ -39,7 +39,7 @@ def measure_baselines(train: str, val: str, alphabet: npt.NDArray[np.int64]) -> 
     """
     size = len(encoded(val))
     bits = {
-        "equal chances": len(val) * math.log2(len(alphabet)),
+        "uniform": len(val) * math.log2(len(alphabet)),
         **_ngram_bits(_positions(train, alphabet), _positions(val, alphabet), len(alphabet)),
         **_compressed_bits(encoded(train), encoded(val)),
     }

@@ -39,7 +39,7 @@ class LineLengths:
         before = np.where(newlines > 0, codes[newlines - 1], self._last)
         self._crlf += int(np.count_nonzero(before == 13))
         ends = newlines + self._read
-        self._count(np.diff(ends, prepend=self._start - 1) - 1)
+        self._count(np.diff(ends, prepend=self._start - 1) - 1 - (before == 13))  # a CRLF is no part of its line
         if len(ends):
             self._start = int(ends[-1]) + 1
         self._read += len(codes)

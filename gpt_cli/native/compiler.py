@@ -1,0 +1,261 @@
+"""The system's C compiler: which it is, and a library made by it within bounds of time.
+
+It is called without a shell, in a private folder that holds its temporary files, too. What a killed compilation leaves
+there is removed by the next one.
+"""
+
+import atexit
+import hashlib
+import os
+import platform
+import selectors
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpt_cli.native.trust import UntrustedError, require_own, require_trusted_parents
+
+if sys.platform != "win32":
+    import fcntl
+
+SECONDS = 20.0
+"""A compiler is given this long; one that computes all that time on a busy machine, as much of the processor."""
+_MOST_SECONDS = 240.0
+_ALIVE = 0.02  # of the time: what takes less of a processor than this is waiting, not computing
+_VERSION_SECONDS = 5.0
+_SAID = 1 << 16  # bytes of its messages that are kept
+_FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
+_ROOM = 1 << 25  # bytes, more than a compilation needs
+_PREFIX, _LOCK = "gpt-kernel-", "lock"
+_STALE = 3600.0  # seconds after which a folder that has no lock to be held is nobody's
+_running: set[int] = set()  # process groups of compilers
+
+
+class NoKernel(Exception):  # noqa: N818 (named for what it says)
+    """There is no kernel on this machine; the message says why."""
+
+
+class WrongKernel(NoKernel):
+    """What was compiled computes something else than its reference."""
+
+
+class CompilerHangs(NoKernel):
+    """The compiler did not end in time."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C compiler, as the file that it is now: another one has another size or time."""
+
+    path: str
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def find(cls) -> "Compiler":
+        """`$CC`, or the first C compiler there is. Raises NoKernel."""
+        path = find_compiler()
+        try:
+            facts = os.stat(path)
+        except OSError as error:
+            raise NoKernel(f"{path}: {error.strerror}") from None
+        return cls(path, facts.st_size, facts.st_mtime_ns)
+
+    @property
+    def is_gcc(self) -> bool:
+        """Whether the file behind all links is called gcc."""
+        return "gcc" in os.path.basename(os.path.realpath(self.path))
+
+    def version(self) -> str:
+        """The first line of what it says of itself; empty if it does not end or says nothing."""
+        with suppress(NoKernel, OSError):
+            code, said = _run([self.path, "--version"], _environment(None), _VERSION_SECONDS, stdout=True)
+            return said.decode(errors="replace").partition("\n")[0].strip()[:200] if code == 0 else ""
+        return ""
+
+
+def find_compiler() -> str:
+    """The path of `$CC`, or of the first C compiler there is. Raises NoKernel."""
+    for name in filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")):
+        if found := shutil.which(name):
+            return found
+    raise NoKernel("there is no C compiler (install gcc or clang)")
+
+
+def flags() -> tuple[str, ...]:
+    """For the processor that this runs on, whose longest vectors are used."""
+    if platform.machine() in ("x86_64", "AMD64"):
+        return (*_FLAGS, "-march=native", "-mprefer-vector-width=512")
+    return (*_FLAGS, "-mcpu=native") if platform.machine() in ("aarch64", "arm64") else _FLAGS
+
+
+def source_texts(sources: tuple[Path, ...]) -> list[bytes]:
+    """The C files, and all headers beside them."""
+    headers = sorted({header for source in sources for header in source.parent.glob("*.h")})
+    return [path.read_bytes() for path in (*sources, *headers)]
+
+
+def sources_sha256(texts: list[bytes]) -> str:
+    """One SHA-256 of several texts, in hex."""
+    return hashlib.sha256(b"".join(hashlib.sha256(text).digest() for text in texts)).hexdigest()
+
+
+def compile_library(
+    compiler: Compiler, sources: tuple[Path, ...], options: tuple[str, ...], place: Path | None = None
+) -> bytes:
+    """The library of `sources`, made in a folder in `place`, where nobody else can write, or among temporary files.
+
+    Raises NoKernel, CompilerHangs and OSError.
+    """
+    if place is None or shutil.disk_usage(place).free < _ROOM:
+        place = private_place()
+    with _private_folder(place) as folder:
+        made = folder / "kernel.so"
+        command = [compiler.path, *options, "-o", str(made), *map(str, sources), "-lm", "-lpthread"]
+        code, said = _run(command, _environment(folder), SECONDS)
+        if code:
+            lines = said.decode(errors="replace").strip().splitlines()
+            raise NoKernel(
+                f"{compiler.path} failed: {lines[0] if lines else f'exit code {code}'} (CC names another compiler)"
+            )
+        try:
+            return made.read_bytes()
+        except FileNotFoundError:
+            raise NoKernel(f"{compiler.path} made nothing, and said nothing") from None
+
+
+def private_place() -> Path:
+    """A folder for temporary files in which nobody else can exchange what is the user's. Raises NoKernel."""
+    reason = "there is no folder for temporary files"
+    for place in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")):
+        try:
+            require_trusted_parents(Path(place))
+        except (UntrustedError, OSError) as error:
+            reason = str(error)
+            continue
+        if os.access(place, os.W_OK | os.X_OK):
+            return Path(place)
+    raise NoKernel(f"there is no safe place for temporary files: {reason}")
+
+
+@contextmanager
+def _private_folder(place: Path) -> Iterator[Path]:
+    """A new folder of the user alone, removed in the end; those of processes that are no more are removed first."""
+    _remove_leftovers(place)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+    try:
+        with open(folder / _LOCK, "wb") as lock:  # held as long as this process is alive and at work here
+            with suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_leftovers(place: Path) -> None:
+    for folder in place.glob(f"{_PREFIX}*"):
+        with suppress(OSError, UntrustedError):
+            facts = os.lstat(folder)
+            require_own(str(folder), facts)
+            if stat.S_ISDIR(facts.st_mode) and _is_left(folder, facts):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_left(folder: Path, facts: os.stat_result) -> bool:
+    """Whether nobody works in `folder` any more."""
+    try:
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:  # it was just made, or is half removed
+        return time.time() - facts.st_mtime > _STALE
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # no locks on this file system
+        return time.time() - facts.st_mtime > _STALE
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _environment(folder: Path | None) -> dict[str, str]:
+    """The compiler's surroundings: nothing that would change what it makes; temporary files in `folder`."""
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LD_LIBRARY_PATH")}
+    return kept if folder is None else kept | {"TMPDIR": str(folder)}
+
+
+def _run(command: list[str], environment: dict[str, str], limit: float, *, stdout: bool = False) -> tuple[int, bytes]:
+    """Run `command` in a process group of its own: its exit code, and the first of what it says (on `stdout`).
+
+    Raises CompilerHangs once it has taken `limit` seconds (see SECONDS); the whole group is killed then.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if stdout else subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL if stdout else subprocess.PIPE,
+        env=environment,
+        process_group=0,
+    )
+    if not _running:
+        atexit.register(_kill_all)
+    _running.add(process.pid)
+    pipe = process.stdout if stdout else process.stderr
+    assert pipe is not None
+    said, began = b"", time.monotonic()
+    try:
+        with pipe, selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_READ)
+            while True:
+                if selector.select(0.2):
+                    if not (chunk := os.read(pipe.fileno(), _SAID)):
+                        break
+                    said = (said + chunk)[:_SAID]
+                _require_in_time(command[0], process.pid, time.monotonic() - began, limit)
+        while True:  # it has closed its output, and is about to end
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(0.2), said
+            _require_in_time(command[0], process.pid, time.monotonic() - began, limit)
+    finally:
+        _running.discard(process.pid)
+        if process.returncode is None:
+            _kill(process.pid)
+            process.wait()
+
+
+def _require_in_time(name: str, group: int, seconds: float, limit: float) -> None:
+    if seconds < limit:
+        return
+    computed = _processor_seconds(group)
+    if seconds < _MOST_SECONDS and computed is not None and seconds * _ALIVE < computed < limit:
+        return  # a busy machine
+    raise CompilerHangs(f"{name} did not end within {min(seconds, _MOST_SECONDS):.0f} s")
+
+
+def _processor_seconds(group: int) -> float | None:
+    """What the processes of a group have computed so far; None where the system does not say."""
+    ticks, found = 0, False
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):
+            fields = path.read_text(errors="replace").rpartition(")")[2].split()
+            if int(fields[2]) == group:
+                ticks, found = ticks + sum(map(int, fields[11:15])), True
+    return ticks / os.sysconf("SC_CLK_TCK") if found else None
+
+
+def _kill(group: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def _kill_all() -> None:
+    for group in tuple(_running):
+        _kill(group)

@@ -1,0 +1,37 @@
+"""A compiler that did not end is not waited for again, until it is another one."""
+
+import json
+from contextlib import suppress
+from dataclasses import asdict
+
+from gpt_cli.native.compiler import Compiler
+from gpt_cli.native.store import DamagedLibraryError, Store
+
+_FILE = "hang.json"
+_LIMIT = 10_000  # bytes
+
+
+def remember_hang(store: Store, compiler: Compiler, seconds: float) -> None:
+    """Record that `compiler` did not end within `seconds`; a store that cannot be written to forgets it."""
+    facts = {**asdict(compiler), "version": compiler.version(), "seconds": seconds}
+    with suppress(OSError):
+        store.write_file(_FILE, json.dumps(facts, indent=1).encode())
+
+
+def remembered_hang(store: Store, compiler: Compiler) -> float | None:
+    """The seconds within which this very compiler, of this version, did not end; None if it is to be tried."""
+    try:
+        facts = json.loads(store.read_file(_FILE, _LIMIT) or b"{}")
+        if any(facts[name] != value for name, value in asdict(compiler).items()):
+            return None
+        if facts["version"] and facts["version"] != compiler.version():  # one that hung here, too, said nothing
+            return None
+        return float(facts["seconds"])
+    except (DamagedLibraryError, ValueError, TypeError, KeyError):
+        return None
+
+
+def forget_hang(store: Store) -> None:
+    """The compiler has ended: whatever is remembered is of another one."""
+    with suppress(OSError):
+        store.remove(_FILE)

@@ -1,0 +1,41 @@
+"""Removing a run: it is moved beside the other runs, into a folder where nothing looks, and can be moved back."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from gpt_cli.errors import RequestError
+from gpt_cli.files import DirectoryLock, make_directory, sync_directory
+from gpt_cli.files.disk import reported
+from gpt_cli.run.directory import RUN
+
+TRASH = ".trash"
+
+
+def trash_run(path: Path) -> Path:
+    """Move the run `path` into the trash beside it; returns where it is now.
+
+    Raises LockedError while something trains in it, RequestError for what is no run directory.
+    """
+    if path.name in ("", ".."):  # it is renamed, so it needs a name
+        path = Path(os.path.abspath(path))
+    if not (path / RUN).is_file():
+        raise RequestError(f"{path} is not a run directory", hint="name a run, such as those that `gpt runs` lists")
+    trash = path.parent / TRASH
+    with DirectoryLock(path):
+        make_directory(trash)
+        for number in range(1, 10_000):
+            target = trash / (path.name if number == 1 else f"{path.name}-{number}")
+            if not os.path.lexists(target):
+                break
+        with reported("move", path):
+            os.rename(path, target)
+        with suppress(OSError):  # the move is done; only a power cut could undo it
+            sync_directory(trash)
+            sync_directory(path.parent)
+    return target
+
+
+def size_of(path: Path) -> int:
+    """Bytes of all files under `path`."""
+    return sum(file.lstat().st_size for file in path.rglob("*") if file.is_file())
