@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpt_cli.sampling.engine import Engine
     from gpt_cli.sampling.generate import generate
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["GPT", "Sampler", "Sampling", "TextStream", "__version__", "generate", "load"]
 
 _HOMES = {

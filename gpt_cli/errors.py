@@ -12,6 +12,10 @@ WIDTH = 80
 """Columns of a terminal that everybody has."""
 
 
+INTERRUPTED = 130
+"""What `gpt` tells the shell after Ctrl-C: 128 + SIGINT."""
+
+
 class ExitCode(IntEnum):
     """What `gpt` tells the shell."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.which import RunArgument, RunOption, find_one
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
@@ -19,9 +20,8 @@ _TOKENS = 64
 
 
 def attention(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="A run or checkpoint. [default: the newest run]")
-    ] = None,
+    run: RunArgument = None,
+    run_option: RunOption = None,
     prompt: Annotated[
         str | None, typer.Option(metavar="TEXT", help="What the model reads. [default: sample.prompt of the run]")
     ] = None,
@@ -58,13 +58,12 @@ def attention(
     from gpt_cli.report.attention_page import Looked, write_attention
     from gpt_cli.report.attention_text import render_heads, weights_of
     from gpt_cli.report.html import check_page
-    from gpt_cli.run.directory import find_run
     from gpt_cli.run.load import load_model
     from gpt_cli.sampling import drop_unknown
 
     if not (ascii or json):
         check_page(output, hint='gpt attention RUN --prompt "Once upon" -o attention.html')
-    path = find_run(run)
+    path = find_one(run, run_option, text_option="--prompt")
     loaded = load_model(path, torch.device("cpu"), note)
     text = loaded.config.sample.prompt if prompt is None else prompt
     if unknown == "skip":

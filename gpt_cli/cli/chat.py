@@ -1,7 +1,6 @@
 """`gpt chat`: write a text with a model, in turns."""
 
 import sys
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -10,22 +9,22 @@ from gpt_cli.choices import Device
 from gpt_cli.cli.engine import open_writer
 from gpt_cli.cli.options import given_options
 from gpt_cli.cli.output import note
+from gpt_cli.cli.which import RunArgument, RunOption, find_one
 from gpt_cli.errors import RequestError
 
 _LENGTH, _CHOICE, _TURN = "How long", "How to choose tokens", "What a turn is"
 
 
 def chat(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="A run or checkpoint. [default: the newest run]")
-    ] = None,
+    run: RunArgument = None,
+    run_option: RunOption = None,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
     engine: Annotated[
         Literal["auto", "native", "torch"], typer.Option(help="native: without torch, on a CPU. auto: that, if it can.")
     ] = "auto",
     weights: Annotated[
         Literal["fp32", "bf16", "int8"],
-        typer.Option(help="How native (or CUDA: bf16) keeps the matrices; fp32 is exact."),
+        typer.Option("--dtype", "--weights", help="How native (or CUDA: bf16) keeps the matrices; fp32 is exact."),
     ] = "fp32",
     draft: Annotated[
         str | None,
@@ -68,11 +67,11 @@ def chat(
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="The same seed, the same answers. [default: a new one, told]", rich_help_panel=_CHOICE),
+        typer.Option(help="The same seed, the same answers. [default: random, printed]", rich_help_panel=_CHOICE),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Send control characters to a terminal as they are.")] = False,
 ) -> int:
-    """Write a text with a model, in turns: you write a line, it goes on.
+    """Write a text with a model, in turns: you write a line, it continues.
 
     A line is sent with Enter; an empty one has the model go on. /help lists what else can be said, such as /temp 0.5
     or /save FILE. Ctrl-C stops an answer, Ctrl-D ends the chat. A model continues text, and answers only if it
@@ -83,13 +82,13 @@ def chat(
     """
     from gpt_cli.cli.repl import Repl
     from gpt_cli.run.checkpoint import open_checkpoint
-    from gpt_cli.run.directory import find_run, sample_defaults
+    from gpt_cli.run.directory import sample_defaults
     from gpt_cli.sampling import Sampling, fresh_seed
     from gpt_cli.sampling.conversation import Conversation
 
     if sys.stdin is None:
         raise RequestError("standard input is closed")
-    path = find_run(run)
+    path = find_one(run, run_option)
     saved = open_checkpoint(path, note)
     defaults = sample_defaults(path) or saved.config.sample
     options = given_options(

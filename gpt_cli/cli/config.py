@@ -8,7 +8,7 @@ import typer
 
 from gpt_cli.cli.grouped import Verbs
 from gpt_cli.cli.output import note, print_json, write_text
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import WIDTH, RequestError
 
 VALUE_WIDTH = 40  # a longer value does not push the other origins aside
 
@@ -37,6 +37,7 @@ def show(
     Example: gpt config show configs/quickstart.yaml model.n_layer=8
     """
     from gpt_cli.config import explain, load_config, spell_yaml
+    from gpt_cli.report.table import terminal_columns
 
     rows = explain(load_config(file, overrides or ()), file, overrides or ())
     if json:
@@ -46,8 +47,12 @@ def show(
     key_width = max(len(row.key) for row in rows)
     values = [spell_yaml(row.value) for row in rows]
     value_width = min(max(map(len, values)), VALUE_WIDTH)
+    columns = terminal_columns()
     for row, value in zip(rows, values, strict=True):
-        write_text(f"{row.key:<{key_width}}  {value:<{value_width}}  {row.origin}\n")
+        if columns < WIDTH:
+            write_text(f"{row.key}: {value}\n  {row.origin}\n")
+        else:
+            write_text(f"{row.key:<{key_width}}  {value:<{value_width}}  {row.origin}\n")
 
 
 @app.command()
@@ -72,6 +77,10 @@ def init(
         str | None,
         typer.Argument(metavar="TEXT", help="A text file, folder, glob or token store.", show_default=False),
     ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="section.key=value", help="What is to be in the config.", show_default=False),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -89,15 +98,19 @@ def init(
     With TEXT, the config suits that text and this machine, as `gpt train TEXT` would have it. Without, it has
     every key with its meaning and its default.
 
-    Example: gpt config init book.txt
+    Example: gpt config init book.txt data.encoding=latin-1
     """
     from gpt_cli.cli.fitting import name_after
+    from gpt_cli.cli.request import is_override
+
+    if text is not None and is_override(text):
+        raise RequestError(f"{text} changes a config that is fitted to a text: which one?", hint="gpt config init TEXT")
 
     path = output or Path("config.yaml" if text is None else f"{name_after(text)}.yaml")
     printed = str(path) == "-"
     if not (printed or force) and path.exists():
         raise RequestError(f"{path} exists already", hint="name another file with -o, or replace it with --force")
-    content = _starter() if text is None else _fitted(text)
+    content = _starter() if text is None else _fitted(text, overrides or [])
     if printed:
         write_text(content)
         return
@@ -114,11 +127,15 @@ def _starter() -> str:
     return "\n".join([*heading, "", annotate_config(Config())])
 
 
-def _fitted(source: str) -> str:
+def _fitted(source: str, overrides: list[str]) -> str:
     from gpt_cli.cli.fitting import fit_to_this_machine
-    from gpt_cli.config import comment, dump_config
+    from gpt_cli.config import comment, dump_config, parse_config
+    from gpt_cli.config.load import check_overrides
 
-    fitted, reasons = fit_to_this_machine(source, "runs/text")
+    given = check_overrides(overrides)
+    fitted, reasons = fit_to_this_machine({**given, "data.source": source}, "runs/text")
     heading = comment([f"Fitted to {source} and the machine it was written on.", *reasons])
     # Without run_dir the run gets the name of the file, whatever that will be.
-    return "\n".join([*heading, "", dump_config(fitted.model_copy(update={"run_dir": None}), full=False)])
+    content = dump_config(fitted.model_copy(update={"run_dir": None}), full=False)
+    changed = dump_config(parse_config(content, "the fitted config", overrides), full=False)
+    return "\n".join([*heading, "", changed])

@@ -9,10 +9,10 @@ from gpt_cli.errors import RequestError
 if TYPE_CHECKING:
     from gpt_cli.config import DataConfig
 
-VAL_FRACTION = "The last part of the text, which validates."
+VAL_FRACTION = "The last part of the text, held out for validation."
 TEST_FRACTION = "The part after it, for `gpt eval --split test`."
 SPLIT = "What is never divided between the splits."
-VAL_SOURCE = "A text that validates instead; may be repeated."
+VAL_SOURCE = "A text to validate on instead; may be repeated."
 ENCODING = "Of the text files."
 TEXT_KEY = "Of .jsonl lines, or column of tables."
 

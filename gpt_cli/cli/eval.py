@@ -1,6 +1,5 @@
 """`gpt eval`: the exact loss of a trained model."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -8,11 +7,13 @@ import typer
 from gpt_cli.choices import Device
 from gpt_cli.cli.output import note, print_json
 from gpt_cli.cli.process import importing
+from gpt_cli.cli.which import RunArgument, RunOption, find_one
 from gpt_cli.errors import RequestError
 
 
 def evaluate(
-    run: Annotated[Path | None, typer.Option(metavar="DIR", help="A run or checkpoint. [default: the newest]")] = None,
+    run: RunArgument = None,
+    run_option: RunOption = None,
     split: Annotated[
         Literal["val", "test"], typer.Option(help="Which part of the run's text. Training never reads the test split.")
     ] = "val",
@@ -20,6 +21,10 @@ def evaluate(
     unknown: Annotated[
         Literal["error", "skip"], typer.Option(help="What to do with characters that the vocabulary lacks.")
     ] = "error",
+    encoding: Annotated[str, typer.Option(help="Of --text.")] = "utf-8",
+    text_key: Annotated[
+        str, typer.Option(metavar="KEY", help="Of --text: of .jsonl lines, or column of tables.")
+    ] = "text",
     device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
@@ -30,13 +35,23 @@ def evaluate(
     Example: gpt eval --run runs/quickstart --text letter.txt
     """
     with importing():
+        from gpt_cli.corpus.formats import Format
         from gpt_cli.report.table import render_pairs
-        from gpt_cli.run.directory import find_run
         from gpt_cli.training.measure import measure
 
     if text is not None and split == "test":
         raise RequestError("--split test cannot be combined with --text: a text is evaluated whole")
-    figures = measure(find_run(run), text, device, split=split, skip_unknown=unknown == "skip", note=note).figures()
+    form = Format(encoding, text_key)
+    measured = measure(
+        find_one(run, run_option, text_option="--text"),
+        text,
+        device,
+        split=split,
+        skip_unknown=unknown == "skip",
+        note=note,
+        form=form,
+    )
+    figures = measured.figures()
     if json:
         print_json(figures)
     else:

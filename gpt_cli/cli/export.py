@@ -13,9 +13,13 @@ def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run or checkpoint.")],
     target: Annotated[Path, typer.Argument(metavar="PATH", help="The new directory (hf) or file.")],
     to: Annotated[
-        Literal["hf", "gguf", "checkpoint"],
-        typer.Option(help="hf: a directory for Transformers; gguf: a file for llama.cpp; checkpoint: a file for gpt."),
-    ] = "hf",
+        Literal["hf", "gguf", "checkpoint"] | None,
+        typer.Option(
+            help="hf: a directory for Transformers; gguf: a file for llama.cpp; checkpoint: a file for gpt."
+            " [default: as the suffix of PATH says: .gguf, .safetensors, else hf]",
+            show_default=False,
+        ),
+    ] = None,
     dtype: Annotated[
         Literal["f32", "f16", "bf16", "q8_0"], typer.Option(help="Of the matrices; bf16 is for hf, q8_0 for gguf.")
     ] = "f32",
@@ -25,6 +29,13 @@ def export(
 
     Example: gpt export runs/quickstart --to hf exports/quickstart
     """
+    named = {".gguf": "gguf", ".safetensors": "checkpoint"}.get(target.suffix, "hf")
+    to = to or named  # type: ignore[assignment]  # one of the three
+    if to == "hf" != named:
+        raise RequestError(
+            f"--to hf makes a directory, and {target} is the name of a file",
+            hint=f"leave out --to hf for a file, or name a directory: {target.with_suffix('')}",
+        )
     import torch
 
     from gpt_cli.run.directory import find_run

@@ -1,6 +1,7 @@
 """A text instead of a config: what its run is called, and a config fitted to it and to this machine."""
 
 import re
+import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,13 +9,19 @@ from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
     from gpt_cli.config import Config
+    from gpt_cli.corpus.fit import Values
 
 
 def name_after(source: str) -> str:
-    """A name of letters, digits, _ and - for what is made of the text `source`, which any data.source may be."""
+    """A name of letters (of any script), digits, _ and - for what is made of the text `source`, any data.source."""
     scheme, _, name = source.partition(":")
     path = Path(name) if scheme in ("builtin", "corpus", "hf") else resolve_source(source)
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem).strip("-") or "text"
+    return plain_name(path.stem)
+
+
+def plain_name(stem: str) -> str:
+    """`stem` in letters, digits, _ and -, which no shell needs quotes for."""
+    return re.sub(r"[^\w-]+", "-", unicodedata.normalize("NFC", stem)).strip("-") or "text"
 
 
 def resolve_source(source: str) -> Path:
@@ -31,7 +38,7 @@ def resolve_source(source: str) -> Path:
     return Path(realpath(find_path(source)))  # Path.resolve fails at links in a circle
 
 
-def fit_to_this_machine(source: str, run_dir: str) -> tuple["Config", list[str]]:
+def fit_to_this_machine(given: "Values", run_dir: str, base: "Values | None" = None) -> tuple["Config", list[str]]:
     """`fit_config` for the processor and the GPU that are here."""
     import torch
 
@@ -41,4 +48,4 @@ def fit_to_this_machine(source: str, run_dir: str) -> tuple["Config", list[str]]
 
     has_gpu, cores = torch.cuda.is_available(), physical_cores()
     with stage_bars() as progress:
-        return fit_config(source, run_dir=run_dir, has_gpu=has_gpu, cores=cores, progress=progress)
+        return fit_config(given, run_dir=run_dir, has_gpu=has_gpu, cores=cores, base=base, progress=progress)

@@ -15,7 +15,7 @@ def config_or_defaults(arguments: Sequence[str], *, hint: str) -> "Config":
 
     Raises RequestError for a second file, with `hint`, and what `load_config` raises.
     """
-    from gpt_cli.cli.train import is_override
+    from gpt_cli.cli.request import is_override
     from gpt_cli.config import load_config, parse_config
 
     overrides = [argument for argument in arguments if is_override(argument)]

@@ -34,6 +34,8 @@ class GroupedCommand(TyperCommand):
             else:
                 plain = _TYPE.sub(lambda found: _PLAIN[found[1]], written)
                 groups.setdefault(getattr(parameter, "rich_help_panel", None) or _OTHERS, []).append((plain, meaning))
+        if keys := getattr(self.callback, "keys", None):
+            groups["Keys, of a hundred that the config has"] = [*keys.items()]
         others = groups.pop(_OTHERS, [])
         return {name: records for name, records in {**groups, _OTHERS: others}.items() if records}
 

@@ -22,9 +22,9 @@ def inspect(
     text_key: Annotated[str, typer.Option(metavar="KEY", help=TEXT_KEY)] = "text",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
-    """Look a text over: rare and invisible characters, copies, leaks into validation, and what a good loss is.
+    """Look a text over: rare and invisible characters, duplicates, train/val overlap, what a good loss is.
 
-    The text is divided as training divides it, and what is kept for the test is passed over. The baselines are
+    The text is divided as training divides it, and the test split is not read. The baselines are
     Kneser-Ney n-gram models and compressors, learned on the training part and measured on the validation part. Of a
     large text, samples are compared, and that is said.
 

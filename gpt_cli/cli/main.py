@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from gpt_cli import __version__
-from gpt_cli.cli import config, data
+from gpt_cli.cli import config, data, runs
 from gpt_cli.cli.attention import attention
 from gpt_cli.cli.bench import bench
 from gpt_cli.cli.chat import chat
@@ -32,9 +32,9 @@ from gpt_cli.cli.selftest import doctor, selftest
 from gpt_cli.cli.tokenize import tokenize
 from gpt_cli.cli.train import train
 from gpt_cli.cli.tune import tune
-from gpt_cli.errors import ExitCode, RequestError, UserError
+from gpt_cli.cli.usage import hint_for, usage_error
+from gpt_cli.errors import INTERRUPTED, ExitCode, UserError
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 COMPLETION = "_GPT_COMPLETE"  # the environment variable in which a shell asks
 CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
@@ -72,7 +72,7 @@ def gpt(
 app.command("train")(train)
 app.command("sample")(sample)
 app.command("chat", short_help="Write a text with a model, in turns.")(chat)
-app.command("tokenize", short_help="Learn or take a tokenizer, write a corpus as tokens.")(tokenize)
+app.command("tokenize", short_help="Train or take a tokenizer, write a corpus as tokens.")(tokenize)
 app.command("eval", short_help="Measure the exact loss of a run, on its text or another.")(evaluate)
 app.command("score", short_help="Say how surprising a text is, or which label fits it.")(score)
 app.command("info", short_help="Say how large a model is and what training it costs.")(info)
@@ -87,6 +87,7 @@ app.command("export", short_help="Write a run for other tools.")(export)
 app.command("import", short_help="Take a model of other tools as a run.")(import_)
 app.command("doctor", short_help="Examine a run.")(doctor)
 app.command("selftest", short_help="Try the promises of gpt on this machine and disk.")(selftest)
+app.add_typer(runs.app, name="runs", short_help="List the runs there are, or remove one.")
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data", short_help="List and download known texts, or look into one.")
 
@@ -115,6 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` has read enough
         return ExitCode.DONE
     except UserError as error:
+        if error.hint is not None:
+            given = sys.argv[1:] if arguments is None else arguments
+            error.hint = hint_for(error.hint, given, typer.main.get_command(app))
         return _report(error)
     except Exception as error:
         return _report(_explain(error))
@@ -130,7 +134,7 @@ def _run(arguments: list[str]) -> int:
     except typer.Exit as request:
         return request.exit_code
     except typer.TyperException as error:
-        raise _usage_error(error, arguments) from error
+        raise usage_error(error, arguments) from error
     return code if isinstance(code, int) else ExitCode.DONE
 
 
@@ -157,13 +161,6 @@ def _drain_stdout() -> None:
         sys.stdout.flush()
     except OSError:
         discard(sys.stdout.fileno())
-
-
-def _usage_error(error: typer.TyperException, arguments: list[str]) -> RequestError:
-    message = error.format_message().rstrip(".")
-    context = getattr(error, "ctx", None)  # Typer exports neither the class that has one, nor sets it always
-    command = f"gpt {arguments[0]}" if context is None else context.command_path
-    return RequestError(message[:1].lower() + message[1:], hint=f"{command} --help")
 
 
 def _explain(error: Exception) -> UserError:

@@ -2,20 +2,40 @@
 
 import json
 import os
+import shutil
 import sys
 from typing import Any
 
-from gpt_cli.errors import escape_untrusted
+from gpt_cli.errors import WIDTH, escape_untrusted, fold_line
 
+_INDENT = 4  # columns by which what goes on in the next line is set in
+_NARROWEST = 40  # columns of a terminal that tables are made for
 _LISTED = 10  # characters that a note spells out
 
 
 def note(text: str) -> None:
     """Print `text` to stderr. A reader, terminal or disk that is gone loses the message, never the work."""
     try:
-        print(escape_untrusted(text, keep="\n"), file=sys.stderr, flush=True)
+        print(_fitted(escape_untrusted(text, keep="\n")), file=sys.stderr, flush=True)
     except OSError:
         discard(sys.stderr.fileno())
+
+
+def _fitted(text: str) -> str:
+    """`text` folded for a terminal that is narrower than the 80 columns that messages are made for."""
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError, AttributeError):  # no terminal
+        return text
+    if columns >= WIDTH:
+        return text
+    room = max(_NARROWEST, columns) - _INDENT
+    return "\n".join(("\n" + " " * _INDENT).join(fold_line(line, room)) for line in text.split("\n"))
+
+
+def terminal_width() -> int:
+    """Columns of a table on stdout: those of the terminal; where it is none, COLUMNS or 80."""
+    return max(_NARROWEST, shutil.get_terminal_size((80, 24)).columns)
 
 
 def list_characters(characters: list[str]) -> str:

@@ -74,7 +74,10 @@ def _outline(source: str, tokenizer: Path | None, division: dict[str, float], **
         raise RequestError("the CORPUS is empty text, which names nothing")
     if is_store(path := find_path(source)):
         if tokenizer is not None:
-            raise RequestError(f"{source} is a token store, which has a tokenizer of its own", hint="no --tokenizer")
+            raise RequestError(
+                f"{source} is a token store, which has a tokenizer of its own",
+                hint=f"leave it out: gpt data peek {source}",
+            )
         store = TokenStore.open(path)
         return Outline(store.tokenizer, store.facts, store.stretch)
     config = TokenizerConfig(kind="char")

@@ -6,13 +6,12 @@ from typing import Annotated, Literal
 import typer
 
 from gpt_cli.cli.output import note
+from gpt_cli.cli.which import RunsArgument, RunsOption, find_many
 
 
 def plot(
-    runs: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="RUN", help="Run directories. [default: the newest]", show_default=False),
-    ] = None,
+    runs: RunsArgument = None,
+    run_options: RunsOption = None,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="A .png, .svg or .pdf.")] = Path(
         "loss.png"
     ),
@@ -32,8 +31,6 @@ def plot(
     Example: gpt plot runs/small runs/large -o bpb.pdf --y bpb --width 3.4
     """
     from gpt_cli.report.plot import plot_runs
-    from gpt_cli.run.directory import find_run
 
-    chosen = [find_run(run) for run in runs] if runs else [find_run(None)]
-    plot_runs(chosen, output, x=x, y=y, log_x=log_x, log_y=log_y, width=width)
+    plot_runs(find_many(runs, run_options), output, x=x, y=y, log_x=log_x, log_y=log_y, width=width)
     note(f"wrote {output}")

@@ -50,6 +50,8 @@ def read_prompts(
 def _read(path: Path) -> str:
     """The text of a file, to its last newline, or of standard input."""
     if str(path) == "-":
+        if sys.stdin is None:
+            raise RequestError("standard input is closed")
         return _decode(sys.stdin.buffer.read(), "standard input")
     if not path.exists():
         raise RequestError(f"there is no file {path}")

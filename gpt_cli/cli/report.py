@@ -6,13 +6,12 @@ from typing import Annotated
 import typer
 
 from gpt_cli.cli.output import note
+from gpt_cli.cli.which import RunsArgument, RunsOption, find_many
 
 
 def report(
-    runs: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="RUN", help="Run directories. [default: the newest]", show_default=False),
-    ] = None,
+    runs: RunsArgument = None,
+    run_options: RunsOption = None,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="An .html file.")] = Path(
         "report.html"
     ),
@@ -28,8 +27,6 @@ def report(
     Example: gpt report runs/small runs/large -o report.html
     """
     from gpt_cli.report.page import write_report
-    from gpt_cli.run.directory import find_run
 
-    chosen = [find_run(run) for run in runs] if runs else [find_run(None)]
-    write_report(chosen, output, baselines=baselines, note=note)
+    write_report(find_many(runs, run_options), output, baselines=baselines, note=note)
     note(f"wrote {output}")

@@ -13,6 +13,7 @@ from gpt_cli.cli.engine import begin_texts
 from gpt_cli.cli.options import given_options, parse_bias
 from gpt_cli.cli.output import list_characters, note, print_json, write_text
 from gpt_cli.cli.prompts import Format, Prompt, read_prompts
+from gpt_cli.cli.which import RunArgument, RunOption, find_one
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
@@ -29,9 +30,8 @@ _PROMPTS, _LENGTH, _CHOICE, _LIMITS, _OUTPUT = (
 
 
 def sample(
-    run: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A run or checkpoint. [default: the newest run]")
-    ] = None,
+    run: RunArgument = None,
+    run_option: RunOption = None,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
     engine: Annotated[
         Literal["auto", "native", "torch"],
@@ -39,7 +39,7 @@ def sample(
     ] = "auto",
     weights: Annotated[
         Literal["fp32", "bf16", "int8"],
-        typer.Option(help="How native (or CUDA: bf16) keeps the matrices; fp32 is exact."),
+        typer.Option("--dtype", "--weights", help="How native (or CUDA: bf16) keeps the matrices; fp32 is exact."),
     ] = "fp32",
     draft: Annotated[
         str | None,
@@ -101,7 +101,7 @@ def sample(
     ] = None,
     typical_p: Annotated[
         float | None,
-        typer.Option(help="Among the least odd with this probability. 1: off.", rich_help_panel=_CHOICE),
+        typer.Option(help="Locally typical sampling with this probability. 1: off.", rich_help_panel=_CHOICE),
     ] = None,
     repetition_penalty: Annotated[
         float | None, typer.Option(help="Above 1: against tokens seen before. 1: off.", rich_help_panel=_CHOICE)
@@ -117,7 +117,7 @@ def sample(
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="The same seed, the same text. [default: a new one, told]", rich_help_panel=_CHOICE),
+        typer.Option(help="The same seed, the same text. [default: random, printed]", rich_help_panel=_CHOICE),
     ] = None,
     beams: Annotated[
         int | None,
@@ -160,9 +160,9 @@ def sample(
 ) -> None:
     """Continue prompts with a trained model.
 
-    What is not given comes from the section `sample` of the run's config.yaml. An empty prompt starts a new text. Of a
-    prompt longer than the context the model sees the last tokens; when its own text outgrows the context, the older
-    half of what it sees is dropped.
+    An option that is not given has its value from the section `sample` of the run's config.yaml. An empty prompt starts
+    a new text. Of a prompt longer than the context the model sees the last tokens; when its own text outgrows the
+    context, the older half of what it sees is dropped.
 
     Example: gpt sample --prompt "ROMEO:" --temperature 0.7 --stop JULIET -n 3
     """
@@ -191,11 +191,11 @@ def sample(
     )
 
     from gpt_cli.run.checkpoint import open_checkpoint
-    from gpt_cli.run.directory import find_run, sample_defaults
+    from gpt_cli.run.directory import sample_defaults
     from gpt_cli.sampling import Sampling, fresh_seed
 
     seed = fresh_seed() if seed is None else seed
-    path = find_run(run)
+    path = find_one(run, run_option, text_option="--prompt")
     loaded = open_checkpoint(path, note)
     defaults = sample_defaults(path) or loaded.config.sample
     asked = [Prompt(defaults.prompt)] if given is None else given

@@ -12,11 +12,13 @@ import typer
 from gpt_cli.choices import Device
 from gpt_cli.cli.engine import open_reader
 from gpt_cli.cli.output import list_characters, note, print_json
+from gpt_cli.cli.which import RunArgument, RunOption, find_one
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gpt_cli.corpus.formats import Format
     from gpt_cli.scoring.text import ScoredLine
     from gpt_cli.tokenizer import Tokenizer
 
@@ -25,16 +27,15 @@ _READ, _SHOW, _LABELS = "How it is read", "What is shown", "Choosing among label
 
 def score(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A text; - is standard input.", show_default=False)],
-    run: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A run or checkpoint. [default: the newest run]")
-    ] = None,
+    run: RunArgument = None,
+    run_option: RunOption = None,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
     engine: Annotated[
         Literal["auto", "native", "torch"], typer.Option(help="native: without torch, on a CPU. auto: that, if it can.")
     ] = "auto",
     weights: Annotated[
         Literal["fp32", "bf16", "int8"],
-        typer.Option(help="How native (or CUDA: bf16) keeps the matrices; fp32 is exact."),
+        typer.Option("--dtype", "--weights", help="How native (or CUDA: bf16) keeps the matrices; fp32 is exact."),
     ] = "fp32",
     stride: Annotated[
         int | None,
@@ -48,6 +49,11 @@ def score(
         Literal["error", "skip"],
         typer.Option(help="Characters that the vocabulary lacks are an error, or left out.", rich_help_panel=_READ),
     ] = "error",
+    encoding: Annotated[str, typer.Option(help="Of FILE.", rich_help_panel=_READ)] = "utf-8",
+    text_key: Annotated[
+        str,
+        typer.Option(metavar="KEY", help="Which column or key of FILE holds the text.", rich_help_panel=_READ),
+    ] = "text",
     worst: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, help="The N most surprising lines, worst first.", rich_help_panel=_SHOW),
@@ -88,9 +94,6 @@ def score(
         Literal["auto", "csv", "jsonl", "lines"],
         typer.Option(help="Of FILE, with --labels. auto: by its name.", rich_help_panel=_LABELS),
     ] = "auto",
-    text_key: Annotated[
-        str, typer.Option(metavar="KEY", help="Which column or key holds the text.", rich_help_panel=_LABELS)
-    ] = "text",
     label_key: Annotated[
         str | None,
         typer.Option(
@@ -117,7 +120,7 @@ def score(
         raise RequestError(f"give {shown[0]} or {shown[1]}, not both")
 
     from gpt_cli.run.checkpoint import open_checkpoint
-    from gpt_cli.run.directory import find_run, sample_defaults
+    from gpt_cli.run.directory import sample_defaults
 
     if labels is None:
         _only_with_labels(
@@ -126,14 +129,13 @@ def score(
             after=after,
             normalise=normalise,
             format=format,
-            text_key=text_key,
             label_key=label_key,
         )
         if html is not None:
             from gpt_cli.report.html import check_page
 
             check_page(html, hint="gpt score FILE --html score.html")
-    path = find_run(run)
+    path = find_one(run, run_option)
     saved = open_checkpoint(path, note)
     if labels is not None:
         from gpt_cli.cli.labels import classify
@@ -153,11 +155,12 @@ def score(
         facts = {"run": path, "step": saved.step, "engine": reader.engine}
         classify(classifier, examples, unknown, worst, jsonl=jsonl, as_json=as_json, facts=facts)
         return
+    from gpt_cli.corpus.formats import Format
     from gpt_cli.scoring.text import ScoredText
     from gpt_cli.scoring.windows import checked_stride, read_tokens
 
     step_by = checked_stride(stride, saved.config.model.context_length)
-    name, written = _read(file, saved.tokenizer, unknown)
+    name, written = _read(file, Format(encoding, text_key), saved.tokenizer, unknown)
     try:
         ids = saved.tokenizer.encode(written)
     except RequestError as error:  # the text has what the vocabulary lacks
@@ -187,13 +190,17 @@ def score(
     note(f"{text.tokens:,} tokens, loss {text.loss:.4f}, {text.bits_per_byte:.4f} bits per byte")
 
 
-def _read(source: str, tokenizer: "Tokenizer", unknown: str) -> tuple[str, str]:
+def _read(source: str, form: "Format", tokenizer: "Tokenizer", unknown: str) -> tuple[str, str]:
     """The name and the text of what is to be scored, without what the vocabulary lacks if that is to be skipped."""
     from gpt_cli.corpus.sources import read_documents
     from gpt_cli.sampling import drop_unknown
 
     name = "standard input" if source == "-" else source
-    text = "".join(document.text for document in read_documents(source, note=note))
+    documents = [document.text for document in read_documents(source, note=note, form=form)]
+    last = documents.pop()
+    text = "".join(one if one.endswith("\n") else f"{one}\n" for one in documents) + last  # as in training
+    if documents:
+        note(f"{len(documents) + 1:,} documents, each of which begins a line; lines are counted through them")
     missing = tokenizer.unknown_characters(text) if unknown == "skip" or tokenizer.unknown is not None else []
     if missing:
         listed = list_characters(missing)
@@ -249,5 +256,5 @@ def _print_rows(lines: "Iterable[ScoredLine]", last: int, tokens: bool) -> None:
 def _only_with_labels(**given: Any) -> None:
     """Refuse what is for --labels alone."""
     for name, value in given.items():
-        if value not in (None, "", "none", "auto", "text"):
+        if value not in (None, "", "none", "auto"):
             raise RequestError(f"--{name.replace('_', '-')} is for --labels", hint="--labels yes,no")

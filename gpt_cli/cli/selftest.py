@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.which import RunArgument, RunOption, find_one
 from gpt_cli.errors import ExitCode
 
 
@@ -37,9 +38,8 @@ def selftest(
 
 
 def doctor(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="A run or checkpoint. [default: the newest run]")
-    ] = None,
+    run: RunArgument = None,
+    run_option: RunOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> int:
     """Examine a run: its files, its model, and where it would go on.
@@ -50,11 +50,10 @@ def doctor(
 
     Example: gpt doctor runs/quickstart
     """
-    from gpt_cli.run.directory import find_run
     from gpt_cli.selftest.check import all_passed, render_checks
     from gpt_cli.selftest.doctor import examine
 
-    path = find_run(run)
+    path = find_one(run, run_option, check=False)
     checks = list(examine(path, note))
     if json:
         print_json({"run": path, "passed": all_passed(checks), "checks": [asdict(check) for check in checks]})

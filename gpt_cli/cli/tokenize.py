@@ -19,6 +19,7 @@ from gpt_cli.cli.corpora import (
     data_section,
     stem_of,
 )
+from gpt_cli.cli.fitting import plain_name
 from gpt_cli.cli.output import note, print_json, write_text
 from gpt_cli.cli.progress import Interrupted, staged_progress
 from gpt_cli.errors import RequestError
@@ -41,10 +42,13 @@ def tokenize(
         ),
     ] = None,
     kind: Annotated[
-        TokenizerKind | None, typer.Option(help="One token per character, per byte, or learned pieces. [default: char]")
+        TokenizerKind | None, typer.Option(help="One token per character, per byte, or learned tokens. [default: char]")
     ] = None,
     vocab_size: Annotated[
-        int | None, typer.Option(min=257, max=1_000_000, help="How many tokens a BPE has, the 256 bytes included.")
+        int | None,
+        typer.Option(
+            min=257, max=1_000_000, help="How many tokens a BPE has, the 256 bytes included. [default: by the text]"
+        ),
     ] = None,
     pattern: Annotated[
         Pattern | None, typer.Option(help="How text is split before BPE merges. [default: gpt2]")
@@ -98,7 +102,7 @@ def tokenize(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> int:
-    """Learn or take a tokenizer, write the corpus as tokens, and print what they are like.
+    """Train or take a tokenizer, write the corpus as tokens, and print what they are like.
 
     The tokens and tokenizer.json go to --out, which `gpt train` takes as data.source. With --text or --ids only
     that encoding or decoding is shown, and nothing is written unless --out is given. With --compare the tokenizers
@@ -201,8 +205,6 @@ def _config(
             raise RequestError(f"{file} does not exist")
         kind = kind or load_tokenizer(file, pattern).kind  # type: ignore[assignment]  # one of the three
     kind = kind or ("char" if vocab_size is None else "bpe")
-    if kind == "bpe" and vocab_size is None and file is None:
-        raise RequestError("--kind bpe needs --vocab-size", hint="try --vocab-size 1024")
     if kind != "bpe" and (vocab_size, pattern) != (None, None):
         option = "--pattern" if vocab_size is None else "--vocab-size"
         raise RequestError(f"{option} is only for --kind bpe: a {kind} vocabulary has the size it has")
@@ -228,8 +230,7 @@ def _config(
 
 def _directory(corpus: list[str], config: "TokenizerConfig") -> Path:
     """tokens/shakespeare-bpe1024 for the file books/shakespeare.txt.gz."""
-    name = re.sub(r"[^\w-]+", "-", stem_of(corpus), flags=re.ASCII).strip("-") or "text"
-    return Path("tokens", f"{name}-{config.kind}{config.vocab_size or ''}")
+    return Path("tokens", f"{plain_name(stem_of(corpus))}-{config.kind}{config.vocab_size or ''}")
 
 
 def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processes: int | None) -> "Tokenized":
@@ -319,9 +320,9 @@ def _show(result: dict[str, Any]) -> None:
     if result.get("merges"):
         print()
         rows = [(f"'{m['left']}' + '{m['right']}'", m["id"], m["count"]) for m in result["merges"]]
-        print(render_table(rows, header=("most frequent merges", "id", "occurs")))
+        print(render_table(rows, header=("first merges", "id", "occurs")))
     if (encoding := result.get("encoding")) is not None:
         pieces = [f"'{piece}'" for piece in encoding["pieces"]]
-        print(render_pairs({"ids": [str(token) for token in encoding["ids"]], "pieces": pieces}))
+        print(render_pairs({"ids": [str(token) for token in encoding["ids"]], "tokens": pieces}))
     if (decoding := result.get("decoding")) is not None:
         write_text(decoding + "\n")

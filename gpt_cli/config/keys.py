@@ -24,24 +24,40 @@ _TYPES = {
 }
 _ITEMS = {"integer": "whole numbers", "number": "numbers", "string": "texts"}
 
-NAMES_ELSEWHERE = {
-    "block_size": "model.context_length",
-    "n_ctx": "model.context_length",
-    "max_seq_len": "model.context_length",
-    "d_model": "model.n_embd",
-    "vocab_size": "tokenizer.vocab_size",
-    "learning_rate": "optim.lr",
-    "min_lr": "schedule.min_lr_ratio",
-    "warmup_iters": "schedule.warmup_steps",
-    "max_iters": "train.steps",
-    "epochs": "train.steps",
-    "gradient_accumulation_steps": "train.micro_batch_size",
-    "eval_interval": "eval.every",
-    "log_interval": "log.every",
-    "dataset": "data.source",
-    "dtype": "runtime.precision",
-    "out_dir": "run_dir",
+_ELSEWHERE = {
+    "model.context_length": ("block_size", "n_ctx", "max_seq_len", "seq_len", "seq_length", "context", "n_positions"),
+    "model.n_embd": ("d_model", "hidden_size", "embed_dim", "dim", "width", "n_embed", "embedding_dim"),
+    "model.n_layer": ("n_layers", "num_layers", "num_hidden_layers", "layers", "depth"),
+    "model.n_head": ("n_heads", "num_heads", "num_attention_heads", "heads"),
+    "tokenizer.vocab_size": ("vocab_size", "vocab"),
+    "optim.lr": ("learning_rate", "max_lr", "rate"),
+    "optim.name": ("optimizer",),
+    "optim.weight_decay": ("wd", "decay"),
+    "optim.grad_clip": ("max_grad_norm", "gradient_clip_val", "clip", "clip_grad"),
+    "optim.betas": ("beta1", "beta2"),
+    "schedule.min_lr_ratio": ("min_lr",),
+    "schedule.warmup_steps": ("warmup_iters", "warmup", "warmup_ratio"),
+    "schedule.kind": ("scheduler", "lr_scheduler", "lr_scheduler_type", "lr_schedule"),
+    "train.steps": (
+        *("max_iters", "max_steps", "iters", "iterations", "num_steps", "n_steps"),
+        *("epochs", "epoch", "n_epochs", "num_epochs", "num_train_epochs"),
+    ),
+    "train.batch_size": ("batch_size", "batch", "bs", "train_batch_size", "per_device_train_batch_size"),
+    "train.micro_batch_size": ("gradient_accumulation_steps", "grad_accum", "grad_accum_steps", "accumulate"),
+    "train.init_from": ("init", "finetune", "pretrained", "from_pretrained", "base_model"),
+    "train.budget": ("time", "minutes", "hours", "max_time", "time_limit"),
+    "lora.rank": ("lora_r", "lora_rank", "rank"),
+    "eval.every": ("eval_interval", "eval_steps", "eval_every"),
+    "checkpoint.every": ("save_steps", "save_every", "save_interval", "ckpt_interval"),
+    "log.every": ("log_interval", "logging_steps", "log_every"),
+    "log.sinks": ("wandb", "tensorboard", "report_to", "wandb_log"),
+    "data.source": ("dataset", "text", "input", "train_file", "data_dir", "data_path", "corpus", "file"),
+    "data.val_fraction": ("val_split", "validation_split", "val_ratio", "val_size"),
+    "runtime.precision": ("dtype", "bf16", "fp16", "amp", "mixed_precision"),
+    "runtime.device": ("gpu", "cuda", "cpu"),
+    "run_dir": ("out_dir", "output_dir", "output", "out", "name", "run_name", "save_dir"),
 }
+NAMES_ELSEWHERE = {name: key for key, names in _ELSEWHERE.items() for name in names}
 """What other trainers call our keys."""
 
 
@@ -169,15 +185,20 @@ def suggest(path: KeyPath) -> str | None:
     return None
 
 
+def key_for(name: str) -> str | None:
+    """The key that `name`, without a section, may stand for."""
+    spelled = name.lower().replace("-", "_")
+    return next((key for key in [spelled, *_meant("", spelled)] if key in fields()), None)
+
+
 def _meant(section: str, name: str) -> list[str]:
     keys: dict[str, list[str]] = {}
     for key in [*sections(), *fields()]:
         keys.setdefault(key.rpartition(".")[2], []).append(key)
     beside = [key.rpartition(".")[2] for key in [*sections(), *fields()] if key.rpartition(".")[0] == section]
-    if name in keys:
-        return keys[name]
-    if name in NAMES_ELSEWHERE:
-        return [NAMES_ELSEWHERE[name]]
+    elsewhere = [NAMES_ELSEWHERE[name]] if name in NAMES_ELSEWHERE else []
+    if found := (keys.get(name) or elsewhere) if section else (elsewhere or keys.get(name)):
+        return found
     if close := get_close_matches(name, beside, 1, 0.6):
         return [f"{section}.{close[0]}" if section else close[0]]
     close = get_close_matches(name, keys, 1, 0.7)

@@ -1,5 +1,6 @@
 """From a file and overrides to a Config, or to one error that names all that is wrong."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -10,28 +11,71 @@ from pydantic import ValidationError
 
 from gpt_cli.config.keys import sections
 from gpt_cli.config.overrides import apply_overrides
+from gpt_cli.config.paths import rooted
 from gpt_cli.config.problems import refuse
 from gpt_cli.config.schema import Config
-from gpt_cli.config.wording import problems_in
+from gpt_cli.config.wording import look_up, problems_in
 from gpt_cli.config.yaml_subset import SIZE_LIMIT, ConfigSyntaxError, Document, read_document
 from gpt_cli.errors import RequestError
+from gpt_cli.files import check_listed
+
+# What the model of a run has whose config.yaml was written before the key was.
+_BEFORE = {"rope_rounding": "power"}
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """The config in the file `path` under `overrides` (`section.key=value`); `run_dir` null becomes `runs/NAME`.
 
-    Raises RequestError with every problem, each with its place (file:line:column, or the override).
+    The config.yaml of a run means the run that it lies in, wherever that was moved or copied to.
+
+    Raises RequestError with every problem, each with its place (file:line:column, or the override), and DamagedError
+    for the config.yaml of a run that is not what its SHA256SUMS says.
     """
-    config = parse_config(read_config_file(path), str(path), overrides)
+    home = run_around(path)
+    if home is not None:
+        check_listed(path.parent, [path.name])
+    text = read_config_file(path)
+    config = parse_config(text, str(path), overrides, of_run=home is not None)
+    if home is not None:
+        written = parse_config(text, str(path), of_run=True) if overrides else config
+        config = _from_here(config, written, home)
+    if home is not None and not any(one.startswith("run_dir=") for one in overrides):
+        is_same = config.run_dir is not None and os.path.realpath(config.run_dir) == os.path.realpath(home)
+        return config if is_same else config.model_copy(update={"run_dir": str(home)})
     if config.run_dir is not None:
         return config
     name = path.stem.encode(errors="replace").decode()  # a name that is not UTF-8 could not be written down
     return config.model_copy(update={"run_dir": f"runs/{name}"})
 
 
-def parse_config(text: str, name: str, overrides: Sequence[str] = ()) -> Config:
-    """The config that `text` says, under `overrides`. `name` stands for the file in errors, as for `load_config`."""
+def _from_here(config: Config, written: Config, home: Path) -> Config:
+    """`config`, that of the run in `home` under overrides, with the paths `written` there as they are from here."""
+    moved = rooted(written, home)
+    for section, key in (("data", "source"), ("data", "val_source"), ("tokenizer", "file"), ("train", "init_from")):
+        there, here = getattr(getattr(written, section), key), getattr(getattr(moved, section), key)
+        if there != here and getattr(getattr(config, section), key) == there:  # which no override has changed
+            config = config.model_copy(update={section: getattr(config, section).model_copy(update={key: here})})
+    return config
+
+
+def run_around(path: Path) -> Path | None:
+    """The run directory whose config.yaml `path` is, its own or that of one of its checkpoints."""
+    if path.name != "config.yaml":
+        return None
+    folder = path.parent
+    homes = (folder, folder.parent.parent) if folder.parent.name == "checkpoints" else (folder,)
+    return next((home for home in homes if (home / "run.json").is_file()), None)
+
+
+def parse_config(text: str, name: str, overrides: Sequence[str] = (), *, of_run: bool = False) -> Config:
+    """The config that `text` says, under `overrides`. `name` stands for the file in errors, as for `load_config`.
+
+    A config `of_run` was written by a run, with every key that there was: it means what it meant then.
+    """
     document = read_layers(text, name, overrides)
+    model = document.values.get("model")
+    if of_run and isinstance(model, dict):
+        document.values["model"] = _BEFORE | model
     try:
         config = Config.model_validate(document.values)
     except ValidationError as error:
@@ -39,6 +83,22 @@ def parse_config(text: str, name: str, overrides: Sequence[str] = ()) -> Config:
     if document.problems:
         raise refuse(name, document.problems)
     return config
+
+
+def check_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """{dotted key: value} of overrides to a config that is still to be made.
+
+    Raises RequestError with all that is wrong with them, whatever the rest will be.
+    """
+    document = read_layers("", "the overrides", overrides)
+    problems = list(document.problems)
+    try:
+        Config.model_validate(document.values)
+    except ValidationError as error:
+        problems += problems_in(error, document, is_part=True)
+    if problems:
+        raise refuse("what was asked for", problems)
+    return {".".join(map(str, path)): look_up(document.values, path) for path in document.places if len(path) <= 2}
 
 
 def read_layers(text: str, name: str, overrides: Sequence[str]) -> Document:
@@ -79,7 +139,7 @@ def read_config_file(path: Path) -> str:
 
 def _nearby(path: Path) -> str:
     """The way out when there is no file `path`: one with a similar name, or a new one."""
-    folders = (path.parent, path.parent / "configs")
+    folders = (path.parent / "configs", path.parent)  # of two with one name the nearer
     names = {file.stem: file for folder in folders for file in sorted(folder.glob("*.y*ml"))}
     if close := get_close_matches(path.stem, names, 1):
         return f"did you mean {names[close[0]]}?"

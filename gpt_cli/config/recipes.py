@@ -24,6 +24,8 @@ _QWEN3: Mapping[str, Any] = {
     **_PLAIN,
     "position": "rope",
     "rope_theta": 10_000.0,
+    "rope_scaling": None,
+    "rope_rounding": "reciprocal",
     "norm": "rmsnorm",
     "norm_gain": True,
     "mlp": "swiglu",

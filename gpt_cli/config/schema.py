@@ -72,7 +72,7 @@ class TokenizerConfig(Section):
     kind: TokenizerKind = "char"
     """One id per character, one per byte, or byte-level byte-pair encoding (Sennrich et al., 2016)."""
     vocab_size: Annotated[int, Field(ge=257, le=1_000_000)] | None = None
-    """How many ids a BPE learns, `<|endoftext|>` and the 256 bytes included. Required for bpe, else null."""
+    """How many ids a BPE learns, `<|endoftext|>` and the 256 bytes included. null: as many as suit the text."""
     pattern: Pattern | None = None
     """Which rule splits text before BPE merges: GPT-2's, GPT-4's or GPT-4o's. null: gpt2, or the file's own."""
     train_bytes: Count = 100_000_000
@@ -88,8 +88,6 @@ class TokenizerConfig(Section):
 
     @model_validator(mode="after")
     def _vocab_size_belongs_to_bpe(self) -> Self:
-        if self.kind == "bpe" and self.vocab_size is None and self.file is None:
-            raise ValueError("tokenizer.vocab_size is required when tokenizer.kind is bpe (try 1024)")
         if self.kind != "char" and (self.unknown, self.min_count) != ("error", 1):
             raise ValueError(f"tokenizer.unknown and min_count are only for char: a {self.kind} vocabulary has it all")
         if self.min_count > 1 and self.unknown != "token":
@@ -112,10 +110,17 @@ class ModelConfig(Section):
     """Width of the residual stream; a multiple of n_head."""
     context_length: Annotated[int, Field(ge=2, le=LARGEST)] = 128
     """The most tokens the model sees at once."""
-    position: Literal["learned", "sinusoidal", "rope", "none"] = "rope"
-    """Learned embeddings (GPT-2), sinusoids (Vaswani et al., 2017), rotary (Su et al., 2021), or nothing."""
+    position: Literal["learned", "sinusoidal", "rope", "alibi", "none"] = "rope"
+    """Learned embeddings (GPT-2), sinusoids (Vaswani et al., 2017), rotary (Su et al., 2021), scores that fall with the
+    distance (ALiBi, Press et al., 2022; by torch alone), or nothing."""
     rope_theta: Positive = 10_000.0
     """Base of the rotary frequencies."""
+    rope_scaling: Annotated[tuple[Positive, Positive, Positive, Count], Strict(False)] | None = None
+    """Llama 3.1's lower rotary frequencies for a context longer than it was first trained with: factor,
+    low_freq_factor, high_freq_factor, original_max_position_embeddings of its config.json. null: none."""
+    rope_rounding: Literal["reciprocal", "power"] = "reciprocal"
+    """How rotary frequencies are computed in fp32: 1 / theta ** (2i / D), bit for bit as in Transformers, or
+    theta ** -(2i / D), as in runs made before this key."""
     norm: Literal["layernorm", "rmsnorm"] = "rmsnorm"
     """Ba et al. (2016), or without mean and shift (Zhang and Sennrich, 2019)."""
     norm_position: Literal["pre", "post"] = "pre"
@@ -175,6 +180,11 @@ class ModelConfig(Section):
         if self.position == "rope" and self.head_dim % 2:
             raise ValueError(
                 f"rotary positions need an even head width: model.n_embd / model.n_head is {self.head_dim}"
+            )
+        if self.rope_scaling is not None and self.rope_scaling[1] >= self.rope_scaling[2]:
+            raise ValueError(
+                f"model.rope_scaling's low_freq_factor ({self.rope_scaling[1]}) must be less than its high_freq_factor"
+                f" ({self.rope_scaling[2]})"
             )
         if self.norm == "layernorm" and not self.norm_gain:
             raise ValueError("a layernorm has a gain: model.norm_gain false needs model.norm rmsnorm")
@@ -293,6 +303,8 @@ class EvalConfig(Section):
     """Steps between evaluations; the last step always evaluates. null: only then."""
     batch_size: Count | None = None
     """Windows per forward pass. null: chosen from the model's size."""
+    max_tokens: Count | None = None
+    """Evaluate on the first so many tokens of the validation split. null: all of them, the exact loss."""
 
 
 class CheckpointConfig(Section):
@@ -361,21 +373,27 @@ class RuntimeConfig(Section):
     """auto: cuda, then mps, then cpu."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Of the matrix products; weights stay fp32. auto: bf16 where the hardware is good at it, else fp32."""
-    compile: Literal["auto"] | bool = "auto"
-    """torch.compile. auto: where the run is long enough to win back what compiling costs."""
-    measure: Literal["auto"] | bool = "auto"
-    """On a GPU, measure at the start of a run which attention kernel and which of an eager, a compiled and a replayed
-    step (CUDA graphs) is fastest, and keep that with the run. auto: where deterministic is false, since two runs may
-    then differ in their last bits."""
+    compile: Literal["auto", "reduce-overhead"] | bool = "auto"
+    """torch.compile of the step. auto: on a GPU, for runs so long that compiling saves more time than it takes.
+    reduce-overhead: with CUDA graphs, for small models."""
     engine: Literal["auto", "native", "torch"] = "auto"
     """What computes losses and gradients on a CPU: code compiled for this machine, or torch. auto: the compiled code
     where a C compiler is at hand and it knows the model."""
-    deterministic: bool = True
-    """Use only algorithms that repeat bit for bit."""
+    deterministic: Literal["auto"] | bool = "auto"
+    """Use only algorithms that repeat bit for bit. auto: on a CPU, where it costs nothing; on a GPU the last bits
+    of two runs may differ."""
     threads: Count | None = None
     """CPU threads. null: one per physical core."""
     watchdog_minutes: Positive | None = None
     """End the run, printing all stacks, when one step with its evaluation and checkpoint takes longer. null: off."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_removed_key(cls, values: Any) -> Any:
+        """Runs made by version 0.1 hold `measure: auto`, which chose how a GPU computed."""
+        if isinstance(values, Mapping) and values.get("measure") == "auto":
+            return {key: value for key, value in values.items() if key != "measure"}
+        return values
 
 
 class Config(Section):

@@ -20,12 +20,19 @@ _EMPTY = frozenset({"string_too_short", "too_short"})
 _WRONG_LENGTH = frozenset({"missing", "too_long"})
 
 
-def problems_in(error: ValidationError, document: Document) -> Iterator[Problem]:
-    """Each key that `error` complains about, once, unless the document has a problem of its own there."""
+def problems_in(error: ValidationError, document: Document, *, is_part: bool = False) -> Iterator[Problem]:
+    """Each key that `error` complains about, once, unless the document has a problem of its own there.
+
+    `is_part`: the document leaves keys to be filled in; what does not fit together with one of them is passed over.
+    """
     reported = [problem.path for problem in document.problems if problem.path is not None]
-    for path, details in groupby(error.errors(include_url=False), _key_of):
+    for path, complaints in groupby(error.errors(include_url=False), _key_of):
+        details = list(complaints)
+        disagree = _keys_in(str(details[0]["ctx"]["error"])) if details[0]["type"] == "value_error" else []
+        if is_part and any(key not in document.places for key in disagree):
+            continue
         if not any(path[: len(place)] == place for place in reported):
-            yield _problem(path, list(details), document)
+            yield _problem(path, details, document)
 
 
 def _key_of(detail: ErrorDetails) -> KeyPath:
@@ -48,7 +55,7 @@ def _problem(path: KeyPath, details: list[ErrorDetails], document: Document) -> 
 
 
 def _wrong_value(path: KeyPath, details: list[ErrorDetails], document: Document) -> Problem:
-    schema, name, value = schema_of(dotted(path)), dotted(path), _look_up(document.values, path)
+    schema, name, value = schema_of(dotted(path)), dotted(path), look_up(document.values, path)
     detail = max(details, key=_tells_most)
     index = next((part for part in detail["loc"] if isinstance(part, int)), None)
     if index is not None and detail["type"] not in _WRONG_LENGTH:
@@ -125,7 +132,8 @@ def _schema_of_item(schema: dict[str, Any], index: int) -> dict[str, Any]:
     return items[index] if items else lists[0]["items"]
 
 
-def _look_up(values: dict[str, Any], path: KeyPath) -> Any:
+def look_up(values: dict[str, Any], path: KeyPath) -> Any:
+    """The value at `path` of nested `values`."""
     found: Any = values
     for part in path:
         found = found[part]
@@ -134,7 +142,11 @@ def _look_up(values: dict[str, Any], path: KeyPath) -> Any:
 
 def _place_of_disagreement(message: str, section: KeyPath, document: Document) -> Place:
     """Of the keys that `message` says do not fit together: one that is overridden, else the first one set."""
-    named = [tuple(key.split(".")) for key in re.findall(r"[a-z_]+\.[a-z_]+", message) if key in fields()]
-    places = [document.places[path] for path in named if path in document.places]
+    places = [document.places[path] for path in _keys_in(message) if path in document.places]
     overridden = [place for place in places if place.line is None]
     return next(iter([*overridden, *places]), document.place(section))
+
+
+def _keys_in(message: str) -> list[KeyPath]:
+    """The keys that `message` names."""
+    return [tuple(key.split(".")) for key in re.findall(r"[a-z_]+\.[a-z_]+", message) if key in fields()]

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from gpt_cli.attention import Head, LayerAttention
 from gpt_cli.attention.heads import KINDS
 from gpt_cli.report.heatmap import RAMP, Weights, ascii_rows
-from gpt_cli.report.table import render_table
+from gpt_cli.report.table import fold, render_table, terminal_columns
 
-_WIDTH = 80
 _ACROSS = 4  # heads beside each other
 _SMALL = 18  # columns of one of them
 _SMALL_ROWS = 9  # half as many: a character is twice as high as wide
@@ -29,7 +28,8 @@ def render_heads(weights: WeightsOf, heads: Sequence[Head], pieces: Sequence[str
     if len(heads) == 1:
         (head,) = heads
         return "\n\n".join([_table(heads), _large(weights[head.layer, head.head], pieces), _legend()])
-    rows = [heads[start : start + _ACROSS] for start in range(0, len(heads), _ACROSS)]
+    across = max(1, min(_ACROSS, (terminal_columns() + 2) // (_SMALL + 2)))
+    rows = [heads[start : start + across] for start in range(0, len(heads), across)]
     return "\n\n".join([_table(heads), *(_small(weights, row) for row in rows), _legend()])
 
 
@@ -57,7 +57,7 @@ def _large(weights: Weights, pieces: Sequence[str]) -> str:
     how far back it is."""
     names = [_cut(ascii(piece)) for piece in pieces]
     width = max(map(len, names))
-    room = min(len(pieces), _WIDTH - width - 2)
+    room = min(len(pieces), terminal_columns() - width - 2)
     lines = []
     for query, name in enumerate(names):
         row = ascii_rows(weights[query : query + 1], room, 1)[0]
@@ -65,7 +65,7 @@ def _large(weights: Weights, pieces: Sequence[str]) -> str:
         best = sorted(range(query + 1), key=lambda key: -weights[query, key])[:_TOP]
         for key in best:
             told = f"  {names[key]} {key - query or 'self'} {weights[query, key]:.2f}"
-            if weights[query, key] < _TOLD or len(line) + len(told) > _WIDTH:
+            if weights[query, key] < _TOLD or len(line) + len(told) > terminal_columns():
                 break
             line += told
         lines.append(line.rstrip())
@@ -78,4 +78,5 @@ def _cut(quoted: str) -> str:
 
 def _legend() -> str:
     shades = "   ".join(f"{RAMP[tenth]} {tenth / 10:.1f}" for tenth in range(1, 10))
-    return f"A line is a query, a column a key; a field shows the largest of its weights.\n{shades}"
+    said = "A line is a query, a column a key; a cell shows the largest of its weights."
+    return "\n".join(line for text in (said, shades) for line in fold(text.split(" "), terminal_columns()))

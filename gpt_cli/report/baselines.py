@@ -20,7 +20,7 @@ from gpt_cli.tokenizer.describe import count_ids
 
 _LEARN, _MEASURE = 4_000_000, 1_000_000  # bytes of text, about: of a longer split, evenly spread parts
 _PARTS = 64
-_FORMAT = 1
+_FORMAT = 2  # of what is kept: 1 had other names
 _LIMIT = 1 << 16
 
 

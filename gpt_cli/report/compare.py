@@ -12,7 +12,7 @@ from gpt_cli.config import ModelConfig, load_config, parse_config
 from gpt_cli.corpus.compare import Measured
 from gpt_cli.model.count import parameter_table
 from gpt_cli.report.picture import COLOURS, label, write_picture
-from gpt_cli.report.table import render_table
+from gpt_cli.report.table import fold, render_table, terminal_columns
 
 _HEADER = (
     "tokenizer",
@@ -22,7 +22,7 @@ _HEADER = (
     "bytes per token",
     "parameters",
     "% in embeddings",
-    "context in characters",
+    "context (chars)",
 )
 
 
@@ -81,7 +81,8 @@ def render_comparison(compared: Sequence[Column], model: ModelConfig) -> str:
         )
         for column in compared
     ]
-    return f"{render_table(rows, header=_HEADER)}\n\nfor a model of {describe_model(model)}"
+    said = "\n".join(fold(f"for a model of {describe_model(model)}".split(" "), terminal_columns()))
+    return f"{render_table(rows, header=_HEADER)}\n\n{said}"
 
 
 def describe_model(model: ModelConfig) -> str:

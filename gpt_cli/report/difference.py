@@ -8,9 +8,8 @@ from gpt_cli.config import spell_yaml
 from gpt_cli.config.keys import fields, value_of
 from gpt_cli.report.figures import FIGURES, Value, figures, shown
 from gpt_cli.report.record import Record
-from gpt_cli.report.table import render_cell, render_table
+from gpt_cli.report.table import render_cell, render_table, terminal_columns
 
-_WIDTH = 80  # of a terminal
 _PER_TEXT = ("bpb", "best_bpb", "bpc")
 _PER_TOKEN = ("val_loss", "best_val_loss", "perplexity", "tokens_per_second")
 _NAME = 24  # columns of a run's name or a key, at most
@@ -69,7 +68,7 @@ def to_json(records: Sequence[Record], differences: Differences) -> dict[str, An
 
 def render_differences(records: Sequence[Record], differences: Differences) -> str:
     """The differences as a terminal shows them, at 80 columns: a table for each part, equal results left out."""
-    column = max(10, (_WIDTH - _NAME - 2 * len(records)) // len(records))
+    column = max(10, (terminal_columns() - _NAME - 2 * len(records)) // len(records))
     names = [_cut(render_cell(record.name), column) for record in records]
     parts = []
     for part, rows in differences.items():

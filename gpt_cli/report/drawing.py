@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from gpt_cli.config import Config
 from gpt_cli.model.attention import visible_keys
 from gpt_cli.model.layers import SquaredReLU
-from gpt_cli.model.position import Rotary, sinusoids
+from gpt_cli.model.position import Rotary, rotary_frequencies, sinusoids
 from gpt_cli.order import derive_seed
 from gpt_cli.report.picture import COLOURS, write_picture
 from gpt_cli.sampling.filters import filter_logits
@@ -107,7 +107,8 @@ def positions(config: Config) -> Figure:
     length = min(model.context_length, _SHOWN)
     table = sinusoids(length, model.n_embd + model.n_embd % 2)  # (T, C)
     width = model.head_dim + model.head_dim % 2
-    rotary = Rotary(length, width, model.rope_theta)
+    even = model.model_copy(update={"n_embd": width, "n_head": 1, "n_kv_head": None})
+    rotary = Rotary(length, rotary_frequencies(even))
     middle = length // 2
     distances = torch.arange(length) - middle
 

@@ -10,9 +10,11 @@ from gpt_cli.corpus.bars import stage_bars
 from gpt_cli.corpus.build import learn_tokenizer
 from gpt_cli.errors import Note
 from gpt_cli.files.disk import format_size
-from gpt_cli.model.count import flops_per_token, memory_bytes, parameter_table
+from gpt_cli.model.count import flops_per_token, parameter_table
+from gpt_cli.model.memory import memory_bytes
 from gpt_cli.report.table import render_pairs, render_table
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint, load, load_newest
+from gpt_cli.runtime.device import planned_device
 from gpt_cli.tokenizer import load_tokenizer
 
 
@@ -116,7 +118,7 @@ def describe(path: Path, config: Config, vocab_size: int, checkpoint: Checkpoint
         parameters=sum(elements for _, _, elements in table),
         parameter_table=_by_block(table),
         flops_per_token=flops_per_token(config.model, vocab_size),
-        memory_bytes=memory_bytes(config, vocab_size),
+        memory_bytes=memory_bytes(config, vocab_size, *planned_device(config.runtime)),
         **saved,
     )
 

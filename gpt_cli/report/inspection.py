@@ -6,8 +6,7 @@ from textwrap import fill
 from gpt_cli.corpus.inspection.advice import advise
 from gpt_cli.corpus.inspection.characters import CharacterCount
 from gpt_cli.corpus.inspection.facts import Copies, Inspection
-from gpt_cli.errors import WIDTH
-from gpt_cli.report.table import render_cell, render_pairs, render_table
+from gpt_cli.report.table import render_cell, render_pairs, render_table, terminal_columns
 
 _CHARACTERS = 20  # listed of each kind
 _NEW = 10  # characters of the validation text that the training text lacks
@@ -25,7 +24,7 @@ def render_inspection(found: Inspection) -> str:
             "validation text found in the training text", [(p.text, p.characters) for p in found.leak.longest], "length"
         ),
         _baselines(found),
-        "\n".join(fill(f"- {sentence}", WIDTH, subsequent_indent="  ") for sentence in advise(found)),
+        "\n".join(fill(f"- {sentence}", terminal_columns(), subsequent_indent="  ") for sentence in advise(found)),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -33,23 +32,29 @@ def render_inspection(found: Inspection) -> str:
 def _facts(found: Inspection) -> dict[str, object]:
     lines = found.lines
     facts: dict[str, object] = {
-        "characters": f"{found.characters:,}, of which {found.val_characters:,} validate",
+        "characters": f"{found.characters:,}, of which {found.val_characters:,} are held out for validation",
         "bytes": f"{found.bytes:,}, {found.bytes / found.characters:.2f} per character",
-        "distinct": f"{found.distinct_characters:,} characters",
-        "documents": f"{found.documents:,}, {_share(found.duplicate_documents)} copies",
+        "distinct": _characters_in(found.distinct_characters),
+        "documents": f"{found.documents:,}, {_share(found.duplicate_documents)} duplicates",
         "lines": f"{lines.lines:,}, {lines.blank:,} empty; median {lines.median_length:,} characters,"
         f" longest {lines.longest:,}",
         "repeated": f"{_share(found.duplicate_lines)} of the lines of 30 characters or more",
-        "leak": f"{_share(found.leak.passages)} of the validation passages of 32 characters,"
-        f" {_share(found.leak.lines)} of its long lines",
+        "overlap": f"{_share(found.leak.passages)} of the validation passages of 32 characters,"
+        f" {_share(found.leak.lines)} of its long lines"
+        if found.leak.passages.compared
+        else "none found, but no passage is varied enough to compare",
     }
     if found.unseen:
         listed = " ".join(f"'{character}'" for character in found.unseen[:_NEW])
         more = ", for instance" if len(found.unseen) > _NEW else ""
-        facts["new"] = f"{len(found.unseen):,} characters only in the validation text{more}: {listed}"
+        facts["new"] = f"{_characters_in(len(found.unseen))} only in the validation text{more}: {listed}"
     if found.compared_share < 1:
         facts["compared"] = f"1 passage in {1 / found.compared_share:,.0f}, chosen by its hash"
     return facts
+
+
+def _characters_in(count: int) -> str:
+    return "1 character" if count == 1 else f"{count:,} characters"
 
 
 def _share(copies: Copies) -> str:

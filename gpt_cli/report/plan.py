@@ -13,10 +13,11 @@ from gpt_cli.native.kernel import leaving_nothing
 from gpt_cli.report.info import Info, describe, render_info
 from gpt_cli.report.table import render_pairs
 from gpt_cli.runtime.device import Runtime, open_runtime
-from gpt_cli.training.batches import Batches, on_device
+from gpt_cli.training.batches import Batches
 from gpt_cli.training.console import clock
-from gpt_cli.training.loop import train_step
 from gpt_cli.training.state import TrainingState
+from gpt_cli.training.step import train_step
+from gpt_cli.training.tokens import Tokens
 
 _MEASURED_STEPS = 3
 _MEASURED_TOKENS = 1 << 20  # of the training split, which the measured steps are taken from
@@ -53,7 +54,7 @@ def plan(config: Config, note: Note) -> Plan:
     vocab_size = corpus.tokenizer.vocab_size
     train_tokens, val_tokens = (corpus.facts[split].tokens for split in ("train", "val"))
     some = corpus.read("train", 0, max(_MEASURED_TOKENS, config.model.context_length + 1))
-    batches = Batches.of(config, on_device(some, runtime.device))
+    batches = Batches.of(config, Tokens(some, runtime.device))
     info = describe(Path(config.run_dir or ""), config, vocab_size)
     with leaving_nothing():
         state = TrainingState.fresh(config, vocab_size, runtime, note)
@@ -85,7 +86,7 @@ def render_plan(plan: Plan) -> str:
         "device": plan.device,
         "inputs": f"{_shape(plan.input_shape)} tokens",
         "logits": _shape(plan.logits_shape),
-        "text": f"{plan.train_tokens:,} tokens train, {plan.val_tokens:,} validate",
+        "text": f"{plan.train_tokens:,} tokens train, {plan.val_tokens:,} validation",
         "epochs": f"{plan.epochs:.2f}, in {plan.steps:,} steps",
         "tokens per parameter": f"{plan.tokens_per_parameter:.2f}",
         "time": f"about {clock(plan.seconds)} at {1e3 * plan.seconds_per_step:,.0f} ms a step, measured",

@@ -16,6 +16,7 @@ from gpt_cli.report.picture import COLOURS, check_output, label, write_picture
 from gpt_cli.report.record import read_bytes_per_token, run_names
 from gpt_cli.report.series import X_LABELS, Measure, Series, Values, XAxis, series, smooth
 from gpt_cli.run.checkpoint import is_checkpoint
+from gpt_cli.run.directory import hint_at_run
 from gpt_cli.run.log import read_metrics
 
 YAxis = Literal["loss", "bpb", "lr", "grad_norm", "throughput"]
@@ -67,8 +68,10 @@ def _draw_run(axes: Axes, run: Path, name: str, index: int, x: XAxis, y: YAxis, 
     if not len(training.x) and not len(validation.x):
         words = _WORDS.get(y, "losses")
         if is_checkpoint(run):
-            raise UserError(f"{run} is a checkpoint, and its run has the {words}", hint="give its run")
-        raise UserError(f"{run} has no {words} over {x} in its metrics.jsonl yet", hint="train it first")
+            raise UserError(f"{run} is a checkpoint, and its run has the {words}", hint=hint_at_run(run))
+        raise UserError(
+            f"{run} has no {words} over {x} in its metrics.jsonl yet", hint=f"train it first: gpt train {run}"
+        )
     colour = COLOURS[index % len(COLOURS)]
     line, marker = _STYLES[index // len(COLOURS) % len(_STYLES)]
     of_run = "" if alone else f", {name}"

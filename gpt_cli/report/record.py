@@ -11,7 +11,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.files import DamagedError, read_file
 from gpt_cli.model.count import total_parameters
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, load_newest
-from gpt_cli.run.directory import DATA, RUN
+from gpt_cli.run.directory import DATA, RUN, hint_at_run
 from gpt_cli.run.log import read_events, read_metrics, read_samples
 from gpt_cli.tokenizer import Tokenizer, load_tokenizer
 
@@ -88,7 +88,7 @@ def read_record(run: Path, name: str, note: Note) -> Record:
     checkpoint through `note`.
     """
     if is_checkpoint(run):
-        raise RequestError(f"{run} is a checkpoint, and its run has the curves and samples", hint="give its run")
+        raise RequestError(f"{run} is a checkpoint, and its run has the curves and samples", hint=hint_at_run(run))
     data, facts = _read_json(run / DATA), _read_json(run / RUN)
     if data.get("splits") == {}:
         raise RequestError(f"{run} was imported, not trained: there is no course to tell", hint=f"gpt info {run}")

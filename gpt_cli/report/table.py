@@ -1,14 +1,22 @@
 """Plain text tables: aligned by what a terminal shows, no wider than 80 columns, and safe to show on one."""
 
+import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Literal
 
-from gpt_cli.errors import WIDTH, character_width, display_width, escape_untrusted
+from gpt_cli.errors import WIDTH, character_width, display_width, escape_untrusted, fold_line
 
 _GAP = "  "
+_FEWEST = 40  # columns of a terminal that tables are folded for
 _NARROWEST = 16  # columns of a text that is folded, or as many as its longest word has
 
 Words = list[str]
 """A cell as the parts between which it may be folded."""
+
+
+def terminal_columns() -> int:
+    """Columns that there are for a table: those of the terminal, from 40 to 80; 80 where there is none."""
+    return min(WIDTH, max(_FEWEST, shutil.get_terminal_size((WIDTH, 24)).columns))
 
 
 def render_table(
@@ -16,24 +24,45 @@ def render_table(
     *,
     header: Sequence[str] = (),
     right: Collection[int] = (),
-    width: int | None = WIDTH,
+    width: int | Literal["terminal"] | None = "terminal",
 ) -> str:
     """Rows as lines of aligned columns: a column of numbers, or one in `right`, to the right, any other to the left.
 
     Cells are shown by `render_cell`, a list or tuple as its parts with spaces between. Rows have equally many cells;
     `header`, if there is one, has as many. What is wider than `width` is folded at spaces, headings first, then the
-    texts to the left; a list is folded between its parts. None: every row is one line, however long.
+    texts to the left; a list is folded between its parts. Where that is not enough, the first column stands above
+    the others. None: every row is one line, however long.
     """
+    width = terminal_columns() if width == "terminal" else width
     cells = [[_words(value) for value in row] for row in rows]
     headings = [_words(heading) for heading in header]
     numeric = [all(isinstance(value, int | float | None) for value in column) for column in zip(*rows, strict=True)]
     numeric = numeric or [False] * len(header)
     to_the_right = [is_numeric or index in right for index, is_numeric in enumerate(numeric)]
     widths = _widths(cells, headings, to_the_right, width)
+    if width is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
+        return _stacked(rows, header, right, width)
     lines = list(_folded(headings, widths, to_the_right, at_the_foot=True)) if header else []
     for row in cells:
         lines += _folded(row, widths, to_the_right)
     return "\n".join(lines)
+
+
+def _stacked(rows: Sequence[Sequence[object]], header: Sequence[str], right: Collection[int], width: int) -> str:
+    """The first cell of each row above the others, in line or, where there is no room for that, one below the other."""
+    names = [" ".join(_words(row[0])) for row in rows]
+    others = [row[1:] for row in rows]
+    beside = render_table(others, header=header[1:], right=[index - 1 for index in right], width=None).split("\n")
+    if max(map(display_width, beside)) + len(_GAP) <= width:
+        lines = [_GAP + beside.pop(0)] if header else []
+        lines += [line for name, values in zip(names, beside, strict=True) for line in (name, _GAP + values)]
+    else:
+        headings = header[1:] or [""] * max(map(len, others))
+        lines = []
+        for name, values in zip(names, others, strict=True):
+            pairs = zip(headings, values, strict=True)
+            lines += [name, *(f"{_GAP}{heading} {' '.join(_words(value))}" for heading, value in pairs)]
+    return "\n".join(piece for line in lines for piece in fold_line(line.rstrip(), width))
 
 
 def render_pairs(pairs: Mapping[str, object]) -> str:

@@ -3,8 +3,7 @@
 from typing import Any
 
 from gpt_cli.corpus.peek import Window, spell
-from gpt_cli.errors import WIDTH
-from gpt_cli.report.table import render_pairs
+from gpt_cli.report.table import render_pairs, terminal_columns
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.tokenizer.describe import quote
 
@@ -12,11 +11,11 @@ _NARROWEST = 12  # columns of a context; of one for which the line is too short,
 
 
 def render_window(window: Window, tokenizer: Tokenizer, where: str) -> str:
-    """Where it is, its ids and pieces, then a sentence for each context and its target."""
+    """Where it is, its ids and tokens, then a sentence for each context and its target."""
     facts = {
         "window": where,
         "ids": [str(token) for token in window.ids],
-        "pieces": [quote(spell(tokenizer, (token,))) for token in window.ids],
+        "tokens": [quote(spell(tokenizer, (token,))) for token in window.ids],
     }
     sentences = [
         _sentence(quote(spell(tokenizer, pair.context)), quote(spell(tokenizer, (pair.target,))))
@@ -48,6 +47,6 @@ def window_json(window: Window, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _sentence(context: str, target: str) -> str:
-    left = max(_NARROWEST, WIDTH - len(f"when the context is  the target is {target}"))
+    left = max(_NARROWEST, terminal_columns() - len(f"when the context is  the target is {target}"))
     shown = context if len(context) <= left else "'..." + context[-left + 4 :]
     return f"when the context is {shown} the target is {target}"

@@ -1,0 +1,56 @@
+"""Which run a verb is about: RUN, or `--run RUN`, which means the same; without either the newest one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
+from typing import Annotated
+
+import typer
+
+from gpt_cli.errors import RequestError
+
+RunArgument = Annotated[
+    Path | None, typer.Argument(metavar="RUN", help="A run or checkpoint. [default: the newest run]")
+]
+RunOption = Annotated[Path | None, typer.Option("--run", metavar="RUN", help="The same as RUN.")]
+RunsArgument = Annotated[
+    list[Path] | None, typer.Argument(metavar="RUN", help="Run directories. [default: the newest]", show_default=False)
+]
+RunsOption = Annotated[
+    list[Path] | None, typer.Option("--run", metavar="RUN", help="The same as RUN. May be given several times.")
+]
+
+
+def one_run(argument: Path | None, option: Path | None) -> Path | None:
+    """The run that was named in one way or the other. Raises RequestError for both."""
+    if argument is not None and option is not None:
+        raise RequestError(
+            f"the run is named twice: {argument}, and --run {option}",
+            hint=f"name one of them: --run {quote(str(option))}",
+        )
+    return option if argument is None else argument
+
+
+def find_one(argument: Path | None, option: Path | None, *, text_option: str | None = None, check: bool = True) -> Path:
+    """The run that was named, else the newest.
+
+    `text_option`: how this verb is given a text, which somebody may have put in the place of a run. `check`, and what
+    it raises, as for `find_run`.
+    """
+    from gpt_cli.run.directory import find_run
+
+    try:
+        return find_run(one_run(argument, option), check=check)
+    except RequestError as error:
+        is_text = argument is not None and (argument.is_file() or (error.hint is None and not argument.is_dir()))
+        if text_option is not None and is_text:
+            error.hint = f"a text is given by {text_option} {quote(str(argument))}"
+        raise
+
+
+def find_many(arguments: Sequence[Path] | None, options: Sequence[Path] | None) -> list[Path]:
+    """The runs that were named, those of `--run` last; without any the newest. Raises as `find_run` does."""
+    from gpt_cli.run.directory import find_run
+
+    named = [*(arguments or ()), *(options or ())]
+    return [find_run(run) for run in named] if named else [find_run(None)]

@@ -1,0 +1,200 @@
+"""All runs of a folder on a page: how far each has come, how good it is, and what sets it apart."""
+
+import json
+import math
+import os
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from gpt_cli.config import MAY_CHANGE, Config, load_config, spell_yaml
+from gpt_cli.config.keys import fields, value_of
+from gpt_cli.errors import UserError
+from gpt_cli.files import DirectoryLock, LockedError, check_listed, list_directory, read_file
+from gpt_cli.report.table import fold, render_cell, render_table, shorten
+from gpt_cli.run.arrays import read_header
+from gpt_cli.run.checkpoint import CONFIG, MODEL, checkpoint_step, list_checkpoints
+from gpt_cli.run.directory import RUN
+from gpt_cli.run.log import read_metrics
+
+_HEAD = 1 << 24  # bytes of a model's file, in which its shapes are
+_SPARED = ("saved", "size", "val loss")  # columns that go first where there is no room
+_SHOWN = 4  # differences of a run; `gpt diff` has all
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """What a list tells of one run; None where it has nothing to tell."""
+
+    path: str
+    state: str
+    """complete, stopped, training, new, or what is wrong with it."""
+    steps: int | None = None
+    """Of the newest checkpoint."""
+    of_steps: int | None = None
+    val_loss: float | None = None
+    """The lowest, in nats per token."""
+    bpb: float | None = None
+    """Bits per byte of that evaluation."""
+    parameters: int | None = None
+    saved: str | None = None
+    """When the newest checkpoint was written, in local time."""
+    differences: dict[str, Any] | None = None
+    """Keys of its config that are not as in most of the runs."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it by name."""
+        return asdict(self)
+
+
+def list_runs(folder: Path) -> list[RunLine]:
+    """A line for each run in `folder`, the one that was saved last first."""
+    paths = [folder / name for name in list_directory(folder)]
+    runs = sorted((path for path in paths if (path / RUN).is_file()), key=_saved, reverse=True)
+    configs: dict[Path, Config] = {}
+    broken: dict[Path, str] = {}
+    for run in runs:
+        try:
+            check_listed(run)
+            configs[run] = load_config(run / CONFIG)
+        except UserError as error:
+            broken[run] = error.message.partition("\n")[0]
+    usual = _usual(list(configs.values()))
+    return [_describe(run, configs[run], usual) if run in configs else RunLine(str(run), broken[run]) for run in runs]
+
+
+def render_runs(lines: list[RunLine], *, width: int) -> str:
+    """The lines as a table of at most so many columns (from 40 on), what sets each run apart below it."""
+    heading, *table = next(
+        table
+        for left_out in range(len(_SPARED) + 1)
+        for name in (24, 14)
+        if len((table := _table(lines, _SPARED[:left_out], name))[0]) <= width or (left_out, name) == (len(_SPARED), 14)
+    )
+    text = [heading.rstrip()]
+    for line, row in zip(lines, table, strict=True):
+        said = _differences(line) if line.differences is not None else line.state.split()
+        text += [row, *(f"  {part}" for part in fold([render_cell(word) for word in said], width - 2) if part)]
+    return "\n".join(text)
+
+
+def _table(lines: list[RunLine], left_out: Sequence[str], name_width: int) -> list[str]:
+    columns: dict[str, list[str | None]] = {
+        "run": [shorten(Path(line.path).name, name_width) for line in lines],
+        "bpb": [None if line.bpb is None else f"{line.bpb:.3f}" for line in lines],
+        "val loss": [None if line.val_loss is None else f"{line.val_loss:.4f}" for line in lines],
+        "size": [None if line.parameters is None else _short(line.parameters) for line in lines],
+        "steps": [_steps(line) for line in lines],
+        "saved": [line.saved for line in lines],
+        "state": [line.state if line.differences is not None else "damaged" for line in lines],
+    }
+    names = [name for name in columns if name not in left_out]
+    rows = list(zip(*(columns[name] for name in names), strict=True))
+    table = render_table(rows, header=names, right={1, 2, 3, 4} - {len(names) - 1}, width=None).split("\n")
+    return [line.ljust(max(map(len, table))) for line in table[:1]] + table[1:]
+
+
+def _steps(line: RunLine) -> str:
+    if line.steps is None:
+        return ""
+    return f"{line.steps:,}" if line.steps == line.of_steps else f"{line.steps:,}/{line.of_steps:,}"
+
+
+def _differences(line: RunLine) -> list[str]:
+    found = [f"{key}={spell_yaml(value)}" for key, value in (line.differences or {}).items()]
+    return [*found[:_SHOWN], *([f"+{len(found) - _SHOWN}"] if len(found) > _SHOWN else [])]
+
+
+def _short(number: int) -> str:
+    """12.3M of 12,345,678."""
+    for unit, size in (("B", 1_000_000_000), ("M", 1_000_000), ("k", 1_000)):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return str(number)
+
+
+def _saved(run: Path) -> float:
+    newest = list_checkpoints(run)
+    return (newest[0] if newest else run / RUN).stat().st_mtime
+
+
+def _describe(run: Path, config: Config, usual: dict[str, Any]) -> RunLine:
+    checkpoints = list_checkpoints(run)
+    steps = checkpoint_step(checkpoints[0]) if checkpoints else None
+    try:
+        evaluations = [line for line in read_metrics(run) if _is_finite(line.get("val_loss"))]
+        parameters = _parameters(checkpoints[0]) if checkpoints else None
+    except UserError as error:
+        return RunLine(str(run), error.message)
+    best: dict[str, Any] = min(evaluations, key=lambda line: float(line["val_loss"]), default={})
+    return RunLine(
+        path=str(run),
+        state=_state(run, steps, config.train.steps),
+        steps=steps,
+        of_steps=config.train.steps,
+        val_loss=best.get("val_loss"),
+        bpb=best.get("bpb"),
+        parameters=parameters,
+        saved=f"{datetime.fromtimestamp(_saved(run)):%Y-%m-%d %H:%M}" if checkpoints else None,
+        differences={key: value_of(config, key) for key, value in usual.items() if value_of(config, key) != value},
+    )
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _state(run: Path, steps: int | None, of_steps: int) -> str:
+    if is_training(run):
+        return "training"
+    if steps is None:
+        return "new"
+    return "complete" if steps >= of_steps else "stopped"
+
+
+def is_training(run: Path) -> bool:
+    """Whether a process writes to `run`; asked of the lock only where the process it names may be alive."""
+    try:
+        holder = dict(_json(run / "lock"))
+        if holder["host"] == socket.gethostname():
+            os.kill(int(holder["pid"]), 0)
+    except PermissionError:  # it is alive, and another user's
+        pass
+    except (OSError, UserError, ValueError, KeyError, TypeError, OverflowError):
+        return False
+    try:
+        DirectoryLock(run, write=False).release()
+    except LockedError:
+        return True
+    except UserError:  # not ours to lock
+        return False
+    return False
+
+
+def _json(path: Path) -> Any:
+    return json.loads(read_file(path, 4096))
+
+
+def _parameters(checkpoint: Path) -> int:
+    path = checkpoint / MODEL
+    with path.open("rb") as file:
+        header = read_header(file.read(_HEAD), str(path))
+    return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+
+
+def _usual(configs: list[Config]) -> dict[str, Any]:
+    """The commonest value of each key in which the configs differ, of those that decide on what is trained."""
+    usual = {}
+    for key in fields():
+        if key != "train.steps" and (key in MAY_CHANGE or f"{key.partition('.')[0]}.*" in MAY_CHANGE):
+            continue
+        values = [value_of(config, key) for config in configs]
+        counts = Counter(map(spell_yaml, values))
+        if len(counts) > 1:
+            common = counts.most_common(1)[0][0]
+            usual[key] = next(value for value in values if spell_yaml(value) == common)
+    return usual
