@@ -3,15 +3,19 @@
 A candidate is read from the sizes; it stands if the config.json that we would write for it says the same.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
-from gpt_cli.config import ModelConfig
+from gpt_cli.config import Config, ModelConfig
+from gpt_cli.config.wording import problems_in
+from gpt_cli.config.yaml_subset import Document
 from gpt_cli.errors import UserError
-from gpt_cli.export.layouts import GPT2, LLAMA, NANOCHAT, QWEN3, Layout
+from gpt_cli.export.layouts import GPT2, LLAMA, LLAMA3_SCALING, NANOCHAT, QWEN3, Layout
+from gpt_cli.export.numbers import check_numbers
 
 LONGEST_CONTEXT = 1 << 20
 
@@ -24,19 +28,20 @@ _NEUTRAL = {
     "pretraining_tp", "resid_pdrop", "return_dict", "sliding_window", "task_specific_params", "torch_dtype",
     "transformers_version", "unk_token_id", "use_cache",
 }  # fmt: skip
+_ROPE = {"rope_theta", "rope_scaling", "rope_parameters"}
 # What changes the function where it is not at this value.
 _FIXED: dict[str, tuple[Any, ...]] = {
-    "rope_scaling": (None,),
     "add_cross_attention": (False,),
     "is_encoder_decoder": (False,),
     "quantization_config": (None,),
     "reorder_and_upcast_attn": (False, True),
     "scale_attn_by_inverse_layer_idx": (False,),
     "scale_attn_weights": (True,),
-    "use_sliding_window": (False,),
+    "use_sliding_window": (None, False),
     "partial_rotary_factor": (1.0,),
 }
-_ALIASES = {"gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "relu2": "relu2"}
+# Transformers' name -> ours. Its plain `gelu` is the exact one, with erf; ours is the tanh approximation.
+_ACTIVATIONS = {"gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "relu2": "relu2"}
 
 _LLAMA_SIZES = {
     "n_layer": "num_hidden_layers",
@@ -120,6 +125,7 @@ def read_model(file: Mapping[str, Any], place: str) -> tuple[Layout, ModelConfig
         raise UserError(f"its model_type is {kind!r}, not one of {', '.join(READERS)}", where=place)
     if "auto_map" in file:
         raise UserError("it wants code of its own to be run (auto_map), which is never done", where=place)
+    check_numbers(file, place)
     reader = READERS[kind]
     given = {"tie_word_embeddings": False, **reader.defaults, **file}
     config = _candidate(reader, given, place)
@@ -134,9 +140,11 @@ def _candidate(reader: Reader, given: Mapping[str, Any], place: str) -> ModelCon
     if missing := {"n_layer", "n_head", "n_embd", "context_length"} - values.keys():
         raise UserError(f"it does not say {reader.sizes[min(missing)]}", where=place)
     if "rope" in reader.constant.values():
-        values["rope_theta"] = _theta(given)
+        values |= _rotary(given, place)
+    if reader.layout is QWEN3:
+        values["window"] = _window(given, place)
     if reader.constant.get("mlp") is None:
-        values["mlp"] = _ALIASES.get(str(given[reader.activation]), str(given[reader.activation]))
+        values["mlp"] = _activation(reader.activation, given[reader.activation], place)
     if "attention_bias" in given:
         values["bias"] = given["attention_bias"]
     inner = given.get(reader.width)
@@ -145,17 +153,25 @@ def _candidate(reader: Reader, given: Mapping[str, Any], place: str) -> ModelCon
             values["mlp_ratio"] = _ratio(inner, values["n_embd"])
         elif reader.width != "n_inner":
             raise UserError(f"it does not say {reader.width}", where=place)
-        config = ModelConfig.model_validate({"bias": False, "zero_init": False, **values})
+        config = Config.model_validate({"model": {"bias": False, "zero_init": False, **values}}).model
     except ValidationError as error:
-        problem = error.errors()[0]
-        option = str(problem["loc"][0]) if problem["loc"] else ""
-        key = reader.sizes.get(option, option)
-        raise UserError(f"it is no model of ours: {key} {problem['msg']}".replace("  ", " "), where=place) from None
+        problem = next(problems_in(error, Document(place, {"model": values})))
+        theirs = {**reader.sizes, "mlp_ratio": reader.width, "bias": "attention_bias"}
+        message = re.sub(r"model\.(\w+)", lambda key: theirs.get(key[1], key[1]), problem.message)
+        raise UserError(f"it is no model of ours: {message}", where=place) from None
     except (TypeError, ZeroDivisionError, OverflowError):
         raise UserError(f"{reader.width} is {inner!r} and n_embd {values['n_embd']!r}", where=place) from None
     if config.context_length > LONGEST_CONTEXT:
         raise UserError(f"a context of {config.context_length:,} tokens is out of reach", where=place)
     return config
+
+
+def _activation(key: str, value: Any, place: str) -> str:
+    """Our name for an activation. Raises UserError for one that no model of ours has."""
+    if isinstance(value, str) and value in _ACTIVATIONS:
+        return _ACTIVATIONS[value]
+    exact = " (the exact GELU, with erf, of which ours is the tanh approximation)" if value == "gelu" else ""
+    raise UserError(f"{key} is {value!r}{exact}, not one of {', '.join(_ACTIVATIONS)}", where=place)
 
 
 def _ratio(inner: int, width: Any) -> float:
@@ -164,10 +180,56 @@ def _ratio(inner: int, width: Any) -> float:
     return float(ratio if ratio * width <= inner else (inner - 0.5) / width)
 
 
-def _theta(given: Mapping[str, Any]) -> float:
-    rope = given.get("rope_parameters") or {}
-    found = (rope.get("rope_theta") if isinstance(rope, dict) else None) or given.get("rope_theta") or 10_000.0
-    return float(found) if type(found) in (int, float) else found
+def _window(given: Mapping[str, Any], place: str) -> Any:
+    """How far each layer of a Qwen3 looks back, None for all the way. Raises UserError where that differs by layer."""
+    if not given.get("use_sliding_window") or given.get("sliding_window") is None:
+        return None
+    kinds, full, layers = given.get("layer_types"), given.get("max_window_layers", 28), given["num_hidden_layers"]
+    if isinstance(kinds, list):
+        windowed = kinds.count("sliding_attention")
+        is_some, is_all = windowed > 0, windowed == len(kinds)
+    elif kinds is None and type(full) is type(layers) is int:
+        is_some, is_all = full < layers, full <= 0
+    else:
+        raise UserError(f"layer_types is {kinds!r:.80}, max_window_layers {full!r:.80}", where=place)
+    if is_some and not is_all:
+        raise UserError("it has a window in some of its layers, and a model of ours in all or none", where=place)
+    return given["sliding_window"] if is_some else None
+
+
+def _rotary(given: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Our `rope_theta` and `rope_scaling`, of which others tell in rope_theta, rope_scaling and rope_parameters.
+
+    Raises UserError, naming it, for what no model of ours does.
+    """
+    told: dict[str, Any] = {}
+    for key in ("rope_scaling", "rope_parameters"):
+        part = given.get(key) or {}
+        if not isinstance(part, dict):
+            raise UserError(f"{key} is {part!r:.80}", where=place)
+        part = dict(part)
+        if "type" in part and part.setdefault("rope_type", part["type"]) == part["type"]:
+            del part["type"]  # its older name
+        if differing := [name for name in part.keys() & told.keys() if part[name] != told[name]]:
+            raise UserError(f"rope_scaling and rope_parameters differ in {min(differing)}", where=place)
+        told |= part
+    thetas = [theta for theta in (told.pop("rope_theta", None), given.get("rope_theta")) if theta is not None]
+    if len(set(thetas)) > 1:
+        raise UserError(f"rope_theta is {thetas[1]!r}, and {thetas[0]!r} in its rotary positions", where=place)
+    values: dict[str, Any] = {"rope_theta": float(thetas[0]) if thetas else 10_000.0}
+    if told.pop("partial_rotary_factor", 1.0) != 1.0:
+        raise UserError("it rotates a part of each head only, which no model of ours does", where=place)
+    kind = told.pop("rope_type", "default")
+    if kind == "llama3":
+        if missing := [name for name in LLAMA3_SCALING if name not in told]:
+            raise UserError(f"its rotary positions are scaled as in Llama 3.1 without {missing[0]}", where=place)
+        scaling = [told.pop(name) for name in LLAMA3_SCALING]
+        values["rope_scaling"] = [float(x) if type(x) is int else x for x in scaling[:3]] + scaling[3:]
+    elif kind != "default":
+        raise UserError(f"its rotary positions are scaled by {kind!r:.40}, and ours only by 'llama3'", where=place)
+    if told:
+        raise UserError(f"its rotary positions have {min(told)}, which is not known here", where=place)
+    return values
 
 
 def _compare(ours: Mapping[str, Any], given: Mapping[str, Any], place: str) -> None:
@@ -175,11 +237,11 @@ def _compare(ours: Mapping[str, Any], given: Mapping[str, Any], place: str) -> N
     for key, value in given.items():
         if key in ("model_type", "vocab_size", "tie_word_embeddings") or key.startswith("summary_"):
             continue
-        if key in _FIXED:
+        if key in _ROPE and ("rope_theta" in ours or value is None):
+            continue  # the candidate was made of it
+        if key in _FIXED and key not in ours:
             if value not in _FIXED[key]:
-                raise UserError(f"{key} is {value!r}, which no model of ours can be", where=place)
-        elif key in ("rope_parameters", "rope_theta"):
-            _require_plain_rope(key, value, ours, place)
+                raise UserError(f"{key} is {value!r}, and {_FIXED[key][-1]!r} in all models of ours", where=place)
         elif key in ours and key not in _NEUTRAL:
             if value is not None and not _same(value, ours[key]):
                 raise UserError(
@@ -190,17 +252,6 @@ def _compare(ours: Mapping[str, Any], given: Mapping[str, Any], place: str) -> N
 
 
 def _same(theirs: Any, ours: Any) -> bool:
-    if isinstance(theirs, str) and isinstance(ours, str):
-        return _ALIASES.get(theirs, theirs) == _ALIASES.get(ours, ours)
+    if isinstance(theirs, str) and isinstance(ours, str) and theirs in _ACTIVATIONS:
+        return _ACTIVATIONS[theirs] == _ACTIVATIONS.get(ours)
     return bool(theirs == ours)
-
-
-def _require_plain_rope(key: str, value: Any, ours: Mapping[str, Any], place: str) -> None:
-    if key == "rope_theta" or value is None:
-        return  # read above
-    if not isinstance(value, dict) or value.get("rope_type", "default") != "default":
-        raise UserError(f"its rotary positions are stretched ({value!r:.80}), which no model of ours does", where=place)
-    if foreign := value.keys() - {"rope_type", "rope_theta", "type"} - {"partial_rotary_factor"}:
-        raise UserError(f"rope_parameters has {min(foreign)}, which is not known here", where=place)
-    if value.get("partial_rotary_factor", 1.0) != 1.0:
-        raise UserError("it rotates a part of each head only, which no model of ours does", where=place)

@@ -21,6 +21,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.export.layouts import GPT2, LLAMA, QWEN3, Layout, choose_layout
 from gpt_cli.export.names import gate_up_rows, name, named_tensors, qkv_rows
 from gpt_cli.files import ExistsError, replace_file
+from gpt_cli.model.position import rotary_frequencies
 from gpt_cli.run.load import LoadedRun
 from gpt_cli.tokenizer import BPETokenizer, CharTokenizer, Tokenizer
 from gpt_cli.tokenizer.pattern import pre_tokenizer
@@ -71,7 +72,7 @@ _GPT2 = (
 LAYOUTS = (
     replace(GPT2, needs={**GPT2.needs, "mlp": ("gelu",)}, names=_GPT2, adapt=lambda config, tensors: tensors),
     replace(LLAMA, names=_ROTARY, adapt=_pairs_side_by_side),
-    replace(QWEN3, needs={**QWEN3.needs, "window": (None,)}, names=_ROTARY),
+    replace(QWEN3, needs={**QWEN3.needs, "rope_scaling": (None,), "window": (None,)}, names=_ROTARY),
 )
 
 
@@ -103,6 +104,9 @@ def export_gguf(run: LoadedRun, file: Path, dtype: DType = "f32") -> Layout:
         raise ExistsError(f"{file} exists already", hint="export to another file, or move that one away")
     config, _ = layout.rewrite(run.config.model, named_tensors(run.model.state_dict()))
     tensors = layout.tensors(run.config.model, named_tensors(run.model.state_dict()))
+    if config.rope_scaling is not None:  # what llama.cpp divides the angles by
+        plain = rotary_frequencies(config.model_copy(update={"rope_scaling": None}))
+        tensors["rope_freqs.weight"] = plain / rotary_frequencies(config)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.gguf"
         writer = gguf.GGUFWriter(path, layout.model_type)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gpt_cli.capabilities import ANY, SIZES, Capabilities, options_of, spell
 from gpt_cli.config import ModelConfig
 from gpt_cli.errors import RequestError
 from gpt_cli.export.names import Name, Tensors, gate_up_rows, name, named_tensors, qkv_rows, to_theirs
@@ -40,7 +41,7 @@ def _as_it_is(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tens
 class Layout:
     """An architecture of Transformers.
 
-    needs     option -> the values it can have, after the rewrites; an option that is not there can have any
+    needs     option -> the values it can have, after the rewrites, beside what all know (`capabilities.SIZES`)
     names     our modules and its own
     describe  what its config.json says beside what all of them do
     adapt     what its tensors need besides their names
@@ -55,6 +56,11 @@ class Layout:
     adapt: Adapt = _as_it_is
     rewrites: tuple[Rewrite, ...] = field(default=())
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """Its row: an option that `needs` does not name must stand at the schema's default, but for SIZES."""
+        return Capabilities(self.architecture, {**SIZES, **self.needs})
+
     def rewrite(self, config: ModelConfig, tensors: Tensors) -> Model:
         """The model in the words of this layout, as far as the rewrites go."""
         for rewrite in self.rewrites:
@@ -64,8 +70,7 @@ class Layout:
     def obstacles(self, config: ModelConfig) -> dict[str, tuple[Any, ...]]:
         """The options that keep a model from being one of these -> what they would have to be."""
         shapes = named_tensors(build_on_meta(config, vocab_size=1).state_dict())
-        values = _options(self.rewrite(config, shapes)[0])
-        return {option: fits for option, fits in self.needs.items() if values[option] not in fits}
+        return self.capabilities.unsupported(self.rewrite(config, shapes)[0])
 
     def tensors(self, config: ModelConfig, tensors: Tensors) -> dict[str, Tensor]:
         """The tensors that its model.safetensors has."""
@@ -85,23 +90,13 @@ def choose_layout(config: ModelConfig, among: "tuple[Layout, ...] | None" = None
         if not found:
             return layout
     nearest, found = min(obstacles, key=lambda pair: len(pair[1]))
-    values = _options(config)
-    prevents = " and ".join(f"model.{option} is {_spell(values[option])}" for option in found)
-    ways_out = ", ".join(f"model.{option}={' or '.join(map(_spell, fits))}" for option, fits in found.items())
+    values = options_of(config)
+    prevents = " and ".join(f"model.{option} is {spell(values[option])}" for option in found)
+    ways_out = ", ".join(f"model.{option}={' or '.join(map(spell, fits))}" for option, fits in found.items())
     raise RequestError(
         f"no architecture there is this model exactly: {prevents}",
         hint=f"train with {ways_out} and it is a {nearest.architecture}",
     )
-
-
-def _options(config: ModelConfig) -> dict[str, Any]:
-    """What `needs` can ask about; a window over the whole context is none."""
-    sees_all = config.window is None or config.window >= config.context_length
-    return {**config.model_dump(), "window": None if sees_all else config.window}
-
-
-def _spell(value: Any) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 _PRE = {"norm_position": ("pre",), "embedding_norm": (False,), "norm_gain": (True,)}
@@ -139,11 +134,23 @@ def _llama_config(config: ModelConfig) -> dict[str, Any]:
         "max_position_embeddings": config.context_length,
         "rms_norm_eps": config.norm_eps,
         "rope_theta": config.rope_theta,
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+        **_rope_config(config),
         "attention_bias": config.bias,
         "mlp_bias": config.bias,
         "attention_dropout": config.attention_dropout,
     }
+
+
+LLAMA3_SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+"""What `model.rope_scaling` says, in its order."""
+
+
+def _rope_config(config: ModelConfig) -> dict[str, Any]:
+    """`rope_parameters`, and what Transformers before version 5 reads in its place."""
+    if config.rope_scaling is None:
+        return {"rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta}}
+    scaling = {"rope_type": "llama3", **dict(zip(LLAMA3_SCALING, config.rope_scaling, strict=True))}
+    return {"rope_scaling": scaling, "rope_parameters": {**scaling, "rope_theta": config.rope_theta}}
 
 
 def _qwen3_config(config: ModelConfig) -> dict[str, Any]:
@@ -203,7 +210,14 @@ GPT2 = Layout(
 LLAMA = Layout(
     "LlamaForCausalLM",
     "llama",
-    {**_ROTARY, "norm": ("rmsnorm",), "mlp": ("swiglu",), "qk_norm": (False,), "window": (None,)},
+    {
+        **_ROTARY,
+        "rope_scaling": ANY,
+        "norm": ("rmsnorm",),
+        "mlp": ("swiglu",),
+        "qk_norm": (False,),
+        "window": (None,),
+    },
     (*_EMBEDDINGS, *_ATTENTION, *_NORMS, *_GATED),
     _llama_config,
     rewrites=_TO_GAINS,
@@ -212,7 +226,15 @@ LLAMA = Layout(
 QWEN3 = Layout(
     "Qwen3ForCausalLM",
     "qwen3",
-    {**_ROTARY, "norm": ("rmsnorm",), "mlp": ("swiglu",), "qk_norm": (True,), "bias": (False,)},
+    {
+        **_ROTARY,
+        "rope_scaling": ANY,
+        "norm": ("rmsnorm",),
+        "mlp": ("swiglu",),
+        "qk_norm": (True,),
+        "bias": (False,),
+        "window": ANY,
+    },
     (*_EMBEDDINGS, *_ATTENTION, *_QK_NORMS, *_NORMS, *_GATED),
     _qwen3_config,
     rewrites=_TO_GAINS,
@@ -242,6 +264,7 @@ NANOCHAT = Layout(
         "mlp": ("relu2", "relu", "gelu"),
         "qk_norm": (True,),
         "bias": (False,),
+        "logit_softcap": ANY,
         "window": (None,),
     },
     (
@@ -257,7 +280,7 @@ NANOCHAT = Layout(
 MISTRAL = Layout(
     "MistralForCausalLM",
     "mistral",
-    {**_ROTARY, "norm": ("rmsnorm",), "mlp": ("swiglu",), "qk_norm": (False,), "bias": (False,)},
+    {**_ROTARY, "norm": ("rmsnorm",), "mlp": ("swiglu",), "qk_norm": (False,), "bias": (False,), "window": ANY},
     LLAMA.names,
     lambda config: _llama_config(config) | {"sliding_window": config.window},
     rewrites=_TO_GAINS,
@@ -298,7 +321,7 @@ APERTUS = Layout(
 STARCODER2 = Layout(
     "Starcoder2ForCausalLM",
     "starcoder2",
-    {**_ROTARY, "norm": ("layernorm",), "mlp": ("gelu", "relu", "relu2"), "qk_norm": (False,)},
+    {**_ROTARY, "norm": ("layernorm",), "mlp": ("gelu", "relu", "relu2"), "qk_norm": (False,), "window": ANY},
     (
         *_EMBEDDINGS,
         *_ATTENTION,
@@ -361,6 +384,7 @@ OPT = Layout(
         "norm": ("layernorm",),
         "norm_position": ("post",),
         "norm_eps": (1e-5,),
+        "norm_gain": (True,),
         "embedding_norm": (False,),
         "mlp": ("relu", "gelu", "relu2"),
         "qk_norm": (False,),

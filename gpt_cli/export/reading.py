@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from gpt_cli.export.vocabulary import read_tokenizer
 from gpt_cli.files import read_file
 from gpt_cli.model.count import build_on_meta
 from gpt_cli.run.directory import create_untrained
-from gpt_cli.run.tensors import require_finite, unpack_tensors
+from gpt_cli.run.tensors import unpack_tensors
 from gpt_cli.tokenizer import Tokenizer
 
 MODEL, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
@@ -51,7 +52,6 @@ def import_huggingface(source: str, run_dir: Path, *, download: bool = False) ->
             hint="rows without a token cannot be kept: a model of ours has as many as its tokenizer has ids",
         )
     tensors = _convert(layout, model, tokenizer, _read_tensors(directory, model), str(directory))
-    require_finite(tensors, f"{directory}: weight")
     unknown = "error" if tokenizer.unknown is None else "token"
     own = str(run_dir / "tokenizer.json")
     kind = TokenizerConfig.model_validate({"kind": tokenizer.kind, "file": own, "unknown": unknown})
@@ -71,10 +71,15 @@ def find_model(source: str, download: bool) -> Path:
     try:
         return Path(snapshot_download(source, local_files_only=not download, allow_patterns=list(FILES)))
     except Exception as error:  # the library's errors have no base in common
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        where = "on the Hugging Face hub" if download else "in the Hugging Face cache of this machine"
-        hint = None if download else f"--download gets {source} from the hub"
-        raise RequestError(f"there is no directory {source}, and no such model {where}: {reason}", hint=hint) from None
+        if not download:
+            raise RequestError(
+                f"there is no directory {source}, and no such model in the Hugging Face cache of this machine",
+                hint=f"--download gets {source} from the hub",
+            ) from None
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise RequestError(
+            f"there is no directory {source}, and the Hugging Face hub does not give it: {shorten(reason, 300)}"
+        ) from None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -83,7 +88,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         file = json.loads(read_file(path, _JSON_LIMIT))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"it is not JSON: {str(error)[:100]}", where=str(path)) from None
+        raise UserError(f"it is not JSON: {shorten(str(error), 100)}", where=str(path)) from None
     if not isinstance(file, dict):
         raise UserError("it is not a JSON object", where=str(path))
     return file
@@ -98,6 +103,10 @@ def _read_tensors(directory: Path, model: ModelConfig) -> dict[str, Tensor]:
                 raise UserError(f"tensor {name:.200} is there twice", where=str(path))
             if tensor.dtype not in _DTYPES and not _BUFFERS.fullmatch(name):
                 raise UserError(f"tensor {name:.200} is {tensor.dtype}, not a float of 16 or 32 bits", where=str(path))
+            if bad := int((~torch.isfinite(tensor)).sum()):
+                raise UserError(
+                    f"tensor {name:.200} has {bad:,} of {tensor.numel():,} values that are not finite", where=str(path)
+                )
             tensors[name] = tensor.float()
     if model.n_layer > len(tensors):  # before anything as large as the config says is made
         raise UserError(f"{directory} has {len(tensors)} tensors, too few for {model.n_layer:,} layers")

@@ -5,7 +5,7 @@ filters      logits to the next token
 noise        the randomness of each sample
 rules        what changes logits by what has been written: `bias`, `repetition`, `constraint`, and the `recorder`
 generate     prompts to tokens: prefill, decode, and what happens past the context
-replayed     the same on a GPU, a step recorded as one CUDA graph
+graphed_decode  a decode step as one CUDA graph, for generate on a GPU
 beam         the likeliest texts instead of random ones
 stream       tokens to text: whole characters, stop strings
 text         both: text from a model, streamed

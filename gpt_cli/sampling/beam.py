@@ -51,11 +51,11 @@ def beam_search(
     live, complete = [Hypothesis()], list[Hypothesis]()
     for _ in range(sampling.max_new_tokens):
         logits = beams.next_logits().float()
-        raw = logits.log_softmax(dim=-1)  # (K, V)
+        raw = logits.log_softmax(dim=-1).cpu()  # (K, V)
         for rule in rules:
             logits = rule.apply(logits)
         continued, parents = list[Hypothesis](), list[int]()
-        for parent, token, log_prob in _best_first(live, logits.log_softmax(dim=-1), width):
+        for parent, token, log_prob in _best_first(live, logits.log_softmax(dim=-1).cpu(), width):
             before = live[parent]
             surprise = float(raw[parent, token])
             text = Hypothesis((*before.tokens, token), before.total + log_prob, (*before.log_probs, surprise))
@@ -82,8 +82,11 @@ def beam_search(
 
 
 def _best_first(live: Sequence[Hypothesis], log_probs: Tensor, width: int) -> Iterator[tuple[int, int, float]]:
-    """(row, token, log-probability) of all possible continuations, by falling totals; sorted no further than read."""
-    before = torch.tensor([text.total for text in live], device=log_probs.device, dtype=torch.float64)
+    """(row, token, log-probability) of all possible continuations, by falling totals; sorted no further than read.
+
+    `log_probs` are on the CPU: MPS has no fp64, in which they are summed.
+    """
+    before = torch.tensor([text.total for text in live], dtype=torch.float64)
     totals = (before[:, None] + log_probs).flatten()
     read, wanted = 0, 2 * width
     while read < len(totals):

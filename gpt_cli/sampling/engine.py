@@ -24,6 +24,7 @@ from gpt_cli.tokenizer import Tokenizer
 Engine = Literal["auto", "native", "torch"]
 ENGINES: tuple[Engine, ...] = ("auto", "native", "torch")
 _COVERED = frozenset({"max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop"})
+TIMES_SLOWER = "3 to 10"  # fp32 by two threads; see the tables of docs/sampling_speed.md
 _CACHE_BYTES = 2**30  # of keys and values
 
 
@@ -52,9 +53,9 @@ def open_decoder(
     except UnfitWeights:
         return None
     try:
-        return NativeDecoder(found, format=weights, threads=threads)
+        return NativeDecoder(found, format=weights, threads=threads, note=note)
     except NoKernel as error:
-        note(f"decoding in NumPy, since the faster kernel cannot be used: {error}")
+        note(f"decoding in NumPy, {TIMES_SLOWER} times slower than by compiled code, which cannot be used: {error}")
         return NumpyDecoder(found)
 
 

@@ -4,19 +4,22 @@ Shapes: B samples, T tokens, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache, RaggedCache
-from gpt_cli.sampling.filters import next_token
+from gpt_cli.sampling.graphed_decode import GraphedDecoder, choose_tokens, read_late
 from gpt_cli.sampling.noise import GumbelNoise
-from gpt_cli.sampling.replayed import Replayed
+from gpt_cli.sampling.recorder import Recorder
 from gpt_cli.sampling.rules import Rule
 from gpt_cli.sampling.settings import Sampling
 
 _PREFILL_NUMBERS = 2**26  # logits that a prefill computes at once, which bounds its memory
+_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def window_start(position: int, context_length: int) -> int:
@@ -36,44 +39,45 @@ def generate(
     model: GPT,
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
-    never: Sequence[int] = (),
     rules: Sequence[Rule] = (),
     samples: Sequence[int] | None = None,
-    replayed: Replayed | None = None,
+    decoder: GraphedDecoder | None = None,
 ) -> Iterator[list[int]]:
-    """Yield `max_new_tokens` times the next token of each of the B prompts, none of `never`.
+    """Yield `max_new_tokens` times the next token of each of the B prompts.
 
     The prompts are not empty; of more than `context_length` tokens the last ones are seen. The model is in eval mode.
     `rules` are for these prompts, in this order. What row i becomes is a function of its prompt, the settings and
     samples[i], which by default is i: neither its noise nor what it sees depends on the other rows (its logits may, in
-    the last bits: kernels vary with the batch). `replayed`, where it suits, writes the same by CUDA graphs.
+    the last bits: kernels vary with the batch). `decoder`, where it supports what is asked, brings the same sooner.
     """
     assert not model.training
-    n_steps = sampling.max_new_tokens
     device = model.head.weight.device
-    by_replays = replayed is not None and replayed.suits(device, sampling, never, rules)
-    rows = Continuations(model, prompts, None if by_replays else n_steps)
+    rows = Continuations(model, prompts, sampling.max_new_tokens)
     noise = None
     if not sampling.greedy:
         numbers = range(len(prompts)) if samples is None else samples
         noise = GumbelNoise(sampling.seed, numbers, model.head.out_features, device)
-    if replayed is not None and by_replays:
-        for written in replayed.write(model, rows, noise, sampling, rules):
-            yield written
-            n_steps -= 1
-    for _ in range(n_steps):
-        drawn = None if noise is None else noise.draw()
-        logits = rows.next_logits()
-        if never:
-            logits = logits.index_fill(1, torch.tensor(never, device=logits.device), -torch.inf)
+    graphed = None
+    if decoder is not None and decoder.supports(model, sampling, rules):
+        graphed = decoder.begin(model, rows, sampling, rules)
+
+    def steps() -> Iterator[Sequence[Tensor]]:
+        for _ in range(sampling.max_new_tokens):
+            drawn = None if noise is None else noise.draw()
+            logits = rows.prefill_due()
+            chosen = None if graphed is None or logits is not None else graphed(drawn)
+            if chosen is None:
+                chosen = choose_tokens(rows.decode() if logits is None else logits, drawn, sampling, rules)
+            rows.append(chosen[0])
+            yield chosen
+
+    now = ([tensor.tolist() for tensor in chosen] for chosen in steps())
+    for tokens, *log_probs in now if graphed is None else read_late(steps()):
         for rule in rules:
-            logits = rule.apply(logits)
-        tokens = next_token(logits, sampling, drawn)  # (B,)
-        rows.append(tokens)
-        written = tokens.tolist()
-        for rule in rules:
-            rule.append(written)
-        yield written
+            rule.append(tokens)
+            if isinstance(rule, Recorder):
+                rule.note(*log_probs)
+        yield tokens
 
 
 class Continuations:
@@ -92,33 +96,38 @@ class Continuations:
         longest = max(map(len, windows))
         self._tokens = torch.tensor([(0,) * (longest - len(w)) + w for w in windows], device=self.device)
         """(B, T): each sequence ends in the last column, so that all of them grow there; the first may be unused."""
-        self._appended: list[Tensor] = []  # (B, n) columns that follow
-        self._n_appended = 0
+        self._appended: list[Tensor] = []  # (B, 1) columns that follow
         self.latest = self._tokens[:, -1:]
         """(B, 1): the last token of each."""
         self._positions = [len(window) for window in windows]
         self._starts = [0] * len(windows)
         first = {window: row for row, window in reversed(list(enumerate(windows)))}
         self._same_as = [first[window] for window in windows]  # prefilled once for all of them
-        cache = KVCache if len(set(self._positions)) == 1 else RaggedCache
+        kind = KVCache if len(set(self._positions)) == 1 else RaggedCache
         room = self._context if more is None else min(self._context, longest + more)
-        self.cache = cache(model.config, len(windows), room=room, device=self.device, dtype=model.head.weight.dtype)
+        self.cache: KVCache | None = None
+        """Keys and values. None: a cache does not know the model, and each token takes a pass over its whole window."""
+        if all(cache.capabilities.refusal(model.config) is None for cache in (KVCache, kind)):
+            dtype = model.head.weight.dtype
+            self.cache = kind(model.config, len(windows), room=room, device=self.device, dtype=dtype)
 
     def next_logits(self) -> Tensor:
         """(B, V): of the token that comes next in each sequence. Once after each `append` or `select`."""
-        logits = self.read_anew()
-        if logits is None:
-            logits = self._model(self.latest, self.cache)[:, -1]
-        return logits
+        logits = self.prefill_due()
+        return self.decode() if logits is None else logits
 
-    def read_anew(self) -> Tensor | None:
+    def prefill_due(self) -> Tensor | None:
         """Prefill the sequences whose window is new: what `next_logits` does first.
 
         (B, V) if they all are: the next logits. None: each is to go on from its `latest` token and the cache.
         """
-        if self.cache.length == 0:
-            return self._prefill_all()
-        due = [row for row, position in enumerate(self._positions) if self._start(position) > self._starts[row]]
+        if self.cache is not None and self.cache.length == 0:
+            return self._prefill_all(self.cache)
+        due = [
+            row
+            for row, position in enumerate(self._positions)
+            if self.cache is None or self._start(position) > self._starts[row]
+        ]
         for row in due:
             self._starts[row] = self._start(self._positions[row])
         if len(due) == len(self._positions):
@@ -127,23 +136,17 @@ class Continuations:
             self._prefill(due, without_last=True)
         return None
 
-    @property
-    def decodes_left(self) -> int:
-        """How many tokens each sequence can go on by before the window of one is new."""
-        windows = (position - start for position, start in zip(self._positions, self._starts, strict=True))
-        return max(0, self._context + 1 - max(windows))
+    def decode(self) -> Tensor:
+        """(B, V): what follows the `latest` tokens, whose keys and values go to the cache, where there is one."""
+        assert self.cache is not None, "every window is due where there is no cache"
+        return self._forward(self.latest, self.cache)[:, -1]
 
     def append(self, tokens: Tensor) -> None:
         """Continue each sequence with its token of the (B,) `tokens`."""
-        self.extend(tokens[:, None])
-
-    def extend(self, tokens: Tensor) -> None:
-        """Continue each sequence with its tokens of the (B, n) `tokens`; all but the last are in the cache."""
-        self.latest = tokens[:, -1:]
-        self._appended.append(tokens)
-        self._n_appended += tokens.shape[1]
-        self._positions = [position + tokens.shape[1] for position in self._positions]
-        if self._n_appended >= self._context:
+        self.latest = tokens[:, None]
+        self._appended.append(self.latest)
+        self._positions = [position + 1 for position in self._positions]
+        if len(self._appended) >= self._context:
             self._join()
 
     def select(self, rows: Sequence[int]) -> None:
@@ -154,7 +157,16 @@ class Continuations:
         self._tokens = self._tokens[torch.tensor(rows, device=self.device)]
         self._positions = [self._positions[row] for row in rows]
         self._starts = [self._starts[row] for row in rows]
-        self.cache.select(rows)
+        if self.cache is not None:
+            self.cache.select(rows)
+
+    def _forward(self, tokens: Tensor, cache: KVCache | None) -> Tensor:
+        """(B, T) -> (B, T, V), without cuDNN's attention, which on a GPU makes a plan for each number of keys."""
+        on_gpu = self.device.type == "cuda"
+        kernels: AbstractContextManager[object] = sdpa_kernel(_KERNELS) if on_gpu else nullcontext()
+        with kernels:
+            logits: Tensor = self._model(tokens, cache)
+        return logits
 
     def _start(self, position: int) -> int:
         return window_start(position, self._context)
@@ -163,14 +175,14 @@ class Continuations:
         """Put all tokens into one matrix, no wider than the longest window."""
         longest = max(p - s for p, s in zip(self._positions, self._starts, strict=True))
         self._tokens = torch.cat([self._tokens, *self._appended], dim=1)[:, -longest:]
-        self._appended, self._n_appended = [], 0
+        self._appended = []
 
-    def _prefill_all(self) -> Tensor:
+    def _prefill_all(self, cache: KVCache) -> Tensor:
         """(B, V): the first logits, of each distinct prompt computed once."""
         distinct = sorted(set(self._same_as))
         logits = self._prefill(distinct)
         if len(distinct) < len(self._same_as):
-            self.cache.select(self._same_as)
+            cache.select(self._same_as)
             logits = logits[torch.tensor([distinct.index(row) for row in self._same_as], device=self.device)]
         return logits
 
@@ -194,8 +206,11 @@ class Continuations:
             columns = columns.clamp_max(self._tokens.shape[1] - 1)  # (b, t)
             tokens = self._tokens[torch.tensor(chunk, device=self.device)].gather(1, columns)
             weight = self._model.head.weight
-            cache = KVCache(self._model.config, len(chunk), room=n_token, device=self.device, dtype=weight.dtype)
-            last = self._model(tokens, cache)[torch.arange(len(chunk), device=self.device), lengths - 1]  # (b, V)
+            cache = None
+            if self.cache is not None:
+                cache = KVCache(self._model.config, len(chunk), room=n_token, device=self.device, dtype=weight.dtype)
+            last = self._forward(tokens, cache)[torch.arange(len(chunk), device=self.device), lengths - 1]  # (b, V)
             logits |= dict(zip(chunk, last, strict=True))
-            self.cache.store(chunk, cache, [length[row] for row in chunk])
+            if cache is not None and self.cache is not None:
+                self.cache.store(chunk, cache, [length[row] for row in chunk])
         return torch.stack([logits[row] for row in rows])

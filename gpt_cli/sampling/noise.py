@@ -39,29 +39,11 @@ class GumbelNoise:
 
     def draw(self) -> Tensor:
         """(B, V): the noise of the next step."""
-        noise = self.ahead(1)[0]
-        self.pass_by(1)
-        return noise
-
-    def ahead(self, steps: int) -> Tensor:
-        """(steps, B, V): the noise of the next steps, which they stay until it is passed by."""
-        held = len(self._block) - self._used
-        if held < steps:
-            blocks = -(-(steps - held) // self._shape[0])
-            drawn = torch.stack([self._draw_blocks(g, blocks) for g in self._generators], dim=1)
-            self._block = torch.cat([self._block[self._used :], drawn]) if held else drawn
-            self._used = 0
-        noise = self._block[self._used : self._used + steps]
-        return noise if self._rows is None else noise[:, self._rows]
-
-    def pass_by(self, steps: int) -> None:
-        """The noise of so many steps, which `ahead` has given, is used up."""
-        self._used += steps
-
-    def _draw_blocks(self, generator: torch.Generator, blocks: int) -> Tensor:
-        """The next blocks, one after the other; each is drawn by itself, or the numbers would depend on how many."""
-        drawn = [torch.rand(self._shape, generator=generator, device=generator.device) for _ in range(blocks)]
-        uniform = drawn[0] if blocks == 1 else torch.cat(drawn)
-        # -log(1 - u) is exponential; a u of 0 would become infinite noise, and choose even a hopeless token.
-        exponential = uniform.neg_().log1p_().neg_().clamp_min_(_SMALLEST)
-        return exponential.log_().neg_()
+        if self._used == len(self._block):
+            uniform = torch.stack([torch.rand(self._shape, generator=g, device=g.device) for g in self._generators], 1)
+            # -log(1 - u) is exponential; a u of 0 would become infinite noise, and choose even a hopeless token.
+            exponential = uniform.neg_().log1p_().neg_().clamp_min_(_SMALLEST)
+            self._block, self._used = exponential.log_().neg_(), 0
+        noise = self._block[self._used]
+        self._used += 1
+        return noise if self._rows is None else noise[self._rows]

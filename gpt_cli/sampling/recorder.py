@@ -5,7 +5,6 @@ Shapes: B sequences, V vocabulary.
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 
@@ -25,13 +24,8 @@ class Recorder:
         self._latest = logits.float().log_softmax(dim=-1)
         return logits
 
-    def append(self, tokens: Sequence[int]) -> None:
-        """Note what these tokens were given."""
-        assert self._latest is not None
-        self.note(self.given(torch.tensor(tokens, device=self._latest.device)).tolist())
-
     def given(self, tokens: Tensor) -> Tensor:
-        """(B,) -> (B,): what these tokens, chosen from the logits applied last, were given."""
+        """(B,) -> (B,): the log-probabilities of these tokens, chosen from the logits applied last."""
         assert self._latest is not None
         return self._latest.gather(1, tokens[:, None])[:, 0]
 
@@ -39,6 +33,9 @@ class Recorder:
         """One log-probability more for each sequence."""
         for log_probs, log_prob in zip(self.log_probs, given, strict=True):
             log_probs.append(log_prob)
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Nothing: `note` is told."""
 
     def select(self, rows: Sequence[int]) -> None:
         """Go on with the history of these rows."""

@@ -6,7 +6,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.sampling.beam import beam_search
 from gpt_cli.sampling.generate import generate
-from gpt_cli.sampling.replayed import Replayed
+from gpt_cli.sampling.graphed_decode import GraphedDecoder
 from gpt_cli.sampling.rules import RuleBook
 from gpt_cli.sampling.settings import Sampling
 from gpt_cli.sampling.stream import TextStream
@@ -27,11 +27,11 @@ def stream_batches(
     sampling: Sampling,
     n: int = 1,
     batch_size: int | None = None,
-    replayed: Replayed | None = None,
+    decoder: GraphedDecoder | None = None,
 ) -> Iterator[list[TextStream]]:
     """`n` continuations of each prompt, prompt by prompt; about `batch_size` texts (None: all) are written at once.
 
-    A text does not depend on the other prompts, nor on `n` and `batch_size`, nor on `replayed`, which brings it sooner
+    A text does not depend on the other prompts, nor on `n` and `batch_size`, nor on `decoder`, which brings it sooner
     on a GPU. The token for unknown characters is never written. Raises RequestError, at once, for settings that this
     vocabulary cannot meet.
     """
@@ -42,7 +42,7 @@ def stream_batches(
     batches = [prompts[first : first + per_batch] for first in range(0, len(prompts), per_batch)]
     if sampling.beams is not None:
         return (texts for batch in batches for texts in _searched(model, tokenizer, book, batch, sampling, n))
-    return (texts for batch in batches for texts in _sampled(model, tokenizer, book, batch, sampling, n, replayed))
+    return (texts for batch in batches for texts in _sampled(model, tokenizer, book, batch, sampling, n, decoder))
 
 
 def _sampled(
@@ -52,7 +52,7 @@ def _sampled(
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     n: int,
-    replayed: Replayed | None,
+    decoder: GraphedDecoder | None,
 ) -> Iterator[list[TextStream]]:
     """Texts that are drawn token by token, all of them at once."""
     rows = [prompt for prompt in prompts for _ in range(n)]
@@ -60,7 +60,7 @@ def _sampled(
     batch = book.for_batch(rows, model.head.weight.device)
 
     def steps() -> Iterator[bool]:
-        for tokens in generate(model, rows, sampling, (), batch.rules, samples, replayed):
+        for tokens in generate(model, rows, sampling, batch.rules, samples, decoder):
             for text, token in zip(texts, tokens, strict=True):
                 text.push(token)
             yield True

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
+from gpt_cli.capabilities import NATIVE_DECODER
 from gpt_cli.choices import Device
 from gpt_cli.config import ModelConfig
 from gpt_cli.errors import Note, RequestError
@@ -19,7 +20,7 @@ from gpt_cli.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from gpt_cli.model.gpt import GPT
-    from gpt_cli.sampling.replayed import Replayed
+    from gpt_cli.sampling.graphed_decode import GraphedDecoder
 
 _SMALL = 30_000_000  # parameters up to which one text is written faster by a CPU than by a GPU that waits for Python
 
@@ -55,7 +56,7 @@ class Writer:
         self._halves = weights == "bf16" and device == "cuda"  # torch itself keeps the weights in bf16
         if engine == "torch" and ((weights != "fp32" and not self._halves) or draft is not None):
             what = "a draft is" if draft is not None else f"weights in {weights} are"
-            raise RequestError(f"{what} for the native engine", hint="leave the torch engine out")
+            raise RequestError(f"{what} for the native engine", hint="--engine auto")
         self._refuse(self._why_torch())
 
     def prepare(self) -> None:
@@ -102,15 +103,16 @@ class Writer:
 
         from gpt_cli.sampling.text import stream_batches  # noqa: PLC0415 - it imports torch
 
-        texts = stream_batches(self.model, self.tokenizer, prompts, sampling, n, batch_size, self._replayed)
+        texts = stream_batches(self.model, self.tokenizer, prompts, sampling, n, batch_size, self._graphed_decoder)
         return "torch", texts
 
     @cached_property
-    def _replayed(self) -> "Replayed":
-        """What torch does by CUDA graphs, for all texts."""
-        from gpt_cli.sampling.replayed import Replayed  # noqa: PLC0415 - it imports torch
+    def _graphed_decoder(self) -> "GraphedDecoder | None":
+        """What decodes by CUDA graphs, for all texts; None where the device has none."""
+        from gpt_cli.runtime.cuda_graph import graphs_available  # noqa: PLC0415 - they import torch
+        from gpt_cli.sampling.graphed_decode import GraphedDecoder  # noqa: PLC0415
 
-        return Replayed(self._note)
+        return GraphedDecoder(self._note) if graphs_available(self.model.head.weight.device) else None
 
     def _natively(
         self, decoder: Decoder, prompts: Sequence[Sequence[int]], sampling: Sampling, n: int, batch_size: int
@@ -141,8 +143,8 @@ class Writer:
         """What only torch can do, if that is asked for."""
         if sampling is not None and (settings := uncovered(sampling)):
             return settings[0]
-        if not self._config.norm_gain or self._config.embedding_norm:
-            return "norms without gains, or one after the embedding"
+        if (reason := NATIVE_DECODER.refusal(self._config)) is not None:
+            return reason
         if self._device not in ("auto", "cpu"):
             return f"the device {self._device}"
         if self._device == "auto" and self._parameters > _SMALL and os.path.exists("/dev/nvidiactl"):

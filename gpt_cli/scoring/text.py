@@ -6,6 +6,7 @@ Shapes: N tokens, L lines.
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -134,8 +135,13 @@ class ScoredText:
         return int(np.searchsorted(self._firsts, token, side="right"))
 
     def worst(self, n: int, by: By) -> list[int]:
-        """The indices of the `n` most surprising lines, the worst first; of equals the earlier one."""
-        return [int(i) for i in np.argsort(-self._cost(by), kind="stable")[:n]]
+        """The indices of the `n` most surprising lines, the worst first; of equals the earlier one.
+
+        Blank lines come last: a newline alone is a byte, whose bits would be a high rate that says nothing.
+        """
+        borders = self._lines.tolist()
+        blank = [not self._data[start:end].strip() for start, end in pairwise(borders)]
+        return [int(i) for i in np.lexsort((-self._cost(by), np.array(blank)))[:n]]
 
     def _cost(self, by: By) -> LogProbs:
         """(L,) of each line; 0 where nothing was predicted."""

@@ -1,6 +1,7 @@
 """Text that must match a pattern, whatever the vocabulary.
 
-syntax      a regular expression to an automaton over sets of characters (NFA)
+regex       the syntax tree of a regular expression
+syntax      the same as an automaton over sets of characters (NFA)
 automaton   the same, deterministic, over classes of characters (DFA)
 utf8        bytes to classes of characters, one byte at a time
 tokens      which tokens of a vocabulary may follow which state

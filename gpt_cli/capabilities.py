@@ -1,0 +1,119 @@
+"""Which options of the model each engine, cache and export computes: any other is refused (default-deny).
+
+A row lists, for every option of `ModelConfig` that its code reads, the values that it computes. An option that a row
+does not list must stand at the schema's default, so a new option, off by default, is computed by torch from the day it
+is in `gpt_cli/model`, and by nothing else until somebody adds it to a row. The rows of exports are their layouts
+(`export/layouts.py`, `export/gguf.py`).
+
+Imports no torch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpt_cli.config import ModelConfig
+
+Values = tuple[Any, ...]
+
+
+class _AnyValue(tuple[Any, ...]):
+    """Contains everything."""
+
+    __slots__ = ()
+
+    def __contains__(self, value: object) -> bool:
+        return True
+
+
+ANY: Values = _AnyValue()
+"""Every value, those too that the schema may allow one day: for numbers, not for switches and choices by name."""
+BOTH: Values = (False, True)
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What `name` knows: option -> the values that it computes."""
+
+    name: str
+    options: Mapping[str, Values]
+
+    def unsupported(self, config: ModelConfig) -> dict[str, Values]:
+        """The options that stand at a value that is not known -> the values that are."""
+        values, fields = options_of(config), type(config).model_fields
+        known = {option: self.options.get(option, (field.default,)) for option, field in fields.items()}
+        return {option: known[option] for option in fields if values[option] not in known[option]}
+
+    def refusal(self, config: ModelConfig) -> str | None:
+        """The first of the unsupported options with its value, such as "model.norm_position: post", or None."""
+        values = options_of(config)
+        return next((f"model.{option}: {spell(values[option])}" for option in self.unsupported(config)), None)
+
+
+def options_of(config: ModelConfig) -> dict[str, Any]:
+    """Every option and its value; a window over the whole context is none."""
+    values = {option: getattr(config, option) for option in type(config).model_fields}
+    sees_all = config.window is None or config.window >= config.context_length
+    return {**values, "window": None if sees_all else config.window}
+
+
+def spell(value: Any) -> str:
+    """A value of an option as YAML has it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+SIZES: Mapping[str, Values] = {
+    **dict.fromkeys(("n_layer", "n_head", "n_kv_head", "n_embd", "context_length", "mlp_ratio"), ANY),
+    **dict.fromkeys(("rope_theta", "norm_eps"), ANY),
+    "rope_rounding": ("reciprocal", "power"),
+    "rope_scaling": (None,),
+    "bias": BOTH,
+    "tie_embeddings": BOTH,
+    **dict.fromkeys(("dropout", "attention_dropout"), ANY),  # nothing but training sees them
+    "init_std": ANY,  # nothing but the first step sees it, nor this one:
+    "zero_init": BOTH,
+}
+"""What all rows know, but for exceptions that they state."""
+
+_FUNCTION: Mapping[str, Values] = {
+    **SIZES,
+    "position": ("learned", "sinusoidal", "rope", "none"),
+    "rope_scaling": ANY,
+    "norm": ("layernorm", "rmsnorm"),
+    "norm_position": ("pre", "post"),
+    "norm_gain": BOTH,
+    "embedding_norm": BOTH,
+    "mlp": ("relu", "gelu", "swiglu", "relu2"),
+    "qk_norm": BOTH,
+    "logit_softcap": ANY,
+    "window": ANY,
+}
+
+NATIVE_TRAINER = Capabilities(
+    "the C trainer",
+    {**_FUNCTION, "norm_position": ("pre",), "embedding_norm": (False,), "attention_dropout": (0.0,)},
+)
+"""`training/native`. Another model is trained by torch."""
+
+NATIVE_DECODER = Capabilities("the C decoder", {**_FUNCTION, "norm_gain": (True,), "embedding_norm": (False,)})
+"""`native`: the C decoder and, beside it, its reference in NumPy, which knows no more and no less. Another model is
+decoded by torch."""
+
+_WITH_ALIBI = {**_FUNCTION, "position": (*_FUNCTION["position"], "alibi")}
+
+KV_CACHE = Capabilities("the KV cache", _WITH_ALIBI)
+"""`model/kv_cache.py`. Without it `sampling.generate` computes the whole window for each token."""
+
+RAGGED_CACHE = Capabilities("the KV cache of unequal prompts", _WITH_ALIBI)
+"""The same, of prompts of unequal length in one batch."""
+
+STATIC_CACHE = Capabilities("the KV cache of CUDA graphs", _WITH_ALIBI)
+"""`model/static_cache.py`. Without it decode steps are launched one operation at a time."""
+
+LORA = Capabilities("LoRA", _WITH_ALIBI)
+"""`training/lora.py`, which finds its matrices by name. Another model is refused."""
+
+ATTENTION_MAPS = Capabilities("gpt attention", _FUNCTION)
+"""`attention`, which computes the weights of the heads once more. Another model is refused."""
+
+ENGINES = (NATIVE_TRAINER, NATIVE_DECODER, KV_CACHE, RAGGED_CACHE, STATIC_CACHE, LORA, ATTENTION_MAPS)

@@ -1,0 +1,243 @@
+"""A parser of the regular expressions that sampling can follow: a subset of the syntax of Python's `re`.
+
+Characters, classes, escapes, groups, flags, `|` and repeats; `^` and `$` at the ends. A part that stands for one
+character is kept as it is written: which characters it means, `re` is asked (`syntax.characters_of`).
+"""
+
+import re
+from dataclasses import dataclass
+from typing import NoReturn
+
+from gpt_cli.errors import RequestError
+
+_TYPES = re.ASCII | re.UNICODE  # of which a group has one
+_FLAGS = {
+    **{"a": re.ASCII, "i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL},
+    **{"u": re.UNICODE, "x": re.VERBOSE, "L": re.LOCALE},
+}
+_WHITESPACE = frozenset(" \t\n\r\v\f")  # left out by (?x)
+_OCTAL, _DIGITS = frozenset("01234567"), frozenset("0123456789")
+_ESCAPE_DIGITS = {"x": 2, "u": 4, "U": 8}
+_AT_BEGIN, _AT_END = (r"\A",), (r"\Z", r"\z")
+
+BACK_REFERENCE = r"a back reference such as \1"
+LOOKAROUND = "a lookahead or lookbehind"
+ANCHOR = r"an anchor such as ^, $ or \b inside the pattern"
+CONDITIONAL = "a conditional group"
+ATOMIC = "an atomic group"
+POSSESSIVE = "a possessive repeat such as *+"
+
+
+@dataclass(frozen=True)
+class Character:
+    """One character out of a set: `source`, such as `a`, `\\w` or `[^a-z]`, is a pattern of `re` for it."""
+
+    source: str
+    flags: int
+
+
+@dataclass(frozen=True)
+class Concatenation:
+    """All of `items`, one after another; a group is one, too."""
+
+    items: "tuple[Node, ...]"
+
+
+@dataclass(frozen=True)
+class Alternation:
+    """One of `items`."""
+
+    items: "tuple[Node, ...]"
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """`least` to `most` times `item`; `most` is None where there is no limit. Greedy or not, the same texts match."""
+
+    item: "Node"
+    least: int
+    most: int | None
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """`^` or `\\A`, or at the end `$` or `\\Z`."""
+
+    at_end: bool
+
+
+Node = Character | Concatenation | Alternation | Repeat | Anchor
+
+
+def unsupported(what: str) -> NoReturn:
+    """Raise RequestError for a part of a pattern that looks at other text than it matches, or gives up matches."""
+    raise RequestError(
+        f"the pattern has {what}, which sampling cannot follow",
+        hint="characters, classes, groups, | and repeats are supported",
+    )
+
+
+def parse(pattern: str) -> Node:
+    """The syntax tree of a pattern that `re.compile` accepts.
+
+    Raises RequestError for back references, lookarounds, word boundaries, conditional and atomic groups and possessive
+    repeats, RecursionError for groups that are nested too deeply.
+    """
+    parser = _Parser(pattern)
+    tree = parser.alternation(re.UNICODE)
+    assert parser.next is None, f"{parser.next!r} is left over of {pattern!r}"
+    return tree
+
+
+class _Parser:
+    """Recursive descent. A token is a character, or a backslash with the character after it."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+        self._at = 0
+
+    @property
+    def next(self) -> str | None:
+        """The token to come, None at the end."""
+        width = 2 if self._pattern.startswith("\\", self._at) else 1
+        return self._pattern[self._at : self._at + width] or None
+
+    def _take(self) -> str:
+        token = self.next or ""
+        self._at += len(token)
+        return token
+
+    def _accept(self, text: str) -> bool:
+        found = self._pattern.startswith(text, self._at)
+        self._at += len(text) if found else 0
+        return found
+
+    def _skip_past(self, token: str) -> None:
+        while self.next is not None and self._take() != token:
+            pass
+
+    def _run_of(self, characters: frozenset[str], most: int | None = None) -> str:
+        start = self._at
+        while self.next in characters and (most is None or self._at < start + most):
+            self._at += 1
+        return self._pattern[start : self._at]
+
+    def alternation(self, flags: int) -> Node:
+        """Up to the end or to a closing parenthesis, which is left."""
+        first, flags = self._concatenation(flags)  # flags at the beginning hold for all that follows
+        items = [first]
+        while self._accept("|"):
+            items.append(self._concatenation(flags)[0])
+        return items[0] if len(items) == 1 else Alternation(tuple(items))
+
+    def _concatenation(self, flags: int) -> tuple[Node, int]:
+        items: list[Node] = []
+        while (token := self.next) is not None and token not in ("|", ")"):
+            if flags & re.VERBOSE and token in _WHITESPACE:
+                self._take()
+            elif flags & re.VERBOSE and token == "#":
+                self._skip_past("\n")
+            elif token in ("*", "+", "?", "{"):
+                self._repeat(items, flags)
+            elif self._accept("(?#"):
+                self._skip_past(")")
+            elif token == "(":
+                group, flags = self._group(flags)
+                items += [] if group is None else [group]
+            else:
+                items.append(self._atom(flags))
+        return Concatenation(tuple(items)), flags
+
+    def _repeat(self, items: list[Node], flags: int) -> None:
+        """Put the last of `items` into a repeat; a brace that begins none is a character."""
+        start, token = self._at, self._take()
+        least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(token, (0, None))
+        if token == "{":
+            low = self._run_of(_DIGITS)
+            high = self._run_of(_DIGITS) if self._accept(",") else low
+            if self._pattern.startswith("{}", start) or not self._accept("}"):
+                self._at = start + 1
+                items.append(Character("\\{", flags))
+                return
+            least, most = int(low or 0), int(high) if high else None
+        if not self._accept("?") and self._accept("+"):
+            unsupported(POSSESSIVE)
+        items[-1] = Repeat(items[-1], least, most)
+
+    def _group(self, flags: int) -> tuple[Node | None, int]:
+        """What is between parentheses, None where that are flags alone, and the flags that hold after it."""
+        inside = flags
+        if self._accept("(?P<"):
+            self._skip_past(">")
+        elif self._accept("(?P="):
+            unsupported(BACK_REFERENCE)
+        elif self._accept("(?("):
+            unsupported(CONDITIONAL)
+        elif self._accept("(?>"):
+            unsupported(ATOMIC)
+        elif any(self._accept(start) for start in ("(?=", "(?!", "(?<=", "(?<!")):
+            unsupported(LOOKAROUND)
+        elif self._accept("(?"):
+            inside = self._flags(flags)
+            if self._accept(")"):
+                return None, inside
+            self._accept(":")
+        else:
+            self._accept("(")
+        tree = self.alternation(inside)
+        self._accept(")")
+        return Concatenation((tree,)), flags
+
+    def _flags(self, flags: int) -> int:
+        """`flags`, changed by letters such as `i-s`."""
+        while (token := self.next) in _FLAGS:
+            self._take()
+            if _FLAGS[token] & _TYPES:
+                flags &= ~_TYPES
+            flags |= _FLAGS[token]
+        if self._accept("-"):
+            while (token := self.next) in _FLAGS:
+                self._take()
+                flags &= ~_FLAGS[token]
+        return flags
+
+    def _atom(self, flags: int) -> Node:
+        token = self._take()
+        if token in ("^", "$") or token in _AT_BEGIN or token in _AT_END:
+            return Anchor(token == "$" or token in _AT_END)
+        if token in (r"\b", r"\B"):
+            unsupported(ANCHOR)
+        if token == "[":
+            return Character(token + self._class(), flags)
+        if token == ".":
+            return Character(token, flags)
+        if token[0] != "\\":
+            return Character(re.escape(token), flags)
+        if token[1] in _DIGITS:
+            return Character(token + self._octal(token[1]), flags)
+        if token[1] in _ESCAPE_DIGITS:
+            start = self._at
+            self._at += _ESCAPE_DIGITS[token[1]]
+            return Character(token + self._pattern[start : self._at], flags)
+        if token == r"\N":
+            start = self._at
+            self._skip_past("}")
+            return Character(token + self._pattern[start : self._at], flags)
+        return Character(token, flags)
+
+    def _class(self) -> str:
+        """The rest of a class; a bracket at its beginning does not close it."""
+        start = self._at
+        self._accept("^")
+        self._take()
+        self._skip_past("]")
+        return self._pattern[start : self._at]
+
+    def _octal(self, first: str) -> str:
+        """The rest of an octal escape: up to two digits after a zero, else three together. Any other is a reference."""
+        if first == "0":
+            return self._run_of(_OCTAL, most=2)
+        rest = self._run_of(_OCTAL, most=2)
+        if first not in _OCTAL or len(rest) < 2:
+            unsupported(BACK_REFERENCE)
+        return rest

@@ -1,0 +1,143 @@
+"""Decoding on a GPU without waiting for Python: one decode step as a CUDA graph over a static KV cache.
+
+A decode step of a small model is hundreds of kernels of a few microseconds, each of which takes the CPU as long to
+launch. What is captured is a function of the latest tokens, their positions and their noise, and writes to the cache.
+
+Shapes: B sequences, S keys, V vocabulary.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gpt_cli.capabilities import KV_CACHE, RAGGED_CACHE, STATIC_CACHE
+from gpt_cli.errors import Note
+from gpt_cli.model.gpt import GPT
+from gpt_cli.model.kv_cache import KVCache
+from gpt_cli.model.static_cache import StaticCache
+from gpt_cli.runtime.cuda_graph import TensorFunction, capture_graph
+from gpt_cli.runtime.late import Late
+from gpt_cli.sampling.bias import LogitBias
+from gpt_cli.sampling.filters import next_token
+from gpt_cli.sampling.recorder import Recorder
+from gpt_cli.sampling.rules import Rule
+from gpt_cli.sampling.settings import Sampling
+
+if TYPE_CHECKING:
+    from gpt_cli.sampling.generate import Continuations
+
+CHUNK = 8
+"""Steps whose tokens are read together; up to two chunks are thrown away where a text ends."""
+
+_FEWEST_STEPS = 32  # a capture costs a few steps
+_FEWEST_KEYS = 128
+
+_CAPTURABLE = (LogitBias, Recorder)  # rules that need not know the tokens that were chosen
+
+Capture = Callable[[TensorFunction, Sequence[Tensor]], TensorFunction]
+"""A function and example inputs -> the same function, faster."""
+
+
+class GraphedDecoder:
+    """Captures decode steps for `generate`; `note` is told where that does not work, and it is not tried again.
+
+    With `compiling`, the step is compiled (one graph, static shapes) before it is captured: fewer kernels, but as long
+    a wait as the compiler takes, for each bucket of keys. No text is long enough to win that back; a server is.
+    """
+
+    def __init__(self, note: Note, *, compiling: bool = False, capture: Capture = capture_graph) -> None:
+        self._note, self._compiling, self._capture, self._works = note, compiling, capture, True
+
+    def supports(self, model: GPT, sampling: Sampling, rules: Sequence[Rule]) -> bool:
+        """Whether such texts can be written without the host's looking at each token, and are long enough."""
+        is_known = all(cache.refusal(model.config) is None for cache in (KV_CACHE, RAGGED_CACHE, STATIC_CACHE))
+        is_long = sampling.max_new_tokens >= _FEWEST_STEPS
+        return self._works and is_known and is_long and all(isinstance(rule, _CAPTURABLE) for rule in rules)
+
+    def begin(
+        self, model: GPT, rows: "Continuations", sampling: Sampling, rules: Sequence[Rule]
+    ) -> Callable[[Tensor | None], Sequence[Tensor] | None]:
+        """A function that decodes a step of `rows`: (B, V) noise -> what `choose_tokens` returns.
+
+        It returns None, having changed nothing, where a capture, a compilation or a replay has failed.
+        """
+        graphs: dict[int, TensorFunction] = {}
+        cache = rows.cache
+        assert cache is not None, "see `supports`"
+
+        def decode(noise: Tensor | None) -> Sequence[Tensor] | None:
+            if not self._works:
+                return None
+            filled, room = cache.length, cache.keys.shape[3]
+            n_key = length_bucket(filled, room)
+            start = cache.start
+            if isinstance(start, int):
+                start = torch.full_like(rows.latest[:, 0], start)
+            inputs = (rows.latest, start) if noise is None else (rows.latest, start, noise)
+            try:
+                if n_key not in graphs:
+                    step = decode_step(model, cache, n_key, sampling, rules)
+                    if self._compiling:
+                        step = torch.compile(step, fullgraph=True, dynamic=False)
+                    graphs[n_key] = self._capture(step, inputs)
+                chosen = graphs[n_key](*inputs)
+            except Exception as error:  # a compiler's and a driver's have no base in common
+                self._works = False
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                self._note(f"decoding by CUDA graphs does not work here ({reason}); going on without")
+                return None
+            cache.advance(1)
+            return chosen
+
+        return decode
+
+
+def decode_step(model: GPT, cache: KVCache, n_key: int, sampling: Sampling, rules: Sequence[Rule]) -> TensorFunction:
+    """(B, 1) tokens, (B,) their positions below `n_key`, (B, V) noise (none if greedy) -> what is chosen.
+
+    Keys and values go to the memory of `cache`; nothing else is changed, and nothing is asked of the device.
+    """
+    layers = list(zip(cache.keys, cache.values, strict=True))  # (B, Hkv, S, D) each
+
+    def decode_one_token(tokens: Tensor, start: Tensor, noise: Tensor | None = None) -> Sequence[Tensor]:
+        logits = model(tokens, StaticCache(layers, start, n_key))[:, -1]
+        return choose_tokens(logits, noise, sampling, rules)
+
+    return decode_one_token
+
+
+def choose_tokens(
+    logits: Tensor, noise: Tensor | None, sampling: Sampling, rules: Sequence[Rule]
+) -> tuple[Tensor, ...]:
+    """(B, V) logits and noise -> (B,) tokens, and their (B,) log-probabilities where one of `rules` records these."""
+    for rule in rules:
+        logits = rule.apply(logits)
+    tokens = next_token(logits, sampling, noise)
+    return (tokens, *(rule.given(tokens) for rule in rules if isinstance(rule, Recorder)))
+
+
+def length_bucket(filled: int, room: int) -> int:
+    """How many keys attention reads for a token behind `filled` others: a power of two, or all the room.
+
+    So a context of n positions takes at most log2(n / 128) + 2 captures.
+    """
+    return min(room, max(_FEWEST_KEYS, 1 << filled.bit_length()))
+
+
+def read_late(steps: Iterable[Sequence[Tensor]]) -> Iterator[list[list[Any]]]:
+    """The numbers of each step's tensors: of the first at once, then a chunk read while the next is being computed."""
+    steps, waiting = iter(steps), list[Late]()
+    for first in islice(steps, 1):
+        yield [tensor.tolist() for tensor in first]
+    while chunk := list(islice(steps, CHUNK)):
+        late = [Late(torch.stack(tensors)) for tensors in zip(*chunk, strict=True)]
+        yield from _read(waiting)
+        waiting = late
+    yield from _read(waiting)
+
+
+def _read(waiting: list[Late]) -> Iterator[list[list[Any]]]:
+    return (list(step) for step in zip(*(late.read() for late in waiting), strict=True))
