@@ -4,19 +4,24 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/quickstart
+RUNS ?= 5
+TESTS ?=
 
-.PHONY: help bench reference train test lint test-slow test-gpu mutations promises clean
+.PHONY: help bench dist reference train test pytest lint test-slow test-gpu flaky mutations promises attack clean
 
 help:
 	@echo "make train      install into .venv, train configs/quickstart.yaml (about a minute), print a sample"
-	@echo "make test       lint and run the tests"
+	@echo "make test       lint and run the tests, at once"
 	@echo "make lint       ruff, mypy --strict, import-linter"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-gpu   the tests that need a CUDA device"
+	@echo "make flaky      the tests again and again, in any order, on a busy machine: [RUNS=5] [TESTS=tests/test_x.py]"
 	@echo "make mutations  plant faults in a copy of the package; each must turn its test red"
 	@echo "make promises   run the tests of every promise and write their figures into docs/reliability.md"
+	@echo "make attack     all that an attacker tried, by count; writes its figures into docs/reliability.md"
 	@echo "make reference  write docs/reference from the schema and the verbs"
 	@echo "make bench      training beside a yardstick: make bench AGAINST=yardstick.py TEXT=file.txt"
+	@echo "make dist       a wheel and a source distribution in dist/"
 	@echo "make clean      remove .venv and caches, never runs/"
 	@echo "PYTHON=python3.13 chooses another interpreter (now: $(PYTHON))"
 
@@ -24,7 +29,10 @@ train: $(VENV)/.installed
 	$(BIN)/gpt train --config configs/quickstart.yaml
 	$(BIN)/gpt sample --run $(RUN) --prompt "The "
 
-test: lint
+test: $(VENV)/.installed-dev
+	$(MAKE) --no-print-directory -j 2 lint pytest
+
+pytest: $(VENV)/.installed-dev
 	$(BIN)/pytest
 
 lint: $(VENV)/.installed-dev
@@ -39,11 +47,17 @@ test-slow: $(VENV)/.installed-dev
 test-gpu: $(VENV)/.installed-dev
 	$(BIN)/pytest -m gpu -n 0 -rs
 
+flaky: $(VENV)/.installed-dev
+	$(BIN)/python tests/flaky.py --runs $(RUNS) -- $(TESTS)
+
 mutations: $(VENV)/.installed-dev
 	$(BIN)/python tests/mutations.py
 
 promises: $(VENV)/.installed-dev
 	$(BIN)/python tests/promises.py
+
+attack: $(VENV)/.installed-dev
+	$(BIN)/python tests/promises.py --attack
 
 reference: $(VENV)/.installed
 	$(BIN)/python -m gpt_cli.cli.reference docs/reference
@@ -51,6 +65,11 @@ reference: $(VENV)/.installed
 bench: $(VENV)/.installed-dev
 	@test -n "$(AGAINST)" -a -n "$(TEXT)" || { echo "make bench AGAINST=yardstick.py TEXT=file.txt (see bench/training.py)"; exit 2; }
 	$(BIN)/python -m bench.training --against $(AGAINST) --text $(TEXT)
+
+dist: $(VENV)/.installed
+	rm -rf build dist
+	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
+	@ls dist
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

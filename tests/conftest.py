@@ -1,7 +1,7 @@
 """What every test may count on: a cache of its own, a `gpt` to run, and examples that repeat."""
 
+import itertools
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -9,16 +9,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+
+from tests.support.caches import cache_with, compile_engines, forget_old
+from tests.support.shuffle import pytest_addoption, pytest_collection_modifyitems  # noqa: F401
+from tests.support.waiting import HANG
 
 ROOT = Path(__file__).parents[1]
+NUMBERS = itertools.count()
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"  # workers share the cores; torch reads it when imported
 
-# The same examples in every run, so that a red suite stays red; `--hypothesis-profile explore` looks further.
-settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
-settings.register_profile("explore", deadline=None, database=None, max_examples=1000)
+# The same examples in every run, so that a red suite stays red; `--hypothesis-profile explore` looks further. Nothing
+# is timed, neither an example nor the making of one (too_slow); examples of a test may share its folder.
+UNTIMED = settings(
+    deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.register_profile("repeatable", UNTIMED, derandomize=True)
+settings.register_profile("explore", UNTIMED, max_examples=1000)
 settings.load_profile("repeatable")
 
 
@@ -32,27 +41,31 @@ class Outcome:
 
 
 @pytest.fixture(scope="session")
-def _kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where compiled kernels are kept from one test to the next, and from one worker to the other."""
-    mine = tmp_path_factory.getbasetemp()
-    folder = (mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine) / "kernels"
-    folder.mkdir(mode=0o700, exist_ok=True)
+def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What was compiled by other tests, by the other worker, and by the runs of pytest before this one.
+
+    The name of a kernel tells from which sources, by what and for what it was compiled.
+    """
+    cache = getattr(request.config, "cache", None)  # not with `-p no:cacheprovider`
+    folder: Path = tmp_path_factory.mktemp("kernels") if cache is None else cache.mkdir("kernels")
+    forget_old(folder)
+    compile_engines(folder, tmp_path_factory.mktemp("engines"))
     return folder
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _caches(tmp_path_factory: pytest.TempPathFactory, kernels: Path) -> Iterator[Path]:
+    """A cache for what several tests share, in a folder for more: `mktemp` would look through all that there were."""
+    folder = tmp_path_factory.mktemp("caches")
+    with cache_with(kernels, folder / "shared"):
+        yield folder
+
+
 @pytest.fixture(autouse=True)
-def _isolated(
-    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory, _kernels: Path
-) -> Iterator[None]:
+def _isolated(_caches: Path, kernels: Path) -> Iterator[None]:
     """A cache of its own for each test, but for the kernels, and no setting of the developer's shell."""
-    cache = tmp_path_factory.mktemp("cache")
-    shutil.copytree(_kernels, cache / "native")
-    monkeypatch.setenv("GPT_CACHE", str(cache))
-    monkeypatch.delenv("GPT_DEBUG", raising=False)
-    yield
-    for kernel in (cache / "native").glob("*.so"):
-        if not (_kernels / kernel.name).exists():
-            kernel.replace(_kernels / kernel.name)  # whole or not at all: the other worker may be copying
+    with cache_with(kernels, _caches / str(next(NUMBERS))):
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -72,13 +85,13 @@ def _matplotlib_outside_the_home(tmp_path_factory: pytest.TempPathFactory) -> No
 
 @pytest.fixture
 def gpt(tmp_path: Path) -> Callable[..., Outcome]:
-    """`gpt("train", "--help", stdin="", cwd=tmp_path, timeout=120, NAME="value")` runs it in a process."""
+    """`gpt("train", "--help", stdin="", cwd=tmp_path, NAME="value")` runs it in a process."""
 
     def run(
         *arguments: str | Path,
         stdin: str = "",
         cwd: Path = tmp_path,
-        timeout: float = 120,
+        timeout: float = HANG,
         **environment: str,
     ) -> Outcome:
         done = subprocess.run(

@@ -1,11 +1,11 @@
 """The table of promises in docs/reliability.md, with the figures of this very run: `make promises`.
 
-    python tests/promises.py [--long] [WORD ...]
+    python tests/promises.py [--long | --attack] [WORD ...]
 
-Runs the tests that stand behind each promise (with `--long` those that take minutes; with WORDs only rows whose
-promise has one of them), counts the faults that were injected and survived, takes the time, and writes the rows of the
-table anew; others stay as they are. A test says how many faults it injects by `record_property("faults", n)`; one that
-does not injects one. Exits with 1 if any was not survived.
+Runs the tests that stand behind each promise (with `--long` those that take minutes, with `--attack` those of
+attack.py; with WORDs only rows whose promise has one of them), counts the faults that were injected and survived, takes
+the time, and writes the rows of the table anew; others stay as they are. A test says how many faults it injects by
+`record_property("faults", n)`; one that does not injects one. Exits with 1 if any was not survived.
 """
 
 import os
@@ -16,25 +16,22 @@ import tempfile
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from xml.etree import ElementTree
+
+from attack import ATTACK
+from promise import Promise, Where
+from support.junit import read_cases
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
 HEADER = "| promise | what is done to it | faults | survived | seconds | tests |\n|---|---|---|---|---|---|\n"
-TITLES = {False: "### In the suite", True: "### Behind `make test-slow`"}
-
-
-@dataclass(frozen=True)
-class Promise:
-    """A row: what is promised, how it is attacked, and by which tests (pytest's ids, without their parameters)."""
-
-    promise: str
-    fault: str
-    tests: tuple[str, ...]
-    long: bool = False
-
+TITLES: dict[Where, str] = {
+    "suite": "### In the suite",
+    "slow": "### Behind `make test-slow`",
+    "attack": "### Behind `make attack`",
+}
 
 KILL, TRAIN, HEALTH, SAVE = "test_kill_anytime.py", "test_training.py", "test_health.py", "test_checkpoint.py"
+SUMS = "test_run_sums.py"
 PROMISES = [
     Promise(
         "Kill it any time: the same command goes on, and ends with the same bits",
@@ -82,6 +79,16 @@ PROMISES = [
          f"{SAVE}::test_a_checkpoint_under_the_name_of_another_step_is_damage",
          f"{SAVE}::test_damage_between_loading_and_reading_the_optimizer_is_noticed",
          "test_corpus_fuzz.py::test_a_damaged_store_is_refused_also_when_its_sums_are_right"),
+    ),
+    Promise(
+        "A flipped bit in a run is told by every command that reads it",
+        "flipped bits in each file that is written once, of the run and of its newest checkpoint; commands that read"
+        " them; a config that is replaced on a failing disk, and while it is read",
+        (f"{SUMS}::test_a_thousand_flips_of_a_thousand_are_noticed",
+         f"{SUMS}::test_every_command_that_reads_a_run_tells_a_flip_in_what_is_written_once",
+         f"{SUMS}::test_every_command_that_reads_a_checkpoint_tells_a_flip_in_it",
+         f"{SUMS}::test_a_replacement_that_fails_anywhere_leaves_what_verifies",
+         f"{SUMS}::test_what_is_read_while_it_is_replaced_is_not_called_damaged"),
     ),
     Promise(
         "Keeping few never deletes the only good one, nor the best",
@@ -156,14 +163,27 @@ PROMISES = [
     Promise(
         "Hostile input ends in an answer or in one error, runs no code, and makes nothing outside",
         "configs, checkpoints with recomputed sums, prompts, names, command lines, in a watched process",
-        ("test_hostile_input.py::test_500_hostile_inputs_end_in_an_answer_or_in_one_error",
+        ("test_hostile_input.py::test_150_hostile_inputs_end_in_an_answer_or_in_one_error",
          "test_config_refusals.py::test_five_hundred_damaged_configs_are_loaded_or_refused_and_nothing_else"),
+    ),
+    Promise(
+        "A foreign config whose numbers cannot be is refused by its key",
+        "not finite, not positive, out of range, of another type: each number of configs for Hugging Face, also of"
+        " their rotary positions",
+        ("test_import_hf.py::test_a_number_that_cannot_be_one_is_refused_by_its_key_in_a_sentence_of_ours",),
     ),
     Promise(
         "Any bytes become tokens that say them, or are refused",
         "texts that are cut, spliced, recoded, binary; names of texts",
         ("test_corpus_fuzz.py::test_any_bytes_become_tokens_that_say_them_or_are_refused",
          "test_corpus_fuzz.py::test_no_name_of_a_text_puts_anything_outside_its_folder"),
+    ),
+    Promise(
+        "No input takes memory or time beyond a stated bound",
+        "compressed text, JSON, tables, Parquet, folders and links that would become more than a machine has: each in a"
+        " process, at most 300 MB and 10 s of processor time",
+        ("test_input_bounds.py::test_every_bomb_ends_in_one_error_in_10_seconds_and_300_mb",
+         "test_input_bounds.py::test_want_of_memory_is_not_called_damage"),
     ),
     Promise(
         "Data is never code",
@@ -176,21 +196,21 @@ PROMISES = [
         "as above, over ten combinations of eager/compile, fp32/bf16, accumulation 1/3, dropout 0/0.1, char/BPE,"
         " AdamW/Muon, in which any two choices meet",
         (f"{KILL}::test_200_kills_over_ten_ways_to_train_change_nothing",),
-        long=True,
+        where="slow",
     ),
     Promise(
         "Signals, and more of them",
         "as above, and while a model is compiled",
         (f"{KILL}::test_100_signals_at_random_moments_change_nothing",
          f"{KILL}::test_signals_while_a_model_is_compiled_change_nothing"),
-        long=True,
+        where="slow",
     ),
     *(
         Promise(
             f"Hostile {kind}",
             "as above",
             (f"test_hostile_input.py::test_20_000_hostile_inputs_end_in_an_answer_or_in_one_error[{kind}]",),
-            long=True,
+            where="slow",
         )
         for kind in ("configs", "checkpoints", "prompts", "names", "commands")
     ),
@@ -198,8 +218,9 @@ PROMISES = [
         "Hostile texts",
         "as above",
         ("test_corpus_fuzz.py::test_many_more_bytes_become_tokens_or_are_refused",),
-        long=True,
+        where="slow",
     ),
+    *ATTACK,
 ]  # fmt: skip
 
 
@@ -227,21 +248,17 @@ def measure(promises: list[Promise]) -> dict[str, Figures]:
             [sys.executable, "-m", "pytest", "-m", "not gpu", f"--junitxml={report}", *tests],
             cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
         )  # fmt: skip
-        cases = list(ElementTree.parse(report).iter("testcase"))
+        cases = list(read_cases(report))
     found: dict[str, Figures] = defaultdict(Figures)
     for promise in promises:
         for case in cases:
-            file, _, outer = case.attrib["classname"].removeprefix("tests.").partition(".")
-            name = f"{file}.py::{outer + '::' if outer else ''}{case.attrib['name']}"
-            if case.find("skipped") is not None or not any(is_of(name, test) for test in promise.tests):
+            if case.outcome == "skipped" or not any(is_of(case.name, test) for test in promise.tests):
                 continue
-            stated = [p.attrib["value"] for p in case.iter("property") if p.attrib["name"] == "faults"]
-            faults = int(stated[0]) if stated else 1
-            passed = case.find("failure") is None and case.find("error") is None
+            faults = int(case.properties.get("faults", "1"))
             figures = found[promise.promise]
             figures.faults += faults
-            figures.survived += faults if passed else 0
-            figures.seconds += float(case.attrib["time"])
+            figures.survived += faults if case.outcome == "passed" else 0
+            figures.seconds += case.seconds
     return found
 
 
@@ -252,7 +269,7 @@ def is_of(name: str, test: str) -> bool:
 
 def written(page: str, measured: dict[str, Figures]) -> str:
     """`page` with the rows of what was measured written anew."""
-    for long, title in TITLES.items():
+    for where, title in TITLES.items():
         start = page.index(title)
         end = (re.compile(r"\n#+ ").search(page, start + 1) or re.compile(r"\Z").search(page)).start()  # type: ignore[union-attr]
         old = {line.split(" | ")[0].removeprefix("| "): line for line in page[start:end].splitlines(keepends=True)}
@@ -261,7 +278,7 @@ def written(page: str, measured: dict[str, Figures]) -> str:
             if promise.promise in measured
             else old.get(promise.promise) or Figures().row(promise)
             for promise in PROMISES
-            if promise.long == long
+            if promise.where == where
         ]
         page = f"{page[:start]}{title}\n\n{HEADER}{''.join(rows)}{page[end:]}"
     return page
@@ -269,8 +286,9 @@ def written(page: str, measured: dict[str, Figures]) -> str:
 
 def main(arguments: list[str]) -> int:
     """Measure the rows that `arguments` choose, and write them."""
-    long, words = "--long" in arguments, [word for word in arguments if word != "--long"]
-    chosen = [p for p in PROMISES if p.long == long and (not words or any(word in p.promise for word in words))]
+    where: Where = "slow" if "--long" in arguments else "attack" if "--attack" in arguments else "suite"
+    words = [word for word in arguments if word not in ("--long", "--attack")]
+    chosen = [p for p in PROMISES if p.where == where and (not words or any(word in p.promise for word in words))]
     measured = measure(chosen)
     PAGE.write_text(written(PAGE.read_text(), measured))
     for promise in chosen:

@@ -7,14 +7,12 @@ import torch
 from torch import Tensor
 
 from gpt_cli.model.attention import (
+    alibi_slopes,
     causal_attention,
-    matmul_attention,
     reference_attention,
-    sdpa_attention,
     visible_keys,
 )
 
-BACKENDS = [matmul_attention, sdpa_attention, causal_attention]
 SHAPES = [  # queries, keys
     pytest.param(7, 7, id="T=S"),
     pytest.param(3, 7, id="T<S"),
@@ -33,26 +31,31 @@ def random_qkv(n_query: int, n_key: int, n_head: int = 4, n_kv_head: int = 4) ->
     return normal(n_head, n_query), normal(n_kv_head, n_key), normal(n_kv_head, n_key)
 
 
-def test_the_reference_is_softmax_attention_over_the_visible_keys_one_query_at_a_time():
+@pytest.mark.parametrize(
+    "slopes", [None, torch.tensor([0.5, 0.0, 2.0, 0.25], dtype=torch.float64)], ids=["plain", "alibi"]
+)
+def test_the_reference_is_softmax_attention_over_the_visible_keys_one_query_at_a_time(slopes):
     q, k, v = random_qkv(3, 5)
     expected = torch.empty(2, 4, 3, 8, dtype=torch.float64)
     for b in range(2):
         for h in range(4):
             for t in range(3):
                 seen = range(5 - 3 + t + 1)
-                weights = torch.stack([torch.exp(q[b, h, t] @ k[b, h, s] / math.sqrt(8)) for s in seen])
+                slope = 0.0 if slopes is None else float(slopes[h])
+                scores = [q[b, h, t] @ k[b, h, s] / math.sqrt(8) - slope * (5 - 3 + t - s) for s in seen]
+                weights = torch.stack(scores).exp()
                 expected[b, h, t] = sum(w * v[b, h, s] for w, s in zip(weights / weights.sum(), seen, strict=True))
-    torch.testing.assert_close(reference_attention(q, k, v), expected)
+    torch.testing.assert_close(reference_attention(q, k, v, slopes=slopes), expected)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("n_kv_head", [1, 2, 4])
 @pytest.mark.parametrize("window", [None, 1, 3, 100])
+@pytest.mark.parametrize("slopes", [None, alibi_slopes(4)], ids=["plain", "alibi"])
 @pytest.mark.parametrize(("n_query", "n_key"), SHAPES)
-def test_each_backend_equals_the_reference_and_so_do_its_gradients(backend, n_kv_head, window, n_query, n_key):
+def test_attention_equals_the_reference_and_so_do_its_gradients(n_kv_head, window, slopes, n_query, n_key):
     inputs = random_qkv(n_query, n_key, n_kv_head=n_kv_head)
-    expected = reference_attention(*inputs, window=window)
-    actual = backend(*inputs, window=window)
+    expected = reference_attention(*inputs, window=window, slopes=slopes)
+    actual = causal_attention(*inputs, window=window, slopes=slopes)
     torch.testing.assert_close(actual, expected)
     weights = torch.linspace(-1, 1, expected.numel(), dtype=torch.float64).view_as(expected)
     for a, e in zip(
@@ -63,19 +66,44 @@ def test_each_backend_equals_the_reference_and_so_do_its_gradients(backend, n_kv
         torch.testing.assert_close(a, e)
 
 
-@pytest.mark.parametrize("backend", [*BACKENDS, reference_attention])
-def test_a_query_has_exactly_zero_gradient_to_later_and_windowed_out_keys(backend):
+@pytest.mark.parametrize("backend", [causal_attention, reference_attention])
+@pytest.mark.parametrize("slopes", [None, alibi_slopes(4)], ids=["plain", "alibi"])
+def test_a_query_has_exactly_zero_gradient_to_later_and_windowed_out_keys(backend, slopes):
     q, k, v = random_qkv(6, 6)
     for t in range(6):
-        gradients = torch.autograd.grad(backend(q, k, v, window=4)[:, :, t].sum(), (k, v))
+        gradients = torch.autograd.grad(backend(q, k, v, window=4, slopes=slopes)[:, :, t].sum(), (k, v))
         to_k, to_v = (gradient.abs().sum(dim=(0, 1, 3)) > 0 for gradient in gradients)
         assert to_v.tolist() == [t - 4 < s <= t for s in range(6)]
         assert not (to_k & ~to_v).any()
 
 
+def test_alibi_slopes_are_those_of_the_paper_and_of_its_code_where_heads_are_no_power_of_two():
+    assert alibi_slopes(8).tolist() == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
+    torch.testing.assert_close(alibi_slopes(16)[:3], torch.tensor([2**-0.5, 2**-1, 2**-1.5]))
+    torch.testing.assert_close(alibi_slopes(12), torch.cat([alibi_slopes(8), alibi_slopes(16)[::2][:4]]))
+    for n_head in range(1, 40):
+        assert len(set(alibi_slopes(n_head).tolist())) == n_head
+
+
 def test_visible_keys_ends_at_the_query_and_starts_a_window_before():
     assert visible_keys(2, 4, None, torch.device("cpu")).int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
     assert visible_keys(2, 4, 2, torch.device("cpu")).int().tolist() == [[0, 1, 1, 0], [0, 0, 1, 1]]
+
+
+@pytest.mark.parametrize("n_kv_head", [1, 4])
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("n_key", [7, 191, 192])  # by plain products on a CPU up to 191 keys
+def test_attention_in_bf16_is_the_reference_up_to_rounding_and_so_are_its_gradients(n_kv_head, window, n_key):
+    exact = random_qkv(n_key, n_key, n_kv_head=n_kv_head)
+    rounded = [t.detach().bfloat16().requires_grad_() for t in exact]
+    expected, actual = reference_attention(*exact, window=window), causal_attention(*rounded, window=window)
+    pairs = [
+        (actual, expected),
+        *zip(torch.autograd.grad(actual.sum(), rounded), torch.autograd.grad(expected.sum(), exact), strict=True),
+    ]
+    for a, e in pairs:
+        assert a.dtype == torch.bfloat16
+        assert (a - e).norm() <= 0.03 * e.norm()
 
 
 def test_attention_dropout_zeroes_weights_and_keeps_their_mean():

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt_cli.errors import RequestError
-from gpt_cli.order import permuted
-from gpt_cli.training.batches import Batches, on_device
-from gpt_cli.training.epoch import epoch_starts, fits_on_device, permutation
+from gpt_cli.training.batches import Batches
+from gpt_cli.training.tokens import Tokens
 
-TOKENS = torch.arange(1000, dtype=torch.int32)
+CPU = torch.device("cpu")
+IDS = np.arange(1000, dtype=np.uint16)
+TOKENS = Tokens(IDS, CPU)
 
 
 def make(**changes: object) -> Batches:
@@ -40,10 +41,13 @@ def test_at_is_pure_and_targets_follow_their_inputs():
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
 def test_ids_are_used_as_they_are_stored_up_to_the_largest(dtype: type[np.unsignedinteger]) -> None:
     stored = np.arange(1000, dtype=np.int64) + (np.iinfo(dtype).max - 999)
-    batches = make(tokens=on_device(stored.astype(dtype), torch.device("cpu")))
-    expected = make(tokens=torch.from_numpy(stored))
-    assert batches.tokens.nbytes == 1000 * np.dtype(dtype).itemsize
-    assert joined(batches, 3).equal(joined(expected, 3))
+    if dtype == np.uint32:
+        stored //= 2  # no vocabulary has more than 2**31 ids
+    batches = make(tokens=Tokens(stored.astype(dtype), CPU))
+    assert batches.tokens.ids.nbytes == 1000 * np.dtype(dtype).itemsize
+    expected = [stored[start : start + 16].tolist() for start in batches.starts(3)]
+    assert joined(batches, 3).tolist() == expected
+    assert batches.tokens.span(990, 1000).tolist() == stored[990:].tolist()
 
 
 def test_different_seeds_and_steps_give_different_batches():
@@ -59,7 +63,7 @@ def test_different_seeds_and_steps_give_different_batches():
 )
 def test_an_epoch_visits_each_of_its_windows_once_and_stays_inside_the_text(n_token, context_length, batch_size, seed):
     batches = make(
-        tokens=TOKENS[:n_token],
+        tokens=Tokens(IDS[:n_token], CPU),
         context_length=context_length,
         batch_size=batch_size,
         micro_batch_size=batch_size,
@@ -111,8 +115,8 @@ def test_the_ranks_of_any_world_size_share_the_global_batch_among_them(world_siz
 
 def test_a_text_shorter_than_one_window_and_its_target_is_refused():
     with pytest.raises(RequestError, match="16 tokens: too few for one window"):
-        make(tokens=TOKENS[:16])
-    assert make(tokens=TOKENS[:17]).windows_per_epoch == 1
+        make(tokens=Tokens(IDS[:16], CPU))
+    assert make(tokens=Tokens(IDS[:17], CPU)).windows_per_epoch == 1
 
 
 def test_a_batch_that_micro_batches_and_devices_do_not_fill_is_refused():
@@ -120,68 +124,20 @@ def test_a_batch_that_micro_batches_and_devices_do_not_fill_is_refused():
         make(micro_batch_size=4, world_size=2)
 
 
-# The order worked out in tensors, as a GPU does it
+@given(starts=st.lists(st.integers(0, 983), min_size=1, max_size=9), length=st.integers(1, 17))
+def test_windows_are_those_of_the_array_wherever_its_ids_are(starts, length):
+    ids = np.arange(1000, dtype=np.uint16)[::-1] + np.uint16(64_536)
+    expected = torch.from_numpy(np.stack([ids[start : start + length] for start in starts]).astype(np.int64))
+    resident = Tokens(np.ascontiguousarray(ids), CPU)
+    assert resident.windows(starts, length).equal(expected)
+    # The meta device stands for one that is not the host: shapes, dtype and place of what is copied to it.
+    copied = Tokens(np.ascontiguousarray(ids), torch.device("meta"), resident=False).windows(starts, length)
+    assert (copied.shape, copied.dtype, copied.device.type) == (expected.shape, torch.int64, "meta")
 
 
-CPU = torch.device("cpu")
-
-
-@given(n=st.integers(1, 1100), key=st.integers(0, 2**63 - 1))
-def test_a_permutation_in_tensors_is_that_of_each_number(n, key):
-    assert permutation(n, key, CPU).tolist() == [permuted(index, n, key) for index in range(n)]
-
-
-@pytest.mark.parametrize("n", [20_011, 300_007, 2**18])
-def test_a_permutation_of_many_in_tensors_is_that_of_each_number(n):
-    found = permutation(n, 2**63 - n, CPU)  # only here do the upper bits of a product reach the numbers
-    assert all(found[index] == permuted(index, n, 2**63 - n) for index in range(0, n, n // 500))
-
-
-@given(
-    n_token=st.integers(17, 1000),
-    context_length=st.integers(1, 16),
-    batch_size=st.integers(1, 30),
-    seed=st.integers(0, 2**63 - 1),
-    step=st.integers(0, 10**6),
-)
-def test_the_starts_of_a_batch_in_tensors_are_those_of_python_at_any_step(
-    n_token, context_length, batch_size, seed, step
-):
-    batches = make(
-        tokens=TOKENS[:n_token],
-        context_length=context_length,
-        batch_size=batch_size,
-        micro_batch_size=1,
-        seed=seed,
-    )
-    assert batches.starts_on_device(step).tolist() == batches.starts(step)
-
-
-def test_a_run_that_goes_on_in_the_middle_of_an_epoch_sees_the_starts_that_it_would_have_seen():
-    whole = [make().starts_on_device(step).tolist() for step in range(20)]
-    epoch_starts.cache_clear()  # a new process
-    assert [make().starts_on_device(step).tolist() for step in range(7, 20)] == whole[7:]
-
-
-@pytest.mark.parametrize("world_size", [1, 3])
-def test_batches_cut_at_starts_on_the_device_are_the_same(monkeypatch, world_size):
-    plain = make(micro_batch_size=2, rank=world_size - 1, world_size=world_size)
-    expected = [plain.at(step) for step in range(12)]
-    monkeypatch.setattr(Batches, "starts", None)  # what a GPU does without
-    for step, micro_batches in enumerate(expected):
-        found = plain._cut(plain.starts_on_device(step)[plain.rank :: world_size])
-        for (inputs, targets), (these, those) in zip(found, micro_batches, strict=True):
-            assert inputs.equal(these)
-            assert targets.equal(those)
-
-
-def test_working_out_the_order_asks_the_device_for_no_number():
-    starts = make(tokens=torch.zeros(1000, dtype=torch.int32, device="meta")).starts_on_device(5)
-    assert (starts.shape, starts.dtype, starts.device.type) == ((12,), torch.int64, "meta")
-
-
-def test_an_order_is_kept_on_the_device_while_it_is_small_and_a_batch_meets_two_epochs_at_most():
-    assert fits_on_device(16 * 12 + 16, 16, 12)
-    assert not fits_on_device(16 * 12 + 15, 16, 12)  # 11 windows
-    assert fits_on_device(2**22, 1, 12)
-    assert not fits_on_device(2**22 + 2, 1, 12)
+@pytest.mark.parametrize(("memory", "resident"), [(20_000.0, True), (19_999.0, False)])
+def test_ids_are_kept_on_a_device_only_where_they_take_a_small_share_of_its_memory(monkeypatch, memory, resident):
+    monkeypatch.setattr("gpt_cli.training.tokens.device_memory", lambda device: memory)
+    tokens = Tokens(IDS, torch.device("meta"))
+    assert tokens.ids.nbytes == 2_000  # two bytes each
+    assert (tokens.ids.device.type == "meta") == resident

@@ -1,15 +1,17 @@
 """`gpt bench` measures what it says: whole steps, their parts, and a ceiling that is the machine's own."""
 
 import json
-import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpt_cli.bench import measure
+from gpt_cli.bench import ceiling, measure, profile
 from gpt_cli.bench.ceiling import matmul_ceiling
 from gpt_cli.bench.measure import bench, render_bench
-from gpt_cli.bench.profile import PARTS, profile_step
+from gpt_cli.bench.profile import FUSED_PARTS, PARTS, profile_step
 from gpt_cli.cli.main import main
 from gpt_cli.config import parse_config
 from gpt_cli.model.count import flops_per_token
@@ -25,20 +27,92 @@ runtime: {device: cpu, threads: 1}
 CPU = Runtime(torch.device("cpu"), "fp32", threads=1)
 
 
-def test_the_figures_follow_from_each_other():
-    config = parse_config(TINY, "tiny.yaml")
-    figures = bench(config, print, seconds=0.3)
+class OperationClock(TorchDispatchMode):
+    """In place of the time: what torch was asked for takes `seconds(operation, arguments)` each, by default 1."""
+
+    def __init__(self, monkeypatch, seconds=lambda *_: 1):
+        super().__init__()
+        self.now, self._seconds = 0, seconds
+        for module in (ceiling, measure, profile):
+            monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: self.now))
+
+    def pass_(self, seconds):
+        self.now += seconds
+
+    def __torch_dispatch__(self, operation, types, arguments=(), options=None):
+        self.now += self._seconds(operation, arguments)
+        return operation(*arguments, **(options or {}))
+
+
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+def test_the_figures_follow_from_each_other(engine):
+    config = parse_config(TINY, "tiny.yaml", [f"runtime.engine={engine}"])
+    figures = bench(config, print, seconds=0.1)
     low, median, high = figures.step_seconds
     assert 0 < low <= median <= high
     assert figures.tokens_per_step == 64
     assert figures.tokens_per_second == pytest.approx(64 / median)
     assert figures.flops_per_token == flops_per_token(config.model, 300)
     assert figures.utilisation == pytest.approx(figures.flops_per_second / figures.matmul_ceiling)
-    assert 0 < figures.utilisation < 1
+    assert figures.utilisation > 0
     assert figures.peak_memory_bytes > 50e6  # Python and torch alone are more
-    assert tuple(figures.seconds_by_part) == PARTS
-    for word in ("tokens/s", "of the ceiling", "attention", "backward", "optimizer"):
+    assert figures.engine == "torch, eager" if engine == "torch" else figures.engine in ("C", "torch, eager")
+    assert tuple(figures.seconds_by_part) == (FUSED_PARTS if figures.engine == "C" else PARTS)
+    for word in ("tokens/s", "MFU", "of that peak", figures.engine, "backward", "optimizer"):
         assert word in render_bench(figures)
+
+
+def test_steps_are_counted_whole_and_a_device_is_waited_for_at_the_ends_of_spans_alone(monkeypatch):
+    config = parse_config(TINY, "tiny.yaml", ["train.micro_batch_size=2", "runtime.engine=torch"])
+    seen, waited = [], []
+    with OperationClock(monkeypatch, lambda *_: 0) as clock:
+
+        def train_step(state, micro_batches, *_):
+            seen.append(len(micro_batches))
+            clock.pass_(0.5 if len(seen) == 1 else 1 / 128)
+
+        monkeypatch.setattr(measure, "train_step", train_step)
+        monkeypatch.setattr(measure, "wait_for", lambda _: waited.append(len(seen)))
+        monkeypatch.setattr(measure, "profile_step", lambda *_: {"batch": 1.0})
+        monkeypatch.setattr(measure, "matmul_ceiling", lambda *_: 1e9)
+        figures = bench(config, print, seconds=1.0)
+    assert set(seen) == {2}
+    assert figures.steps == len(seen) - 3 == 120
+    assert figures.first_step_seconds == 0.5
+    assert figures.tokens_per_second == 64 * 128
+    assert sorted(set(waited)) == [0, 1, 3, *range(15, 124, 12)]
+
+
+def test_what_is_shown_is_of_the_engine_that_was_timed():
+    """A step that is one call, compiled or in C, is not shown as the parts of another."""
+    config = parse_config(TINY, "tiny.yaml", ["runtime.engine=torch"])
+    runtime = open_runtime(config.runtime)
+    state = TrainingState.fresh(config, 300, runtime, print)
+    calls = []
+
+    class Other:
+        def forward_backward(self, *arguments):
+            calls.append(arguments)
+            return eager.forward_backward(*arguments)
+
+    eager, state = state.engine, replace(state, engine=Other())
+    parts = profile_step(config, state, measure.random_batches(config, 300, runtime), runtime, 2)
+    assert len(calls) == 2
+    assert tuple(parts) == FUSED_PARTS
+
+
+def test_the_ceiling_is_of_as_many_threads_as_a_step_takes_and_leaves_them_as_they_were(monkeypatch):
+    monkeypatch.setattr(ceiling, "_SIZES", {"cpu": (8,)})
+    threads = set()
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the C engine leaves torch
+    try:
+        with OperationClock(monkeypatch, lambda *_: threads.add(torch.get_num_threads()) or 1):
+            matmul_ceiling(Runtime(torch.device("cpu"), "fp32", threads=2), seconds=1.0)
+        assert threads == {2}
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(
@@ -50,40 +124,50 @@ def test_the_figures_follow_from_each_other():
         ("train.micro_batch_size=2", "optim.ema=0.9", "optim.grad_clip=null"),
     ],
 )
-def test_the_parts_of_a_step_add_up_to_it(overrides):
-    config = parse_config(TINY, "tiny.yaml", overrides)
+def test_the_parts_of_a_step_add_up_to_it(overrides, monkeypatch):
+    config = parse_config(TINY, "tiny.yaml", [*overrides, "runtime.engine=torch"])
     runtime = open_runtime(config.runtime)
     state = TrainingState.fresh(config, 300, runtime, print)
-    batches = measure._random_batches(config, 300, runtime)
-    profile_step(config, state, batches, runtime, 1)  # what the first step alone does
-    started = time.perf_counter()
-    parts = profile_step(config, state, batches, runtime, 10)
-    whole = (time.perf_counter() - started) / 10
+    batches = measure.random_batches(config, 300, runtime)
+    with OperationClock(monkeypatch) as clock:
+        parts = profile_step(config, state, batches, runtime, 2)
+    assert 2 * sum(parts.values()) == clock.now > 100
     assert all(seconds >= 0 for seconds in parts.values())
     assert parts["attention"] > 0
-    assert 0.6 * whole < sum(parts.values()) <= 1.001 * whole
     hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in state.model.modules()]
     assert sum(hooks) == 0  # none is left behind
 
 
 def test_the_slow_part_is_the_one_that_shows(monkeypatch):
-    config = parse_config(TINY, "tiny.yaml")
+    config = parse_config(TINY, "tiny.yaml", ["runtime.engine=torch"])
     runtime = open_runtime(config.runtime)
     state = TrainingState.fresh(config, 300, runtime, print)
     forward = state.model.blocks[1].mlp.forward
-    monkeypatch.setattr(state.model.blocks[1].mlp, "forward", lambda x: time.sleep(0.05) or forward(x))
-    parts = profile_step(config, state, measure._random_batches(config, 300, runtime), runtime, 2)
+    batches = measure.random_batches(config, 300, runtime)
+    with OperationClock(monkeypatch) as clock:
+        monkeypatch.setattr(state.model.blocks[1].mlp, "forward", lambda x: clock.pass_(10_000) or forward(x))
+        parts = profile_step(config, state, batches, runtime, 2)
     assert max(parts, key=parts.__getitem__) == "mlp"
-    assert parts["mlp"] > 0.05
+    assert parts["mlp"] >= 10_000
+    assert sum(parts.values()) - parts["mlp"] < 10_000
 
 
-def test_no_product_measured_here_is_faster_than_the_ceiling():
-    ceiling = matmul_ceiling(CPU, seconds=0.6)
-    a = torch.randn(512, 512)
-    started = time.perf_counter()
-    for _ in range(4):
-        a @ a
-    assert 4 * 2 * 512**3 / (time.perf_counter() - started) < 2 * ceiling
+def test_the_ceiling_is_the_rate_of_the_fastest_product_of_the_best_size(monkeypatch):
+    rates = {8: 1e9, 16: 3e9, 32: 2e9}
+    monkeypatch.setattr(ceiling, "_SIZES", {"cpu": tuple(rates)})
+    seen = []
+
+    def seconds(operation, arguments):
+        if operation is not torch.ops.aten.mm.default:
+            return 0.0
+        (size, _) = arguments[0].shape
+        seen.append(size)
+        return 2 * size**3 / rates[size] * (1.5 if seen.count(size) < 7 else 1.0)  # the first are slower
+
+    with OperationClock(monkeypatch, seconds):
+        best = matmul_ceiling(CPU, seconds=1e-3)
+    assert best == pytest.approx(3e9)
+    assert set(seen) == set(rates)
 
 
 def test_it_speaks_json_and_needs_no_text_where_the_vocabulary_is_known(tmp_path, capsys):
@@ -92,7 +176,7 @@ def test_it_speaks_json_and_needs_no_text_where_the_vocabulary_is_known(tmp_path
     assert main(["bench", str(file), "--seconds", "0.1", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures["vocab_size"] == 300
-    assert set(figures["seconds_by_part"]) == set(PARTS)
+    assert set(figures["seconds_by_part"]) <= {*PARTS, *FUSED_PARTS}
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"]
 
 

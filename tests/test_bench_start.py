@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import HANG
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -22,7 +24,7 @@ sample: {{every: null}}
 runtime: {{device: cpu, threads: 1, engine: torch}}
 """)
     command = [sys.executable, "-m", "bench.start", "--rounds", "1", "--most", most, "--config", str(config)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200, env=os.environ)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=HANG, env=os.environ)
     assert done.returncode == exit_code, done.stderr
     header, start, bare = done.stdout.splitlines()
     assert header.split()[:2] == ["what", "seconds"]

@@ -1,11 +1,14 @@
 """`train.budget`: the choice follows from the measurements alone, and a run keeps it."""
 
+import itertools
 import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +17,7 @@ from gpt_cli.config import Config, load_config
 from gpt_cli.config.duration import parse_duration
 from gpt_cli.config.keys import value_of
 from gpt_cli.errors import RequestError
-from gpt_cli.training import budget
+from gpt_cli.training import budget, loop
 from gpt_cli.training.budget import (
     CHOSEN,
     Candidate,
@@ -108,6 +111,17 @@ def book(tmp_path: Path) -> Path:
     return text
 
 
+CLOCKED = ("cli.train", "cli.budget", "training.budget", "training.journal", "training.console")
+
+
+def set_clock(monkeypatch: pytest.MonkeyPatch, tick: float) -> None:
+    """A clock that moves by so many seconds whenever somebody looks at it, and not otherwise."""
+    looks = itertools.count()
+    clock = SimpleNamespace(**{**vars(time), "perf_counter": lambda: tick * next(looks)})
+    for module in CLOCKED:
+        monkeypatch.setattr(f"gpt_cli.{module}.time", clock)
+
+
 CHEAP = ["runtime.threads=1", "runtime.device=cpu", "model.n_layer=1", "model.n_embd=16", "model.n_head=2"]
 
 
@@ -122,19 +136,20 @@ def test_a_run_keeps_the_choice_and_what_is_written_is_not_chosen(book, monkeypa
         return Candidate(shape, model.context_length, config.train.batch_size, 10_000, 1.0)
 
     monkeypatch.setattr(budget, "measure", pretend)
+    set_clock(monkeypatch, 1e-4)
     command = ["train", "book.txt", "train.budget=1m", *CHEAP, "train.batch_size=4", "--json"]
     assert main(command) == 0
     first = json.loads(capsys.readouterr().out)
     config = load_config(Path("runs/book/config.yaml"))
     assert (config.train.budget, config.model.n_embd, config.train.batch_size) == ("1m", 16, 4)
-    assert 20 <= config.train.steps == first["steps"] <= 60
+    assert 50 <= config.train.steps == first["steps"] < 60  # of a second each, and what is evaluated takes some, too
     assert {(c.model.n_embd, c.train.batch_size) for c in measurements} == {(16, 4)}
     before = len(measurements)
     assert main(command) == 0  # goes on with the choice: nothing is measured again, so nothing differs
     assert len(measurements) == before
     assert json.loads(capsys.readouterr().out)["weights_sha256"] == first["weights_sha256"]
     assert main(["train", "book.txt", "train.budget=2m", *CHEAP, "train.batch_size=4"]) == 2
-    assert "train.budget: '1m' there, '2m' here" in capsys.readouterr().err
+    assert 'train.budget: "1m" there, "2m" here' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -145,17 +160,33 @@ def test_a_run_keeps_the_choice_and_what_is_written_is_not_chosen(book, monkeypa
         (["train.budget=1s"], "train.budget leaves"),
     ],
 )
-def test_a_wrong_budget_is_one_error(gpt, book, overrides, error):
-    outcome = gpt("train", book, *overrides, "runtime.device=cpu")
+def test_a_wrong_budget_is_one_error(gpt_here, book, overrides, error, monkeypatch):
+    set_clock(monkeypatch, 0.5)
+    outcome = gpt_here("train", book, *overrides, "runtime.device=cpu")
     assert outcome.rc == 2
     assert error in outcome.stderr
     assert not (book.parent / "runs").exists()
 
 
-@pytest.mark.slow
-def test_a_run_ends_within_its_budget_by_a_quarter(gpt, book):
+def test_a_run_ends_within_its_budget_by_a_quarter(book, monkeypatch, capsys):
+    """By a clock that only training moves: a step takes as long as its work would take at 10 GFLOP/s."""
     book.write_text(LINE * 5_000)
-    started = time.perf_counter()
-    outcome = gpt("train", book, "train.budget=20s", "runtime.device=cpu")
-    assert outcome.rc == 0, outcome.stderr
-    assert 15 <= time.perf_counter() - started <= 25
+    monkeypatch.chdir(book.parent)
+    now = [0.0]
+    clock = SimpleNamespace(**{**vars(time), "perf_counter": lambda: now[0]})
+    for module in CLOCKED:
+        monkeypatch.setattr(f"gpt_cli.{module}.time", clock)
+    steps = []
+
+    def step(state, micro_batches, config, *_):
+        steps.append(config)
+        parameters = sum(p.numel() for p in state.model.parameters())
+        now[0] += 6 * parameters * config.train.batch_size * config.model.context_length / 1e10
+        norms = torch.ones(sum(1 for _ in state.model.parameters()))
+        return torch.tensor(1.0), norms
+
+    monkeypatch.setattr(budget, "train_step", step)
+    monkeypatch.setattr(loop, "train_step", step)
+    assert main(["train", "book.txt", "train.budget=20s", "runtime.device=cpu", "runtime.threads=1"]) == 0
+    assert 15 <= now[0] <= 25
+    assert f"all {len([config for config in steps if config == steps[-1]]):,} steps are done" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from gpt_cli.config import Config, ModelConfig, SampleConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import open_checkpoint, save
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
+from tests.support.waiting import HANG
 
 ROOT = Path(__file__).parents[1]
 CONTEXT = 16
@@ -231,7 +232,7 @@ def test_a_terminal_is_shown_what_would_drive_it_unless_raw_is_asked_for(
         (["--max-new-tokens", "-1"], "max_new_tokens must be at least 0, not -1"),
         (["--seed", "-1"], "seed must be at least 0 and below 2^63, not -1"),
         (["--stop", ""], "stop must be a text of at least one character"),
-        (["--prompt", "a\udcffb"], "half a surrogate pair"),
+        (["--prompt", "a\udcffb"], "is not UTF-8: its byte 0xff"),
         (["-n", "0"], "invalid value for '-n'"),
         (["--unknown", "guess"], "invalid value for '--unknown'"),
     ],
@@ -279,7 +280,7 @@ def gpt_in_a_shell(command: str, **options: Any) -> subprocess.CompletedProcess[
         ["bash", "-o", "pipefail", "-c", command],
         env=environment,
         capture_output=True,
-        timeout=60,
+        timeout=HANG,
         check=False,
         **options,
     )

@@ -12,7 +12,6 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,8 @@ from gpt_cli.cli.fitting import name_after
 from gpt_cli.cli.train import train
 from gpt_cli.config import Config, dump_config
 from gpt_cli.errors import RequestError
+from gpt_cli.native import kernel
+from tests.support.waiting import HANG, wait_until
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
 CONFIG = """\
@@ -135,8 +136,12 @@ NAMES = {
     "../my book (2nd).txt": "my-book-2nd",
     "/": "text",
     "\x1b[2J\n.txt": "2J",
-    "книга.txt": "text",
+    "книга.txt": "книга",
     ".hidden": "hidden",
+    "学习.txt": "学习",
+    "模型.txt": "模型",
+    "Ma\u0308rchen & co.txt": "M\u00e4rchen-co",
+    "\udcff.txt": "text",
 }
 
 
@@ -199,16 +204,19 @@ def test_a_token_store_trains_as_its_text_does(gpt_here, place):
     assert json.loads(from_store.stdout)["weights_sha256"] == json.loads(from_text.stdout)["weights_sha256"]
 
 
-def test_a_dry_run_says_what_would_be_and_leaves_nothing(gpt, place, tmp_path_factory):
-    cache = tmp_path_factory.mktemp("untouched")
-    before = sorted(place.rglob("*"))
-    told = gpt("train", "--config", "tiny.yaml", "--dry-run", GPT_CACHE=str(cache))
+def test_a_dry_run_says_what_would_be_and_leaves_nothing(gpt_here, place, monkeypatch):
+    load, kept = kernel.load, []
+    monkeypatch.setattr(kernel, "load", lambda *a, **b: kept.append(kernel._KEEP.get()) or load(*a, **b))
+    monkeypatch.setattr(kernel, "_jobs", {})  # as in a new process
+    folders = (place, Path(os.environ["GPT_CACHE"]))
+    before = [sorted(folder.rglob("*")) for folder in folders]
+    told = gpt_here("train", "--config", "tiny.yaml", "--dry-run")
     assert told.rc == 0, told.stderr
     for word in ("parameters", "memory", "epochs", "tokens per parameter", "4 x 16 tokens", "time"):
         assert word in told.stdout
-    assert sorted(place.rglob("*")) == before
-    assert list(cache.rglob("*")) == []
-    assert "seconds_per_step" in json.loads(gpt("train", "--config", "tiny.yaml", "--dry-run", "--json").stdout)
+    assert [sorted(folder.rglob("*")) for folder in folders] == before
+    assert kept == [False]  # nor would what it compiled have stayed
+    assert "seconds_per_step" in json.loads(gpt_here("train", "--config", "tiny.yaml", "--dry-run", "--json").stdout)
 
 
 def test_the_text_is_read_under_a_bar_where_someone_watches_and_silently_elsewhere(gpt, place):
@@ -226,16 +234,17 @@ def test_the_text_is_read_under_a_bar_where_someone_watches_and_silently_elsewhe
         while piece := os.read(ours, 4096):
             shown += piece
     os.close(ours)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=HANG) == 0
     for stage in (b"reading", b"encoding"):
         assert re.search(stage + rb": +\d+%.*B/s", shown), stage
-    silent = gpt(*config, "run_dir=runs/silent", GPT_CACHE=str(place / "another-cache"))
+    (place / "long.txt").write_text(TEXT * 301)  # its tokens are not known yet
+    silent = gpt(*config, "run_dir=runs/silent")
     assert silent.rc == 0
     assert "B/s" not in silent.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_says_so_and_the_same_command_goes_on(gpt, place, number):
+def test_a_signal_saves_says_so_and_the_same_command_goes_on(gpt_here, place, number):
     command = [
         sys.executable,
         "-m",
@@ -243,23 +252,20 @@ def test_a_signal_saves_says_so_and_the_same_command_goes_on(gpt, place, number)
         "train",
         "--config",
         "tiny.yaml",
-        "train.steps=100000",
+        "train.steps=1000000000",
         "eval.every=null",
     ]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     process = subprocess.Popen(command, cwd=place, env=environment, stderr=subprocess.PIPE, text=True)
     metrics = place / "runs/tiny/metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while not (metrics.exists() and len(metrics.read_text().splitlines()) > 3):
-        assert time.monotonic() < deadline, "training did not start"
-        time.sleep(0.1)
+    wait_until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 3, process)
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=HANG)
     assert process.returncode == 128 + number
     assert "is saved" in stderr
     assert "Traceback" not in stderr
     steps = max(int(path.name.removeprefix("step-")) for path in (place / "runs/tiny/checkpoints").iterdir())
-    resumed = gpt("train", "--config", "tiny.yaml", f"train.steps={steps + 5}", "eval.every=null", "--json")
+    resumed = gpt_here("train", "--config", "tiny.yaml", f"train.steps={steps + 5}", "eval.every=null", "--json")
     assert json.loads(resumed.stdout)["steps"] == steps + 5
 
 
@@ -302,7 +308,7 @@ def test_a_bad_config_is_one_clear_error_with_its_place(gpt_here, place, name):
 
 
 BAD_REQUESTS = {
-    "no config and no text": (["train"], 2, "either"),
+    "no config and no text": (["train"], 2, "nothing to train"),
     "both": (["train", "text.txt", "--config", "tiny.yaml"], 2, "either"),
     "missing config": (["train", "--config", "nowhere.yaml"], 2, "nowhere.yaml"),
     "vocabulary larger than the corpus supports": (
@@ -328,19 +334,19 @@ def test_a_run_directory_of_another_config_is_refused_with_both_values(gpt_here,
     assert_one_error(refused, 2, "model.n_layer: 1 there, 2 here")
 
 
-def test_a_directory_that_is_no_run_is_refused_and_left_alone(gpt, place):
+def test_a_directory_that_is_no_run_is_refused_and_left_alone(gpt_here, place):
     (place / "runs/tiny").mkdir(parents=True)
     (place / "runs/tiny/thesis.txt").write_text("mine")
-    refused = gpt("train", "--config", "tiny.yaml")
+    refused = gpt_here("train", "--config", "tiny.yaml")
     assert_one_error(refused, 2, "holds other files")
     assert [path.name for path in (place / "runs/tiny").iterdir()] == ["thesis.txt"]
 
 
-def test_a_reader_of_stderr_that_leaves_does_not_end_the_training(gpt, place):
+def test_a_reader_of_stderr_that_leaves_does_not_end_the_training(gpt_here, place):
     script = f"{sys.executable} -m gpt_cli train --config tiny.yaml 2>&1 | head -1"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    subprocess.run(["bash", "-c", script], cwd=place, env=environment, check=True, capture_output=True, timeout=60)
-    assert json.loads(gpt("eval", "--json").stdout)["step"] == 8
+    subprocess.run(["bash", "-c", script], cwd=place, env=environment, check=True, capture_output=True, timeout=HANG)
+    assert json.loads(gpt_here("eval", "--json").stdout)["step"] == 8
 
 
 def assert_one_error(outcome, code: int, words: str) -> None:

@@ -48,7 +48,11 @@ WRONG_VALUES = {
     "optim: {betas: [0.9, 1]}": ("item 2 of optim.betas must be below 1, not 1", 22, None),
     "optim: {name: adam}": ("optim.name must be adamw or muon, not the text 'adam'", 15, "did you mean adamw?"),
     "runtime: {device: gpu}": ("runtime.device must be auto, cpu, cuda or mps, not the text 'gpu'", 19, None),
-    "runtime: {compile: off}": ("runtime.compile must be auto, true or false, not the text 'off'", 20, "write false"),
+    "runtime: {compile: off}": (
+        "runtime.compile must be auto, reduce-overhead, true or false, not the text 'off'",
+        20,
+        "write false",
+    ),
     "model: {bias: yes}": ("model.bias must be true or false, not the text 'yes'", 15, "write true"),
     "model: {bias: 1}": ("model.bias must be true or false, not 1", 15, None),
     "model: 5": ("model must be a section with keys of its own, not 5", 8, None),
@@ -59,10 +63,6 @@ WRONG_VALUES = {
     "data: {source: ['']}": ("item 1 of data.source must not be empty", 17, None),
     "run_dir: ''": ("run_dir must not be empty", 10, None),
     "sample: {prompt: 1984}": ("sample.prompt must be text, not 1984", 18, "put it in quotes to make it text"),
-    "tokenizer: {kind: bpe}": (
-        *("tokenizer.vocab_size is required when tokenizer.kind is bpe (try 1024)", 19),
-        None,
-    ),
     "tokenizer: {vocab_size: 300}": (
         *("tokenizer.vocab_size is only for bpe: a char vocabulary has the size it has", 25),
         None,

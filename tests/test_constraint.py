@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
@@ -10,7 +11,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from gpt_cli.config import TokenizerConfig
@@ -18,7 +19,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.sampling import Sampler, Sampling
 from gpt_cli.sampling.constraint import Matcher, Pattern
 from gpt_cli.sampling.constraint.automaton import classify
-from gpt_cli.sampling.constraint.syntax import characters_of
+from gpt_cli.sampling.constraint.syntax import NFA, characters_of, parse_pattern
 from gpt_cli.sampling.constraint.utf8 import INVALID, make_decoder
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, train_tokenizer
 from tests.test_generate import make_model
@@ -215,7 +216,9 @@ def test_a_token_that_is_never_written_is_no_way_to_a_match() -> None:
         ("(?=a)a", "a lookahead or lookbehind"),
         ("(?<!b)a", "a lookahead or lookbehind"),
         (r"a\b", r"an anchor such as ^, $ or \b inside the pattern"),
-        ("(^a)", "an anchor"),
+        ("(^a)*", "an anchor"),
+        ("b^a", "an anchor"),
+        ("(a$)b", "an anchor"),
         ("(?>a)", "an atomic group"),
         ("a++", "a possessive repeat such as *+"),
         ("(a)?(?(1)b|a)", "a conditional group"),
@@ -244,6 +247,117 @@ def test_anchors_at_the_ends_and_flags_mean_what_they_mean_to_re(pattern: str, t
         assert mask[byte]
         matcher.append(byte)
     assert matcher.over
+
+
+def matches(nfa: NFA, text: str) -> bool:
+    """Whether the automaton accepts a text, by following all ways at once."""
+
+    def closed(states: set[int]) -> set[int]:
+        while more := {n for state in states for n in nfa.free[state]} - states:
+            states |= more
+        return states
+
+    states = closed({nfa.start})
+    for character in text:
+        edges = (edge for state in states for edge in nfa.edges[state])
+        states = closed({to for ranges, to in edges if any(lo <= ord(character) <= hi for lo, hi in ranges)})
+    return nfa.accept in states
+
+
+LETTERS = "aA1 -]\n"
+WORDS = ["".join(letters) for n in range(3) for letters in product(LETTERS, repeat=n)]
+WORDS += ["aaa", "aA1", "11-", "a a", "]]]", "\\n\\na"]
+PARTS = st.sampled_from(
+    [
+        *(
+            "a",
+            "A",
+            "1",
+            "-",
+            "]",
+            "}",
+            "{",
+            "{}",
+            "{a",
+            "{1",
+            "{1,a}",
+            " ",
+            "#",
+            ",",
+            ".",
+            r"\.",
+            r"\-",
+            r"\]",
+            r"\\",
+            r"\ ",
+        ),
+        *(r"\n", r"\x61", r"\u0041", r"\U00000031", r"\N{LATIN SMALL LETTER A}", r"\061", r"\101", r"\0", r"\w", r"\S"),
+        *(
+            "[a]",
+            "[]a]",
+            "[^]a]",
+            r"[\]a]",
+            r"[^\]]",
+            "[-a]",
+            "[a-]",
+            "[0-9]",
+            r"[\dA]",
+            r"[\x61-\x7a]",
+            "[[a]",
+            "[^a\\n]",
+        ),
+        *("(?#c)", r"(?#a\)b)", "()", "(?:)", "(?i)", "a|", "|a"),
+    ]
+)
+WRITTEN = st.recursive(
+    PARTS,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=3).map("".join),
+        st.tuples(inner, inner).map("|".join),
+        st.tuples(
+            st.sampled_from(["(", "(?:", "(?P<n>", "(?i:", "(?s:", "(?a-i:", "(?x:", "(?-i:", "(?u:"]), inner
+        ).map(lambda t: f"{t[0]}{t[1]})"),
+        st.tuples(
+            inner, st.sampled_from(["*", "+", "?", "*?", "??", "{2}", "{1,2}", "{,2}", "{1,}?", "{,}", "{0}"])
+        ).map(lambda t: f"(?:{t[0]}){t[1]}"),
+    ),
+    max_leaves=6,
+)
+STARTS = st.sampled_from(["", "^", r"\A", "(?i)", "(?s)^", "(?x)", "(?x) # [ a\\\n\n", "(?im)", "(?a)"])
+
+
+@settings(max_examples=200)
+@given(STARTS, WRITTEN, st.sampled_from(["", "$", r"\Z"]))
+def test_a_pattern_of_supported_parts_matches_what_re_matches(start: str, body: str, end: str) -> None:
+    pattern = f"{start}{body}{end}"
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            compiled = re.compile(pattern)
+        except re.error:
+            reject()  # such as flags that are not at the start
+    nfa = parse_pattern(pattern)
+    for text in WORDS:
+        assert matches(nfa, text) == (compiled.fullmatch(text) is not None), (pattern, text)
+
+
+@settings(max_examples=300)
+@given(st.text(alphabet="aA1()[]{}|*+?.^$\\-,:#i=!<>P xsdN0\n", max_size=9))
+def test_whatever_is_typed_means_what_it_means_to_re_or_is_refused(pattern: str) -> None:
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            compiled = re.compile(pattern)
+        except (re.error, OverflowError):
+            with pytest.raises(RequestError, match="is not a regular expression"):
+                parse_pattern(pattern)
+            return
+    try:
+        nfa = parse_pattern(pattern)
+    except RequestError as error:
+        assert re.search("which sampling cannot follow|too large", error.message)  # noqa: PT017
+        assert re.search(r"\\[bB1-9]|\(\?|[*+?}]\+|[$^]|\\[AZz]|\{\d", pattern), "nothing in it is unsupported"
+        return
+    for text in WORDS:
+        assert matches(nfa, text) == (compiled.fullmatch(text) is not None), (pattern, text)
 
 
 @pytest.mark.parametrize("source", [r"\w", r"\d", r"\s", "[^a-z]", "."])

@@ -1,6 +1,7 @@
 """Whatever the text and the machine, the fitted config is one that trains."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,10 @@ def text_of(characters: int, pattern: str = ENGLISH) -> str:
     return (pattern * (characters // len(pattern) + 1))[:characters]
 
 
-def fit(path: Path, has_gpu: bool = False, cores: int = 2) -> tuple[Config, list[str]]:
-    return fit_config(str(path), run_dir="runs/x", has_gpu=has_gpu, cores=cores)
+def fit(path: Path, has_gpu: bool = False, cores: int = 2, **given: Any) -> tuple[Config, list[str]]:
+    """`data__val_fraction=0.2` stands for that key of the config."""
+    values = {key.replace("__", "."): value for key, value in given.items()}
+    return fit_config({"data.source": str(path), **values}, run_dir="runs/x", has_gpu=has_gpu, cores=cores)
 
 
 @pytest.mark.parametrize("has_gpu", [False, True])

@@ -118,8 +118,8 @@ def fuzz_texts(folder: Path, configs: list[TokenizerConfig], seed: int, count: i
 def test_any_bytes_become_tokens_that_say_them_or_are_refused(
     tmp_path: Path, configs: list[TokenizerConfig], record_property: Callable[[str, object], None]
 ) -> None:
-    record_property("faults", 1200)
-    fuzz_texts(tmp_path, configs, seed=1, count=1200)
+    record_property("faults", 400)
+    fuzz_texts(tmp_path, configs, seed=1, count=400)
 
 
 @pytest.mark.slow
@@ -304,9 +304,9 @@ def test_no_name_of_a_text_puts_anything_outside_its_folder(
     monkeypatch: pytest.MonkeyPatch,
     record_property: Callable[[str, object], None],
 ) -> None:
-    record_property("faults", 150)
+    record_property("faults", 60)
     monkeypatch.chdir(tmp_path)  # and back, afterwards
-    fuzz_names(tmp_path, seed=1, count=150, capsys=capsys)
+    fuzz_names(tmp_path, seed=1, count=60, capsys=capsys)
 
 
 @pytest.mark.slow

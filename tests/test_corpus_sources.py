@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.corpus import compression
@@ -39,7 +39,7 @@ def refusal(path: Path, data: bytes) -> UserError:
     return caught.value
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\ufeff"), min_size=1))
 def test_any_utf8_file_is_read_character_for_character(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.txt"
@@ -47,7 +47,7 @@ def test_any_utf8_file_is_read_character_for_character(tmp_path: Path, text: str
     assert texts(path) == [text]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.binary(max_size=64))
 def test_any_bytes_are_read_or_refused_with_a_reason(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.txt"
@@ -291,3 +291,12 @@ def test_a_line_that_has_no_text_is_refused_with_its_number(tmp_path: Path, line
     with pytest.raises(UserError) as caught:
         read(tmp_path / "x.jsonl")
     assert caught.value.where == f"{tmp_path / 'x.jsonl'}:2"
+
+
+def test_a_glob_passes_over_empty_files_as_a_folder_does(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("")
+    (tmp_path / "b.py").write_text("text")
+    assert [document.text for document in read_documents(f"{tmp_path}/*.py", note=pytest.fail)] == ["text"]
+    (tmp_path / "b.py").unlink()
+    with pytest.raises(UserError, match="is empty"):
+        list(read_documents(f"{tmp_path}/*.py", note=pytest.fail))

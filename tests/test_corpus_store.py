@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.corpus import store as store_module
@@ -48,7 +48,7 @@ def reseal(path: Path) -> None:
     (path / "SHA256SUMS").write_text("".join(sums))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 7), min_size=1), st.lists(st.integers(0, 7), min_size=1), st.integers(1, 9))
 def test_the_ids_come_back_however_they_are_cut_into_shards(
     tmp_path: Path, train: list[int], val: list[int], shard: int

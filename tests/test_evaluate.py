@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -11,10 +12,11 @@ from gpt_cli.errors import UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.tokenizer import ByteTokenizer
-from gpt_cli.training.evaluate import Evaluation, TokenSizes, _sizes_of, evaluate
+from gpt_cli.training.evaluate import Evaluation, EvaluationText, evaluate
+from gpt_cli.training.loss_scale import LossScale
+from gpt_cli.training.step import TorchEngine
 
 RUNTIME = Runtime(torch.device("cpu"), "fp32", threads=1)
-SIZES = TokenSizes.of(ByteTokenizer(), torch.device("cpu"))
 
 
 def make_model() -> GPT:
@@ -22,35 +24,48 @@ def make_model() -> GPT:
     return GPT(ModelConfig(n_layer=1, n_embd=32, context_length=8, zero_init=False, init_std=0.3, dropout=0.5), 256)
 
 
-def text_tokens(text: str) -> torch.Tensor:
-    return torch.tensor(list(text.encode()), dtype=torch.int32)
+def text_ids(text: str) -> np.ndarray:
+    return np.array(list(text.encode()), dtype=np.uint16)
 
 
-def reference_loss(model: GPT, tokens: torch.Tensor) -> float:
+def losses(model: GPT, ids: np.ndarray, batch_size: int | None = None, max_tokens: int | None = None) -> Evaluation:
+    engine = TorchEngine(model, RUNTIME, LossScale(False), print)
+    return evaluate(model, engine, EvaluationText.of(ids, ByteTokenizer(), RUNTIME.device, max_tokens), batch_size)
+
+
+def reference_loss(model: GPT, ids: np.ndarray) -> float:
     """One window at a time, one log-probability at a time."""
     model.eval()
+    tokens = torch.from_numpy(ids.astype(np.int64))
     total = 0.0
     for start in range(0, len(tokens) - 1, 8):
-        window = tokens[start : start + 9].long()
+        window = tokens[start : start + 9]
         log_probabilities = model(window[None, :-1])[0].double().log_softmax(-1)
         total -= sum(log_probabilities[i, target].item() for i, target in enumerate(window[1:]))
     return total / (len(tokens) - 1)
 
 
 @pytest.mark.parametrize("n_token", [2, 8, 9, 10, 17, 100])
-@pytest.mark.parametrize(("batch_size", "dtype"), [(1, torch.int32), (3, torch.uint16), (None, torch.uint32)])
+@pytest.mark.parametrize(("batch_size", "dtype"), [(1, np.uint32), (3, np.uint16), (None, np.uint32)])
 def test_it_is_the_mean_over_every_token_but_the_first(n_token, batch_size, dtype):
-    model, tokens = make_model(), torch.randint(256, (n_token,)).to(dtype)
-    evaluation = evaluate(model, tokens, SIZES, RUNTIME, batch_size)
-    assert evaluation.tokens == n_token - 1
-    assert evaluation.loss == pytest.approx(reference_loss(model, tokens), rel=1e-5)
+    model, ids = make_model(), np.random.default_rng(n_token).integers(256, size=n_token, dtype=dtype)
+    evaluation = losses(model, ids, batch_size)
+    assert evaluation.tokens == evaluation.of_tokens == n_token - 1
+    assert evaluation.loss == pytest.approx(reference_loss(model, ids), rel=1e-5)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 7, 8, 20, 60])
+def test_a_cap_evaluates_the_beginning_of_the_text_and_says_of_how_much(max_tokens):
+    model, ids = make_model(), np.random.default_rng(0).integers(256, size=51, dtype=np.uint16)
+    capped, beginning = losses(model, ids, 2, max_tokens), losses(model, ids[: max_tokens + 1], 2)
+    assert (capped.loss, capped.bytes, capped.tokens) == (beginning.loss, beginning.bytes, beginning.tokens)
+    assert (capped.tokens, capped.of_tokens) == (min(max_tokens, 50), 50)
 
 
 def test_it_leaves_the_random_state_and_the_mode_of_the_model_alone():
     model = make_model().train()
     before = torch.get_rng_state()
-    losses = {evaluate(model, text_tokens("to be or not to be"), SIZES, RUNTIME).loss for _ in range(2)}
-    assert len(losses) == 1
+    assert len({losses(model, text_ids("to be or not to be")).loss for _ in range(2)}) == 1
     assert model.training
     assert torch.get_rng_state().equal(before)
 
@@ -59,7 +74,7 @@ def test_a_uniform_model_costs_eight_bits_per_byte_and_more_per_character_of_man
     model = make_model()
     torch.nn.init.zeros_(model.head.weight)
     text = "aé漢🙂" * 10
-    evaluation = evaluate(model, text_tokens("x" + text), SIZES, RUNTIME)
+    evaluation = losses(model, text_ids("x" + text))
     assert evaluation.loss == pytest.approx(math.log(256), rel=1e-6)
     assert evaluation.perplexity == pytest.approx(256, rel=1e-5)
     assert (evaluation.bytes, evaluation.characters) == (len(text.encode()), len(text))
@@ -69,11 +84,11 @@ def test_a_uniform_model_costs_eight_bits_per_byte_and_more_per_character_of_man
 
 def test_a_text_of_one_token_is_an_error():
     with pytest.raises(UserError, match="leaves nothing to predict"):
-        evaluate(make_model(), text_tokens("a"), SIZES, RUNTIME)
+        losses(make_model(), text_ids("a"))
 
 
 def test_perplexity_of_a_hopeless_model_is_large_not_an_overflow():
-    assert Evaluation(loss=1e6, tokens=1, characters=1, bytes=1).perplexity > 1e300
+    assert Evaluation(loss=1e6, tokens=1, of_tokens=1, characters=1, bytes=1).perplexity > 1e300
 
 
 class Reads(TorchDispatchMode):
@@ -87,20 +102,13 @@ class Reads(TorchDispatchMode):
 
 
 def test_no_window_is_waited_for(monkeypatch):
-    model, tokens = make_model(), torch.randint(256, (100,), dtype=torch.int32)
+    model, ids = make_model(), np.random.default_rng(0).integers(256, size=100, dtype=np.uint16)
     lists, tolist = [], torch.Tensor.tolist  # which no dispatch sees on a CPU
     monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: lists.append(tensor.shape) or tolist(tensor))
     with Reads() as reads:
-        tokens.sum().item()
-        evaluate(model, tokens, SIZES, RUNTIME, batch_size=1)
+        torch.ones(2).sum().item()
+        losses(model, ids, batch_size=1)
     assert reads.count == 1  # the one of this test
     n_windows = -(-99 // model.config.context_length)
     assert n_windows > 2
-    assert lists == [(n_windows,), (2,)]  # all losses at the end, and what the tokens stand for
-
-
-def test_what_tokens_stand_for_is_the_same_counted_and_looked_up():
-    tokens = torch.randint(256, (3000,), dtype=torch.int32)
-    assert _sizes_of(tokens, SIZES, counted=True).equal(_sizes_of(tokens, SIZES, counted=False))
-    there = TokenSizes(SIZES.bytes.to("meta"), SIZES.characters.to("meta"))
-    assert _sizes_of(tokens.to("meta"), there, counted=False).shape == (2,)
+    assert lists == [(n_windows,)]  # all losses at the end

@@ -160,3 +160,21 @@ def test_the_command_writes_one_file_and_nothing_over_another(tmp_path, capsys):
     assert main(["export", checkpoint, "--to", "gguf", file]) == 1
     assert main(["export", checkpoint, "--to", "gguf", file, "--dtype", "bf16"]) == 2
     assert main(["export", checkpoint, "--to", "hf", file, "--dtype", "q8_0"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "is_file"), [("model.gguf", True), ("model.safetensors", True), ("model", False), ("model-0.6b", False)]
+)
+def test_the_suffix_decides_on_the_format(tmp_path, name, is_file):
+    run = make_run({}, TOKENIZERS["bpe"])
+    checkpoint = str(save(tmp_path / "run", 7, run.model.state_dict(), {}, {}, run.config, run.tokenizer))
+    assert main(["export", checkpoint, str(tmp_path / name)]) == 0
+    assert (tmp_path / name).is_file() == is_file
+
+
+def test_a_directory_named_like_a_file_is_refused_and_the_hint_helps(tmp_path, capsys):
+    run = make_run({}, TOKENIZERS["bpe"])
+    checkpoint = str(save(tmp_path / "run", 7, run.model.state_dict(), {}, {}, run.config, run.tokenizer))
+    assert main(["export", checkpoint, str(tmp_path / "model.gguf"), "--to", "hf"]) == 2
+    assert f"name a directory: {tmp_path / 'model'}" in capsys.readouterr().err
+    assert main(["export", checkpoint, str(tmp_path / "model"), "--to", "hf"]) == 0

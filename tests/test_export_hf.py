@@ -15,12 +15,15 @@ from gpt_cli.errors import RequestError
 from gpt_cli.export.huggingface import export_huggingface
 from gpt_cli.export.layouts import LAYOUTS, choose_layout
 from gpt_cli.model.gpt import GPT
+from gpt_cli.model.position import Rotary, rotary_frequencies
 from gpt_cli.run.checkpoint import save
 from gpt_cli.run.load import LoadedRun, load_model
 from gpt_cli.sampling import Sampling, encode_prompt, stream_texts
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, UnknownCharacters, train_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="the extra [hf] is not installed")
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding  # noqa: E402
+
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
@@ -30,6 +33,7 @@ SMALL = {"n_layer": 2, "n_head": 4, "n_embd": 32, "context_length": 24, "zero_in
 GPT2 = {"position": "learned", "norm": "layernorm", "mlp": "gelu", "qk_norm": False, "bias": True}
 LLAMA = {"position": "rope", "norm": "rmsnorm", "mlp": "swiglu", "qk_norm": False}
 NANOCHAT = {"mlp": "relu2", "norm_gain": False, "embedding_norm": True, "logit_softcap": 5.0}
+LLAMA31 = (8.0, 1.0, 4.0, 8192)
 POST = {"norm": "layernorm", "norm_position": "post", "mlp": "relu", "qk_norm": False}
 
 # What each model is in Transformers, the reason for it in its options.
@@ -41,7 +45,9 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
     ("LlamaForCausalLM", LLAMA),
     ("LlamaForCausalLM", {**LLAMA, "n_kv_head": 1, "bias": True, "tie_embeddings": True, "rope_theta": 500.0}),
     ("LlamaForCausalLM", {**LLAMA, "norm_gain": False, "embedding_norm": True, "tie_embeddings": True}),
+    ("LlamaForCausalLM", {**LLAMA, "rope_scaling": (8.0, 1.0, 4.0, 12), "rope_theta": 50.0}),
     ("Qwen3ForCausalLM", {}),
+    ("Qwen3ForCausalLM", {"rope_scaling": (2.0, 1.0, 4.0, 12)}),
     ("Qwen3ForCausalLM", {"n_kv_head": 2, "window": 5, "norm_gain": False, "norm_eps": 1e-6}),
     ("NanoChatForCausalLM", NANOCHAT),
     ("NanoChatForCausalLM", {**NANOCHAT, "n_kv_head": 2, "logit_softcap": None, "tie_embeddings": True}),
@@ -102,6 +108,17 @@ def test_each_model_is_the_architecture_it_should_be_with_the_same_logits_and_gr
     inputs = tokenizer("The quick", return_tensors="pt")
     written = theirs.generate(**inputs, max_new_tokens=15, do_sample=False)[0]
     assert tokenizer.decode(written) == "The quick" + greedy(run, "The quick", 15)
+
+
+@pytest.mark.parametrize("theta", [10_000.0, 500_000.0])
+@pytest.mark.parametrize("scaling", [None, LLAMA31, (4.0, 1.0, 2.0, 64)])
+@pytest.mark.parametrize("width", [8, 64, 128])
+def test_rotary_tables_are_those_of_transformers_to_the_last_bit(width, scaling, theta):
+    config = ModelConfig(n_embd=width, n_head=1, context_length=4096, rope_theta=theta, rope_scaling=scaling)
+    described = transformers.LlamaConfig(**LAYOUTS[1].describe(config))
+    theirs = LlamaRotaryEmbedding(described)(torch.zeros(1), torch.arange(4096)[None])
+    ours = Rotary(4096, rotary_frequencies(config))
+    assert all(torch.equal(t[0, :, : width // 2], o) for t, o in zip(theirs, (ours.cos, ours.sin), strict=True))
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)

@@ -11,7 +11,6 @@ from gpt_cli.cli.main import main
 from gpt_cli.config import Config, LoraConfig, ModelConfig, OptimConfig
 from gpt_cli.export.reading import import_huggingface
 from gpt_cli.model.gpt import GPT
-from gpt_cli.model.linear import Linear
 from gpt_cli.run.checkpoint import Checkpoint, load_newest
 from gpt_cli.training.lora import LoRA
 
@@ -107,21 +106,21 @@ def test_merged_logits_equal_adapted_ones_and_the_gradients_are_those_of_the_fac
     tokens, targets = torch.randint(11, (2, 2, 12))
     merged = model(tokens)
     F.cross_entropy(merged.flatten(0, 1), targets.flatten()).backward()
-    lora.adamw.step = lambda multiplier: None
+    lora.adamw.step = lambda *_: None
     lora.step(1.0)
     found = {name: factor.grad for name, factor in factors.items()}
 
     leaves = {name: factor.detach().clone().requires_grad_() for name, factor in factors.items()}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
 
-    def adapted(self: Linear, x: torch.Tensor) -> torch.Tensor:
+    def adapted(self: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
         name = names[id(self.weight)]
         if name not in lora.base:
             return F.linear(x, self.weight)
         a, b = leaves[f"{name}/a"], leaves[f"{name}/b"]
         return F.linear(x, lora.base[name]) + 1.5 * F.linear(F.linear(x, a), b)
 
-    monkeypatch.setattr(Linear, "forward", adapted)
+    monkeypatch.setattr(torch.nn.Linear, "forward", adapted)
     reference = model(tokens)
     torch.testing.assert_close(merged, reference, rtol=0, atol=1e-5)
     F.cross_entropy(reference.flatten(0, 1), targets.flatten()).backward()
@@ -136,3 +135,16 @@ def test_an_imported_run_is_trained_further_with_its_own_config():
     tune = ["train", "--config", "imported/config.yaml", "run_dir=tuned", "train.init_from=imported"]
     assert main([*tune, "data.source=other.txt", *few]) == 0
     assert main(["eval", "--run", "tuned"]) == 0
+
+
+def test_null_and_the_value_that_it_stands_for_are_the_same_model():
+    same = ["model.n_kv_head=2", "model.mlp_ratio=3.0"]  # null: n_head, and 8/3, both rounded up to a width of 48
+    assert main([*TUNED, *VOCABULARY, *same, "train.steps=0"]) == 0
+    assert newest("tuned").weights_sha256 == newest("base").weights_sha256
+
+
+def test_values_that_differ_are_named_as_a_config_writes_them(capsys):
+    assert main([*TUNED, *VOCABULARY, "model.window=3", "model.position=none"]) == 2
+    told = capsys.readouterr().err
+    assert "model.window: null there, 3 here" in told
+    assert "model.position: rope there, none here" in told

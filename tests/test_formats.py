@@ -7,10 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from formats.make import FURTHER, STEPS, continuation, last_val_loss
 
 from gpt_cli.cli.main import main
+from gpt_cli.config import load_config
 from gpt_cli.run.checkpoint import FORMAT, list_checkpoints, load
+from gpt_cli.run.load import load_model
+from gpt_cli.run.single import load_single
 
 FORMATS = Path(__file__).parent / "formats"
 KEPT = sorted(path.name for path in FORMATS.iterdir() if path.name.isdigit())
@@ -48,6 +52,21 @@ def test_an_old_run_is_whole_by_its_own_sums_and_loads(kept):
 def test_an_old_run_evaluates_to_the_loss_it_had(kept, capsys):
     assert main(["eval", "--run", "run", "--json", "--device", "cpu"]) == 0
     assert json.loads(capsys.readouterr().out)["loss"] == pytest.approx(kept["val_loss"], rel=1e-4)
+
+
+def test_an_old_run_keeps_the_rotary_angles_that_it_was_trained_with_however_it_is_opened(kept):
+    if "rope_rounding" in Path("run/config.yaml").read_text():
+        pytest.skip("its config says them")
+    (newest, *_) = list_checkpoints(Path("run"))
+    config = load(newest).config
+    angles = torch.outer(torch.arange(16).float(), 10_000.0 ** -(torch.arange(0, 8, 2).float() / 8))
+    built = load_model(newest, torch.device("cpu"), print)
+    assert torch.equal(built.model.blocks[0].attention.rotary.cos, angles.cos())
+    assert main(["export", str(newest), "--to", "checkpoint", "one.safetensors"]) == 0
+    opened = (load_config(Path("run/config.yaml")), load_config(newest / "config.yaml"), config)
+    opened += (load_single(Path("one.safetensors")).config,)
+    assert [one.model.rope_rounding for one in opened] == ["power"] * 4
+    assert load_config(Path("config.yaml")).model.rope_rounding == "reciprocal"
 
 
 def test_an_old_run_writes_what_it_wrote(kept):

@@ -56,7 +56,7 @@ def test_the_window_is_what_is_left_when_the_older_half_goes_each_time_it_is_ful
     assert window == list(range(position))[window_start(position, context_length) :]
 
 
-@pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope", "none"])
+@pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope", "alibi", "none"])
 @pytest.mark.parametrize("n_kv_head", [None, 2])
 @pytest.mark.parametrize("window", [None, 3])
 def test_cached_logits_equal_uncached_ones_within_the_context_and_past_it(

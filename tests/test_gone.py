@@ -6,15 +6,27 @@ import pty
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import HANG, wait_until
+
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
-COMMAND = [
-    sys.executable, "-m", "gpt_cli", "train", "--config", "tiny.yaml",
-]  # fmt: skip
+# `gpt` that stands still before update 20 until whoever opened `gate` for writing closes it.
+GATED = """
+import sys
+from gpt_cli.cli.main import main
+from gpt_cli.training import loop
+step = loop.train_step
+def gated(*arguments):
+    if arguments[3] == 20:
+        open("gate").read()
+    return step(*arguments)
+loop.train_step = gated
+sys.exit(main())
+"""
 
 
 @pytest.fixture
@@ -29,17 +41,17 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(place: Path, *overrides: str, **options: object) -> subprocess.Popen[bytes]:
+def start(
+    place: Path, *overrides: str, program: Sequence[str] = (sys.executable, "-m", "gpt_cli"), **options: object
+) -> subprocess.Popen[bytes]:
+    command = [*program, "train", "--config", "tiny.yaml", *overrides]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    return subprocess.Popen([*COMMAND, *overrides], cwd=place, env=environment, stdin=subprocess.DEVNULL, **options)
+    return subprocess.Popen(command, cwd=place, env=environment, stdin=subprocess.DEVNULL, **options)
 
 
-def wait_for_steps(place: Path, steps: int) -> None:
+def wait_for_steps(place: Path, steps: int, process: subprocess.Popen[bytes]) -> None:
     metrics = place / "runs/tiny/metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while not (metrics.exists() and len(metrics.read_text().splitlines()) > steps):
-        assert time.monotonic() < deadline, "training did not start"
-        time.sleep(0.05)
+    wait_until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > steps, process)
 
 
 def newest_step(place: Path) -> int:
@@ -48,30 +60,33 @@ def newest_step(place: Path) -> int:
 
 def test_a_terminal_that_closes_does_not_end_a_training_that_ignores_hangups(place):
     ours, theirs = pty.openpty()
+    os.mkfifo(place / "gate")
     process = start(
-        place, stdout=theirs, stderr=theirs, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    )
+        place, "eval.every=40", program=[sys.executable, "-c", GATED], stdout=theirs, stderr=theirs,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )  # fmt: skip
     os.close(theirs)
-    wait_for_steps(place, 20)
+    gate = os.open(place / "gate", os.O_WRONLY)  # returns when training has come there
     os.close(ours)  # from now on every write fails with EIO
-    assert process.wait(timeout=60) == 0
+    os.close(gate)
+    assert process.wait(timeout=HANG) == 0
     assert newest_step(place) == 300
 
 
 def test_a_hangup_saves_and_leaves(place):
     process = start(place, "train.steps=1000000", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for_steps(place, 20)
+    wait_for_steps(place, 20, process)
     process.send_signal(signal.SIGHUP)
-    assert process.wait(timeout=60) == 128 + signal.SIGHUP
+    assert process.wait(timeout=HANG) == 128 + signal.SIGHUP
     assert newest_step(place) > 0
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_a_full_disk_behind_stderr_loses_messages_and_neither_the_training_nor_the_exit_code(place):
     with open("/dev/full", "wb") as full:
-        assert start(place, "train.steps=20", stdout=subprocess.DEVNULL, stderr=full).wait(timeout=60) == 0
+        assert start(place, "train.steps=20", stdout=subprocess.DEVNULL, stderr=full).wait(timeout=HANG) == 0
         assert newest_step(place) == 20
-        assert start(place, "model.n_layer=2", stdout=subprocess.DEVNULL, stderr=full).wait(timeout=60) == 2
+        assert start(place, "model.n_layer=2", stdout=subprocess.DEVNULL, stderr=full).wait(timeout=HANG) == 2
 
 
 def test_an_evaluation_on_a_changed_text_is_refused_and_another_text_must_be_named(gpt_here, place):
@@ -85,6 +100,6 @@ def test_an_evaluation_on_a_changed_text_is_refused_and_another_text_must_be_nam
     assert json.loads(gpt_here("eval", "--json").stdout) == before
 
 
-def test_an_evaluation_computes_as_the_training_did(gpt, place):
-    trained = gpt("train", "--config", "tiny.yaml", "train.steps=5", "runtime.precision=fp32", "--json")
-    assert json.loads(gpt("eval", "--json").stdout)["loss"] == json.loads(trained.stdout)["val_loss"]
+def test_an_evaluation_computes_as_the_training_did(gpt_here, place):
+    trained = gpt_here("train", "--config", "tiny.yaml", "train.steps=5", "runtime.precision=fp32", "--json")
+    assert json.loads(gpt_here("eval", "--json").stdout)["loss"] == json.loads(trained.stdout)["val_loss"]

@@ -1,10 +1,13 @@
-"""On a CUDA device: every precision trains, repeats and resumes, fast paths are the reference, memory runs out well."""
+"""On a CUDA device: every precision trains, repeats and resumes, fast paths are the reference, memory runs out well.
 
-import contextlib
+What compiles comes last: it takes longest.
+"""
+
 import signal
-from dataclasses import replace
+import sys
 from itertools import takewhile
 
+import numpy as np
 import pytest
 import torch
 from test_health import HARMS, at_step
@@ -12,26 +15,24 @@ from test_training import interrupt_at, make_config, run, samples, timeless, wei
 
 from gpt_cli.config import ModelConfig, parse_config
 from gpt_cli.errors import UserError
-from gpt_cli.model.attention import causal_attention, matmul_attention, reference_attention, sdpa_attention
-from gpt_cli.model.attention_kernel import KERNELS, TORCH, attention_candidates
+from gpt_cli.model.attention import causal_attention, reference_attention
 from gpt_cli.model.gpt import GPT
+from gpt_cli.model.window_attention import takes_flex
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.load import load_model
 from gpt_cli.run.log import read_events
-from gpt_cli.runtime.device import Runtime, open_runtime, set_deterministic
-from gpt_cli.runtime.fastest import difference
+from gpt_cli.runtime.cuda_graph import capture_graph
+from gpt_cli.runtime.device import open_runtime, set_deterministic
 from gpt_cli.runtime.late import Late
 from gpt_cli.sampling import Sampling
 from gpt_cli.sampling.generate import Continuations, generate
+from gpt_cli.sampling.graphed_decode import GraphedDecoder, read_late
 from gpt_cli.sampling.noise import GumbelNoise
-from gpt_cli.sampling.replayed import DecodeStep, Replayed
 from gpt_cli.selftest.model import check_cache, check_causality
-from gpt_cli.training import quickest
 from gpt_cli.training.batches import Batches
-from gpt_cli.training.loop import train_step
-from gpt_cli.training.quickest import equip
 from gpt_cli.training.state import TrainingState
-from gpt_cli.training.way import COMPILED, EAGER, GRAPHS, WHOLE
+from gpt_cli.training.step import train_step
+from gpt_cli.training.tokens import Tokens
 
 pytestmark = [
     pytest.mark.gpu,
@@ -41,8 +42,18 @@ pytestmark = [
 PRECISIONS = ["fp32", "bf16", "fp16"]
 
 
+@pytest.fixture(autouse=True)
+def _plain():
+    """What an earlier test has asked of the process is taken back: TF32, deterministic kernels, compiled functions."""
+    torch.set_float32_matmul_precision("highest")
+    set_deterministic(False)
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
+
+
 def cuda_config(tmp_path, *overrides, name="run"):
-    return make_config(tmp_path, "runtime.device=cuda", "runtime.compile=false", *overrides, name=name)
+    base = ("runtime.device=cuda", "runtime.compile=false", "runtime.deterministic=true")
+    return make_config(tmp_path, *base, *overrides, name=name)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -57,6 +68,24 @@ def test_it_learns_what_a_cpu_learns(tmp_path):
     assert there.val_loss == pytest.approx(here.val_loss, rel=1e-3)
 
 
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-3), ("bf16", 0.05), ("fp16", 0.02)])
+def test_gradients_are_those_of_a_cpu_in_fp32(precision, tolerance):
+    inputs, targets = torch.randint(300, (2, 4, 64), generator=torch.Generator().manual_seed(0))
+    overrides = ["model.zero_init=false", "model.n_embd=64", "model.context_length=64", "runtime.compile=false"]
+    found = []
+    for device, of in (("cpu", "fp32"), ("cuda", precision)):
+        runtime = [f"runtime.device={device}", f"runtime.precision={of}", "runtime.engine=torch"]
+        config = parse_config("", "test.yaml", [*overrides, *runtime])
+        state = TrainingState.fresh(config, 300, open_runtime(config.runtime), print)
+        loss = state.engine.forward_backward(inputs.to(device), targets.to(device), 1, 0)
+        state.loss_scale.unscale_(state.parameters)
+        gradients = {name: p.grad.float().cpu() for name, p in state.model.named_parameters()}
+        found.append({"loss": loss.float().cpu(), **gradients})
+    exact, here = found
+    errors = {name: float((here[name] - exact[name]).norm() / exact[name].norm()) for name in exact}
+    assert max(errors.values()) < tolerance, errors
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_same_config_gives_the_same_weights(tmp_path, precision):
     one, two = (run(cuda_config(tmp_path, f"runtime.precision={precision}", name=name)) for name in ("one", "two"))
@@ -64,8 +93,7 @@ def test_the_same_config_gives_the_same_weights(tmp_path, precision):
     assert timeless(one.run_dir) == timeless(two.run_dir)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("stop_at", [1, 5, 8])
+@pytest.mark.parametrize(("precision", "stop_at"), [("fp32", 5), ("bf16", 1), ("bf16", 5), ("bf16", 8), ("fp16", 5)])
 def test_stopped_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, monkeypatch, precision, stop_at):
     changes = (f"runtime.precision={precision}", "model.dropout=0.2", "train.micro_batch_size=2", "optim.ema=0.9")
     whole = run(cuda_config(tmp_path, *changes, name="whole"))
@@ -85,17 +113,31 @@ def test_the_scale_of_an_fp16_loss_is_in_the_checkpoint(tmp_path):
     assert 0 <= state["loss_scale_good_updates"] <= 12
 
 
-@pytest.mark.parametrize("backend", [matmul_attention, sdpa_attention, causal_attention])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-3), (torch.bfloat16, 3e-2), (torch.float16, 5e-3)])
 @pytest.mark.parametrize(("n_query", "n_key"), [(64, 64), (3, 64), (1, 64), (300, 300)])
 @pytest.mark.parametrize("window", [None, 5])
-def test_each_attention_backend_equals_the_reference(backend, dtype, tolerance, n_query, n_key, window):
+def test_attention_equals_the_reference(dtype, tolerance, n_query, n_key, window):
     generator = torch.Generator().manual_seed(0)
     shapes = [(2, 4, n_query, 32), (2, 2, n_key, 32), (2, 2, n_key, 32)]
     q, k, v = (torch.randn(shape, generator=generator).cuda() for shape in shapes)
     expected = reference_attention(q.double(), k.double(), v.double(), window=window).float()
-    actual = backend(q.to(dtype), k.to(dtype), v.to(dtype), window=window).float()
+    actual = causal_attention(q.to(dtype), k.to(dtype), v.to(dtype), window=window).float()
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("n_token", "window", "n_kv_head"), [(300, 50, 2), (512, 128, 4), (100, 1, 1)])
+def test_a_compiled_window_equals_the_reference_and_so_do_its_gradients(n_token, window, n_kv_head):
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, heads, n_token, 32) for heads in (4, n_kv_head, n_kv_head)]
+    exact = [torch.randn(shape, generator=generator).cuda().double().requires_grad_() for shape in shapes]
+    rounded = [t.detach().bfloat16().requires_grad_() for t in exact]
+    assert torch.compile(takes_flex, backend="eager")(rounded[0], rounded[1], 0.0)
+    expected = reference_attention(*exact, window=window)
+    actual = torch.compile(causal_attention, fullgraph=True, dynamic=False)(*rounded, window=window)
+    upstream = torch.linspace(-1, 1, expected.numel(), device="cuda").view_as(expected)
+    found = torch.autograd.grad(actual, rounded, upstream.bfloat16())
+    for a, e in [(actual, expected), *zip(found, torch.autograd.grad(expected, exact, upstream.double()), strict=True)]:
+        assert (a - e).norm() <= 0.03 * e.norm()
 
 
 def test_a_model_on_the_device_sees_no_future_and_its_cache_changes_nothing(tmp_path):
@@ -103,77 +145,6 @@ def test_a_model_on_the_device_sees_no_future_and_its_cache_changes_nothing(tmp_
     model = load_model(tmp_path / "run", torch.device("cuda"), print).model
     assert check_causality(model).passed
     assert check_cache(model).passed
-
-
-def test_a_compiled_run_learns_what_an_eager_one_does(tmp_path, capsys):
-    eager = run(cuda_config(tmp_path, "runtime.precision=fp32", name="eager"))
-    fast = run(make_config(tmp_path, "runtime.device=cuda", "runtime.compile=true", "runtime.precision=fp32"))
-    assert "going on without it" not in capsys.readouterr().out
-    assert fast.val_loss == pytest.approx(eager.val_loss, rel=1e-3)
-
-
-def measured(tmp_path, monkeypatch, *overrides, name="run"):
-    """A run that takes what is fastest here, short as it is."""
-    monkeypatch.setattr(quickest, "_STEPS_TO_WIN_BACK", 1)
-    monkeypatch.setattr(quickest, "_SECONDS_TO_WIN_BACK", 0.0)
-    return make_config(tmp_path, "runtime.device=cuda", "runtime.measure=true", *overrides, name=name)
-
-
-@pytest.mark.parametrize("deterministic", ["true", "false"])
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_what_is_measured_to_be_fastest_learns_what_the_plain_step_does(
-    tmp_path, monkeypatch, capsys, precision, deterministic
-):
-    plain = run(cuda_config(tmp_path, f"runtime.precision={precision}", name="plain"))
-    changes = (f"runtime.precision={precision}", f"runtime.deterministic={deterministic}")
-    fast = run(measured(tmp_path, monkeypatch, *changes))
-    out = capsys.readouterr().out
-    assert "going on without it" not in out
-    assert "forward and backward: " in out
-    assert fast.val_loss == pytest.approx(plain.val_loss, rel=1e-3 if precision == "fp32" else 2e-2)
-
-
-APART = ("train.micro_batch_size=2", "model.dropout=0.2", "optim.ema=0.9")
-
-
-@pytest.mark.parametrize(
-    ("launch", "changes"),
-    [
-        *((launch, ()) for launch in (COMPILED, GRAPHS, WHOLE)),
-        *((launch, APART) for launch in (COMPILED, GRAPHS)),
-        (WHOLE, ("model.dropout=0.2", "optim.ema=0.9")),
-        (WHOLE, ("optim.name=adamw",)),
-    ],
-)
-def test_a_run_with_a_kept_choice_resumes_bit_for_bit(tmp_path, monkeypatch, capsys, launch, changes):
-    real = quickest.fastest
-
-    def biased(candidates, wait, tolerance):
-        found = real(candidates, wait, tolerance)
-        assert not {COMPILED, GRAPHS, WHOLE} & found.dropped.keys(), found.dropped
-        wanted = (launch, COMPILED) if launch == WHOLE else (launch,)
-        return next((replace(found, name=name) for name in wanted if name in found.seconds), found)
-
-    monkeypatch.setattr(quickest, "fastest", biased)
-    whole = run(measured(tmp_path, monkeypatch, *changes, name="whole"))
-    interrupt_at(monkeypatch, 4, signal.SIGTERM)
-    config = measured(tmp_path, monkeypatch, *changes, name="stopped")
-    run(config)
-    second = run(config)
-    assert f"steps {launch}: as measured when this run began" in capsys.readouterr().out
-    assert weights(second) == weights(whole)
-
-
-def test_an_attention_kernel_equals_the_plain_one_or_says_that_it_cannot_and_one_can():
-    model = parse_config("", "t", ["model.n_head=4", "model.n_embd=256", "model.context_length=256"]).model
-    set_deterministic(False)
-    candidates = attention_candidates(model, 4, Runtime(torch.device("cuda"), "bf16", 1))
-    expected, differences = candidates[TORCH](), {}
-    for kernel in KERNELS:
-        with contextlib.suppress(RuntimeError):  # torch's way to say that it does not know this shape on this device
-            differences[kernel] = difference(candidates[kernel](), expected)
-    assert differences
-    assert max(differences.values()) < 0.05
 
 
 @pytest.mark.parametrize(
@@ -184,7 +155,7 @@ def test_no_step_waits_for_the_device(tmp_path, changes):
     config = cuda_config(tmp_path, *changes)
     runtime = open_runtime(config.runtime)
     state = TrainingState.fresh(config, 11, runtime, print)
-    batches = Batches.of(config, torch.zeros(500, dtype=torch.int32, device="cuda"))
+    batches = Batches.of(config, Tokens(np.zeros(500, dtype=np.uint16), runtime.device))
     train_step(state, batches.at(0), config, 0, 1.0, runtime)
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -195,31 +166,6 @@ def test_no_step_waits_for_the_device(tmp_path, changes):
     assert late.read() == [loss.item(), torch.linalg.vector_norm(norms).item()]
 
 
-@pytest.mark.parametrize("changes", [(), ("optim.name=adamw", "optim.ema=0.9"), ("runtime.precision=fp16",)])
-@pytest.mark.parametrize("compile_update", [False, True])
-def test_a_replayed_step_is_the_step_as_written_and_waits_for_nothing(tmp_path, changes, compile_update):
-    config = cuda_config(tmp_path, "runtime.precision=fp32", *changes)
-    runtime = open_runtime(config.runtime)
-    tokens = torch.randint(11, (500,), generator=torch.Generator().manual_seed(0), dtype=torch.int32).cuda()
-    batches, seen = Batches.of(config, tokens), []
-    for launch in (EAGER, WHOLE):
-        state = TrainingState.fresh(config, 11, runtime, print)
-        state.way.use(TORCH, launch, "here", state.way.plain)
-        equip(state, config, runtime, compile_update=compile_update and launch == WHOLE)
-        for step in range(8):
-            torch.cuda.set_sync_debug_mode("error" if step > 3 else "default")  # recorded by then
-            try:
-                results = state.way.taking(train_step)(state, batches.at(step), config, step, 1.0 - step / 9, runtime)
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
-            seen.append(results)
-    assert state.way.launch == WHOLE
-    rtol = 1e-2 if runtime.precision == "fp16" else 1e-3
-    for (loss, norms), (replayed_loss, replayed_norms) in zip(seen[:8], seen[8:], strict=True):
-        torch.testing.assert_close(replayed_loss, loss, rtol=rtol, atol=1e-5)
-        torch.testing.assert_close(replayed_norms, norms, rtol=10 * rtol, atol=1e-3)
-
-
 DECODED = {
     "default": {},
     "gpt-2": {"position": "learned", "norm": "layernorm", "mlp": "gelu", "qk_norm": False},
@@ -228,7 +174,6 @@ DECODED = {
 
 
 def decoding(options, dtype=torch.float32, vocab_size=300):
-    set_deterministic(False)
     shape = {"n_layer": 2, "n_head": 4, "n_embd": 128, "context_length": 200}
     torch.manual_seed(0)
     config = ModelConfig(**shape, **options, zero_init=False, init_std=0.1)
@@ -239,65 +184,69 @@ def refuse(note):
     raise AssertionError(note)
 
 
-@pytest.mark.parametrize("options", DECODED)
-@pytest.mark.parametrize("prompts", [[[1]], [[1, 2]] * 3, [[1], [2, 3, 4] * 20, [5] * 300]], ids=["1", "3", "unequal"])
+FILTERED = {"top_k": 50, "top_p": 0.9, "min_p": 0.01, "typical_p": 0.95}
+UNEQUAL = [[1], [2, 3, 4] * 20, [5] * 300]
+
+
 @pytest.mark.parametrize(
-    "kind", [{"temperature": 0.0}, {}, {"top_k": 50, "top_p": 0.9, "min_p": 0.01, "typical_p": 0.95}], ids=str
+    ("options", "prompts", "kind"),
+    [
+        *((options, UNEQUAL, {}) for options in DECODED),
+        *(("default", prompts, FILTERED) for prompts in ([[1]], [[1, 2]] * 3, UNEQUAL)),
+        ("gpt-2", [[1, 2]] * 3, {"temperature": 0.0}),
+    ],
 )
-def test_replays_write_what_the_plain_way_writes_but_for_ties(options, prompts, kind):
-    model, sampling = decoding(DECODED[options]), Sampling(**kind, seed=1, max_new_tokens=500)
+def test_captured_steps_write_what_eager_ones_write_but_for_ties(options, prompts, kind):
+    model, sampling = decoding(DECODED[options]), Sampling(**kind, seed=1, max_new_tokens=300)
     expected = list(generate(model, prompts, sampling))
-    found = list(generate(model, prompts, sampling, replayed=Replayed(refuse)))
+    found = list(generate(model, prompts, sampling, decoder=GraphedDecoder(refuse)))
     # Once two tokens were as good as equal, texts go apart: whoever drew other noise, or saw another window, would at
     # once, within the context or when it is full (which is after 140 tokens of the longer prompts).
     agree = [
         sum(1 for _ in takewhile(lambda p: p[0] == p[1], zip(*rows, strict=True)))
         for rows in zip(zip(*expected, strict=True), zip(*found, strict=True), strict=True)
     ]
-    assert sorted(agree)[len(agree) // 2] == 500, agree
+    assert sorted(agree)[len(agree) // 2] == 300, agree
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("compiling", [False, True])
-def test_in_half_precision_a_step_is_recorded_too_and_found_right(dtype, compiling):
-    model = decoding({}, dtype)
-    written = list(generate(model, [[1]], Sampling(max_new_tokens=60), replayed=Replayed(refuse, compiling=compiling)))
-    assert len(written) == 60
-
-
-def test_no_replay_waits_for_the_device():
+def test_no_captured_step_waits_for_the_device():
     model, sampling = decoding({}), Sampling(top_k=50, top_p=0.9, max_new_tokens=100)
-    rows, noise = Continuations(model, [[1], [2, 3]]), GumbelNoise(1, 2, 300, torch.device("cuda"))
+    rows, noise = Continuations(model, [[1], [2, 3]], 100), GumbelNoise(1, 2, 300, torch.device("cuda"))
     with torch.inference_mode():
         rows.append(rows.next_logits().argmax(dim=-1))
-        step = DecodeStep(model, rows, sampling, [])
-        rows.extend(step.take(8, noise).tokens.T)  # recorded by then
-        noise.pass_by(8)
+        decode = GraphedDecoder(refuse).begin(model, rows, sampling, [])
+
+        def steps():
+            for _ in range(8):
+                assert rows.prefill_due() is None
+                chosen = decode(noise.draw())
+                rows.append(chosen[0])
+                yield chosen
+
+        list(steps())  # captured by then
         torch.cuda.set_sync_debug_mode("error")
         try:
-            chunks = []
-            for _ in range(3):
-                chunks.append(step.take(8, noise))
-                noise.pass_by(8)
-                rows.extend(chunks[-1].tokens.T)
+            found = list(steps())
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    for chunk in chunks:
-        assert list(chunk.read(None)) == chunk.tokens.tolist()
+        assert list(read_late(found)) == [[tokens.tolist()] for (tokens,) in found]
 
 
-def test_noise_drawn_ahead_is_the_noise_of_each_step_on_the_device():
-    for vocab_size in (11, 50257):
-        plain, ahead = (GumbelNoise(4, [0, 2, 0], vocab_size, torch.device("cuda")) for _ in range(2))
-        for steps in (1, 3, 8):
-            expected = torch.stack([plain.draw() for _ in range(steps)])
-            assert ahead.ahead(steps).equal(expected)
-            ahead.pass_by(steps)
+def test_after_a_capture_that_failed_everything_else_goes_on():
+    x = torch.ones(4, device="cuda")
+    stream = torch.cuda.current_stream()
+    with pytest.raises(RuntimeError):
+        capture_graph(lambda t: [t * t.sum().item()], [x])
+    assert torch.cuda.current_stream() == stream
+    replay = capture_graph(lambda t: [t * 2], [x])
+    assert replay(x + 1)[0].tolist() == [4.0] * 4
 
 
-def test_batches_are_those_of_a_cpu_whichever_epoch_they_are_of():
-    tokens = torch.arange(1000, dtype=torch.int32)
-    here, there = (Batches(t, 16, 12, 12, seed=7) for t in (tokens, tokens.cuda()))
+@pytest.mark.parametrize("resident", [True, False])
+def test_batches_are_those_of_a_cpu_wherever_the_ids_are(resident):
+    ids = np.arange(64_536, 65_536, dtype=np.uint16)
+    here = Batches(Tokens(ids, torch.device("cpu")), 16, 12, 12, seed=7)
+    there = Batches(Tokens(ids, torch.device("cuda"), resident=resident), 16, 12, 12, seed=7)
     for step in (0, 4, 5, 1000):
         for expected, found in zip(here.at(step)[0], there.at(step)[0], strict=True):
             assert found.cpu().equal(expected)
@@ -325,3 +274,37 @@ def test_a_device_that_is_too_small_is_answered_by_smaller_micro_batches(tmp_pat
     tried = [event for event in read_events(tmp_path / "run") if event["event"] == "out of memory"]
     assert tried[0]["micro_batch_size"] == 512
     assert tried[-1]["smaller"] < 512
+
+
+@pytest.mark.parametrize("compiling", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_in_half_precision_a_captured_step_chooses_what_one_pass_over_the_text_does(dtype, compiling):
+    model, sampling = decoding({}, dtype), Sampling(temperature=0.0, max_new_tokens=60)
+    decoder = GraphedDecoder(refuse, compiling=compiling)
+    written = [token for (token,) in generate(model, [[1]], sampling, decoder=decoder)]
+    with torch.inference_mode():
+        logits = model(torch.tensor([[1, *written[:-1]]], device=model.head.weight.device))[0].float()
+    chosen = logits.gather(1, torch.tensor(written, device=logits.device)[:, None])[:, 0]
+    assert (logits.amax(dim=1) - chosen).max() < 0.5 * logits.std()  # other tokens are 2 or 3 away from the largest
+
+
+def test_a_compiled_run_learns_what_an_eager_one_does(tmp_path, capsys):
+    eager = run(cuda_config(tmp_path, "runtime.precision=fp32", name="eager"))
+    fast = run(make_config(tmp_path, "runtime.device=cuda", "runtime.compile=true", "runtime.precision=fp32"))
+    assert "continuing without it" not in capsys.readouterr().out
+    assert fast.val_loss == pytest.approx(eager.val_loss, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("mode", "changes"),
+    [("true", ("train.micro_batch_size=2", "model.dropout=0.2", "optim.ema=0.9")), ("reduce-overhead", ())],
+)
+def test_a_compiled_run_resumes_bit_for_bit(tmp_path, monkeypatch, capsys, mode, changes):
+    changes = (f"runtime.compile={mode}", "runtime.deterministic=true", *changes)
+    whole = run(cuda_config(tmp_path, *changes, name="whole"))
+    interrupt_at(monkeypatch, 4, signal.SIGTERM)
+    config = cuda_config(tmp_path, *changes, name="stopped")
+    run(config)
+    second = run(config)
+    assert "continuing without it" not in capsys.readouterr().out
+    assert weights(second) == weights(whole)

@@ -18,10 +18,12 @@ from gpt_cli.errors import UserError
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.log import read_events
 from gpt_cli.runtime.memory_kills import count_memory_kills
-from gpt_cli.training import evaluate, loop, sample, state
+from gpt_cli.training import loop, sample, state
 from gpt_cli.training.health import SpikeWatch
-from gpt_cli.training.loop import train_step
 from gpt_cli.training.memory import next_smaller, regroup
+from gpt_cli.training.native.network import NativeNetwork
+from gpt_cli.training.step import train_step
+from tests.support.waiting import HANG
 
 ROOT = Path(__file__).parents[1]
 
@@ -57,17 +59,17 @@ def poison_gradient(state, value):
         spoilt[0, 0] = value
         return spoilt
 
-    if state.native is None:
+    if not state.is_native:
         parameter.register_hook(spoil)
         return
-    add_gradients = state.native.add_gradients
+    add_gradients = state.engine.add_gradients
 
     def add_spoilt(*arguments):
         loss = add_gradients(*arguments)
         parameter.grad = spoil(parameter.grad)
         return loss
 
-    state.native.add_gradients = add_spoilt
+    state.engine.add_gradients = add_spoilt
 
 
 HARMS = {
@@ -174,7 +176,7 @@ def test_out_of_memory_is_answered_by_smaller_micro_batches_of_the_same_batch(tm
     assert timeless(answered.run_dir) == timeless(same.run_dir)
     sizes = [(e["micro_batch_size"], e["smaller"]) for e in read_events(tmp_path / "answered") if "smaller" in e]
     assert sizes == [(4, 2), (2, 1)]
-    assert "going on with 1" in capsys.readouterr().out
+    assert "continuing with 1" in capsys.readouterr().out
 
 
 def test_out_of_memory_in_the_middle_leaves_no_trace_of_the_failed_try(tmp_path, monkeypatch):
@@ -208,15 +210,15 @@ OUT_OF_MEMORY = RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllo
 
 def test_an_evaluation_that_does_not_fit_takes_fewer_windows_at_once(tmp_path, monkeypatch):
     whole = run(make_config(tmp_path, "eval.batch_size=8", name="whole"))
-    forward, sizes = evaluate._summed_loss, []
+    forward, sizes = NativeNetwork.summed_loss, []
 
-    def small_machine(model, inputs, *rest):
+    def small_machine(engine, inputs, targets):
         sizes.append(len(inputs))
         if len(inputs) > 2:
             raise OUT_OF_MEMORY
-        return forward(model, inputs, *rest)
+        return forward(engine, inputs, targets)
 
-    monkeypatch.setattr(evaluate, "_summed_loss", small_machine)
+    monkeypatch.setattr(NativeNetwork, "summed_loss", small_machine)
     answered = run(make_config(tmp_path, "eval.batch_size=8", name="answered"))
     assert sizes[:3] == [8, 4, 2]
     assert answered.val_loss == pytest.approx(whole.val_loss, rel=1e-6)
@@ -226,7 +228,7 @@ def test_an_evaluation_that_does_not_fit_takes_fewer_windows_at_once(tmp_path, m
 @pytest.mark.parametrize(
     ("place", "name", "doing"),
     [
-        (evaluate, "_summed_loss", "evaluating a single window"),
+        (NativeNetwork, "summed_loss", "evaluating a single window"),
         (sample, "stream_texts", "writing a sample"),
         (sample, "write_texts", "writing a sample"),
         (state, "Optimizer", "building the model"),
@@ -280,14 +282,18 @@ def test_a_hang_prints_where_every_thread_is_and_exits_with_1(tmp_path):
     config = make_config(tmp_path, "runtime.watchdog_minutes=0.02")
     assert config.runtime.watchdog_minutes == 0.02
     (tmp_path / "hang.py").write_text(
-        "import sys, time\n"
+        "import faulthandler, signal, sys\n"
         "from gpt_cli.training import loop\n"
         "from gpt_cli.cli.main import main\n"
-        "step = loop.train_step\n"
+        "step, later, asked = loop.train_step, faulthandler.dump_traceback_later, []\n"
         "def waits_for_ever(*arguments):\n"
-        "    time.sleep(1000 if arguments[3] == 5 else 0)\n"
+        "    if arguments[3] == 5:\n"
+        "        later(*asked[-1][0], **asked[-1][1])\n"
+        "        signal.pause()\n"
         "    return step(*arguments)\n"
         "loop.train_step = waits_for_ever\n"
+        "# The steps before may take any time: what was asked for begins once it hangs.\n"
+        "faulthandler.dump_traceback_later = lambda *a, **b: asked.append((a, b))\n"
         "sys.exit(main(['train', '--config', 'config.yaml']))\n"
     )
     (tmp_path / "config.yaml").write_text(dump_config(config))
@@ -297,7 +303,7 @@ def test_a_hang_prints_where_every_thread_is_and_exits_with_1(tmp_path):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG,
         check=False,
     )
     assert done.returncode == 1
@@ -422,5 +428,11 @@ def test_every_step_has_its_own_noise(tmp_path, monkeypatch):
     seeds = []
     seed_everything = torch.manual_seed
     monkeypatch.setattr(torch, "manual_seed", lambda seed: seeds.append(seed) or seed_everything(seed))
-    run(make_config(tmp_path, "train.micro_batch_size=2", "sample.every=null"))
+    run(make_config(tmp_path, "train.micro_batch_size=2", "sample.every=null", "runtime.engine=torch"))
+    by_torch = list(seeds)
+    compute = NativeNetwork.forward_backward
+    monkeypatch.setattr(NativeNetwork, "forward_backward", lambda *args: seeds.append(args[-1]) or compute(*args))
+    seeds.clear()
+    run(make_config(tmp_path, "train.micro_batch_size=2", "sample.every=null", name="native"))
+    assert seeds == by_torch
     assert len(seeds) == len(set(seeds)) == 1 + 2 * 12  # the weights, and two micro-batches of each step

@@ -5,6 +5,7 @@ Texts and token stores have theirs in test_corpus_fuzz.py.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,6 +30,9 @@ KINDS = {"configs": 100, "checkpoints": 200, "prompts": 100, "names": 100, "comm
 
 def attack(folder: Path, kind: str, count: int, seed: int) -> dict[str, int]:
     """Try `count` cases of `kind` in a watched process; how many ended with which exit code."""
+    shutil.copytree(
+        Path(os.environ["GPT_CACHE"]), folder / "cache"
+    )  # with the kernels, which need not be compiled again
     done = subprocess.run(
         [sys.executable, "-B", "-W", "ignore", str(ROOT / "tests" / "hostile.py"), kind, str(count), str(seed)],
         cwd=folder,
@@ -47,12 +51,12 @@ def attack(folder: Path, kind: str, count: int, seed: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_500_hostile_inputs_end_in_an_answer_or_in_one_error(
+def test_150_hostile_inputs_end_in_an_answer_or_in_one_error(
     tmp_path: Path, kind: str, record_property: Callable[[str, object], None]
 ) -> None:
-    record_property("faults", 500)
-    found = attack(tmp_path, kind, 500, seed=1)
-    assert found["1"] + found["2"] > 100  # or they are not hostile
+    record_property("faults", 150)
+    found = attack(tmp_path, kind, 150, seed=1)
+    assert found["1"] + found["2"] > 30  # or they are not hostile
 
 
 @pytest.mark.slow

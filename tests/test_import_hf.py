@@ -1,6 +1,7 @@
 """Models of Transformers as runs: made by the real library, bit for bit there and back, and nothing hostile gets in."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import torch
 from test_export_hf import MODELS, TOKENIZERS, make_run
 
 from gpt_cli.cli.main import main
-from gpt_cli.errors import UserError
+from gpt_cli.errors import RequestError, UserError
+from gpt_cli.export import numbers
 from gpt_cli.export.huggingface import export_huggingface
-from gpt_cli.export.reading import import_huggingface
+from gpt_cli.export.reading import find_model, import_huggingface
 from gpt_cli.run.load import load_model
 from gpt_cli.tokenizer import load_tokenizer
 
@@ -25,10 +27,16 @@ IMPORTED = {"GPT2LMHeadModel", "LlamaForCausalLM", "Qwen3ForCausalLM", "NanoChat
 CPU = torch.device("cpu")
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 24,
          "intermediate_size": 48, "vocab_size": 290}  # fmt: skip
+LLAMA31 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+           "original_max_position_embeddings": 12}  # fmt: skip
 THEIRS: dict[str, Callable[[], Any]] = {
     "gpt2": lambda: transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=24, vocab_size=290),
     "llama": lambda: transformers.LlamaConfig(**SIZES, num_key_value_heads=2, tie_word_embeddings=True),
+    "llama 3.1": lambda: transformers.LlamaConfig(**SIZES, num_key_value_heads=2, rope_parameters=LLAMA31),
     "qwen3": lambda: transformers.Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=8),
+    "qwen3 with a window": lambda: transformers.Qwen3Config(
+        **SIZES, num_key_value_heads=2, head_dim=8, use_sliding_window=True, sliding_window=5, max_window_layers=0
+    ),
     "nanochat": lambda: transformers.NanoChatConfig(**SIZES, num_key_value_heads=4),
 }
 
@@ -67,18 +75,41 @@ def test_a_model_of_theirs_has_the_same_logits_here_and_goes_back_bit_for_bit(ki
     tokens = torch.randint(290, (2, 24))
     torch.testing.assert_close(run.model(tokens), theirs(tokens).logits, rtol=0, atol=1e-5)
     layout = export_huggingface(run, tmp_path / "back")
-    assert layout.model_type == kind
+    assert layout.model_type == kind.split()[0]
     back, before = tensors(tmp_path / "back"), tensors(directory)
     assert back.keys() == before.keys()
     assert all(torch.equal(back[name], before[name]) for name in before)
     assert load_tokenizer(tmp_path / "back").digest == TOKENIZERS["bpe"].digest
 
 
+@torch.no_grad()
+def test_llama_3_1_is_read_as_it_was_published_too_and_its_config_goes_back(saved, tmp_path):
+    directory, theirs = saved("llama 3.1")
+    scaling = {key: value for key, value in LLAMA31.items() if key != "rope_theta"}
+    published = json.loads((directory / "config.json").read_text())
+    del published["rope_parameters"]
+    published |= {"rope_scaling": scaling, "rope_theta": 500.0}
+    (directory / "config.json").write_text(json.dumps(published))
+    import_huggingface(str(directory), tmp_path / "run")
+    run = load_model(tmp_path / "run", CPU, print)
+    assert run.config.model.rope_scaling == (8.0, 1.0, 4.0, 12)
+    tokens = torch.randint(290, (2, 24))
+    torch.testing.assert_close(run.model(tokens), theirs(tokens).logits, rtol=0, atol=1e-5)
+    export_huggingface(run, tmp_path / "back")
+    back = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert (back["rope_parameters"], back["rope_scaling"]) == (LLAMA31, scaling)
+
+
+def test_a_rotary_key_is_refused_where_there_are_no_rotary_positions(saved, tmp_path):
+    directory, _ = saved("gpt2")
+    change(directory, rope_scaling={"rope_type": "llama3"})
+    with pytest.raises(UserError, match="rope_scaling"):
+        import_huggingface(str(directory), tmp_path / "run")
+
+
 @pytest.mark.parametrize(("architecture", "options"), [pair for pair in MODELS if pair[0] in IMPORTED])
 @pytest.mark.parametrize("kind", ["char with <unk>", "byte", "bpe as gpt4"])
 def test_what_was_exported_comes_back_and_is_exported_again_as_the_same_bytes(architecture, options, kind, tmp_path):
-    if options.get("window") == 5:
-        pytest.skip("windows are exported, and not imported")
     export_huggingface(make_run(options, TOKENIZERS[kind]), tmp_path / "a")
     import_huggingface(str(tmp_path / "a"), tmp_path / "run")
     run = load_model(tmp_path / "run", CPU, print)
@@ -138,8 +169,17 @@ def change(directory: Path, **keys: Any) -> None:
         ({"model_type": "mamba"}, "model_type"),
         ({"model_type": ["gpt2"]}, "model_type"),
         ({"auto_map": {"AutoModel": "evil.Model"}}, "code of its own"),
-        ({"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "stretched"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "'yarn'"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0}}, "'linear'"),
+        ({"rope_parameters": {"rope_type": "dynamic", "type": "default"}}, "'dynamic'"),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0}}, "low_freq_factor"),
+        ({"rope_parameters": LLAMA31 | {"low_freq_factor": 9.0}}, "rope_scaling"),
+        ({"rope_parameters": LLAMA31 | {"factor": "8"}}, r"rope_parameters\.factor must be a finite number"),
+        ({"rope_parameters": LLAMA31 | {"factor": -8.0}}, r"rope_parameters\.factor must be a finite number"),
+        ({"rope_parameters": LLAMA31 | {"attention_factor": 2.0}}, "attention_factor"),
+        ({"rope_parameters": LLAMA31, "rope_scaling": {"rope_type": "default"}}, "rope_type"),
+        ({"rope_parameters": LLAMA31 | {"partial_rotary_factor": 0.5}}, "part of each head"),
+        ({"rope_parameters": ["llama3"]}, "rope_parameters"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"head_dim": 16}, "head_dim"),
         ({"attention_bias": True}, "mlp_bias"),
@@ -149,6 +189,7 @@ def change(directory: Path, **keys: Any) -> None:
         ({"num_hidden_layers": 2.0}, "num_hidden_layers"),
         ({"num_hidden_layers": -1}, "num_hidden_layers"),
         ({"max_position_embeddings": 10**9}, "out of reach"),
+        ({"rope_parameters": LLAMA31, "rope_theta": 10_000.0}, "rope_theta is 10000.0, and 500.0"),
         ({"hidden_size": 10**8, "intermediate_size": 10**8, "head_dim": None}, "hidden_size"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps"),
         ({"vocab_size": 300}, "vocab_size"),
@@ -159,7 +200,82 @@ def change(directory: Path, **keys: Any) -> None:
 def test_a_config_that_is_no_model_of_ours_is_refused_by_its_key(keys, told, saved, tmp_path):
     directory, _ = saved("llama")
     change(directory, **keys)
+    with pytest.raises(UserError, match=told) as refused:
+        import_huggingface(str(directory), tmp_path / "run")
+    assert not re.search("Input should|Value error|unable to|model\\.", refused.value.message)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"max_window_layers": 1, "layer_types": None}, "some of its layers"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "some of its layers"),
+        ({"layer_types": "sliding_attention"}, "layer_types"),
+        ({"layer_types": None, "max_window_layers": None}, "max_window_layers"),
+        ({"sliding_window": 0}, "sliding_window|window"),
+        ({"use_sliding_window": "yes"}, "use_sliding_window"),
+    ],
+)
+def test_a_window_that_is_not_that_of_every_layer_is_refused_by_its_reason(keys, told, saved, tmp_path):
+    directory, _ = saved("qwen3 with a window")
+    change(directory, **keys)
     with pytest.raises(UserError, match=told):
+        import_huggingface(str(directory), tmp_path / "run")
+
+
+def test_what_is_not_to_be_had_is_refused_in_whole_words_and_with_the_hub_alone_to_blame(tmp_path, monkeypatch):
+    import huggingface_hub
+
+    def fail(*_: Any, **__: Any) -> str:
+        raise OSError("a reason " + "of many words " * 50)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    with pytest.raises(RequestError) as refused:
+        find_model("some/model", download=True)
+    assert refused.value.message.endswith(("words [...]", "many [...]", "of [...]"))
+    with pytest.raises(RequestError) as refused:
+        find_model("some/model", download=False)
+    assert refused.value.message.endswith("cache of this machine")
+    assert "--download" in str(refused.value.hint)
+
+
+NUMBERS = [float("nan"), float("inf"), -float("inf"), -1, -1.0, 0, 0.0, 1e30, 10**30, "x", "8", True, [8], {}, 1e-400]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama 3.1", "nanochat"])
+def test_a_number_that_cannot_be_one_is_refused_by_its_key_in_a_sentence_of_ours(
+    kind, saved, tmp_path, record_property
+):
+    directory, _ = saved(kind)
+    path = directory / "config.json"
+    written = json.loads(path.read_text())
+    nested = {"rope_parameters": written.get("rope_parameters") or {}, "": written}
+    tried = 0
+    for section, part in nested.items():
+        for key in sorted(set(part) & set(numbers._KEYS) | ({"rope_theta"} if "llama" in kind else set())):
+            for number in NUMBERS:
+                if numbers._KEYS[key].allows(number):
+                    continue
+                tried += 1
+                changed = {**part, key: number}
+                path.write_text(json.dumps({**written, section: changed} if section else changed))
+                with pytest.raises(UserError, match=rf"{key} must be a (whole|finite) number from \S+ to \S+, not "):
+                    import_huggingface(str(directory), tmp_path / "run")
+    record_property("faults", tried)
+    assert tried > 100
+    assert not (tmp_path / "run").exists()
+    path.write_text(json.dumps(written))
+    import_huggingface(str(directory), tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "nanochat"])
+@pytest.mark.parametrize("named", ["gelu", "gelu_fast", "quick_gelu", "silu", None, ["gelu_new"]])
+def test_an_activation_that_is_not_one_of_ours_to_the_last_bit_is_refused(kind, named, saved, tmp_path):
+    directory, _ = saved(kind)
+    key = "activation_function" if kind == "gpt2" else "hidden_act"
+    change(directory, **{key: named})
+    with pytest.raises(UserError, match=key):
         import_huggingface(str(directory), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -180,7 +296,7 @@ def test_files_that_are_damaged_missing_or_hostile_are_refused(saved, tmp_path):
         refused("not a safetensors file")
     for name, tensor, told in (
         ("transformer.wte.weight", torch.zeros(290, 31), "not"),
-        ("transformer.wte.weight", torch.full((290, 32), torch.nan), "not finite"),
+        ("transformer.wte.weight", torch.full((290, 32), torch.nan), "transformer.wte.weight has 9,280 of 9,280"),
         ("transformer.wte.weight", torch.zeros(290, 32, dtype=torch.int64), "int64"),
         ("lm_head.weight", torch.zeros(290, 32), "another head"),
         ("\x1b[2J", torch.zeros(1), "no place"),

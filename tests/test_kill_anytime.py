@@ -132,20 +132,16 @@ def test_200_kills_over_ten_ways_to_train_change_nothing(
 # Signals
 
 
-def assert_signals_change_nothing(
-    tmp_path: Path, signals: int, seed: int, count: Count, **choices: Any
-) -> dict[str, Any]:
+def assert_signals_change_nothing(tmp_path: Path, signals: int, seed: int, count: Count, **choices: Any) -> None:
     count("faults", signals)
     result = disturbed(tmp_path, "signalling.py", signals, seed, **choices)
     assert result["signals"] == signals
     assert result["in_save"] == signals // 8
     assert remains(tmp_path / "signalled") == remains(tmp_path / "whole")
-    return result
 
 
 def test_a_run_asked_to_stop_at_20_moments_ends_as_if_it_never_was(tmp_path: Path, record_property: Count) -> None:
-    result = assert_signals_change_nothing(tmp_path, 20, 1, record_property)
-    assert result["slowest"] < 30  # a step and a save take milliseconds; the machine may be busy
+    assert_signals_change_nothing(tmp_path, 20, 1, record_property)
     events = [event["event"] for event in read_events(tmp_path / "signalled")]
     assert "died" not in events
 

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import HANG
+
 ROOT = Path(__file__).parents[1]
 TOOLS = Path(sys.executable).parent
 
 
 def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
     command = [TOOLS / "lint-imports", "--no-cache", "--no-logo", "--config", root / "pyproject.toml"]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=HANG, check=False)
 
 
 @pytest.fixture

@@ -1,22 +1,21 @@
 """What saves memory changes no number: the loss in pieces, activations computed twice."""
 
-from functools import partial
-
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from gpt_cli.config import Config, ModelConfig, TrainConfig
+from gpt_cli.config import ModelConfig
 from gpt_cli.model import chunked_loss as pieces
-from gpt_cli.model.chunked_loss import chunked_loss, wants_pieces
-from gpt_cli.model.count import memory_bytes
+from gpt_cli.model.chunked_loss import chunked_loss, rows_per_piece, wants_pieces
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
-from gpt_cli.model.place import place
 from gpt_cli.model.recompute import recompute_activations
 from gpt_cli.runtime.device import Runtime
-from gpt_cli.training.evaluate import TokenSizes, cross_entropy, evaluate
-from gpt_cli.training.state import TrainingState, mean_loss
+from gpt_cli.tokenizer import ByteTokenizer
+from gpt_cli.training.evaluate import EvaluationText, cross_entropy, evaluate
+from gpt_cli.training.loss_scale import LossScale
+from gpt_cli.training.step import TorchEngine, token_loss
 
 CPU = Runtime(torch.device("cpu"), "fp32", threads=1)
 VOCAB = 131
@@ -30,6 +29,10 @@ def build(**options: object) -> GPT:
 def batch(rows: int = 3) -> tuple[Tensor, Tensor]:
     windows = torch.randint(VOCAB, (rows, 12), generator=torch.Generator().manual_seed(rows))
     return windows[:, :-1], windows[:, 1:]
+
+
+def mean_loss(model: GPT, inputs: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropy(model(inputs), targets)
 
 
 def with_gradients(model: GPT, loss: Tensor) -> dict[str, Tensor]:
@@ -60,12 +63,19 @@ def test_in_fp32_the_loss_in_pieces_is_as_near_to_the_exact_one_as_the_plain_los
         assert (apart[name] - whole[name]).norm() <= 1e-6 * whole[name].norm(), name
 
 
-def test_in_bf16_products_the_loss_in_pieces_is_off_by_rounding_alone(monkeypatch):
+def test_under_autocast_the_loss_in_pieces_is_off_by_rounding_alone(monkeypatch):
     monkeypatch.setattr(pieces, "_CPU_LOGITS", 7 * VOCAB)
-    model = place(build(), Runtime(torch.device("cpu"), "bf16", threads=1))
-    whole, apart = (with_gradients(model, loss(model, *batch())) for loss in (mean_loss, chunked_loss))
+    model = build()
+    with Runtime(torch.device("cpu"), "bf16", threads=1).autocast():
+        whole, apart = (with_gradients(model, loss(model, *batch())) for loss in (mean_loss, chunked_loss))
     for name in whole:
         assert (apart[name] - whole[name]).norm() <= 0.02 * whole[name].norm(), name
+
+
+def test_the_tokens_of_a_piece_are_a_multiple_of_128_unless_the_vocabulary_is_too_large():
+    cpu = torch.device("cpu")
+    for vocab_size, rows in [(50_257, 128), (10_000, 768), (65_536, 128), (65_537, 127), (10**9, 1)]:
+        assert rows_per_piece(vocab_size, cpu) == rows
 
 
 def test_no_piece_of_the_logits_is_larger_than_it_may_be(monkeypatch):
@@ -95,20 +105,21 @@ def test_a_frozen_head_and_a_model_that_does_not_learn_are_fine(monkeypatch):
 
 def test_evaluation_in_pieces_is_the_evaluation(monkeypatch):
     model = build()
-    tokens = torch.randint(VOCAB, (200,), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
-    sizes = TokenSizes(torch.ones(VOCAB, dtype=torch.long), torch.ones(VOCAB, dtype=torch.long))
-    whole = evaluate(model, tokens, sizes, CPU)
+    text = EvaluationText.of(np.arange(200, dtype=np.uint16) % VOCAB, ByteTokenizer(), CPU.device)
+    engine = TorchEngine(model, CPU, LossScale(False), print)
+    whole = evaluate(model, engine, text)
     monkeypatch.setattr(pieces, "_CPU_LOGITS", 3 * VOCAB)
-    assert evaluate(model, tokens, sizes, CPU).loss == pytest.approx(whole.loss, rel=1e-6)
+    assert evaluate(model, engine, text).loss == pytest.approx(whole.loss, rel=1e-6)
 
 
 @pytest.mark.parametrize(("vocab_size", "chunked"), [(65, False), (50_257, True)])
-def test_a_run_takes_the_loss_in_pieces_where_the_vocabulary_is_large(vocab_size, chunked):
-    config = Config(model=ModelConfig(n_layer=1, n_head=1, n_embd=8), train=TrainConfig(batch_size=2))
-    state = TrainingState.fresh(config, vocab_size, CPU, print)
-    assert isinstance(state.loss, partial)
-    assert state.loss.func is (chunked_loss if chunked else mean_loss)
-    assert wants_pieces(state.model, 2 * 128) == chunked
+def test_the_loss_is_taken_in_pieces_where_the_vocabulary_is_large(monkeypatch, vocab_size, chunked):
+    calls = []
+    monkeypatch.setattr("gpt_cli.training.step.chunked_loss", lambda *args: calls.append(args) or chunked_loss(*args))
+    model = GPT(ModelConfig(n_layer=1, n_head=1, n_embd=8), vocab_size)
+    tokens = torch.zeros(2, 128, dtype=torch.int64)
+    torch.testing.assert_close(token_loss(model, tokens, tokens), mean_loss(model, tokens, tokens))
+    assert bool(calls) == wants_pieces(model, 2 * 128) == chunked
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
@@ -157,11 +168,3 @@ def test_decoding_with_a_cache_is_untouched_by_computing_activations_twice():
     with torch.no_grad():
         pieces_of_text = [model(part, cache) for part in tokens.split(4, dim=1)]
     torch.testing.assert_close(torch.cat(pieces_of_text, dim=1), whole)
-
-
-def test_the_estimate_of_memory_knows_both():
-    config = Config(model=ModelConfig(n_layer=12, n_embd=64, context_length=256), train=TrainConfig(batch_size=64))
-    large, small = memory_bytes(config, 50_257)["activations"], memory_bytes(config, 65)["activations"]
-    assert large - small < 4 * 64 * 256 * 50_257 / 10
-    recomputed = config.model_copy(update={"train": TrainConfig(batch_size=64, activation_checkpointing=True)})
-    assert memory_bytes(recomputed, 65)["activations"] < small / 4

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpt_cli.capabilities import KV_CACHE
 from gpt_cli.config import ModelConfig, load_config
 from gpt_cli.model.count import build_on_meta, flops_per_token, parameter_table, total_parameters
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
-from gpt_cli.model.position import Rotary, sinusoids
+from gpt_cli.model.position import Rotary, rotary_frequencies, sinusoids
 from gpt_cli.training.evaluate import cross_entropy
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
@@ -19,7 +20,7 @@ SMALL = {"n_layer": 2, "n_head": 4, "n_embd": 32, "context_length": 12, "zero_in
 OPTIONS = [
     {"position": position, "norm": norm, "norm_position": place}
     for position, norm, place in product(
-        ("learned", "sinusoidal", "rope", "none"), ("layernorm", "rmsnorm"), ("pre", "post")
+        ("learned", "sinusoidal", "rope", "alibi", "none"), ("layernorm", "rmsnorm"), ("pre", "post")
     )
 ] + [
     {"mlp": "relu", "bias": True, "norm": "layernorm"},
@@ -28,6 +29,7 @@ OPTIONS = [
     {"n_kv_head": 2},
     {"n_kv_head": 1, "window": 3},
     {"window": 5, "position": "learned"},
+    {"window": 5, "position": "alibi", "n_head": 2, "n_kv_head": 1},
     {"logit_softcap": 5.0},
     {"norm_gain": False, "embedding_norm": True},
 ]
@@ -67,6 +69,10 @@ def test_the_future_has_exactly_zero_gradient_at_every_position(options):
 def test_cached_logits_equal_uncached_ones_however_the_text_is_cut(options):
     model, tokens = make(options), random_tokens()
     expected = model(tokens)
+    if (reason := KV_CACHE.refusal(model.config)) is not None:
+        with pytest.raises(ValueError, match=reason):
+            KVCache(model.config, batch=2)
+        return
     for cuts in ([12], [1] * 12, [5, 1, 1, 5], [1, 11]):
         cache = KVCache(model.config, batch=2, dtype=torch.float64)
         pieces = [model(piece, cache) for piece in tokens.split(cuts, dim=1)]
@@ -140,7 +146,7 @@ def test_softcapped_logits_stay_inside_the_cap():
 
 
 def test_rotary_scores_depend_on_the_distance_alone():
-    rotary = Rotary(64, 8, 10_000.0).double()
+    rotary = Rotary(64, rotary_frequencies(ModelConfig(n_embd=8, n_head=1))).double()
     q, k = torch.randn(1, 1, 1, 8, dtype=torch.float64), torch.randn(1, 1, 1, 8, dtype=torch.float64)
     scores = [(rotary(q, s + 7) * rotary(k, s)).sum().item() for s in range(0, 50, 7)]
     assert scores == pytest.approx([scores[0]] * len(scores))

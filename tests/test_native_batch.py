@@ -12,7 +12,7 @@ import pytest
 from gpt_cli.native import library
 from gpt_cli.native.choice import Choice
 from gpt_cli.native.decoder import NativeDecoder
-from gpt_cli.native.kernel import SOURCE, find_compiler, load_kernel
+from gpt_cli.native.kernel import SOURCE, Kernel, find_compiler, load_kernel
 from gpt_cli.native.numpy_decoder import NumpyDecoder
 from gpt_cli.native.rounding import FORMATS, rounded
 from gpt_cli.training.native.sources import SOURCES
@@ -140,7 +140,7 @@ def test_the_sources_are_c_for_processors_old_and_new(source: Path, processor: s
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("options", [("-mno-avx512f", "-mno-amx-tile"), ("-mno-avx512vnni", "-mno-amx-tile")], ids=str)
 def test_an_older_processor_keeps_the_promises_too(options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "load_kernel", lambda: load_kernel(options=options))
+    monkeypatch.setattr(library, "load_kernel", lambda **_: load_kernel(Kernel((SOURCE,), options)))
     for format in FORMATS:
         test_logits_in_a_batch_of_any_size_are_those_of_each_text_alone(format, {"n_embd": 40, "n_head": 2})
         weights = weights_of(make_model(n_layer=1))

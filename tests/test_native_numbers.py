@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt_cli.native.kernel import SOURCE, NoKernel, find_compiler, leaving_nothing, load_kernel
+from gpt_cli.native.kernel import SOURCE, Kernel, NoKernel, find_compiler, leaving_nothing, load_kernel
 
 CODE = """
 #include "{header}"
@@ -36,7 +36,7 @@ def functions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Function]:
     source = tmp_path_factory.mktemp("numbers") / "functions.c"
     source.write_text(CODE.format(header=Path(SOURCE).with_name("numbers.h")))
     with leaving_nothing():
-        library = load_kernel(source)  # where there is a compiler, what it does not take is a fault
+        library = load_kernel(Kernel((source,)))  # where there is a compiler, what it does not take is a fault
     pointer = ctypes.POINTER(ctypes.c_float)
 
     def of(name: str) -> Function:

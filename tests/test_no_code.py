@@ -2,12 +2,15 @@
 
 import ast
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support.waiting import HANG
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "gpt_cli").rglob("*.py"))
@@ -117,12 +120,12 @@ runtime: {device: cpu, threads: 1}
 
 
 def watched(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    (folder / "cache").mkdir(exist_ok=True)
+    shutil.copytree(os.environ["GPT_CACHE"], folder / "cache", dirs_exist_ok=True)
     places = {"GPT_CACHE": str((folder / "cache").resolve()), "TMPDIR": str(folder)}
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}", **places}
     return subprocess.run(
         [sys.executable, "-B", str(ROOT / "tests" / "watched.py"), *arguments],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=HANG, check=False,
     )  # fmt: skip
 
 

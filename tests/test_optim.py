@@ -182,36 +182,48 @@ def test_without_a_decay_the_weights_are_their_own_average():
 
 
 @pytest.mark.parametrize("bad", [float("inf"), float("nan")])
-def test_the_loss_scale_halves_on_overflow_takes_the_update_back_and_grows_back(bad):
-    scale, tensors = LossScale(enabled=True), [torch.ones(2, 3), torch.tensor(7)]
+def test_the_loss_scale_halves_on_overflow_and_grows_back(bad):
+    scale = LossScale(enabled=True)
     first = scale.scale.item()
-
-    def update(grad_norm, value):
-        before = [tensor.clone() for tensor in tensors]
-        for tensor in tensors:
-            tensor.fill_(value)
-        scale.settle(torch.tensor(grad_norm), tensors, before)
-
-    update(bad, 5)
-    assert (tensors[0].unique().tolist(), tensors[1].item()) == ([1.0], 7)
+    assert scale.update(torch.tensor(bad)).item() == 1.0
     assert (scale.scale.item(), scale.good_updates.item()) == (first / 2, 0)
-    for n in range(1, 2001):
-        update(1.0, n)
-        assert (tensors[0].unique().tolist(), tensors[1].item()) == ([n], n)
+    for _ in range(2000):
+        assert scale.update(torch.tensor(1.0)).item() == 0.0
     assert (scale.scale.item(), scale.good_updates.item()) == (first, 0)
-    update(1.0, 0)
+    scale.update(torch.tensor(1.0))
     assert (scale.scale.item(), scale.good_updates.item()) == (first, 1)
 
 
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_an_update_of_gradients_that_overflowed_changes_no_bit_and_one_of_others_is_the_plain_one(name, bad):
+    config = OptimConfig(name=name, lr=0.01, weight_decay=0.1)
+    skipping, plain = make_model(), make_model()
+    optimizers = Optimizer(skipping, config), Optimizer(plain, config)
+    for step in range(3):
+        for model, optimizer in zip((skipping, plain), optimizers, strict=True):
+            fill_gradients(model, step)
+            optimizer.step(0.5, torch.zeros(()) if model is skipping else None)
+        before = [t.clone() for t in (*skipping.state_dict().values(), *optimizers[0].state_tensors().values())]
+        fill_gradients(skipping, step)
+        for p in skipping.parameters():
+            p.grad[..., 0] = bad
+        optimizers[0].step(0.5, torch.ones(()))
+        after = [*skipping.state_dict().values(), *optimizers[0].state_tensors().values()]
+        assert all(a.equal(b) for a, b in zip(before, after, strict=True))
+    for key, value in plain.state_dict().items():
+        torch.testing.assert_close(skipping.state_dict()[key], value)  # Muon multiplies by its rate in another order
+
+
 def test_a_loss_scale_that_is_off_lets_every_update_be():
-    scale, tensors = LossScale(enabled=False), [torch.ones(2)]
-    scale.settle(torch.tensor(float("nan")), tensors, [torch.zeros(2)])
-    assert (tensors[0].tolist(), scale.scale.item()) == ([1.0, 1.0], 1.0)
+    scale = LossScale(enabled=False)
+    assert scale.update(torch.tensor(float("nan"))) is None
+    assert scale.scale.item() == 1.0
 
 
 def test_scaling_the_loss_and_unscaling_the_gradients_changes_nothing():
     weight = torch.tensor([3.0], requires_grad=True)
     scale = LossScale(enabled=True)
-    scale.apply((weight * 2).sum()).backward()
-    scale.remove([weight])
+    scale.scale_loss((weight * 2).sum()).backward()
+    scale.unscale_([weight])
     assert weight.grad.item() == 2.0

@@ -111,8 +111,8 @@ def test_only_what_was_logged_is_needed(tmp_path: Path) -> None:
         assert (tmp_path / f"{name}.png").stat().st_size > 10_000
 
 
-def test_the_verb_draws_the_named_runs(gpt: Callable[..., Any], run: Path, tmp_path: Path) -> None:
-    outcome = gpt("plot", run, "-o", "picture.png", "--x", "tokens", "--log-x")
+def test_the_verb_draws_the_named_runs(gpt_here: Callable[..., Any], run: Path, tmp_path: Path) -> None:
+    outcome = gpt_here("plot", run, "-o", "picture.png", "--x", "tokens", "--log-x")
     assert (outcome.rc, outcome.stdout, outcome.stderr) == (0, "", "wrote picture.png\n")
     assert (tmp_path / "picture.png").read_bytes().startswith(MAGIC[".png"])
 

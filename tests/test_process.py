@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import HANG
+
 ROOT = Path(__file__).parents[1]
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=False
     )
 
 
@@ -55,3 +57,40 @@ def test_imports_are_set_apart_from_garbage_collection_which_goes_on_afterwards(
         "gc.disable()\nwith importing():\n    pass\nassert not gc.isenabled()"
     )
     assert done.returncode == 0, done.stderr
+
+
+# What follows the signal would take for ever.
+LATE = {
+    "a thread": "threading.Thread(target=lambda: (until_it_ends(), interrupt(), threading.Event().wait())).start()",
+    "an exit handler": "atexit.register(lambda: (interrupt(), signal.pause()))",
+    "two signals in an exit handler": "atexit.register(lambda: (interrupt(), interrupt(), signal.pause()))",
+}
+
+
+@pytest.mark.parametrize("torch", ["sys.modules['torch'] = None", "pass"])
+@pytest.mark.parametrize("late", LATE)
+def test_ctrl_c_while_the_process_ends_leaves_at_once_with_its_code_and_no_traceback(late: str, torch: str) -> None:
+    done = run(
+        "import atexit, os, signal, sys, threading, time\n"
+        "from gpt_cli.cli.process import end\n"
+        "interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
+        "def until_it_ends():\n"
+        "    while signal.getsignal(signal.SIGINT) is signal.default_int_handler: time.sleep(0.01)\n"
+        f"{torch}\n{LATE[late]}\nend(3)"
+    )
+    assert (done.returncode, done.stderr) == (3, "")
+
+
+def test_a_second_ctrl_c_while_the_first_unwinds_leaves_at_once_without_a_traceback() -> None:
+    done = run(
+        "import os, signal, sys, time\n"
+        "from gpt_cli import __main__ as entry\n"
+        "from gpt_cli.cli import main as module\n"
+        "interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
+        "def main():\n"
+        "    try:\n        interrupt(); signal.pause()\n"
+        "    finally:\n        interrupt(); signal.pause()\n"
+        "module.main = main\n"
+        "entry.run()"
+    )
+    assert (done.returncode, done.stderr) == (130, "")

@@ -8,27 +8,28 @@ from pathlib import Path
 
 import pytest
 import torch
-from mutations import MUTATIONS, ROOT
-from promises import PAGE, PROMISES, TITLES, Figures, Promise, is_of, written
+from mutations import MUTATIONS, ROOT, planted
+from promise import Promise, Where
+from promises import PAGE, PROMISES, TITLES, Figures, is_of, written
 
 
-def table(long: bool) -> dict[str, list[str]]:
+def table(where: Where) -> dict[str, list[str]]:
     """The rows of a table of the page, by their promise."""
-    start = PAGE.read_text().index(TITLES[long])
+    start = PAGE.read_text().index(TITLES[where])
     lines = re.split(r"\n#+ ", PAGE.read_text()[start + 1 :])[0].splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ") and "promise | what" not in line]
     return {row[0]: row[1:] for row in rows}
 
 
-@pytest.mark.parametrize("long", [False, True])
-def test_every_promise_has_its_row_and_every_row_its_promise(long):
-    assert list(table(long)) == [promise.promise for promise in PROMISES if promise.long == long]
+@pytest.mark.parametrize("where", TITLES)
+def test_every_promise_has_its_row_and_every_row_its_promise(where):
+    assert list(table(where)) == [promise.promise for promise in PROMISES if promise.where == where]
 
 
-@pytest.mark.parametrize("long", [False, True])
-def test_every_injected_fault_was_survived(long):
-    for name, (_, faults, survived, seconds, *_) in table(long).items():
-        if long and faults == "not measured yet":
+@pytest.mark.parametrize("where", TITLES)
+def test_every_injected_fault_was_survived(where):
+    for name, (_, faults, survived, seconds, *_) in table(where).items():
+        if where != "suite" and faults == "not measured yet":
             continue
         assert int(faults.replace(",", "")) > 0, name
         assert faults == survived, name
@@ -43,6 +44,11 @@ def test_every_test_that_stands_for_a_promise_exists():
         assert not name or f"def {name}(" in source or f"{name} = " in source, test
 
 
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_every_fault_has_a_place_in_the_source_to_be_planted_at(mutation):
+    assert planted(mutation, ROOT / "gpt_cli") != (ROOT / "gpt_cli" / mutation.file).read_text()
+
+
 def test_every_planted_fault_is_on_the_page():
     shown = re.findall(r"^\| (.*?) \| (caught|not run yet) \|", PAGE.read_text(), flags=re.M)
     assert [name for name, _ in shown] == [mutation.name for mutation in MUTATIONS]
@@ -51,19 +57,19 @@ def test_every_planted_fault_is_on_the_page():
 
 
 def test_only_what_was_measured_is_written_anew():
-    page = f"# x\n\n{TITLES[False]}\n\nold\n\n{TITLES[True]}\n\n## next\n"
-    first, second = (promise for promise in PROMISES if not promise.long and promise in PROMISES[:2])
+    page = f"# x\n\n{TITLES['suite']}\n\nold\n\n{TITLES['slow']}\n\n{TITLES['attack']}\n\n## next\n"
+    first, second = (promise for promise in PROMISES if promise.where == "suite" and promise in PROMISES[:2])
     one = written(page, {first.promise: Figures(3, 3, 1.0)})
     both = written(one, {second.promise: Figures(5, 4, 2.0)})
     assert "| 3 | 3 | 1 |" in one
     assert one.count("| not measured yet | | |") == len(PROMISES) - 1
-    assert both.index(first.promise) < both.index(second.promise) < both.index(TITLES[True]) < both.index("## next")
+    assert both.index(first.promise) < both.index(second.promise) < both.index(TITLES["slow"]) < both.index("## next")
     assert written(both, {}) == both
     assert "| 5 | 4 | 2 |" in both
 
 
 def test_a_case_belongs_to_its_test_and_to_no_other():
-    assert Promise("p", "f", ()).long is False
+    assert Promise("p", "f", ()).where == "suite"
     assert is_of("a.py::test_x[1]", "a.py::test_x")
     assert is_of("a.py::C::test_x", "a.py")
     assert not is_of("a.py::test_xy", "a.py::test_x")

@@ -268,7 +268,9 @@ def fuzzed(seed: int) -> str:
     return "".join(pieces) * generator.choice([1, 1, 1, 40])
 
 
-def test_two_thousand_fuzzed_prompts_get_text_or_one_clear_error(
+@pytest.mark.parametrize("count", [500, pytest.param(5_000, marks=pytest.mark.slow)])
+def test_fuzzed_prompts_get_text_or_one_clear_error(
+    count: int,
     sample: Sample,
     byte_run: Path,
     char_run: Path,
@@ -280,10 +282,10 @@ def test_two_thousand_fuzzed_prompts_get_text_or_one_clear_error(
     monkeypatch.setattr("gpt_cli.run.checkpoint.open_checkpoint", lambda path, *_: loaded[path])
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     answers = {0: 0, 2: 0}
-    for seed in range(2000):
+    for seed in range(count):
         prompt = fuzzed(seed)
         run = byte_run if seed % 3 else char_run
-        if seed < 100:
+        if seed < count // 20:
             code, out, err = sample("--run", run, "--prompt", prompt, "--seed", seed, "--max-new-tokens", 3)
         else:
             code, refused = 0, ""
@@ -301,7 +303,7 @@ def test_two_thousand_fuzzed_prompts_get_text_or_one_clear_error(
             assert err.startswith("error: "), seed
             assert len(err.splitlines()) <= 3, seed
             assert out == "", seed
-    assert min(answers.values()) > 200
+    assert min(answers.values()) > count // 10
 
 
 def test_a_megabyte_is_continued_by_every_kind_of_sampling(sample: Sample, byte_run: Path, tmp_path: Path) -> None:
@@ -312,3 +314,10 @@ def test_a_megabyte_is_continued_by_every_kind_of_sampling(sample: Sample, byte_
         assert code == 0, err
         assert err.startswith("the prompt has 1,048,576 tokens; the model sees the last 16")
         assert len(out) > 3 * 262_144
+
+
+@pytest.mark.parametrize("option", ["--prompt", "--prompts", "--prompt-file"])
+def test_closed_standard_input_is_a_wrong_request(sample, char_run, monkeypatch, option):
+    monkeypatch.setattr(sys, "stdin", None)
+    code, _, stderr = sample("--run", char_run, option, "-")
+    assert (code, stderr) == (2, "error: standard input is closed\n")

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -40,7 +40,7 @@ SWITCHES = {name: values_of(field.annotation) for name, field in ModelConfig.mod
 OPTIONS = st.fixed_dictionaries({name: value for name, value in {**SWITCHES, **GIVEN}.items() if value is not None})
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(OPTIONS, PROMPTS, st.integers(0, 2**30))
 def test_cached_logits_of_unequal_prompts_equal_those_of_each_alone_uncached(
     options: dict[str, Any], prompts: list[list[int]], seed: int

@@ -47,7 +47,7 @@ def test_every_key_and_every_option_has_its_row() -> None:
         ("train.steps", "whole number, at least 0"),
         ("optim.betas", "list of 2 numbers, each at least 0 and below 1"),
         ("optim.ema", "number, above 0 and below 1, or `null`"),
-        ("runtime.compile", "`auto`, `true` or `false`"),
+        ("runtime.compile", "`auto`, `reduce-overhead`, `true` or `false`"),
         ("data.val_source", "text, not empty, list of texts, or `null`"),
         ("lora.targets", "list of `qkv`, `out`, `up` or `down`"),
     ],

@@ -19,6 +19,7 @@ from gpt_cli.corpus import registry
 from gpt_cli.corpus.registry import CORPORA, KnownCorpus, fetch_corpus, find_corpus, installed_corpus
 from gpt_cli.corpus.sources import read_documents
 from gpt_cli.errors import RequestError, UserError
+from tests.support.waiting import HANG
 
 ROOT = Path(__file__).parents[1]
 TEXT = b"The quick brown fox jumps over the lazy dog.\n" * 5_000
@@ -238,9 +239,11 @@ def test_a_silent_server_is_given_up(
 ) -> None:
     monkeypatch.setattr(download_module, "_TIMEOUT", 0.1)
     over = threading.Event()
-    server.replies["/fox.txt"] = lambda request: (over.wait(5), None)[1]
-    assert "timed out" in refusal(corpus, tmp_path).message
-    over.set()
+    server.replies["/fox.txt"] = lambda request: (over.wait(HANG), None)[1]
+    try:
+        assert "timed out" in refusal(corpus, tmp_path).message
+    finally:
+        over.set()
 
 
 def test_a_redirect_is_followed_within_what_is_trusted(server: Server, corpus: KnownCorpus, tmp_path: Path) -> None:

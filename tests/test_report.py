@@ -88,6 +88,7 @@ def test_equal_runs_give_equal_bytes(runs: Path) -> None:
 def test_hostile_text_stays_text_wherever_it_stands(runs: Path) -> None:
     run = runs / "<img src=x onerror=alert(1)>"
     (runs / "chars").rename(run)
+    (run / "SHA256SUMS").unlink()  # whoever is hostile makes it right again
     config = (run / "config.yaml").read_text()
     quoted = json.dumps(HOSTILE)
     (run / "config.yaml").write_text(re.sub(r"prompt: .*", lambda _: f"prompt: {quoted}", config))
@@ -164,11 +165,15 @@ def test_baselines_are_those_of_data_inspect_on_the_same_text_and_are_kept(
     assert Text(record, silent).baselines() == found
 
 
-def test_a_text_that_changed_or_is_gone_costs_the_baselines_and_not_the_report(runs: Path) -> None:
+def test_a_text_that_changed_or_is_gone_costs_the_baselines_and_not_the_report(trained: Path, runs: Path) -> None:
     (runs.parent / "book.txt").write_text(BOOK.replace("mouse", "moose"))
     assert "the text has changed since the run began" in report(runs / "chars", baselines=True)
     (runs.parent / "book.txt").unlink()
-    assert "No baselines" in report(runs / "chars", baselines=True)
+    (trained / "book.txt").rename(trained / "away.txt")  # where the run was started it would be found
+    try:
+        assert "No baselines" in report(runs / "chars", baselines=True)
+    finally:
+        (trained / "away.txt").rename(trained / "book.txt")
 
 
 def test_figures_are_those_of_the_log(runs: Path) -> None:
@@ -304,6 +309,7 @@ def test_losses_are_called_better_only_where_they_compare(runs: Path) -> None:
     assert not {"val_loss", "perplexity"} & better(runs / "chars", runs / "pieces")
     assert {"bpb", "val_loss", "perplexity"} <= better(runs / "chars", runs / "chars")
     data = json.loads((runs / "pieces" / "data.json").read_text())
+    (runs / "pieces" / "SHA256SUMS").unlink()
     (runs / "pieces" / "data.json").write_text(json.dumps({**data, "fingerprint": "another"}))
     assert not {"bpb", "bpc"} & better(runs / "chars", runs / "pieces")
 

@@ -68,7 +68,7 @@ def test_a_text_without_repeated_ngrams_has_none_and_costs_no_more_as_it_grows()
     prompt = [1, 2, 1]
     rule = NoRepeatNgram(3, [prompt])
     model = make_model(13)
-    written = [t[0] for t in generate(model, [prompt], Sampling(max_new_tokens=300, temperature=0.3), (), [rule])]
+    written = [t[0] for t in generate(model, [prompt], Sampling(max_new_tokens=300, temperature=0.3), [rule])]
     text = prompt + written
     triples = [tuple(text[i : i + 3]) for i in range(len(text) - 2)]
     assert len(triples) == len(set(triples))
@@ -80,6 +80,8 @@ def test_rows_of_a_batch_have_each_their_own_history_and_take_it_along_when_beam
     for rule in rules:
         rule.apply(torch.zeros(3, V))
         rule.append([3, 4, 5])
+        if isinstance(rule, Recorder):
+            rule.note(rule.given(torch.tensor([3, 4, 5])).tolist())
         rule.select([1, 1, 0, 2])
     logits = torch.full((4, V), 8.0)
     histories = [{1, 2, 4}, {1, 2, 4}, {0, 3}, {5}]

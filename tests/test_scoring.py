@@ -27,10 +27,12 @@ from gpt_cli.sampling.engine import open_decoder
 from gpt_cli.scoring.labels import Classifier, split_off
 from gpt_cli.scoring.network import NetworkReader
 from gpt_cli.scoring.reader import NativeReader, Reader
-from gpt_cli.scoring.text import ScoredText
+from gpt_cli.scoring.text import ScoredLine, ScoredText
 from gpt_cli.scoring.windows import read_tokens, windows
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, train_tokenizer
-from gpt_cli.training.evaluate import TokenSizes, evaluate
+from gpt_cli.training.evaluate import EvaluationText, evaluate
+from gpt_cli.training.loss_scale import LossScale
+from gpt_cli.training.step import TorchEngine
 from tests.htmlpage import require_harmless
 
 CONTEXT = 16
@@ -97,8 +99,8 @@ def test_each_figure_is_that_of_a_forward_pass_of_its_own(reader: Reader, length
 def test_windows_that_do_not_overlap_give_the_loss_of_gpt_eval(reader: Reader) -> None:
     tokens = np.random.default_rng(7).integers(0, 256, 131, dtype=np.uint32)
     runtime = open_runtime(Config().runtime.model_copy(update={"device": "cpu", "precision": "fp32"}))
-    sizes = TokenSizes.of(ByteTokenizer(), runtime.device)
-    loss = evaluate(MODEL, torch.from_numpy(tokens.astype(np.int64)), sizes, runtime).loss
+    engine = TorchEngine(MODEL, runtime, LossScale(False), print)
+    loss = evaluate(MODEL, engine, EvaluationText.of(tokens, ByteTokenizer(), runtime.device)).loss
     assert -read_tokens(reader, tokens, CONTEXT)[1:].mean() == pytest.approx(loss, rel=1e-5)
     assert -read_tokens(reader, tokens, CONTEXT // 2)[1:].mean() != pytest.approx(loss, rel=1e-3)
 
@@ -125,10 +127,23 @@ def test_lines_and_spans_have_all_of_the_text_and_all_of_its_bits(text: str, tok
         assert "".join(span.text for span in line.spans) == line.text
     rates = [line.bits_per_byte or 0.0 for line in lines]
     worst = scored.worst(len(lines), "bits-per-byte")
-    assert [rates[i] for i in worst] == pytest.approx(sorted(rates, reverse=True))
-    assert [lines[i].bits for i in scored.worst(2, "bits")] == pytest.approx(
-        sorted((line.bits for line in lines), reverse=True)[:2]
-    )
+    assert [rates[i] for i in worst] == pytest.approx([rates[i] for i in blank_last(lines, rates)])
+    bits = [line.bits for line in lines]
+    assert [bits[i] for i in scored.worst(2, "bits")] == pytest.approx([bits[i] for i in blank_last(lines, bits)[:2]])
+
+
+def blank_last(lines: list[ScoredLine], costs: list[float]) -> list[int]:
+    """The lines by what they cost, the dearest first, and those without a character that is seen behind all others."""
+    return sorted(range(len(lines)), key=lambda i: (not lines[i].text.encode().strip(), -costs[i]))
+
+
+def test_blank_lines_are_not_the_most_surprising_ones() -> None:
+    text = "a\n\nb\n \nc\n"
+    ids = ByteTokenizer().encode(text)
+    log_probs = np.array([np.nan, *(-20.0 if text[i] in "\n " else -1.0 for i in range(1, len(ids)))])
+    scored = ScoredText(ByteTokenizer(), text, ids, log_probs)
+    assert sorted(scored.worst(3, "bits-per-byte")) == [0, 2, 4]
+    assert len(scored.worst(5, "bits-per-byte")) == 5
 
 
 def test_a_token_of_several_lines_belongs_to_the_one_where_it_begins() -> None:

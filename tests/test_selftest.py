@@ -1,6 +1,7 @@
 """`gpt selftest` and `gpt doctor`: they pass on what is sound, and each planted fault turns them red."""
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -23,17 +24,20 @@ from gpt_cli.training.state import TrainingState
 
 
 def test_a_quick_selftest_passes_here_and_leaves_nothing(gpt, tmp_path):
-    (tmp_path / "cache").mkdir()
-    outcome = gpt("selftest", "--quick", "--json", GPT_CACHE=str(tmp_path / "cache"))
+    cache = Path(os.environ["GPT_CACHE"])
+    before = sorted(cache.rglob("*"))
+    outcome = gpt("selftest", "--quick", "--json")
     assert outcome.rc == 0, outcome.stdout + outcome.stderr
     result = json.loads(outcome.stdout)
     assert result["passed"]
     assert [check["name"] for check in result["checks"]] == [
+        "compiled cache", "compiled decoder", "compiled training",
         "disk speed", "save and load", "damage is noticed", "determinism", "resume", "causality", "cached = uncached",
         "kill it any time",
     ]  # fmt: skip
     assert re.match("4 kills, [1-4] inside a save", result["checks"][-1]["figure"])  # one is made sure of
-    assert [path.name for path in tmp_path.rglob("*")] == ["cache"]
+    assert list(tmp_path.rglob("*")) == []
+    assert sorted(cache.rglob("*")) == before
 
 
 def test_a_place_that_cannot_be_written_is_one_clear_error(gpt, tmp_path):
@@ -49,7 +53,7 @@ def test_a_failed_check_is_in_the_table_and_in_the_exit_code(monkeypatch, capsys
     monkeypatch.setattr(machine, "run_selftest", lambda *_, **__: iter(checks))
     assert main(["selftest"]) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "check       result  figure",
+        "check       result  detail",
         "disk speed  ok      9 MB/s",
         "resume      FAILED  0 of 6",
     ]
@@ -106,28 +110,28 @@ def findings(path: Path) -> dict[str, str]:
     return {check.name: check.figure for check in examine(path, print) if not check.passed}
 
 
-def test_a_sound_run_has_no_findings_and_is_not_changed(trained, gpt):
+def test_a_sound_run_has_no_findings_and_is_not_changed(trained, gpt_here):
     def contents():
         return {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
 
     before = contents()
-    outcome = gpt("doctor", trained)
+    outcome = gpt_here("doctor", trained)
     assert outcome.rc == 0, outcome.stdout + outcome.stderr
     assert "all 12 steps are done" in outcome.stdout
     assert contents() == before
     assert findings(list_checkpoints(trained)[0]) == {}
 
 
-def test_a_flipped_bit_is_found_and_what_would_be_resumed_is_told(trained, gpt):
+def test_a_flipped_bit_is_found_and_what_would_be_resumed_is_told(trained, gpt_here):
     newest = list_checkpoints(trained)[0]
     data = bytearray((newest / "model.safetensors").read_bytes())
     data[-1] ^= 1
     (newest / "model.safetensors").write_bytes(data)
-    outcome = gpt("doctor", trained)
+    outcome = gpt_here("doctor", trained)
     assert outcome.rc == 1
     assert outcome.stdout.count("FAILED") == 1
     assert "model.safetensors does not match" in " ".join(outcome.stdout.partition("FAILED")[2].split())
-    assert "would go on from step 8 of 12" in outcome.stdout
+    assert "would resume from step 8 of 12" in outcome.stdout
 
 
 def test_numbers_that_are_not_finite_are_found_though_the_sums_are_right(trained):

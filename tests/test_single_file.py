@@ -69,4 +69,4 @@ def test_a_model_that_only_torch_computes_is_sampled_by_it(tmp_path, capsys):
     assert main(sample) == 0
     assert capsys.readouterr().out == f"ab{greedy(run, 'ab', 9)}".rstrip("\n") + "\n"
     assert main([*sample, "--engine", "native"]) == 2
-    assert "norms without gains" in capsys.readouterr().err
+    assert "does not go with model.norm_gain: false" in capsys.readouterr().err

@@ -4,11 +4,13 @@ import csv
 import json
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gpt_cli.cli.main import main
+from gpt_cli.config import Config
 from gpt_cli.run import sinks
 from gpt_cli.run.log import read_events, read_metrics
 
@@ -99,6 +101,28 @@ def test_weights_and_biases_gets_the_figures_offline_and_a_resumed_run_goes_on(g
     assert len(files) == 2
     assert len({file.stem for file in files}) == 1  # one run there
     assert all(b"val_loss" in file.read_bytes() for file in files)
+
+
+def test_weights_and_biases_is_told_where_its_own_settings_say_and_which_run_it_is(monkeypatch, tmp_path):
+    asked: list[dict[str, Any]] = []
+    wandb = SimpleNamespace(init=lambda **options: asked.append(options), Settings=dict)
+    monkeypatch.setattr(sinks, "importlib", SimpleNamespace(import_module=lambda name: wandb))
+
+    def begin(name: str) -> dict[str, Any]:
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "run.json").write_text(json.dumps({"created": name}))
+        sinks.WandbSink(tmp_path / name, Config())
+        return asked[-1]
+
+    monkeypatch.delenv("WANDB_DIR", raising=False)
+    assert begin("one")["dir"] == str(tmp_path / "one")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path / "all"))
+    assert begin("one")["dir"] == begin("two")["dir"] == str(tmp_path / "all")
+    assert begin("one")["id"] == begin("one")["id"] != begin("two")["id"]
+    (tmp_path / "two" / "wandb" / "offline-run-20260101_000000-abcd1234").mkdir(parents=True)
+    assert begin("two")["id"] == "abcd1234"
+    monkeypatch.setenv("WANDB_RUN_ID", "mine")
+    assert begin("one")["id"] == "mine"
 
 
 def test_a_sink_that_fails_is_dropped_and_told_and_the_training_is_whole(monkeypatch):

@@ -15,14 +15,14 @@ from gpt_cli.config import Config, parse_config
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import read_sums
 from gpt_cli.run.checkpoint import list_checkpoints, load
-from gpt_cli.run.log import read_metrics
+from gpt_cli.run.log import read_events, read_metrics
 from gpt_cli.runtime.device import open_runtime
 from gpt_cli.training import loop, loss_scale, state
 from gpt_cli.training.console import Console
-from gpt_cli.training.evaluate import cross_entropy
-from gpt_cli.training.loop import train, train_step
+from gpt_cli.training.loop import train
 from gpt_cli.training.loss_scale import LossScale
 from gpt_cli.training.state import TrainingState
+from gpt_cli.training.step import token_loss, train_step
 from gpt_cli.training.summary import Summary
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
@@ -234,6 +234,16 @@ def test_an_interruption_does_not_change_when_a_run_without_progress_ends(tmp_pa
     assert weights(second) == weights(whole)
 
 
+def test_a_stopped_run_tells_the_loss_of_the_step_that_it_saved_or_none(tmp_path, monkeypatch):
+    interrupt_at(monkeypatch, 6)
+    summary = run(make_config(tmp_path, "eval.every=4", "log.every=5"))
+    assert summary.steps == 7
+    assert (summary.val_loss, summary.bpc, summary.bpb) == (None, None, None)
+    assert summary.best_val_loss is not None
+    (ended,) = [event for event in read_events(Path(summary.run_dir)) if event["event"] == "ended"]
+    assert ended["step"] == 7
+
+
 def test_fewer_steps_than_are_done_is_a_finished_run(tmp_path):
     run(make_config(tmp_path))
     summary = run(make_config(tmp_path, "train.steps=6"))
@@ -325,8 +335,8 @@ def test_it_stops_at_a_loss_after_enough_time_or_without_progress(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_is_never_saved(tmp_path, monkeypatch):
-    original = cross_entropy
-    monkeypatch.setattr("gpt_cli.training.state.cross_entropy", lambda *a: original(*a) * poison[0])
+    original = token_loss
+    monkeypatch.setattr("gpt_cli.training.step.token_loss", lambda *a: original(*a) * poison[0])
     poison = [1.0]
     real_step = train_step
 

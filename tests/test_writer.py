@@ -17,11 +17,11 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.native.kernel import NoKernel, load_kernel
 from gpt_cli.run.checkpoint import open_checkpoint, save
 from gpt_cli.run.load import build_model
-from gpt_cli.runtime.fastest import difference
 from gpt_cli.sampling import Sampling
 from gpt_cli.sampling.engine import texts_at_once
 from gpt_cli.sampling.writer import Writer
 from gpt_cli.tokenizer import ByteTokenizer
+from tests.support.tensors import relative_error
 
 SHAPE = ModelConfig(n_layer=2, n_embd=32, n_head=2, context_length=20, zero_init=False, init_std=0.2)
 PROMPTS = ["a", "the one", "x" * 50, "", "a", "ROMEO:\n" * 2, "ä"]
@@ -79,7 +79,7 @@ def test_weights_in_bf16_go_to_a_gpu_with_torch(checkpoint: Path, engine: Any) -
     )
     with torch.inference_mode():
         tokens = torch.arange(20)[None]
-        assert difference([writer.model(tokens)], [build()(tokens)]) < 0.05
+        assert relative_error([writer.model(tokens)], [build()(tokens)]) < 0.05
     assert {p.dtype for p in writer.model.parameters()} == {torch.bfloat16}
     name, texts = writer.begin([[1], [2, 3]], Sampling(max_new_tokens=30))
     assert name == "torch"

@@ -11,11 +11,13 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from gpt_cli.native.compiler import find_compiler
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = str(ROOT / "gpt_cli")
-LIBRARIES = tuple(
-    {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-)
+STANDARD = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+INSTALLED = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]  # by .pth, too
+LIBRARIES = tuple({os.path.realpath(path) for path in (*STANDARD, *INSTALLED)})
 FORBIDDEN = {
     "pickle.find_class", "socket.connect", "socket.bind", "socket.getaddrinfo", "subprocess.Popen", "os.system",
     "os.exec", "os.posix_spawn", "os.fork", "ftplib.connect", "smtplib.connect", "urllib.Request", "webbrowser.open",
@@ -32,6 +34,8 @@ def complaint(event: str, arguments: tuple[Any, ...]) -> str | None:
     if event in ("subprocess.Popen", "os.posix_spawn"):
         command = arguments[1]  # a compiler at work on a file of ours, or Python asking what the processor is
         if any(part.startswith(PACKAGE) and part.endswith(".c") for part in command) or command == ["uname", "-p"]:
+            return None
+        if command == [find_compiler(), "--version"]:
             return None
     if event in FORBIDDEN:
         return event

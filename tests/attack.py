@@ -1,0 +1,65 @@
+"""What an attacker tries, by count: the rows behind `make attack`, which `promises.py` runs and writes as a table.
+
+A row is a `Promise` whose tests inject the faults; each says how many by `record_property("faults", n)`. A test that
+takes more than a few seconds has a short version in the suite and is marked `slow` itself. All rows together take at
+most 20 minutes on two cores.
+"""
+
+from promise import Promise
+
+STORE = "test_native_store.py"
+ATTACK = [
+    Promise(
+        "The compiled library that is loaded is the one that was compiled",
+        "exchanged, folder or file, by another user while it is loaded, in a place that is safe and in one open to all",
+        (f"{STORE}::test_of_600_exchanges_while_it_is_loaded_none_brings_in_a_foreign_library",),
+        where="attack",
+    ),
+    Promise(
+        "A compiled library that is damaged is told, compiled again, and never loaded",
+        "bits flipped and ends cut off, in the library and its record",
+        (f"{STORE}::test_of_300_bit_flips_and_truncations_none_is_loaded",),
+        where="attack",
+    ),
+    Promise(
+        "Whatever else stands in the cache, nothing of it is loaded, and nothing is changed through a link",
+        "links, FIFOs, folders, devices, others' files and permissions in place of the library, its record, the folder"
+        " and the way to it",
+        (f"{STORE}::test_what_is_not_as_it_was_compiled_is_told_compiled_again_and_never_loaded",
+         f"{STORE}::test_a_foreign_library_under_the_name_of_the_users_is_never_loaded",
+         f"{STORE}::test_a_cache_that_cannot_be_used_is_told_and_done_without",
+         f"{STORE}::test_a_way_to_the_cache_that_others_can_change_is_not_taken"),
+        where="attack",
+    ),
+    Promise(
+        "A compiler that is missing, strange, hanging or killed is one message and a remembered one",
+        "none; one that fails, says and makes nonsense, or makes what lacks functions; three that hang;"
+        " one that is killed",
+        (f"{STORE}::test_without_a_compiler_or_with_a_broken_one_there_is_a_reason",
+         f"{STORE}::test_a_compiler_that_hangs_is_told_stopped_and_remembered_until_it_changes",
+         f"{STORE}::test_what_a_killed_compilation_leaves_is_removed_by_the_next_and_what_is_in_use_stays"),
+        where="attack",
+    ),
+    Promise(
+        "Of many starts in one directory one trains, and the others say who does",
+        "20 starts at one moment",
+        ("test_kill_anytime.py::test_of_20_starts_at_once_exactly_one_trains_and_the_others_say_who_does",),
+        where="attack",
+    ),
+    Promise(
+        "A flipped bit in a run is told by the command that meets it",
+        "a random bit of any file of the run that is summed, or of its newest checkpoint, and then one of ten commands",
+        ("test_run_sums.py::test_a_thousand_flips_are_told_by_the_commands_that_read_them",),
+        where="attack",
+    ),
+    Promise(
+        "No input takes memory or time beyond a stated bound, however long it is looked at",
+        "as in the suite, and what takes seconds to make: 200,001 files, tables of millions of empty rows, a footer of"
+        " 143 MB",
+        (
+            "test_input_bounds.py::test_every_bomb_ends_in_one_error_in_10_seconds_and_300_mb",
+            "test_input_bounds.py::test_the_larger_bombs_end_in_one_error_in_10_seconds_and_300_mb",
+        ),
+        where="attack",
+    ),
+]  # fmt: skip

@@ -1,0 +1,22 @@
+"""Exchange two names again and again, as somebody else would: `python tests/exchanging.py ONE OTHER` until killed."""
+
+import ctypes
+import os
+import sys
+
+_RENAME_EXCHANGE = 2
+_AT_FDCWD = -100
+
+
+def exchange(one: str, other: str) -> None:
+    """Exchange what two paths name, in one step. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+if __name__ == "__main__":
+    exchange(*sys.argv[1:])
+    print("exchanging", flush=True)
+    while True:
+        exchange(*sys.argv[1:])

@@ -1,0 +1,92 @@
+"""Flip a bit in the training kernel's code, its sum made right, and train: `python tests/flipping.py TIMES`.
+
+Prints how often a step was the same as by sound code, the flip was told, the process died or hung, or, what must not
+be, the step was silently another one, as JSON. Each flip is tried in a fork.
+"""
+
+import json
+import os
+import random
+import signal
+import struct
+import sys
+from collections import Counter
+
+import torch
+from planting import plant
+
+from gpt_cli.config import ModelConfig, RuntimeConfig
+from gpt_cli.model.gpt import GPT
+from gpt_cli.native import kernel
+from gpt_cli.native.compiler import Compiler
+from gpt_cli.native.store import Store
+from gpt_cli.runtime.device import Runtime
+from gpt_cli.training.native.choice import native_network
+from gpt_cli.training.native.sources import KERNELS
+
+CONFIG = ModelConfig(n_layer=2, n_embd=64, n_head=2, context_length=64, zero_init=False)
+RUNTIME = Runtime(torch.device("cpu"), "fp32", 1)
+SECONDS = 30
+VERDICTS = ("the same", "told", "silently another")
+
+
+def code_of(library: bytes) -> tuple[int, int]:
+    """Where the executable segment of an ELF file of 64 bits begins and ends."""
+    at, size, n = struct.unpack_from("<Q", library, 32)[0], *struct.unpack_from("<HH", library, 54)
+    for i in range(n):
+        kind, flags, offset, _, _, length = struct.unpack_from("<IIQQQQ", library, at + i * size)
+        if kind == 1 and flags & 1:
+            return offset, offset + length
+    raise ValueError("there is no code in it")
+
+
+def step() -> tuple[float, torch.Tensor, list[str]]:
+    """The loss and the gradient of a batch, and what was told."""
+    notes: list[str] = []
+    torch.manual_seed(0)
+    model = GPT(CONFIG, 50)
+    tokens = torch.randint(0, 50, (4, 65))
+    native = native_network(model, RuntimeConfig(), RUNTIME, notes.append)
+    notes = [note for note in notes if not note.startswith("compiling")]
+    if native is None:
+        return 0.0, torch.zeros(0), notes
+    loss = native.add_gradients(tokens[:, :-1], tokens[:, 1:], 1 / 256)
+    return loss, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]), notes
+
+
+def verdict(library: bytes, bit: int, sound: tuple[float, torch.Tensor]) -> int:
+    """Which of VERDICTS comes of a flipped bit."""
+    plant(KERNELS[False], library[: bit // 8] + bytes([library[bit // 8] ^ 1 << bit % 8]) + library[bit // 8 + 1 :])
+    kernel._jobs.clear()
+    loss, gradient, notes = step()
+    if notes:
+        return 1
+    close = abs(loss - sound[0]) <= 1e-3 * abs(sound[0]) and (gradient - sound[1]).norm() <= 1e-2 * sound[1].norm()
+    return 0 if close else 2
+
+
+def main(times: int) -> None:
+    """Flip `times` bits, one after another."""
+    torch.set_num_threads(1)
+    kernel.load(KERNELS[False], print)
+    with Store(kernel.store_path()) as store:
+        library = store.read(f"network-{kernel.key_of(KERNELS[False], Compiler.find())}")
+    assert library is not None
+    sound = step()
+    assert not sound[2], sound[2]
+    start, end = code_of(library)
+    dice, found = random.Random(11), Counter[str]()
+    for _ in range(times):
+        bit = dice.randrange(8 * start, 8 * end)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(SECONDS)
+            os._exit(verdict(library, bit, sound[:2]))
+        _, status = os.waitpid(child, 0)
+        code = os.waitstatus_to_exitcode(status)
+        found[VERDICTS[code] if 0 <= code < len(VERDICTS) else "died"] += 1
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

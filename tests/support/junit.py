@@ -1,0 +1,36 @@
+"""What a report of `pytest --junitxml` says."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+
+class Case(NamedTuple):
+    """A test that was run, with its arguments if it has some."""
+
+    name: str
+    """`file.py::test_x[1]`, without the folders of the file."""
+    outcome: str
+    """passed, failed, error (outside of the test itself) or skipped."""
+    message: str
+    """Of what did not pass, in a line."""
+    seconds: float
+    properties: dict[str, str]
+
+
+def read_cases(report: Path) -> Iterator[Case]:
+    """Each test of the file `report`."""
+    for case in ElementTree.parse(report).iter("testcase"):
+        *_, file = [part for part in case.attrib["classname"].split(".") if part.startswith("test_")]
+        outer = case.attrib["classname"].partition(f"{file}.")[2].replace(".", "::")
+        found = {outcome: case.find(outcome) for outcome in ("failure", "error", "skipped")}
+        reason = next((element for element in found.values() if element is not None), None)
+        words = {"failure": "failed", "error": "error", "skipped": "skipped"}
+        yield Case(
+            f"{file}.py::{outer + '::' if outer else ''}{case.attrib['name']}",
+            next((words[kind] for kind, element in found.items() if element is not None), "passed"),
+            "" if reason is None else (reason.attrib.get("message") or reason.text or "").strip().partition("\n")[0],
+            float(case.attrib["time"]),
+            {p.attrib["name"]: p.attrib["value"] for p in case.iter("property")},
+        )

@@ -1,0 +1,50 @@
+"""docs/design names files and definitions that are there."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DESIGN = ROOT / "docs" / "design"
+VALUES = {"alibi", "auto"}  # in backticks, but no names of Python
+
+
+@cache
+def defined_in(path: Path) -> frozenset[str]:
+    """The functions, classes, methods, fields and module variables that a file defines; of C, its functions."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix in (".c", ".h"):
+        return frozenset(re.findall(r"^\w[\w *]*?(\w+)\([^;]*\{$", text, flags=re.MULTILINE))
+    names = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return frozenset(names)
+
+
+def test_each_of_the_twenty_answers_names_a_file_and_what_it_defines() -> None:
+    page = (DESIGN / "where.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+)\. .+? \| `([^`]+)` \| `([^`]+)` \|$", page, flags=re.MULTILINE)
+    assert [int(number) for number, _, _ in rows] == list(range(1, 21))
+    for number, file, name in rows:
+        assert name in defined_in(ROOT / file), f"question {number}: {file} does not define {name}"
+
+
+@pytest.mark.parametrize("page", sorted(DESIGN.glob("*.md")), ids=lambda page: page.name)
+def test_every_file_and_every_name_of_a_design_page_is_there(page: Path) -> None:
+    everything = {
+        name for file in (*ROOT.glob("gpt_cli/**/*.py"), *ROOT.glob("tests/*.py")) for name in defined_in(file)
+    }
+    everything |= {name for file in ROOT.glob("gpt_cli/**/*.[ch]") for name in defined_in(file)}
+    for quoted in re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")):
+        if re.fullmatch(r"(gpt_cli|tests|docs)/[\w./]+", quoted):
+            assert (ROOT / quoted).exists(), quoted
+        elif re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", quoted) and quoted not in VALUES:
+            assert quoted.rpartition(".")[2] in everything, quoted

@@ -1,0 +1,332 @@
+"""A captured decode step writes the eager step's text, whatever is asked of it, and gives way where it does not work.
+
+On a CPU `make_fx` stands in for a CUDA graph: it records the operations of a step once and does them again on the same
+tensors, so that a position or a choice that Python made would be as it was at the capture.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from torch import Tensor
+from torch._dynamo.utils import counters
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from gpt_cli.config import TokenizerConfig
+from gpt_cli.model.gpt import GPT
+from gpt_cli.model.kv_cache import KVCache, RaggedCache
+from gpt_cli.model.static_cache import StaticCache
+from gpt_cli.runtime.cuda_graph import graphs_available
+from gpt_cli.sampling import Sampling, graphed_decode, stream_batches
+from gpt_cli.sampling.bias import LogitBias
+from gpt_cli.sampling.generate import Continuations, generate
+from gpt_cli.sampling.graphed_decode import CHUNK, GraphedDecoder, decode_step, length_bucket
+from gpt_cli.sampling.recorder import Recorder
+from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, train_tokenizer
+from tests.test_generate import CONTEXT, VOCAB_SIZE, make_model
+from tests.test_ragged import OPTIONS, PROMPTS
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts and contexts of tests are long enough for captures, and for several."""
+    monkeypatch.setattr(graphed_decode, "_FEWEST_STEPS", 2)
+    monkeypatch.setattr(graphed_decode, "_FEWEST_KEYS", 4)
+
+
+def refuse(*arguments: Any) -> Any:
+    raise AssertionError(arguments)
+
+
+def traced(step: Any, inputs: Sequence[Tensor]) -> Any:
+    """In a CUDA graph's place: after two calls that must change nothing, as a capture makes them."""
+    inputs = [tensor.clone() for tensor in inputs]
+    chosen = step(*inputs)
+    replay = make_fx(lambda *given: step(*given))(*inputs)  # it would ask for parameters with defaults, too
+    assert all(now.equal(then) for now, then in zip(replay(*inputs), chosen, strict=True))
+    return replay
+
+
+def decoder(capture: Any = traced, **options: Any) -> GraphedDecoder:
+    return GraphedDecoder(refuse, capture=capture, **options)
+
+
+def written(
+    model: GPT, prompts: Sequence[Sequence[int]], sampling: Sampling, by: GraphedDecoder | None = None, **options: Any
+) -> list[list[int]]:
+    return list(generate(model, prompts, sampling, **options, decoder=by))
+
+
+# The cache
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(OPTIONS, st.lists(st.integers(1, 3), min_size=1, max_size=3), st.booleans())
+def test_a_static_cache_is_the_cache_it_stands_for(options: dict[str, Any], lengths: list[int], ragged: bool) -> None:
+    try:
+        model = make_model(**{**options, "context_length": 8})
+    except ValidationError:
+        reject()
+    lengths = lengths if ragged else lengths[:1] * len(lengths)
+    tokens = torch.randint(VOCAB_SIZE, (len(lengths), 8), generator=torch.Generator().manual_seed(0))
+    kind = RaggedCache if ragged else KVCache
+    with torch.inference_mode():
+        plain, other = (kind(model.config, len(lengths)) for _ in range(2))
+        for cache in (plain, other):
+            prefilled = KVCache(model.config, len(lengths), room=max(lengths))
+            model(tokens[:, : max(lengths)], prefilled)
+            cache.store(range(len(lengths)), prefilled, lengths)
+        layers = list(zip(other.keys, other.values, strict=True))
+        for at in range(3, 5):
+            static = StaticCache(layers, torch.tensor(lengths) + at - 3, n_key=7)
+            expected = model(tokens[:, at : at + 1], plain)
+            torch.testing.assert_close(model(tokens[:, at : at + 1], static), expected, rtol=2e-4, atol=2e-4)
+            other.advance(1)
+        # What it filled is the other's: that goes on from there.
+        torch.testing.assert_close(model(tokens[:, :1], other), model(tokens[:, :1], plain), rtol=2e-4, atol=2e-4)
+
+
+def test_attention_reads_a_power_of_two_of_keys_that_holds_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphed_decode, "_FEWEST_KEYS", 128)
+    assert [length_bucket(filled, 1000) for filled in (0, 127, 128, 255, 256, 511, 512, 999)] == [
+        *(128, 128, 256, 256, 512, 512, 1000, 1000)
+    ]
+    assert length_bucket(3, 20) == 20
+
+
+# The text
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(OPTIONS, PROMPTS, st.booleans())
+def test_captured_steps_write_what_eager_ones_write_within_the_context_and_past_it(
+    options: dict[str, Any], prompts: list[list[int]], greedy: bool
+) -> None:
+    try:
+        model = make_model(**options)
+    except ValidationError:
+        reject()
+    sampling = Sampling(temperature=0.0 if greedy else 1.0, seed=3, max_new_tokens=12)
+    assert written(model, prompts, sampling, decoder()) == written(model, prompts, sampling)
+
+
+FILTERS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "drawn": {"temperature": 1.3},
+    "filtered": {"temperature": 1.0, "top_k": 7, "top_p": 0.9, "min_p": 0.02, "typical_p": 0.95},
+}
+
+
+@pytest.mark.parametrize("kind", FILTERS)
+@pytest.mark.parametrize("prompts", [[[1, 2]], [[1, 2, 3]] * 3, [[1], [2, 3, 4], [5] * 30, [1]]], ids=str)
+@pytest.mark.parametrize("steps", [2, 30])
+def test_every_filter_and_batch_is_written_as_by_eager_steps(kind: str, prompts: list[list[int]], steps: int) -> None:
+    model, captured = make_model(context_length=12, n_layer=1), []
+    sampling = Sampling(**FILTERS[kind], seed=8, max_new_tokens=steps)
+    samples = [0, 1, 0, 7][: len(prompts)]
+
+    def capture(step: Any, inputs: Sequence[Tensor]) -> Any:
+        captured.append(inputs)
+        return traced(step, inputs)
+
+    expected = written(model, prompts, sampling, samples=samples)
+    assert written(model, prompts, sampling, decoder(capture), samples=samples) == expected
+    assert 1 <= len(captured) <= 3  # one for each of 4, 8 and 12 keys, however often the window was read anew
+
+
+def texts(model: GPT, tokenizer: Any, sampling: Sampling, by: GraphedDecoder | None, n: int = 4) -> list[Any]:
+    found = next(stream_batches(model, tokenizer, [[1]], sampling, n, decoder=by))
+    return [(text.text(), text.tokens, text.finish_reason) for text in found]
+
+
+@pytest.mark.parametrize("stop", [(), ("a", "\x00")])
+def test_a_text_that_ends_in_the_middle_of_a_chunk_ends_where_it_did_and_ends_no_other(stop: tuple[str, ...]) -> None:
+    tokenizer = train_tokenizer(["a bc"], TokenizerConfig(kind="bpe", vocab_size=257))
+    assert tokenizer.end_of_text is not None
+    model = make_model(tokenizer.vocab_size)
+    model.head.weight.data[tokenizer.end_of_text] *= 3.0  # which makes it likely
+    sampling = Sampling(seed=5, max_new_tokens=60, stop=stop)
+    found = texts(model, tokenizer, sampling, decoder())
+    assert found == texts(model, tokenizer, sampling, None)
+    assert len({len(tokens) for _, tokens, reason in found if reason != "length"}) > 1
+
+
+def test_the_token_for_unknown_characters_is_not_written() -> None:
+    tokenizer = CharTokenizer("ab", has_unknown=True)
+    model = make_model(vocab_size=3)
+    model.head.weight.data.zero_()  # all tokens are equally likely
+    for text, tokens, _ in texts(model, tokenizer, Sampling(max_new_tokens=60), decoder()):
+        assert set(text) == {"a", "b"}
+        assert tokenizer.unknown not in tokens
+
+
+def test_text_is_shown_a_chunk_at_a_time_not_at_its_end() -> None:
+    model, computed = make_model(256, context_length=64), []
+
+    def counted(step: Any, inputs: Sequence[Tensor]) -> Any:
+        return lambda *given: (computed.append(1), step(*given))[1]
+
+    (text,) = next(stream_batches(model, ByteTokenizer(), [[1]], Sampling(max_new_tokens=60), decoder=decoder(counted)))
+    while len(text.tokens) < 20:
+        next(text._steps)
+    assert len(computed) <= 20 + 2 * CHUNK
+
+
+# What a step needs
+
+
+def test_no_decode_step_asks_the_device_for_a_number() -> None:
+    """On the meta device there are none: a step that asked would raise."""
+    model = make_model(context_length=64).to("meta")
+    sampling = Sampling(temperature=1.0, top_k=7, top_p=0.9, min_p=0.02, typical_p=0.95, max_new_tokens=60)
+    rows = Continuations(model, [[1, 2], [3, 4]])
+    with torch.inference_mode():
+        rows.cache.length = 2
+        noise = torch.zeros(2, VOCAB_SIZE, device="meta")
+        rules = [Recorder(2), LogitBias({1: 2.0}, VOCAB_SIZE, rows.device)]
+        decode = decoder(lambda step, inputs: step).begin(model, rows, sampling, rules)
+        rows.append(torch.zeros(2, dtype=torch.long, device="meta"))
+        for _ in range(20):
+            assert rows.prefill_due() is None
+            chosen = decode(noise)
+            assert chosen is not None
+            rows.append(chosen[0])
+    assert rows.cache.length == 22
+    with pytest.raises(RuntimeError, match="meta"):
+        chosen[0].tolist()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"repetition_penalty": 1.2}, {"no_repeat_ngram": 2}, {"regex": "[ab]*"}, {"choices": ("a", "b")}),
+        *({"forbid": "a"}, {"allow": "ab"}, {"beams": 2}, {"max_new_tokens": 31}),
+    ],
+    ids=str,
+)
+def test_what_needs_the_host_at_every_step_is_written_by_eager_steps_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(graphed_decode, "_FEWEST_STEPS", 32)
+    model, n = make_model(256), 1 if "beams" in settings else 2
+    sampling = Sampling(**{"max_new_tokens": 40, "seed": 1, **settings})
+    assert texts(model, ByteTokenizer(), sampling, decoder(refuse), n) == texts(
+        model, ByteTokenizer(), sampling, None, n
+    )
+
+
+def test_there_are_no_cuda_graphs_on_a_cpu() -> None:
+    assert not graphs_available(CPU)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # how torch looks into one
+def test_a_compiled_step_is_one_graph_for_each_bucket_and_writes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    counters.clear()
+    real, asked = torch.compile, []
+
+    def compile_(step: Any, **options: Any) -> Any:
+        asked.append(options)
+        return real(step, backend="aot_eager", **options)
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    model, sampling = make_model(context_length=8, n_layer=1), Sampling(top_k=5, seed=2, max_new_tokens=20)
+    prompts = [[1], [2, 3]]
+    fast = decoder(lambda step, inputs: step, compiling=True)
+    assert written(model, prompts, sampling, fast) == written(model, prompts, sampling)
+    assert asked == [{"fullgraph": True, "dynamic": False}] * 2  # for 4 keys and for 8
+    assert counters["stats"]["unique_graphs"] == 2
+    assert not counters["graph_break"]
+
+
+# Where it does not work
+
+
+def failing(nth_capture: int, nth_replay: int, error: Exception) -> Any:
+    """A capture that raises, or whose replays do, each at its turn; 0 is the first."""
+    captures = 0
+
+    def capture(step: Any, inputs: Sequence[Tensor]) -> Any:
+        nonlocal captures
+        captures, replays = captures + 1, 0
+        if captures - 1 == nth_capture and nth_replay < 0:
+            raise error
+
+        def replay(*given: Tensor) -> Any:
+            nonlocal replays
+            replays += 1
+            if captures - 1 == nth_capture and replays - 1 == nth_replay:
+                raise error
+            return step(*given)
+
+        return replay
+
+    return capture
+
+
+@pytest.mark.parametrize("prompts", [[[1, 2]], [[1], [2, 3, 4], [5] * 30]], ids=str)
+@pytest.mark.parametrize("where", [(0, -1), (1, -1), (0, 0), (0, 1), (1, 3)], ids=str)
+@pytest.mark.parametrize("error", [RuntimeError(), torch.OutOfMemoryError("CUDA out of memory\nand its trace")])
+def test_where_a_capture_or_a_replay_fails_the_same_text_goes_on_with_one_note(
+    prompts: list[list[int]], where: tuple[int, int], error: Exception
+) -> None:
+    model, notes = make_model(context_length=12, n_layer=1), list[str]()
+    sampling = Sampling(seed=9, max_new_tokens=24)
+    by = GraphedDecoder(notes.append, capture=failing(*where, error))
+    expected = written(model, prompts, sampling)
+    assert written(model, prompts, sampling, by) == expected
+    by._capture = refuse
+    assert written(model, prompts, sampling, by) == expected  # it is not tried again
+    if len(prompts) == 1 or where[0] == 0:  # the longest prompt begins with the last bucket
+        (note,) = notes
+        assert note.startswith("decoding by CUDA graphs does not work here (")
+        assert "\n" not in note
+
+
+@pytest.mark.parametrize("where", [None, (0, 3), (1, -1)], ids=str)
+def test_log_probabilities_are_whole_even_where_a_replay_fails_in_the_middle(where: tuple[int, int] | None) -> None:
+    model, tokenizer = make_model(256, context_length=12, n_layer=1), ByteTokenizer()
+    sampling = Sampling(seed=9, max_new_tokens=24, log_probs=True)
+    capture = traced if where is None else failing(*where, RuntimeError("gone"))
+    by = GraphedDecoder(lambda _: None, capture=capture)
+    found, expected = (next(stream_batches(model, tokenizer, [[1]], sampling, 2, decoder=d)) for d in (by, None))
+    for one, other in zip(found, expected, strict=True):
+        assert (one.text(), one.tokens) == (other.text(), other.tokens)
+        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
+        assert len(one.log_probs or ()) == 24
+
+
+def test_what_a_prefill_raises_is_no_reason_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Continuations, "_prefill", out_of_memory)
+    with pytest.raises(torch.OutOfMemoryError):
+        written(make_model(), [[1]], Sampling(max_new_tokens=40), decoder())
+
+
+def test_an_interrupt_is_not_swallowed() -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        written(make_model(), [[1]], Sampling(max_new_tokens=3 * CONTEXT), decoder(interrupted))
+
+
+def test_a_step_done_twice_changes_nothing() -> None:
+    """A capture computes its step beforehand, more than once."""
+    model, sampling = make_model(context_length=8), Sampling(seed=1)
+    cache = KVCache(model.config, 2)
+    with torch.inference_mode():
+        model(torch.tensor([[1, 2], [3, 4]]), cache)
+        step = decode_step(model, cache, 4, sampling, ())
+        inputs = (torch.tensor([[5], [6]]), torch.tensor([2, 2]), torch.zeros(2, VOCAB_SIZE))
+        (once,), keys = step(*inputs), cache.keys.clone()
+        assert step(*inputs)[0].equal(once)
+        assert cache.keys.equal(keys)

@@ -1,0 +1,107 @@
+"""Every hint is followed to the letter, and what it was for is gone: `tests/hints.txt` has the commands."""
+
+import fnmatch
+import io
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpt_cli.cli.main import main
+from gpt_cli.cli.usage import COMMANDS
+from gpt_cli.config.keys import NAMES_ELSEWHERE, fields, suggest
+
+ROOT = Path(__file__).parents[1]
+ROWS = re.findall(
+    r"^\$ gpt (.*)\nerror: (.*)\nhint: ?(.*)\n\$ gpt (.*)$",
+    (ROOT / "tests/hints.txt").read_text(encoding="utf-8"),
+    flags=re.MULTILINE,
+)
+TINY = (
+    "model.n_layer=1 model.n_head=1 model.n_embd=8 model.context_length=8 train.batch_size=1 train.steps=1"
+    " sample.every=null runtime.threads=1"
+)
+BOOK = "the king and the queen went to the town, and thé mouse lived in a shoe there.\n" * 40
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with texts, a config and two runs, one of which is the newest."""
+    place = tmp_path_factory.mktemp("hints")
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setenv("GPT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        for name in ("book.txt", "a.txt"):
+            Path(name).write_text(BOOK)
+        Path("latin1.txt").write_bytes(BOOK.encode("latin-1"))
+        Path("utf16.txt").write_text(BOOK, encoding="utf-16")
+        Path("prompts.txt").write_text("the\nqueen\n")
+        lines = BOOK.splitlines()
+        Path("bodies.csv").write_text("body,label\n" + "".join(f'"{line}",x\n' for line in lines))
+        Path("notes.jsonl").write_text("".join(f'{{"id": 3, "body": "{line}"}}\n' for line in lines))
+        Path("mine.yaml").write_text(
+            "data: {source: book.txt}\nmodel: {n_layer: 1, n_head: 1, n_embd: 12, context_length: 8}\n"
+        )
+        Path("configs").mkdir()
+        shutil.copy("mine.yaml", "configs")
+        assert main(["tokenize", "book.txt", "--out", "store"]) == 0
+        for run, kind in (("bytes", "byte"), ("book", "char")):
+            steps = ["train.steps=2", "checkpoint.every=1", f"tokenizer.kind={kind}", f"run_dir=runs/{run}"]
+            assert main(["train", "book.txt", *TINY.split(), *steps]) == 0
+        yield place
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def _in_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+
+
+def arguments(command: str) -> list[str]:
+    return shlex.split(command.replace("TINY", TINY))
+
+
+def matches(text: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(text, pattern.replace("[", "[[]"))
+
+
+@pytest.mark.parametrize(("command", "error", "hint", "following"), ROWS, ids=[row[0] for row in ROWS])
+def test_who_follows_a_hint_gets_on(command, error, hint, following, capsys):
+    newest = Path("runs/book/checkpoints/step-00000002")
+    newest.touch()
+    assert main(arguments(command)) in (1, 2)
+    told = capsys.readouterr().err
+    assert matches(told[told.index("error: ") :].partition("\n")[0].removeprefix("error: "), error)
+    assert "Traceback" not in told
+    said = next((line.removeprefix("hint: ") for line in told.splitlines() if line.startswith("hint: ")), "")
+    assert matches(said, hint), said
+    newest.touch()
+    assert main(arguments(following)) == 0, capsys.readouterr().err
+
+
+def test_what_other_trainers_call_a_key_leads_to_one_that_there_is():
+    for name, key in NAMES_ELSEWHERE.items():
+        assert key in fields()
+        assert suggest((name,)) == f"did you mean {key}?", name
+
+
+def test_what_other_tools_call_a_command_leads_to_one_that_there_is(capsys):
+    for name, command in COMMANDS.items():
+        verb = [word for word in command.split()[1:] if re.fullmatch(r"[a-z]+", word)]
+        assert main([*verb, "--help"] if not command.endswith(("--help", "--version")) else command.split()[1:]) == 0
+        assert main([name]) == 2, name
+        assert f"hint: {command}\n" in capsys.readouterr().err, name
+
+
+def test_the_keys_of_the_help_are_keys(capsys):
+    assert main(["train", "--help"]) == 0
+    shown = re.findall(r"^  ([a-z_]+(?:\.[a-z_]+)?)=", capsys.readouterr().out, flags=re.MULTILINE)
+    assert len(shown) == 10
+    assert set(shown) <= fields().keys()

@@ -1,0 +1,203 @@
+"""Compiled code that computes something else than the reference is found before use, told, and made again once."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT, Outcome
+from planting import compiled, own_kernels, plant, with_fault
+from test_training import make_config
+
+from gpt_cli.config import ModelConfig, RuntimeConfig
+from gpt_cli.errors import RequestError, UserError
+from gpt_cli.model.gpt import GPT
+from gpt_cli.native.decoder import NativeDecoder
+from gpt_cli.native.kernel import DECODER, NoKernel, load_kernel
+from gpt_cli.native.numpy_decoder import NumpyDecoder
+from gpt_cli.native.weights import read_weights
+from gpt_cli.run.arrays import unpack_arrays
+from gpt_cli.run.log import read_events
+from gpt_cli.run.tensors import pack_tensors
+from gpt_cli.runtime.device import Runtime
+from gpt_cli.sampling.engine import open_decoder
+from gpt_cli.training.native.choice import native_network
+from gpt_cli.training.native.library import NativeLibrary
+from gpt_cli.training.native.proof import find_difference
+from gpt_cli.training.native.sources import KERNELS
+
+__all__ = ["own_kernels"]  # a fixture
+
+FP32 = Runtime(torch.device("cpu"), "fp32", 2)
+SWIGLU = ModelConfig(n_layer=1, n_embd=32, n_head=2, context_length=16)
+FAULTS = [
+    ("network.c", "logits[target] -= at_target;", "", SWIGLU),
+    ("network.c", "other = 1; other < sum->threads", "other = 2; other < sum->threads", SWIGLU),
+    ("layers.h", "sum - normal * along", "sum", SWIGLU),
+    ("layers.h", "(1.0f + x * (1.0f - s))", "(1.0f + x * s)", SWIGLU),
+    ("layers.h", "3.0f * 0.044715f", "2.0f * 0.044715f", SWIGLU.model_copy(update={"mlp": "gelu"})),
+    ("layers.h", "x[i] = a * cosines[i] - b * sines[i]", "x[i] = a * cosines[i] + b * sines[i]", SWIGLU),
+    ("attention.h", "first - heads->window + 1", "first - heads->window + 40", SWIGLU.model_copy(update={"window": 9})),
+    ("attention.h", "float scale = 1.0f /", "float scale = 1.01f /", SWIGLU),
+    ("real.h", "1.6666665459e-1f", "1.5666665459e-1f", SWIGLU),
+    ("muon.c", "abc[2], abc[1]", "abc[1], abc[2]", SWIGLU),
+]
+
+
+@pytest.fixture(autouse=True)
+def _compiled() -> None:
+    try:
+        load_kernel()
+        NativeLibrary.load(torch.float32)
+    except NoKernel as error:
+        pytest.skip(f"there is no compiled code here: {error}")
+
+
+def make_model(config: ModelConfig = SWIGLU) -> GPT:
+    torch.manual_seed(0)
+    return GPT(config, 17)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sound_code_of_every_layout_is_found_to_be_right_and_no_randomness_is_used(dtype: torch.dtype) -> None:
+    try:
+        library = NativeLibrary.load(dtype)
+    except NoKernel as error:
+        pytest.skip(str(error))
+    before = torch.random.get_rng_state()
+    for mlp, width, more in (
+        ("relu", 16, {"norm": "layernorm", "bias": True, "position": "learned", "qk_norm": False}),
+        ("gelu", 32, {"tie_embeddings": True, "n_kv_head": 1}),
+        ("swiglu", 64, {"window": 5, "logit_softcap": 30.0}),
+        ("relu2", 128, {"norm_gain": False, "position": "sinusoidal"}),
+        ("swiglu", 5, {"position": "none"}),
+    ):
+        config = ModelConfig.model_validate({"n_embd": 4 * width, "n_head": 4, "mlp": mlp, **more})
+        assert find_difference(library, config, 2) is None, config
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.get_num_threads() > 0
+
+
+@pytest.mark.usefixtures("own_kernels")
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=[pytest.mark.slow] if i else []) for i, fault in enumerate(FAULTS)],
+    ids=[f"{file}: {old}" for file, old, _, _ in FAULTS],
+)  # fmt: skip
+def test_a_fault_in_the_training_code_is_found_and_torch_computes(
+    fault: tuple[str, str, str, ModelConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, old, new, config = fault
+    monkeypatch.setitem(KERNELS, False, with_fault(KERNELS[False], tmp_path, file, old, new))
+    notes: list[str] = []
+    assert native_network(make_model(config), RuntimeConfig(), FP32, notes.append) is None
+    told = [note for note in notes if not note.startswith("compiling")]
+    assert told[0].startswith("the compiled training code is wrong: ")
+    assert told[1].startswith(
+        "computing by torch, about 2 to 3 times slower than by compiled code: what the C compiler"
+    )
+    with pytest.raises(UserError, match="cannot be had here: what the C compiler") as refused:
+        native_network(make_model(config), RuntimeConfig(engine="native"), FP32)
+    assert refused.value.exit_code == 1
+
+
+@pytest.mark.usefixtures("own_kernels")
+def test_a_wrong_library_in_the_cache_whose_sum_is_right_is_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = with_fault(KERNELS[False], tmp_path, *FAULTS[0][:3])
+    plant(KERNELS[False], compiled(wrong))
+    notes: list[str] = []
+    native = native_network(make_model(), RuntimeConfig(), FP32, notes.append)
+    assert native is not None
+    (told,) = (note for note in notes if not note.startswith("compiling"))
+    assert told.startswith("the compiled training code is wrong: its gradient of ")
+    assert told.endswith(" is not that of torch; compiling it again")
+    monkeypatch.setattr("gpt_cli.native.kernel._jobs", {})  # as another process finds it
+    notes.clear()
+    assert native_network(make_model(), RuntimeConfig(), FP32, notes.append) is not None
+    assert notes == []
+
+
+@pytest.mark.usefixtures("own_kernels")
+def test_a_fault_in_the_decoder_is_found_and_made_again_or_numpy_decodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, notes = make_model(SWIGLU.model_copy(update={"zero_init": False, "init_std": 0.5})), []
+    arrays = unpack_arrays(pack_tensors(model.state_dict()), "model")
+    weights = read_weights(model.config, 17, arrays)
+    wrong = with_fault(DECODER, tmp_path, "numbers.h", "0.6931470037f", "0.5931470037f")
+    plant(DECODER, compiled(wrong))
+    found = NativeDecoder(weights, note=notes.append)
+    np.testing.assert_allclose(found.score([1, 2, 3]), NumpyDecoder(weights).score([1, 2, 3]), rtol=0, atol=1e-4)
+    assert [note for note in notes if not note.startswith("compiling")] == [
+        "the compiled decoder is wrong: its logits differ from those of the reference; compiling it again"
+    ]
+    notes.clear()
+    monkeypatch.setattr("gpt_cli.native.library.load_kernel", lambda **given: load_kernel(wrong, **given))
+    decoder = open_decoder(model.config, 17, arrays, note=notes.append)
+    assert decoder is not None
+    assert decoder.engine == "numpy"
+    assert notes[-1] == (
+        "decoding in NumPy, 3 to 10 times slower than by compiled code, which cannot be used: its logits differ from"
+        " those of the reference"
+    )
+
+
+def test_a_fall_back_is_told_on_the_console_and_in_the_events_and_the_engine_that_is_asked_for_is_refused(
+    gpt: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    config = make_config(tmp_path, "train.steps=1")
+    from gpt_cli.config import dump_config
+
+    (tmp_path / "config.yaml").write_text(dump_config(config))
+    without = {"CC": "", "PATH": str(tmp_path)}
+    outcome = gpt("train", "--config", "config.yaml", **without)
+    assert outcome.rc == 0, outcome.stderr
+    told = (
+        "computing by torch, about 2 to 3 times slower than by compiled code: there is no C compiler (install gcc or"
+        " clang)"
+    )
+    assert outcome.stderr.replace("\n", " ").count(told) == 1, outcome.stderr
+    assert [event["text"] for event in read_events(Path(str(config.run_dir))) if event["event"] == "note"] == [told]
+    refused = gpt("train", "--config", "config.yaml", "run_dir=other", "runtime.engine=native", **without)
+    assert refused.rc == 1
+    assert refused.stderr.splitlines()[-2:] == [
+        "error: runtime.engine: native cannot be had here: there is no C compiler (install gcc or clang)",
+        "hint: runtime.engine=auto",
+    ]
+
+
+def test_what_the_code_cannot_compute_is_told_and_a_wrong_request_where_it_is_asked_for() -> None:
+    model = make_model(SWIGLU.model_copy(update={"embedding_norm": True}))
+    notes: list[str] = []
+    assert native_network(model, RuntimeConfig(), FP32, notes.append) is None
+    assert notes == [
+        "computing by torch, about 2 to 3 times slower than by compiled code: it does not know"
+        " model.embedding_norm: true"
+    ]
+    with pytest.raises(RequestError, match=r"model\.embedding_norm"):
+        native_network(model, RuntimeConfig(engine="native"), FP32)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_kernels")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="each flip is tried in a fork")
+def test_of_60_bit_flips_in_training_code_with_a_right_sum_none_trains_silently_wrong(
+    record_property: Callable[[str, object], None], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests" / "flipping.py", "60"],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    verdicts = json.loads(done.stdout)
+    assert sum(verdicts.values()) == 60
+    assert set(verdicts) <= {"the same", "told", "died"}, verdicts
+    assert verdicts["told"] > 0, verdicts
+    record_property("faults", 60)

@@ -1,0 +1,134 @@
+"""`gpt runs`: what is listed of each run is what the run says of itself, and removing one loses nothing."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpt_cli.errors import display_width
+from gpt_cli.files import DirectoryLock
+from gpt_cli.report.runs import is_training, list_runs
+
+TINY = (
+    *("model.n_layer=1", "model.n_head=1", "model.n_embd=8", "model.context_length=8", "train.batch_size=1"),
+    *("sample.every=null", "runtime.threads=1"),
+)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with three runs, the last of which was stopped before its end."""
+    from gpt_cli.cli.main import main
+
+    place = tmp_path_factory.mktemp("runs")
+    (place / "book.txt").write_text("the king and the queen went to the town\n" * 50)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        for name, more in (("one", []), ("two", []), ("wide-and-with-a-very-long-name", ["optim.lr=0.01"])):
+            assert main(["train", "book.txt", *TINY, "train.steps=2", f"run_dir=runs/{name}", *more]) == 0
+        assert main(["train", "runs/two", "train.steps=9", "train.max_minutes=1e-9"]) == 0  # which stops it at once
+    return place
+
+
+@pytest.fixture
+def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_each_run_is_told_with_its_loss_size_steps_and_what_sets_it_apart(gpt_here, place):
+    lines = {line.path: line for line in list_runs(Path("runs"))}
+    info = json.loads(gpt_here("info", "runs/one", "--json").stdout)
+    one = lines["runs/one"]
+    assert (one.steps, one.of_steps, one.state, one.parameters) == (2, 2, "complete", info["parameters"])
+    assert one.val_loss == pytest.approx(info["val_loss"], rel=0.5)
+    assert one.differences == {}
+    assert (lines["runs/two"].state, lines["runs/two"].differences) == ("stopped", {"train.steps": 9})
+    assert lines["runs/wide-and-with-a-very-long-name"].differences == {"optim.lr": 0.01}
+    listed = json.loads(gpt_here("runs", "--json").stdout)["runs"]
+    assert {line["path"] for line in listed} == lines.keys()
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 200])
+def test_the_list_fits_the_terminal(gpt_here, place, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    told = gpt_here("runs").stdout
+    assert max(map(display_width, told.splitlines())) <= columns
+    for words in ("one", "two", "2/9", "optim.lr=0.01"):
+        assert words in told
+
+
+def test_a_damaged_run_is_listed_as_such_and_hides_no_other(gpt_here, place):
+    Path("runs/one/config.yaml").write_text("model: {n_layer: many}\n")
+    Path("runs/two/metrics.jsonl").write_text("no json\n")
+    told = gpt_here("runs")
+    assert told.rc == 0
+    assert told.stdout.count("damaged") >= 2
+    assert "complete" in told.stdout
+
+
+def test_no_runs_are_told_with_what_to_do(gpt_here, tmp_path):
+    told = gpt_here("runs")
+    assert (told.rc, told.stdout) == (0, "")
+    assert "gpt train TEXT" in told.stderr
+
+
+def test_a_run_is_asked_for_before_it_goes_to_the_trash_and_comes_back(gpt_here, place, monkeypatch):
+    before = {path: path.read_bytes() for path in Path("runs/one").rglob("*") if path.is_file()}
+    refused = gpt_here("runs", "rm", "runs/one")
+    assert refused.rc == 2
+    assert "--yes" in refused.stderr
+    for answer, stays in (("n\n", True), ("\n", True), ("", True), ("yes\n", False)):
+        monkeypatch.setattr(sys, "stdin", Terminal(answer))
+        assert gpt_here("runs", "rm", "runs/one").rc == 0
+        assert Path("runs/one").exists() == stays
+    assert not any(line.path.endswith("one") for line in list_runs(Path("runs")))
+    Path("runs/.trash/one").rename("runs/one")
+    assert {path: path.read_bytes() for path in before if path.name != "lock"} == {
+        path: data for path, data in before.items() if path.name != "lock"
+    }
+
+
+def test_two_runs_of_one_name_stay_apart_in_the_trash(gpt_here, place):
+    shutil.copytree("runs/one", "kept")
+    assert gpt_here("runs", "rm", "runs/one", "--yes").rc == 0
+    shutil.copytree("kept", "runs/one")
+    assert gpt_here("runs", "rm", "runs/one", "-y").rc == 0
+    assert {path.name for path in Path("runs/.trash").iterdir()} == {"one", "one-2"}
+
+
+def test_a_run_that_trains_is_listed_as_such_and_is_not_removed(gpt_here, place):
+    with DirectoryLock(Path("runs/one")):
+        assert is_training(Path("runs/one"))
+        assert "training" in gpt_here("runs").stdout
+        refused = gpt_here("runs", "rm", "runs/one", "--yes")
+        assert refused.rc == 1
+        assert "another process" in refused.stderr
+    assert Path("runs/one/run.json").exists()
+    assert not is_training(Path("runs/one"))
+
+
+def test_what_is_no_run_is_not_removed(gpt_here, place):
+    assert gpt_here("runs", "rm", "book.txt", "-y").rc == 2
+    (checkpoint,) = Path("runs/one/checkpoints").glob("step-00000002")
+    refused = gpt_here("runs", "rm", checkpoint, "-y")
+    assert refused.rc == 2
+    assert "give its run: runs/one" in refused.stderr
+    assert checkpoint.exists()
+    assert Path("book.txt").exists()
+
+
+class Terminal:
+    """Somebody who answers."""
+
+    def __init__(self, answer: str) -> None:
+        self.answer = answer
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self) -> str:
+        return self.answer

@@ -1,0 +1,333 @@
+"""What `gpt train` is asked for is what it trains: a text in any encoding, a config, a run, standard input, a base."""
+
+import io
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt_cli.cli.main import main
+from gpt_cli.cli.request import Request
+from gpt_cli.config import Config, dump_config, load_config
+from gpt_cli.corpus import fit as fitting
+from gpt_cli.errors import RequestError
+
+ROOT = Path(__file__).parents[1]
+LINE = "Der müde Bär überquert die Straße, während es schneit und es über Nacht kälter wird.\n"
+TEXT = LINE * 100
+TINY = ["model.n_layer=1", "model.n_head=2", "model.n_embd=16", "model.context_length=16", "train.batch_size=2"]
+QUICK = [*TINY, "train.steps=2", "sample.every=null", "runtime.device=cpu", "runtime.threads=1"]
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("s.txt").write_text(TEXT)
+    Path("latin1.txt").write_bytes(TEXT.encode("latin-1"))
+    Path("utf16.txt").write_text(TEXT, encoding="utf-16")
+    rows = "".join(f'"{LINE.strip()}",kurz {n % 7}\n' for n in range(100))
+    Path("table.csv").write_text(f"text,label\n{rows}")
+    Path("bodies.csv").write_text(f"body,label\n{rows}")
+
+
+def asked(*arguments: str) -> Config:
+    return Request(arguments, None, leave_nothing=True).config
+
+
+def notes(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[Config, str]:
+    config = asked(*arguments)
+    return config, " ".join(capsys.readouterr().err.split())
+
+
+READ_AS = {
+    "latin1.txt": (["data.encoding=latin-1"], len(TEXT)),
+    "utf16.txt": (["data.encoding=utf-16"], len(TEXT)),
+    "bodies.csv": (["data.text_key=body"], 100 * len(LINE) - 1),
+    "table.csv": (["data.text_key=label"], 100 * len("kurz 0")),
+}
+
+
+@pytest.mark.parametrize("source", READ_AS)
+def test_a_text_is_fitted_as_it_is_read(source, capsys):
+    overrides, characters = READ_AS[source]
+    config, told = notes(capsys, source, *overrides)
+    key, _, value = overrides[0].removeprefix("data.").partition("=")
+    assert getattr(config.data, key) == value
+    count = told.partition(" characters")[0].rpartition(" ")[2]
+    assert int(count.replace(",", "")) == pytest.approx(characters, abs=100)
+
+
+def test_a_text_in_any_encoding_is_trained_scored_evaluated_and_made_a_config(gpt_here):
+    assert gpt_here("train", "latin1.txt", "data.encoding=latin-1", *QUICK).rc == 0
+    for verb in (["score"], ["eval", "--text"]):
+        refused = gpt_here(*verb, "latin1.txt")
+        assert refused.rc == 1
+        assert "--encoding latin-1" in refused.stderr
+        assert gpt_here(*verb, "latin1.txt", "--encoding", "latin-1", "--json").rc == 0
+        bodies = gpt_here(*verb, "bodies.csv")
+        assert "--text-key" in bodies.stderr
+        assert gpt_here(*verb, "bodies.csv", "--text-key", "body", "--json").rc == 0
+    fitted = gpt_here("config", "init", "latin1.txt", "data.encoding=latin-1", "-o", "mine.yaml")
+    assert fitted.rc == 0, fitted.stderr
+    assert load_config(Path("mine.yaml")).data.encoding == "latin-1"
+
+
+def test_a_config_in_place_of_the_text_is_a_config():
+    shutil.copytree(ROOT / "configs", "configs")
+    assert asked("configs/quickstart.yaml", "train.steps=7") == load_config(
+        Path("configs/quickstart.yaml"), ["train.steps=7"]
+    )
+    with pytest.raises(RequestError, match="folder of configs") as refused:
+        asked("configs")
+    example = str(refused.value.hint).rpartition("gpt train ")[2]
+    assert asked(example).run_dir == "runs/gpt2_124m"
+    with pytest.raises(RequestError, match=r"no config file configs/quikstart\.yaml"):
+        asked("configs/quikstart.yaml")
+
+
+def test_a_folder_of_texts_among_which_are_configs_is_a_text():
+    Path("project").mkdir()
+    Path("project/notes.md").write_text(TEXT)
+    Path("project/settings.yaml").write_text("a: 1\n")
+    assert asked("project").data.source == "project"
+
+
+def test_a_run_resumes_by_its_name_and_so_does_its_config(gpt_here):
+    assert gpt_here("train", "s.txt", *QUICK).rc == 0
+    for number, given in enumerate(("runs/s", "runs/s/", "runs/s/config.yaml"), start=3):
+        resumed = gpt_here("train", given, f"train.steps={number}", "--json")
+        assert resumed.rc == 0, resumed.stderr
+        assert (json.loads(resumed.stdout)["run_dir"], json.loads(resumed.stdout)["steps"]) == ("runs/s", number)
+    with pytest.raises(RequestError, match="is a checkpoint") as refused:
+        asked("runs/s/checkpoints/step-00000005")
+    assert str(refused.value.hint).endswith("gpt train runs/s")
+    shutil.copytree("runs/s/checkpoints/step-00000005", "alone")
+    with pytest.raises(RequestError, match="is a checkpoint") as refused:
+        asked("alone")
+    assert "train.init_from=alone" in str(refused.value.hint)
+
+
+def test_a_copied_run_goes_on_in_the_copy_and_leaves_the_original_alone(gpt_here):
+    assert gpt_here("train", "s.txt", *QUICK).rc == 0
+    shutil.copytree("runs/s", "elsewhere/copied")
+    before = {path: path.read_bytes() for path in Path("runs/s").rglob("*") if path.is_file()}
+    for number, given in ((4, ["elsewhere/copied"]), (5, ["--config", "elsewhere/copied/config.yaml"])):
+        resumed = gpt_here("train", *given, f"train.steps={number}", "--json")
+        assert resumed.rc == 0, resumed.stderr
+        assert json.loads(resumed.stdout)["run_dir"] == "elsewhere/copied"
+        assert json.loads(resumed.stdout)["steps"] == number
+    assert {path: path.read_bytes() for path in Path("runs/s").rglob("*") if path.is_file()} == before
+    assert asked("elsewhere/copied", "run_dir=runs/new").run_dir == "runs/new"
+
+
+def piped(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_standard_input_is_kept_beside_the_run_which_resumes_from_there(gpt_here, monkeypatch):
+    piped(monkeypatch, TEXT.encode("latin-1"))
+    first = gpt_here("train", "-", "data.encoding=latin-1", *QUICK)
+    assert first.rc == 0, first.stderr
+    assert "gpt train runs/standard-input" in first.stderr
+    assert Path("runs/standard-input.txt").read_bytes() == TEXT.encode("latin-1")
+    assert gpt_here("train", "runs/standard-input", "train.steps=3").rc == 0
+    piped(monkeypatch, TEXT.encode("latin-1"))  # the same command again
+    assert gpt_here("train", "-", "data.encoding=latin-1", *QUICK, "train.steps=4").rc == 0
+    piped(monkeypatch, b"another text")
+    refused = gpt_here("train", "-", *QUICK)
+    assert refused.rc == 2
+    assert "run_dir=runs/NAME" in refused.stderr
+    assert Path("runs/standard-input.txt").read_bytes() == TEXT.encode("latin-1")
+    piped(monkeypatch, TEXT.encode())
+    assert gpt_here("train", "-", *QUICK, "run_dir=runs/NAME").rc == 0
+    assert sorted(path.name for path in Path("runs").iterdir()) == [
+        "NAME", "NAME.txt", "standard-input", "standard-input.txt",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "words"), [(b"", "standard input is empty"), (None, "standard input is closed")])
+def test_no_standard_input_leaves_nothing(gpt_here, monkeypatch, data, words):
+    if data is None:
+        monkeypatch.setattr(sys, "stdin", None)
+    else:
+        piped(monkeypatch, data)
+    refused = gpt_here("train", "-")
+    assert refused.rc == 2
+    assert words in refused.stderr
+    assert not list(Path().rglob("*standard*"))
+
+
+def test_a_dry_run_of_standard_input_leaves_nothing(gpt_here, monkeypatch):
+    before = sorted(Path().rglob("*"))
+    piped(monkeypatch, TEXT.encode())
+    assert gpt_here("train", "-", *QUICK, "--dry-run").rc == 0
+    assert sorted(Path().rglob("*")) == before
+
+
+WRONG = {
+    "unknown key": (["batch_size=4"], "train.batch_size"),
+    "wrong type": (["train.steps=many"], "'many'"),
+    "out of range": (["model.dropout=2"], "dropout"),
+    "no time": (["train.budget=soon"], "90s"),
+    "several": (["lr=0.1", "model.n_layr=3"], "optim.lr"),
+    "not together": (["model.n_embd=10", "model.n_head=3"], "multiple"),
+    "too many weights": (["data.weights=[1, 2]"], "2 numbers for 1 sources"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_overrides_are_checked_before_any_text_is_read(name, monkeypatch):
+    overrides, words = WRONG[name]
+    monkeypatch.setattr(fitting, "fit_config", lambda *_, **__: pytest.fail("the text was read"))
+    with pytest.raises(RequestError) as refused:
+        asked("s.txt", *overrides)
+    assert words in refused.value.render()
+
+
+def test_what_is_at_odds_with_what_was_fitted_is_told_with_its_place():
+    with pytest.raises(RequestError) as refused:
+        asked("s.txt", "data.test_fraction=0.95")
+    assert refused.value.where == "override 'data.test_fraction=0.95'"
+
+
+PLANS: list[tuple[list[str], Callable[[Config, str], Any]]] = [
+    (["tokenizer.kind=byte"], lambda _, told: "One token per byte" in told),
+    (["tokenizer.kind=bpe", "tokenizer.vocab_size=300"], lambda _, told: "BPE with 300 tokens" in told),
+    (["tokenizer.vocab_size=300"], lambda config, told: config.tokenizer.kind == "bpe" and "BPE with 300" in told),
+    (["model.n_layer=3", "model.n_embd=48"], lambda _, told: "3 layers of width 48, as asked." in told),
+    (["model.context_length=32"], lambda _, told: "sees 32 tokens at once" in told),
+    (["model.dropout=0.3"], lambda _, told: "Dropout 0.3, as asked." in told),
+    (["train.steps=80"], lambda config, _: config.eval.every == config.checkpoint.every <= 40),
+    (["data.val_fraction=0.25"], lambda _, told: "The last 25% of it is held out" in told),
+    (["data.val_source=bodies.csv", "data.text_key=body"], lambda _, told: "another text are its validation" in told),
+    (["model.n_head=3"], lambda config, _: config.model.n_embd % 6 == 0),
+    (["model.n_embd=20"], lambda config, _: 20 % (2 * config.model.n_head) == 0),
+]
+
+
+@pytest.mark.parametrize(("overrides", "holds"), PLANS, ids=[" ".join(overrides) for overrides, _ in PLANS])
+def test_the_plan_that_is_told_is_that_of_the_run(overrides, holds, capsys):
+    source = "s.txt" if "data.text_key=body" not in overrides else "bodies.csv"
+    config, told = notes(capsys, source, *overrides)
+    assert holds(config, told), told
+    steps, context = config.train.steps, config.model.context_length
+    assert f"in {steps:,} steps" in told
+    assert f"sees {context} tokens" in told
+
+
+def test_less_than_one_epoch_is_told_with_the_steps_that_read_all(gpt_here):
+    trained = gpt_here("train", "s.txt", *QUICK)
+    told, _, after = trained.stderr.partition("training: runs/s")
+    told = " ".join(told.split())
+    words = told.split("% of its training text")
+    assert len(words) == 2
+    share = float(words[0].rpartition(" ")[2])
+    enough = int(told.partition("train.steps=")[2].partition(" ")[0].replace(",", ""))
+    assert 0 < share < 5
+    assert enough == pytest.approx(100 * 2 / share, rel=0.05)
+    assert f"% of the text; train.steps={enough} would read" in after
+
+
+def test_several_texts_are_one_source(gpt_here):
+    config = asked("s.txt", "bodies.csv", "data.text_key=body", "data.weights=[2, 1]")
+    assert (config.data.source, config.run_dir) == (["s.txt", "bodies.csv"], "runs/s-and-1-more")
+    assert asked("data.source=s.txt").data.source == "s.txt"
+
+
+@pytest.mark.parametrize("characters", [100, 10_000, 300_000])
+def test_bpe_alone_chooses_a_vocabulary_that_the_text_supports_and_says_so(gpt_here, characters):
+    Path("long.txt").write_text((TEXT * (characters // len(TEXT) + 1))[:characters])
+    fits = ["model.context_length=2"]
+    trained = gpt_here("train", "long.txt", "tokenizer.kind=bpe", *QUICK, *fits)
+    assert trained.rc == 0, trained.stderr
+    assert "BPE with " in trained.stderr
+    Path("c.yaml").write_text("data: {source: long.txt}\ntokenizer: {kind: bpe}\n")
+    for attempt in range(2):  # the vocabulary is a function of the text, so that the run resumes
+        again = gpt_here("train", "c.yaml", *QUICK, *fits, f"train.steps={2 + attempt}", "--json")
+        assert again.rc == 0, again.stderr
+    store = gpt_here("tokenize", "long.txt", "--kind", "bpe", "--out", "store", "--json")
+    assert store.rc == 0, store.stderr
+    assert gpt_here("train", "store", *QUICK, *fits).rc == 0
+
+
+def test_a_text_and_a_base_are_all_that_tuning_needs(gpt_here):
+    assert gpt_here("train", "s.txt", *QUICK, "tokenizer.kind=byte", "model.n_kv_head=1").rc == 0
+    Path("other.txt").write_text("An entirely different text, which the base has not seen before.\n" * 80)
+    tuned = gpt_here("train", "other.txt", "train.init_from=runs/s", "train.steps=3", "sample.every=null", "--json")
+    assert tuned.rc == 0, tuned.stderr
+    assert "a tenth of those there" in tuned.stderr
+    there, here = (load_config(Path(run, "config.yaml")) for run in ("runs/s", "runs/other-from-s"))
+    assert here.model.model_copy(update={"dropout": there.model.dropout}) == there.model
+    assert here.optim.lr == pytest.approx(there.optim.peak_lr / 10)
+    assert here.train.init_from == "runs/s"
+    resumed = gpt_here("train", "runs/other-from-s", "train.steps=4", "--json")
+    assert json.loads(resumed.stdout)["steps"] == 4
+    same = gpt_here("train", "other.txt", "train.init_from=runs/s", "train.steps=5", "--json")
+    assert json.loads(same.stdout)["steps"] == 5
+    refused = gpt_here("train", "other.txt", "train.init_from=runs/s", "tokenizer.kind=char", "run_dir=runs/no")
+    assert refused.rc == 2
+    assert "leave tokenizer.kind out" in refused.stderr
+    again = gpt_here("train", "s.txt", "train.init_from=runs/other-from-s", "train.steps=0", "optim.lr=0.5")
+    assert again.rc == 0, again.stderr
+    assert load_config(Path("runs/s-from-other-from-s/config.yaml")).optim.lr == 0.5
+
+
+def test_a_config_that_was_fitted_says_the_same_run(capsys):
+    assert dump_config(asked("s.txt", *TINY)) == dump_config(asked("s.txt", *TINY))
+
+
+def test_a_run_finds_its_text_from_any_folder_also_when_it_was_moved(monkeypatch, tmp_path):
+    Path("project").mkdir()
+    monkeypatch.chdir("project")
+    Path("mine.txt").write_text(TEXT)
+    assert main(["train", "mine.txt", *QUICK]) == 0
+    written = Path("runs/mine/config.yaml").read_text()
+    monkeypatch.chdir(tmp_path)
+    Path("mine.txt").write_text("another text of the same name, which is not meant\n" * 50)
+    assert main(["eval", "project/runs/mine"]) == 0
+    assert main(["doctor", "project/runs/mine"]) == 0
+    assert main(["train", "project/runs/mine", "train.steps=3"]) == 0
+    assert Path("project/runs/mine/config.yaml").read_text() == written.replace("steps: 2\n", "steps: 3\n", 1)
+    Path("project").rename("moved")
+    assert main(["eval", "moved/runs/mine"]) == 0
+    monkeypatch.chdir(tmp_path / "moved")
+    assert main(["train", "runs/mine", "train.steps=4"]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert main(["eval", "moved/runs/mine/checkpoints/step-00000004"]) == 0
+
+
+def test_a_copied_run_finds_the_text_where_it_was_started(tmp_path, monkeypatch):
+    Path("project").mkdir()
+    monkeypatch.chdir("project")
+    Path("mine.txt").write_text(TEXT)
+    assert main(["train", "mine.txt", *QUICK]) == 0
+    shutil.copytree("runs/mine", tmp_path / "copied")
+    monkeypatch.chdir(tmp_path)
+    assert load_config(Path("copied/config.yaml")).data.source == str(tmp_path / "project/mine.txt")
+    assert main(["eval", "copied"]) == 0
+
+
+@pytest.mark.parametrize("source", ["builtin:python-docs", "corpus:x", "hf:a/b", "-", "~/x.txt", "/x.txt"])
+def test_what_is_no_relative_path_stays_as_it_is_written(tmp_path, source):
+    home = tmp_path / "elsewhere/runs/x"
+    home.mkdir(parents=True)
+    (home / "run.json").write_text("{}")
+    (home / "config.yaml").write_text(f"run_dir: runs/x\ndata: {{source: '{source}'}}\n")
+    assert load_config(home / "config.yaml").data.source == source
+
+
+def test_lines_that_end_in_a_carriage_return_are_told(capsys):
+    Path("crlf.txt").write_bytes(TEXT.replace("\n", "\r\n").encode())
+    assert "carriage return" in notes(capsys, "crlf.txt", *TINY)[1]
+    assert "carriage return" not in notes(capsys, "s.txt", *TINY)[1]
+
+
+@pytest.mark.parametrize("name", ["table.tsv", "list.json"])
+def test_a_table_that_is_read_as_text_is_told(gpt_here, name):
+    Path(name).write_text(TEXT)
+    told = gpt_here("train", name, *QUICK).stderr
+    assert told.count(f"{name} is read as plain text") == 1
