@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpt_cli.choices import Device
+    from gpt_cli.literals import Device
     from gpt_cli.model.gpt import GPT
     from gpt_cli.native.rounding import WeightFormat
     from gpt_cli.sampling import Sampler, Sampling, TextStream
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = ["GPT", "Sampler", "Sampling", "TextStream", "__version__", "generate", "load"]
 
-_HOMES = {
+_LAZY_IMPORTS = {
     "GPT": "gpt_cli.model.gpt",
     "Sampler": "gpt_cli.sampling",
     "Sampling": "gpt_cli.sampling",
@@ -88,6 +88,6 @@ def load(
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _LAZY_IMPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_LAZY_IMPORTS[name]), name)

@@ -47,7 +47,7 @@ class Capabilities:
     def refusal(self, config: ModelConfig) -> str | None:
         """The first of the unsupported options with its value, such as "model.norm_position: post", or None."""
         values = options_of(config)
-        return next((f"model.{option}: {spell(values[option])}" for option in self.unsupported(config)), None)
+        return next((f"model.{option}: {format_option(values[option])}" for option in self.unsupported(config)), None)
 
 
 def options_of(config: ModelConfig) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def options_of(config: ModelConfig) -> dict[str, Any]:
     return {**values, "window": None if sees_all else config.window}
 
 
-def spell(value: Any) -> str:
+def format_option(value: Any) -> str:
     """A value of an option as YAML has it."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 

@@ -4,7 +4,7 @@ import unicodedata
 from collections.abc import Callable
 from enum import IntEnum
 
-Note = Callable[[str], None]
+Notify = Callable[[str], None]
 """Is told what the user should know although nothing failed; `cli.output.note` prints it."""
 
 
@@ -41,11 +41,11 @@ class UserError(Exception):
 
     def render(self) -> str:
         """The error as it is printed: at most one line each for the error, the place and the hint."""
-        lines = ["error: " + escape_untrusted(self.message, keep="\n")]
+        lines = ["error: " + escape_control_chars(self.message, keep="\n")]
         if self.where is not None:
-            lines.append(f"  --> {escape_untrusted(self.where)}")
+            lines.append(f"  --> {escape_control_chars(self.where)}")
         if self.hint is not None:
-            lines.append(f"hint: {escape_untrusted(self.hint)}")
+            lines.append(f"hint: {escape_control_chars(self.hint)}")
         return "\n".join(lines)
 
 
@@ -59,7 +59,7 @@ class RequestError(UserError):
 _BIDIRECTIONAL = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
-def escape_untrusted(text: str, keep: str = "") -> str:
+def escape_control_chars(text: str, keep: str = "") -> str:
     """`text` with every character that could drive a terminal made visible (ESC becomes `\\x1b`).
 
     Escaped are control characters (C0, DEL, C1), bidirectional overrides, line separators and lone surrogates,
@@ -84,7 +84,7 @@ def character_width(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def fold_line(line: str, columns: int) -> list[str]:
+def wrap_line(line: str, columns: int) -> list[str]:
     """`line` cut into pieces of at most so many terminal columns (2 at least), after a space where there is one.
 
     The pieces together are the line, with every space and character of it.

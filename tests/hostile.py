@@ -34,7 +34,7 @@ from gpt_cli.cli.fitting import name_after
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, SampleConfig, annotate_config, dump_config, load_config
 from gpt_cli.corpus.build import prepare_corpus
-from gpt_cli.errors import UserError, escape_untrusted
+from gpt_cli.errors import UserError, escape_control_chars
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run import directory
 from gpt_cli.run.checkpoint import list_checkpoints, save
@@ -305,7 +305,7 @@ def run(arguments: list[str]) -> int:
     errors = [line for line in said.splitlines() if line.startswith("error: ")]
     assert code in (0, 1, 2), (code, said)
     assert "Traceback" not in said or "--debug" in arguments, said
-    assert escape_untrusted(said, keep="\n\t") == said, said
+    assert escape_control_chars(said, keep="\n\t") == said, said
     if code and "--debug" not in arguments and arguments[0] not in ("doctor", "selftest"):
         assert len(errors) == 1, said
         assert len(said.splitlines()[said.splitlines().index(errors[0]) :]) <= 12, said

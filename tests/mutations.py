@@ -40,7 +40,7 @@ class Mutation:
 MUTATIONS = [
     Mutation(
         "a file is not flushed",
-        "files/disk.py",
+        "files/safe_io.py",
         (
             (
                 "            write_all(descriptor, chunk)\n        os.fsync(descriptor)\n",
@@ -50,17 +50,17 @@ MUTATIONS = [
         POWER_CUT,
     ),
     Mutation(
-        "the new directory is not flushed", "files/commit.py", (("    sync_directory(temporary)\n", ""),), POWER_CUT
+        "the new directory is not flushed", "files/atomic_dir.py", (("    sync_directory(temporary)\n", ""),), POWER_CUT
     ),
     Mutation(
         "the parent is not flushed",
-        "files/commit.py",
+        "files/atomic_dir.py",
         (("            raise\n        sync_directory(final.parent)\n", "            raise\n"),),
         POWER_CUT,
     ),
     Mutation(
         "renamed before it is flushed",
-        "files/commit.py",
+        "files/atomic_dir.py",
         (
             ("    sync_directory(temporary)\n", ""),
             (
@@ -72,7 +72,7 @@ MUTATIONS = [
     ),
     Mutation(
         "sums are not compared",
-        "files/commit.py",
+        "files/atomic_dir.py",
         (("if digest.hexdigest() != sha256:", "if len(digest.hexdigest()) != len(sha256):"),),
         "test_checkpoint.py::test_every_kind_of_damage_is_told_kept_and_answered_with_the_previous_checkpoint",
     ),
@@ -136,7 +136,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a short write is taken for a whole one",
-        "files/disk.py",
+        "files/safe_io.py",
         (("        view = view[written:]\n", "        return\n"),),
         "test_files.py::test_a_system_that_writes_less_than_it_was_given_loses_nothing",
     ),
@@ -229,10 +229,10 @@ MUTATIONS = [
     ),
     Mutation(
         "a file that changed counts as verified",
-        "files/commit.py",
+        "files/atomic_dir.py",
         (
             (
-                "return (*_identity(path), sha256) in self._known",
+                "return (*_stat_key(path), sha256) in self._known",
                 "return (str(path), sha256) in {(known[0], known[-1]) for known in self._known}",
             ),
         ),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, load_config
 from gpt_cli.config.duration import parse_duration
-from gpt_cli.config.keys import value_of
+from gpt_cli.config.keys import get_key
 from gpt_cli.errors import RequestError
 from gpt_cli.training import budget, loop
 from gpt_cli.training.budget import (
@@ -100,7 +100,7 @@ def test_every_chosen_key_is_set_and_makes_a_valid_config():
     values = settings(choice, 300, TEXT)
     assert set(values) == set(CHOSEN)
     config = with_values(Config(), values)
-    assert {key: value_of(config, key) for key in CHOSEN} == values
+    assert {key: get_key(config, key) for key in CHOSEN} == values
     assert sum(line.startswith("->") for line in reasons(choice, [SMALL, MIDDLE, LARGE], 300, (TEXT, VAL))) == 1
 
 

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from gpt_cli.config import Config
 from gpt_cli.errors import UserError
-from gpt_cli.files import DamagedError, DiskError, Verified, commit
+from gpt_cli.files import ChecksumCache, DamagedError, DiskError, atomic_dir
 from gpt_cli.run import checkpoint
 from gpt_cli.run.tensors import check_tensors, pack_tensors, unpack_tensors
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
@@ -557,10 +557,10 @@ def test_pruning_counts_only_what_verifies(tmp_path: Path) -> None:
 def test_what_was_verified_is_read_again_only_once_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [save(tmp_path, step, val_loss=float(step)) for step in range(1, 5)]
     clock = time.time_ns  # it is a second later: nothing that changes from now on could have the times of these files
-    monkeypatch.setattr(commit, "time", SimpleNamespace(time_ns=lambda: clock() + 10**9))
+    monkeypatch.setattr(atomic_dir, "time", SimpleNamespace(time_ns=lambda: clock() + 10**9))
     read: list[str] = []
-    verified = commit._verified
-    monkeypatch.setattr(commit, "_verified", lambda path, *a, **b: read.append(path) or verified(path, *a, **b))
+    verified = atomic_dir._verified
+    monkeypatch.setattr(atomic_dir, "_verified", lambda path, *a, **b: read.append(path) or verified(path, *a, **b))
     checkpoint.prune(tmp_path, keep=2)
     assert {path.parent for path in read} == {paths[0], *paths[2:]}
     read.clear()
@@ -657,7 +657,7 @@ class Retention(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        checkpoint._VERIFIED = Verified()
+        checkpoint._VERIFIED = ChecksumCache()
 
     @invariant()
     def every_good_one_is_there_and_the_newest_is_used(self) -> None:

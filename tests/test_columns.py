@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt_cli.errors import WIDTH, display_width, escape_untrusted, fold_line
+from gpt_cli.errors import WIDTH, display_width, escape_control_chars, wrap_line
 from gpt_cli.report.table import fold, render_pairs, render_table
 from gpt_cli.training.console import Console
 
@@ -83,9 +83,9 @@ def test_what_is_folded_fits_and_is_the_same_text(words: list[str], width: int) 
         assert len(line) + 1 + len(following.split(" ")[0]) > width  # no line ends early
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=300).map(escape_untrusted), st.integers(2, 74))
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=300).map(escape_control_chars), st.integers(2, 74))
 def test_a_line_of_any_text_is_folded_to_fit_and_loses_nothing(line: str, columns: int) -> None:
-    pieces = fold_line(line, columns)
+    pieces = wrap_line(line, columns)
     assert "".join(pieces) == line
     assert all(display_width(piece) <= columns for piece in pieces)
     for piece, following in pairwise(pieces):

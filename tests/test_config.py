@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gpt_cli.config import (
-    MAY_CHANGE,
+    RESUMABLE_CHANGES,
     Config,
     ModelConfig,
     annotate_config,
@@ -26,9 +26,9 @@ from gpt_cli.config import (
     json_schema,
     load_config,
     parse_config,
-    spell_yaml,
+    to_yaml_scalar,
 )
-from gpt_cli.config.keys import description, fields, schema_of, sections, value_of
+from gpt_cli.config.keys import description, fields, get_key, schema_of, sections
 from gpt_cli.config.yaml_subset import resolve_scalar
 from gpt_cli.errors import RequestError
 
@@ -123,7 +123,7 @@ def test_a_dumped_config_loads_to_itself_whole_short_and_annotated(config: Confi
 @FEWER
 @given(configs())
 def test_overriding_every_key_gives_the_config_without_a_file(config: Config) -> None:
-    overrides = [f"{key}={spell_yaml(value_of(config, key))}" for key in fields()]
+    overrides = [f"{key}={to_yaml_scalar(get_key(config, key))}" for key in fields()]
     assert parse_config("", "empty", overrides) == config
 
 
@@ -207,8 +207,8 @@ def test_without_the_source_of_the_schema_there_are_types_and_no_meanings() -> N
     st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(["no", "On", "y", "3e-4", "0777", "1:30", "="])
 )
 def test_a_text_is_written_so_that_other_readers_of_yaml_take_it_for_text_too(text: str) -> None:
-    assert yaml.safe_load(f"key: {spell_yaml(text)}") == {"key": text}
-    assert yaml.safe_load(f"keys: {spell_yaml([text, text])}") == {"keys": [text, text]}
+    assert yaml.safe_load(f"key: {to_yaml_scalar(text)}") == {"key": text}
+    assert yaml.safe_load(f"keys: {to_yaml_scalar([text, text])}") == {"keys": [text, text]}
 
 
 @pytest.mark.parametrize(
@@ -341,8 +341,8 @@ def test_changed_keys_are_those_that_differ() -> None:
 
 def test_what_may_change_exists_and_is_not_what_the_weights_depend_on() -> None:
     every = {*fields(), *(f"{name}.*" for name in sections())}
-    assert every >= MAY_CHANGE
-    assert not any(name.startswith(("model", "data", "tokenizer", "optim", "seed")) for name in MAY_CHANGE)
+    assert every >= RESUMABLE_CHANGES
+    assert not any(name.startswith(("model", "data", "tokenizer", "optim", "seed")) for name in RESUMABLE_CHANGES)
 
 
 def test_configs_are_frozen() -> None:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.config import Config, annotate_config, dump_config, parse_config
-from gpt_cli.config.keys import NAMES_ELSEWHERE, fields, sections
-from gpt_cli.errors import RequestError, escape_untrusted
+from gpt_cli.config.keys import FOREIGN_ALIASES, fields, sections
+from gpt_cli.errors import RequestError, escape_control_chars
 
 DEPTH = 20
 
@@ -111,7 +111,7 @@ def test_an_unknown_key_is_named_with_the_one_that_was_meant(text: str, key: str
 
 
 def test_names_of_other_trainers_lead_to_keys_that_exist() -> None:
-    assert set(NAMES_ELSEWHERE.values()) <= set(fields())
+    assert set(FOREIGN_ALIASES.values()) <= set(fields())
 
 
 NOT_A_CONFIG = {
@@ -279,7 +279,7 @@ def survives(text: str, *overrides: str) -> None:
         assert parse_config(dump_config(config), "dump") == config
         return
     assert len(shown.splitlines()) <= 12
-    assert escape_untrusted(shown, keep="\n") == shown
+    assert escape_control_chars(shown, keep="\n") == shown
     assert where is not None or "problems" in shown
 
 

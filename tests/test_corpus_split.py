@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt_cli.choices import Pattern
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.corpus import segments as segments_module
 from gpt_cli.corpus import text as text_module
-from gpt_cli.corpus.decoding import Note
+from gpt_cli.corpus.decoding import Notify
 from gpt_cli.corpus.formats import Stream, TextFile
 from gpt_cli.corpus.segments import batches, encode_segments, encode_stream
 from gpt_cli.corpus.split import SPLITS, Borders, Stretch, stretches
 from gpt_cli.corpus.survey import Survey, survey
 from gpt_cli.corpus.text import Member, Text
 from gpt_cli.errors import UserError
+from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer, train_tokenizer
 from gpt_cli.tokenizer.pattern import REGEX, last_cut
 from gpt_cli.tokenizer.vocabulary import END_OF_TEXT
@@ -32,7 +32,7 @@ fractions = st.sampled_from([0.1, 0.25, 0.5])
 
 
 def file_of(documents: list[str], name: str) -> TextFile:
-    def read(_note: Note) -> Iterator[Stream]:
+    def read(_note: Notify) -> Iterator[Stream]:
         for number, document in enumerate(documents):
             parts = [document[:3], document[3:]] if len(document) > 3 else [document]
             yield f"{name}:{number}", [part.encode() for part in parts]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt_cli.errors import ExitCode, RequestError, UserError, escape_untrusted
+from gpt_cli.errors import ExitCode, RequestError, UserError, escape_control_chars
 
 anything = st.text(st.characters(), max_size=50)  # lone surrogates included
 harmless = st.text(st.characters(categories=["L", "N", "P", "S", "M"], include_characters=" "), max_size=50)
@@ -24,27 +24,27 @@ def drives_terminal(text: str) -> bool:
 
 @given(anything)
 def test_escaped_text_cannot_drive_a_terminal(text: str) -> None:
-    assert not drives_terminal(escape_untrusted(text))
+    assert not drives_terminal(escape_control_chars(text))
 
 
 @given(anything)
 def test_escaped_text_can_always_be_printed_in_utf8(text: str) -> None:
-    escape_untrusted(text).encode()
+    escape_control_chars(text).encode()
 
 
 @given(harmless)
 def test_harmless_text_is_left_as_it_is(text: str) -> None:
-    assert escape_untrusted(text) == text
+    assert escape_control_chars(text) == text
 
 
 @given(anything)
 def test_escaping_twice_is_escaping_once(text: str) -> None:
-    assert escape_untrusted(escape_untrusted(text)) == escape_untrusted(text)
+    assert escape_control_chars(escape_control_chars(text)) == escape_control_chars(text)
 
 
 @given(anything)
 def test_only_what_is_asked_for_is_kept(text: str) -> None:
-    kept = escape_untrusted(text, keep="\n\t")
+    kept = escape_control_chars(text, keep="\n\t")
     assert not drives_terminal(kept.replace("\n", "").replace("\t", ""))
     assert (kept.count("\n"), kept.count("\t")) == (text.count("\n"), text.count("\t"))
 
@@ -62,7 +62,7 @@ def test_only_what_is_asked_for_is_kept(text: str) -> None:
     ],
 )
 def test_what_is_escaped_can_be_read(text: str, shown: str) -> None:
-    assert escape_untrusted(text) == shown
+    assert escape_control_chars(text) == shown
 
 
 @given(message=anything, where=st.none() | anything, hint=st.none() | anything)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gpt_cli import files
 from gpt_cli.errors import UserError
-from gpt_cli.files import DamagedError, DirectoryLock, DiskError, ExistsError, LineFile, LockedError
+from gpt_cli.files import AppendOnlyFile, DamagedError, DirectoryLock, DiskError, ExistsError, LockedError
 
 CONTENTS = {"a.bin": bytes(range(256)), "b.txt": b"text\n", "empty": b""}
 
@@ -106,7 +106,7 @@ def test_nothing_is_written_through_a_link_or_into_a_device(tmp_path: Path) -> N
             with pytest.raises(DiskError, match=path.name):
                 write(path, b"overwritten")
         with pytest.raises(DiskError, match=path.name):
-            LineFile(path)
+            AppendOnlyFile(path)
         assert stat.S_IFMT(os.lstat(path).st_mode) == kind
     assert (tmp_path / "victim").read_bytes() == b"precious"
     assert not (tmp_path / "created").exists()
@@ -175,7 +175,7 @@ def test_a_committed_directory_verifies_and_gives_its_contents_back(committed: P
 
 
 def test_both_ways_to_commit_leave_the_same_bytes(committed: Path, tmp_path: Path) -> None:
-    with files.commit_directory(tmp_path / "other") as temporary:
+    with files.atomic_directory(tmp_path / "other") as temporary:
         for name, data in CONTENTS.items():
             (temporary / name).write_bytes(data)
     assert contents(tmp_path / "other") == contents(committed)
@@ -223,7 +223,7 @@ def test_a_commit_that_fails_anywhere_leaves_all_or_nothing(
 
 def test_a_block_that_raises_commits_nothing(tmp_path: Path) -> None:
     def interrupted() -> None:
-        with files.commit_directory(tmp_path / "final") as temporary:
+        with files.atomic_directory(tmp_path / "final") as temporary:
             (temporary / "half").write_bytes(b"half")
             raise KeyboardInterrupt
 
@@ -246,7 +246,7 @@ def test_a_name_taken_while_committing_is_not_overwritten(tmp_path: Path) -> Non
     final = tmp_path / "final"
 
     def overtaken() -> None:
-        with files.commit_directory(final) as temporary:
+        with files.atomic_directory(final) as temporary:
             (temporary / "slow").write_bytes(b"slow")
             files.commit_files(final, {"fast": b"fast"})
 
@@ -263,7 +263,7 @@ def test_a_replacement_that_fails_leaves_the_old_or_the_new(committed: Path, dis
         files.verify_directory(committed)
         if contents(committed) != before:  # it failed after the rename
             files.commit_files(committed, CONTENTS, replace=True)
-        files.clean_leftovers(committed.parent)
+        files.remove_stale_temp_dirs(committed.parent)
         assert list(committed.parent.iterdir()) == [committed]
         failures += 1
     assert failures > 10
@@ -390,7 +390,7 @@ def test_removal_that_fails_anywhere_never_leaves_a_half_under_the_name(
             files.verify_directory(committed)
         else:
             files.commit_files(committed, CONTENTS)
-        files.clean_leftovers(tmp_path)
+        files.remove_stale_temp_dirs(tmp_path)
         failures += 1
     assert failures > 2
     assert list(tmp_path.iterdir()) == []
@@ -402,7 +402,7 @@ def test_leftovers_are_removed_without_following_links(committed: Path, tmp_path
     (tmp_path / ".trash-link").symlink_to(committed)
     (tmp_path / ".tmp-file").write_bytes(b"half")
     (tmp_path / "mine").write_bytes(b"mine")
-    files.clean_leftovers(tmp_path)
+    files.remove_stale_temp_dirs(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["committed", "mine"]
     files.verify_directory(committed)
 
@@ -412,14 +412,14 @@ def test_leftovers_are_removed_without_following_links(committed: Path, tmp_path
 
 def test_lines_are_read_back_and_an_unfinished_one_is_not(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    with LineFile(path) as log:
+    with AppendOnlyFile(path) as log:
         log.append("one")
         log.append("zwei \u2028 ü")
         assert list(files.read_lines(path)) == [(1, "one"), (2, "zwei \u2028 ü")]
     with path.open("a") as file:
         file.write('{"half')
     assert [line for _, line in files.read_lines(path)] == ["one", "zwei \u2028 ü"]
-    with LineFile(path) as log:
+    with AppendOnlyFile(path) as log:
         log.append("three")
     assert path.read_text() == "one\nzwei \u2028 ü\nthree\n"
 
@@ -428,7 +428,7 @@ def test_lines_are_read_back_and_an_unfinished_one_is_not(tmp_path: Path) -> Non
 def test_opening_keeps_exactly_the_whole_lines(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.mktemp("lines") / "log"
     path.write_bytes(data)
-    LineFile(path).close()
+    AppendOnlyFile(path).close()
     assert path.read_bytes() == data[: data.rfind(b"\n") + 1]
 
 
@@ -437,7 +437,7 @@ def test_a_file_that_does_not_exist_has_no_lines(tmp_path: Path) -> None:
 
 
 def test_rewriting_goes_on_in_the_new_file(tmp_path: Path) -> None:
-    with LineFile(tmp_path / "log") as log:
+    with AppendOnlyFile(tmp_path / "log") as log:
         log.append("old")
         log.rewrite(["new"])
         log.append("newer")

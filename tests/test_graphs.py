@@ -8,7 +8,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from gpt_cli.config import ModelConfig, load_config, parse_config
-from gpt_cli.config.recipes import RECIPES
+from gpt_cli.config.presets import RECIPES
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.recompute import recompute_activations
 from gpt_cli.training.step import token_loss

@@ -14,7 +14,7 @@ import torch
 
 from gpt_cli.cli.main import main
 from gpt_cli.cli.usage import COMMANDS
-from gpt_cli.config.keys import NAMES_ELSEWHERE, fields, suggest
+from gpt_cli.config.keys import FOREIGN_ALIASES, fields, suggest
 
 ROOT = Path(__file__).parents[1]
 ROWS = re.findall(
@@ -87,7 +87,7 @@ def test_who_follows_a_hint_gets_on(command, error, hint, following, capsys):
 
 
 def test_what_other_trainers_call_a_key_leads_to_one_that_there_is():
-    for name, key in NAMES_ELSEWHERE.items():
+    for name, key in FOREIGN_ALIASES.items():
         assert key in fields()
         assert suggest((name,)) == f"did you mean {key}?", name
 

@@ -10,7 +10,7 @@ import pytest
 import typer.main
 
 from gpt_cli.cli.main import app, main
-from gpt_cli.errors import escape_untrusted
+from gpt_cli.errors import escape_control_chars
 
 VERBS = (
     ["data", "inspect", "odd.txt"],
@@ -79,7 +79,7 @@ def test_an_odd_text_gives_an_answer_or_one_clear_error(
         as_json = number % 2 == 0
         code = main([*verb, "--json"] if as_json else verb)
         out, err = capsys.readouterr()
-        assert escape_untrusted(out + err, keep="\n") == out + err, data
+        assert escape_control_chars(out + err, keep="\n") == out + err, data
         if code == 0:
             answers += 1
             assert "error: " not in err, data

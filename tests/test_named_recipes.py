@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt_cli.choices import Recipe
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, dump_config, explain, load_config, parse_config
-from gpt_cli.config.keys import fields, value_of
-from gpt_cli.config.recipes import RECIPES
+from gpt_cli.config.keys import fields, get_key
+from gpt_cli.config.presets import RECIPES
 from gpt_cli.export.layouts import choose_layout
+from gpt_cli.literals import Recipe
 
 SIZES = ("n_layer", "n_head", "n_embd", "context_length", "dropout", "attention_dropout")
 each_recipe = pytest.mark.parametrize("recipe", RECIPES)
@@ -74,8 +74,8 @@ def test_what_is_written_down_beats_a_recipe_which_beats_the_default_and_both_co
     config = parse_config(
         text, "c.yaml", [f"{key}={json.dumps(value).strip(chr(34))}" for key, value in override.items()]
     )
-    expected = {key: value_of(Config(), key) for key in fields()} | stated(recipe) | in_file | override
-    assert {key: value_of(config, key) for key in fields()} == expected | {"recipe": recipe}
+    expected = {key: get_key(Config(), key) for key in fields()} | stated(recipe) | in_file | override
+    assert {key: get_key(config, key) for key in fields()} == expected | {"recipe": recipe}
     assert parse_config(dump_config(config), "full.yaml") == config
     assert parse_config(dump_config(config, full=False), "short.yaml") == config
 

@@ -26,7 +26,6 @@ from gpt_cli.native.numpy_decoder import NumpyDecoder
 from gpt_cli.native.rounding import FORMATS, rounded
 from gpt_cli.native.weights import UnfitWeights, Weights, read_weights
 from gpt_cli.native.weights import rotary_frequencies as numpy_frequencies
-from gpt_cli.order import derive_seed
 from gpt_cli.run.arrays import unpack_arrays
 from gpt_cli.run.checkpoint import save
 from gpt_cli.run.tensors import pack_tensors
@@ -35,6 +34,7 @@ from gpt_cli.sampling.engine import open_decoder, uncovered, write_texts
 from gpt_cli.sampling.filters import filter_logits
 from gpt_cli.sampling.generate import generate
 from gpt_cli.sampling.noise import GumbelNoise
+from gpt_cli.shuffle import derive_seed
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
 from tests.support.caches import cache_with
 

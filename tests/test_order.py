@@ -6,21 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt_cli.order import derive_seed, permuted
+from gpt_cli.shuffle import derive_seed, feistel_permute
 
 
 @pytest.mark.parametrize("n", [*range(1, 130), 255, 256, 257, 1000, 4097])
 def test_each_index_goes_to_exactly_one_place(n: int) -> None:
-    assert sorted(permuted(index, n, key=n) for index in range(n)) == list(range(n))
+    assert sorted(feistel_permute(index, n, key=n) for index in range(n)) == list(range(n))
 
 
 @given(n=st.integers(1, 2**62), key=st.integers(0, 2**63 - 1), data=st.data())
 def test_an_index_stays_in_range_however_large_the_range(n: int, key: int, data: st.DataObject) -> None:
-    assert 0 <= permuted(data.draw(st.integers(0, n - 1)), n, key) < n
+    assert 0 <= feistel_permute(data.draw(st.integers(0, n - 1)), n, key) < n
 
 
 def test_neighbours_do_not_stay_neighbours() -> None:
-    order = [permuted(index, 1000, key=1) for index in range(1000)]
+    order = [feistel_permute(index, 1000, key=1) for index in range(1000)]
     adjacent = sum(abs(a - b) == 1 for a, b in itertools.pairwise(order))
     assert adjacent < 10  # 2 are expected of a random permutation
 
@@ -28,14 +28,14 @@ def test_neighbours_do_not_stay_neighbours() -> None:
 def test_each_position_is_as_likely_as_any_other_over_keys() -> None:
     counts = [0] * 5
     for key in range(2000):
-        counts[permuted(0, 5, key)] += 1
+        counts[feistel_permute(0, 5, key)] += 1
     assert all(abs(count - 400) < 90 for count in counts)  # 5 standard deviations
 
 
 @pytest.mark.parametrize("index", [-1, 10, 11])
 def test_an_index_outside_the_range_is_an_error(index: int) -> None:
     with pytest.raises(IndexError, match=r"outside range\(10\)"):
-        permuted(index, 10, key=0)
+        feistel_permute(index, 10, key=0)
 
 
 # Computed once, with the first version. If these change, every resumed run and every published result changes.
@@ -60,7 +60,7 @@ GOLDEN = {
 
 @pytest.mark.parametrize(("n", "key"), GOLDEN)
 def test_the_order_is_the_one_it_always_was(n: int, key: int) -> None:
-    assert [permuted(index, n, key) for index in range(10)] == GOLDEN[n, key]
+    assert [feistel_permute(index, n, key) for index in range(10)] == GOLDEN[n, key]
 
 
 def test_seeds_are_the_ones_they_always_were() -> None:

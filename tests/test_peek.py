@@ -17,7 +17,7 @@ from gpt_cli.corpus import build
 from gpt_cli.corpus.peek import cut_window, first_start
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.errors import RequestError
-from gpt_cli.order import window_start, windows_per_epoch
+from gpt_cli.shuffle import window_start, windows_per_epoch
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.tokens import Tokens
 

@@ -15,7 +15,7 @@ import torch
 import gpt_cli
 from gpt_cli.cli.main import main
 from gpt_cli.cli.sample import sample as verb
-from gpt_cli.errors import RequestError, escape_untrusted
+from gpt_cli.errors import RequestError, escape_control_chars
 from gpt_cli.run.checkpoint import load
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
 from tests.test_cli_sample import Sample, make_run
@@ -298,7 +298,7 @@ def test_fuzzed_prompts_get_text_or_one_clear_error(
         answers[code] += 1
         assert not [c for c in out + err if c not in "\n\t" and unicodedata.category(c) in ("Cc", "Cs")], seed
         if code == 0:
-            assert out.startswith(escape_untrusted(prompt, keep="\n\t")), seed
+            assert out.startswith(escape_control_chars(prompt, keep="\n\t")), seed
         else:
             assert err.startswith("error: "), seed
             assert len(err.splitlines()) <= 3, seed

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
 from gpt_cli.report.baselines import Text
-from gpt_cli.report.chart import Level, Line, draw_chart, log_ticks, spell, ticks
+from gpt_cli.report.chart import Level, Line, draw_chart, format_tick, log_ticks, ticks
 from gpt_cli.report.difference import compare, render_differences
 from gpt_cli.report.figures import ending, figures
 from gpt_cli.report.page import render_report
@@ -273,7 +273,7 @@ def test_logarithmic_ticks_are_powers_inside(low: float, ratio: float) -> None:
     [(0, "0"), (0.005, "0.005"), (1500, "1.5k"), (2_500_000, "2.5M"), (1e-7, "1e-7"), (-2000, "-2k"), (1e20, "1e20")],
 )
 def test_numbers_on_axes_are_short(value: float, text: str) -> None:
-    assert spell(value) == text
+    assert format_tick(value) == text
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=400), st.integers(4, 60))

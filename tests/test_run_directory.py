@@ -14,7 +14,7 @@ import pytest
 import torch
 from faulty_disk import FaultyDisk
 
-from gpt_cli.config import MAY_CHANGE, Config, load_config
+from gpt_cli.config import RESUMABLE_CHANGES, Config, load_config
 from gpt_cli.config.keys import fields
 from gpt_cli.corpus.build import Corpus
 from gpt_cli.corpus.store import SplitFacts
@@ -175,7 +175,7 @@ def test_a_changed_config_is_refused_showing_both_values(
 
 
 def is_fixed(key: str) -> bool:
-    return key not in MAY_CHANGE and f"{key.partition('.')[0]}.*" not in MAY_CHANGE
+    return key not in RESUMABLE_CHANGES and f"{key.partition('.')[0]}.*" not in RESUMABLE_CHANGES
 
 
 @pytest.mark.parametrize("key", [key for key in fields() if is_fixed(key)])

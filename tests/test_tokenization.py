@@ -22,8 +22,8 @@ from gpt_cli.corpus import build, pool, segments, store, survey, text, tokenizat
 from gpt_cli.corpus.build import outline_corpus, prepare_corpus, tokenize_corpus
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.files import cache_dir, disk
-from gpt_cli.files.disk import DiskError
+from gpt_cli.files import cache_dir, safe_io
+from gpt_cli.files.safe_io import DiskError
 from gpt_cli.tokenizer import CharTokenizer, char
 from tests.support.waiting import HANG, wait_until
 
@@ -122,7 +122,7 @@ def test_an_odd_text_has_the_tokens_of_its_characters_however_it_is_cut_and_shar
     config = BYTE if to_bytes else CHAR
     with pytest.MonkeyPatch.context() as patch:
         for module, name, value in (
-            (text, "BLOCK", block), (text, "_KEPT", 0), (segments, "BLOCK", 2 * block), (disk, "CHUNK", 3),
+            (text, "BLOCK", block), (text, "_KEPT", 0), (segments, "BLOCK", 2 * block), (safe_io, "CHUNK", 3),
             (survey, "_SHORT", 2), (char, "_RUN", 2), (store, "SHARD_TOKENS", 7), (tokenization, "_SHARE", 1),
         ):  # fmt: skip
             patch.setattr(module, name, value)
@@ -241,7 +241,7 @@ def test_a_disk_that_fails_while_others_encode_is_told_and_leaves_nothing(
     corpus: DataConfig, tmp_path: Path, streamed: None, monkeypatch: pytest.MonkeyPatch, processes: int
 ) -> None:
     written = 0
-    write = disk.write_all
+    write = safe_io.write_all
 
     def fill(descriptor: int, data: bytes | memoryview) -> None:
         nonlocal written
@@ -250,7 +250,7 @@ def test_a_disk_that_fails_while_others_encode_is_told_and_leaves_nothing(
             raise OSError(errno.ENOSPC, "no space left on device")
         write(descriptor, data)
 
-    monkeypatch.setattr(disk, "write_all", fill)
+    monkeypatch.setattr(safe_io, "write_all", fill)
     with pytest.raises(DiskError, match="no space left on device"):
         tokenize_corpus(tmp_path / "out" / "store", corpus, CHAR, note=pytest.fail, processes=processes)
     assert not (tmp_path / "out").exists()

@@ -23,9 +23,9 @@ from tokenizers import Regex
 from tokenizers import Tokenizer as HuggingFace
 from tokenizers.pre_tokenizers import ByteLevel, Split
 
-from gpt_cli.choices import Pattern
 from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
+from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer import BPETokenizer, describe, load_tokenizer, train_tokenizer
 from gpt_cli.tokenizer.fast import FastEncoder
 from gpt_cli.tokenizer.merging import BatchMerger

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt_cli.choices import Pattern
 from gpt_cli.cli.main import main
 from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
+from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer import BPETokenizer, load_tokenizer, train_tokenizer
 from gpt_cli.tokenizer.pattern import REGEX
 

@@ -21,7 +21,7 @@ if sys.platform != "win32":
 from gpt_cli.bench.ceiling import matmul_ceiling
 from gpt_cli.bench.profile import engine_name, profile_step
 from gpt_cli.config import Config
-from gpt_cli.files.disk import format_size
+from gpt_cli.files.safe_io import format_size
 from gpt_cli.model.count import flops_per_token, total_parameters
 from gpt_cli.report.info import vocab_size_of
 from gpt_cli.report.table import render_pairs, render_table

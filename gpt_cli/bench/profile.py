@@ -16,8 +16,8 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from gpt_cli.config import Config
-from gpt_cli.order import derive_seed
 from gpt_cli.runtime.device import Runtime, wait_for
+from gpt_cli.shuffle import derive_seed
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.engine import Engine
 from gpt_cli.training.state import TrainingState

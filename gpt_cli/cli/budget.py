@@ -19,14 +19,14 @@ def choose_for_budget(config: "Config", file: Path | None, overrides: Sequence[s
     """
     from gpt_cli.config import load_config
     from gpt_cli.config.duration import parse_duration
-    from gpt_cli.config.load import read_config_file, read_layers
+    from gpt_cli.config.load import merge_layers, read_config_file
     from gpt_cli.corpus.build import prepare_corpus
     from gpt_cli.training.budget import chosen_before, within_budget
 
-    asked = _keys(read_layers("", "the overrides", overrides).values)
+    asked = _keys(merge_layers("", "the overrides", overrides).values)
     if "train.steps" in asked:
         raise RequestError("train.steps and train.budget contradict each other", hint="leave one of them out")
-    written = asked if file is None else asked | _keys(read_layers(read_config_file(file), str(file), ()).values)
+    written = asked if file is None else asked | _keys(merge_layers(read_config_file(file), str(file), ()).values)
     written -= {"train.steps", "train.max_minutes"}  # the time decides them
     assert config.run_dir is not None
     assert config.train.budget is not None

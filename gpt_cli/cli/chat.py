@@ -5,12 +5,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from gpt_cli.choices import Device
 from gpt_cli.cli.engine import open_writer
 from gpt_cli.cli.options import given_options
 from gpt_cli.cli.output import note
 from gpt_cli.cli.which import RunArgument, RunOption, find_one
 from gpt_cli.errors import RequestError
+from gpt_cli.literals import Device
 
 _LENGTH, _CHOICE, _TURN = "How long", "How to choose tokens", "What a turn is"
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt_cli.choices import Pattern
 from gpt_cli.cli.output import note, print_json
 from gpt_cli.cli.progress import progress_bar
+from gpt_cli.literals import Pattern
 
 if TYPE_CHECKING:
     from gpt_cli.config import DataConfig

@@ -36,7 +36,7 @@ def show(
 
     Example: gpt config show configs/quickstart.yaml model.n_layer=8
     """
-    from gpt_cli.config import explain, load_config, spell_yaml
+    from gpt_cli.config import explain, load_config, to_yaml_scalar
     from gpt_cli.report.table import terminal_columns
 
     rows = explain(load_config(file, overrides or ()), file, overrides or ())
@@ -45,7 +45,7 @@ def show(
         print_json({row.key: {field: getattr(row, field) for field in fields} for row in rows})
         return
     key_width = max(len(row.key) for row in rows)
-    values = [spell_yaml(row.value) for row in rows]
+    values = [to_yaml_scalar(row.value) for row in rows]
     value_width = min(max(map(len, values)), VALUE_WIDTH)
     columns = terminal_columns()
     for row, value in zip(rows, values, strict=True):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpt_cli.cli.output import note
-from gpt_cli.errors import escape_untrusted
+from gpt_cli.errors import escape_control_chars
 
 if TYPE_CHECKING:
     from gpt_cli.run.checkpoint import Checkpoint
@@ -46,7 +46,7 @@ class Copies:
         from gpt_cli.scoring.novelty import measure_novelty
 
         (found,) = measure_novelty([text], self._training)
-        span = escape_untrusted(found.span)
+        span = escape_control_chars(found.span)
         shares = [f"{'no' if share is None else f'{share:.1%} of the'} {n}-grams" for n, share in found.copied.items()]
         note(f"copied: {', '.join(shares)}")
         note(f"longest: {len(found.span):,} characters, '{span[:_SHOWN]}{'...' * (len(span) > _SHOWN)}'")

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from gpt_cli.choices import Device
 from gpt_cli.cli.output import note
+from gpt_cli.literals import Device
 
 if TYPE_CHECKING:
     from gpt_cli.model.gpt import GPT

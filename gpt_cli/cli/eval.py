@@ -4,11 +4,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from gpt_cli.choices import Device
 from gpt_cli.cli.output import note, print_json
 from gpt_cli.cli.process import importing
 from gpt_cli.cli.which import RunArgument, RunOption, find_one
 from gpt_cli.errors import RequestError
+from gpt_cli.literals import Device
 
 
 def evaluate(

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from gpt_cli.choices import SplitBy
 from gpt_cli.cli.corpora import ENCODING, SPLIT, TEST_FRACTION, TEXT_KEY, VAL_FRACTION, VAL_SOURCE, data_section
 from gpt_cli.cli.output import note, print_json
+from gpt_cli.literals import SplitBy
 
 
 def inspect(

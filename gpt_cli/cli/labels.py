@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpt_cli.cli.output import list_characters, note, print_json
-from gpt_cli.errors import display_width, escape_untrusted
+from gpt_cli.errors import display_width, escape_control_chars
 
 if TYPE_CHECKING:
     from gpt_cli.scoring.examples import Example
@@ -112,7 +112,7 @@ def _render(judged: "Sequence[tuple[Example, int | None, Verdict]]", labels: Seq
     left = render_table(rows, header=header, right={1}, width=None).split("\n")
     width = max(map(display_width, left))
     room = max(10, shutil.get_terminal_size().columns - width - 2)
-    texts = ["text", *(shorten(escape_untrusted(example.text), room) for example, _, _ in judged)]
+    texts = ["text", *(shorten(escape_control_chars(example.text), room) for example, _, _ in judged)]
     pairs = zip(left, texts, strict=True)
     return "\n".join(f"{row}{' ' * (width - display_width(row))}  {text}".rstrip() for row, text in pairs)
 
@@ -123,7 +123,7 @@ def _render_tally(tally: "Tally") -> str:
 
     names = [label.strip() for label in tally.labels]
     rows = [[name, *counts, sum(counts)] for name, counts in zip(names, tally.confusion, strict=True)]
-    table = render_table(rows, header=["true \\ chosen", *map(escape_untrusted, names), "all"])
+    table = render_table(rows, header=["true \\ chosen", *map(escape_control_chars, names), "all"])
     accuracy = f"{tally.accuracy:.4f} ({tally.right:,} of {tally.examples:,})"
     majority = f"{tally.majority:.4f} (always the most frequent label)"
     return render_pairs({"accuracy": accuracy, "majority": majority}) + "\n\n" + table

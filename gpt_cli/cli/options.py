@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from gpt_cli.errors import RequestError, escape_untrusted
+from gpt_cli.errors import RequestError, escape_control_chars
 
 if TYPE_CHECKING:
     from gpt_cli.sampling import SamplingOptions
@@ -27,5 +27,5 @@ def parse_bias(text: str) -> tuple[str | int, float]:
         return (int(token[1:]) if is_id else token), float(number)
     except ValueError:
         raise RequestError(
-            f"--logit-bias must be TOKEN=NUMBER, not '{escape_untrusted(text)}'", hint="such as --logit-bias e=-2"
+            f"--logit-bias must be TOKEN=NUMBER, not '{escape_control_chars(text)}'", hint="such as --logit-bias e=-2"
         ) from None

@@ -6,7 +6,7 @@ import shutil
 import sys
 from typing import Any
 
-from gpt_cli.errors import WIDTH, escape_untrusted, fold_line
+from gpt_cli.errors import WIDTH, escape_control_chars, wrap_line
 
 _INDENT = 4  # columns by which what goes on in the next line is set in
 _NARROWEST = 40  # columns of a terminal that tables are made for
@@ -16,7 +16,7 @@ _LISTED = 10  # characters that a note spells out
 def note(text: str) -> None:
     """Print `text` to stderr. A reader, terminal or disk that is gone loses the message, never the work."""
     try:
-        print(_fitted(escape_untrusted(text, keep="\n")), file=sys.stderr, flush=True)
+        print(_fitted(escape_control_chars(text, keep="\n")), file=sys.stderr, flush=True)
     except OSError:
         discard(sys.stderr.fileno())
 
@@ -30,7 +30,7 @@ def _fitted(text: str) -> str:
     if columns >= WIDTH:
         return text
     room = max(_NARROWEST, columns) - _INDENT
-    return "\n".join(("\n" + " " * _INDENT).join(fold_line(line, room)) for line in text.split("\n"))
+    return "\n".join(("\n" + " " * _INDENT).join(wrap_line(line, room)) for line in text.split("\n"))
 
 
 def terminal_width() -> int:
@@ -40,7 +40,7 @@ def terminal_width() -> int:
 
 def list_characters(characters: list[str]) -> str:
     """Characters in quotes; of many the first ones, and how many more there are."""
-    listed = ", ".join(f"'{escape_untrusted(character)}'" for character in characters[:_LISTED])
+    listed = ", ".join(f"'{escape_control_chars(character)}'" for character in characters[:_LISTED])
     return listed if len(characters) <= _LISTED else f"{listed}, and {len(characters) - _LISTED} more"
 
 
@@ -59,7 +59,7 @@ def write_text(text: str, raw: bool = False) -> None:
     Where stdout is a terminal, characters that could drive it are made visible, unless `raw`.
     """
     if sys.stdout.isatty() and not raw:
-        text = escape_untrusted(text, keep="\n\t")
+        text = escape_control_chars(text, keep="\n\t")
     sys.stdout.write(text)
     sys.stdout.flush()
 

@@ -18,9 +18,9 @@ from typing import Any
 import typer
 
 from gpt_cli.cli.grouped import GroupedCommand
-from gpt_cli.config.explain import MAY_CHANGE
-from gpt_cli.config.keys import accepted, description, fields, one_of, schema_of, sections, value_of
-from gpt_cli.config.schema import LARGEST, Config
+from gpt_cli.config.explain import RESUMABLE_CHANGES
+from gpt_cli.config.keys import accepted_types, description, fields, get_key, join_or, schema_of, sections
+from gpt_cli.config.schema import INT32_MAX, Config
 
 _NOTE = "<!-- Written by `make reference`. Change the schema or the verb, not this page. -->"
 _TYPES = {"integer": "whole number", "number": "number", "string": "text"}
@@ -52,13 +52,13 @@ def config_page() -> str:
         " which everything is explained, and `gpt config schema` prints the JSON Schema for editors.",
         "",
         "A key marked ↻ may change when a run goes on; a change of any other is refused, with both values. Whole"
-        f" numbers end at {LARGEST:,} where nothing else is said.",
+        f" numbers end at {INT32_MAX:,} where nothing else is said.",
     ]
     default = Config()
     for section, keys in groupby(fields(), lambda key: key.rpartition(".")[0]):
         if section:
             lines += ["", f"## {section}", "", description(sections()[section])]
-        rows = [(_marked(key), values(schema_of(key)), _default(value_of(default, key)), _meaning(key)) for key in keys]
+        rows = [(_marked(key), values(schema_of(key)), _default(get_key(default, key)), _meaning(key)) for key in keys]
         lines += ["", *_table(("key", "takes", "default", "meaning"), rows)]
     return _lines(lines)
 
@@ -73,7 +73,7 @@ def values(schema: dict[str, Any]) -> str:
 
 def _words(schema: dict[str, Any]) -> list[str]:
     if "enum" in schema or "const" in schema or schema["type"] in ("boolean", "null"):
-        return [f"`{word}`" for word in accepted(schema)]
+        return [f"`{word}`" for word in accepted_types(schema)]
     if schema["type"] == "array":
         return [_list(schema)]
     return [", ".join([_TYPES[schema["type"]], *_limits(schema)])]
@@ -83,7 +83,7 @@ def _list(schema: dict[str, Any]) -> str:
     items = schema.get("prefixItems", [schema.get("items")])
     number = f"{len(items)} " if "prefixItems" in schema else ""
     if "enum" in items[0]:
-        return f"list of {one_of([f'`{word}`' for word in items[0]['enum']])}"
+        return f"list of {join_or([f'`{word}`' for word in items[0]['enum']])}"
     return ", each ".join([f"list of {number}{_LIST_TYPES[items[0]['type']]}", *filter(None, [_range(items[0])])])
 
 
@@ -94,7 +94,7 @@ def _limits(schema: dict[str, Any]) -> list[str]:
 def _range(schema: dict[str, Any]) -> str:
     lowest, above = schema.get("minimum"), schema.get("exclusiveMinimum")
     highest, below = schema.get("maximum"), schema.get("exclusiveMaximum")
-    highest = None if highest == LARGEST else highest
+    highest = None if highest == INT32_MAX else highest
     if lowest is not None and highest is not None:
         return f"{_number(lowest)} to {_number(highest)}"
     parts = [
@@ -110,14 +110,14 @@ def _number(limit: float) -> str:
 
 
 def _marked(key: str) -> str:
-    changes = key in MAY_CHANGE or f"{key.partition('.')[0]}.*" in MAY_CHANGE
+    changes = key in RESUMABLE_CHANGES or f"{key.partition('.')[0]}.*" in RESUMABLE_CHANGES
     return f"`{key}`" + (" ↻" if changes else "")
 
 
 def _default(value: Any) -> str:
-    from gpt_cli.config.dump import spell_yaml
+    from gpt_cli.config.dump import to_yaml_scalar
 
-    return f"`{spell_yaml(value)}`"
+    return f"`{to_yaml_scalar(value)}`"
 
 
 def _meaning(key: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpt_cli.cli.options import given_options
 from gpt_cli.cli.output import list_characters, note, write_text
-from gpt_cli.errors import ExitCode, RequestError, UserError, escape_untrusted
+from gpt_cli.errors import ExitCode, RequestError, UserError, escape_control_chars
 
 if TYPE_CHECKING:
     from gpt_cli.sampling import Sampling
@@ -109,7 +109,7 @@ class Repl:
             self._commands[name](value)
         else:
             raise RequestError(
-                f"there is no command /{escape_untrusted(name[:30])}",
+                f"there is no command /{escape_control_chars(name[:30])}",
                 hint="/help lists them; // begins a text that begins with /",
             )
 
@@ -162,7 +162,7 @@ class Repl:
                 number = kind(value)
             except ValueError:
                 article = "a whole number" if kind is int else "a number"
-                raise RequestError(f"/{name} takes {article}, not '{escape_untrusted(value[:30])}'") from None
+                raise RequestError(f"/{name} takes {article}, not '{escape_control_chars(value[:30])}'") from None
             changed = self._sampling.changed(given_options(**{key: number}))
             self._writer.require(changed)
             self._sampling = changed

@@ -61,7 +61,7 @@ class Request:
 
     def _fitted(self, sources: list[str]) -> "Config":
         """The config of the run that was made for this text before, or else one fitted to it and this machine."""
-        from gpt_cli.config import dump_config, parse_config, spell_yaml
+        from gpt_cli.config import dump_config, parse_config, to_yaml_scalar
         from gpt_cli.config.load import check_overrides
         from gpt_cli.report.table import fold
 
@@ -70,7 +70,7 @@ class Request:
         given = check_overrides(self.overrides)
         source = _source(sources, given.get("data.source"))
         if "data.weights" in given and source != "-":  # of which there are as many as texts
-            check_overrides([*self.overrides, f"data.source={spell_yaml(source)}"])
+            check_overrides([*self.overrides, f"data.source={to_yaml_scalar(source)}"])
         base = None
         if (init_from := given.get("train.init_from")) is not None:
             from gpt_cli.cli.inherit import inherit

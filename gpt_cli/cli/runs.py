@@ -9,7 +9,7 @@ import typer
 
 from gpt_cli.cli.grouped import Verbs
 from gpt_cli.cli.output import note, print_json
-from gpt_cli.errors import INTERRUPTED, ExitCode, RequestError, escape_untrusted
+from gpt_cli.errors import INTERRUPTED, ExitCode, RequestError, escape_control_chars
 
 app = Verbs(rich_markup_mode=None)
 
@@ -52,7 +52,7 @@ def remove(
 
     Example: gpt runs rm runs/book
     """
-    from gpt_cli.files.disk import format_size
+    from gpt_cli.files.safe_io import format_size
     from gpt_cli.run.checkpoint import checkpoint_step, is_checkpoint, list_checkpoints
     from gpt_cli.run.directory import find_run, hint_at_run
     from gpt_cli.run.trash import size_of, trash_run
@@ -75,7 +75,7 @@ def _confirmed(question: str) -> bool:
     """Whether who sits at the terminal says yes. Raises RequestError where nobody does."""
     if sys.stdin is None or not sys.stdin.isatty():
         raise RequestError("nobody can be asked: standard input is not a terminal", hint="--yes does not ask")
-    print(escape_untrusted(f"{question} [y/N] "), end="", file=sys.stderr, flush=True)
+    print(escape_control_chars(f"{question} [y/N] "), end="", file=sys.stderr, flush=True)
     try:
         return sys.stdin.readline().strip().lower() in ("y", "yes")
     except KeyboardInterrupt:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gpt_cli.choices import Device
 from gpt_cli.cli.copies import Copies
 from gpt_cli.cli.engine import begin_texts
 from gpt_cli.cli.options import given_options, parse_bias
@@ -15,6 +14,7 @@ from gpt_cli.cli.output import list_characters, note, print_json, write_text
 from gpt_cli.cli.prompts import Format, Prompt, read_prompts
 from gpt_cli.cli.which import RunArgument, RunOption, find_one
 from gpt_cli.errors import RequestError
+from gpt_cli.literals import Device
 
 if TYPE_CHECKING:
     from gpt_cli.sampling import TextStream

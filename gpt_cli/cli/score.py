@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gpt_cli.choices import Device
 from gpt_cli.cli.engine import open_reader
 from gpt_cli.cli.output import list_characters, note, print_json
 from gpt_cli.cli.which import RunArgument, RunOption, find_one
 from gpt_cli.errors import RequestError
+from gpt_cli.literals import Device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gpt_cli.choices import Pattern, SplitBy, TokenizerKind
 from gpt_cli.cli.compare import compare as compare_tokenizers
 from gpt_cli.cli.corpora import (
     ENCODING,
@@ -23,6 +22,7 @@ from gpt_cli.cli.fitting import plain_name
 from gpt_cli.cli.output import note, print_json, write_text
 from gpt_cli.cli.progress import Interrupted, staged_progress
 from gpt_cli.errors import RequestError
+from gpt_cli.literals import Pattern, SplitBy, TokenizerKind
 
 if TYPE_CHECKING:
     from gpt_cli.config import DataConfig, TokenizerConfig

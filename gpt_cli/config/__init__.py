@@ -13,13 +13,14 @@
 No torch and no numpy: a config is refused before either is imported.
 """
 
-from gpt_cli.config.dump import annotate_config, comment, dump_config, spell_yaml
-from gpt_cli.config.explain import MAY_CHANGE, Explained, changed_keys, explain
+from gpt_cli.config.dump import annotate_config, comment, dump_config, to_yaml_scalar
+from gpt_cli.config.explain import RESUMABLE_CHANGES, KeyOrigin, changed_keys, explain
 from gpt_cli.config.keys import json_schema
 from gpt_cli.config.load import load_config, parse_config
 from gpt_cli.config.schema import (
     CheckpointConfig,
     Config,
+    ConfigSection,
     DataConfig,
     EvalConfig,
     LogConfig,
@@ -29,18 +30,18 @@ from gpt_cli.config.schema import (
     RuntimeConfig,
     SampleConfig,
     ScheduleConfig,
-    Section,
     TokenizerConfig,
     TrainConfig,
 )
 
 __all__ = [
-    "MAY_CHANGE",
+    "RESUMABLE_CHANGES",
     "CheckpointConfig",
     "Config",
+    "ConfigSection",
     "DataConfig",
     "EvalConfig",
-    "Explained",
+    "KeyOrigin",
     "LogConfig",
     "LoraConfig",
     "ModelConfig",
@@ -48,7 +49,6 @@ __all__ = [
     "RuntimeConfig",
     "SampleConfig",
     "ScheduleConfig",
-    "Section",
     "TokenizerConfig",
     "TrainConfig",
     "annotate_config",
@@ -59,5 +59,5 @@ __all__ = [
     "json_schema",
     "load_config",
     "parse_config",
-    "spell_yaml",
+    "to_yaml_scalar",
 ]

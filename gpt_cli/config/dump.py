@@ -6,7 +6,7 @@ from itertools import groupby
 from textwrap import wrap
 from typing import Any
 
-from gpt_cli.config.keys import accepted, description, fields, one_of, schema_of, sections, value_of
+from gpt_cli.config.keys import accepted_types, description, fields, get_key, join_or, schema_of, sections
 from gpt_cli.config.schema import Config
 from gpt_cli.config.yaml_subset import resolve_scalar
 
@@ -19,7 +19,7 @@ _WIDTH = 80
 def dump_config(config: Config, *, full: bool = True) -> str:
     """`config` as YAML that loads to an equal one; not `full`: only what is not the default, or its recipe's value."""
     default = Config(recipe=config.recipe)
-    differing = [key for key in fields() if value_of(config, key) != value_of(default, key)]
+    differing = [key for key in fields() if get_key(config, key) != get_key(default, key)]
     return _dump(config, fields() if full else ["recipe"] * (config.recipe is not None) + differing)
 
 
@@ -35,7 +35,7 @@ def comment(lines: Iterable[str], indent: str = "") -> list[str]:
     return [prefix + part for line in visible for part in wrap(line, _WIDTH - len(prefix))]
 
 
-def spell_yaml(value: Any) -> str:
+def to_yaml_scalar(value: Any) -> str:
     """A value as it is written in a config. Text is quoted unless every YAML reader takes it for text."""
     if value is None:
         return "null"
@@ -44,7 +44,7 @@ def spell_yaml(value: Any) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(spell_yaml, value))}]"
+        return f"[{', '.join(map(to_yaml_scalar, value))}]"
     text = str(value)
     if _PLAIN.fullmatch(text) and isinstance(resolve_scalar(text), str) and text.lower() not in _OLD_BOOLEANS:
         return text
@@ -62,14 +62,14 @@ def _dump(config: Config, keys: Iterable[str], *, annotated: bool = False) -> st
         for key in members:
             if annotated:
                 lines += comment([_meaning(key)], indent)
-            lines.append(f"{indent}{key.rpartition('.')[2]}: {spell_yaml(value_of(config, key))}")
+            lines.append(f"{indent}{key.rpartition('.')[2]}: {to_yaml_scalar(get_key(config, key))}")
     return "".join(f"{line}\n" for line in lines)
 
 
 def _meaning(key: str) -> str:
     """What a key means, behind what it can be if that is one of a few words."""
-    words = accepted(schema_of(key))
-    choices = f"{one_of(words)}. " if _is_choice(words) else ""
+    words = accepted_types(schema_of(key))
+    choices = f"{join_or(words)}. " if _is_choice(words) else ""
     return choices + description(fields()[key])
 
 

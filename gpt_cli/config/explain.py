@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpt_cli.config.keys import description, fields, value_of
-from gpt_cli.config.load import read_config_file, read_layers
-from gpt_cli.config.problems import Place
-from gpt_cli.config.recipes import RECIPES
+from gpt_cli.config.diagnostics import SourceLocation
+from gpt_cli.config.keys import description, fields, get_key
+from gpt_cli.config.load import merge_layers, read_config_file
+from gpt_cli.config.presets import RECIPES
 from gpt_cli.config.schema import Config
 
-MAY_CHANGE = frozenset(
+RESUMABLE_CHANGES = frozenset(
     {
         "run_dir",
         "train.steps",
@@ -29,7 +29,7 @@ MAY_CHANGE = frozenset(
 """Keys, or whole sections as `section.*`, in which the config of a resumed run may differ from the run's own."""
 
 
-class Explained(NamedTuple):
+class KeyOrigin(NamedTuple):
     """A key with its value, where that comes from (`default`, `recipe`, `file:line` or `override`), and its meaning."""
 
     key: str
@@ -38,13 +38,13 @@ class Explained(NamedTuple):
     description: str
 
 
-def explain(config: Config, path: Path, overrides: Sequence[str] = ()) -> list[Explained]:
+def explain(config: Config, path: Path, overrides: Sequence[str] = ()) -> list[KeyOrigin]:
     """Every key of `config`, which `load_config(path, overrides)` returned, in the order of the schema."""
-    document = read_layers(read_config_file(path), str(path), overrides)
+    document = merge_layers(read_config_file(path), str(path), overrides)
     return [
-        Explained(
+        KeyOrigin(
             key,
-            value_of(config, key),
+            get_key(config, key),
             _origin(key, document.places.get(tuple(key.split("."))), config),
             description(definition),
         )
@@ -52,7 +52,7 @@ def explain(config: Config, path: Path, overrides: Sequence[str] = ()) -> list[E
     ]
 
 
-def _origin(key: str, place: Place | None, config: Config) -> str:
+def _origin(key: str, place: SourceLocation | None, config: Config) -> str:
     if place is None:
         section, _, name = key.rpartition(".")
         recipe = RECIPES[config.recipe] if config.recipe is not None else {}
@@ -62,6 +62,4 @@ def _origin(key: str, place: Place | None, config: Config) -> str:
 
 def changed_keys(old: Config, new: Config) -> list[tuple[str, Any, Any]]:
     """(key, old value, new value) of every key in which the two differ, in the order of the schema."""
-    return [
-        (key, value_of(old, key), value_of(new, key)) for key in fields() if value_of(old, key) != value_of(new, key)
-    ]
+    return [(key, get_key(old, key), get_key(new, key)) for key in fields() if get_key(old, key) != get_key(new, key)]

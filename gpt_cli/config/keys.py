@@ -12,8 +12,8 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from gpt_cli.config import schema as _schema
-from gpt_cli.config.problems import KeyPath
-from gpt_cli.config.schema import Config, Section
+from gpt_cli.config.diagnostics import KeyPath
+from gpt_cli.config.schema import Config, ConfigSection
 
 _TYPES = {
     "integer": ["a whole number"],
@@ -57,17 +57,17 @@ _ELSEWHERE = {
     "runtime.device": ("gpu", "cuda", "cpu"),
     "run_dir": ("out_dir", "output_dir", "output", "out", "name", "run_name", "save_dir"),
 }
-NAMES_ELSEWHERE = {name: key for key, names in _ELSEWHERE.items() for name in names}
+FOREIGN_ALIASES = {name: key for key, names in _ELSEWHERE.items() for name in names}
 """What other trainers call our keys."""
 
 
 @cache
-def sections() -> dict[str, type[Section]]:
+def sections() -> dict[str, type[ConfigSection]]:
     """{name: class} in the order of the schema."""
     return {
         name: field.annotation
         for name, field in Config.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, ConfigSection)
     }
 
 
@@ -93,7 +93,7 @@ def _tell_meanings() -> None:
     pydantic does that, too (`use_attribute_docstrings`), but whenever the schema is imported, which takes 20 ms. Where
     there is no source they stay without.
     """
-    every: list[type[Section]] = [*sections().values(), Config]
+    every: list[type[ConfigSection]] = [*sections().values(), Config]
     classes = {cls.__name__: cls for cls in every}
     try:
         source = inspect.getsource(_schema)
@@ -110,13 +110,13 @@ def _tell_meanings() -> None:
         cls.model_rebuild(force=True)
 
 
-def value_of(config: Config, key: str) -> Any:
+def get_key(config: Config, key: str) -> Any:
     """The value of a dotted key."""
     section, _, name = key.rpartition(".")
     return getattr(getattr(config, section) if section else config, name)
 
 
-def description(definition: FieldInfo | type[Section]) -> str:
+def description(definition: FieldInfo | type[ConfigSection]) -> str:
     """What a key or a section means, on one line."""
     _tell_meanings()
     text = definition.description if isinstance(definition, FieldInfo) else definition.__doc__
@@ -153,10 +153,10 @@ def schema_of(key: str) -> dict[str, Any]:
     return found
 
 
-def accepted(schema: dict[str, Any]) -> list[str]:
+def accepted_types(schema: dict[str, Any]) -> list[str]:
     """What the JSON Schema of a value accepts, in words: `["a whole number", "null"]`."""
     if "anyOf" in schema:
-        return [word for choice in schema["anyOf"] for word in accepted(choice)]
+        return [word for choice in schema["anyOf"] for word in accepted_types(choice)]
     if "const" in schema:
         return [schema["const"]]
     if "enum" in schema:
@@ -168,7 +168,7 @@ def accepted(schema: dict[str, Any]) -> list[str]:
     return _TYPES[schema["type"]]
 
 
-def one_of(words: list[str]) -> str:
+def join_or(words: list[str]) -> str:
     """`a, b or c`."""
     *most, last = words
     return f"{', '.join(most)} or {last}" if most else last
@@ -180,23 +180,23 @@ def suggest(path: KeyPath) -> str | None:
     if len(path) == 1 and name in fields() and "." in name:
         section, _, key = name.rpartition(".")
         return f"write {key} under `{section}:`"
-    if meant := _meant(".".join(around), name):
-        return f"did you mean {one_of(meant)}?"
+    if meant := _closest_keys(".".join(around), name):
+        return f"did you mean {join_or(meant)}?"
     return None
 
 
 def key_for(name: str) -> str | None:
     """The key that `name`, without a section, may stand for."""
     spelled = name.lower().replace("-", "_")
-    return next((key for key in [spelled, *_meant("", spelled)] if key in fields()), None)
+    return next((key for key in [spelled, *_closest_keys("", spelled)] if key in fields()), None)
 
 
-def _meant(section: str, name: str) -> list[str]:
+def _closest_keys(section: str, name: str) -> list[str]:
     keys: dict[str, list[str]] = {}
     for key in [*sections(), *fields()]:
         keys.setdefault(key.rpartition(".")[2], []).append(key)
     beside = [key.rpartition(".")[2] for key in [*sections(), *fields()] if key.rpartition(".")[0] == section]
-    elsewhere = [NAMES_ELSEWHERE[name]] if name in NAMES_ELSEWHERE else []
+    elsewhere = [FOREIGN_ALIASES[name]] if name in FOREIGN_ALIASES else []
     if found := (keys.get(name) or elsewhere) if section else (elsewhere or keys.get(name)):
         return found
     if close := get_close_matches(name, beside, 1, 0.6):

@@ -9,13 +9,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from gpt_cli.config.diagnostics import to_error
 from gpt_cli.config.keys import sections
 from gpt_cli.config.overrides import apply_overrides
 from gpt_cli.config.paths import rooted
-from gpt_cli.config.problems import refuse
 from gpt_cli.config.schema import Config
-from gpt_cli.config.wording import look_up, problems_in
-from gpt_cli.config.yaml_subset import SIZE_LIMIT, ConfigSyntaxError, Document, read_document
+from gpt_cli.config.validation_messages import look_up, translate_errors
+from gpt_cli.config.yaml_subset import SIZE_LIMIT, ConfigSyntaxError, ParsedYaml, read_document
 from gpt_cli.errors import RequestError
 from gpt_cli.files import check_listed
 
@@ -72,16 +72,16 @@ def parse_config(text: str, name: str, overrides: Sequence[str] = (), *, of_run:
 
     A config `of_run` was written by a run, with every key that there was: it means what it meant then.
     """
-    document = read_layers(text, name, overrides)
+    document = merge_layers(text, name, overrides)
     model = document.values.get("model")
     if of_run and isinstance(model, dict):
         document.values["model"] = _BEFORE | model
     try:
         config = Config.model_validate(document.values)
     except ValidationError as error:
-        raise refuse(name, [*document.problems, *problems_in(error, document)]) from None
+        raise to_error(name, [*document.problems, *translate_errors(error, document)]) from None
     if document.problems:
-        raise refuse(name, document.problems)
+        raise to_error(name, document.problems)
     return config
 
 
@@ -90,23 +90,23 @@ def check_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 
     Raises RequestError with all that is wrong with them, whatever the rest will be.
     """
-    document = read_layers("", "the overrides", overrides)
+    document = merge_layers("", "the overrides", overrides)
     problems = list(document.problems)
     try:
         Config.model_validate(document.values)
     except ValidationError as error:
-        problems += problems_in(error, document, is_part=True)
+        problems += translate_errors(error, document, is_part=True)
     if problems:
-        raise refuse("what was asked for", problems)
+        raise to_error("what was asked for", problems)
     return {".".join(map(str, path)): look_up(document.values, path) for path in document.places if len(path) <= 2}
 
 
-def read_layers(text: str, name: str, overrides: Sequence[str]) -> Document:
+def merge_layers(text: str, name: str, overrides: Sequence[str]) -> ParsedYaml:
     """What `text` and `overrides` say and where, not yet checked. Raises RequestError if `text` is not YAML."""
     try:
         document = read_document(text, name)
     except ConfigSyntaxError as error:
-        raise refuse(name, [error.problem]) from error
+        raise to_error(name, [error.problem]) from error
     empty: dict[str, Any] = {key: {} for key, value in document.values.items() if value is None and key in sections()}
     return apply_overrides(replace(document, values=document.values | empty), overrides)
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpt_cli.config.keys import accepted, fields, schema_of, sections, suggest
-from gpt_cli.config.problems import KeyPath, Place, Problem
-from gpt_cli.config.yaml_subset import ConfigSyntaxError, Document, flaw_in, read_value, resolve_scalar
+from gpt_cli.config.diagnostics import Diagnostic, KeyPath, SourceLocation
+from gpt_cli.config.keys import accepted_types, fields, schema_of, sections, suggest
+from gpt_cli.config.yaml_subset import ConfigSyntaxError, ParsedYaml, invalid_char_reason, read_value, resolve_scalar
 
 
-def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
+def apply_overrides(document: ParsedYaml, overrides: Sequence[str]) -> ParsedYaml:
     """A new document in which each override has taken the place of what stood there; the last one wins.
 
     A value in quotes, or in brackets where a list may stand, is read as YAML. Any other is taken as it is: text
@@ -20,19 +20,19 @@ def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
     return document
 
 
-def _apply(document: Document, override: str) -> Document:
-    place = Place(f"override {override!r}")
+def _apply(document: ParsedYaml, override: str) -> ParsedYaml:
+    place = SourceLocation(f"override {override!r}")
     key, equals, text = override.partition("=")
     try:
         if not equals:
             raise ConfigSyntaxError(
-                Problem("an override needs a key, '=' and a value", place, "such as train.steps=500")
+                Diagnostic("an override needs a key, '=' and a value", place, "such as train.steps=500")
             )
         if key in sections():
-            raise ConfigSyntaxError(Problem(f"{key} is a section", place, _example(key)))
+            raise ConfigSyntaxError(Diagnostic(f"{key} is a section", place, _example(key)))
         path: KeyPath = tuple(key.split("."))
         if key not in fields():
-            raise ConfigSyntaxError(Problem(f"{key} is not a key", place, suggest(path)))
+            raise ConfigSyntaxError(Diagnostic(f"{key} is not a key", place, suggest(path)))
         value = _read(key, text, place)
     except ConfigSyntaxError as error:
         return replace(document, problems=(*document.problems, error.problem))
@@ -44,10 +44,10 @@ def _example(section: str) -> str:
     return f"override one of its keys, such as {key}=..."
 
 
-def _read(key: str, text: str, place: Place) -> Any:
-    words = accepted(schema_of(key))
-    if flaw := flaw_in(text):
-        raise ConfigSyntaxError(Problem(f"{key} {flaw}", place))
+def _read(key: str, text: str, place: SourceLocation) -> Any:
+    words = accepted_types(schema_of(key))
+    if flaw := invalid_char_reason(text):
+        raise ConfigSyntaxError(Diagnostic(f"{key} {flaw}", place))
     quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
     listed = text.startswith("[") and text.endswith("]") and any(word.startswith("a list") for word in words)
     if quoted or listed:
@@ -56,7 +56,7 @@ def _read(key: str, text: str, place: Place) -> Any:
     return text if "text" in words and not (value is None and text and "null" in words) else value
 
 
-def _put(document: Document, path: KeyPath, value: Any, place: Place) -> Document:
+def _put(document: ParsedYaml, path: KeyPath, value: Any, place: SourceLocation) -> ParsedYaml:
     values: dict[str, Any] = dict(document.values)
     *around, name = map(str, path)
     if around:

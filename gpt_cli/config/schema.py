@@ -10,27 +10,27 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
 
-from gpt_cli.choices import Device, Pattern, Recipe, SplitBy, TokenizerKind
 from gpt_cli.config.duration import parse_duration
-from gpt_cli.config.recipes import RECIPES, laid_under
+from gpt_cli.config.presets import RECIPES, apply_preset
+from gpt_cli.literals import Device, Pattern, Recipe, SplitBy, TokenizerKind
 
-LARGEST = 2**31 - 1  # of whole numbers: products of two of them still fit in 64 bits
+INT32_MAX = 2**31 - 1  # of whole numbers: products of two of them still fit in 64 bits
 
-Count = Annotated[int, Field(ge=1, le=LARGEST)]
-Steps = Annotated[int, Field(ge=0, le=LARGEST)]
+Count = Annotated[int, Field(ge=1, le=INT32_MAX)]
+Steps = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Every = Count | None
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 Name = Annotated[str, Field(min_length=1)]
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """A part of the config: frozen, strict about types, and closed to unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class DataConfig(Section):
+class DataConfig(ConfigSection):
     """The text: where it comes from and how it is split."""
 
     source: Name | Annotated[list[Name], Field(min_length=1)] = "builtin:python-docs"
@@ -53,7 +53,7 @@ class DataConfig(Section):
     """Texts that validate, in place of a val_fraction of `source`. null: none."""
 
     @model_validator(mode="after")
-    def _parts_leave_something_to_train_on(self) -> Self:
+    def _check_fractions(self) -> Self:
         if self.val_source is None and self.val_fraction + self.test_fraction >= 1:
             raise ValueError(
                 f"data.val_fraction ({self.val_fraction}) and data.test_fraction ({self.test_fraction})"
@@ -66,7 +66,7 @@ class DataConfig(Section):
         return self
 
 
-class TokenizerConfig(Section):
+class TokenizerConfig(ConfigSection):
     """How text becomes tokens."""
 
     kind: TokenizerKind = "char"
@@ -87,7 +87,7 @@ class TokenizerConfig(Section):
     """A ready tokenizer to take instead of learning one: a tokenizer.json, GPT-2's files, a tiktoken rank file."""
 
     @model_validator(mode="after")
-    def _vocab_size_belongs_to_bpe(self) -> Self:
+    def _check_vocab_size(self) -> Self:
         if self.kind != "char" and (self.unknown, self.min_count) != ("error", 1):
             raise ValueError(f"tokenizer.unknown and min_count are only for char: a {self.kind} vocabulary has it all")
         if self.min_count > 1 and self.unknown != "token":
@@ -97,7 +97,7 @@ class TokenizerConfig(Section):
         return self
 
 
-class ModelConfig(Section):
+class ModelConfig(ConfigSection):
     """The shape of the decoder-only transformer. `vocab_size` comes from the tokenizer."""
 
     n_layer: Annotated[int, Field(ge=1, le=10_000)] = 4
@@ -108,7 +108,7 @@ class ModelConfig(Section):
     """Key and value heads, shared by groups of query heads (Ainslie et al., 2023). null: n_head."""
     n_embd: Annotated[int, Field(ge=1, le=10_000_000)] = 128
     """Width of the residual stream; a multiple of n_head."""
-    context_length: Annotated[int, Field(ge=2, le=LARGEST)] = 128
+    context_length: Annotated[int, Field(ge=2, le=INT32_MAX)] = 128
     """The most tokens the model sees at once."""
     position: Literal["learned", "sinusoidal", "rope", "alibi", "none"] = "rope"
     """Learned embeddings (GPT-2), sinusoids (Vaswani et al., 2017), rotary (Su et al., 2021), scores that fall with the
@@ -172,7 +172,7 @@ class ModelConfig(Section):
         return -int(-ratio * self.n_embd // 8) * 8
 
     @model_validator(mode="after")
-    def _shape_fits_together(self) -> Self:
+    def _check_shape(self) -> Self:
         if self.n_embd % self.n_head:
             raise ValueError(f"model.n_embd ({self.n_embd}) must be a multiple of model.n_head ({self.n_head})")
         if self.n_head % self.kv_heads:
@@ -193,7 +193,7 @@ class ModelConfig(Section):
         return self
 
 
-class OptimConfig(Section):
+class OptimConfig(ConfigSection):
     """How gradients become updates."""
 
     name: Literal["adamw", "muon"] = "muon"
@@ -226,7 +226,7 @@ class OptimConfig(Section):
         return self.lr
 
 
-class ScheduleConfig(Section):
+class ScheduleConfig(ConfigSection):
     """The learning rate over the run, as a multiple of its peak."""
 
     kind: Literal["cosine", "linear", "wsd", "constant"] = "wsd"
@@ -239,7 +239,7 @@ class ScheduleConfig(Section):
     """The last part of the run in which wsd decays."""
 
 
-class TrainConfig(Section):
+class TrainConfig(ConfigSection):
     """How long and how much at once."""
 
     budget: Name | None = None
@@ -265,13 +265,13 @@ class TrainConfig(Section):
     """Stop after so many evaluations without a better validation loss. null: off."""
 
     @model_validator(mode="after")
-    def _budget_is_a_time(self) -> Self:
+    def _check_budget(self) -> Self:
         if self.budget is not None and parse_duration(self.budget) is None:
             raise ValueError(f"train.budget must be a time such as 90s, 10m or 1h30m, not {self.budget!r}")
         return self
 
     @model_validator(mode="after")
-    def _micro_batches_fill_the_batch(self) -> Self:
+    def _check_micro_batches(self) -> Self:
         if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
             raise ValueError(
                 f"train.batch_size ({self.batch_size}) must be a multiple of"
@@ -285,7 +285,7 @@ class TrainConfig(Section):
         return self.batch_size if self.micro_batch_size is None else self.micro_batch_size
 
 
-class LoraConfig(Section):
+class LoraConfig(ConfigSection):
     """Training a change of low rank to some matrices instead of all parameters (Hu et al., 2021)."""
 
     rank: Count | None = None
@@ -296,7 +296,7 @@ class LoraConfig(Section):
     """Which matrices change: of attention qkv and out, of the MLP up (with its gate) and down."""
 
 
-class EvalConfig(Section):
+class EvalConfig(ConfigSection):
     """The exact validation loss during training."""
 
     every: Every = 250
@@ -307,7 +307,7 @@ class EvalConfig(Section):
     """Evaluate on the first so many tokens of the validation split. null: all of them, the exact loss."""
 
 
-class CheckpointConfig(Section):
+class CheckpointConfig(ConfigSection):
     """What is kept of the run."""
 
     every: Every = 250
@@ -316,7 +316,7 @@ class CheckpointConfig(Section):
     """Newest checkpoints kept, besides the best one."""
 
 
-class SampleConfig(Section):
+class SampleConfig(ConfigSection):
     """What the model writes during training, and how it writes by default afterwards."""
 
     every: Every = 250
@@ -357,7 +357,7 @@ class SampleConfig(Section):
     """Put after each prompt."""
 
 
-class LogConfig(Section):
+class LogConfig(ConfigSection):
     """What metrics.jsonl and the terminal are told."""
 
     every: Count = 10
@@ -366,7 +366,7 @@ class LogConfig(Section):
     """Where else metrics.jsonl goes while it is written: metrics.csv, TensorBoard, Weights & Biases."""
 
 
-class RuntimeConfig(Section):
+class RuntimeConfig(ConfigSection):
     """The machine."""
 
     device: Device = "auto"
@@ -396,7 +396,7 @@ class RuntimeConfig(Section):
         return values
 
 
-class Config(Section):
+class Config(ConfigSection):
     """Everything that decides what a run does."""
 
     run_dir: Name | None = None
@@ -422,18 +422,18 @@ class Config(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _recipe_lies_under_what_is_said(cls, values: Any) -> Any:
+    def _apply_preset(cls, values: Any) -> Any:
         recipe = values.get("recipe") if isinstance(values, Mapping) else None
-        return laid_under(values, recipe) if isinstance(recipe, str) and recipe in RECIPES else values
+        return apply_preset(values, recipe) if isinstance(recipe, str) and recipe in RECIPES else values
 
     @model_validator(mode="after")
-    def _lora_has_something_to_change(self) -> Self:
+    def _check_lora(self) -> Self:
         if self.lora.rank is not None and self.train.init_from is None:
             raise ValueError("lora.rank needs train.init_from, the run whose weights it changes")
         return self
 
     @model_validator(mode="after")
-    def _a_range_test_has_what_it_needs(self) -> Self:
+    def _check_auto_lr(self) -> Self:
         if self.optim.lr == "auto" and self.train.budget is not None:
             raise ValueError("train.budget does not count the time that optim.lr: auto takes: leave one of them out")
         if self.optim.lr == "auto" and self.train.init_from is not None:
@@ -441,7 +441,7 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _stops_have_evaluations_to_look_at(self) -> Self:
+    def _check_early_stopping(self) -> Self:
         if self.eval.every is None:
             for key in ("until_loss", "patience"):
                 if getattr(self.train, key) is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from gpt_cli.config.problems import KeyPath, Place, Problem, dotted
+from gpt_cli.config.diagnostics import Diagnostic, KeyPath, SourceLocation, key_name
 
 SIZE_LIMIT = 1_000_000
 DEPTH_LIMIT = 20
@@ -44,40 +44,40 @@ _EXPLANATIONS = (
 class ConfigSyntaxError(Exception):
     """The text cannot be read on: it is no YAML, or none that belongs in a config."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Diagnostic) -> None:
         super().__init__(problem.message)
         self.problem = problem
 
 
 @dataclass(frozen=True)
-class Document:
+class ParsedYaml:
     """What a text says and where; `problems` are those that did not keep it from being read."""
 
     name: str
     values: dict[str, Any]
-    keys: dict[KeyPath, Place] = field(default_factory=dict)
-    places: dict[KeyPath, Place] = field(default_factory=dict)
-    problems: tuple[Problem, ...] = ()
+    keys: dict[KeyPath, SourceLocation] = field(default_factory=dict)
+    places: dict[KeyPath, SourceLocation] = field(default_factory=dict)
+    problems: tuple[Diagnostic, ...] = ()
 
-    def place(self, path: KeyPath) -> Place:
+    def place(self, path: KeyPath) -> SourceLocation:
         """Where the value of `path` stands, or else the nearest thing around it."""
         while path and path not in self.places:
             path = path[:-1]
-        return self.places.get(path, Place(self.name))
+        return self.places.get(path, SourceLocation(self.name))
 
 
-def read_document(text: str, name: str) -> Document:
+def read_document(text: str, name: str) -> ParsedYaml:
     """Read a mapping of keys to values. Raises ConfigSyntaxError if there is none."""
-    reader = _Reader(text, Place(name, 1, 1))
+    reader = _YamlReader(text, SourceLocation(name, 1, 1))
     values = reader.read()
     if not isinstance(values, dict | None):
-        raise ConfigSyntaxError(Problem("a config consists of keys with values, like `seed: 1`", reader.start))
-    return Document(name, values or {}, reader.keys, reader.places, tuple(reader.problems))
+        raise ConfigSyntaxError(Diagnostic("a config consists of keys with values, like `seed: 1`", reader.start))
+    return ParsedYaml(name, values or {}, reader.keys, reader.places, tuple(reader.problems))
 
 
-def read_value(text: str, place: Place) -> Any:
+def read_value(text: str, place: SourceLocation) -> Any:
     """The value of one scalar or list that stands at `place`. Raises ConfigSyntaxError."""
-    reader = _Reader(text, place)
+    reader = _YamlReader(text, place)
     value = reader.read()
     if reader.problems:
         raise ConfigSyntaxError(reader.problems[0])
@@ -97,29 +97,29 @@ def resolve_scalar(text: str) -> str | int | float | bool | None:
     return float(text.replace(".", "")) if _NOT_FINITE.fullmatch(text) else text
 
 
-def flaw_in(text: str) -> str | None:
+def invalid_char_reason(text: str) -> str | None:
     """Why no file could hold `text`: NUL, or half of a surrogate pair (also what a non-UTF-8 argument becomes)."""
     unfit = _NO_TEXT.search(text)
     return None if unfit is None else f"holds U+{ord(unfit.group()):04X}, which is not text"
 
 
-class _Reader:
+class _YamlReader:
     """Builds values from PyYAML's events, noting places; what can be skipped becomes a problem."""
 
-    def __init__(self, text: str, start: Place) -> None:
+    def __init__(self, text: str, start: SourceLocation) -> None:
         self.start = start
-        self.keys: dict[KeyPath, Place] = {}
-        self.places: dict[KeyPath, Place] = {}
-        self.problems: list[Problem] = []
+        self.keys: dict[KeyPath, SourceLocation] = {}
+        self.places: dict[KeyPath, SourceLocation] = {}
+        self.problems: list[Diagnostic] = []
         if len(text) > SIZE_LIMIT:
-            raise ConfigSyntaxError(Problem(f"more than {SIZE_LIMIT:,} characters: this is no config", start))
+            raise ConfigSyntaxError(Diagnostic(f"more than {SIZE_LIMIT:,} characters: this is no config", start))
         try:
             self.parser = yaml.SafeLoader(text)
         except yaml.reader.ReaderError as error:
             before = text[: error.position].split("\n")
             place = self._place(len(before) - 1, len(before[-1]))
             raise ConfigSyntaxError(
-                Problem(f"not valid YAML: it cannot hold the character U+{error.character:04X}", place)
+                Diagnostic(f"not valid YAML: it cannot hold the character U+{error.character:04X}", place)
             ) from error
 
     def read(self) -> Any:
@@ -130,7 +130,7 @@ class _Reader:
         value = self._value(self._next(), (), 0)
         self._next()  # the end of the document
         if not isinstance(event := self._next(), yaml.StreamEndEvent):
-            self.problems.append(Problem("a second document: a config is one", self._at(event)))
+            self.problems.append(Diagnostic("a second document: a config is one", self._at(event)))
         return value
 
     def _next(self) -> yaml.Event:
@@ -140,13 +140,13 @@ class _Reader:
             raise ConfigSyntaxError(self._explain(error)) from error
         except Exception as error:  # PyYAML lets ValueError and others through, as for "\U00110000"
             place = self._place(self.parser.line, self.parser.column)
-            raise ConfigSyntaxError(Problem(f"not valid YAML: this cannot be read ({error})", place)) from error
+            raise ConfigSyntaxError(Diagnostic(f"not valid YAML: this cannot be read ({error})", place)) from error
         return event
 
     def _value(self, event: yaml.Event, path: KeyPath, depth: int) -> Any:
         place = self._at(event)
         if depth > DEPTH_LIMIT:
-            raise ConfigSyntaxError(Problem(f"nested more than {DEPTH_LIMIT} deep", place))
+            raise ConfigSyntaxError(Diagnostic(f"nested more than {DEPTH_LIMIT} deep", place))
         self.places.setdefault(path, place)
         self._refuse_properties(event, path)
         if isinstance(event, yaml.SequenceStartEvent):
@@ -155,9 +155,9 @@ class _Reader:
             return self._mapping(path, depth)
         return self._scalar(event, path, place) if isinstance(event, yaml.ScalarEvent) else None
 
-    def _scalar(self, event: yaml.ScalarEvent, path: KeyPath, place: Place) -> Any:
-        if flaw := flaw_in(event.value):
-            self.problems.append(Problem(f"{dotted(path)} {flaw}", place, path=path))
+    def _scalar(self, event: yaml.ScalarEvent, path: KeyPath, place: SourceLocation) -> Any:
+        if flaw := invalid_char_reason(event.value):
+            self.problems.append(Diagnostic(f"{key_name(path)} {flaw}", place, path=path))
             return None
         return resolve_scalar(event.value) if event.style is None else event.value
 
@@ -174,7 +174,7 @@ class _Reader:
             child = (*path, key)
             if key in mapping:
                 first = self.keys[child]
-                self.problems.append(Problem(f"{dotted(child)} is given twice, first at {first}", place))
+                self.problems.append(Diagnostic(f"{key_name(child)} is given twice, first at {first}", place))
             self.keys.setdefault(child, place)
             value = self._value(self._next(), child, depth + 1)
             mapping.setdefault(key, value)
@@ -186,7 +186,7 @@ class _Reader:
             return event.value
         path = (*path, "?")
         self._value(event, path, depth + 1)
-        self.problems.append(Problem("a key has to be a word", self._at(event), path=path))
+        self.problems.append(Diagnostic("a key has to be a word", self._at(event), path=path))
         return "?"
 
     def _refuse_properties(self, event: yaml.Event, path: KeyPath) -> None:
@@ -197,24 +197,24 @@ class _Reader:
             (getattr(event, "tag", None) is not None, "a tag", "!"),
         ):
             if present:
-                message = f"{dotted(path)} has {what} ({sign}), which a config cannot have"
+                message = f"{key_name(path)} has {what} ({sign}), which a config cannot have"
                 hint = f"put text that begins with {sign} in quotes"
-                self.problems.append(Problem(message, self._at(event), hint, path))
+                self.problems.append(Diagnostic(message, self._at(event), hint, path))
                 return
 
-    def _explain(self, error: yaml.MarkedYAMLError) -> Problem:
+    def _explain(self, error: yaml.MarkedYAMLError) -> Diagnostic:
         said = f"{error.context} {error.problem}"
         known = ((meaning, hint) for words, meaning, hint in _EXPLANATIONS if words in said)
         meaning, hint = next(known, (error.problem, None))
         mark = error.context_mark if "a quoted scalar" in said else error.problem_mark
         place = self.start if mark is None else self._place(mark.line, mark.column)
-        return Problem(f"not valid YAML: {meaning}", place, hint)
+        return Diagnostic(f"not valid YAML: {meaning}", place, hint)
 
-    def _at(self, event: yaml.Event) -> Place:
+    def _at(self, event: yaml.Event) -> SourceLocation:
         mark = event.start_mark
         return self.start if mark is None else self._place(mark.line, mark.column)
 
-    def _place(self, line: int, column: int) -> Place:
+    def _place(self, line: int, column: int) -> SourceLocation:
         if self.start.line is None:
             return self.start
-        return Place(self.start.source, line + 1, column + 1)
+        return SourceLocation(self.start.source, line + 1, column + 1)

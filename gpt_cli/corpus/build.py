@@ -10,7 +10,7 @@ from gpt_cli.corpus.split import Split
 from gpt_cli.corpus.store import Division, SplitFacts, Tokens, TokenStore, is_store, new_store, write_store
 from gpt_cli.corpus.survey import Progress
 from gpt_cli.corpus.tokenization import Tokenization, Tokenized
-from gpt_cli.errors import Note, RequestError, UserError
+from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.files import DamagedError, ExistsError, cache_dir
 from gpt_cli.tokenizer import Tokenizer, train_tokenizer
 
@@ -41,7 +41,7 @@ def prepare_corpus(
     tokenizer: TokenizerConfig,
     *,
     cache: bool = True,
-    note: Note,
+    note: Notify,
     progress: Progress | None = None,
     processes: int | None = None,
     with_test: bool = False,
@@ -102,7 +102,7 @@ class Outline:
 
 
 def outline_corpus(
-    data: DataConfig, tokenizer: TokenizerConfig, *, note: Note, progress: Progress | None = None
+    data: DataConfig, tokenizer: TokenizerConfig, *, note: Notify, progress: Progress | None = None
 ) -> Outline:
     """What `prepare_corpus` would make, without holding or writing it. Raises as it does."""
     if isinstance(data.source, str) and is_store(path := find_path(data.source)):
@@ -127,7 +127,7 @@ def tokenize_corpus(
     tokenizer: TokenizerConfig,
     *,
     replace: bool = False,
-    note: Note,
+    note: Notify,
     progress: Progress | None = None,
     processes: int | None = None,
 ) -> Tokenized:
@@ -142,7 +142,7 @@ def tokenize_corpus(
 
 
 def learn_tokenizer(
-    data: DataConfig, tokenizer: TokenizerConfig, *, note: Note, progress: Progress | None = None
+    data: DataConfig, tokenizer: TokenizerConfig, *, note: Notify, progress: Progress | None = None
 ) -> Tokenizer:
     """The tokenizer that `prepare_corpus` would learn or take. Raises as it does."""
     if isinstance(data.source, str) and is_store(path := find_path(data.source)):
@@ -150,7 +150,7 @@ def learn_tokenizer(
     return Tokenization.begin(data, tokenizer, note, progress, None).learn()
 
 
-def _cached(entry: Path, note: Note) -> TokenStore | None:
+def _cached(entry: Path, note: Notify) -> TokenStore | None:
     if not is_store(entry):
         return None
     try:

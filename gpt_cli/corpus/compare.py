@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt_cli.choices import Pattern
 from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.corpus.blocks import TextSample
 from gpt_cli.errors import RequestError
+from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer import Tokenizer, UnknownCharacters, load_tokenizer, train_tokenizer
 from gpt_cli.tokenizer.base import encoded
 from gpt_cli.tokenizer.describe import count_ids, unused_ids

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from gpt_cli.errors import UserError
-from gpt_cli.files.disk import CHUNK, format_size, read_chunks, reported
+from gpt_cli.files.safe_io import CHUNK, format_size, read_chunks, translate_os_errors
 
 _MOST_EXPANSION = 200  # text compresses 3 to 10 times; a log of repeated lines, 100 times; a bomb, 1,000 times and more
 _ALWAYS_ALLOWED = 32 << 20  # bytes
@@ -41,7 +41,7 @@ def expand(path: Path) -> Iterator[bytes]:
     MiB of memory.
     """
     new = _DECODERS[path.suffix.lower()](path)
-    with reported("read", path):
+    with translate_os_errors("read", path):
         size = taken = last = 0
         gathered = b""
         for piece, more in _pieces(path, new):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from gpt_cli.errors import Note, RequestError, UserError
+from gpt_cli.errors import Notify, RequestError, UserError
 
 _MARK = "\ufeff"
 _NEWLINE = b"\n"
@@ -26,7 +26,7 @@ def check_encoding(encoding: str) -> str:
     return name
 
 
-def decode(pieces: Iterable[bytes], name: str, encoding: str, note: Note) -> Iterator[str]:
+def decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> Iterator[str]:
     """The text of `pieces`, newlines as they are, without a byte order mark (`note` is told of one).
 
     Raises UserError for what is empty, holds a zero character (so is binary), or is not in `encoding`: with the
@@ -35,14 +35,14 @@ def decode(pieces: Iterable[bytes], name: str, encoding: str, note: Note) -> Ite
     return (text for text, _ in _decode(pieces, name, encoding, note))
 
 
-def decode_utf8(pieces: Iterable[bytes], name: str, encoding: str, note: Note) -> Iterator[bytes]:
+def decode_utf8(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> Iterator[bytes]:
     """The same text in UTF-8, each piece of whole characters: what is in UTF-8 already is only looked at."""
     if check_encoding(encoding) == "utf-8":
         return (data for _, data in _decode(pieces, name, encoding, note))
     return (text.encode() for text in decode(pieces, name, encoding, note))
 
 
-def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Note) -> Iterator[tuple[str, bytes]]:
+def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> Iterator[tuple[str, bytes]]:
     """Each piece of the text, and the bytes that it was."""
     encoding = check_encoding(encoding)
     stream = codecs.getincrementaldecoder(encoding)()

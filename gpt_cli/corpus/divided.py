@@ -7,7 +7,7 @@ from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.split import Borders, Split, Stretch, stretches
 from gpt_cli.corpus.survey import Progress, Survey, survey
 from gpt_cli.corpus.text import Text
-from gpt_cli.errors import Note, UserError
+from gpt_cli.errors import Notify, UserError
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class DividedText:
     borders: Borders
 
     @classmethod
-    def find(cls, data: DataConfig, note: Note, progress: Progress) -> "DividedText":
+    def find(cls, data: DataConfig, note: Notify, progress: Progress) -> "DividedText":
         """The text of a config, each source once. Raises what reading raises, UserError where a part would be empty."""
         return cls.of(Text.find(data.model_copy(update={"weights": None}), note), data, progress)
 

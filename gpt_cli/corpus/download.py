@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from gpt_cli.errors import UserError
 from gpt_cli.files import require_space, sha256_file
-from gpt_cli.files.disk import format_size, refuse_special, reported
+from gpt_cli.files.safe_io import format_size, require_regular_file, translate_os_errors
 
 Progress = Callable[[int, int], None]
 """Called with the bytes there are and the bytes there will be."""
@@ -30,13 +30,13 @@ def download(url: str, part: Path, *, size: int, sha256: str, progress: Progress
     this machine.
     """
     _require_https(url, loopback)
-    refuse_special(part)
-    with reported("read", part):
+    require_regular_file(part)
+    with translate_os_errors("read", part):
         start = part.stat().st_size if part.exists() else 0
     if start < size:
         require_space(part.parent, size - start)
         _fetch(url, part, start, size, progress, loopback)
-    with reported("read", part):
+    with translate_os_errors("read", part):
         found = part.stat().st_size
     if found < size:
         raise UserError(
@@ -86,7 +86,7 @@ def _start_of(response: http.client.HTTPResponse, wanted: int) -> int:
 
 
 def _append(response: http.client.HTTPResponse, part: Path, start: int, size: int, progress: Progress) -> None:
-    with reported("write", part), part.open("ab") as file:
+    with translate_os_errors("write", part), part.open("ab") as file:
         file.truncate(start)
         received = start
         progress(received, size)
@@ -142,5 +142,5 @@ def _host(url: str) -> str:
 
 
 def _discard(part: Path) -> None:
-    with reported("remove", part):
+    with translate_os_errors("remove", part):
         part.unlink(missing_ok=True)

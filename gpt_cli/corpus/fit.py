@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpt_cli.choices import TokenizerKind
 from gpt_cli.config.schema import Config, DataConfig
 from gpt_cli.corpus.sources import find_path
 from gpt_cli.corpus.store import TokenStore, is_store
@@ -14,6 +13,7 @@ from gpt_cli.corpus.survey import Progress
 from gpt_cli.corpus.text import Text
 from gpt_cli.corpus.vocabulary import choose_vocab_size
 from gpt_cli.errors import RequestError
+from gpt_cli.literals import TokenizerKind
 from gpt_cli.tokenizer import load_tokenizer
 
 _LARGEST_ALPHABET = 512  # more characters than this are better spelled in bytes or learned pieces

@@ -12,8 +12,8 @@ from gpt_cli.corpus.compression import expand, is_compressed
 from gpt_cli.corpus.decoding import decode, decode_utf8
 from gpt_cli.corpus.parquet import read_parquet
 from gpt_cli.corpus.records import Stream, read_csv, read_json_lines
-from gpt_cli.errors import Note
-from gpt_cli.files.disk import CHUNK, read_chunks, reported
+from gpt_cli.errors import Notify
+from gpt_cli.files.safe_io import CHUNK, read_chunks, translate_os_errors
 
 _KEPT_IN_MEMORY = 16 << 20  # bytes of standard input, before a temporary file takes it
 
@@ -33,7 +33,7 @@ class TextFile:
     name: str
     size: int | None
     """Bytes of its text, where known before it is read."""
-    read: Callable[[Note], Iterator[Stream]]
+    read: Callable[[Notify], Iterator[Stream]]
     """Its documents, in order, none empty; each text is to be read to its end before the next is asked for."""
 
 
@@ -44,7 +44,7 @@ def text_file(path: Path, form: Format) -> TextFile:
         return TextFile(str(path), None, lambda note: read_parquet(path, form.text_key))
     if is_compressed(path):
         return TextFile(str(path), None, lambda note: _read_bytes(expand(path), path, form, note))
-    with reported("read", path):
+    with translate_os_errors("read", path):
         status = path.stat()
     if stat.S_ISFIFO(status.st_mode):  # a shell's <(command)
         pieces = spooled(lambda: read_chunks(path, only_regular=False))
@@ -80,11 +80,11 @@ def spooled(read: Callable[[], Iterable[bytes]]) -> Callable[[], Iterator[bytes]
 
 
 def _reported(pieces: Iterable[bytes], path: Path) -> Iterator[bytes]:
-    with reported("read", path):
+    with translate_os_errors("read", path):
         yield from pieces
 
 
-def _read_bytes(pieces: Iterable[bytes], path: Path, form: Format, note: Note) -> Iterator[Stream]:
+def _read_bytes(pieces: Iterable[bytes], path: Path, form: Format, note: Notify) -> Iterator[Stream]:
     name = str(path)
     match inner_suffix(path):
         case ".jsonl":

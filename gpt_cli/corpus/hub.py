@@ -7,13 +7,13 @@ from textwrap import shorten
 from typing import Any
 
 from gpt_cli.corpus.formats import inner_suffix
-from gpt_cli.errors import Note, RequestError, UserError
-from gpt_cli.files.disk import format_size
+from gpt_cli.errors import Notify, RequestError, UserError
+from gpt_cli.files.safe_io import format_size
 
 _DATA = (".parquet", ".jsonl", ".csv", ".txt")
 
 
-def download(name: str, note: Note) -> list[Path]:
+def download(name: str, note: Notify) -> list[Path]:
     """The files of `OWNER/NAME[@REVISION][/PATTERN]`, downloaded into the hub's own cache unless they are there.
 
     Without a pattern: the files of the first kind it has of .parquet, .jsonl, .csv and .txt, and of these the ones

@@ -13,7 +13,7 @@ from typing import IO, Any
 from gpt_cli.corpus.parquet_pages import Page, PageError, read_pages
 from gpt_cli.corpus.records import LONGEST_RECORD, Stream, check_silence, find_column
 from gpt_cli.errors import UserError
-from gpt_cli.files.disk import CHUNK, format_size, reported
+from gpt_cli.files.safe_io import CHUNK, format_size, translate_os_errors
 
 _ROWS = 256  # decoded at once
 _BATCH = 32 << 20  # bytes of text that those may be, where they may lie in many pages
@@ -42,7 +42,7 @@ def read_parquet(path: Path, key: str) -> Iterator[Stream]:
             f"reading {path} needs the package pyarrow", hint="pip install 'gpt-cli[data]', or: pip install pyarrow"
         ) from error
     try:
-        with reported("read", path), path.open("rb") as stream, path.open("rb", buffering=0) as headers:
+        with translate_os_errors("read", path), path.open("rb") as stream, path.open("rb", buffering=0) as headers:
             _check_footer(path, headers)
             table = parquet.ParquetFile(
                 stream, buffer_size=CHUNK, pre_buffer=False, thrift_container_size_limit=_MOST_ROW_GROUPS

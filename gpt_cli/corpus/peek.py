@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gpt_cli.corpus.split import Split
 from gpt_cli.corpus.store import Tokens
 from gpt_cli.errors import RequestError
-from gpt_cli.order import window_start
+from gpt_cli.shuffle import window_start
 from gpt_cli.tokenizer import Tokenizer
 
 

@@ -8,7 +8,7 @@ from shlex import quote
 from typing import Any
 
 from gpt_cli.errors import UserError
-from gpt_cli.files.disk import format_size
+from gpt_cli.files.safe_io import format_size
 
 Stream = tuple[str, Iterable[bytes]]
 """A document: its name for messages, and its text in UTF-8, in pieces of whole characters."""

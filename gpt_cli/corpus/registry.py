@@ -16,13 +16,13 @@ from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import (
     DamagedError,
     ExistsError,
+    atomic_directory,
     cache_dir,
-    commit_directory,
     make_directory,
     verify_directory,
     write_file,
 )
-from gpt_cli.files.disk import format_size, reported
+from gpt_cli.files.safe_io import format_size, translate_os_errors
 
 
 @dataclass(frozen=True)
@@ -175,15 +175,15 @@ def fetch_corpus(corpus: KnownCorpus, root: Path, *, progress: Progress, loopbac
     part = root / f"{corpus.name}.part"
     download(corpus.url, part, size=corpus.size, sha256=corpus.sha256, progress=progress, loopback=loopback)
     try:
-        with commit_directory(path.parent) as temporary:
+        with atomic_directory(path.parent) as temporary:
             if corpus.member is None:
-                with reported("move", part):
+                with translate_os_errors("move", part):
                     part.rename(temporary / corpus.file_name)
             else:
                 write_file(temporary / corpus.file_name, _read_member(part, corpus.member, corpus.text_limit))
     except ExistsError:  # another process was faster
         return _verified(path)
-    with reported("remove", part):
+    with translate_os_errors("remove", part):
         part.unlink(missing_ok=True)
     return path
 

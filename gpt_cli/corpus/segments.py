@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.choices import Pattern
 from gpt_cli.corpus.split import Split, Stretch
 from gpt_cli.corpus.store import Tokens, narrow
 from gpt_cli.corpus.text import BLOCK
+from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer import BPETokenizer, Tokenizer
 from gpt_cli.tokenizer.pattern import last_cut
 

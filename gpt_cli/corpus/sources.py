@@ -19,9 +19,9 @@ from gpt_cli.corpus.folders import by_parts, is_file, match_sorted, walk
 from gpt_cli.corpus.formats import Format, TextFile, inner_suffix, spooled, text_file
 from gpt_cli.corpus.records import Stream
 from gpt_cli.corpus.registry import CORPORA, installed_corpus
-from gpt_cli.errors import Note, RequestError, UserError
+from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.files import list_directory
-from gpt_cli.files.disk import CHUNK, reported
+from gpt_cli.files.safe_io import CHUNK, translate_os_errors
 
 BUILTIN = "builtin:python-docs"
 _NOT_TEXT = frozenset(
@@ -53,7 +53,7 @@ class Document:
     text: str
 
 
-def read_documents(source: str | Sequence[str], *, note: Note, form: Format | None = None) -> Iterator[Document]:
+def read_documents(source: str | Sequence[str], *, note: Notify, form: Format | None = None) -> Iterator[Document]:
     """The documents of a source, or of each of several, in order and each as a whole; no document is empty.
 
     `note` is told what was left out. Raises as `find_files` does, and UserError for a source that is empty, binary
@@ -65,7 +65,7 @@ def read_documents(source: str | Sequence[str], *, note: Note, form: Format | No
                 yield Document(name, b"".join(pieces).decode())
 
 
-def find_files(source: str, form: Format, note: Note) -> list[TextFile]:
+def find_files(source: str, form: Format, note: Notify) -> list[TextFile]:
     """The files that a source names, in order.
 
     A source is `-` (standard input), `builtin:python-docs`, `corpus:NAME` (downloaded before), `hf:OWNER/NAME` (from
@@ -94,7 +94,7 @@ def find_files(source: str, form: Format, note: Note) -> list[TextFile]:
     return [text_file(path, form) for path in paths]
 
 
-def _tell_of_raw_tables(paths: list[Path], note: Note) -> None:
+def _tell_of_raw_tables(paths: list[Path], note: Notify) -> None:
     """Say that what looks like a table or like documents is read as the text that it is."""
     raw = [path for path in paths if inner_suffix(path) in (".tsv", ".json")]
     if raw and len(raw) == len(paths):  # among others they are part of a project
@@ -105,7 +105,7 @@ def _standard_input() -> Iterator[bytes]:
     return iter(lambda: sys.stdin.buffer.read(CHUNK), b"")
 
 
-def _one_text(pieces: Iterator[bytes], form: Format, note: Note) -> Iterator[Stream]:
+def _one_text(pieces: Iterator[bytes], form: Format, note: Notify) -> Iterator[Stream]:
     yield "standard input", decode_utf8(pieces, "standard input", form.encoding, note)
 
 
@@ -126,9 +126,9 @@ def _python_docs() -> str:
     return "\n".join(topics[name] for name in sorted(topics))
 
 
-def _find(path: Path, note: Note) -> list[Path]:
+def _find(path: Path, note: Notify) -> list[Path]:
     """The files that a path, a folder or a glob stands for."""
-    with reported("read", path):
+    with translate_os_errors("read", path):
         if path.is_dir():
             return _files_in(path, note)
         if path.exists():
@@ -156,7 +156,7 @@ def _elsewhere(path: Path) -> str | None:
     return None
 
 
-def _files_in(folder: Path, note: Note) -> list[Path]:
+def _files_in(folder: Path, note: Notify) -> list[Path]:
     """The text files under `folder`, sorted; without hidden, empty and evidently binary ones, and what `gpt` made."""
     files: list[str] = []
     skipped: list[Path] = []

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from gpt_cli.choices import SplitBy
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.survey import Fingerprint, Survey
 from gpt_cli.corpus.text import Block, Text, count_characters
 from gpt_cli.corpus.threads import InOrder
 from gpt_cli.errors import UserError
+from gpt_cli.literals import SplitBy
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)

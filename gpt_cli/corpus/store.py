@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from gpt_cli.choices import SplitBy
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.split import SPLITS, Split
 from gpt_cli.errors import RequestError
-from gpt_cli.files import DamagedError, NewFile, commit_directory, read_directory, write_file
+from gpt_cli.files import DamagedError, NewFile, atomic_directory, read_directory, write_file
+from gpt_cli.literals import SplitBy
 from gpt_cli.tokenizer import Tokenizer, load_tokenizer
 
 Tokens = npt.NDArray[np.uint16 | np.uint32]
@@ -227,11 +227,11 @@ class StoreWriter:
     def abandon(self) -> None:
         """Close what is open."""
         for file in self._open.values():
-            file.abandon()
+            file.abort()
 
     def _close(self, split: Split) -> None:
         file = self._open.pop(split)
-        file.rewrite_start(_header(token_dtype(self.tokenizer.vocab_size), self._shards[split][-1].tokens))
+        file.overwrite_header(_header(token_dtype(self.tokenizer.vocab_size), self._shards[split][-1].tokens))
         file.close()
 
 
@@ -241,7 +241,7 @@ def new_store(path: Path, tokenizer: Tokenizer, *, replace: bool = False) -> Ite
 
     Raises ExistsError if something is there (`replace`: takes its place), DiskError if it cannot be written.
     """
-    with commit_directory(path, replace=replace) as temporary:
+    with atomic_directory(path, replace=replace) as temporary:
         writer = StoreWriter(temporary, tokenizer)
         try:
             yield writer

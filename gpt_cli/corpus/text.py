@@ -8,7 +8,7 @@ import numpy as np
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.formats import Format, TextFile
 from gpt_cli.corpus.sources import find_files
-from gpt_cli.errors import Note, UserError
+from gpt_cli.errors import Notify, UserError
 
 BLOCK = 1 << 19  # bytes: what a worker that encodes has at once, which decides its memory
 _KEPT = 16 << 20  # bytes that stay in memory, so that a text up to this is read once
@@ -46,14 +46,14 @@ class Member:
 class Text:
     """All files of a corpus. A short text is kept in memory; a long one is read anew in every pass."""
 
-    def __init__(self, members: list[Member], note: Note) -> None:
+    def __init__(self, members: list[Member], note: Notify) -> None:
         self.members = members
         self._note = note
         self._kept: dict[int, list[Block]] | None = {}
         self._room = _KEPT
 
     @classmethod
-    def find(cls, data: DataConfig, note: Note) -> "Text":
+    def find(cls, data: DataConfig, note: Notify) -> "Text":
         """What `data.source` and `data.val_source` name. Raises as `find_files` does."""
         form = Format(data.encoding, data.text_key)
         sources = [data.source] if isinstance(data.source, str) else data.source

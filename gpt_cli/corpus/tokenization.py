@@ -24,8 +24,8 @@ from gpt_cli.corpus.survey import Progress, Stage, Survey, survey
 from gpt_cli.corpus.text import Text, count_characters
 from gpt_cli.corpus.threads import aside
 from gpt_cli.corpus.vocabulary import COUNTED, choose_vocab_size
-from gpt_cli.errors import Note, RequestError, UserError
-from gpt_cli.files.disk import format_size
+from gpt_cli.errors import Notify, RequestError, UserError
+from gpt_cli.files.safe_io import format_size
 from gpt_cli.tokenizer import BPETokenizer, Tokenizer, UnknownCharacters, train_tokenizer
 from gpt_cli.tokenizer.describe import Counts
 from gpt_cli.tokenizer.vocabulary import END_OF_TEXT
@@ -77,7 +77,7 @@ class Tokenization:
     config: TokenizerConfig
     ready: Tokenizer | None
     """The tokenizer, where it is not to be learned."""
-    note: Note
+    note: Notify
     progress: Progress
     processes: int
 
@@ -86,7 +86,7 @@ class Tokenization:
         cls,
         data: DataConfig,
         config: TokenizerConfig,
-        note: Note,
+        note: Notify,
         progress: Progress | None,
         processes: int | None,
     ) -> "Tokenization":

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from gpt_cli.config import Config, ModelConfig
-from gpt_cli.config.wording import problems_in
-from gpt_cli.config.yaml_subset import Document
+from gpt_cli.config.validation_messages import translate_errors
+from gpt_cli.config.yaml_subset import ParsedYaml
 from gpt_cli.errors import UserError
 from gpt_cli.export.layouts import GPT2, LLAMA, LLAMA3_SCALING, NANOCHAT, QWEN3, Layout
 from gpt_cli.export.numbers import check_numbers
@@ -155,7 +155,7 @@ def _candidate(reader: Reader, given: Mapping[str, Any], place: str) -> ModelCon
             raise UserError(f"it does not say {reader.width}", where=place)
         config = Config.model_validate({"model": {"bias": False, "zero_init": False, **values}}).model
     except ValidationError as error:
-        problem = next(problems_in(error, Document(place, {"model": values})))
+        problem = next(translate_errors(error, ParsedYaml(place, {"model": values})))
         theirs = {**reader.sizes, "mlp_ratio": reader.width, "bias": "attention_bias"}
         message = re.sub(r"model\.(\w+)", lambda key: theirs.get(key[1], key[1]), problem.message)
         raise UserError(f"it is no model of ours: {message}", where=place) from None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gpt_cli.capabilities import ANY, SIZES, Capabilities, options_of, spell
+from gpt_cli.capabilities import ANY, SIZES, Capabilities, format_option, options_of
 from gpt_cli.config import ModelConfig
 from gpt_cli.errors import RequestError
 from gpt_cli.export.names import Name, Tensors, gate_up_rows, name, named_tensors, qkv_rows, to_theirs
@@ -91,8 +91,8 @@ def choose_layout(config: ModelConfig, among: "tuple[Layout, ...] | None" = None
             return layout
     nearest, found = min(obstacles, key=lambda pair: len(pair[1]))
     values = options_of(config)
-    prevents = " and ".join(f"model.{option} is {spell(values[option])}" for option in found)
-    ways_out = ", ".join(f"model.{option}={' or '.join(map(spell, fits))}" for option, fits in found.items())
+    prevents = " and ".join(f"model.{option} is {format_option(values[option])}" for option in found)
+    ways_out = ", ".join(f"model.{option}={' or '.join(map(format_option, fits))}" for option, fits in found.items())
     raise RequestError(
         f"no architecture there is this model exactly: {prevents}",
         hint=f"train with {ways_out} and it is a {nearest.architecture}",

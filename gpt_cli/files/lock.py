@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from gpt_cli.errors import UserError
-from gpt_cli.files.disk import BINARY, NO_FOLLOW, read_file, refuse_special, reported, write_all
+from gpt_cli.files.safe_io import BINARY, NO_FOLLOW, read_file, require_regular_file, translate_os_errors, write_all
 
 if sys.platform == "win32":
     import msvcrt
@@ -35,11 +35,11 @@ class DirectoryLock:
     def __init__(self, directory: Path, *, write: bool = True) -> None:
         """Take the lock. Not `write`: leave what the file says of its last holder. Raises LockedError."""
         self.path = directory / "lock"
-        refuse_special(self.path)
-        with reported("write", self.path):
+        require_regular_file(self.path)
+        with translate_os_errors("write", self.path):
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | BINARY | NO_FOLLOW, 0o666)
         try:
-            with reported("lock", self.path):
+            with translate_os_errors("lock", self.path):
                 self._take()
                 if write:
                     os.ftruncate(self._descriptor, 0)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from gpt_cli.errors import UserError
-from gpt_cli.files.disk import DiskError, read_chunks, replace_file, reported
+from gpt_cli.files.safe_io import DiskError, read_chunks, replace_file, translate_os_errors
 
 SUMS = "SHA256SUMS"
 _SUMS_LIMIT = 1 << 20
@@ -85,7 +85,7 @@ def check_listed(path: Path, names: Collection[str] | None = None) -> None:
 
 def read_member(path: Path) -> Iterator[bytes]:
     """The bytes of a file that has a sum, in pieces; a link, a device or a bad sector is damage."""
-    with reported("read", path):
+    with translate_os_errors("read", path):
         try:
             yield from read_chunks(path, follow=False)
         except DiskError as error:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gpt_cli.errors import Note
+from gpt_cli.errors import Notify
 from gpt_cli.native import reference
 from gpt_cli.native.choice import Choice
 from gpt_cli.native.kernel import WrongKernel
@@ -104,7 +104,7 @@ class NativeDecoder:
         format: WeightFormat = "fp32",
         threads: int = 1,
         tiles: bool = True,
-        note: Note = lambda _: None,
+        note: Notify = lambda _: None,
     ) -> None:
         self.weights = weights
         self.format = format

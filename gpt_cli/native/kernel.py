@@ -17,9 +17,9 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpt_cli.errors import Note, UserError
+from gpt_cli.errors import Notify, UserError
 from gpt_cli.files import cache_dir
-from gpt_cli.files.disk import write_all
+from gpt_cli.files.safe_io import write_all
 from gpt_cli.native import compiler as compilers
 from gpt_cli.native.compiler import Compiler, CompilerHangs, NoKernel, WrongKernel, find_compiler
 from gpt_cli.native.hangs import forget_hang, remember_hang, remembered_hang
@@ -87,7 +87,7 @@ _descriptors: list[int] = []  # of what is loaded: its name must mean nothing el
 
 
 def load_kernel(
-    kernel: Kernel = DECODER, *, anew: bool = False, note: Note = lambda _: None, patience: float = _PATIENCE
+    kernel: Kernel = DECODER, *, anew: bool = False, note: Notify = lambda _: None, patience: float = _PATIENCE
 ) -> ctypes.CDLL:
     """The compiled kernel, from memory, from the cache or compiled now (a few seconds). Raises NoKernel.
 

@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from gpt_cli.errors import Note
+from gpt_cli.errors import Notify
 from gpt_cli.native.kernel import load_kernel
 from gpt_cli.native.rounding import FORMATS, WeightFormat
 from gpt_cli.native.weights import LayerWeights, Weights
@@ -59,7 +59,7 @@ class Sampling(ctypes.Structure):  # Sampling in sampling.h
     ]
 
 
-def load_library(note: Note, *, anew: bool = False) -> ctypes.CDLL:
+def load_library(note: Notify, *, anew: bool = False) -> ctypes.CDLL:
     """The decoder's functions, compiled `anew` or as `load_kernel` finds them. Raises NoKernel."""
     library = load_kernel(anew=anew, note=note)
     for name, result, arguments in (

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from gpt_cli.files import make_directory
-from gpt_cli.files.disk import write_all
+from gpt_cli.files.safe_io import write_all
 from gpt_cli.native.trust import UntrustedError, require_own, require_trusted_parents
 
 _LIMIT = 64_000_000  # bytes of a library

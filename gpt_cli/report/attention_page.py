@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gpt_cli.attention import Head, LayerAttention
 from gpt_cli.attention.heads import KINDS, MARK
-from gpt_cli.errors import RequestError, escape_untrusted
+from gpt_cli.errors import RequestError, escape_control_chars
 from gpt_cli.report.attention_text import weights_of
 from gpt_cli.report.heatmap import data_url, png
 from gpt_cli.report.html import render_page, write_page
@@ -103,7 +103,7 @@ def _data(looked: Looked) -> dict[str, Any]:
                 "k": _base64(layer.k[head.head // layer.group].numpy()),
             }
         )
-    pieces = [escape_untrusted(piece) for piece in looked.pieces]
+    pieces = [escape_control_chars(piece) for piece in looked.pieces]
     return {"pieces": pieces, "width": looked.layers[0].q.shape[-1], "heads": heads}
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from markupsafe import Markup, escape
 
-from gpt_cli.errors import escape_untrusted
+from gpt_cli.errors import escape_control_chars
 from gpt_cli.report.series import Series, thinned
 
 WIDTH, HEIGHT = 460, 270  # units of the drawing, about pixels on a laptop
@@ -120,7 +120,7 @@ def log_ticks(low: float, high: float) -> list[float]:
     return [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
 
 
-def spell(value: float) -> str:
+def format_tick(value: float) -> str:
     """A number on an axis: 0.005, 2.5M, 1e-7."""
     if value == 0:
         return "0"
@@ -149,7 +149,7 @@ def _vertical_axis(axis: Axis, label: str, right: float) -> Markup:
     marks = log_ticks(axis.low, axis.high) if axis.log else ticks(axis.low, axis.high)
     grid = Markup("").join(
         Markup('<path class="grid" d="M{} {:.1f}H{}"/><text x="{}" y="{:.1f}" class="end">{}</text>').format(
-            _LEFT, y, right, _LEFT - 6, y + 4, spell(value)
+            _LEFT, y, right, _LEFT - 6, y + 4, format_tick(value)
         )
         for value in marks
         for y in (axis.place(value),)
@@ -165,7 +165,7 @@ def _horizontal_axis(axis: Axis, label: str, whole: bool) -> Markup:
     bottom, (left, right) = HEIGHT - _BOTTOM, axis.pixels
     marks = Markup("").join(
         Markup('<path class="tick" d="M{:.1f} {}v4"/><text x="{:.1f}" y="{}" class="middle">{}</text>').format(
-            x, bottom, x, bottom + 17, spell(value)
+            x, bottom, x, bottom + 17, format_tick(value)
         )
         for value in ticks(axis.low, axis.high)
         if not whole or value == round(value)
@@ -194,7 +194,7 @@ def _levels(levels: Sequence[Level], axis: Axis, right: float) -> Markup:
 def _curve(line: Line, x: Axis, y: Axis) -> Markup:
     points = thinned(line.points, _MOST_POINTS)
     places = [(x.place(float(a)), y.place(float(b))) for a, b in zip(points.x, points.y, strict=True)]
-    name = escape(escape_untrusted(line.name))
+    name = escape(escape_control_chars(line.name))
     if line.kind == "dots":
         dots = Markup("").join(Markup('<circle cx="{:.2f}" cy="{:.2f}" r="3"/>').format(*place) for place in places)
         path = " ".join(f"{a:.2f},{b:.2f}" for a, b in places)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpt_cli.config import spell_yaml
-from gpt_cli.config.keys import fields, value_of
+from gpt_cli.config import to_yaml_scalar
+from gpt_cli.config.keys import fields, get_key
 from gpt_cli.report.figures import FIGURES, Value, figures, shown
 from gpt_cli.report.record import Record
 from gpt_cli.report.table import render_cell, render_table, terminal_columns
@@ -50,9 +50,9 @@ def compare(records: Sequence[Record]) -> Differences:
     weights = [None if record.saved is None else record.saved.sha256 for record in records]
     results.append(_row("weights_sha256", weights, [text[:16] if text else "–" for text in weights], "weights sha256"))
     config = [
-        _row(key, values, [spell_yaml(value) for value in values])
+        _row(key, values, [to_yaml_scalar(value) for value in values])
         for key in fields()
-        if key != "run_dir" and (values := [value_of(record.config, key) for record in records])
+        if key != "run_dir" and (values := [get_key(record.config, key) for record in records])
     ]
     names = {name: None for record in records for name in record.environment}
     environment = [_row(name, [record.environment.get(name) for record in records]) for name in names]

@@ -18,10 +18,10 @@ from gpt_cli.config import Config
 from gpt_cli.model.attention import visible_keys
 from gpt_cli.model.layers import SquaredReLU
 from gpt_cli.model.position import Rotary, rotary_frequencies, sinusoids
-from gpt_cli.order import derive_seed
 from gpt_cli.report.picture import COLOURS, write_picture
 from gpt_cli.sampling.filters import filter_logits
 from gpt_cli.sampling.settings import Sampling
+from gpt_cli.shuffle import derive_seed
 from gpt_cli.training.muon import POLAR_EXPRESS, orthogonalise
 from gpt_cli.training.schedule import lr_multiplier
 

@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from gpt_cli.errors import RequestError, escape_untrusted
+from gpt_cli.errors import RequestError, escape_control_chars
 from gpt_cli.files import replace_file
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -70,7 +70,7 @@ def _environment() -> Environment:
 def _visible(value: Any) -> Any:
     """Text with control characters made visible; markup of our own making as it is."""
     if isinstance(value, str) and not isinstance(value, Markup):
-        return escape_untrusted(value, keep="\n\t")
+        return escape_control_chars(value, keep="\n\t")
     return value
 
 

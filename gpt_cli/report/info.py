@@ -8,8 +8,8 @@ from typing import Any
 from gpt_cli.config import Config, load_config
 from gpt_cli.corpus.bars import stage_bars
 from gpt_cli.corpus.build import learn_tokenizer
-from gpt_cli.errors import Note
-from gpt_cli.files.disk import format_size
+from gpt_cli.errors import Notify
+from gpt_cli.files.safe_io import format_size
 from gpt_cli.model.count import flops_per_token, parameter_table
 from gpt_cli.model.memory import memory_bytes
 from gpt_cli.report.table import render_pairs, render_table
@@ -52,7 +52,7 @@ class Info:
         return asdict(self)
 
 
-def info_of_config(path: Path, overrides: list[str], note: Note) -> Info:
+def info_of_config(path: Path, overrides: list[str], note: Notify) -> Info:
     """The figures of the model that training the config file `path` would make.
 
     The text is read only where the vocabulary depends on it. Raises what `load_config` and `learn_tokenizer` raise.
@@ -61,7 +61,7 @@ def info_of_config(path: Path, overrides: list[str], note: Note) -> Info:
     return describe(path, config, vocab_size_of(config, note))
 
 
-def info_of_run(path: Path, note: Note) -> Info:
+def info_of_run(path: Path, note: Notify) -> Info:
     """The figures of a run and its newest intact checkpoint, or of the checkpoint directory `path`.
 
     Raises UserError where the run is damaged.
@@ -142,7 +142,7 @@ def _by_block(table: list[tuple[str, tuple[int, ...], int]]) -> list[Parameters]
     return list(groups.values())
 
 
-def vocab_size_of(config: Config, note: Note) -> int:
+def vocab_size_of(config: Config, note: Notify) -> int:
     """The size of the vocabulary; the text is read only where it decides that. Raises as `prepare_corpus` does."""
     if config.tokenizer.file is not None:
         return load_tokenizer(Path(config.tokenizer.file), config.tokenizer.pattern).vocab_size

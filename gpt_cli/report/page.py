@@ -8,11 +8,11 @@ from typing import Any, Literal
 from markupsafe import Markup
 
 from gpt_cli import __version__
-from gpt_cli.config import Config, spell_yaml
-from gpt_cli.config.keys import description, fields, value_of
+from gpt_cli.config import Config, to_yaml_scalar
+from gpt_cli.config.keys import description, fields, get_key
 from gpt_cli.corpus.inspection.baselines import Baseline
 from gpt_cli.errors import UserError
-from gpt_cli.files.disk import format_size
+from gpt_cli.files.safe_io import format_size
 from gpt_cli.report.baselines import Text
 from gpt_cli.report.chart import Level, Line, draw_chart
 from gpt_cli.report.difference import compare
@@ -229,9 +229,9 @@ def _config(config: Config) -> list[dict[str, Any]]:
     return [
         {
             "key": key,
-            "value": spell_yaml(value_of(config, key)),
-            "default": spell_yaml(value_of(default, key)),
-            "changed": value_of(config, key) != value_of(default, key),
+            "value": to_yaml_scalar(get_key(config, key)),
+            "default": to_yaml_scalar(get_key(default, key)),
+            "changed": get_key(config, key) != get_key(default, key),
             "about": description(definition),
         }
         for key, definition in fields().items()

@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from gpt_cli.errors import RequestError, escape_untrusted
+from gpt_cli.errors import RequestError, escape_control_chars
 from gpt_cli.files import replace_file
 
 # Okabe and Ito (2008): told apart by every kind of colour vision. Yellow is too pale for a thin line.
@@ -43,4 +43,4 @@ def write_picture(output: Path, figure: Figure) -> None:
 
 def label(text: str) -> str:
     """`text` as a picture can show it, whatever it holds."""
-    return escape_untrusted(text).replace("$", r"\$")  # a dollar would begin a formula
+    return escape_control_chars(text).replace("$", r"\$")  # a dollar would begin a formula

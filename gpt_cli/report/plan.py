@@ -8,7 +8,7 @@ from typing import Any
 from gpt_cli.config import Config
 from gpt_cli.corpus.bars import stage_bars
 from gpt_cli.corpus.build import outline_corpus
-from gpt_cli.errors import Note
+from gpt_cli.errors import Notify
 from gpt_cli.native.kernel import leaving_nothing
 from gpt_cli.report.info import Info, describe, render_info
 from gpt_cli.report.table import render_pairs
@@ -46,7 +46,7 @@ class Plan:
         return info | rest
 
 
-def plan(config: Config, note: Note) -> Plan:
+def plan(config: Config, note: Notify) -> Plan:
     """Work out what training `config` would be; the time is measured over a few steps. Writes nothing."""
     runtime = open_runtime(config.runtime)
     with stage_bars() as progress:

@@ -11,8 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gpt_cli.config import MAY_CHANGE, Config, load_config, spell_yaml
-from gpt_cli.config.keys import fields, value_of
+from gpt_cli.config import RESUMABLE_CHANGES, Config, load_config, to_yaml_scalar
+from gpt_cli.config.keys import fields, get_key
 from gpt_cli.errors import UserError
 from gpt_cli.files import DirectoryLock, LockedError, check_listed, list_directory, read_file
 from gpt_cli.report.table import fold, render_cell, render_table, shorten
@@ -105,7 +105,7 @@ def _steps(line: RunLine) -> str:
 
 
 def _differences(line: RunLine) -> list[str]:
-    found = [f"{key}={spell_yaml(value)}" for key, value in (line.differences or {}).items()]
+    found = [f"{key}={to_yaml_scalar(value)}" for key, value in (line.differences or {}).items()]
     return [*found[:_SHOWN], *([f"+{len(found) - _SHOWN}"] if len(found) > _SHOWN else [])]
 
 
@@ -140,7 +140,7 @@ def _describe(run: Path, config: Config, usual: dict[str, Any]) -> RunLine:
         bpb=best.get("bpb"),
         parameters=parameters,
         saved=f"{datetime.fromtimestamp(_saved(run)):%Y-%m-%d %H:%M}" if checkpoints else None,
-        differences={key: value_of(config, key) for key, value in usual.items() if value_of(config, key) != value},
+        differences={key: get_key(config, key) for key, value in usual.items() if get_key(config, key) != value},
     )
 
 
@@ -190,11 +190,11 @@ def _usual(configs: list[Config]) -> dict[str, Any]:
     """The commonest value of each key in which the configs differ, of those that decide on what is trained."""
     usual = {}
     for key in fields():
-        if key != "train.steps" and (key in MAY_CHANGE or f"{key.partition('.')[0]}.*" in MAY_CHANGE):
+        if key != "train.steps" and (key in RESUMABLE_CHANGES or f"{key.partition('.')[0]}.*" in RESUMABLE_CHANGES):
             continue
-        values = [value_of(config, key) for config in configs]
-        counts = Counter(map(spell_yaml, values))
+        values = [get_key(config, key) for config in configs]
+        counts = Counter(map(to_yaml_scalar, values))
         if len(counts) > 1:
             common = counts.most_common(1)[0][0]
-            usual[key] = next(value for value in values if spell_yaml(value) == common)
+            usual[key] = next(value for value in values if to_yaml_scalar(value) == common)
     return usual

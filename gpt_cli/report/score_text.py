@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpt_cli.errors import display_width, escape_untrusted
+from gpt_cli.errors import display_width, escape_control_chars
 from gpt_cli.report.table import shorten
 from gpt_cli.scoring.text import ScoredLine, Span
 
@@ -36,7 +36,7 @@ def render_lines(lines: Iterable[ScoredLine], last: int, columns: int | None) ->
         if columns is None:
             yield _dim(gutter) + paint(line.spans)
         else:
-            text = escape_untrusted(line.text.removesuffix("\n"))
+            text = escape_control_chars(line.text.removesuffix("\n"))
             yield (gutter + shorten(text, max(10, columns - display_width(gutter)))).rstrip()
 
 
@@ -48,14 +48,14 @@ def render_tokens(lines: Iterable[ScoredLine], last: int, columns: int) -> Itera
         for token, piece, log_prob in zip(line.tokens, line.pieces, line.log_probs, strict=True):
             bits = "" if log_prob is None else f"{abs(log_prob) / math.log(2):.3f}"
             row = f"{line.number:>{width}}  {token:>7}  {bits:>7}  "
-            yield row + shorten(f"'{escape_untrusted(piece)}'", max(10, columns - len(row)))
+            yield row + shorten(f"'{escape_control_chars(piece)}'", max(10, columns - len(row)))
 
 
 def paint(spans: Sequence[Span]) -> str:
     """Spans in the colour of their level, without the newline at the end; what could drive a terminal is escaped."""
     parts: list[str] = []
     for span in spans:
-        shown = escape_untrusted(span.text.removesuffix("\n"))
+        shown = escape_control_chars(span.text.removesuffix("\n"))
         if span.text.endswith("\n") and level(span.bits):
             shown += "⏎"  # a surprising end of a line would not be seen
         colour = _COLOURS[level(span.bits)]

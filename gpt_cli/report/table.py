@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
-from gpt_cli.errors import WIDTH, character_width, display_width, escape_untrusted, fold_line
+from gpt_cli.errors import WIDTH, character_width, display_width, escape_control_chars, wrap_line
 
 _GAP = "  "
 _FEWEST = 40  # columns of a terminal that tables are folded for
@@ -62,7 +62,7 @@ def _stacked(rows: Sequence[Sequence[object]], header: Sequence[str], right: Col
         for name, values in zip(names, others, strict=True):
             pairs = zip(headings, values, strict=True)
             lines += [name, *(f"{_GAP}{heading} {' '.join(_words(value))}" for heading, value in pairs)]
-    return "\n".join(piece for line in lines for piece in fold_line(line.rstrip(), width))
+    return "\n".join(piece for line in lines for piece in wrap_line(line.rstrip(), width))
 
 
 def render_pairs(pairs: Mapping[str, object]) -> str:
@@ -75,7 +75,7 @@ def render_cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return escape_untrusted(str(value))
+        return escape_control_chars(str(value))
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}"
 
 

@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from gpt_cli.config import Config, dump_config, parse_config
 from gpt_cli.config.paths import rooted
-from gpt_cli.errors import Note, RequestError, UserError
+from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.files import (
+    ChecksumCache,
     DamagedError,
     DiskError,
-    Verified,
-    clean_leftovers,
     commit_files,
     list_directory,
     make_directory,
@@ -35,6 +34,7 @@ from gpt_cli.files import (
     read_file,
     read_sums,
     remove_directory,
+    remove_stale_temp_dirs,
     require_space,
     verify_directory,
 )
@@ -51,7 +51,7 @@ CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
 _NAME = re.compile(r"step-(\d{8,})")
 _STATE_LIMIT = 1 << 20
 _LARGEST_TABLES = 1 << 26  # bytes; large models may have more
-_VERIFIED = Verified()  # what this process has read: each save would read the checkpoints before it again
+_VERIFIED = ChecksumCache()  # what this process has read: each save would read the checkpoints before it again
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def save(
             )
         return path
     make_directory(parent)
-    clean_leftovers(parent)
+    remove_stale_temp_dirs(parent)
     require_space(parent, sum(map(len, contents.values())))
     commit_files(path, contents, replace=True)  # what it may replace did not verify
     return path
@@ -186,7 +186,7 @@ def _refuse_giant(config: Config, size: int) -> None:
         )
 
 
-def open_checkpoint(path: Path, note: Note) -> Checkpoint:
+def open_checkpoint(path: Path, note: Notify) -> Checkpoint:
     """The checkpoint that `path` is, directory or file, or the newest intact one of a run; each damaged one is told.
 
     Raises RequestError when there is no checkpoint, UserError when there is none that can be used.
@@ -201,7 +201,7 @@ def open_checkpoint(path: Path, note: Note) -> Checkpoint:
     return checkpoint
 
 
-def load_newest(run_dir: Path, note: Note) -> Checkpoint | None:
+def load_newest(run_dir: Path, note: Notify) -> Checkpoint | None:
     """The newest checkpoint of the run that verifies; None if the run has none at all.
 
     Each damaged one met on the way is told through `note`. Raises UserError if there are only damaged ones:

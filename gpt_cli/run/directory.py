@@ -20,7 +20,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from gpt_cli.config import MAY_CHANGE, Config, SampleConfig, changed_keys, dump_config, load_config, spell_yaml
+from gpt_cli.config import (
+    RESUMABLE_CHANGES,
+    Config,
+    SampleConfig,
+    changed_keys,
+    dump_config,
+    load_config,
+    to_yaml_scalar,
+)
 from gpt_cli.config.load import parse_config, read_config_file
 from gpt_cli.config.paths import as_written
 from gpt_cli.errors import RequestError
@@ -28,10 +36,10 @@ from gpt_cli.files import (
     DamagedError,
     DirectoryLock,
     check_listed,
-    clean_leftovers,
     list_directory,
     make_directory,
     read_file,
+    remove_stale_temp_dirs,
     replace_listed,
     write_listed,
 )
@@ -74,7 +82,7 @@ class RunDirectory:
     def open_for_training(cls, config: Config, corpus: "Corpus") -> Self:
         """Lock the directory `config.run_dir` and make it a run, or check that it is a run of this very request.
 
-        Raises RequestError for a directory that is something else, or whose config (but for keys in MAY_CHANGE),
+        Raises RequestError for a directory that is something else, or whose config (but for keys in RESUMABLE_CHANGES),
         tokenizer or text differ, and LockedError when another process trains in it.
         """
         assert config.run_dir is not None
@@ -85,7 +93,7 @@ class RunDirectory:
         make_directory(path)
         lock = DirectoryLock(path)
         try:
-            clean_leftovers(path)
+            remove_stale_temp_dirs(path)
             changes: Changes = {}
             if (path / RUN).exists():
                 check_listed(path)
@@ -237,7 +245,9 @@ def _check(path: Path, config: Config, corpus: "Corpus") -> Changes:
     """Raise RequestError unless the request fits the run; return the keys that changed, as they may."""
     changes = {key: (old, new) for key, old, new in changed_keys(load_config(path / CONFIG), config)}
     if fixed := {key: change for key, change in changes.items() if not _may_change(key)}:
-        lines = [f"\n  {key}: {spell_yaml(old)} there, {spell_yaml(new)} here" for key, (old, new) in fixed.items()]
+        lines = [
+            f"\n  {key}: {to_yaml_scalar(old)} there, {to_yaml_scalar(new)} here" for key, (old, new) in fixed.items()
+        ]
         raise RequestError(
             f"run_dir {path} is a run of another config{''.join(lines)}",
             hint=f"choose another, run_dir=runs/NAME, or resume this one as it is: gpt train {path}",
@@ -254,7 +264,7 @@ def _check(path: Path, config: Config, corpus: "Corpus") -> Changes:
 
 
 def _may_change(key: str) -> bool:
-    return key in MAY_CHANGE or f"{key.split('.')[0]}.*" in MAY_CHANGE
+    return key in RESUMABLE_CHANGES or f"{key.split('.')[0]}.*" in RESUMABLE_CHANGES
 
 
 def _version(package: str) -> str | None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gpt_cli.capabilities import NATIVE_DECODER
-from gpt_cli.errors import Note, RequestError
+from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files import read_file
 from gpt_cli.native.decoder import Draft, NativeDecoder
 from gpt_cli.native.kernel import NoKernel
@@ -16,7 +16,7 @@ NGRAM = "ngram"
 _LIMIT = 1 << 26  # bytes of a text
 
 
-def open_draft(name: str | Path, tokenizer: Tokenizer, note: Note) -> Draft:
+def open_draft(name: str | Path, tokenizer: Tokenizer, note: Notify) -> Draft:
     """The draft called `name`: `ngram`, a file of text, or a run or checkpoint with the vocabulary of `tokenizer`.
 
     Raises RequestError for what is not there or cannot guess for this vocabulary, UserError for what cannot be read.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import Config
-from gpt_cli.errors import Note, UserError
+from gpt_cli.errors import Notify, UserError
 from gpt_cli.model.count import build_on_meta
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import Checkpoint, open_checkpoint
@@ -31,7 +31,7 @@ class LoadedRun:
     state: dict[str, Any]  # what training says of the checkpoint
 
 
-def load_model(path: Path, device: torch.device, note: Note) -> LoadedRun:
+def load_model(path: Path, device: torch.device, note: Notify) -> LoadedRun:
     """The model in a checkpoint directory, or in the newest intact checkpoint of a run directory, ready to use.
 
     Raises RequestError when there is no checkpoint, UserError when there is none that can be used.

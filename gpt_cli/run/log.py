@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gpt_cli.errors import Note
-from gpt_cli.files import DamagedError, LineFile, read_lines
+from gpt_cli.errors import Notify
+from gpt_cli.files import AppendOnlyFile, DamagedError, read_lines
 from gpt_cli.run.sinks import Sinks
 
 METRICS, SAMPLES, EVENTS = "metrics.jsonl", "samples.jsonl", "events.jsonl"
@@ -26,9 +26,9 @@ class RunLog:
     """The three files of a run, open for writing by the one process that trains it."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._metrics = LineFile(run_dir / METRICS)
-        self._samples = LineFile(run_dir / SAMPLES)
-        self._events = LineFile(run_dir / EVENTS)
+        self._metrics = AppendOnlyFile(run_dir / METRICS)
+        self._samples = AppendOnlyFile(run_dir / SAMPLES)
+        self._events = AppendOnlyFile(run_dir / EVENTS)
         self.sinks = Sinks({}, self.event)
 
     def metrics(self, step: int, *, time: float, **values: float) -> None:
@@ -50,7 +50,7 @@ class RunLog:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._events.append(_to_json({"time": now, "event": event, **details}))
 
-    def recording(self, note: Note) -> Note:
+    def recording(self, note: Notify) -> Notify:
         """`note`, whose texts are events, too."""
 
         def record(text: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from gpt_cli.config import Config
 from gpt_cli.errors import RequestError
-from gpt_cli.files import LineFile, list_directory, read_file
+from gpt_cli.files import AppendOnlyFile, list_directory, read_file
 
 Record = Mapping[str, Any]  # a line of metrics.jsonl: `step` and figures, null where they are not finite
 COLUMNS = ("step", "time", "tokens", "loss", "grad_norm", "lr", "val_loss", "bpc", "bpb")
@@ -41,7 +41,7 @@ class CSVSink:
     """Every figure has its column, empty where a line does not have it."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._file = LineFile(run_dir / "metrics.csv")
+        self._file = AppendOnlyFile(run_dir / "metrics.csv")
 
     def begin(self, step: int, records: Sequence[Record]) -> None:
         self._file.rewrite([",".join(COLUMNS), *map(self._line, records)])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpt_cli.errors import RequestError
 from gpt_cli.files import DirectoryLock, make_directory, sync_directory
-from gpt_cli.files.disk import reported
+from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.run.directory import RUN
 
 TRASH = ".trash"
@@ -28,7 +28,7 @@ def trash_run(path: Path) -> Path:
             target = trash / (path.name if number == 1 else f"{path.name}-{number}")
             if not os.path.lexists(target):
                 break
-        with reported("move", path):
+        with translate_os_errors("move", path):
             os.rename(path, target)
         with suppress(OSError):  # the move is done; only a power cut could undo it
             sync_directory(trash)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from gpt_cli.errors import RequestError, escape_untrusted
+from gpt_cli.errors import RequestError, escape_control_chars
 from gpt_cli.tokenizer import Tokenizer
 
 _LISTED = 9  # pieces that an error spells out
@@ -37,9 +37,9 @@ def _id(tokenizer: Tokenizer, name: str | int) -> int:
         return name
     ids = tokenizer.encode(name, allow_special=True)
     if len(ids) != 1:
-        pieces = [f"'{escape_untrusted(tokenizer.decode([int(token)]))}'" for token in ids[:_LISTED]]
+        pieces = [f"'{escape_control_chars(tokenizer.decode([int(token)]))}'" for token in ids[:_LISTED]]
         raise RequestError(
-            f"logit_bias: '{escape_untrusted(name[:50])}' is {len(ids)} tokens, not one: {' '.join(pieces)}",
+            f"logit_bias: '{escape_control_chars(name[:50])}' is {len(ids)} tokens, not one: {' '.join(pieces)}",
             hint="gpt tokenize --text shows the tokens of a text",
         )
     return int(ids[0])

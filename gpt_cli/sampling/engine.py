@@ -16,9 +16,9 @@ from gpt_cli.native.kernel import NoKernel
 from gpt_cli.native.numpy_decoder import NumpyDecoder
 from gpt_cli.native.rounding import WeightFormat
 from gpt_cli.native.weights import UnfitWeights, read_weights
-from gpt_cli.order import derive_seed
 from gpt_cli.sampling.settings import Sampling
 from gpt_cli.sampling.stream import TextStream
+from gpt_cli.shuffle import derive_seed
 from gpt_cli.tokenizer import Tokenizer
 
 Engine = Literal["auto", "native", "torch"]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gpt_cli.capabilities import KV_CACHE, RAGGED_CACHE, STATIC_CACHE
-from gpt_cli.errors import Note
+from gpt_cli.errors import Notify
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.static_cache import StaticCache
@@ -48,7 +48,7 @@ class GraphedDecoder:
     a wait as the compiler takes, for each bucket of keys. No text is long enough to win that back; a server is.
     """
 
-    def __init__(self, note: Note, *, compiling: bool = False, capture: Capture = capture_graph) -> None:
+    def __init__(self, note: Notify, *, compiling: bool = False, capture: Capture = capture_graph) -> None:
         self._note, self._compiling, self._capture, self._works = note, compiling, capture, True
 
     def supports(self, model: GPT, sampling: Sampling, rules: Sequence[Rule]) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gpt_cli.order import derive_seed
+from gpt_cli.shuffle import derive_seed
 
 _BLOCK = 2**16  # numbers drawn at once for each sample
 _CPU_BLOCK = 2**12  # the same sequence however it is cut, so no longer than what a batch of short texts needs

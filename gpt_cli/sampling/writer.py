@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from gpt_cli.capabilities import NATIVE_DECODER
-from gpt_cli.choices import Device
 from gpt_cli.config import ModelConfig
-from gpt_cli.errors import Note, RequestError
+from gpt_cli.errors import Notify, RequestError
+from gpt_cli.literals import Device
 from gpt_cli.native.decoder import Decoder, Draft
 from gpt_cli.native.rounding import FORMATS, WeightFormat
 from gpt_cli.sampling.engine import ENGINES, Engine, open_decoder, texts_at_once, uncovered, write_texts
@@ -45,7 +45,7 @@ class Writer:
         engine: Engine = "auto",
         weights: WeightFormat = "fp32",
         draft: Draft | None = None,
-        note: Note = lambda _: None,
+        note: Notify = lambda _: None,
     ) -> None:
         self.tokenizer = tokenizer
         self._config, self._arrays, self._build = config, arrays, build

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpt_cli.errors import RequestError, escape_untrusted
+from gpt_cli.errors import RequestError, escape_control_chars
 from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.scoring.reader import Reader
 from gpt_cli.tokenizer import Tokenizer
@@ -72,7 +72,7 @@ class Classifier:
         if longest - first > context:
             label = self.labels[max(range(len(choices)), key=lambda i: len(choices[i]))]
             raise RequestError(
-                f"the label '{escape_untrusted(label[:50])}' has {longest - first:,} tokens;"
+                f"the label '{escape_control_chars(label[:50])}' has {longest - first:,} tokens;"
                 f" the model's context is {context:,}"
             )
         left_out = max(0, longest - context - 1)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpt_cli.errors import RequestError, escape_untrusted
+from gpt_cli.errors import RequestError, escape_control_chars
 from gpt_cli.scoring.examples import Example
 
 
@@ -60,6 +60,6 @@ def index_of(example: Example, labels: Sequence[str]) -> int | None:
     names = [label.strip() for label in labels]
     if example.label.strip() not in names:
         raise RequestError(
-            f"the label '{escape_untrusted(example.label[:50])}' is none of --labels", where=example.where
+            f"the label '{escape_control_chars(example.label[:50])}' is none of --labels", where=example.where
         )
     return names.index(example.label.strip())

@@ -4,7 +4,7 @@ import codecs
 
 from gpt_cli.corpus.bars import stage_bars
 from gpt_cli.corpus.store import Tokens
-from gpt_cli.errors import Note, RequestError
+from gpt_cli.errors import Notify, RequestError
 from gpt_cli.run.checkpoint import Checkpoint
 from gpt_cli.run.text import own_corpus
 from gpt_cli.tokenizer import Tokenizer
@@ -13,7 +13,7 @@ _AT_ONCE = 1 << 20  # tokens that become text together
 _BORDER = b"\xff"  # never part of UTF-8: no sample has what stands for it, so nothing is copied across it
 
 
-def training_and_validation_text(checkpoint: Checkpoint, note: Note) -> tuple[str, str]:
+def training_and_validation_text(checkpoint: Checkpoint, note: Notify) -> tuple[str, str]:
     """Both splits of the text of a run, verified to be what it was trained on.
 
     Documents are parted by half a surrogate pair, which no model can write, and it stands for `<unk>`, too. Raises

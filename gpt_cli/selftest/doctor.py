@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gpt_cli.config import load_config
 from gpt_cli.corpus.build import prepare_corpus
-from gpt_cli.errors import Note, UserError
+from gpt_cli.errors import Notify, UserError
 from gpt_cli.files import check_listed
 from gpt_cli.native.kernel import leaving_nothing
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint, list_checkpoints, load
@@ -19,7 +19,7 @@ from gpt_cli.selftest.model import check_cache, check_causality
 from gpt_cli.tokenizer import load_tokenizer
 
 
-def examine(path: Path, note: Note) -> Iterator[Check]:
+def examine(path: Path, note: Notify) -> Iterator[Check]:
     """Yield what is found about the run, or the checkpoint, at `path`. Changes nothing."""
     if is_checkpoint(path):
         yield from _examine_checkpoints([path])
@@ -86,7 +86,7 @@ def _describe_tokenizer(path: Path, intact: list[Checkpoint]) -> str:
     return f"{digest[:16]}, the same in every intact checkpoint"
 
 
-def _describe_data(path: Path, note: Note) -> str:
+def _describe_data(path: Path, note: Notify) -> str:
     config = load_config(path / CONFIG)
     corpus = prepare_corpus(config.data, config.tokenizer, cache=False, note=note)
     if corpus.fingerprint != read_fingerprint(path / DATA):

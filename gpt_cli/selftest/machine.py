@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from gpt_cli.config import Config, parse_config
-from gpt_cli.errors import Note, UserError
+from gpt_cli.errors import Notify, UserError
 from gpt_cli.files import DamagedError, make_directory, write_file
 from gpt_cli.run import checkpoint
 from gpt_cli.run.load import load_model
@@ -37,7 +37,7 @@ runtime: {{device: cpu, threads: 1, compile: false}}
 _STEPS = 20
 
 
-def run_selftest(parent: Path, *, quick: bool, seed: int, note: Note) -> Iterator[Check]:
+def run_selftest(parent: Path, *, quick: bool, seed: int, note: Notify) -> Iterator[Check]:
     """Try every promise in a temporary directory under `parent`, which is removed, and yield what was found.
 
     Training is done on the CPU, in processes of its own where it is killed.

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.errors import RequestError, UserError, escape_untrusted
+from gpt_cli.errors import RequestError, UserError, escape_control_chars
 from gpt_cli.files import replace_file
 
 Ids = npt.NDArray[np.uint32]
@@ -107,7 +107,7 @@ def _count(characters: int) -> str:
 
 
 def _introduce(character: str, text: str) -> str:
-    visible = escape_untrusted(character)
+    visible = escape_control_chars(character)
     return f"'{visible}' (U+{ord(character):04X}, first at character {text.index(character) + 1})"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_cli.choices import Pattern
+from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer.base import Ids
 from gpt_cli.tokenizer.pattern import REGEX, blocks
 from gpt_cli.tokenizer.vocabulary import Vocabulary

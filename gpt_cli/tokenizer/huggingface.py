@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from gpt_cli.choices import Pattern
+from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer.pattern import REGEX
 from gpt_cli.tokenizer.vocabulary import END_OF_TEXT, Vocabulary, from_printable, to_printable
 

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpt_cli.choices import Pattern
 from gpt_cli.errors import UserError
 from gpt_cli.files import read_file
+from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer import byte, char
 from gpt_cli.tokenizer.base import Tokenizer
 from gpt_cli.tokenizer.bpe import BPETokenizer

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpt_cli.choices import Pattern
 from gpt_cli.errors import RequestError
+from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
 
 _LINE = re.compile(rb"([A-Za-z0-9+/]+={0,2}) ([0-9]{1,9})")

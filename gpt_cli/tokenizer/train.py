@@ -10,9 +10,9 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-from gpt_cli.choices import Pattern
 from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
+from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer.base import Tokenizer, encoded
 from gpt_cli.tokenizer.bpe import BPETokenizer
 from gpt_cli.tokenizer.byte import ByteTokenizer

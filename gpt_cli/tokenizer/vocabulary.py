@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpt_cli.choices import Pattern
+from gpt_cli.literals import Pattern
 
 END_OF_TEXT = "<|endoftext|>"
 

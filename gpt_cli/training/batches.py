@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpt_cli.config import Config
 from gpt_cli.errors import RequestError
-from gpt_cli.order import window_start, windows_per_epoch
+from gpt_cli.shuffle import window_start, windows_per_epoch
 from gpt_cli.training.tokens import Tokens
 
 MicroBatches = list[tuple[Tensor, Tensor]]

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpt_cli.config import Config, dump_config, parse_config
-from gpt_cli.config.dump import spell_yaml
-from gpt_cli.config.keys import value_of
+from gpt_cli.config.dump import to_yaml_scalar
+from gpt_cli.config.keys import get_key
 from gpt_cli.corpus.build import Corpus
 from gpt_cli.errors import RequestError
 from gpt_cli.model.count import total_parameters
@@ -212,12 +212,14 @@ def measure(config: Config, corpus: Corpus, runtime: Runtime, note: Callable[[st
 
 def with_values(config: Config, values: dict[str, Any]) -> Config:
     """`config` with other values under some dotted keys, checked like a file."""
-    return parse_config(dump_config(config), "train.budget", [f"{key}={spell_yaml(v)}" for key, v in values.items()])
+    return parse_config(
+        dump_config(config), "train.budget", [f"{key}={to_yaml_scalar(v)}" for key, v in values.items()]
+    )
 
 
 def chosen_before(config: Config, run: Config, written: frozenset[str]) -> Config:
     """`config` with what a budget chose when `run` began."""
-    return with_values(config, {key: value_of(run, key) for key in CHOSEN if key not in written})
+    return with_values(config, {key: get_key(run, key) for key in CHOSEN if key not in written})
 
 
 def _open_candidates(config: Config, written: frozenset[str], val_tokens: int) -> list[dict[str, Any]]:

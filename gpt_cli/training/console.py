@@ -13,7 +13,7 @@ from tqdm import tqdm
 from gpt_cli.config import Config
 from gpt_cli.corpus.bars import Surviving
 from gpt_cli.corpus.build import Corpus
-from gpt_cli.errors import WIDTH, Note, escape_untrusted, fold_line
+from gpt_cli.errors import WIDTH, Notify, escape_control_chars, wrap_line
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.evaluate import Evaluation
@@ -25,7 +25,7 @@ _SECOND = 1.0
 class Console:
     """Renders a run, its lines through `say`. Nothing here decides anything: the truth is in the run's files."""
 
-    def __init__(self, say: Note) -> None:
+    def __init__(self, say: Notify) -> None:
         self.say = say
         self.bar: tqdm[NoReturn] | None = None
         self.steps = 0
@@ -139,7 +139,7 @@ class Console:
 
 def _folded(line: str) -> Iterator[str]:
     margin = "    | "
-    for piece in fold_line(escape_untrusted(line), WIDTH - len(margin)):
+    for piece in wrap_line(escape_control_chars(line), WIDTH - len(margin)):
         yield margin + piece
         margin = " " * len(margin)
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from gpt_cli.config import Config, ModelConfig, spell_yaml
-from gpt_cli.errors import Note, RequestError
+from gpt_cli.config import Config, ModelConfig, to_yaml_scalar
+from gpt_cli.errors import Notify, RequestError
 from gpt_cli.run.checkpoint import Checkpoint, is_checkpoint, list_checkpoints, load, load_newest
 from gpt_cli.run.directory import find_run
 from gpt_cli.tokenizer import Tokenizer
@@ -13,7 +13,7 @@ _FREE = frozenset({"dropout", "attention_dropout", "init_std", "zero_init"})
 _MEANS = {"n_kv_head": "kv_heads", "mlp_ratio": "mlp_hidden"}
 
 
-def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Note) -> Checkpoint | None:
+def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Notify) -> Checkpoint | None:
     """The checkpoint that `train.init_from` names; None without it, and for a run that has checkpoints of its own.
 
     Raises RequestError when there is none, or its model or its tokenizer is another one.
@@ -30,7 +30,10 @@ def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Note) -> Chec
         raise RequestError(f"train.init_from: {path} has no checkpoint yet")
     if differing := [key for key in ModelConfig.model_fields if key not in _FREE and _differs(key, config, base)]:
         there, here = base.config.model.model_dump(), config.model.model_dump()
-        lines = [f"\n  model.{key}: {spell_yaml(there[key])} there, {spell_yaml(here[key])} here" for key in differing]
+        lines = [
+            f"\n  model.{key}: {to_yaml_scalar(there[key])} there, {to_yaml_scalar(here[key])} here"
+            for key in differing
+        ]
         raise RequestError(
             f"train.init_from: {path} is another model{''.join(lines)}",
             hint=f"a text takes its model from there: gpt train TEXT train.init_from={path}",

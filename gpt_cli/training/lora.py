@@ -15,7 +15,7 @@ from gpt_cli.capabilities import LORA
 from gpt_cli.config import LoraConfig, OptimConfig
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.order import derive_seed
+from gpt_cli.shuffle import derive_seed
 from gpt_cli.training.adamw import AdamW
 
 _MODULES = {

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gpt_cli.choices import Device
 from gpt_cli.corpus.bars import stage_bars, working
 from gpt_cli.corpus.formats import Format
 from gpt_cli.corpus.segments import encode_stream
 from gpt_cli.corpus.sources import find_files
-from gpt_cli.errors import Note
+from gpt_cli.errors import Notify
+from gpt_cli.literals import Device
 from gpt_cli.run.load import LoadedRun, load_model
 from gpt_cli.run.text import own_corpus
 from gpt_cli.runtime.device import choose_device, open_runtime
@@ -57,7 +57,7 @@ def measure(
     *,
     split: Literal["val", "test"] = "val",
     skip_unknown: bool,
-    note: Note,
+    note: Notify,
     form: Format | None = None,
 ) -> Measurement:
     """Evaluate the newest checkpoint of `run`, or the checkpoint `run`, on `text` or a split of its own text.
@@ -83,14 +83,14 @@ def measure(
     return Measurement(str(loaded.path), loaded.step, name, evaluation)
 
 
-def _split_tokens(loaded: LoadedRun, split: Literal["val", "test"], note: Note) -> np.ndarray[Any, Any]:
+def _split_tokens(loaded: LoadedRun, split: Literal["val", "test"], note: Notify) -> np.ndarray[Any, Any]:
     instead = "evaluate it on a text of your choice with --text FILE"
     with stage_bars() as progress:
         corpus = own_corpus(loaded, note=note, progress=progress, with_test=split == "test", instead=instead)
     return corpus.val if corpus.test is None else corpus.test
 
 
-def _encode(source: str, form: Format, tokenizer: Tokenizer, skip_unknown: bool, note: Note) -> np.ndarray[Any, Any]:
+def _encode(source: str, form: Format, tokenizer: Tokenizer, skip_unknown: bool, note: Notify) -> np.ndarray[Any, Any]:
     """The ids of all documents of `source`, joined; of the text there is never more in memory than a few blocks."""
     left_out: set[str] = set()
 

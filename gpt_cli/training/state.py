@@ -9,11 +9,10 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from gpt_cli.config import Config
-from gpt_cli.errors import Note
+from gpt_cli.errors import Notify
 from gpt_cli.model.count import flops_per_token
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.recompute import recompute_activations
-from gpt_cli.order import derive_seed
 from gpt_cli.run.checkpoint import Checkpoint, load_newest
 from gpt_cli.run.directory import RunDirectory
 from gpt_cli.run.load import described, load_weights
@@ -21,6 +20,7 @@ from gpt_cli.run.tensors import check_tensors
 from gpt_cli.runtime.compilation import compile_mode, estimate_eager_seconds
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.runtime.memory import enough_memory
+from gpt_cli.shuffle import derive_seed
 from gpt_cli.training.averaging import WeightAverage
 from gpt_cli.training.engine import Engine
 from gpt_cli.training.lora import LoRA
@@ -53,7 +53,7 @@ class TrainingState:
 
     @classmethod
     def fresh(
-        cls, config: Config, vocab_size: int, runtime: Runtime, note: Note, initial: Checkpoint | None = None
+        cls, config: Config, vocab_size: int, runtime: Runtime, note: Notify, initial: Checkpoint | None = None
     ) -> "TrainingState":
         """The state before the first step: weights drawn on the CPU, so that they are the same on every device."""
         torch.manual_seed(derive_seed(config.seed, "weights"))
@@ -92,7 +92,7 @@ class TrainingState:
         scale, good_updates = float(self.loss_scale.scale), int(self.loss_scale.good_updates)
         return {"loss_scale": scale, "loss_scale_good_updates": good_updates}
 
-    def restore(self, run: RunDirectory, runtime: Runtime, note: Note) -> tuple[int | None, float]:
+    def restore(self, run: RunDirectory, runtime: Runtime, note: Notify) -> tuple[int | None, float]:
         """Go on from the newest intact checkpoint of `run`: its step and seconds of training, or None and 0.
 
         The run's logs are cut back to that step.

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import Config, OptimConfig
-from gpt_cli.errors import Note
+from gpt_cli.errors import Notify
 from gpt_cli.model.chunked_loss import chunked_loss, wants_pieces
 from gpt_cli.model.gpt import GPT
-from gpt_cli.order import derive_seed
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.runtime.memory import enough_memory, is_out_of_memory
+from gpt_cli.shuffle import derive_seed
 from gpt_cli.training.batches import MicroBatches
 from gpt_cli.training.evaluate import cross_entropy
 from gpt_cli.training.loss_scale import LossScale
@@ -82,7 +82,7 @@ class TorchEngine:
         model: GPT,
         runtime: Runtime,
         loss_scale: LossScale,
-        note: Note,
+        note: Notify,
         compile_mode: str | None = None,
         backend: str = "inductor",
     ) -> None:

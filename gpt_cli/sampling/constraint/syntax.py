@@ -9,7 +9,7 @@ import warnings
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from gpt_cli.errors import RequestError, escape_untrusted
+from gpt_cli.errors import RequestError, escape_control_chars
 from gpt_cli.sampling.constraint import regex
 
 Ranges = tuple[tuple[int, int], ...]
@@ -57,7 +57,7 @@ def parse_pattern(pattern: str) -> NFA:
         automaton.accept = _add(automaton, automaton.start, tree, begins=True, ends=True)
     except (re.error, OverflowError) as error:
         raise RequestError(
-            f"'{escape_untrusted(pattern[:_SHOWN])}' is not a regular expression: {error}",
+            f"'{escape_control_chars(pattern[:_SHOWN])}' is not a regular expression: {error}",
             hint="it is read as Python's re reads it",
         ) from None
     except RecursionError:

@@ -4,7 +4,7 @@ import torch
 
 from gpt_cli.capabilities import NATIVE_TRAINER
 from gpt_cli.config import ModelConfig, RuntimeConfig
-from gpt_cli.errors import Note, RequestError, UserError
+from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.native.kernel import NoKernel, WrongKernel
 from gpt_cli.runtime.device import Runtime
@@ -16,7 +16,7 @@ TIMES_SLOWER = "2 to 3"  # see docs/reliability.md, "Without compiled code"
 
 
 def native_network(
-    model: GPT, config: RuntimeConfig, runtime: Runtime, note: Note = lambda _: None
+    model: GPT, config: RuntimeConfig, runtime: Runtime, note: Notify = lambda _: None
 ) -> NativeNetwork | None:
     """`model` in compiled code, or None where torch is to compute it; `note` is told why, if nobody asked for torch.
 
@@ -49,7 +49,7 @@ def native_network(
     return native
 
 
-def proven_library(config: ModelConfig, runtime: Runtime, note: Note) -> NativeLibrary:
+def proven_library(config: ModelConfig, runtime: Runtime, note: Notify) -> NativeLibrary:
     """The compiled code, whose gradient of a tiny batch is that of torch; if it is not, it is compiled once more.
 
     Raises NoKernel.

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gpt_cli.errors import Note
+from gpt_cli.errors import Notify
 from gpt_cli.native.kernel import NoKernel, load_kernel
 from gpt_cli.training.native.sources import KERNELS, has_bf16_products
 
@@ -27,7 +27,7 @@ class NativeLibrary:
     dtype: torch.dtype  # what products read
 
     @classmethod
-    def load(cls, dtype: torch.dtype, note: Note = lambda _: None, *, anew: bool = False) -> "NativeLibrary":
+    def load(cls, dtype: torch.dtype, note: Notify = lambda _: None, *, anew: bool = False) -> "NativeLibrary":
         """The code for `dtype`, fp32 or bf16, from the cache or (so always if `anew`) compiled. Raises NoKernel."""
         bf16 = dtype == torch.bfloat16
         if bf16 and not has_bf16_products():

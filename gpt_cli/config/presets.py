@@ -89,7 +89,7 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 """Recipe -> section -> key -> value."""
 
 
-def laid_under(values: Mapping[str, Any], recipe: str) -> dict[str, Any]:
+def apply_preset(values: Mapping[str, Any], recipe: str) -> dict[str, Any]:
     """`values` of a config, sections by name, with those of `recipe` for what they do not say."""
     filled = dict(values)
     for section, settings in RECIPES[recipe].items():

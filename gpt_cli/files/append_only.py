@@ -6,19 +6,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gpt_cli.files.disk import (
+from gpt_cli.files.safe_io import (
     BINARY,
     NO_FOLLOW,
     read_file,
-    refuse_special,
     replace_file,
-    reported,
+    require_regular_file,
     sync_directory,
+    translate_os_errors,
     write_all,
 )
 
 
-class LineFile:
+class AppendOnlyFile:
     """An append-only text file of lines, open for writing.
 
     Each line goes to the operating system at once and survives the end of the process; `sync` makes what was
@@ -32,7 +32,7 @@ class LineFile:
     def append(self, line: str) -> None:
         """Write `line` and a newline."""
         assert "\n" not in line
-        with reported("write", self.path):
+        with translate_os_errors("write", self.path):
             write_all(self._descriptor, f"{line}\n".encode())
 
     def rewrite(self, lines: list[str]) -> None:
@@ -43,12 +43,12 @@ class LineFile:
 
     def sync(self) -> None:
         """Flush what was written to the disk."""
-        with reported("flush", self.path):
+        with translate_os_errors("flush", self.path):
             os.fsync(self._descriptor)
 
     def close(self) -> None:
         """Close the file. Closing twice is an error."""
-        with reported("close", self.path):
+        with translate_os_errors("close", self.path):
             os.close(self._descriptor)
 
     def __enter__(self) -> Self:
@@ -60,8 +60,8 @@ class LineFile:
         self.close()
 
     def _open(self) -> int:
-        refuse_special(self.path)
-        with reported("write", self.path):
+        require_regular_file(self.path)
+        with translate_os_errors("write", self.path):
             exists = self.path.exists()
             if exists:
                 os.truncate(self.path, read_file(self.path).rfind(b"\n") + 1)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpt_cli.errors import RequestError, escape_untrusted
+from gpt_cli.errors import RequestError, escape_control_chars
 
 KeyPath = tuple[str | int, ...]
 """A key, with the index of an item behind the key of a list: `("optim", "betas", 1)`."""
@@ -12,7 +12,7 @@ SHOWN = 10  # problems in one error; the rest is counted
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLocation:
     """Where something stands: in a file (line and column from 1), or in an override, which has neither."""
 
     source: str
@@ -20,33 +20,33 @@ class Place:
     column: int | None = None
 
     def __str__(self) -> str:
-        source = escape_untrusted(self.source)
+        source = escape_control_chars(self.source)
         return source if self.line is None else f"{source}:{self.line}:{self.column}"
 
 
 @dataclass(frozen=True)
-class Problem:
+class Diagnostic:
     """One thing that is wrong. `path` is the key it leaves without a value, for which no more is reported."""
 
     message: str
-    place: Place
+    place: SourceLocation
     hint: str | None = None
     path: KeyPath | None = None
 
 
-def refuse(name: str, problems: Sequence[Problem]) -> RequestError:
+def to_error(name: str, problems: Sequence[Diagnostic]) -> RequestError:
     """The error that reports `problems` of the config `name`, in the order of their places."""
     if len(problems) == 1:
         (problem,) = problems
-        return RequestError(escape_untrusted(problem.message), where=str(problem.place), hint=problem.hint)
+        return RequestError(escape_control_chars(problem.message), where=str(problem.place), hint=problem.hint)
     lines = [_line(problem) for problem in sorted(problems, key=_order)]
     if len(lines) > SHOWN:
         lines[SHOWN:] = [f"... and {len(lines) - SHOWN} more"]
-    heading = f"{escape_untrusted(name)} is not a valid config: {len(problems)} problems"
+    heading = f"{escape_control_chars(name)} is not a valid config: {len(problems)} problems"
     return RequestError("\n  ".join([heading, *lines]))
 
 
-def dotted(path: KeyPath) -> str:
+def key_name(path: KeyPath) -> str:
     """The key as it is named in messages and overrides."""
     return shorten(".".join(map(str, path))) or "the config"
 
@@ -56,11 +56,11 @@ def shorten(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-def _line(problem: Problem) -> str:
+def _line(problem: Diagnostic) -> str:
     hint = f"; {problem.hint}" if problem.hint else ""
-    return escape_untrusted(f"{problem.place}: {problem.message}{hint}")
+    return escape_control_chars(f"{problem.place}: {problem.message}{hint}")
 
 
-def _order(problem: Problem) -> tuple[bool, int, int]:
+def _order(problem: Diagnostic) -> tuple[bool, int, int]:
     place = problem.place
     return place.line is None, place.line or 0, place.column or 0

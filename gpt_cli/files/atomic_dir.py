@@ -16,14 +16,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gpt_cli.errors import UserError
-from gpt_cli.files.disk import (
+from gpt_cli.files.safe_io import (
     NO_FOLLOW,
     DiskError,
     list_directory,
     make_directory,
-    reported,
     sha256_file,
     sync_directory,
+    translate_os_errors,
     write_file,
 )
 from gpt_cli.files.sums import SUMS, DamagedError, format_sums, read_member, read_sums
@@ -38,7 +38,7 @@ class ExistsError(UserError):
 
 
 @contextmanager
-def commit_directory(final: Path, *, replace: bool = False) -> Iterator[Path]:
+def atomic_directory(final: Path, *, replace: bool = False) -> Iterator[Path]:
     """Yield a new temporary directory beside `final`; when the block ends well it is committed as `final`.
 
     The block creates plain files in it, no directories. When it raises, the directory is removed and `final`
@@ -54,13 +54,13 @@ def commit_directory(final: Path, *, replace: bool = False) -> Iterator[Path]:
 
 
 def commit_files(final: Path, contents: Mapping[str, bytes | Iterable[bytes]], *, replace: bool = False) -> None:
-    """Commit `final` made of these files, hashed while they are written. Errors as in `commit_directory`."""
+    """Commit `final` made of these files, hashed while they are written. Errors as in `atomic_directory`."""
     with _temporary_directory(final, replace=replace) as temporary:
         sums = {name: write_file(temporary / name, data) for name, data in contents.items()}
         _commit(temporary, final, sums, replace=replace)
 
 
-class Verified:
+class ChecksumCache:
     """Files whose sums this process has seen to be right, as the file system describes them: unchanged, still right.
 
     It spares reading the same gigabytes again and again. What a file system does not tell, a bit that flips on the
@@ -70,31 +70,31 @@ class Verified:
     def __init__(self) -> None:
         self._known: set[tuple[str, int, int, int, int, int, str]] = set()
 
-    def knows(self, path: Path, sha256: str) -> bool:
+    def is_valid(self, path: Path, sha256: str) -> bool:
         """Whether the file `path`, as it is now, is known to have this sum."""
-        return (*_identity(path), sha256) in self._known
+        return (*_stat_key(path), sha256) in self._known
 
-    def learn(self, path: Path, sha256: str, before: tuple[str, int, int, int, int, int], began: int) -> None:
+    def add(self, path: Path, sha256: str, before: tuple[str, int, int, int, int, int], began: int) -> None:
         """The file, that was `before` when reading it `began` (in nanoseconds), has this sum.
 
         It is not taken in if it changed meanwhile, or so shortly before that a later change could have the same time.
         """
-        if before == _identity(path) and max(before[-2:]) < began - _CLOCK_TICK:
+        if before == _stat_key(path) and max(before[-2:]) < began - _CLOCK_TICK:
             self._known.add((*before, sha256))
 
 
-def verify_directory(path: Path, verified: Verified | None = None) -> None:
+def verify_directory(path: Path, verified: ChecksumCache | None = None) -> None:
     """Raise DamagedError, naming file and reason, unless `path` holds exactly what its SHA256SUMS says.
 
     Files that `verified` knows are not read again, and what is read is added to it.
     """
-    for name, sha256 in _members(path).items():
+    for name, sha256 in _read_manifest(path).items():
         if verified is None:
             _verified(path / name, sha256, keep=False)
-        elif not verified.knows(path / name, sha256):
-            before, began = _identity(path / name), time.time_ns()
+        elif not verified.is_valid(path / name, sha256):
+            before, began = _stat_key(path / name), time.time_ns()
             _verified(path / name, sha256, keep=False)
-            verified.learn(path / name, sha256, before, began)
+            verified.add(path / name, sha256, before, began)
 
 
 def read_directory(path: Path, names: Collection[str] = ()) -> dict[str, bytes]:
@@ -102,7 +102,7 @@ def read_directory(path: Path, names: Collection[str] = ()) -> dict[str, bytes]:
 
     Raises DamagedError for a missing, foreign or altered file, and for a name that SHA256SUMS does not list.
     """
-    sums = _members(path, names)
+    sums = _read_manifest(path, names)
     kept: dict[str, bytes] = {}
     for name, sha256 in sums.items():
         data = _verified(path / name, sha256, keep=name in names)
@@ -111,7 +111,7 @@ def read_directory(path: Path, names: Collection[str] = ()) -> dict[str, bytes]:
     return kept
 
 
-def _members(path: Path, names: Collection[str] = ()) -> dict[str, str]:
+def _read_manifest(path: Path, names: Collection[str] = ()) -> dict[str, str]:
     """SHA256SUMS of the directory `path`, which holds exactly its files, and `names` among them."""
     sums = read_sums(path)
     present = set(list_directory(path)) - {SUMS}
@@ -122,27 +122,27 @@ def _members(path: Path, names: Collection[str] = ()) -> dict[str, str]:
     return sums
 
 
-def _identity(path: Path) -> tuple[str, int, int, int, int, int]:
+def _stat_key(path: Path) -> tuple[str, int, int, int, int, int]:
     """What changes when the file `path` does: name, device, inode, size, times of its contents and its inode."""
-    with reported("look at", path):
+    with translate_os_errors("look at", path):
         facts = os.lstat(path)
     return str(path), facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def remove_directory(path: Path) -> None:
     """Remove the directory `path`: renamed first, so that a crash never leaves a half under the name."""
-    with reported("remove", path):
-        trash = _set_aside(path)
+    with translate_os_errors("remove", path):
+        trash = _move_to_trash(path)
         sync_directory(path.parent)
         shutil.rmtree(trash)
 
 
-def clean_leftovers(parent: Path) -> None:
+def remove_stale_temp_dirs(parent: Path) -> None:
     """Remove what crashes left in `parent`. Only for who holds its lock: work in progress looks the same."""
     for name in list_directory(parent):
         if name.startswith((_TEMPORARY, _TRASH)):
             leftover = parent / name
-            with reported("remove", leftover):
+            with translate_os_errors("remove", leftover):
                 if leftover.is_dir() and not leftover.is_symlink():
                     shutil.rmtree(leftover)
                 else:
@@ -160,7 +160,7 @@ def _temporary_directory(final: Path, *, replace: bool) -> Iterator[Path]:
     absent = [parent for parent in final.parents if not parent.exists()]
     make_directory(final.parent)
     temporary = final.with_name(f"{_TEMPORARY}{final.name}-{secrets.token_hex(4)}")
-    with reported("create", temporary):
+    with translate_os_errors("create", temporary):
         os.mkdir(temporary)
     try:
         yield temporary
@@ -175,8 +175,8 @@ def _temporary_directory(final: Path, *, replace: bool) -> Iterator[Path]:
 def _commit(temporary: Path, final: Path, sums: Mapping[str, str], *, replace: bool) -> None:
     write_file(temporary / SUMS, format_sums(sums.items()))
     sync_directory(temporary)
-    with reported("create", final):
-        replaced = _set_aside(final) if replace and final.is_dir() else None
+    with translate_os_errors("create", final):
+        replaced = _move_to_trash(final) if replace and final.is_dir() else None
         try:
             os.rename(temporary, final)
         except OSError as error:
@@ -190,14 +190,14 @@ def _commit(temporary: Path, final: Path, sums: Mapping[str, str], *, replace: b
         shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _set_aside(path: Path) -> Path:
+def _move_to_trash(path: Path) -> Path:
     trash = path.with_name(f"{_TRASH}{path.name}-{secrets.token_hex(4)}")
     os.rename(path, trash)
     return trash
 
 
 def _flush(path: Path) -> None:
-    with reported("flush", path):
+    with translate_os_errors("flush", path):
         descriptor = os.open(path, os.O_RDWR | NO_FOLLOW)
         try:
             os.fsync(descriptor)

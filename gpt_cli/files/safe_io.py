@@ -29,7 +29,7 @@ def write_file(path: Path, data: bytes | Iterable[bytes]) -> str:
     The file must not exist (so a link or a device in its place is never written to); its directory must, and
     is not flushed. A failed write leaves no file.
     """
-    with reported("write", path, len(data) if isinstance(data, bytes) else None):
+    with translate_os_errors("write", path, len(data) if isinstance(data, bytes) else None):
         return _create_file(path, [data] if isinstance(data, bytes) else data)
 
 
@@ -41,29 +41,29 @@ class NewFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with reported("write", path):
+        with translate_os_errors("write", path):
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
 
     def write(self, data: bytes | memoryview) -> None:
         """Write `data` after what was written before."""
-        with reported("write", self._path):
+        with translate_os_errors("write", self._path):
             write_all(self._descriptor, data)
 
-    def rewrite_start(self, data: bytes) -> None:
+    def overwrite_header(self, data: bytes) -> None:
         """Write `data` over as many bytes at the start of the file."""
-        with reported("write", self._path):
+        with translate_os_errors("write", self._path):
             os.lseek(self._descriptor, 0, os.SEEK_SET)
             write_all(self._descriptor, data)
 
     def close(self) -> None:
         """Flush the file to the disk."""
-        with reported("write", self._path):
+        with translate_os_errors("write", self._path):
             try:
                 os.fsync(self._descriptor)
             finally:
                 os.close(self._descriptor)
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """Close the file as it is."""
         with suppress(OSError):
             os.close(self._descriptor)
@@ -74,9 +74,9 @@ def replace_file(path: Path, data: bytes) -> None:
 
     Refuses to replace what is not a regular file.
     """
-    refuse_special(path)
+    require_regular_file(path)
     temporary = path.with_name(f".tmp-{path.name}-{secrets.token_hex(4)}")
-    with reported("write", path, len(data)):  # the name that was asked for, whatever fails
+    with translate_os_errors("write", path, len(data)):  # the name that was asked for, whatever fails
         _create_file(temporary, [data])
         try:
             os.replace(temporary, path)
@@ -94,7 +94,7 @@ def read_file(path: Path, limit: int | None = None) -> bytes:
     """
     chunks: list[bytes] = []
     size = 0
-    with reported("read", path):
+    with translate_os_errors("read", path):
         for chunk in read_chunks(path, only_regular=limit is None):
             size += len(chunk)
             if limit is not None and size > limit:
@@ -106,7 +106,7 @@ def read_file(path: Path, limit: int | None = None) -> bytes:
 def sha256_file(path: Path) -> str:
     """SHA-256 of the regular file `path`, in hex; memory does not grow with the file."""
     digest = hashlib.sha256()
-    with reported("read", path):
+    with translate_os_errors("read", path):
         for chunk in read_chunks(path):
             digest.update(chunk)
     return digest.hexdigest()
@@ -115,7 +115,7 @@ def sha256_file(path: Path) -> str:
 def make_directory(path: Path) -> None:
     """Create the directory `path` and the parents it lacks, each flushed to disk. May exist already."""
     missing = []
-    with reported("create", path):
+    with translate_os_errors("create", path):
         directory = path
         while not directory.is_dir():
             missing.append(directory)
@@ -127,7 +127,7 @@ def make_directory(path: Path) -> None:
 
 def list_directory(path: Path) -> list[str]:
     """Names of what is in the directory `path`, sorted; [] when it does not exist."""
-    with reported("list", path):
+    with translate_os_errors("list", path):
         try:
             return sorted(os.listdir(path))
         except FileNotFoundError:
@@ -138,7 +138,7 @@ def sync_directory(path: Path) -> None:
     """Flush the names in the directory `path`, so that what was made or moved there survives a power cut."""
     if sys.platform == "win32":  # which has no such operation
         return
-    with reported("flush", path):
+    with translate_os_errors("flush", path):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
@@ -148,14 +148,14 @@ def sync_directory(path: Path) -> None:
 
 def require_space(path: Path, needed: int) -> None:
     """Raise DiskError now if the file system of the directory `path` has no room for `needed` bytes."""
-    with reported("look at", path):
+    with translate_os_errors("look at", path):
         if shutil.disk_usage(path).free < needed:
             raise _no_space(path, needed)
 
 
-def refuse_special(path: Path) -> None:
+def require_regular_file(path: Path) -> None:
     """Raise DiskError if what stands at `path` is not a regular file: a link, a directory, a device."""
-    with reported("look at", path):
+    with translate_os_errors("look at", path):
         try:
             mode = os.lstat(path).st_mode
         except FileNotFoundError:
@@ -189,7 +189,7 @@ def read_chunks(path: Path, *, only_regular: bool = True, follow: bool = True) -
 
 
 @contextmanager
-def reported(action: str, path: Path, needed: int | None = None) -> Iterator[None]:
+def translate_os_errors(action: str, path: Path, needed: int | None = None) -> Iterator[None]:
     """Turn an OSError into a DiskError that says what could not be done to `path` and why."""
     try:
         yield

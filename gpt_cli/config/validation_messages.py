@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gpt_cli.config.keys import accepted, fields, one_of, schema_of, sections, suggest
-from gpt_cli.config.problems import KeyPath, Place, Problem, dotted, shorten
-from gpt_cli.config.yaml_subset import Document, resolve_scalar
+from gpt_cli.config.diagnostics import Diagnostic, KeyPath, SourceLocation, key_name, shorten
+from gpt_cli.config.keys import accepted_types, fields, join_or, schema_of, sections, suggest
+from gpt_cli.config.yaml_subset import ParsedYaml, resolve_scalar
 
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 _YES_AND_NO = {"yes": "true", "on": "true", "no": "false", "off": "false"}
@@ -20,7 +20,7 @@ _EMPTY = frozenset({"string_too_short", "too_short"})
 _WRONG_LENGTH = frozenset({"missing", "too_long"})
 
 
-def problems_in(error: ValidationError, document: Document, *, is_part: bool = False) -> Iterator[Problem]:
+def translate_errors(error: ValidationError, document: ParsedYaml, *, is_part: bool = False) -> Iterator[Diagnostic]:
     """Each key that `error` complains about, once, unless the document has a problem of its own there.
 
     `is_part`: the document leaves keys to be filled in; what does not fit together with one of them is passed over.
@@ -41,31 +41,31 @@ def _key_of(detail: ErrorDetails) -> KeyPath:
     return location[:2] if location and location[0] in sections() else location[:1]
 
 
-def _problem(path: KeyPath, details: list[ErrorDetails], document: Document) -> Problem:
+def _problem(path: KeyPath, details: list[ErrorDetails], document: ParsedYaml) -> Diagnostic:
     kind = details[0]["type"]
     if kind == "extra_forbidden":
-        return Problem(f"{dotted(path)} is not a key", document.keys[path], suggest(path))
+        return Diagnostic(f"{key_name(path)} is not a key", document.keys[path], suggest(path))
     if kind == "value_error":
         message = str(details[0]["ctx"]["error"])
-        return Problem(message, _place_of_disagreement(message, path, document))
+        return Diagnostic(message, _place_of_disagreement(message, path, document))
     if kind == "model_type":
-        message = f"{dotted(path)} must be a section with keys of its own, not {spell(details[0]['input'])}"
-        return Problem(message, document.place(path))
+        message = f"{key_name(path)} must be a section with keys of its own, not {format_value(details[0]['input'])}"
+        return Diagnostic(message, document.place(path))
     return _wrong_value(path, details, document)
 
 
-def _wrong_value(path: KeyPath, details: list[ErrorDetails], document: Document) -> Problem:
-    schema, name, value = schema_of(dotted(path)), dotted(path), look_up(document.values, path)
-    detail = max(details, key=_tells_most)
+def _wrong_value(path: KeyPath, details: list[ErrorDetails], document: ParsedYaml) -> Diagnostic:
+    schema, name, value = schema_of(key_name(path)), key_name(path), look_up(document.values, path)
+    detail = max(details, key=_most_specific)
     index = next((part for part in detail["loc"] if isinstance(part, int)), None)
     if index is not None and detail["type"] not in _WRONG_LENGTH:
         schema, name, value = _schema_of_item(schema, index), f"item {index + 1} of {name}", value[index]
         path = (*path, index)
-    words = accepted(schema)
-    return Problem(f"{name} must {_rule(detail, words, value)}", document.place(path), _way_out(value, words))
+    words = accepted_types(schema)
+    return Diagnostic(f"{name} must {_rule(detail, words, value)}", document.place(path), _suggest_fix(value, words))
 
 
-def _tells_most(detail: ErrorDetails) -> tuple[bool, bool]:
+def _most_specific(detail: ErrorDetails) -> tuple[bool, bool]:
     """Of the complaints about one value, those about an item or a limit: others name types it does not have."""
     return any(isinstance(part, int) for part in detail["loc"]), not detail["type"].endswith("_type")
 
@@ -74,19 +74,19 @@ def _rule(detail: ErrorDetails, words: list[str], value: object) -> str:
     if detail["type"] in _EMPTY:
         return "not be empty"
     if detail["type"] == "finite_number":
-        return f"be a finite number, not {spell(value)}"
+        return f"be a finite number, not {format_value(value)}"
     limits = detail.get("ctx", {})
     for name, limit in _LIMITS.items():
         if name in limits:
-            return f"be {limit} {_number(limits[name])}, not {spell(value)}"
-    return f"be {one_of(words)}, not {spell(value)}"
+            return f"be {limit} {_number(limits[name])}, not {format_value(value)}"
+    return f"be {join_or(words)}, not {format_value(value)}"
 
 
 def _number(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:g}"
 
 
-def spell(value: object) -> str:
+def format_value(value: object) -> str:
     """A value as messages name it."""
     if value is None:
         return "null"
@@ -99,10 +99,10 @@ def spell(value: object) -> str:
     return "a section" if isinstance(value, dict) else shorten(str(value))
 
 
-def _way_out(value: object, words: list[str]) -> str | None:
+def _suggest_fix(value: object, words: list[str]) -> str | None:
     """What to write instead, where that is plain."""
     if isinstance(value, str):
-        return _way_out_of_text(value, words)
+        return _suggest_fix_of_text(value, words)
     if "text" in words and isinstance(value, bool | int | float):
         return "put it in quotes to make it text"
     if "a whole number" in words and isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
@@ -110,7 +110,7 @@ def _way_out(value: object, words: list[str]) -> str | None:
     return None
 
 
-def _way_out_of_text(text: str, words: list[str]) -> str | None:
+def _suggest_fix_of_text(text: str, words: list[str]) -> str | None:
     word = text.strip().lower()
     if "true" in words and word in _YES_AND_NO:
         return f"write {_YES_AND_NO[word]}"
@@ -140,7 +140,7 @@ def look_up(values: dict[str, Any], path: KeyPath) -> Any:
     return found
 
 
-def _place_of_disagreement(message: str, section: KeyPath, document: Document) -> Place:
+def _place_of_disagreement(message: str, section: KeyPath, document: ParsedYaml) -> SourceLocation:
     """Of the keys that `message` says do not fit together: one that is overridden, else the first one set."""
     places = [document.places[path] for path in _keys_in(message) if path in document.places]
     overridden = [place for place in places if place.line is None]

@@ -16,7 +16,7 @@ def derive_seed(*parts: int | str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
-def permuted(index: int, n: int, key: int) -> int:
+def feistel_permute(index: int, n: int, key: int) -> int:
     """Where `index` goes in the permutation of range(n) that `key` names: random access in O(1) memory.
 
     A balanced Feistel network (Luby and Rackoff, 1988) over the smallest even number of bits that holds n,
@@ -48,12 +48,12 @@ def window_start(index: int, tokens: int, context_length: int, seed: int) -> int
     The text has more tokens than a window, which needs one more for its last target.
     """
     epoch, place = divmod(index, windows_per_epoch(tokens, context_length))
-    windows, phase, key = epoch_order(epoch, tokens, context_length, seed)
-    return phase + permuted(place, windows, key) * context_length
+    windows, phase, key = epoch_shuffle(epoch, tokens, context_length, seed)
+    return phase + feistel_permute(place, windows, key) * context_length
 
 
 @lru_cache(maxsize=64)
-def epoch_order(epoch: int, tokens: int, context_length: int, seed: int) -> tuple[int, int, int]:
+def epoch_shuffle(epoch: int, tokens: int, context_length: int, seed: int) -> tuple[int, int, int]:
     """An epoch: how many windows it has, where the first of the text starts, and the key of their order."""
     windows = windows_per_epoch(tokens, context_length)
     spare = tokens - windows * context_length  # at least 1, for the last target
