@@ -6,13 +6,18 @@ BIN := $(VENV)/bin
 RUN := runs/quickstart
 RUNS ?= 5
 TESTS ?=
+FAST := not slow and not gpu
 
-.PHONY: help bench dist reference train test pytest lint test-slow test-gpu flaky mutations promises attack clean
+.PHONY: help bench dist reference train test pytest lint test-robust test-docs test-all test-slow test-gpu flaky mutations
+.PHONY: promises attack clean
 
 help:
 	@echo "make train      install into .venv, train configs/quickstart.yaml (about a minute), print a sample"
-	@echo "make test       lint and run the tests, at once"
+	@echo "make test       lint and run the tests of invariants and of README, at once"
 	@echo "make lint       ruff, mypy --strict, import-linter"
+	@echo "make test-robust  hostile input, damage, kills"
+	@echo "make test-docs  the commands and figures of docs/"
+	@echo "make test-all   these three, one after the other"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-gpu   the tests that need a CUDA device"
 	@echo "make flaky      the tests again and again, in any order, on a busy machine: [RUNS=5] [TESTS=tests/test_x.py]"
@@ -33,7 +38,15 @@ test: $(VENV)/.installed-dev
 	$(MAKE) --no-print-directory -j 2 lint pytest
 
 pytest: $(VENV)/.installed-dev
-	$(BIN)/pytest
+	$(BIN)/pytest -m "$(FAST) and not robust and not docs"
+
+test-robust: $(VENV)/.installed-dev
+	$(BIN)/pytest -m "$(FAST) and robust"
+
+test-docs: $(VENV)/.installed-dev
+	$(BIN)/pytest -m "$(FAST) and docs"
+
+test-all: test test-robust test-docs
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

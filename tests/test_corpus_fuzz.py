@@ -20,6 +20,8 @@ from gpt_cli.corpus.store import TokenStore
 from gpt_cli.errors import UserError
 from gpt_cli.tokenizer import CharTokenizer, train_tokenizer
 
+pytestmark = pytest.mark.robust
+
 ENGLISH = "It was the best of times, it was the worst of times; it's 1859.\n" * 20
 ALPHABET = ["a", "bc ", "\n", "\r\n", "\r", " ", "\t", "é", "ß", "世", "🙂", "\u0301", "\u200d", "\u202e", "\x1b[2J",
             "\x85", "<|endoftext|>", "\ufeff", "'s", "12345", "\u2028", "\x7f", "\x01"]  # fmt: skip

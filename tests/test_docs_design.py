@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parents[1]
 DESIGN = ROOT / "docs" / "design"
 VALUES = {"alibi", "auto"}  # in backticks, but no names of Python

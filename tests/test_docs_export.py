@@ -15,6 +15,8 @@ import torch
 
 from gpt_cli.cli.main import main
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(console|python|text)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

@@ -16,6 +16,8 @@ from test_reference import parse
 
 from gpt_cli.cli.main import main
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted([DOCS / "tutorial.md", DOCS / "explanation.md", DOCS / "python.md", *(DOCS / "howto").glob("*.md")])

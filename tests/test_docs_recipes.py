@@ -15,6 +15,8 @@ from gpt_cli.config import ModelConfig, parse_config
 from gpt_cli.model.gpt import GPT
 from gpt_cli.training import state
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
 FEW = ("train.steps=2", "model.n_layer=1", "model.n_embd=32", "model.context_length=32", "train.batch_size=2")

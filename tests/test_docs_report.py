@@ -9,6 +9,8 @@ import pytest
 
 from gpt_cli.cli.main import main
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

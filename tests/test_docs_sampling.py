@@ -17,6 +17,8 @@ from gpt_cli.run.checkpoint import save
 from gpt_cli.sampling import Sampling
 from gpt_cli.tokenizer import CharTokenizer
 
+pytestmark = pytest.mark.docs
+
 PAGE = (Path(__file__).parents[1] / "docs" / "sampling.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 

@@ -13,6 +13,8 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
 from gpt_cli.tokenizer import ByteTokenizer
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "sampling_speed.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ gpt (.*)$", PAGE, flags=re.MULTILINE)

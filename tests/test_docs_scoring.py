@@ -15,6 +15,8 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
 from gpt_cli.tokenizer import CharTokenizer
 
+pytestmark = pytest.mark.docs
+
 PAGE = (Path(__file__).parents[1] / "docs" / "scoring.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 

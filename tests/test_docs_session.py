@@ -15,6 +15,8 @@ from gpt_cli.corpus.build import prepare_corpus
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "session.md").read_text(encoding="utf-8")
 CONSOLES = re.findall(r"^```console\n\$ gpt ([^\n]*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)

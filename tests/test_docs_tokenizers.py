@@ -14,6 +14,8 @@ from gpt_cli.cli.main import main
 from gpt_cli.tokenizer import load_tokenizer
 from gpt_cli.tokenizer.pattern import REGEX
 
+pytestmark = pytest.mark.docs
+
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = (DOCS / "tokenizers.md").read_text()
 BLOCKS = re.findall(r"^```console\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.waiting import HANG, wait_until
 
+pytestmark = pytest.mark.robust
+
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
 # `gpt` that stands still before update 20 until whoever opened `gate` for writing closes it.
 GATED = """

@@ -23,6 +23,8 @@ from gpt_cli.run.checkpoint import save
 from gpt_cli.run.load import load_model
 from gpt_cli.tokenizer import ByteTokenizer
 
+pytestmark = pytest.mark.robust
+
 ROOT = Path(__file__).parents[1]
 # What a kind may cost in memory at most, in MB: a model that is loaded, a text that is read.
 KINDS = {"configs": 100, "checkpoints": 200, "prompts": 100, "names": 100, "commands": 300}

@@ -19,6 +19,8 @@ from gpt_cli.corpus.parquet_pages import PageError, read_pages
 from gpt_cli.corpus.sources import read_documents
 from gpt_cli.errors import RequestError, UserError
 
+pytestmark = pytest.mark.robust
+
 ROOT = Path(__file__).parents[1]
 SECONDS = 10  # of processor time
 MEGABYTES = 300  # over what a small text takes

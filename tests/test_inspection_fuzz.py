@@ -12,6 +12,8 @@ import typer.main
 from gpt_cli.cli.main import app, main
 from gpt_cli.errors import escape_control_chars
 
+pytestmark = pytest.mark.robust
+
 VERBS = (
     ["data", "inspect", "odd.txt"],
     ["data", "peek", "odd.txt", "--context", "3"],

@@ -79,7 +79,10 @@ def assert_killing_changes_nothing(
     assert remains(tmp_path / "killed") == remains(tmp_path / "whole")
 
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+pytestmark = [
+    pytest.mark.robust,
+    pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL"),
+]
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ from gpt_cli.training.native.library import NativeLibrary
 from gpt_cli.training.native.proof import find_difference
 from gpt_cli.training.native.sources import KERNELS
 
+pytestmark = pytest.mark.robust
+
 __all__ = ["own_kernels"]  # a fixture
 
 FP32 = Runtime(torch.device("cpu"), "fp32", 2)

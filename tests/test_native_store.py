@@ -24,6 +24,8 @@ from gpt_cli.native.kernel import Kernel, leaving_nothing, load, load_kernel
 from gpt_cli.native.trust import UntrustedError, require_trusted_parents
 from tests.support.waiting import HANG, wait_until
 
+pytestmark = pytest.mark.robust
+
 try:
     find_compiler()
 except NoKernel as error:

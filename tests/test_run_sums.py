@@ -17,6 +17,8 @@ from gpt_cli.files import DamagedError, check_listed, read_sums, replace_listed
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.directory import find_run
 
+pytestmark = pytest.mark.robust
+
 CONFIG = """
 run_dir: runs/one
 data: {source: text.txt}
