@@ -99,9 +99,9 @@ class Corpus:
 def prepare(name: str, source: str, folder: Path) -> Corpus:
     """The corpus `source`, an excerpt and its validation split laid down in `folder` as files."""
     from gpt_cli.config import DataConfig
-    from gpt_cli.corpus.text import Text
+    from gpt_cli.corpus.corpus_text import CorpusText
 
-    text = Text.find(DataConfig(source=source), lambda _: None)
+    text = CorpusText.find(DataConfig(source=source), lambda _: None)
     whole = "\n".join(block.text for number in range(len(text.members)) for block in text.blocks(number))
     parts = {"train": whole[:EXCERPT], "val": whole[len(whole) * 9 // 10 :]}
     for split, part in parts.items():

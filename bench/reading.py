@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from gpt_cli.native.kernel import find_compiler
-from gpt_cli.report.table import render_table
+from gpt_cli.terminal.table import render_table
 
 SOURCE = Path(__file__).with_suffix(".c")
 MOST_THREADS = 64  # as reading.c has it

@@ -36,13 +36,13 @@ from gpt_cli.native.decoder import Decoder, Draft, NativeDecoder
 from gpt_cli.native.numpy_decoder import NumpyDecoder
 from gpt_cli.native.rounding import FORMATS
 from gpt_cli.native.weights import Weights, read_weights
-from gpt_cli.report.table import render_table
 from gpt_cli.run.arrays import unpack_arrays
 from gpt_cli.run.checkpoint import open_checkpoint, save
 from gpt_cli.run.draft import open_draft
 from gpt_cli.run.tensors import pack_tensors
 from gpt_cli.sampling.generate import generate
 from gpt_cli.sampling.settings import Sampling
+from gpt_cli.terminal.table import render_table
 from gpt_cli.tokenizer import CharTokenizer
 
 OUT = Path(__file__).parent / "out" / "sampling.json"

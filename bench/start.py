@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpt_cli.report.table import render_table
+from gpt_cli.terminal.table import render_table
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_IMPORTS, MOST_SHARE = 1.5, 0.05

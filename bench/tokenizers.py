@@ -28,10 +28,10 @@ from tokenizers import Tokenizer as HuggingFace
 
 from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.corpus.sources import read_documents
-from gpt_cli.report.table import render_table
+from gpt_cli.terminal.table import render_table
 from gpt_cli.tokenizer import BPETokenizer, ByteTokenizer, Tokenizer, train_tokenizer
-from gpt_cli.tokenizer.pattern import GPT2, blocks
-from gpt_cli.tokenizer.pieces import PieceEncoder
+from gpt_cli.tokenizer.cached_bpe import CachedBPE
+from gpt_cli.tokenizer.pretokenizer import GPT2, split_chunks
 
 OUT = Path(__file__).parent / "out" / "tokenizers.json"
 OTHERS = ("tokenizers", "tiktoken", "tokie", "riptoken", "rustbpe")
@@ -79,13 +79,13 @@ def measure_encoding(text: str, size: float) -> dict[str, dict[str, Any]]:
     tokenizer = learn(text)
     theirs = HuggingFace.from_str(tokenizer.to_json())
     reference = theirs.encode(text, add_special_tokens=False).ids
-    ready = PieceEncoder(tokenizer.vocabulary)
+    ready = CachedBPE(tokenizer.vocabulary)
     lines = text.splitlines(keepends=True)
 
     ways: dict[str, Callable[[], Any]] = {
         "Hugging Face, one string": lambda: theirs.encode(text, add_special_tokens=False).ids,
         "Hugging Face, lines": lambda: [e.ids for e in theirs.encode_batch_fast(lines, add_special_tokens=False)],
-        "gpt, pieces new": lambda: PieceEncoder(tokenizer.vocabulary).encode(text),
+        "gpt, pieces new": lambda: CachedBPE(tokenizer.vocabulary).encode(text),
         "gpt, pieces known": lambda: ready.encode(text),
         "gpt, with [fast]" if installed("riptoken") else "gpt": lambda: tokenizer.encode(text),
         **other_encoders(tokenizer, text),
@@ -149,7 +149,7 @@ def measure_training(text: str, size: float) -> dict[str, dict[str, Any]]:
 def measure_processes(text: str, size: float) -> dict[str, dict[str, Any]]:
     """All blocks of a text, encoded by one process and by one per core; each learns its pieces itself."""
     tokenizer = learn(text)
-    parts = list(blocks(text, max(1, len(text) // 32), "gpt2"))
+    parts = list(split_chunks(text, max(1, len(text) // 32), "gpt2"))
     clock: dict[int, float] = {}
     for n in sorted({1, os.cpu_count() or 1}):
         with ProcessPoolExecutor(n, initializer=_receive, initargs=(tokenizer,)) as pool:

@@ -9,7 +9,7 @@ TokenizerKind = Literal["char", "byte", "bpe"]
 """What an id stands for: a character, a byte, or a learned run of bytes."""
 
 Pattern = Literal["gpt2", "gpt4", "o200k"]
-"""The rule that splits text before BPE merges: see `gpt_cli.tokenizer.pattern`."""
+"""The rule that splits text before BPE merges: see `gpt_cli.tokenizer.pretokenizer`."""
 
 SplitBy = Literal["characters", "documents", "files"]
 """What is never divided between training, validation and test."""

@@ -33,12 +33,13 @@ from watched import watch
 from gpt_cli.cli.fitting import name_after
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, SampleConfig, annotate_config, dump_config, load_config
-from gpt_cli.corpus.build import prepare_corpus
-from gpt_cli.errors import UserError, escape_control_chars
+from gpt_cli.corpus.prepare import prepare_corpus
+from gpt_cli.errors import UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run import directory
 from gpt_cli.run.checkpoint import list_checkpoints, save
 from gpt_cli.run.directory import RunDirectory
+from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
 from gpt_cli.training.console import Console
 from gpt_cli.training.loop import train

@@ -10,7 +10,7 @@ import pytest
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import DataConfig, TokenizerConfig
-from gpt_cli.corpus.build import prepare_corpus
+from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.files import cache_dir
 from gpt_cli.tokenizer import CharTokenizer, load_tokenizer

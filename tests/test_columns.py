@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt_cli.errors import WIDTH, display_width, escape_control_chars, wrap_line
-from gpt_cli.report.table import fold, render_pairs, render_table
+from gpt_cli.terminal.escape import WIDTH, display_width, escape_control_chars, wrap_line
+from gpt_cli.terminal.table import fold, render_pairs, render_table
 from gpt_cli.training.console import Console
 
 ROOT = Path(__file__).parents[1]

@@ -11,11 +11,11 @@ import pytest
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import DataConfig, ModelConfig, TokenizerConfig
-from gpt_cli.corpus import compare
-from gpt_cli.corpus.blocks import BlockSample, Part, TextSample, sample_text
-from gpt_cli.corpus.build import prepare_corpus
-from gpt_cli.corpus.compare import Measured, measure_tokenizers, parse_candidates
-from gpt_cli.corpus.divided import DividedText
+from gpt_cli.corpus import compare_tokenizers
+from gpt_cli.corpus.compare_tokenizers import Measured, measure_tokenizers, parse_candidates
+from gpt_cli.corpus.prepare import prepare_corpus
+from gpt_cli.corpus.split_text import SplitText
+from gpt_cli.corpus.text_sample import SystematicSample, TextSample, TextSpan, sample_text
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.report.compare import columns, draw_comparison
@@ -138,11 +138,11 @@ def test_names_that_mean_something_to_a_drawing_are_only_names(tmp_path: Path) -
 
 
 def test_a_large_text_is_measured_on_a_sample_and_that_is_said(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def small(text: DividedText, progress: Any) -> TextSample:
+    def small(text: SplitText, progress: Any) -> TextSample:
         sample = sample_text(text, progress)
         return TextSample(sample.train[:5000], sample.val, sample.characters)
 
-    monkeypatch.setattr("gpt_cli.corpus.blocks.sample_text", small)
+    monkeypatch.setattr("gpt_cli.corpus.text_sample.sample_text", small)
     answer = run("--compare", "char")
     assert f"of the {len(TEXT):,} characters" in answer.err
 
@@ -150,7 +150,7 @@ def test_a_large_text_is_measured_on_a_sample_and_that_is_said(run: Run, monkeyp
 def test_text_passes_through_a_sample_unchanged_and_cut_where_training_cuts(tmp_path: Path) -> None:
     (tmp_path / "mice").write_text(TEXT)
     reports: list[Any] = []
-    text = DividedText.find(
+    text = SplitText.find(
         DataConfig(source=str(tmp_path / "mice"), val_fraction=0.25),
         pytest.fail,
         lambda *report: reports.append(report),
@@ -159,9 +159,9 @@ def test_text_passes_through_a_sample_unchanged_and_cut_where_training_cuts(tmp_
     assert {report[0] for report in reports} == {"reading", "sampling"}
     cut = int(0.75 * len(TEXT))
     assert (sample.train, sample.val, sample.whole) == (TEXT[:cut], TEXT[cut:], True)
-    large = BlockSample(1 << 20)
+    large = SystematicSample(1 << 20)
     for i in range(40):
-        large.add(Part(i << 17, "x" * (1 << 17)))
+        large.add(TextSpan(i << 17, "x" * (1 << 17)))
     assert len(large.text(0, 40 << 17)) < (1 << 20) + (1 << 20)
 
 
@@ -238,4 +238,4 @@ def test_progress_counts_the_tokenizers() -> None:
 def test_a_file_that_cannot_be_a_path_is_no_file() -> None:
     with pytest.raises(RequestError):
         parse_candidates(f"x={'a' * 5000}", "gpt2")
-    assert compare.parse_candidates("bpe:0300", "gpt4")[0].name == "bpe:300"
+    assert compare_tokenizers.parse_candidates("bpe:0300", "gpt4")[0].name == "bpe:300"

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from gpt_cli.config import Config, annotate_config, dump_config, parse_config
 from gpt_cli.config.keys import FOREIGN_ALIASES, fields, sections
-from gpt_cli.errors import RequestError, escape_control_chars
+from gpt_cli.errors import RequestError
+from gpt_cli.terminal.escape import escape_control_chars
 
 DEPTH = 20
 

@@ -192,8 +192,8 @@ def test_forbidden_characters_are_never_written_not_even_in_pieces_and_allowed_o
 
 
 def test_a_model_may_still_end_its_text_where_characters_are_forbidden() -> None:
-    assert BPE.end_of_text is not None
-    sampler = Sampler(make_model(BPE.vocab_size), BPE, Sampling(logit_bias=((BPE.end_of_text, 50.0),)))
+    assert BPE.eot_id is not None
+    sampler = Sampler(make_model(BPE.vocab_size), BPE, Sampling(logit_bias=((BPE.eot_id, 50.0),)))
     assert sampler.generate("a", forbid="b", seed=1).finish_reason is None
     text = sampler.generate("a", forbid="b", seed=1)
     assert (text.text(), text.finish_reason) == ("", "end_of_text")

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus import tokenization
-from gpt_cli.corpus.build import Corpus, prepare_corpus, tokenize_corpus
+from gpt_cli.corpus import tokenize_pipeline
+from gpt_cli.corpus.prepare import Corpus, prepare_corpus, tokenize_corpus
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import cache_dir
 from gpt_cli.tokenizer import BPETokenizer, CharTokenizer
-from gpt_cli.tokenizer.vocabulary import Vocabulary
+from gpt_cli.tokenizer.bpe_vocabulary import Vocabulary
 
 ENGLISH = "".join(f"Once upon a time there were {n} mice, and the {n}th of them lived in a shoe.\n" for n in range(300))
 CHAR = TokenizerConfig(kind="char")
@@ -81,7 +81,7 @@ def test_between_documents_stands_the_end_of_text_and_nowhere_else(tmp_path: Pat
         (tmp_path / f"{number}.txt").write_text(text)
         names.append(str(tmp_path / f"{number}.txt"))
     corpus = prepare(names, BPE)
-    end = corpus.tokenizer.end_of_text
+    end = corpus.tokenizer.eot_id
     assert np.flatnonzero(corpus.train == end).tolist() == [
         start - 1 for start in corpus.facts["train"].document_starts[1:]
     ]
@@ -106,7 +106,7 @@ def test_text_that_reads_like_the_end_of_text_is_it_where_the_config_allows_it(t
     for config in (BPE, TokenizerConfig(kind="bpe", file=str(tmp_path / "tokenizer.json"))):
         for allow_special in (False, True):  # not taken from each other's place in the cache
             corpus = prepare(tmp_path / "stories.txt", config.model_copy(update={"allow_special": allow_special}))
-            assert (corpus.train == corpus.tokenizer.end_of_text).sum() == allow_special
+            assert (corpus.train == corpus.tokenizer.eot_id).sum() == allow_special
 
 
 SIZES = pytest.mark.parametrize("size", [65_535, 65_536, 65_537, 70_000])
@@ -201,7 +201,7 @@ def test_a_source_that_is_no_path_is_refused_in_words(source: str) -> None:
 
 
 def forbid_tokenizing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenization, "train_tokenizer", lambda *_: pytest.fail("tokenized again"))
+    monkeypatch.setattr(tokenize_pipeline, "train_tokenizer", lambda *_: pytest.fail("tokenized again"))
 
 
 @KINDS
@@ -332,5 +332,5 @@ def test_a_token_store_among_texts_is_refused(english: Path, tmp_path: Path) -> 
 
 
 def test_the_room_loads_no_torch() -> None:
-    check = "import sys, gpt_cli.corpus.build, gpt_cli.corpus.fit; sys.exit('torch' in sys.modules)"
+    check = "import sys, gpt_cli.corpus.prepare, gpt_cli.corpus.auto_config; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gpt_cli.config.schema import Config, DataConfig, TokenizerConfig
-from gpt_cli.corpus.build import prepare_corpus, tokenize_corpus
-from gpt_cli.corpus.fit import fit_config
+from gpt_cli.corpus.auto_config import fit_config
+from gpt_cli.corpus.prepare import prepare_corpus, tokenize_corpus
 from gpt_cli.errors import RequestError
 
 ENGLISH = "".join(

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from gpt_cli.corpus import hub, records
 from gpt_cli.corpus.decoding import decode
-from gpt_cli.corpus.formats import Format
+from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.sources import read_documents
 from gpt_cli.errors import RequestError, UserError
 
 
-def texts(source: str | Path | list[str], form: Format | None = None) -> list[str]:
+def texts(source: str | Path | list[str], form: ReaderOptions | None = None) -> list[str]:
     named = source if isinstance(source, list) else str(source)
     return [document.text for document in read_documents(named, note=pytest.fail, form=form)]
 
@@ -32,7 +32,7 @@ def texts(source: str | Path | list[str], form: Format | None = None) -> list[st
 def test_a_file_in_a_named_encoding_is_read_with_its_newlines(tmp_path: Path, encoding: str) -> None:
     text = "a\r\nb\n" + ("日本" if encoding in ("shift_jis", "gb18030") else "süß")
     (tmp_path / "x.txt").write_bytes(text.encode(encoding))
-    assert texts(tmp_path / "x.txt", Format(encoding=encoding)) == [text]
+    assert texts(tmp_path / "x.txt", ReaderOptions(encoding=encoding)) == [text]
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\ufeff"), min_size=1), st.integers(1, 5))
@@ -69,13 +69,13 @@ def first_wrong(data: bytes) -> int | None:
 def test_what_is_no_encoding_of_text_is_a_wrong_request(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "x.txt").write_text("x")
     with pytest.raises(RequestError, match="not an encoding of text"):
-        texts(tmp_path / "x.txt", Format(encoding=encoding))
+        texts(tmp_path / "x.txt", ReaderOptions(encoding=encoding))
 
 
 def test_a_zero_character_is_binary_in_every_encoding(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_bytes("a\0b".encode("utf-16"))
     with pytest.raises(UserError, match="binary"):
-        texts(tmp_path / "x.txt", Format(encoding="utf-16"))
+        texts(tmp_path / "x.txt", ReaderOptions(encoding="utf-16"))
 
 
 # JSON lines and tables
@@ -83,7 +83,7 @@ def test_a_zero_character_is_binary_in_every_encoding(tmp_path: Path) -> None:
 
 def test_json_lines_are_read_under_the_key_chosen_and_the_keys_there_are_told(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"body": "one", "id": 1}\n{"body": "two"}')
-    assert texts(tmp_path / "x.jsonl", Format(text_key="body")) == ["one", "two"]
+    assert texts(tmp_path / "x.jsonl", ReaderOptions(text_key="body")) == ["one", "two"]
     with pytest.raises(UserError) as caught:
         texts(tmp_path / "x.jsonl")
     assert "body, id" in (caught.value.hint or "")
@@ -103,9 +103,9 @@ def test_a_csv_file_is_a_document_a_row(tmp_path: Path) -> None:
     rows = [",".join('"' + cell.replace('"', '""') + '"' for cell in row) for row in TABLE]
     (tmp_path / "x.csv").write_bytes("\r\n".join([*rows, ""]).encode())
     assert texts(tmp_path / "x.csv") == [row[1] for row in TABLE[1:] if row[1]]
-    assert texts(tmp_path / "x.csv", Format(text_key="id")) == ["1", "2", "3", "4"]
+    assert texts(tmp_path / "x.csv", ReaderOptions(text_key="id")) == ["1", "2", "3", "4"]
     with pytest.raises(UserError, match="no column 'body'") as caught:
-        texts(tmp_path / "x.csv", Format(text_key="body"))
+        texts(tmp_path / "x.csv", ReaderOptions(text_key="body"))
     assert "id, text" in (caught.value.hint or "")
 
 
@@ -131,9 +131,9 @@ def test_a_parquet_file_is_a_document_a_row(parquet: Path) -> None:
     assert texts(parquet) == [f"row {n} – 世界\r\n" for n in range(1000) if n % 3]
     assert texts(parquet.parent) == texts(parquet)  # also one in a folder
     with pytest.raises(UserError, match="no column 'body'"):
-        texts(parquet, Format(text_key="body"))
+        texts(parquet, ReaderOptions(text_key="body"))
     with pytest.raises(UserError, match="holds int64, not text"):
-        texts(parquet, Format(text_key="id"))
+        texts(parquet, ReaderOptions(text_key="id"))
 
 
 def test_a_damaged_parquet_file_is_refused_or_read(parquet: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_name_that_is_no_data_set_is_a_wrong_request_and_touches_no_network(
 def test_no_other_source_loads_the_library_of_the_hub(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("text " * 100)
     check = (
-        "import sys; from gpt_cli.corpus.build import prepare_corpus; from gpt_cli.config import *;"
+        "import sys; from gpt_cli.corpus.prepare import prepare_corpus; from gpt_cli.config import *;"
         "prepare_corpus(DataConfig(source='x.txt'), TokenizerConfig(), cache=False, note=print);"
         "sys.exit('huggingface_hub' in sys.modules)"
     )
@@ -234,6 +234,6 @@ def test_the_files_of_a_data_set_come_from_the_revision_that_was_looked_at(
     assert [document.text for document in documents] == ["data/train-0.jsonl", "data/train-1.jsonl"]
     assert [options["revision"] for options in asked] == ["main", "abc", "abc"]
     assert "2 files, 18 bytes, revision abc" in notes[0]
-    assert [path.name for path in hub.download("owner/name/data/te*", notes.append)] == ["test.jsonl"]
+    assert [path.name for path in hub.download_dataset("owner/name/data/te*", notes.append)] == ["test.jsonl"]
     with pytest.raises(RequestError, match="no such files"):
-        hub.download("owner/name/nothing*", notes.append)
+        hub.download_dataset("owner/name/nothing*", notes.append)

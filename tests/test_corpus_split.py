@@ -9,19 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus import corpus_text
 from gpt_cli.corpus import segments as segments_module
-from gpt_cli.corpus import text as text_module
+from gpt_cli.corpus.corpus_text import CorpusText, SourceFile
 from gpt_cli.corpus.decoding import Notify
-from gpt_cli.corpus.formats import Stream, TextFile
+from gpt_cli.corpus.readers import Stream, TextFile
+from gpt_cli.corpus.scan import CorpusStats, scan
 from gpt_cli.corpus.segments import batches, encode_segments, encode_stream
-from gpt_cli.corpus.split import SPLITS, Borders, Stretch, stretches
-from gpt_cli.corpus.survey import Survey, survey
-from gpt_cli.corpus.text import Member, Text
+from gpt_cli.corpus.split import SPLITS, Chunk, SplitPlan, iter_chunks
 from gpt_cli.errors import UserError
 from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer, train_tokenizer
-from gpt_cli.tokenizer.pattern import REGEX, last_cut
-from gpt_cli.tokenizer.vocabulary import END_OF_TEXT
+from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT
+from gpt_cli.tokenizer.pretokenizer import REGEX, last_safe_split
 
 END = "\0"  # stands for the end of text
 DEFAULT = DataConfig()
@@ -40,34 +40,34 @@ def file_of(documents: list[str], name: str) -> TextFile:
     return TextFile(name, None, read)
 
 
-def text_of(files: list[list[str]], weights: list[int] | None = None, validates: int = 0) -> Text:
+def text_of(files: list[list[str]], weights: list[int] | None = None, validates: int = 0) -> CorpusText:
     weights = weights or [1] * len(files)
     members = [
-        Member(file_of(documents, str(number)), weight, number >= len(files) - validates)
+        SourceFile(file_of(documents, str(number)), weight, number >= len(files) - validates)
         for number, (documents, weight) in enumerate(zip(files, weights, strict=True))
     ]
-    return Text(members, pytest.fail)
+    return CorpusText(members, pytest.fail)
 
 
-def look(text: Text, data: DataConfig, end_lines: bool) -> tuple[Survey, Borders]:
-    found = survey(text, end_lines=end_lines, progress=lambda *_: None)
-    return found, Borders.of(data, found)
+def look(text: CorpusText, data: DataConfig, end_lines: bool) -> tuple[CorpusStats, SplitPlan]:
+    found = scan(text, end_lines=end_lines, progress=lambda *_: None)
+    return found, SplitPlan.of(data, found)
 
 
-def divide(text: Text, data: DataConfig, *, end_lines: bool, block: int = 5) -> dict[str, str]:
+def divide(text: CorpusText, data: DataConfig, *, end_lines: bool, block: int = 5) -> dict[str, str]:
     """What each split says, with END where an end of text stands; UserError becomes an empty dict."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_module, "BLOCK", block)
+        patch.setattr(corpus_text, "BLOCK", block)
         patch.setattr(segments_module, "BLOCK", 2 * block)
         try:
             found, borders = look(text, data, end_lines)
         except UserError:
             return {}
         said: dict[str, str] = {}
-        parts = stretches(text, borders, found, end_lines=end_lines)
+        parts = iter_chunks(text, borders, found, end_lines=end_lines)
         for batch in batches(parts, None, end_lines=end_lines):
             for segment in batch.segments:
-                end = END if segment.followed and not end_lines else ""
+                end = END if segment.append_eot and not end_lines else ""
                 said[batch.split] = said.get(batch.split, "") + segment.text + end
     return said
 
@@ -125,9 +125,9 @@ def test_by_documents_each_is_whole_in_the_split_that_its_content_decides(
             assert len(set(flat)) <= 2 + bool(test_fraction)
             return
         splits: dict[str, set[str]] = {split: set() for split in SPLITS}
-        for stretch in stretches(text, borders, found, end_lines=False):
-            assert stretch.starts
-            assert stretch.ends
+        for stretch in iter_chunks(text, borders, found, end_lines=False):
+            assert stretch.part_start
+            assert stretch.part_end
             splits[stretch.split].add(stretch.text)
         kept.append(splits)
     assert kept[0] == kept[1]
@@ -144,7 +144,7 @@ def test_by_files_no_file_is_divided(files: list[list[str]]) -> None:
     by_file = [SPLITS[unit] for unit in borders.units]
     said = {split: [d for file, s in zip(files, by_file, strict=True) if s == split for d in file] for split in SPLITS}
     read: dict[str, list[str]] = {split: [] for split in SPLITS}
-    for stretch in stretches(text, borders, found, end_lines=False):
+    for stretch in iter_chunks(text, borders, found, end_lines=False):
         read[stretch.split].append(stretch.text)
     assert read == said
 
@@ -188,7 +188,7 @@ def test_a_val_source_validates_whole_and_nothing_else_does(
 @given(files_of)
 def test_a_fingerprint_knows_where_texts_end_but_not_what_they_are_called(files: list[list[str]]) -> None:
     def fingerprint(files: list[list[str]], validates: int = 0) -> str:
-        return survey(text_of(files, validates=validates), end_lines=True, progress=lambda *_: None).fingerprint
+        return scan(text_of(files, validates=validates), end_lines=True, progress=lambda *_: None).fingerprint
 
     flat = [document for file in files for document in file]
     assert fingerprint(files) == fingerprint([flat]) == fingerprint([[d] for d in flat])
@@ -197,13 +197,13 @@ def test_a_fingerprint_knows_where_texts_end_but_not_what_they_are_called(files:
 
 
 def test_a_text_that_changes_between_two_readings_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_module, "_KEPT", 0)
+    monkeypatch.setattr(corpus_text, "_KEPT", 0)
     documents = ["once upon a time", "there was"]
     text = text_of([documents])
     found, borders = look(text, DEFAULT, True)
     for changed in (["once upon a time", "there is"], documents[:1], [*documents, "and is"]):
         with pytest.raises(UserError, match="changed while it was read"):
-            list(stretches(text_of([changed]), borders, found, end_lines=True))
+            list(iter_chunks(text_of([changed]), borders, found, end_lines=True))
 
 
 WORDS = "the cat sat on the mat, and the rat's 12345 ran;\n\n  it's a tab\t\r\n'LL be   spaces \u3000 wide\n"
@@ -246,7 +246,7 @@ def test_where_a_text_is_cut_changes_no_id_whatever_follows(
     text: str, rest: str, pattern: Pattern, special: bool
 ) -> None:
     bpe = BPE[pattern]
-    place = last_cut(text, pattern)
+    place = last_safe_split(text, pattern)
     parts = [bpe.encode(part, allow_special=special) for part in (text[:place], text[place:] + rest)]
     assert np.concatenate(parts).tolist() == bpe.encode(text + rest, allow_special=special).tolist()
 
@@ -262,7 +262,7 @@ def test_the_ids_of_segments_are_those_of_whole_documents(
 ) -> None:
     bpe = BPE[pattern]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_module, "BLOCK", block)
+        patch.setattr(corpus_text, "BLOCK", block)
         patch.setattr(segments_module, "BLOCK", block)
         text = text_of([documents])
         data = DataConfig(val_source="none", split="characters")
@@ -271,12 +271,14 @@ def test_the_ids_of_segments_are_those_of_whole_documents(
         except UserError:
             return
         ids: list[int] = []
-        for batch in batches(stretches(text, borders, found, end_lines=False), bpe.vocabulary.pattern, end_lines=False):  # type: ignore[attr-defined]
+        for batch in batches(
+            iter_chunks(text, borders, found, end_lines=False), bpe.vocabulary.pattern, end_lines=False
+        ):  # type: ignore[attr-defined]
             texts = [segment.data for segment in batch.segments]
-            followed = [segment.followed for segment in batch.segments]
+            followed = [segment.append_eot for segment in batch.segments]
             ids += encode_segments(bpe, texts, followed, allow_special=special)[0].tolist()
     encoded = [bpe.encode(document, allow_special=special).tolist() for document in documents]
-    expected = [id for document in encoded for id in [*document, bpe.end_of_text]]
+    expected = [id for document in encoded for id in [*document, bpe.eot_id]]
     assert ids == expected[:-1]
 
 
@@ -315,7 +317,16 @@ def test_no_segment_ends_inside_a_special_token(text: str, pattern: Pattern, blo
         patch.setattr(segments_module, "BLOCK", block)
         pieces = [text[i : i + block] for i in range(0, len(text), block)]
         parts = [
-            Stretch("train", piece.encode(), number == 0, last, finishes=last, followed=False, seam=False, done=0)
+            Chunk(
+                "train",
+                piece.encode(),
+                number == 0,
+                last,
+                document_end=last,
+                append_eot=False,
+                repeat_start=False,
+                done=0,
+            )
             for number, piece in enumerate(pieces)
             for last in [number + 1 == len(pieces)]
         ]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.corpus import store as store_module
-from gpt_cli.corpus.store import Division, SplitFacts, TokenStore, narrow, token_dtype, write_store
+from gpt_cli.corpus.store import SplitSpec, SplitStats, TokenStore, to_token_dtype, token_dtype, write_store
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import DamagedError, DiskError, ExistsError
 from gpt_cli.tokenizer import CharTokenizer
@@ -22,7 +22,7 @@ from gpt_cli.tokenizer import CharTokenizer
 TOKENIZER = CharTokenizer("abcdefgh")
 FACTS = {"characters": 3, "bytes": 3, "documents": 1}
 START = np.zeros(1, dtype=np.int64)
-DIVISION = Division("characters", 0.1, 0.0)
+DIVISION = SplitSpec("characters", 0.1, 0.0)
 
 
 def alphabet(size: int) -> CharTokenizer:
@@ -33,10 +33,10 @@ def write(
     path: Path, train: Any, val: Any = (0, 1), tokenizer: CharTokenizer = TOKENIZER, **options: Any
 ) -> TokenStore:
     tokens = {
-        split: narrow(np.array(ids, dtype=np.uint32), tokenizer.vocab_size)
+        split: to_token_dtype(np.array(ids, dtype=np.uint32), tokenizer.vocab_size)
         for split, ids in (("train", train), ("val", val))
     }
-    facts = {split: SplitFacts(len(ids), len(ids), len(ids), 1, START) for split, ids in tokens.items()}
+    facts = {split: SplitStats(len(ids), len(ids), len(ids), 1, START) for split, ids in tokens.items()}
     write_store(path, tokenizer, tokens, facts, fingerprint="f", division=DIVISION, **options)  # type: ignore[arg-type]
     return TokenStore.open(path)
 
@@ -63,7 +63,7 @@ def test_the_ids_come_back_however_they_are_cut_into_shards(
 def test_a_store_brings_its_tokenizer_and_what_is_known_of_the_text(tmp_path: Path) -> None:
     store = write(tmp_path / "store", [1, 2, 3])
     assert store.tokenizer == TOKENIZER
-    assert store.facts["train"] == SplitFacts(3, 3, 3, 1, START)
+    assert store.facts["train"] == SplitStats(3, 3, 3, 1, START)
     assert (store.fingerprint, store.division) == ("f", DIVISION)
     assert store.facts["train"].document_starts.tolist() == [0]
 
@@ -78,7 +78,7 @@ def test_the_last_id_of_a_vocabulary_survives(tmp_path: Path, size: int, dtype: 
 @pytest.mark.parametrize("size", [8, 65_535, 65_536, 65_537])
 def test_an_id_outside_the_vocabulary_is_never_stored(size: int) -> None:
     with pytest.raises(ValueError, match="outside the vocabulary"):
-        narrow(np.array([0, size], dtype=np.uint32), size)
+        to_token_dtype(np.array([0, size], dtype=np.uint32), size)
 
 
 def test_the_shards_are_files_that_any_numpy_reads(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig
-from gpt_cli.corpus.build import prepare_corpus
+from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
 

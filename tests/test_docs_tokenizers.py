@@ -12,7 +12,7 @@ from tokenizers.pre_tokenizers import Split
 
 from gpt_cli.cli.main import main
 from gpt_cli.tokenizer import load_tokenizer
-from gpt_cli.tokenizer.pattern import REGEX
+from gpt_cli.tokenizer.pretokenizer import REGEX
 
 pytestmark = pytest.mark.docs
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt_cli.errors import ExitCode, RequestError, UserError, escape_control_chars
+from gpt_cli.errors import ExitCode, RequestError, UserError
+from gpt_cli.terminal.escape import escape_control_chars
 
 anything = st.text(st.characters(), max_size=50)  # lone surrogates included
 harmless = st.text(st.characters(categories=["L", "N", "P", "S", "M"], include_characters=" "), max_size=50)

@@ -143,9 +143,9 @@ def test_the_tokenizer_gives_the_same_ids_and_the_same_text_beside_any_architect
 
     agree()
     special = "<|endoftext|>"
-    if tokenizer.end_of_text is not None:
+    if tokenizer.eot_id is not None:
         assert theirs(f"a{special}")["input_ids"] == tokenizer.encode(f"a{special}").tolist()
-        assert theirs.eos_token_id == theirs.convert_tokens_to_ids(special) == tokenizer.end_of_text
+        assert theirs.eos_token_id == theirs.convert_tokens_to_ids(special) == tokenizer.eot_id
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)

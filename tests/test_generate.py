@@ -233,12 +233,12 @@ def test_what_only_began_like_a_stop_string_is_shown_in_the_end(monkeypatch: pyt
 
 def test_a_text_ends_with_the_end_of_text_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = train_tokenizer(["a bc"], TokenizerConfig(kind="bpe", vocab_size=257))
-    assert tokenizer.end_of_text is not None
+    assert tokenizer.eot_id is not None
     a, b, c = (int(tokenizer.encode(character)[0]) for character in "abc")
-    streams = scripted(monkeypatch, tokenizer, [[a, tokenizer.end_of_text, c], [b, b, b]])
+    streams = scripted(monkeypatch, tokenizer, [[a, tokenizer.eot_id, c], [b, b, b]])
     assert [str(stream) for stream in streams] == ["a", "bbb"]
     assert [stream.finish_reason for stream in streams] == ["end_of_text", "length"]
-    assert streams[0].tokens == [a, tokenizer.end_of_text]
+    assert streams[0].tokens == [a, tokenizer.eot_id]
 
 
 def test_the_token_for_unknown_characters_is_never_written() -> None:
@@ -248,7 +248,7 @@ def test_the_token_for_unknown_characters_is_never_written() -> None:
     for sampling in (Sampling(max_new_tokens=60), Sampling(max_new_tokens=60, temperature=0), Sampling(top_k=3)):
         for stream in stream_texts(model, tokenizer, [2], sampling, 4):
             assert set(str(stream)) <= {"a", "b"}
-            assert tokenizer.unknown not in stream.tokens
+            assert tokenizer.unk_id not in stream.tokens
 
 
 def test_generation_ends_once_every_text_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +289,7 @@ CHAR = CharTokenizer("\n abc")
 
 def test_an_empty_prompt_starts_a_text() -> None:
     bpe = train_tokenizer(["a bc"], TokenizerConfig(kind="bpe", vocab_size=257))
-    assert encode_prompt(bpe, "") == [bpe.end_of_text]
+    assert encode_prompt(bpe, "") == [bpe.eot_id]
     assert encode_prompt(ByteTokenizer(), "") == [ord("\n")]
     assert encode_prompt(CHAR, "") == [0]
     assert encode_prompt(CharTokenizer("xyz"), "") == [0]

@@ -148,9 +148,9 @@ def texts(model: GPT, tokenizer: Any, sampling: Sampling, by: GraphedDecoder | N
 @pytest.mark.parametrize("stop", [(), ("a", "\x00")])
 def test_a_text_that_ends_in_the_middle_of_a_chunk_ends_where_it_did_and_ends_no_other(stop: tuple[str, ...]) -> None:
     tokenizer = train_tokenizer(["a bc"], TokenizerConfig(kind="bpe", vocab_size=257))
-    assert tokenizer.end_of_text is not None
+    assert tokenizer.eot_id is not None
     model = make_model(tokenizer.vocab_size)
-    model.head.weight.data[tokenizer.end_of_text] *= 3.0  # which makes it likely
+    model.head.weight.data[tokenizer.eot_id] *= 3.0  # which makes it likely
     sampling = Sampling(seed=5, max_new_tokens=60, stop=stop)
     found = texts(model, tokenizer, sampling, decoder())
     assert found == texts(model, tokenizer, sampling, None)
@@ -163,7 +163,7 @@ def test_the_token_for_unknown_characters_is_not_written() -> None:
     model.head.weight.data.zero_()  # all tokens are equally likely
     for text, tokens, _ in texts(model, tokenizer, Sampling(max_new_tokens=60), decoder()):
         assert set(text) == {"a", "b"}
-        assert tokenizer.unknown not in tokens
+        assert tokenizer.unk_id not in tokens
 
 
 def test_text_is_shown_a_chunk_at_a_time_not_at_its_end() -> None:

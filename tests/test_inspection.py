@@ -17,19 +17,19 @@ from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.corpus import blocks
-from gpt_cli.corpus.blocks import BlockSample, Part, text_blocks
-from gpt_cli.corpus.divided import DividedText
-from gpt_cli.corpus.formats import TextFile
-from gpt_cli.corpus.inspection import inspect
+from gpt_cli.corpus import text_sample
+from gpt_cli.corpus.corpus_text import CorpusText, SourceFile
+from gpt_cli.corpus.inspection import scanner
 from gpt_cli.corpus.inspection.advice import advise
 from gpt_cli.corpus.inspection.baselines import ORDERS
-from gpt_cli.corpus.inspection.facts import Inspection
-from gpt_cli.corpus.inspection.inspect import inspect_text
 from gpt_cli.corpus.inspection.lines import LineFacts, LineLengths
 from gpt_cli.corpus.inspection.ngrams import KneserNey
-from gpt_cli.corpus.inspection.passages import PASSAGE, HashSample, PassageHasher, hash_texts, hash_windows
-from gpt_cli.corpus.text import Member, Text
+from gpt_cli.corpus.inspection.passages import PASSAGE, HashPrefixSample, ShingleHasher, hash_texts, hash_windows
+from gpt_cli.corpus.inspection.results import TextReport
+from gpt_cli.corpus.inspection.scanner import inspect_text
+from gpt_cli.corpus.readers import TextFile
+from gpt_cli.corpus.split_text import SplitText
+from gpt_cli.corpus.text_sample import SystematicSample, TextSpan, text_blocks
 from gpt_cli.errors import UserError
 from tests.support.waiting import HANG
 
@@ -40,17 +40,17 @@ def codes(text: str) -> np.ndarray[Any, np.dtype[np.uint32]]:
     return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
 
 
-def look(text: str | list[str], val_fraction: float = 0.1) -> Inspection:
+def look(text: str | list[str], val_fraction: float = 0.1) -> TextReport:
     return inspect_text(divided([text] if isinstance(text, str) else text, val_fraction=val_fraction), no_progress)
 
 
-def divided(texts: list[str], **keys: Any) -> DividedText:
+def divided(texts: list[str], **keys: Any) -> SplitText:
     """Texts, each in a file of its own, as `data` with these keys divides them."""
     files = [
         TextFile(str(i), None, lambda _, text=text: iter([("it", [text.encode()])])) for i, text in enumerate(texts)
     ]
-    text = Text([Member(file, 1, validates=False) for file in files], pytest.fail)
-    return DividedText.of(text, DataConfig(**keys), no_progress)
+    text = CorpusText([SourceFile(file, 1, validates=False) for file in files], pytest.fail)
+    return SplitText.of(text, DataConfig(**keys), no_progress)
 
 
 def no_progress(*_: object) -> None:
@@ -192,7 +192,7 @@ def test_line_facts_equal_those_of_a_split_whatever_the_pieces(pieces: list[str]
 
 @given(st.text("ab", max_size=200), st.integers(1, 70))
 def test_passages_hash_alike_exactly_if_they_are_alike_whatever_the_pieces(text: str, size: int) -> None:
-    hasher = PassageHasher()
+    hasher = ShingleHasher()
     found = [hasher.add(codes(text[i : i + size])) for i in range(0, len(text), size)]
     places = [int(place) for _, where in found for place in where]
     hashes = [int(value) for values, _ in found for value in values]
@@ -217,7 +217,7 @@ def test_hashes_of_passages_are_spread_evenly_and_do_not_collide() -> None:
 
 def test_a_sample_of_hashes_keeps_every_copy_of_what_it_keeps_and_stays_small() -> None:
     texts = [str(i % 7000) for i in range(10_000)]
-    sample = HashSample(1000)
+    sample = HashPrefixSample(1000)
     for start in range(0, len(texts), 300):
         sample.add(hash_texts(texts[start : start + 300]), np.arange(start, min(start + 300, len(texts))))
     hashes, places = sample.arrays()
@@ -230,7 +230,7 @@ def test_a_sample_of_hashes_keeps_every_copy_of_what_it_keeps_and_stays_small() 
 
 def test_a_sample_of_many_small_pieces_is_that_of_one_large_one() -> None:
     hashes = hash_texts(map(str, range(5000)))
-    pieces, whole = HashSample(600), HashSample(600)
+    pieces, whole = HashPrefixSample(600), HashPrefixSample(600)
     for place in range(5000):
         pieces.add(hashes[place : place + 1], np.array([place]))
     whole.add(hashes, np.arange(5000))
@@ -246,16 +246,16 @@ def test_blocks_are_the_documents_as_training_joins_them(texts: list[str], size:
     if min(int(0.5 * len(joined)), len(joined) - int(0.5 * len(joined))) < 2:
         return
     text = divided(texts, val_fraction=0.5)
-    found = list(text_blocks((stretch.text for stretch in text.stretches()), size))
+    found = list(text_blocks((stretch.text for stretch in text.chunks()), size))
     assert "".join(block.text for block in found) == joined
     assert all(len(block.text) == size for block in found[:-1])
     assert [block.start for block in found] == [i * size for i in range(len(found))]
 
 
 def test_a_sample_of_a_large_text_is_spread_over_it_bounded_and_has_its_end() -> None:
-    sample = BlockSample(1 << 20)
+    sample = SystematicSample(1 << 20)
     for i in range(64):
-        sample.add(Part(i << 18, chr(64 + i) * (1 << 18)))
+        sample.add(TextSpan(i << 18, chr(64 + i) * (1 << 18)))
     end = 1 << 24
     assert sample.stride == 16
     assert set(sample.text(0, end - 1000)) > set("@DHLPTX")
@@ -264,9 +264,9 @@ def test_a_sample_of_a_large_text_is_spread_over_it_bounded_and_has_its_end() ->
 
 
 def test_a_small_text_is_its_own_sample() -> None:
-    sample = BlockSample()
+    sample = SystematicSample()
     text = prose(3000)
-    sample.add(Part(0, text))
+    sample.add(TextSpan(0, text))
     for start, end in ((0, 100_000), (100_000, len(text)), (0, len(text))):
         assert sample.text(start, end) == text[start:end]
 
@@ -321,7 +321,7 @@ def test_a_leak_in_a_large_text_is_estimated_from_a_sample_of_hashes(monkeypatch
     train, fresh = prose(900, seed=1), prose(50, seed=2)
     leaked = "".join(line + "\n" for line in train.splitlines()[100:150])
     whole = train + fresh + leaked
-    monkeypatch.setattr(inspect, "_HASHES", 8000)
+    monkeypatch.setattr(scanner, "_HASHES", 8000)
     found = look(whole, 1 - len(train) / len(whole))
     assert found.compared_share < 1
     assert found.leak.passages.compared < 8000
@@ -369,7 +369,7 @@ def test_copies_of_documents_and_of_lines_are_counted_and_shown() -> None:
 def test_the_size_of_a_block_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "".join(f"{line}\r\n" for line in (prose(1500) + prose(30)).splitlines())
     whole = look(text)
-    monkeypatch.setattr(inspect, "text_blocks", lambda pieces: text_blocks(pieces, blocks._PART))
+    monkeypatch.setattr(scanner, "text_blocks", lambda pieces: text_blocks(pieces, text_sample._PART))
     assert look(text) == whole
     assert whole.lines.crlf == 1530
 
@@ -381,7 +381,7 @@ def test_a_text_without_line_ends_is_read_in_bounded_pieces() -> None:
 
 
 def test_a_large_text_is_measured_on_a_sample_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspect, "_LEARN", 1 << 17)
+    monkeypatch.setattr(scanner, "_LEARN", 1 << 17)
     text = prose(8000)
     found = look(text)
     assert found.learned_on <= 1 << 17 < found.train_characters

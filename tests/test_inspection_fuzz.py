@@ -10,7 +10,7 @@ import pytest
 import typer.main
 
 from gpt_cli.cli.main import app, main
-from gpt_cli.errors import escape_control_chars
+from gpt_cli.terminal.escape import escape_control_chars
 
 pytestmark = pytest.mark.robust
 

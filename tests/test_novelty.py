@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, DataConfig, ModelConfig, TokenizerConfig
-from gpt_cli.corpus.build import prepare_corpus
+from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
 from gpt_cli.scoring import novelty
@@ -98,7 +98,7 @@ def test_the_text_of_tokens_is_theirs_and_special_ones_part_it(text: str) -> Non
     for tokenizer in (ByteTokenizer(), BPE):
         ids = tokenizer.encode(text)
         assert decode_all(tokenizer, ids) == text
-    assert decode_all(BPE, np.array([*BPE.encode(text), BPE.end_of_text, *BPE.encode("a")])) == text + "\udcffa"
+    assert decode_all(BPE, np.array([*BPE.encode(text), BPE.eot_id, *BPE.encode("a")])) == text + "\udcffa"
     unknown = CharTokenizer("ab", has_unknown=True)
     assert decode_all(unknown, unknown.encode(text)) == "".join(c if c in "ab" else "\udcff" for c in text)
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config
-from gpt_cli.corpus import build
-from gpt_cli.corpus.peek import cut_window, first_start
+from gpt_cli.corpus import prepare
 from gpt_cli.corpus.store import TokenStore
+from gpt_cli.corpus.training_windows import cut_window, first_start
 from gpt_cli.errors import RequestError
 from gpt_cli.shuffle import window_start, windows_per_epoch
 from gpt_cli.training.batches import Batches
@@ -146,7 +146,7 @@ def test_bad_input_is_one_error_line(run: Run, arguments: list[str], code: int, 
 
 
 def test_the_hint_names_the_last_place_where_a_window_fits(run: Run) -> None:
-    read, tokens = (store := TokenStore.open(Path("store"))).stretch, store.facts["train"].tokens
+    read, tokens = (store := TokenStore.open(Path("store"))).read, store.facts["train"].tokens
     with pytest.raises(RequestError, match="no window") as refused:
         cut_window(read, "train", tokens, tokens, 8)
     last = int(str(refused.value.hint).rpartition(" ")[2])
@@ -156,7 +156,7 @@ def test_the_hint_names_the_last_place_where_a_window_fits(run: Run) -> None:
 
 
 def test_a_window_of_a_long_text_is_that_of_its_store(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "_HEAD", 50)
+    monkeypatch.setattr(prepare, "_HEAD", 50)
     assert main(["tokenize", "text.txt", "--out", "char-store", "--test-fraction", "0.2"]) == 0
     run()
     for split in ("train", "val"):

@@ -15,7 +15,7 @@ from gpt_cli.cli.main import main
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.report.plot import plot_runs
 from gpt_cli.report.series import moving_average, series
-from gpt_cli.report.table import render_pairs, render_table
+from gpt_cli.terminal.table import render_pairs, render_table
 
 MAGIC = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<?xml", ".pdf": b"%PDF"}
 

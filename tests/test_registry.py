@@ -16,7 +16,7 @@ import pytest
 from gpt_cli.cli.main import main
 from gpt_cli.corpus import download as download_module
 from gpt_cli.corpus import registry
-from gpt_cli.corpus.registry import CORPORA, KnownCorpus, fetch_corpus, find_corpus, installed_corpus
+from gpt_cli.corpus.registry import CORPORA, DatasetInfo, fetch_corpus, find_corpus, local_path
 from gpt_cli.corpus.sources import read_documents
 from gpt_cli.errors import RequestError, UserError
 from tests.support.waiting import HANG
@@ -95,8 +95,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 @pytest.fixture
-def corpus(server: Server) -> KnownCorpus:
-    return KnownCorpus(
+def corpus(server: Server) -> DatasetInfo:
+    return DatasetInfo(
         name="fox",
         about="a fox",
         url=server.url("/fox.txt"),
@@ -107,11 +107,11 @@ def corpus(server: Server) -> KnownCorpus:
     )
 
 
-def fetch(corpus: KnownCorpus, root: Path) -> Path:
+def fetch(corpus: DatasetInfo, root: Path) -> Path:
     return fetch_corpus(corpus, root, progress=lambda done, total: None, loopback=True)
 
 
-def refusal(corpus: KnownCorpus, root: Path) -> UserError:
+def refusal(corpus: DatasetInfo, root: Path) -> UserError:
     with pytest.raises(UserError) as caught:
         fetch(corpus, root)
     assert caught.value.exit_code == 1
@@ -123,7 +123,7 @@ def left_in(root: Path) -> set[str]:
 
 
 def test_a_download_ends_with_the_verified_text_and_nothing_else(
-    server: Server, corpus: KnownCorpus, tmp_path: Path
+    server: Server, corpus: DatasetInfo, tmp_path: Path
 ) -> None:
     server.replies["/fox.txt"] = send(TEXT)
     reports: list[tuple[int, int]] = []
@@ -135,7 +135,7 @@ def test_a_download_ends_with_the_verified_text_and_nothing_else(
     assert reports == sorted(reports)
 
 
-def test_what_is_there_is_verified_and_not_fetched_again(server: Server, corpus: KnownCorpus, tmp_path: Path) -> None:
+def test_what_is_there_is_verified_and_not_fetched_again(server: Server, corpus: DatasetInfo, tmp_path: Path) -> None:
     server.replies["/fox.txt"] = send(TEXT)
     path = fetch(corpus, tmp_path)
     assert fetch(corpus, tmp_path) == path
@@ -144,7 +144,7 @@ def test_what_is_there_is_verified_and_not_fetched_again(server: Server, corpus:
 
 @pytest.mark.parametrize("name", ["fox.txt", "notes.txt", "SHA256SUMS"])
 def test_a_directory_that_is_not_as_downloaded_is_told_and_left_alone(
-    server: Server, corpus: KnownCorpus, tmp_path: Path, name: str
+    server: Server, corpus: DatasetInfo, tmp_path: Path, name: str
 ) -> None:
     server.replies["/fox.txt"] = send(TEXT)
     path = fetch(corpus, tmp_path)
@@ -155,7 +155,7 @@ def test_a_directory_that_is_not_as_downloaded_is_told_and_left_alone(
     assert len(server.requests) == 1
 
 
-def test_nothing_is_written_through_a_link(server: Server, corpus: KnownCorpus, tmp_path: Path) -> None:
+def test_nothing_is_written_through_a_link(server: Server, corpus: DatasetInfo, tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "fox.part").symlink_to(tmp_path / "precious")
     server.replies["/fox.txt"] = send(TEXT)
@@ -163,7 +163,7 @@ def test_nothing_is_written_through_a_link(server: Server, corpus: KnownCorpus, 
     assert (tmp_path / "precious").read_text() == "mine"
 
 
-def test_wrong_bytes_are_refused_and_deleted(server: Server, corpus: KnownCorpus, tmp_path: Path) -> None:
+def test_wrong_bytes_are_refused_and_deleted(server: Server, corpus: DatasetInfo, tmp_path: Path) -> None:
     server.replies["/fox.txt"] = send(TEXT[:-1] + b"?")
     assert corpus.sha256 in refusal(corpus, tmp_path).message
     assert left_in(tmp_path) == set()
@@ -171,14 +171,14 @@ def test_wrong_bytes_are_refused_and_deleted(server: Server, corpus: KnownCorpus
 
 @pytest.mark.parametrize("reply", [send(TEXT + b"more"), send(TEXT[:-1]), send(b"", 200)])
 def test_a_length_that_is_not_the_expected_one_is_refused_before_anything_is_kept(
-    server: Server, corpus: KnownCorpus, tmp_path: Path, reply: Reply
+    server: Server, corpus: DatasetInfo, tmp_path: Path, reply: Reply
 ) -> None:
     server.replies["/fox.txt"] = reply
     assert "long, not" in refusal(corpus, tmp_path).message
     assert left_in(tmp_path) == set()
 
 
-def test_a_server_that_sends_without_end_is_cut_off(server: Server, corpus: KnownCorpus, tmp_path: Path) -> None:
+def test_a_server_that_sends_without_end_is_cut_off(server: Server, corpus: DatasetInfo, tmp_path: Path) -> None:
     server.replies["/fox.txt"] = send_without_length(TEXT * 20)
     assert "more than the expected" in refusal(corpus, tmp_path).message
     assert left_in(tmp_path) == set()
@@ -189,7 +189,7 @@ def test_a_server_that_sends_without_end_is_cut_off(server: Server, corpus: Know
 )
 @pytest.mark.parametrize("whole", [send_ranges(TEXT), send(TEXT)], ids=["continues", "starts anew"])
 def test_a_broken_connection_is_continued_by_the_next_call(
-    server: Server, corpus: KnownCorpus, tmp_path: Path, broken: Reply, whole: Reply
+    server: Server, corpus: DatasetInfo, tmp_path: Path, broken: Reply, whole: Reply
 ) -> None:
     server.replies["/fox.txt"] = broken
     assert "again" in (refusal(corpus, tmp_path).hint or "")
@@ -200,7 +200,7 @@ def test_a_broken_connection_is_continued_by_the_next_call(
     assert left_in(tmp_path) == {"fox/fox.txt", "fox/SHA256SUMS"}
 
 
-def test_a_part_of_another_file_is_found_out_and_deleted(server: Server, corpus: KnownCorpus, tmp_path: Path) -> None:
+def test_a_part_of_another_file_is_found_out_and_deleted(server: Server, corpus: DatasetInfo, tmp_path: Path) -> None:
     (tmp_path / "fox.part").write_bytes(b"not the fox")
     server.replies["/fox.txt"] = send_ranges(TEXT)
     refusal(corpus, tmp_path)
@@ -208,13 +208,13 @@ def test_a_part_of_another_file_is_found_out_and_deleted(server: Server, corpus:
     assert fetch(corpus, tmp_path).read_bytes() == TEXT
 
 
-def test_a_part_that_is_whole_needs_no_server(server: Server, corpus: KnownCorpus, tmp_path: Path) -> None:
+def test_a_part_that_is_whole_needs_no_server(server: Server, corpus: DatasetInfo, tmp_path: Path) -> None:
     (tmp_path / "fox.part").write_bytes(TEXT)
     assert fetch(corpus, tmp_path).read_bytes() == TEXT
     assert server.requests == []
 
 
-def test_a_server_that_continues_elsewhere_is_not_believed(server: Server, corpus: KnownCorpus, tmp_path: Path) -> None:
+def test_a_server_that_continues_elsewhere_is_not_believed(server: Server, corpus: DatasetInfo, tmp_path: Path) -> None:
     (tmp_path / "fox.part").write_bytes(TEXT[:100])
     server.replies["/fox.txt"] = send(TEXT[50:], 206, Content_Range=f"bytes 50-{len(TEXT) - 1}/{len(TEXT)}")
     assert "another place" in refusal(corpus, tmp_path).message
@@ -222,20 +222,20 @@ def test_a_server_that_continues_elsewhere_is_not_believed(server: Server, corpu
 
 
 @pytest.mark.parametrize("status", [403, 404, 416, 500, 503])
-def test_a_refusing_server_leaves_nothing(server: Server, corpus: KnownCorpus, tmp_path: Path, status: int) -> None:
+def test_a_refusing_server_leaves_nothing(server: Server, corpus: DatasetInfo, tmp_path: Path, status: int) -> None:
     server.replies["/fox.txt"] = send(b"no", status)
     assert str(status) in refusal(corpus, tmp_path).message
     assert left_in(tmp_path) == set()
 
 
-def test_a_server_that_is_not_there_is_an_error_in_words(corpus: KnownCorpus, tmp_path: Path) -> None:
+def test_a_server_that_is_not_there_is_an_error_in_words(corpus: DatasetInfo, tmp_path: Path) -> None:
     refused = refusal(replace(corpus, url="http://127.0.0.1:9/fox.txt"), tmp_path)
     assert "cannot download" in refused.message
     assert left_in(tmp_path) == set()
 
 
 def test_a_silent_server_is_given_up(
-    server: Server, corpus: KnownCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, corpus: DatasetInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download_module, "_TIMEOUT", 0.1)
     over = threading.Event()
@@ -246,7 +246,7 @@ def test_a_silent_server_is_given_up(
         over.set()
 
 
-def test_a_redirect_is_followed_within_what_is_trusted(server: Server, corpus: KnownCorpus, tmp_path: Path) -> None:
+def test_a_redirect_is_followed_within_what_is_trusted(server: Server, corpus: DatasetInfo, tmp_path: Path) -> None:
     server.replies["/fox.txt"] = send(b"", 302, Location=server.url("/elsewhere"))
     server.replies["/elsewhere"] = send(TEXT)
     assert fetch(corpus, tmp_path).read_bytes() == TEXT
@@ -254,21 +254,21 @@ def test_a_redirect_is_followed_within_what_is_trusted(server: Server, corpus: K
 
 @pytest.mark.parametrize("target", ["http://example.com/fox.txt", "file:///etc/passwd", "ftp://127.0.0.1/fox.txt"])
 def test_a_redirect_out_of_what_is_trusted_is_refused(
-    server: Server, corpus: KnownCorpus, tmp_path: Path, target: str
+    server: Server, corpus: DatasetInfo, tmp_path: Path, target: str
 ) -> None:
     server.replies["/fox.txt"] = send(b"", 302, Location=target)
     refusal(corpus, tmp_path)
     assert left_in(tmp_path) == set()
 
 
-def test_an_endless_redirect_is_refused(server: Server, corpus: KnownCorpus, tmp_path: Path) -> None:
+def test_an_endless_redirect_is_refused(server: Server, corpus: DatasetInfo, tmp_path: Path) -> None:
     server.replies["/fox.txt"] = send(b"", 302, Location="/fox.txt")
     refusal(corpus, tmp_path)
     assert left_in(tmp_path) == set()
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1/x", "http://example.com/x", "file:///etc/passwd", "fox.txt"])
-def test_only_https_is_trusted(corpus: KnownCorpus, tmp_path: Path, url: str) -> None:
+def test_only_https_is_trusted(corpus: DatasetInfo, tmp_path: Path, url: str) -> None:
     with pytest.raises(UserError, match="only https"):
         fetch_corpus(replace(corpus, url=url), tmp_path, progress=lambda done, total: None)
 
@@ -284,14 +284,14 @@ def archive_of(**members: bytes) -> bytes:
     return archive.getvalue()
 
 
-def zipped(corpus: KnownCorpus, server: Server, archive: bytes, member: str = "fox") -> KnownCorpus:
+def zipped(corpus: DatasetInfo, server: Server, archive: bytes, member: str = "fox") -> DatasetInfo:
     server.replies["/fox.txt"] = send(archive)
     digest = hashlib.sha256(archive).hexdigest()
-    return replace(corpus, size=len(archive), sha256=digest, member=member, text_limit=len(TEXT))
+    return replace(corpus, size=len(archive), sha256=digest, zip_member=member, text_limit=len(TEXT))
 
 
 def test_one_member_of_an_archive_is_read_and_the_others_are_not(
-    server: Server, corpus: KnownCorpus, tmp_path: Path
+    server: Server, corpus: DatasetInfo, tmp_path: Path
 ) -> None:
     archive = archive_of(**{"fox": TEXT, "../evil": b"x", "/etc/evil": b"x", "bomb": b"0" * 10_000_000})
     assert fetch(zipped(corpus, server, archive), tmp_path / "root").read_bytes() == TEXT
@@ -309,7 +309,7 @@ def test_one_member_of_an_archive_is_read_and_the_others_are_not(
     ],
 )
 def test_an_archive_that_is_not_as_expected_leaves_no_text(
-    server: Server, corpus: KnownCorpus, tmp_path: Path, archive: bytes, member: str
+    server: Server, corpus: DatasetInfo, tmp_path: Path, archive: bytes, member: str
 ) -> None:
     refusal(zipped(corpus, server, archive, member), tmp_path)
     assert not (tmp_path / "fox").exists()
@@ -325,17 +325,17 @@ def test_a_corpus_that_was_not_downloaded_names_the_command_that_does() -> None:
 
 
 def test_a_downloaded_corpus_is_a_source_until_it_is_damaged(
-    server: Server, corpus: KnownCorpus, monkeypatch: pytest.MonkeyPatch
+    server: Server, corpus: DatasetInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "CORPORA", (corpus,))
     server.replies["/fox.txt"] = send(TEXT)
     path = fetch(corpus, registry.corpora_dir())
-    assert installed_corpus("fox") == path
+    assert local_path("fox") == path
     [document] = read_documents("corpus:fox", note=lambda _: None)
     assert document.text == TEXT.decode()
     path.write_bytes(b"altered")
     with pytest.raises(UserError, match="damaged"):
-        installed_corpus("fox")
+        local_path("fox")
 
 
 # The commands
@@ -347,7 +347,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 def test_get_prints_the_path_and_how_to_train_on_it(
     server: Server,
-    corpus: KnownCorpus,
+    corpus: DatasetInfo,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -370,7 +370,7 @@ def test_get_prints_the_path_and_how_to_train_on_it(
 
 
 def test_list_shows_every_corpus_and_what_is_here(
-    server: Server, corpus: KnownCorpus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: Server, corpus: DatasetInfo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(registry, "CORPORA", (corpus, *CORPORA))
     server.replies["/fox.txt"] = send(TEXT)
@@ -400,11 +400,11 @@ def test_a_name_that_is_nearly_right_is_guessed() -> None:
 
 
 @pytest.mark.parametrize("corpus", CORPORA, ids=lambda corpus: corpus.name)
-def test_every_known_corpus_is_pinned_and_told_in_the_readme(corpus: KnownCorpus) -> None:
+def test_every_known_corpus_is_pinned_and_told_in_the_readme(corpus: DatasetInfo) -> None:
     assert re.fullmatch(r"[a-z0-9][a-z0-9-]*", corpus.name)
     assert re.fullmatch(r"[0-9a-f]{64}", corpus.sha256)
     assert corpus.url.startswith("https://")
-    assert (corpus.member is None) == (corpus.text_limit == 0)
+    assert (corpus.zip_member is None) == (corpus.text_limit == 0)
     readme = (ROOT / "data" / "README.md").read_text()
     for fact in (corpus.name, corpus.url, f"{corpus.size:,}", corpus.sha256, corpus.licence, corpus.split):
         assert fact in readme

@@ -147,7 +147,7 @@ def test_a_bias_on_what_is_not_one_token_is_refused(name: str | int, message: st
 
 
 def test_a_special_token_can_be_biased_by_its_text() -> None:
-    assert token_bias(BPE, (("<|endoftext|>", -1.0),)) == {BPE.end_of_text: -1.0}
+    assert token_bias(BPE, (("<|endoftext|>", -1.0),)) == {BPE.eot_id: -1.0}
 
 
 def test_forbidding_every_token_is_refused() -> None:
@@ -160,7 +160,7 @@ def test_the_text_does_not_end_before_min_new_tokens() -> None:
     assert ruled(NotYet(2, 3), [0, 1, 0], [1.0] * V) == [1.0] * V
     model = make_model(262)
     model.head.weight.data.zero_()
-    bias = ((BPE.end_of_text or 0, 50.0),)
+    bias = ((BPE.eot_id or 0, 50.0),)
     (text,) = stream_texts(model, BPE, [65], Sampling(min_new_tokens=7, logit_bias=bias))
     assert (len(text.text()) > 0, len(text.tokens), text.finish_reason) == (True, 8, "end_of_text")
 
@@ -300,13 +300,13 @@ def test_all_rules_of_a_book_are_applied_in_the_order_of_transformers() -> None:
     ours = logits
     for rule in rules:
         ours = rule.apply(ours)
-    assert BPE.end_of_text is not None
+    assert BPE.eot_id is not None
     expected = logits
     for theirs in (
         transformers.SequenceBiasLogitsProcessor({(3,): 2.5, (7,): -1.0}),
         transformers.RepetitionPenaltyLogitsProcessor(1.4),
         transformers.NoRepeatNGramLogitsProcessor(2),
-        transformers.MinNewTokensLengthLogitsProcessor(30, 2, BPE.end_of_text),
+        transformers.MinNewTokensLengthLogitsProcessor(30, 2, BPE.eot_id),
     ):
         expected = theirs(texts, expected)
     torch.testing.assert_close(ours, expected)

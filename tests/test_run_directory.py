@@ -16,8 +16,8 @@ from faulty_disk import FaultyDisk
 
 from gpt_cli.config import RESUMABLE_CHANGES, Config, load_config
 from gpt_cli.config.keys import fields
-from gpt_cli.corpus.build import Corpus
-from gpt_cli.corpus.store import SplitFacts
+from gpt_cli.corpus.prepare import Corpus
+from gpt_cli.corpus.store import SplitStats
 from gpt_cli.errors import ExitCode, RequestError, UserError
 from gpt_cli.files import DiskError, LockedError
 from gpt_cli.run import checkpoint
@@ -28,7 +28,7 @@ TOKENIZER = CharTokenizer("ab\n")
 
 
 def corpus(tokenizer: Tokenizer = TOKENIZER, fingerprint: str = "0" * 64) -> Corpus:
-    facts = SplitFacts(characters=4, bytes=4, tokens=4, documents=1, document_starts=(0,))
+    facts = SplitStats(characters=4, bytes=4, tokens=4, documents=1, document_starts=(0,))
     tokens = np.array([0, 1, 0, 2], dtype=np.uint16)
     return Corpus(tokenizer, tokens, tokens, {"train": facts, "val": facts}, fingerprint, "a.txt")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpt_cli.errors import display_width
 from gpt_cli.files import DirectoryLock
 from gpt_cli.report.runs import is_training, list_runs
+from gpt_cli.terminal.escape import display_width
 
 TINY = (
     *("model.n_layer=1", "model.n_head=1", "model.n_embd=8", "model.context_length=8", "train.batch_size=1"),

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from gpt_cli.corpus import bars
-from gpt_cli.corpus.bars import working
-from gpt_cli.errors import display_width
-from gpt_cli.report.table import render_pairs, render_table
+from gpt_cli.terminal import progress
+from gpt_cli.terminal.escape import display_width
+from gpt_cli.terminal.progress import working
+from gpt_cli.terminal.table import render_pairs, render_table
 from gpt_cli.training import console as module
 from gpt_cli.training.console import Console
 
@@ -90,7 +90,7 @@ class Terminal(io.StringIO):
 def test_long_work_is_told_while_it_goes_on_and_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(bars, "_PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "_PATIENCE", 0.0)
     monkeypatch.setenv("TERM", "xterm")
     with working("evaluating"):
         assert terminal.written.wait(60)
@@ -101,7 +101,7 @@ def test_long_work_is_told_while_it_goes_on_and_leaves_no_trace(monkeypatch: pyt
 def test_short_work_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(bars, "_PATIENCE", 3600.0)
+    monkeypatch.setattr(progress, "_PATIENCE", 3600.0)
     with working("evaluating"):
         pass
     assert terminal.getvalue() == ""

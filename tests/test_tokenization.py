@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus import build, pool, segments, store, survey, text, tokenization
-from gpt_cli.corpus.build import outline_corpus, prepare_corpus, tokenize_corpus
+from gpt_cli.corpus import corpus_text, encoder_pool, prepare, scan, segments, store, tokenize_pipeline
+from gpt_cli.corpus.prepare import open_lazy, prepare_corpus, tokenize_corpus
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import cache_dir, safe_io
@@ -50,11 +50,11 @@ def corpus(tmp_path: Path) -> DataConfig:
 @pytest.fixture
 def streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small blocks and shards, nothing kept in memory, and any text worth a process."""
-    monkeypatch.setattr(text, "BLOCK", 1000)
-    monkeypatch.setattr(text, "_KEPT", 0)
+    monkeypatch.setattr(corpus_text, "BLOCK", 1000)
+    monkeypatch.setattr(corpus_text, "_KEPT", 0)
     monkeypatch.setattr(segments, "BLOCK", 1500)
     monkeypatch.setattr(store, "SHARD_TOKENS", 5000)
-    monkeypatch.setattr(tokenization, "_SHARE", 1)
+    monkeypatch.setattr(tokenize_pipeline, "_SHARE", 1)
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -122,14 +122,15 @@ def test_an_odd_text_has_the_tokens_of_its_characters_however_it_is_cut_and_shar
     config = BYTE if to_bytes else CHAR
     with pytest.MonkeyPatch.context() as patch:
         for module, name, value in (
-            (text, "BLOCK", block), (text, "_KEPT", 0), (segments, "BLOCK", 2 * block), (safe_io, "CHUNK", 3),
-            (survey, "_SHORT", 2), (char, "_RUN", 2), (store, "SHARD_TOKENS", 7), (tokenization, "_SHARE", 1),
+            (corpus_text, "BLOCK", block), (corpus_text, "_KEPT", 0), (segments, "BLOCK", 2 * block),
+            (safe_io, "CHUNK", 3), (scan, "_SHORT", 2), (char, "_RUN", 2), (store, "SHARD_TOKENS", 7),
+            (tokenize_pipeline, "_SHARE", 1),
         ):  # fmt: skip
             patch.setattr(module, name, value)
         made = []
         for processes in (1, 2, 3):
-            work = tokenization.Tokenization.begin(data, config, lambda _: None, None, processes)
-            made.append(work.keep(work.learn()))
+            work = tokenize_pipeline.TokenizePipeline.scan(data, config, lambda _: None, None, processes)
+            made.append(work.encode_to_memory(work.train_tokenizer()))
     left = int(0.5 * len(whole))
     for ids, encoded in made:
         assert encoded.facts == made[0][1].facts
@@ -153,8 +154,8 @@ def test_special_tokens_in_a_text_are_the_same_for_any_number_of_processes(
     ids = np.concatenate([made.tokens("train"), made.tokens("val"), made.tokens("test")])
     plain = prepare_corpus(corpus, BPE, cache=False, note=pytest.fail, with_test=True)
     assert plain.test is not None
-    between = sum((part == plain.tokenizer.end_of_text).sum() for part in (plain.train, plain.val, plain.test))
-    assert (ids == made.tokenizer.end_of_text).sum() == 400 + between
+    between = sum((part == plain.tokenizer.eot_id).sum() for part in (plain.train, plain.val, plain.test))
+    assert (ids == made.tokenizer.eot_id).sum() == 400 + between
 
 
 def test_a_character_that_only_a_process_meets_is_told_like_any_other(
@@ -172,14 +173,14 @@ def test_a_process_that_is_killed_is_an_error_and_leaves_nothing(
     corpus: DataConfig, tmp_path: Path, streamed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
-    start = pool._start
+    start = encoder_pool._start
 
     def start_and_kill(*arguments: Any) -> "subprocess.Popen[bytes]":
         started.append(start(*arguments))
         started[-1].kill()
         return started[-1]
 
-    monkeypatch.setattr(pool, "_start", start_and_kill)
+    monkeypatch.setattr(encoder_pool, "_start", start_and_kill)
     with pytest.raises(UserError, match="was ended"):
         tokenize_corpus(tmp_path / "store", corpus, BPE, note=pytest.fail, processes=2)
     assert not list(tmp_path.glob("*store*"))
@@ -190,11 +191,11 @@ def test_a_process_that_is_killed_is_an_error_and_leaves_nothing(
 def test_every_core_encodes_unless_fewer_are_asked_for(
     corpus: DataConfig, tmp_path: Path, streamed: None, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(tokenization, "_available_cores", lambda: 3)
+    monkeypatch.setattr(tokenize_pipeline, "_available_cores", lambda: 3)
     config = BPE if kind == "bpe" else TokenizerConfig.model_validate({"kind": kind})
-    work = tokenization.Tokenization.begin(corpus, config, pytest.fail, None, None)
+    work = tokenize_pipeline.TokenizePipeline.scan(corpus, config, pytest.fail, None, None)
     assert work.processes == 3
-    assert tokenization.Tokenization.begin(corpus, config, pytest.fail, None, 2).processes == 2
+    assert tokenize_pipeline.TokenizePipeline.scan(corpus, config, pytest.fail, None, 2).processes == 2
 
 
 def test_bpe_learns_from_a_bounded_sample_that_is_always_the_same(
@@ -215,8 +216,10 @@ def test_bpe_learns_from_a_bounded_sample_that_is_always_the_same(
 def test_the_sample_is_spread_over_the_training_text_and_within_its_bound(tmp_path: Path, streamed: None) -> None:
     (tmp_path / "x").write_text("".join(f"{n:05} is a number\n" for n in range(3000)))
     config = TokenizerConfig(kind="bpe", vocab_size=300, train_bytes=10_000)
-    work = tokenization.Tokenization.begin(DataConfig(source=str(tmp_path / "x")), config, lambda _: None, None, 1)
-    lesson = list(work._lesson("train"))
+    work = tokenize_pipeline.TokenizePipeline.scan(
+        DataConfig(source=str(tmp_path / "x")), config, lambda _: None, None, 1
+    )
+    lesson = list(work._training_text("train"))
     assert 8_000 < sum(map(len, lesson)) <= 10_000
     places = [int(match[0]) for piece in lesson if (match := re.search(r"\d{5}", piece))]
     assert len(places) >= 8
@@ -261,19 +264,20 @@ def test_a_disk_that_fails_while_others_encode_is_told_and_leaves_nothing(
 HELD = """
 import contextlib, signal, sys
 from gpt_cli.cli.main import main
-from gpt_cli.corpus import bars, tokenization
-tokenization._SHARE = 1 << 20
-stage_bars = bars.stage_bars
+from gpt_cli.corpus import tokenize_pipeline
+from gpt_cli.terminal import progress
+tokenize_pipeline._SHARE = 1 << 20
+stage_progress = progress.stage_progress
 @contextlib.contextmanager
 def held():
-    with stage_bars() as show:
+    with stage_progress() as show:
         def hold(stage, done, total):
             show(stage, done, total)
             if stage == "encoding" and done > 1_000_000:
                 print("held", flush=True)
                 signal.pause()
         yield hold
-bars.stage_bars = held
+progress.stage_progress = held
 sys.exit(main())
 """
 
@@ -358,9 +362,9 @@ def test_the_progress_moves_inside_one_file(tmp_path: Path, streamed: None) -> N
 def test_any_stretch_of_a_text_or_of_its_store_is_that_of_its_tokens(
     corpus: DataConfig, tmp_path: Path, streamed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "_HEAD", 300)
+    monkeypatch.setattr(prepare, "_HEAD", 300)
     whole = prepare_corpus(corpus, CHAR, cache=False, note=pytest.fail, with_test=True)
-    outline = outline_corpus(corpus, CHAR, note=pytest.fail)
+    outline = open_lazy(corpus, CHAR, note=pytest.fail)
     tokenize_corpus(tmp_path / "store", corpus, CHAR, note=pytest.fail)
     opened = TokenStore.open(tmp_path / "store")
     assert outline.facts == opened.facts == whole.facts
@@ -369,14 +373,14 @@ def test_any_stretch_of_a_text_or_of_its_store_is_that_of_its_tokens(
         for start, stop in ((0, 300), (0, 301), (4990, 5010), (9000, 16_000), (len(tokens) - 5, len(tokens) + 5)):
             expected = tokens[start:stop].tolist()
             assert outline.read(split, start, stop).tolist() == expected  # type: ignore[arg-type]
-            assert opened.stretch(split, start, stop).tolist() == expected  # type: ignore[arg-type]
+            assert opened.read(split, start, stop).tolist() == expected  # type: ignore[arg-type]
 
 
 def test_of_a_long_text_an_outline_holds_only_its_beginning(
     corpus: DataConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "_HEAD", 300)
-    made = outline_corpus(corpus, CHAR, note=pytest.fail)
+    monkeypatch.setattr(prepare, "_HEAD", 300)
+    made = open_lazy(corpus, CHAR, note=pytest.fail)
     held = [cell.cell_contents for cell in made.read.__closure__ or () if isinstance(cell.cell_contents, dict)]
     assert [{split: len(ids) for split, ids in head.items()} for head in held] == [
         {split: min(300, facts.tokens) for split, facts in made.facts.items()}

@@ -19,9 +19,9 @@ from gpt_cli.tokenizer import (
     StreamDecoder,
     Tokenizer,
     UnknownCharacters,
-    describe,
     load_tokenizer,
     train_tokenizer,
+    vocab_stats,
 )
 
 PANGRAM = "The quick brown fox jumps over the lazy dog.\n"
@@ -199,9 +199,9 @@ def with_unknown(text: str, min_count: int = 1) -> Tokenizer:
 
 
 def test_unk_is_one_more_id_and_only_there_if_asked_for() -> None:
-    assert trained("char", "ab").unknown is None
+    assert trained("char", "ab").unk_id is None
     tokenizer = with_unknown("ab")
-    assert (tokenizer.vocab_size, tokenizer.unknown, tokenizer.token_bytes(2)) == (3, 2, b"")
+    assert (tokenizer.vocab_size, tokenizer.unk_id, tokenizer.token_bytes(2)) == (3, 2, b"")
     assert tokenizer.digest != trained("char", "ab").digest
 
 
@@ -378,17 +378,17 @@ def mutated_json(text: str, chance: random.Random) -> str:
 
 
 def test_ids_are_counted_and_those_that_never_occur_are_unused() -> None:
-    counts = describe.count_ids(np.array([3, 1, 3], dtype=np.uint16), vocab_size=5)
+    counts = vocab_stats.count_ids(np.array([3, 1, 3], dtype=np.uint16), vocab_size=5)
     assert counts.tolist() == [0, 1, 0, 2, 0]
-    assert describe.unused_ids(counts) == [0, 2, 4]
+    assert vocab_stats.unused_ids(counts) == [0, 2, 4]
 
 
 def test_longest_tokens_are_those_with_the_most_bytes() -> None:
-    assert describe.longest_tokens(CharTokenizer("aé語b🙂"), limit=3) == [4, 2, 1]
+    assert vocab_stats.longest_tokens(CharTokenizer("aé語b🙂"), limit=3) == [4, 2, 1]
 
 
 def test_a_quoted_token_shows_spaces_and_hides_nothing_that_drives_a_terminal() -> None:
-    assert describe.quote(b" the") == "' the'"
-    assert describe.quote(b"\x1b[2J\n") == r"'\x1b[2J\n'"
-    assert describe.quote("語".encode()) == "'語'"
-    assert describe.quote(b"\xe8\xaa") == r"'\xe8\xaa'"
+    assert vocab_stats.repr_token(b" the") == "' the'"
+    assert vocab_stats.repr_token(b"\x1b[2J\n") == r"'\x1b[2J\n'"
+    assert vocab_stats.repr_token("語".encode()) == "'語'"
+    assert vocab_stats.repr_token(b"\xe8\xaa") == r"'\xe8\xaa'"

@@ -26,12 +26,12 @@ from tokenizers.pre_tokenizers import ByteLevel, Split
 from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.literals import Pattern
-from gpt_cli.tokenizer import BPETokenizer, describe, load_tokenizer, train_tokenizer
-from gpt_cli.tokenizer.fast import FastEncoder
-from gpt_cli.tokenizer.merging import BatchMerger
-from gpt_cli.tokenizer.pattern import GPT2, REGEX, blocks, is_word, pieces
-from gpt_cli.tokenizer.pieces import PieceEncoder
-from gpt_cli.tokenizer.vocabulary import PRINTABLE
+from gpt_cli.tokenizer import BPETokenizer, load_tokenizer, train_tokenizer, vocab_stats
+from gpt_cli.tokenizer.bpe_vocabulary import BYTE_ENCODER
+from gpt_cli.tokenizer.cached_bpe import CachedBPE
+from gpt_cli.tokenizer.numpy_bpe import NumpyBPE
+from gpt_cli.tokenizer.pretokenizer import GPT2, REGEX, is_atomic, pre_tokenize, split_chunks
+from gpt_cli.tokenizer.riptoken_encoder import RiptokenEncoder
 
 ENGLISH = "".join(topics.topics[name] for name in sorted(topics.topics))[:60_000]
 SPACES = "".join(map(chr, [*range(9, 14), 0x1C, 0x1F, 0x20, 0x85, 0xA0, 0x1680, 0x2003, 0x2028, 0x200B, 0x3000]))
@@ -97,7 +97,7 @@ def english(request: pytest.FixtureRequest) -> BPETokenizer:
 
 def test_the_wikipedia_example_is_merged_in_its_order() -> None:
     tokenizer = train("aaabdaaabac", 260)
-    merges = [(merge.left, merge.right) for merge in describe.merges(tokenizer, np.zeros(260, dtype=np.int64))]
+    merges = [(merge.left, merge.right) for merge in vocab_stats.merges(tokenizer, np.zeros(260, dtype=np.int64))]
     assert merges == [(b"a", b"a"), (b"a", b"b"), (b"aa", b"ab")]  # Z = aa, Y = ab, X = ZY
     assert [tokenizer.token_bytes(token) for token in tokenizer.encode("aaabdaaabac").tolist()] == [
         b"aaab",
@@ -160,14 +160,14 @@ def test_the_vocabulary_is_256_bytes_then_merges_then_the_end_of_text(english: B
     tokens = english.vocabulary.tokens
     assert len(tokens) == english.vocab_size == 1200
     assert sorted(tokens[:256]) == [bytes([byte]) for byte in range(256)]
-    assert english.end_of_text == 1199
+    assert english.eot_id == 1199
     assert english.vocabulary.special == {1199}
     assert len(set(tokens)) == 1200
 
 
 def test_bytes_are_spelled_as_hugging_face_spells_them() -> None:
-    assert sorted(PRINTABLE) == sorted(ByteLevel.alphabet())
-    assert (PRINTABLE[ord(" ")], PRINTABLE[ord("\n")], PRINTABLE[ord("a")]) == ("Ġ", "Ċ", "a")
+    assert sorted(BYTE_ENCODER) == sorted(ByteLevel.alphabet())
+    assert (BYTE_ENCODER[ord(" ")], BYTE_ENCODER[ord("\n")], BYTE_ENCODER[ord("a")]) == ("Ġ", "Ċ", "a")
 
 
 def test_learning_does_not_depend_on_threads_processes_or_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ def test_learning_does_not_depend_on_threads_processes_or_blocks(monkeypatch: py
         env=environment,
     )
     assert alone.stdout.decode().strip() == digest
-    monkeypatch.setattr("gpt_cli.tokenizer.train._BLOCK", 100)
+    monkeypatch.setattr("gpt_cli.tokenizer.trainer._BLOCK", 100)
     assert train(ENGLISH, 500).digest == digest
 
 
@@ -220,8 +220,8 @@ def test_encoding_by_distinct_pieces_gives_the_ids_of_the_whole_text(english: BP
 @given(text=TEXTS)
 def test_so_does_merging_all_words_of_a_text_in_rounds(english: BPETokenizer, text: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpt_cli.tokenizer.pieces._BATCH", 0)
-        fresh = PieceEncoder(english.vocabulary)
+        patch.setattr("gpt_cli.tokenizer.cached_bpe._BATCH", 0)
+        fresh = CachedBPE(english.vocabulary)
         assert fresh.encode(text).tolist() == hugging_face(english).encode(text, add_special_tokens=False).ids
 
 
@@ -244,14 +244,14 @@ def test_no_cut_changes_what_the_pattern_splits(pattern: Pattern) -> None:
     for _ in range(10_000):
         text = "".join(chance.choices(DENSE, k=chance.randint(1, 14)))
         whole = [word for word, _ in published(text)]
-        for cut in (pieces(text, pattern), list(blocks(text, chance.randint(1, 5), pattern))):
+        for cut in (pre_tokenize(text, pattern), list(split_chunks(text, chance.randint(1, 5), pattern))):
             assert [word for piece in cut if piece for word, _ in published(piece)] == whole
-        assert all([piece] == [word for word, _ in published(piece)] for piece in cut if is_word(piece, pattern))
+        assert all([piece] == [word for word, _ in published(piece)] for piece in cut if is_atomic(piece, pattern))
 
 
 @given(text=TEXTS, size=st.integers(1, 9))
 def test_a_text_can_be_encoded_block_by_block(english: BPETokenizer, text: str, size: int) -> None:
-    cut = list(blocks(text, size, english.vocabulary.pattern))
+    cut = list(split_chunks(text, size, english.vocabulary.pattern))
     assert "".join(cut) == text
     assert [i for block in cut for i in english.encode(block).tolist()] == english.encode(text).tolist()
 
@@ -259,21 +259,21 @@ def test_a_text_can_be_encoded_block_by_block(english: BPETokenizer, text: str, 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_ascii_is_cut_as_the_pattern_cuts_it_and_the_rest_at_white_space(pattern: Pattern) -> None:
     end = [",", "\n"] if pattern == "gpt2" else [",\n"]
-    assert pieces("To be,\nor not  to be", pattern) == ["To", " be", *end, "or", " not", " ", " to", " be"]
-    assert pieces("le caf\u00e9, c'est bon", pattern)[:2] == ["le", " caf\u00e9,"]
+    assert pre_tokenize("To be,\nor not  to be", pattern) == ["To", " be", *end, "or", " not", " ", " to", " be"]
+    assert pre_tokenize("le caf\u00e9, c'est bon", pattern)[:2] == ["le", " caf\u00e9,"]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @given(text=st.text(st.characters(codec="ascii")) | st.text("aB'sLl1 2\n\r\t/!"))
 def test_pieces_of_ascii_are_those_of_the_published_pattern(pattern: Pattern, text: str) -> None:
     theirs = [piece for piece, _ in Split(Regex(REGEX[pattern]), "isolated").pre_tokenize_str(text)]
-    assert pieces(text, pattern) == theirs
+    assert pre_tokenize(text, pattern) == theirs
 
 
 def test_white_space_is_what_the_patterns_take_for_it() -> None:
     everything = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
     theirs = [space for run, _ in Split(Regex(r"\S+"), "removed").pre_tokenize_str(everything) for space in run]
-    ours = [c for c in everything if next(blocks(f"aa{c}b", 1, "gpt2")) == "aa"]
+    ours = [c for c in everything if next(split_chunks(f"aa{c}b", 1, "gpt2")) == "aa"]
     assert ours == theirs
 
 
@@ -294,7 +294,7 @@ def test_a_block_border_changes_nothing(english: BPETokenizer, monkeypatch: pyte
 
 @given(words=st.lists(st.text("aab<te ", min_size=1, max_size=20), min_size=1, max_size=40))
 def test_merging_words_in_rounds_gives_the_ids_of_merging_each(english: BPETokenizer, words: list[str]) -> None:
-    ids, counts = BatchMerger(english.vocabulary).encode([word.encode() for word in words])
+    ids, counts = NumpyBPE(english.vocabulary).encode([word.encode() for word in words])
     rows = [row.tolist() for row in np.split(ids, counts.cumsum())[:-1]]
     assert rows == [by_definition(word.encode(), english) for word in words]
 
@@ -312,15 +312,15 @@ def test_words_are_merged_alike_one_by_one_and_by_the_thousand(
     english: BPETokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = english.encode(ENGLISH).tolist()
-    monkeypatch.setattr("gpt_cli.tokenizer.pieces._BATCH", 1 << 30)
+    monkeypatch.setattr("gpt_cli.tokenizer.cached_bpe._BATCH", 1 << 30)
     assert BPETokenizer(english.vocabulary).encode(ENGLISH).tolist() == together
 
 
 def test_with_riptoken_the_ids_are_the_same(english: BPETokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("riptoken")
-    monkeypatch.setattr("gpt_cli.tokenizer.fast._BULK", 0)
+    monkeypatch.setattr("gpt_cli.tokenizer.riptoken_encoder._BULK", 0)
     chance = random.Random(2)
-    fast = FastEncoder(english.vocabulary, PieceEncoder(english.vocabulary).encode)
+    fast = RiptokenEncoder(english.vocabulary, CachedBPE(english.vocabulary).encode)
     assert fast._core is not None
     for text in (ENGLISH, "".join(chance.choices(DENSE, k=30_000)), "a" * 9_000, " " * 9_000, ""):
         assert fast.encode(text).tolist() == hugging_face(english).encode(text, add_special_tokens=False).ids
@@ -334,7 +334,7 @@ def test_an_accelerator_that_gives_other_ids_steps_aside_with_a_note(
         def encode_ordinary(self, text: str) -> list[int]:
             return [0] * len(text)
 
-    fast = FastEncoder(english.vocabulary, PieceEncoder(english.vocabulary).encode)
+    fast = RiptokenEncoder(english.vocabulary, CachedBPE(english.vocabulary).encode)
     fast._core = Wrong()
     for _ in range(2):
         ids = fast.encode(ENGLISH * 2).tolist()
@@ -347,14 +347,14 @@ def test_an_accelerator_is_not_used_where_its_rules_are_others() -> None:
     swapped = (vocabulary.merges[1], vocabulary.merges[0], *vocabulary.merges[2:])
     for other in ({"ignore_merges": True}, {"merges": swapped}, {"merges": vocabulary.merges[:2]}):
         changed = dataclasses.replace(vocabulary, **other)  # type: ignore[arg-type]
-        assert FastEncoder(changed, PieceEncoder(changed).encode)._core is None
+        assert RiptokenEncoder(changed, CachedBPE(changed).encode)._core is None
 
 
 def test_what_it_remembers_is_bounded_and_changes_nothing(
     english: BPETokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = english.encode(ENGLISH).tolist()
-    monkeypatch.setattr("gpt_cli.tokenizer.pieces._MEMORY", 1 << 16)
+    monkeypatch.setattr("gpt_cli.tokenizer.cached_bpe._MEMORY", 1 << 16)
     monkeypatch.setattr("gpt_cli.tokenizer.bpe._BLOCK", 1000)
     tokenizer = BPETokenizer(english.vocabulary)
     assert tokenizer.encode(ENGLISH).tolist() == whole
@@ -374,7 +374,7 @@ def test_another_process_gets_the_tokenizer_without_what_it_remembers(english: B
 
 def test_text_that_looks_like_a_special_token_stays_text(english: BPETokenizer) -> None:
     ids = english.encode("one<|endoftext|>two <|endoftext|>").tolist()
-    assert english.end_of_text not in ids
+    assert english.eot_id not in ids
     assert english.decode(ids) == "one<|endoftext|>two <|endoftext|>"
 
 
@@ -385,7 +385,7 @@ def test_where_it_is_allowed_text_that_looks_like_a_special_token_is_it(
     text = "<|endoftext|>".join(texts)
     theirs = HuggingFace.from_str(english.to_json()) if text.isascii() else None
     ids = english.encode(text, allow_special=True).tolist()
-    assert ids.count(english.end_of_text) == text.count("<|endoftext|>")
+    assert ids.count(english.eot_id) == text.count("<|endoftext|>")
     assert english.decode(ids) == text
     assert theirs is None or ids == theirs.encode(text).ids
 
@@ -407,7 +407,7 @@ def test_the_longest_of_two_special_tokens_wins_where_both_begin(tmp_path: Path)
 
 
 def test_a_special_token_decodes_to_its_text_and_has_no_bytes(english: BPETokenizer) -> None:
-    end = english.end_of_text
+    end = english.eot_id
     assert end is not None
     assert english.decode([*english.encode("a").tolist(), end]) == "a<|endoftext|>"
     assert english.token_bytes(end) == b""
@@ -420,9 +420,9 @@ def test_hugging_face_reads_the_file_and_decodes_what_we_encode(english: BPEToke
     english.save(tmp_path / "tokenizer.json")
     theirs = HuggingFace.from_file(str(tmp_path / "tokenizer.json"))
     assert theirs.get_vocab_size() == english.vocab_size
-    assert theirs.token_to_id("<|endoftext|>") == english.end_of_text
+    assert theirs.token_to_id("<|endoftext|>") == english.eot_id
     assert theirs.decode(english.encode(ENGLISH[:999]).tolist()) == ENGLISH[:999]
-    assert theirs.encode("a<|endoftext|>").ids[-1] == english.end_of_text
+    assert theirs.encode("a<|endoftext|>").ids[-1] == english.eot_id
 
 
 def test_a_file_that_hugging_face_wrote_loads_as_the_same_tokenizer(english: BPETokenizer, tmp_path: Path) -> None:
@@ -447,7 +447,7 @@ def test_gpt2_itself_loads_and_gives_its_published_ids(shared_data: Path, tmp_pa
     path.write_text(json.dumps(file), encoding="utf-8")
     tokenizer = load_tokenizer(path)
     assert tokenizer.vocab_size == 50_257
-    assert tokenizer.end_of_text == 50_256
+    assert tokenizer.eot_id == 50_256
     assert tokenizer.encode("Hello, I'm a language model,").tolist() == [15496, 11, 314, 1101, 257, 3303, 2746, 11]
     assert len(tokenizer.encode((shared_data / "shakespeare.txt").read_text(encoding="utf-8"))) == 338_025
 
@@ -548,10 +548,12 @@ def test_a_whole_word_is_taken_without_merges_where_the_file_says_so(tmp_path: P
 
 def test_merges_are_described_in_order_with_how_often_their_token_stands_in_the_ids() -> None:
     tokenizer = train("aaabdaaabac", 260)
-    counts = describe.count_ids(tokenizer.encode("aaabdaaabac"), tokenizer.vocab_size)
-    assert [(m.left, m.right, tokenizer.token_bytes(m.token), m.count) for m in describe.merges(tokenizer, counts)] == [
+    counts = vocab_stats.count_ids(tokenizer.encode("aaabdaaabac"), tokenizer.vocab_size)
+    assert [
+        (m.left, m.right, tokenizer.token_bytes(m.token), m.count) for m in vocab_stats.merges(tokenizer, counts)
+    ] == [
         (b"a", b"a", b"aa", 0),
         (b"a", b"b", b"ab", 0),
         (b"aa", b"ab", b"aaab", 2),
     ]
-    assert describe.longest_tokens(tokenizer, 2) == [258, 256]
+    assert vocab_stats.longest_tokens(tokenizer, 2) == [258, 256]

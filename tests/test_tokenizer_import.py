@@ -18,7 +18,7 @@ from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer import BPETokenizer, load_tokenizer, train_tokenizer
-from gpt_cli.tokenizer.pattern import REGEX
+from gpt_cli.tokenizer.pretokenizer import REGEX
 
 END = "<|endoftext|>"
 LESSON = "the cat sat on the mat, the rat sat on the cat; aaaa aaaaa 12 123 café cafés 語語 don't can't\n" * 3
@@ -80,7 +80,7 @@ def learned(pattern: Pattern = "gpt2") -> BPETokenizer:
 
 
 def test_gpt2_gives_the_published_ids(gpt2: BPETokenizer) -> None:
-    assert (gpt2.vocab_size, gpt2.end_of_text) == (50_257, 50_256)
+    assert (gpt2.vocab_size, gpt2.eot_id) == (50_257, 50_256)
     for text, ids in GOLDEN.items():
         assert gpt2.encode(text).tolist() == ids
         assert gpt2.decode(ids) == text

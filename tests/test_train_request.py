@@ -13,7 +13,7 @@ import pytest
 from gpt_cli.cli.main import main
 from gpt_cli.cli.request import Request
 from gpt_cli.config import Config, dump_config, load_config
-from gpt_cli.corpus import fit as fitting
+from gpt_cli.corpus import auto_config
 from gpt_cli.errors import RequestError
 
 ROOT = Path(__file__).parents[1]
@@ -182,7 +182,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_overrides_are_checked_before_any_text_is_read(name, monkeypatch):
     overrides, words = WRONG[name]
-    monkeypatch.setattr(fitting, "fit_config", lambda *_, **__: pytest.fail("the text was read"))
+    monkeypatch.setattr(auto_config, "fit_config", lambda *_, **__: pytest.fail("the text was read"))
     with pytest.raises(RequestError) as refused:
         asked("s.txt", *overrides)
     assert words in refused.value.render()

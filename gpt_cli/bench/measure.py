@@ -24,8 +24,8 @@ from gpt_cli.config import Config
 from gpt_cli.files.safe_io import format_size
 from gpt_cli.model.count import flops_per_token, total_parameters
 from gpt_cli.report.info import vocab_size_of
-from gpt_cli.report.table import render_pairs, render_table
 from gpt_cli.runtime.device import Runtime, open_runtime, wait_for
+from gpt_cli.terminal.table import render_pairs, render_table
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step

@@ -20,7 +20,7 @@ def choose_for_budget(config: "Config", file: Path | None, overrides: Sequence[s
     from gpt_cli.config import load_config
     from gpt_cli.config.duration import parse_duration
     from gpt_cli.config.load import merge_layers, read_config_file
-    from gpt_cli.corpus.build import prepare_corpus
+    from gpt_cli.corpus.prepare import prepare_corpus
     from gpt_cli.training.budget import chosen_before, within_budget
 
     asked = _keys(merge_layers("", "the overrides", overrides).values)

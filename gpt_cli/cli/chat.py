@@ -102,7 +102,7 @@ def chat(
     sampling = Sampling.from_config(defaults, fresh_seed() if seed is None else seed).changed(options)
     before, between = defaults.prefix if prefix is None else prefix, defaults.suffix if suffix is None else suffix
     for name, template in (("prefix", before), ("suffix", between)):
-        if missing := [] if saved.tokenizer.unknown is not None else saved.tokenizer.unknown_characters(template):
+        if missing := [] if saved.tokenizer.unk_id is not None else saved.tokenizer.unknown_characters(template):
             raise RequestError(f"--{name} has a character that the vocabulary lacks: {missing[0]!r}")
     writer = open_writer(saved, device, engine, weights, draft, rows=1)
     writer.prepare()

@@ -21,18 +21,18 @@ def compare(
     json: bool,
 ) -> None:
     """Print the table, and draw it into `picture` if there is one. Keeps no tokens, and looks at no test split."""
-    from gpt_cli.corpus.bars import stage_bars
-    from gpt_cli.corpus.blocks import sample_text
-    from gpt_cli.corpus.compare import measure_tokenizers, parse_candidates
-    from gpt_cli.corpus.divided import DividedText
+    from gpt_cli.corpus.compare_tokenizers import measure_tokenizers, parse_candidates
+    from gpt_cli.corpus.split_text import SplitText
+    from gpt_cli.corpus.text_sample import sample_text
     from gpt_cli.report.compare import columns, draw_comparison, read_model, render_comparison
     from gpt_cli.report.picture import check_output
+    from gpt_cli.terminal.progress import stage_progress
 
     candidates, shape = parse_candidates(names, pattern), read_model(model)
     if picture is not None:
         check_output(picture, hint="gpt tokenize CORPUS --compare char,byte -o compare.png")
-    with stage_bars() as reading:
-        sample = sample_text(DividedText.find(data, note, reading), reading)
+    with stage_progress() as reading:
+        sample = sample_text(SplitText.find(data, note, reading), reading)
     used = len(sample.train) + len(sample.val)
     with progress_bar("comparing", " tokenizers") as progress:
         compared = columns(measure_tokenizers(candidates, sample, progress), shape)

@@ -8,7 +8,8 @@ import typer
 
 from gpt_cli.cli.grouped import Verbs
 from gpt_cli.cli.output import note, print_json, write_text
-from gpt_cli.errors import WIDTH, RequestError
+from gpt_cli.errors import RequestError
+from gpt_cli.terminal.escape import WIDTH
 
 VALUE_WIDTH = 40  # a longer value does not push the other origins aside
 
@@ -37,7 +38,7 @@ def show(
     Example: gpt config show configs/quickstart.yaml model.n_layer=8
     """
     from gpt_cli.config import explain, load_config, to_yaml_scalar
-    from gpt_cli.report.table import terminal_columns
+    from gpt_cli.terminal.table import terminal_columns
 
     rows = explain(load_config(file, overrides or ()), file, overrides or ())
     if json:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpt_cli.cli.output import note
-from gpt_cli.errors import escape_control_chars
+from gpt_cli.terminal.escape import escape_control_chars
 
 if TYPE_CHECKING:
     from gpt_cli.run.checkpoint import Checkpoint

@@ -35,13 +35,13 @@ def evaluate(
     Example: gpt eval --run runs/quickstart --text letter.txt
     """
     with importing():
-        from gpt_cli.corpus.formats import Format
-        from gpt_cli.report.table import render_pairs
+        from gpt_cli.corpus.readers import ReaderOptions
+        from gpt_cli.terminal.table import render_pairs
         from gpt_cli.training.measure import measure
 
     if text is not None and split == "test":
         raise RequestError("--split test cannot be combined with --text: a text is evaluated whole")
-    form = Format(encoding, text_key)
+    form = ReaderOptions(encoding, text_key)
     measured = measure(
         find_one(run, run_option, text_option="--text"),
         text,

@@ -9,7 +9,7 @@ from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
     from gpt_cli.config import Config
-    from gpt_cli.corpus.fit import Values
+    from gpt_cli.corpus.auto_config import ConfigValues
 
 
 def name_after(source: str) -> str:
@@ -38,14 +38,16 @@ def resolve_source(source: str) -> Path:
     return Path(realpath(find_path(source)))  # Path.resolve fails at links in a circle
 
 
-def fit_to_this_machine(given: "Values", run_dir: str, base: "Values | None" = None) -> tuple["Config", list[str]]:
+def fit_to_this_machine(
+    given: "ConfigValues", run_dir: str, base: "ConfigValues | None" = None
+) -> tuple["Config", list[str]]:
     """`fit_config` for the processor and the GPU that are here."""
     import torch
 
-    from gpt_cli.corpus.bars import stage_bars
-    from gpt_cli.corpus.fit import fit_config
+    from gpt_cli.corpus.auto_config import fit_config
     from gpt_cli.runtime.processor import physical_cores
+    from gpt_cli.terminal.progress import stage_progress
 
     has_gpu, cores = torch.cuda.is_available(), physical_cores()
-    with stage_bars() as progress:
+    with stage_progress() as progress:
         return fit_config(given, run_dir=run_dir, has_gpu=has_gpu, cores=cores, base=base, progress=progress)

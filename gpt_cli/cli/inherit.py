@@ -8,7 +8,9 @@ from gpt_cli.cli.output import note
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
-    from gpt_cli.corpus.fit import Values
+    from gpt_cli.corpus.auto_config import ConfigValues
+
+    pass
 
 _GENTLER = 0.1  # of the rates of a model that starts from nothing: large steps forget what was learned
 
@@ -20,7 +22,7 @@ class Base:
     values: dict[str, Any]
     sentences: list[str]
 
-    def refuse_another_tokenizer(self, given: "Values") -> None:
+    def refuse_another_tokenizer(self, given: "ConfigValues") -> None:
         """Raise RequestError where something else is asked for: its ids would mean something else to the model."""
         if "tokenizer.file" in given:
             return  # which is compared, id by id
@@ -55,7 +57,7 @@ def inherit(path: Path) -> Base:
     values |= {f"optim.{key}": value for key, value in base.optim.model_dump().items()}
     values |= {"tokenizer.kind": checkpoint.tokenizer.kind, "tokenizer.file": str(checkpoint.path / "tokenizer.json")}
     values |= {"tokenizer.allow_special": base.tokenizer.allow_special, "train.init_from": str(path)}
-    if checkpoint.tokenizer.unknown is not None:
+    if checkpoint.tokenizer.unk_id is not None:
         values["tokenizer.unknown"] = "token"
     if not is_checkpoint(run):  # checkpoints come and go
         values["tokenizer.file"] = str(run / "tokenizer.json")

@@ -30,11 +30,11 @@ def inspect(
 
     Example: gpt data inspect book.txt
     """
-    from gpt_cli.corpus.bars import stage_bars
-    from gpt_cli.corpus.divided import DividedText
     from gpt_cli.corpus.inspection.advice import advise
-    from gpt_cli.corpus.inspection.inspect import inspect_text
+    from gpt_cli.corpus.inspection.scanner import inspect_text
+    from gpt_cli.corpus.split_text import SplitText
     from gpt_cli.report.inspection import render_inspection
+    from gpt_cli.terminal.progress import stage_progress
 
     data = data_section(
         corpus,
@@ -45,8 +45,8 @@ def inspect(
         encoding=encoding,
         text_key=text_key,
     )
-    with stage_bars() as progress:
-        found = inspect_text(DividedText.find(data, note, progress), progress)
+    with stage_progress() as progress:
+        found = inspect_text(SplitText.find(data, note, progress), progress)
     if test_fraction:
         note("what is kept for the test was not looked at")
     if json:

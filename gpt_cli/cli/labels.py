@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpt_cli.cli.output import list_characters, note, print_json
-from gpt_cli.errors import display_width, escape_control_chars
+from gpt_cli.terminal.escape import display_width, escape_control_chars
 
 if TYPE_CHECKING:
     from gpt_cli.scoring.examples import Example
@@ -67,7 +67,7 @@ def _known(classifier: "Classifier", examples: "Sequence[Example]", unknown: str
     if unknown == "skip":
         note(f"left out of the texts, since the vocabulary lacks it: {list_characters(missing)}")
         return [drop_unknown(tokenizer, text)[0] for text in texts]
-    if tokenizer.unknown is not None:
+    if tokenizer.unk_id is not None:
         note(f"the model sees <unk> for what its vocabulary lacks: {list_characters(missing)}")
         return texts
     first = next(example for example in examples if tokenizer.unknown_characters(example.text))
@@ -102,7 +102,7 @@ def _figures(tally: "Tally", classifier: "Classifier", texts: int) -> dict[str, 
 
 def _render(judged: "Sequence[tuple[Example, int | None, Verdict]]", labels: Sequence[str], *, known: bool) -> str:
     """A row for each text: what was chosen, how sure, and the text as far as there is room."""
-    from gpt_cli.report.table import render_table, shorten
+    from gpt_cli.terminal.table import render_table, shorten
 
     rows: list[list[object]] = []
     for _, true, verdict in judged:
@@ -119,7 +119,7 @@ def _render(judged: "Sequence[tuple[Example, int | None, Verdict]]", labels: Seq
 
 def _render_tally(tally: "Tally") -> str:
     """Accuracy, what the most frequent label alone would reach, and the confusion table."""
-    from gpt_cli.report.table import render_pairs, render_table
+    from gpt_cli.terminal.table import render_pairs, render_table
 
     names = [label.strip() for label in tally.labels]
     rows = [[name, *counts, sum(counts)] for name, counts in zip(names, tally.confusion, strict=True)]

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from gpt_cli.errors import RequestError, escape_control_chars
+from gpt_cli.errors import RequestError
+from gpt_cli.terminal.escape import escape_control_chars
 
 if TYPE_CHECKING:
     from gpt_cli.sampling import SamplingOptions

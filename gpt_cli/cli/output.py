@@ -6,7 +6,7 @@ import shutil
 import sys
 from typing import Any
 
-from gpt_cli.errors import WIDTH, escape_control_chars, wrap_line
+from gpt_cli.terminal.escape import WIDTH, escape_control_chars, wrap_line
 
 _INDENT = 4  # columns by which what goes on in the next line is set in
 _NARROWEST = 40  # columns of a terminal that tables are made for

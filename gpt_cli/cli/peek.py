@@ -10,7 +10,9 @@ from gpt_cli.cli.output import note, print_json
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
-    from gpt_cli.corpus.build import Outline
+    from gpt_cli.corpus.prepare import LazyCorpus
+
+    pass
 
 
 def peek(
@@ -41,7 +43,7 @@ def peek(
     Example: gpt data peek book.txt --at 0
     """
     from gpt_cli.config import Config
-    from gpt_cli.corpus.peek import cut_window, first_start
+    from gpt_cli.corpus.training_windows import cut_window, first_start
     from gpt_cli.report.window import render_window, window_json
 
     division = {"val_fraction": val_fraction, "test_fraction": test_fraction}
@@ -61,13 +63,13 @@ def peek(
         print(render_window(window, outline.tokenizer, where))
 
 
-def _outline(source: str, tokenizer: Path | None, division: dict[str, float], **keys: str) -> "Outline":
+def _outline(source: str, tokenizer: Path | None, division: dict[str, float], **keys: str) -> "LazyCorpus":
     """A store, or a text, of which only the window that is shown need be in memory."""
     from gpt_cli.config import TokenizerConfig
-    from gpt_cli.corpus.bars import stage_bars
-    from gpt_cli.corpus.build import Outline, outline_corpus
+    from gpt_cli.corpus.prepare import LazyCorpus, open_lazy
     from gpt_cli.corpus.sources import find_path
     from gpt_cli.corpus.store import TokenStore, is_store
+    from gpt_cli.terminal.progress import stage_progress
     from gpt_cli.tokenizer import load_tokenizer
 
     if not source:
@@ -79,7 +81,7 @@ def _outline(source: str, tokenizer: Path | None, division: dict[str, float], **
                 hint=f"leave it out: gpt data peek {source}",
             )
         store = TokenStore.open(path)
-        return Outline(store.tokenizer, store.facts, store.stretch)
+        return LazyCorpus(store.tokenizer, store.facts, store.read)
     config = TokenizerConfig(kind="char")
     if tokenizer is not None:
         if not tokenizer.exists():
@@ -87,5 +89,5 @@ def _outline(source: str, tokenizer: Path | None, division: dict[str, float], **
         kind = load_tokenizer(tokenizer).kind
         config = TokenizerConfig.model_validate({"kind": kind, "file": str(tokenizer)})
     data = data_section([source], **division, **keys)
-    with stage_bars() as progress:
-        return outline_corpus(data, config, note=note, progress=progress)
+    with stage_progress() as progress:
+        return open_lazy(data, config, note=note, progress=progress)

@@ -7,7 +7,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpt_cli.corpus.survey import Progress, Stage
+    from gpt_cli.corpus.scan import Stage, StageProgress
 
 
 @contextmanager
@@ -41,12 +41,12 @@ class _Terminated(KeyboardInterrupt):
 
 
 @contextmanager
-def staged_progress() -> "Iterator[Progress]":
-    """`stage_bars`, that also knows where it was.
+def staged_progress() -> "Iterator[StageProgress]":
+    """`stage_progress` that can be interrupted.
 
     Raises Interrupted, once the work has cleaned up, on Ctrl-C and SIGTERM.
     """
-    from gpt_cli.corpus.bars import stage_bars
+    from gpt_cli.terminal.progress import stage_progress
 
     where = "before anything was read"
 
@@ -55,7 +55,7 @@ def staged_progress() -> "Iterator[Progress]":
 
     previous = signal.signal(signal.SIGTERM, terminate)
     try:
-        with stage_bars() as show_bar:
+        with stage_progress() as show_bar:
 
             def show(stage: "Stage", done: int, total: int | None) -> None:
                 nonlocal where

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from gpt_cli.cli.options import given_options
 from gpt_cli.cli.output import list_characters, note, write_text
-from gpt_cli.errors import ExitCode, RequestError, UserError, escape_control_chars
+from gpt_cli.errors import ExitCode, RequestError, UserError
+from gpt_cli.terminal.escape import escape_control_chars
 
 if TYPE_CHECKING:
     from gpt_cli.sampling import Sampling
@@ -151,7 +152,7 @@ class Repl:
             said, missing = drop_unknown(tokenizer, said)
             if missing:
                 note(f"(left out, since the vocabulary lacks it: {list_characters(missing)})")
-        elif tokenizer.unknown is not None and (missing := tokenizer.unknown_characters(said)):
+        elif tokenizer.unk_id is not None and (missing := tokenizer.unknown_characters(said)):
             note(f"(the model sees <unk> for what its vocabulary lacks: {list_characters(missing)})")
         return self._conversation.say(said)
 

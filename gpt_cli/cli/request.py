@@ -12,7 +12,8 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from gpt_cli.cli.output import note
-from gpt_cli.errors import WIDTH, RequestError
+from gpt_cli.errors import RequestError
+from gpt_cli.terminal.escape import WIDTH
 
 if TYPE_CHECKING:
     from gpt_cli.config import Config
@@ -63,7 +64,7 @@ class Request:
         """The config of the run that was made for this text before, or else one fitted to it and this machine."""
         from gpt_cli.config import dump_config, parse_config, to_yaml_scalar
         from gpt_cli.config.load import check_overrides
-        from gpt_cli.report.table import fold
+        from gpt_cli.terminal.table import fold
 
         if any(key.startswith(_BPE) for key in self.overrides) and not _names(self.overrides, "tokenizer.kind"):
             self.overrides = [*self.overrides, "tokenizer.kind=bpe"]

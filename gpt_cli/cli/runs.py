@@ -9,7 +9,8 @@ import typer
 
 from gpt_cli.cli.grouped import Verbs
 from gpt_cli.cli.output import note, print_json
-from gpt_cli.errors import INTERRUPTED, ExitCode, RequestError, escape_control_chars
+from gpt_cli.errors import INTERRUPTED, ExitCode, RequestError
+from gpt_cli.terminal.escape import escape_control_chars
 
 app = Verbs(rich_markup_mode=None)
 

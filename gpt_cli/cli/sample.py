@@ -237,7 +237,7 @@ def _known(prompts: list[Prompt], tokenizer: "Tokenizer", unknown: str) -> list[
         if missing := list(dict.fromkeys(character for _, characters in dropped for character in characters)):
             note(f"left out of the prompt, since the vocabulary lacks it: {list_characters(missing)}")
         return [Prompt(text, p.where, p.id) for p, (text, _) in zip(prompts, dropped, strict=True)]
-    if tokenizer.unknown is not None:
+    if tokenizer.unk_id is not None:
         every = "".join(dict.fromkeys("".join(prompt.text for prompt in prompts)))
         if missing := tokenizer.unknown_characters(every):
             note(f"the model sees <unk> for what its vocabulary lacks: {list_characters(missing)}")

@@ -18,7 +18,7 @@ from gpt_cli.literals import Device
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpt_cli.corpus.formats import Format
+    from gpt_cli.corpus.readers import ReaderOptions
     from gpt_cli.scoring.text import ScoredLine
     from gpt_cli.tokenizer import Tokenizer
 
@@ -155,12 +155,12 @@ def score(
         facts = {"run": path, "step": saved.step, "engine": reader.engine}
         classify(classifier, examples, unknown, worst, jsonl=jsonl, as_json=as_json, facts=facts)
         return
-    from gpt_cli.corpus.formats import Format
+    from gpt_cli.corpus.readers import ReaderOptions
     from gpt_cli.scoring.text import ScoredText
     from gpt_cli.scoring.windows import checked_stride, read_tokens
 
     step_by = checked_stride(stride, saved.config.model.context_length)
-    name, written = _read(file, Format(encoding, text_key), saved.tokenizer, unknown)
+    name, written = _read(file, ReaderOptions(encoding, text_key), saved.tokenizer, unknown)
     try:
         ids = saved.tokenizer.encode(written)
     except RequestError as error:  # the text has what the vocabulary lacks
@@ -190,7 +190,7 @@ def score(
     note(f"{text.tokens:,} tokens, loss {text.loss:.4f}, {text.bits_per_byte:.4f} bits per byte")
 
 
-def _read(source: str, form: "Format", tokenizer: "Tokenizer", unknown: str) -> tuple[str, str]:
+def _read(source: str, form: "ReaderOptions", tokenizer: "Tokenizer", unknown: str) -> tuple[str, str]:
     """The name and the text of what is to be scored, without what the vocabulary lacks if that is to be skipped."""
     from gpt_cli.corpus.sources import read_documents
     from gpt_cli.sampling import drop_unknown
@@ -201,7 +201,7 @@ def _read(source: str, form: "Format", tokenizer: "Tokenizer", unknown: str) -> 
     text = "".join(one if one.endswith("\n") else f"{one}\n" for one in documents) + last  # as in training
     if documents:
         note(f"{len(documents) + 1:,} documents, each of which begins a line; lines are counted through them")
-    missing = tokenizer.unknown_characters(text) if unknown == "skip" or tokenizer.unknown is not None else []
+    missing = tokenizer.unknown_characters(text) if unknown == "skip" or tokenizer.unk_id is not None else []
     if missing:
         listed = list_characters(missing)
         if unknown == "skip":

@@ -26,7 +26,7 @@ from gpt_cli.literals import Pattern, SplitBy, TokenizerKind
 
 if TYPE_CHECKING:
     from gpt_cli.config import DataConfig, TokenizerConfig
-    from gpt_cli.corpus.tokenization import Tokenized
+    from gpt_cli.corpus.tokenize_pipeline import Tokenized
     from gpt_cli.tokenizer import Tokenizer
 
 UNKNOWN = "<unk>"  # how a table shows the token; in text it is U+FFFD
@@ -156,7 +156,7 @@ def tokenize(
         if corpus and data is not None:
             directory = out or (None if looks else _directory(corpus, config))
             if directory is None:
-                from gpt_cli.corpus.build import learn_tokenizer
+                from gpt_cli.corpus.prepare import learn_tokenizer
 
                 with staged_progress() as progress:
                     used = learn_tokenizer(data, config, note=note, progress=progress)
@@ -235,7 +235,7 @@ def _directory(corpus: list[str], config: "TokenizerConfig") -> Path:
 
 def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processes: int | None) -> "Tokenized":
     """The corpus as tokens in `out`, which is looked at before the work, so that nothing fails late."""
-    from gpt_cli.corpus.build import tokenize_corpus
+    from gpt_cli.corpus.prepare import tokenize_corpus
     from gpt_cli.corpus.store import is_store
 
     if out.exists() and not is_store(out) and not (out.is_dir() and not any(out.iterdir())):
@@ -251,7 +251,7 @@ def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processe
 def _describe(corpus: "Tokenized", out: Path) -> dict[str, Any]:
     """What the tokens of a corpus are like, as --json prints it."""
     from gpt_cli.tokenizer import BPETokenizer
-    from gpt_cli.tokenizer.describe import longest_tokens, merges, unused_ids
+    from gpt_cli.tokenizer.vocab_stats import longest_tokens, merges, unused_ids
 
     tokenizer = corpus.tokenizer
     counts = corpus.counts
@@ -270,7 +270,7 @@ def _describe(corpus: "Tokenized", out: Path) -> dict[str, Any]:
             split: {**part, "bytes_per_token": part["bytes"] / part["tokens"]} for split, part in splits.items()
         },
         "unused_ids": unused_ids(counts),
-        "unknown_characters": None if tokenizer.unknown is None else int(counts[tokenizer.unknown]),
+        "unknown_characters": None if tokenizer.unk_id is None else int(counts[tokenizer.unk_id]),
         "longest_tokens": [_token(tokenizer, token) for token in longest_tokens(tokenizer, _SHOWN)],
         "merges": [
             {"left": _readable(m.left), "right": _readable(m.right), "id": m.token, "count": m.count} for m in learned
@@ -291,7 +291,7 @@ def _parse_ids(text: str) -> list[int]:
 
 
 def _token(tokenizer: "Tokenizer", token: int) -> dict[str, Any]:
-    special = UNKNOWN if token == tokenizer.unknown else tokenizer.decode([token])
+    special = UNKNOWN if token == tokenizer.unk_id else tokenizer.decode([token])
     return {"id": token, "text": _readable(tokenizer.token_bytes(token)) or special}
 
 
@@ -301,7 +301,7 @@ def _readable(token: bytes) -> str:
 
 
 def _show(result: dict[str, Any]) -> None:
-    from gpt_cli.report.table import render_pairs, render_table
+    from gpt_cli.terminal.table import render_pairs, render_table
 
     if "splits" in result:
         splits: dict[str, dict[str, Any]] = result["splits"]

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpt_cli.errors import RequestError, escape_control_chars
+from gpt_cli.errors import RequestError
+from gpt_cli.terminal.escape import escape_control_chars
 
 KeyPath = tuple[str | int, ...]
 """A key, with the index of an item behind the key of a list: `("optim", "betas", 1)`."""

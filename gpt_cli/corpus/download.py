@@ -15,14 +15,16 @@ from gpt_cli.errors import UserError
 from gpt_cli.files import require_space, sha256_file
 from gpt_cli.files.safe_io import format_size, require_regular_file, translate_os_errors
 
-Progress = Callable[[int, int], None]
+DownloadProgress = Callable[[int, int], None]
 """Called with the bytes there are and the bytes there will be."""
 
 _TIMEOUT = 30.0  # seconds without a byte
 _CHUNK = 1 << 18
 
 
-def download(url: str, part: Path, *, size: int, sha256: str, progress: Progress, loopback: bool = False) -> None:
+def download(
+    url: str, part: Path, *, size: int, sha256: str, progress: DownloadProgress, loopback: bool = False
+) -> None:
     """Leave at `part` the file of `size` bytes with that SHA-256 which `url` serves.
 
     Bytes already at `part`, of an interrupted download, are not fetched again. Raises UserError, and then
@@ -48,7 +50,7 @@ def download(url: str, part: Path, *, size: int, sha256: str, progress: Progress
         raise UserError(f"{url} is not the expected file: its sha256 is {digest}, not {sha256}; it was deleted")
 
 
-def _fetch(url: str, part: Path, start: int, size: int, progress: Progress, loopback: bool) -> None:
+def _fetch(url: str, part: Path, start: int, size: int, progress: DownloadProgress, loopback: bool) -> None:
     """Append to `part` what `url` serves from byte `start` on, but no byte more than it lacks of `size`."""
     headers = {"User-Agent": "gpt-cli", "Accept-Encoding": "identity"}
     if start:
@@ -85,7 +87,7 @@ def _start_of(response: http.client.HTTPResponse, wanted: int) -> int:
     return wanted
 
 
-def _append(response: http.client.HTTPResponse, part: Path, start: int, size: int, progress: Progress) -> None:
+def _append(response: http.client.HTTPResponse, part: Path, start: int, size: int, progress: DownloadProgress) -> None:
     with translate_os_errors("write", part), part.open("ab") as file:
         file.truncate(start)
         received = start

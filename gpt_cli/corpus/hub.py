@@ -6,14 +6,14 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from gpt_cli.corpus.formats import inner_suffix
+from gpt_cli.corpus.readers import inner_suffix
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.files.safe_io import format_size
 
 _DATA = (".parquet", ".jsonl", ".csv", ".txt")
 
 
-def download(name: str, note: Notify) -> list[Path]:
+def download_dataset(name: str, note: Notify) -> list[Path]:
     """The files of `OWNER/NAME[@REVISION][/PATTERN]`, downloaded into the hub's own cache unless they are there.
 
     Without a pattern: the files of the first kind it has of .parquet, .jsonl, .csv and .txt, and of these the ones
@@ -35,7 +35,7 @@ def download(name: str, note: Notify) -> list[Path]:
     try:
         info = hub.HfApi().repo_info(**repository, files_metadata=True)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings}
-        chosen = choose(list(sizes), pattern)
+        chosen = select_files(list(sizes), pattern)
         if not chosen:
             raise RequestError(f"hf:{name} has no such files", hint=f"it has: {', '.join(sorted(sizes)[:10])[:300]}")
         note(
@@ -54,7 +54,7 @@ def download(name: str, note: Notify) -> list[Path]:
         ) from error
 
 
-def choose(files: list[str], pattern: str) -> list[str]:
+def select_files(files: list[str], pattern: str) -> list[str]:
     """Which of a data set's files are its text, sorted."""
     if pattern:
         return sorted(file for file in files if fnmatch.fnmatchcase(file, pattern))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt_cli.corpus.download import Progress, download
+from gpt_cli.corpus.download import DownloadProgress, download
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import (
     DamagedError,
@@ -26,7 +26,7 @@ from gpt_cli.files.safe_io import format_size, translate_os_errors
 
 
 @dataclass(frozen=True)
-class KnownCorpus:
+class DatasetInfo:
     """One text that can be had by name."""
 
     name: str
@@ -39,7 +39,7 @@ class KnownCorpus:
     licence: str
     split: str
     """How the literature divides it."""
-    member: str | None = None
+    zip_member: str | None = None
     """The one file of a zip archive that is the text. None: the download is the text."""
     text_limit: int = 0
     """The most bytes the member may have."""
@@ -57,8 +57,8 @@ _WIKITEXT = (
 _WIKITEXT_SUM = "ef7edb566e3e2b2d31b29c1fdb0c89a4cc683597484c3dc2517919c615435a11"
 _TINYSTORIES = "https://huggingface.co/datasets/roneneldan/TinyStories/resolve/f54c09fd23315a6f9c86f9dc80f725de7d8f9c64"
 
-CORPORA: tuple[KnownCorpus, ...] = (
-    KnownCorpus(
+CORPORA: tuple[DatasetInfo, ...] = (
+    DatasetInfo(
         name="tiny-shakespeare",
         about="40,000 lines of Shakespeare",
         url="https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
@@ -67,7 +67,7 @@ CORPORA: tuple[KnownCorpus, ...] = (
         licence="public domain",
         split="val_fraction 0.1: the last 111,540 characters validate",
     ),
-    KnownCorpus(
+    DatasetInfo(
         name="enwik8",
         about="the first 100,000,000 bytes of English Wikipedia in 2006, as XML",
         url=f"{_MAHONEY}/enwik8.zip",
@@ -75,10 +75,10 @@ CORPORA: tuple[KnownCorpus, ...] = (
         sha256="547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
         licence="GFDL",
         split="90, 5 and 5 million bytes: train, validation, test",
-        member="enwik8",
+        zip_member="enwik8",
         text_limit=100_000_000,
     ),
-    KnownCorpus(
+    DatasetInfo(
         name="text8",
         about="English Wikipedia in 2006, reduced to a-z and spaces: 100,000,000 characters",
         url=f"{_MAHONEY}/text8.zip",
@@ -86,11 +86,11 @@ CORPORA: tuple[KnownCorpus, ...] = (
         sha256="a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
         licence="GFDL",
         split="90, 5 and 5 million characters: train, validation, test",
-        member="text8",
+        zip_member="text8",
         text_limit=100_000_000,
     ),
     *(
-        KnownCorpus(
+        DatasetInfo(
             name=name,
             about=f"WikiText-2, {part} split, raw: good and featured Wikipedia articles",
             url=_WIKITEXT,
@@ -98,7 +98,7 @@ CORPORA: tuple[KnownCorpus, ...] = (
             sha256=_WIKITEXT_SUM,
             licence="CC BY-SA 3.0, GFDL",
             split=f"the published {part} split",
-            member=f"wikitext-2-raw/wiki.{member}.raw",
+            zip_member=f"wikitext-2-raw/wiki.{member}.raw",
             text_limit=16_000_000,
         )
         for name, part, member in (
@@ -107,7 +107,7 @@ CORPORA: tuple[KnownCorpus, ...] = (
             ("wikitext-2-test", "test", "test"),
         )
     ),
-    KnownCorpus(
+    DatasetInfo(
         name="tinystories",
         about="2.7 million short stories in a small child's words, by GPT-4: training split",
         url=f"{_TINYSTORIES}/TinyStoriesV2-GPT4-train.txt",
@@ -116,7 +116,7 @@ CORPORA: tuple[KnownCorpus, ...] = (
         licence="CDLA-Sharing-1.0",
         split="the published training split",
     ),
-    KnownCorpus(
+    DatasetInfo(
         name="tinystories-valid",
         about="the same: validation split",
         url=f"{_TINYSTORIES}/TinyStoriesV2-GPT4-valid.txt",
@@ -128,7 +128,7 @@ CORPORA: tuple[KnownCorpus, ...] = (
 )
 
 
-def find_corpus(name: str) -> KnownCorpus:
+def find_corpus(name: str) -> DatasetInfo:
     """The corpus called `name`. Raises RequestError, with the nearest name, if there is none."""
     for corpus in CORPORA:
         if corpus.name == name:
@@ -145,12 +145,12 @@ def corpora_dir() -> Path:
     return cache_dir() / "corpora"
 
 
-def corpus_path(corpus: KnownCorpus, root: Path) -> Path:
+def corpus_path(corpus: DatasetInfo, root: Path) -> Path:
     """Where the text of `corpus` is, or would be, under `root`."""
     return root / corpus.name / corpus.file_name
 
 
-def installed_corpus(name: str) -> Path:
+def local_path(name: str) -> Path:
     """The verified text of a corpus that was downloaded before. Nothing is fetched.
 
     Raises RequestError if it is not there, DamagedError if it is not what was downloaded.
@@ -161,7 +161,7 @@ def installed_corpus(name: str) -> Path:
     return _verified(path)
 
 
-def fetch_corpus(corpus: KnownCorpus, root: Path, *, progress: Progress, loopback: bool = False) -> Path:
+def fetch_corpus(corpus: DatasetInfo, root: Path, *, progress: DownloadProgress, loopback: bool = False) -> Path:
     """The path of the verified text of `corpus` under `root`, downloaded unless it is there.
 
     Raises DamagedError if what is there is not what was downloaded. Any other UserError leaves nothing under `root`
@@ -176,11 +176,11 @@ def fetch_corpus(corpus: KnownCorpus, root: Path, *, progress: Progress, loopbac
     download(corpus.url, part, size=corpus.size, sha256=corpus.sha256, progress=progress, loopback=loopback)
     try:
         with atomic_directory(path.parent) as temporary:
-            if corpus.member is None:
+            if corpus.zip_member is None:
                 with translate_os_errors("move", part):
                     part.rename(temporary / corpus.file_name)
             else:
-                write_file(temporary / corpus.file_name, _read_member(part, corpus.member, corpus.text_limit))
+                write_file(temporary / corpus.file_name, _read_member(part, corpus.zip_member, corpus.text_limit))
     except ExistsError:  # another process was faster
         return _verified(path)
     with translate_os_errors("remove", part):

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.corpus.split import Split, Stretch
-from gpt_cli.corpus.store import Tokens, narrow
-from gpt_cli.corpus.text import BLOCK
+from gpt_cli.corpus.corpus_text import BLOCK
+from gpt_cli.corpus.split import Chunk, Split
+from gpt_cli.corpus.store import Tokens, to_token_dtype
 from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer import BPETokenizer, Tokenizer
-from gpt_cli.tokenizer.pattern import last_cut
+from gpt_cli.tokenizer.pretokenizer import last_safe_split
 
 _LONGEST_WORD = 8 * BLOCK  # characters without a white space to cut at, after which they are cut anyway
 
@@ -22,9 +22,9 @@ class Segment:
 
     data: bytes
     """What it says, in UTF-8."""
-    starts: bool
+    part_start: bool
     """Whether a document, or the part of one in its split, starts here."""
-    followed: bool
+    append_eot: bool
     """Whether an end of text follows, where the vocabulary has one."""
 
     @property
@@ -44,11 +44,11 @@ class Batch:
 
 
 @dataclass(slots=True)
-class _Pending:
+class _Buffer:
     """What of one split has been read but is not in a batch yet."""
 
     data: bytes = b""
-    starts: bool = False
+    part_start: bool = False
     segments: list[Segment] = field(default_factory=list)
     size: int = 0
     ended: bool = True
@@ -56,27 +56,27 @@ class _Pending:
 
 
 def batches(
-    stretches: Iterable[Stretch], pattern: Pattern | None, *, end_lines: bool, special: Sequence[str] = ()
+    stretches: Iterable[Chunk], pattern: Pattern | None, *, end_lines: bool, special: Sequence[str] = ()
 ) -> Iterator[Batch]:
     """The stretches in batches of about BLOCK bytes, at most twice as many.
 
     `pattern`: of a BPE, which says where text can be cut; never inside one of the `special` texts. The cuts depend on
     the text alone, so the ids do not depend on who encodes which batch.
     """
-    pending: dict[Split, _Pending] = {}
+    pending: dict[Split, _Buffer] = {}
     done = 0
     for stretch in stretches:
         done = stretch.done
-        part = pending.setdefault(stretch.split, _Pending())
-        data, starts = part.data + stretch.data, part.starts or stretch.starts
-        if stretch.seam and not part.ended:
+        part = pending.setdefault(stretch.split, _Buffer())
+        data, starts = part.data + stretch.data, part.part_start or stretch.part_start
+        if stretch.repeat_start and not part.ended:
             _add(part, b"\n" if end_lines else b"", starts=False, followed=True)
-        size = len(data) if stretch.ends or pattern is None else _cut_bytes(data, pattern, special)
+        size = len(data) if stretch.part_end or pattern is None else _safe_split_bytes(data, pattern, special)
         if size:
-            _add(part, data[:size], starts=starts, followed=stretch.followed and size == len(data))
+            _add(part, data[:size], starts=starts, followed=stretch.append_eot and size == len(data))
             starts = False
-        part.data, part.starts = data[size:], starts
-        part.ended = stretch.data.endswith(b"\n") if end_lines else stretch.followed
+        part.data, part.part_start = data[size:], starts
+        part.ended = stretch.data.endswith(b"\n") if end_lines else stretch.append_eot
         if part.size > BLOCK // 2:
             yield Batch(stretch.split, part.segments, done)
             part.segments, part.size = [], 0
@@ -85,25 +85,25 @@ def batches(
             yield Batch(split, part.segments, done)
 
 
-def _add(part: _Pending, data: bytes, *, starts: bool, followed: bool) -> None:
+def _add(part: _Buffer, data: bytes, *, starts: bool, followed: bool) -> None:
     part.segments.append(Segment(data, starts, followed))
     part.size += len(data) + 1
 
 
-def _cut_bytes(data: bytes, pattern: Pattern, special: Sequence[str]) -> int:
-    """`_cut` of UTF-8, in bytes."""
+def _safe_split_bytes(data: bytes, pattern: Pattern, special: Sequence[str]) -> int:
+    """`_safe_split` of UTF-8, in bytes."""
     text = data.decode()
-    size = _cut(text, pattern, special)
+    size = _safe_split(text, pattern, special)
     return len(data) - len(text[size:].encode())
 
 
-def _cut(text: str, pattern: Pattern | None, special: Sequence[str]) -> int:
+def _safe_split(text: str, pattern: Pattern | None, special: Sequence[str]) -> int:
     """Where `text`, which goes on, can be cut; 0 if it is better to read on first."""
     if pattern is None:
         return len(text)
-    size = last_cut(text, pattern)
+    size = last_safe_split(text, pattern)
     while (start := _start_of_special(text, size, special)) < size:
-        size = last_cut(text[:start], pattern)
+        size = last_safe_split(text[:start], pattern)
     if size == 0 and len(text) >= _LONGEST_WORD:
         size = len(text)
         while (start := _start_of_special(text, size, special)) < size:
@@ -132,7 +132,7 @@ def encode_segments(
 
     Raises what `Tokenizer.encode` raises.
     """
-    end = tokenizer.end_of_text
+    end = tokenizer.eot_id
     separator = np.array([] if end is None else [end], dtype=np.uint32)
     arrays: list[Tokens] = []
     lengths = np.zeros(len(texts), dtype=np.uint32)
@@ -140,7 +140,7 @@ def encode_segments(
         ids = tokenizer.encode_utf8(text, allow_special=allow_special)
         lengths[i] = len(ids) + (len(separator) if ends else 0)
         arrays += [ids, separator] if ends else [ids]
-    return narrow(arrays[0] if len(arrays) == 1 else np.concatenate(arrays), tokenizer.vocab_size), lengths
+    return to_token_dtype(arrays[0] if len(arrays) == 1 else np.concatenate(arrays), tokenizer.vocab_size), lengths
 
 
 def encode_stream(tokenizer: Tokenizer, pieces: Iterable[str]) -> Tokens:
@@ -153,7 +153,7 @@ def encode_stream(tokenizer: Tokenizer, pieces: Iterable[str]) -> Tokens:
     held = ""
     for piece in pieces:
         held += piece
-        if size := _cut(held, pattern, ()):
-            arrays.append(narrow(tokenizer.encode(held[:size]), tokenizer.vocab_size))
+        if size := _safe_split(held, pattern, ()):
+            arrays.append(to_token_dtype(tokenizer.encode(held[:size]), tokenizer.vocab_size))
             held = held[size:]
-    return np.concatenate([*arrays, narrow(tokenizer.encode(held), tokenizer.vocab_size)])
+    return np.concatenate([*arrays, to_token_dtype(tokenizer.encode(held), tokenizer.vocab_size)])

@@ -16,9 +16,9 @@ from pathlib import Path
 from gpt_cli.corpus import hub
 from gpt_cli.corpus.decoding import decode_utf8
 from gpt_cli.corpus.folders import by_parts, is_file, match_sorted, walk
-from gpt_cli.corpus.formats import Format, TextFile, inner_suffix, spooled, text_file
+from gpt_cli.corpus.readers import ReaderOptions, TextFile, inner_suffix, rewindable, text_file
 from gpt_cli.corpus.records import Stream
-from gpt_cli.corpus.registry import CORPORA, installed_corpus
+from gpt_cli.corpus.registry import CORPORA, local_path
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.files import list_directory
 from gpt_cli.files.safe_io import CHUNK, translate_os_errors
@@ -53,19 +53,21 @@ class Document:
     text: str
 
 
-def read_documents(source: str | Sequence[str], *, note: Notify, form: Format | None = None) -> Iterator[Document]:
+def read_documents(
+    source: str | Sequence[str], *, note: Notify, form: ReaderOptions | None = None
+) -> Iterator[Document]:
     """The documents of a source, or of each of several, in order and each as a whole; no document is empty.
 
     `note` is told what was left out. Raises as `find_files` does, and UserError for a source that is empty, binary
     or not in its encoding.
     """
     for one in [source] if isinstance(source, str) else source:
-        for file in find_files(one, form or Format(), note):
+        for file in find_files(one, form or ReaderOptions(), note):
             for name, pieces in file.read(note):
                 yield Document(name, b"".join(pieces).decode())
 
 
-def find_files(source: str, form: Format, note: Notify) -> list[TextFile]:
+def find_files(source: str, form: ReaderOptions, note: Notify) -> list[TextFile]:
     """The files that a source names, in order.
 
     A source is `-` (standard input), `builtin:python-docs`, `corpus:NAME` (downloaded before), `hf:OWNER/NAME` (from
@@ -78,15 +80,15 @@ def find_files(source: str, form: Format, note: Notify) -> list[TextFile]:
     if source == "-":
         if sys.stdin is None:
             raise RequestError("standard input is closed")
-        pieces = spooled(_standard_input)
+        pieces = rewindable(_standard_input)
         return [TextFile("standard input", None, lambda note: _one_text(pieces(), form, note))]
     if source == BUILTIN:
         data = _python_docs().encode()
         return [TextFile(BUILTIN, len(data), lambda note: iter([(BUILTIN, [data])]))]
     if scheme == "corpus":
-        return [text_file(installed_corpus(name), form)]
+        return [text_file(local_path(name), form)]
     if scheme == "hf":
-        return [text_file(path, form) for path in hub.download(name, note)]
+        return [text_file(path, form) for path in hub.download_dataset(name, note)]
     if scheme == "builtin":
         raise RequestError(f"there is no built-in corpus '{name}'", hint=f"the built-in corpus is {BUILTIN}")
     paths = _find(find_path(source), note)
@@ -105,7 +107,7 @@ def _standard_input() -> Iterator[bytes]:
     return iter(lambda: sys.stdin.buffer.read(CHUNK), b"")
 
 
-def _one_text(pieces: Iterator[bytes], form: Format, note: Notify) -> Iterator[Stream]:
+def _one_text(pieces: Iterator[bytes], form: ReaderOptions, note: Notify) -> Iterator[Stream]:
     yield "standard input", decode_utf8(pieces, "standard input", form.encoding, note)
 
 
@@ -162,7 +164,7 @@ def _files_in(folder: Path, note: Notify) -> list[Path]:
     skipped: list[Path] = []
     left_out: dict[str, list[Path]] = {}
     for place, entries in walk(str(folder)):
-        if made := _made_by_gpt([entry.name for entry in entries]):
+        if made := _own_artifact([entry.name for entry in entries]):
             if place == str(folder):
                 hint = "use it alone, as data.source" if made == "token store" else "give the text that it is of"
                 raise RequestError(f"{folder} is a {made}, not text", hint=hint)
@@ -183,6 +185,6 @@ def _files_in(folder: Path, note: Notify) -> list[Path]:
     return [Path(path) for path in sorted(files, key=by_parts)]
 
 
-def _made_by_gpt(names: Iterable[str]) -> str | None:
+def _own_artifact(names: Iterable[str]) -> str | None:
     """What a folder with these names in it is, if `gpt` made it: no text, and other than it was after the next run."""
     return next((made for made, marks in _MADE.items() if marks <= set(names)), None)

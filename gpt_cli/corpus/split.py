@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.corpus.survey import Fingerprint, Survey
-from gpt_cli.corpus.text import Block, Text, count_characters
-from gpt_cli.corpus.threads import InOrder
+from gpt_cli.corpus.corpus_text import CorpusText, TextBlock, count_characters
+from gpt_cli.corpus.executors import SerialExecutor
+from gpt_cli.corpus.scan import CorpusStats, Fingerprint
 from gpt_cli.errors import UserError
 from gpt_cli.literals import SplitBy
 
@@ -17,21 +17,21 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Chunk:
     """A stretch of a document, all of it in one split."""
 
     split: Split
     data: bytes
     """What it says, in UTF-8."""
-    starts: bool
+    part_start: bool
     """Whether the document, or the part of it that falls into this split, starts here."""
-    ends: bool
+    part_end: bool
     """Whether it ends here."""
-    finishes: bool
+    document_end: bool
     """Whether the document itself ends here, not only what of it falls into this split."""
-    followed: bool
+    append_eot: bool
     """Whether another document follows: where the vocabulary has an end of text, it stands between them."""
-    seam: bool
+    repeat_start: bool
     """Whether a repetition begins here, which is kept apart from what came before."""
     done: int
     """Bytes of the corpus up to the block that this is from."""
@@ -43,18 +43,18 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Borders:
+class SplitPlan:
     """Where a text is divided: at two characters, or between its units (documents or files)."""
 
     by: SplitBy
-    cuts: tuple[int, int]
+    boundaries: tuple[int, int]
     """The characters at which validation and test begin."""
     units: bytes
     """The split of each unit, as an index into SPLITS."""
 
     @classmethod
-    def of(cls, data: DataConfig, survey: Survey) -> "Borders":
-        """The borders that a config asks for. Raises UserError where a split would be (nearly) empty.
+    def of(cls, data: DataConfig, survey: CorpusStats) -> "SplitPlan":
+        """The split plan of a config. Raises UserError where a split would be (nearly) empty.
 
         By characters, the text is cut in order: training, validation, test. By documents or files, the ones whose
         content has the lowest hashes are the test split, the next ones validate: so equal ones stay together, and
@@ -75,7 +75,7 @@ class Borders:
                 )
             return cls("characters", cuts, b"")
         hashes = survey.documents if data.split == "documents" else survey.files
-        return cls(data.split, (0, 0), _deal(hashes, val_fraction, data.test_fraction, data.split))
+        return cls(data.split, (0, 0), _assign_by_hash(hashes, val_fraction, data.test_fraction, data.split))
 
     def parts(self, position: int, length: int, unit: int) -> Iterator[tuple[Split, int]]:
         """How many of the `length` characters from `position` on, which are of one unit, go to which split."""
@@ -83,14 +83,14 @@ class Borders:
             known = unit < len(self.units)  # if not, the text has changed, which its fingerprint will tell
             yield SPLITS[self.units[unit]] if known else "train", length
             return
-        for split, end in zip(SPLITS, (*self.cuts, position + length), strict=True):
+        for split, end in zip(SPLITS, (*self.boundaries, position + length), strict=True):
             if (size := min(end - position, length)) > 0:
                 yield split, size
                 position += size
                 length -= size
 
 
-def _deal(hashes: "array[int]", val_fraction: float, test_fraction: float, units: str) -> bytes:
+def _assign_by_hash(hashes: "array[int]", val_fraction: float, test_fraction: float, units: str) -> bytes:
     """The split of each unit: at least one, and of all about the fraction, has the lowest hashes."""
     ordered = sorted(set(hashes))
     tests = max(1, round(test_fraction * len(ordered))) if test_fraction else 0
@@ -104,9 +104,9 @@ def _deal(hashes: "array[int]", val_fraction: float, test_fraction: float, units
     return bytes(0 if key >= borders[0] else 1 if key >= borders[1] else 2 for key in hashes)
 
 
-def stretches(
-    text: Text, borders: Borders, survey: Survey, *, end_lines: bool, hasher: InOrder | None = None
-) -> Iterator[Stretch]:
+def iter_chunks(
+    text: CorpusText, borders: SplitPlan, survey: CorpusStats, *, end_lines: bool, hasher: SerialExecutor | None = None
+) -> Iterator[Chunk]:
     """The whole text, in order, each stretch in its split; training text as often as its weight says.
 
     `hasher`: who computes the hashes. Raises what reading raises, and UserError if the text is not what was surveyed.
@@ -115,13 +115,13 @@ def stretches(
     position = document = done = 0
     for number, member in enumerate(text.members):
         if member.validates and (number == 0 or not text.members[number - 1].validates):
-            fingerprint.separate()
+            fingerprint.mark_val_source()
         is_last = number + 1 == len(text.members) or text.members[number + 1].validates != member.validates
         start = position, document
         for repeat in range(member.weight):
             position, document = start
             part: Split | None = None  # the split of the part of a document that goes on
-            seam = repeat > 0
+            repeat_start = repeat > 0
             for block, ends_file in _with_last(text.blocks(number)):
                 done += len(block.data)
                 if repeat == 0:
@@ -137,19 +137,19 @@ def stretches(
                     piece, rest = rest[:place], rest[place:]
                     position += size
                     length -= size
-                    cut = borders.by == "characters" and position in borders.cuts
+                    cut = borders.by == "characters" and position in borders.boundaries
                     if repeat == 0 or split == "train":
-                        yield Stretch(
+                        yield Chunk(
                             split,
                             piece,
-                            starts=part != split,
-                            ends=cut or (block.ends and not rest),
-                            finishes=block.ends and not rest,
-                            followed=followed and not rest,
-                            seam=seam,
+                            part_start=part != split,
+                            part_end=cut or (block.ends and not rest),
+                            document_end=block.ends and not rest,
+                            append_eot=followed and not rest,
+                            repeat_start=repeat_start,
                             done=done,
                         )
-                        seam = False
+                        repeat_start = False
                     part = split
                 if block.ends:
                     document += 1
@@ -158,9 +158,9 @@ def stretches(
         raise UserError("the text changed while it was read", hint="run the same command again once it is written")
 
 
-def _with_last(blocks: Iterator[Block]) -> Iterator[tuple[Block, bool]]:
+def _with_last(blocks: Iterator[TextBlock]) -> Iterator[tuple[TextBlock, bool]]:
     """Each block, and whether it is the last."""
-    previous: Block | None = None
+    previous: TextBlock | None = None
     for block in blocks:
         if previous is not None:
             yield previous, False

@@ -32,12 +32,12 @@ Tokens = npt.NDArray[np.uint16 | np.uint32]
 FORMAT: Final = "gpt-tokens-2"
 SHARD_TOKENS = 100_000_000
 _MANIFEST = "tokens.json"
-_BITE = 1 << 22  # ids that are looked at at once
+_CHUNK = 1 << 22  # ids that are looked at at once
 _HEADER = re.compile(rb"\{('descr': '[<>|=]?[a-zA-Z]\d+(?:\[\w+\])?', 'fortran_order': \w+, 'shape': \(\d+,\)), \} *\n")
 
 
 @dataclass(frozen=True)
-class SplitFacts:
+class SplitStats:
     """What is in one split."""
 
     characters: int
@@ -50,7 +50,7 @@ class SplitFacts:
 
 
 @dataclass(frozen=True)
-class Division:
+class SplitSpec:
     """How the text of a store was divided: the keys of `data` that say so."""
 
     split: SplitBy
@@ -58,7 +58,7 @@ class Division:
     test_fraction: float
 
     @classmethod
-    def of(cls, data: DataConfig) -> "Division":
+    def of(cls, data: DataConfig) -> "SplitSpec":
         """What a config asks for."""
         return cls(data.split, data.val_fraction, data.test_fraction)
 
@@ -91,7 +91,7 @@ class _Manifest:
     format: Literal["gpt-tokens-2"]
     tokenizer_sha256: str
     fingerprint: str
-    division: Division
+    division: SplitSpec
     train: _Part
     val: _Part
     test: _Part | None
@@ -106,11 +106,11 @@ class TokenStore:
 
     path: Path
     tokenizer: Tokenizer
-    facts: dict[Split, SplitFacts]
+    facts: dict[Split, SplitStats]
     """Of each split there is: a store need not have a test split."""
     fingerprint: str
     """sha256 (hex) of the text that the tokens encode."""
-    division: Division
+    division: SplitSpec
     _manifest: _Manifest
 
     @classmethod
@@ -143,7 +143,7 @@ class TokenStore:
             start += shard.tokens
         return tokens
 
-    def stretch(self, split: Split, start: int, stop: int) -> Tokens:
+    def read(self, split: Split, start: int, stop: int) -> Tokens:
         """(stop - start,) ids of a split from index `start` on, fewer where it ends. Raises as `tokens` does."""
         part = self._part(split)
         pieces: list[Tokens] = [np.empty(0, dtype=token_dtype(self.tokenizer.vocab_size))]
@@ -166,8 +166,8 @@ class TokenStore:
 
     def _check_ids(self, place: Path, ids: Tokens, first: int = 0) -> None:
         vocab_size = self.tokenizer.vocab_size
-        for at in range(0, len(ids), _BITE):
-            bite = ids[at : at + _BITE]
+        for at in range(0, len(ids), _CHUNK):
+            bite = ids[at : at + _CHUNK]
             if int(bite.max(initial=0)) >= vocab_size:
                 index = at + int(np.argmax(bite >= vocab_size))
                 raise DamagedError(
@@ -192,7 +192,7 @@ class StoreWriter:
 
     def append(self, split: Split, ids: Tokens) -> None:
         """Write the next ids of a split. Raises DiskError if they cannot be written."""
-        ids = narrow(ids, self.tokenizer.vocab_size)
+        ids = to_token_dtype(ids, self.tokenizer.vocab_size)
         shards = self._shards.setdefault(split, [])
         while len(ids):
             if split not in self._open:
@@ -201,12 +201,12 @@ class StoreWriter:
                 self._open[split].write(_header(ids.dtype, 0))
             size = shards[-1].tokens
             piece, ids = ids[: SHARD_TOKENS - size], ids[SHARD_TOKENS - size :]
-            self._open[split].write(little(piece).data.cast("B"))
+            self._open[split].write(to_little_endian(piece).data.cast("B"))
             shards[-1] = _Shard(shards[-1].file, size + len(piece))
             if shards[-1].tokens == SHARD_TOKENS:
                 self._close(split)
 
-    def finish(self, facts: Mapping[Split, SplitFacts], *, fingerprint: str, division: Division) -> None:
+    def finish(self, facts: Mapping[Split, SplitStats], *, fingerprint: str, division: SplitSpec) -> None:
         """Write what describes the ids."""
         for split in list(self._open):
             self._close(split)
@@ -216,7 +216,7 @@ class StoreWriter:
             starts = np.asarray(known.document_starts, dtype=np.int64)
             write_file(
                 self._directory / _starts_file(split),
-                [_header(starts.dtype, len(starts)), little(starts).tobytes()],
+                [_header(starts.dtype, len(starts)), to_little_endian(starts).tobytes()],
             )
         write_file(self._directory / "tokenizer.json", self.tokenizer.to_json().encode())
         manifest = _Manifest(
@@ -224,7 +224,7 @@ class StoreWriter:
         )
         write_file(self._directory / _MANIFEST, (json.dumps(asdict(manifest), indent=1) + "\n").encode())
 
-    def abandon(self) -> None:
+    def abort(self) -> None:
         """Close what is open."""
         for file in self._open.values():
             file.abort()
@@ -246,17 +246,17 @@ def new_store(path: Path, tokenizer: Tokenizer, *, replace: bool = False) -> Ite
         try:
             yield writer
         finally:
-            writer.abandon()
+            writer.abort()
 
 
 def write_store(
     path: Path,
     tokenizer: Tokenizer,
     tokens: Mapping[Split, Tokens],
-    facts: Mapping[Split, SplitFacts],
+    facts: Mapping[Split, SplitStats],
     *,
     fingerprint: str,
-    division: Division,
+    division: SplitSpec,
     replace: bool = False,
 ) -> None:
     """Write a token store of ids that are in memory. Raises as `new_store` does."""
@@ -271,7 +271,7 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
     return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
 
 
-def narrow(ids: npt.NDArray[Any], vocab_size: int) -> Tokens:
+def to_token_dtype(ids: npt.NDArray[Any], vocab_size: int) -> Tokens:
     """`ids` in the type they are stored in. Raises ValueError for an id that could wrap around in it."""
     if ids.size and (largest := int(ids.max())) >= vocab_size:
         raise ValueError(f"id {largest} is outside the vocabulary of {vocab_size}")
@@ -282,7 +282,7 @@ def _starts_file(split: Split) -> str:
     return f"{split}-documents.npy"
 
 
-def little(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def to_little_endian(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """`values` as they lie in a file: little-endian."""
     return np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False))
 
@@ -342,13 +342,13 @@ def _describe(dtype: np.dtype[Any], size: int) -> str:
     return f"'descr': '{dtype.newbyteorder('<').str}', 'fortran_order': False, 'shape': ({size},)"
 
 
-def _facts(path: Path, split: Split, part: _Part) -> SplitFacts:
+def _facts(path: Path, split: Split, part: _Part) -> SplitStats:
     _require_size(path / _starts_file(split), 8 * part.documents)
     starts = np.empty(part.documents, dtype=np.int64)
     _load(path / _starts_file(split), starts)
     if len(starts) and not (starts[0] >= 0 and starts[-1] < part.tokens and bool((np.diff(starts) >= 0).all())):
         raise DamagedError(f"{path / _starts_file(split)} is damaged: it names tokens that the split has not")
-    return SplitFacts(part.characters, part.bytes, part.tokens, part.documents, starts)
+    return SplitStats(part.characters, part.bytes, part.tokens, part.documents, starts)
 
 
 def _parse(path: Path, data: bytes) -> _Manifest:

@@ -24,8 +24,8 @@ from gpt_cli.literals import Pattern
 from gpt_cli.model.position import rotary_frequencies
 from gpt_cli.run.load import LoadedRun
 from gpt_cli.tokenizer import BPETokenizer, CharTokenizer, Tokenizer
-from gpt_cli.tokenizer.pattern import pre_tokenizer
-from gpt_cli.tokenizer.vocabulary import END_OF_TEXT, PRINTABLE, to_printable
+from gpt_cli.tokenizer.bpe_vocabulary import BYTE_ENCODER, END_OF_TEXT, bytes_to_unicode
+from gpt_cli.tokenizer.pretokenizer import pre_tokenizer
 
 DType = Literal["f32", "f16", "q8_0"]
 _PATTERNS: dict[Pattern, str] = {"gpt2": "gpt-2", "gpt4": "llama-bpe"}  # its gpt-4o is another rule beyond ASCII
@@ -177,19 +177,19 @@ def gguf_vocabulary(tokenizer: Tokenizer) -> GGUFVocabulary:
                 hint="train with tokenizer.pattern=gpt2 or gpt4, or export it for Transformers: --to hf",
             )
         _require_same_words(tokenizer)
-        tokens = [t.decode() if i in special else to_printable(t) for i, t in enumerate(own.tokens)]
+        tokens = [t.decode() if i in special else bytes_to_unicode(t) for i, t in enumerate(own.tokens)]
         merges = [f"{tokens[left]} {tokens[right]}" for left, right, _ in own.merges]
     elif isinstance(tokenizer, CharTokenizer):
-        if tokenizer.unknown is not None:
+        if tokenizer.unk_id is not None:
             raise RequestError(
                 "llama.cpp has no <unk>: it leaves out the characters that a vocabulary lacks",
                 hint="train with tokenizer.unknown=error, or with tokenizer.kind=byte or bpe, which lack nothing",
             )
-        tokens = [to_printable(character.encode()) for character in tokenizer.characters]
+        tokens = [bytes_to_unicode(character.encode()) for character in tokenizer.characters]
         merges = [f"{t[:i]} {t[i]}" for t in tokens for i in range(1, len(t))]
     else:
-        tokens, merges = list(PRINTABLE), []
-    end = tokenizer.end_of_text
+        tokens, merges = list(BYTE_ENCODER), []
+    end = tokenizer.eot_id
     if end is None:
         end = len(tokens)
         tokens, special = [*tokens, END_OF_TEXT], special | {end}

@@ -52,7 +52,7 @@ def import_huggingface(source: str, run_dir: Path, *, download: bool = False) ->
             hint="rows without a token cannot be kept: a model of ours has as many as its tokenizer has ids",
         )
     tensors = _convert(layout, model, tokenizer, _read_tensors(directory, model), str(directory))
-    unknown = "error" if tokenizer.unknown is None else "token"
+    unknown = "error" if tokenizer.unk_id is None else "token"
     own = str(run_dir / "tokenizer.json")
     kind = TokenizerConfig.model_validate({"kind": tokenizer.kind, "file": own, "unknown": unknown})
     config = Config(run_dir=str(run_dir), model=model, tokenizer=kind)

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpt_cli.files import read_file
 from gpt_cli.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer, Tokenizer, load_tokenizer
-from gpt_cli.tokenizer.vocabulary import PRINTABLE
+from gpt_cli.tokenizer.bpe_vocabulary import BYTE_ENCODER
 
 UNKNOWN = "<unk>"
 _REPLACEMENT = "\ufffd"  # what we decode an unknown character to
@@ -36,7 +36,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> str:
 
 def tokenizer_config(tokenizer: Tokenizer, context_length: int, allow_special: bool) -> dict[str, Any]:
     """What tokenizer_config.json says: the special tokens, and whether text that reads like one becomes it."""
-    end = None if tokenizer.end_of_text is None else tokenizer.decode([tokenizer.end_of_text])
+    end = None if tokenizer.eot_id is None else tokenizer.decode([tokenizer.eot_id])
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": context_length,
@@ -49,16 +49,16 @@ def tokenizer_config(tokenizer: Tokenizer, context_length: int, allow_special: b
 
 def _byte_parts() -> dict[str, Any]:
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    vocab = {spelling: byte for byte, spelling in enumerate(PRINTABLE)}
+    vocab = {spelling: byte for byte, spelling in enumerate(BYTE_ENCODER)}
     return {"pre_tokenizer": level, "decoder": level, "model": {"type": "BPE", "vocab": vocab, "merges": []}}
 
 
 def _char_parts(tokenizer: CharTokenizer) -> dict[str, Any]:
     vocab = {character: i for i, character in enumerate(tokenizer.characters)}
     decoders: list[dict[str, Any]] = [{"type": "Fuse"}]
-    if tokenizer.unknown is not None:
+    if tokenizer.unk_id is not None:
         vocab[UNKNOWN] = (
-            tokenizer.unknown
+            tokenizer.unk_id
         )  # no single character is spelled like this, so none becomes it by its spelling
         decoders.insert(0, {"type": "Replace", "pattern": {"String": UNKNOWN}, "content": _REPLACEMENT})
     split = {"type": "Split", "pattern": {"Regex": _ANY_CHARACTER}, "behavior": "Isolated", "invert": False}

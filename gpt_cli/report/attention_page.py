@@ -17,10 +17,11 @@ import numpy.typing as npt
 
 from gpt_cli.attention import Head, LayerAttention
 from gpt_cli.attention.heads import KINDS, MARK
-from gpt_cli.errors import RequestError, escape_control_chars
+from gpt_cli.errors import RequestError
 from gpt_cli.report.attention_text import weights_of
 from gpt_cli.report.heatmap import data_url, png
 from gpt_cli.report.html import render_page, write_page
+from gpt_cli.terminal.escape import escape_control_chars
 
 _COLOUR = (42, 147, 209)  # the style sheet's --c5 in light: seen on white and on black
 _LARGEST = 16_000_000  # bytes of numbers in a page

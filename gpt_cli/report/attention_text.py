@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gpt_cli.attention import Head, LayerAttention
 from gpt_cli.attention.heads import KINDS
 from gpt_cli.report.heatmap import RAMP, Weights, ascii_rows
-from gpt_cli.report.table import fold, render_table, terminal_columns
+from gpt_cli.terminal.table import fold, render_table, terminal_columns
 
 _ACROSS = 4  # heads beside each other
 _SMALL = 18  # columns of one of them

@@ -8,15 +8,15 @@ from dataclasses import asdict
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.corpus.build import prepare_corpus
 from gpt_cli.corpus.inspection.baselines import Baseline, measure_baselines
+from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.corpus.store import Tokens
 from gpt_cli.errors import UserError
 from gpt_cli.files import cache_dir, make_directory, read_file, replace_file
 from gpt_cli.report.record import Record
 from gpt_cli.tokenizer import Tokenizer
-from gpt_cli.tokenizer.base import encoded
-from gpt_cli.tokenizer.describe import count_ids
+from gpt_cli.tokenizer.base import encode_text
+from gpt_cli.tokenizer.vocab_stats import count_ids
 
 _LEARN, _MEASURE = 4_000_000, 1_000_000  # bytes of text, about: of a longer split, evenly spread parts
 _PARTS = 64
@@ -53,7 +53,7 @@ class Text:
         train, val = _spell(self.corpus.train, tokenizer, _LEARN), _spell(self.corpus.val, tokenizer, _MEASURE)
         if not train or not val:
             raise UserError("a split has no text")
-        codes = np.frombuffer(encoded(train + val, "utf-32-le"), dtype="<u4")
+        codes = np.frombuffer(encode_text(train + val, "utf-32-le"), dtype="<u4")
         found = measure_baselines(train, val, np.unique(codes).astype(np.int64))
         try:
             make_directory(path.parent)
@@ -77,6 +77,6 @@ def _spell(tokens: Tokens, tokenizer: Tokenizer, limit: int) -> str:
         size = limit // _PARTS
         starts = np.linspace(0, len(tokens) - size, _PARTS).astype(np.int64)
         kept = np.concatenate([tokens[start : start + size] for start in starts])
-    if tokenizer.end_of_text is not None:
-        kept = kept[kept != tokenizer.end_of_text]
+    if tokenizer.eot_id is not None:
+        kept = kept[kept != tokenizer.eot_id]
     return tokenizer.decode(kept)

@@ -12,8 +12,8 @@ from typing import Literal
 
 from markupsafe import Markup, escape
 
-from gpt_cli.errors import escape_control_chars
 from gpt_cli.report.series import Series, thinned
+from gpt_cli.terminal.escape import escape_control_chars
 
 WIDTH, HEIGHT = 460, 270  # units of the drawing, about pixels on a laptop
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 12, 40

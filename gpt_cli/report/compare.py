@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpt_cli.config import ModelConfig, load_config, parse_config
-from gpt_cli.corpus.compare import Measured
+from gpt_cli.corpus.compare_tokenizers import Measured
 from gpt_cli.model.count import parameter_table
 from gpt_cli.report.picture import COLOURS, label, write_picture
-from gpt_cli.report.table import fold, render_table, terminal_columns
+from gpt_cli.terminal.table import fold, render_table, terminal_columns
 
 _HEADER = (
     "tokenizer",

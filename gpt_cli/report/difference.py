@@ -8,7 +8,7 @@ from gpt_cli.config import to_yaml_scalar
 from gpt_cli.config.keys import fields, get_key
 from gpt_cli.report.figures import FIGURES, Value, figures, shown
 from gpt_cli.report.record import Record
-from gpt_cli.report.table import render_cell, render_table, terminal_columns
+from gpt_cli.terminal.table import render_cell, render_table, terminal_columns
 
 _PER_TEXT = ("bpb", "best_bpb", "bpc")
 _PER_TOKEN = ("val_loss", "best_val_loss", "perplexity", "tokens_per_second")

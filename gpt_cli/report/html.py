@@ -15,8 +15,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from gpt_cli.errors import RequestError, escape_control_chars
+from gpt_cli.errors import RequestError
 from gpt_cli.files import replace_file
+from gpt_cli.terminal.escape import escape_control_chars
 
 _TEMPLATES = Path(__file__).parent / "templates"
 

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from gpt_cli.config import Config, load_config
-from gpt_cli.corpus.bars import stage_bars
-from gpt_cli.corpus.build import learn_tokenizer
+from gpt_cli.corpus.prepare import learn_tokenizer
 from gpt_cli.errors import Notify
 from gpt_cli.files.safe_io import format_size
 from gpt_cli.model.count import flops_per_token, parameter_table
 from gpt_cli.model.memory import memory_bytes
-from gpt_cli.report.table import render_pairs, render_table
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint, load, load_newest
 from gpt_cli.runtime.device import planned_device
+from gpt_cli.terminal.progress import stage_progress
+from gpt_cli.terminal.table import render_pairs, render_table
 from gpt_cli.tokenizer import load_tokenizer
 
 
@@ -148,5 +148,5 @@ def vocab_size_of(config: Config, note: Notify) -> int:
         return load_tokenizer(Path(config.tokenizer.file), config.tokenizer.pattern).vocab_size
     if config.tokenizer.vocab_size is not None:  # what learning a BPE gives, or it fails
         return config.tokenizer.vocab_size
-    with stage_bars() as progress:
+    with stage_progress() as progress:
         return learn_tokenizer(config.data, config.tokenizer, note=note, progress=progress).vocab_size

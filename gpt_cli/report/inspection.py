@@ -5,15 +5,15 @@ from textwrap import fill
 
 from gpt_cli.corpus.inspection.advice import advise
 from gpt_cli.corpus.inspection.characters import CharacterCount
-from gpt_cli.corpus.inspection.facts import Copies, Inspection
-from gpt_cli.report.table import render_cell, render_pairs, render_table, terminal_columns
+from gpt_cli.corpus.inspection.results import DuplicateCount, TextReport
+from gpt_cli.terminal.table import render_cell, render_pairs, render_table, terminal_columns
 
 _CHARACTERS = 20  # listed of each kind
 _NEW = 10  # characters of the validation text that the training text lacks
 _LONGEST = 64  # columns of an example
 
 
-def render_inspection(found: Inspection) -> str:
+def render_inspection(found: TextReport) -> str:
     """Facts, what is odd, what is there twice, baselines, and what to make of it."""
     parts = [
         render_pairs(_facts(found)),
@@ -29,7 +29,7 @@ def render_inspection(found: Inspection) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _facts(found: Inspection) -> dict[str, object]:
+def _facts(found: TextReport) -> dict[str, object]:
     lines = found.lines
     facts: dict[str, object] = {
         "characters": f"{found.characters:,}, of which {found.val_characters:,} are held out for validation",
@@ -57,7 +57,7 @@ def _characters_in(count: int) -> str:
     return "1 character" if count == 1 else f"{count:,} characters"
 
 
-def _share(copies: Copies) -> str:
+def _share(copies: DuplicateCount) -> str:
     return f"{copies.share:.1%}" if copies.copies and copies.share >= 0.0005 else f"{copies.copies:,}"
 
 
@@ -79,7 +79,7 @@ def _shorten(text: str) -> str:
     return visible if len(visible) <= _LONGEST else visible[: _LONGEST - 3] + "..."
 
 
-def _baselines(found: Inspection) -> str:
+def _baselines(found: TextReport) -> str:
     rows = [(b.name, b.bits_per_character, b.bits_per_byte, b.nats_per_character) for b in found.baselines]
     table = render_table(rows, header=("baseline", "bits/character", "bits/byte", "nats/character"))
     if found.learned_on < found.train_characters or found.measured_on < found.val_characters:

@@ -21,7 +21,7 @@ from gpt_cli.report.html import check_page, render_page, write_page
 from gpt_cli.report.info import describe
 from gpt_cli.report.record import Record, read_records
 from gpt_cli.report.series import X_LABELS, Measure, Series, XAxis, series, smooth
-from gpt_cli.tokenizer.describe import longest_tokens, quote
+from gpt_cli.tokenizer.vocab_stats import longest_tokens, repr_token
 
 Note = Callable[[str], None]
 
@@ -255,7 +255,7 @@ def _longest(record: Record) -> list[str]:
     tokenizer = record.tokenizer
     if tokenizer.kind != "bpe":
         return []
-    return [quote(tokenizer.token_bytes(token)) for token in longest_tokens(tokenizer, _TOKENS)]
+    return [repr_token(tokenizer.token_bytes(token)) for token in longest_tokens(tokenizer, _TOKENS)]
 
 
 def _sentence(told: Told) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from gpt_cli.errors import RequestError, escape_control_chars
+from gpt_cli.errors import RequestError
 from gpt_cli.files import replace_file
+from gpt_cli.terminal.escape import escape_control_chars
 
 # Okabe and Ito (2008): told apart by every kind of colour vision. Yellow is too pale for a thin line.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

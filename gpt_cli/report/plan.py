@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from gpt_cli.config import Config
-from gpt_cli.corpus.bars import stage_bars
-from gpt_cli.corpus.build import outline_corpus
+from gpt_cli.corpus.prepare import open_lazy
 from gpt_cli.errors import Notify
 from gpt_cli.native.kernel import leaving_nothing
 from gpt_cli.report.info import Info, describe, render_info
-from gpt_cli.report.table import render_pairs
 from gpt_cli.runtime.device import Runtime, open_runtime
+from gpt_cli.terminal.progress import stage_progress
+from gpt_cli.terminal.table import render_pairs
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.console import clock
 from gpt_cli.training.state import TrainingState
@@ -49,8 +49,8 @@ class Plan:
 def plan(config: Config, note: Notify) -> Plan:
     """Work out what training `config` would be; the time is measured over a few steps. Writes nothing."""
     runtime = open_runtime(config.runtime)
-    with stage_bars() as progress:
-        corpus = outline_corpus(config.data, config.tokenizer, note=note, progress=progress)
+    with stage_progress() as progress:
+        corpus = open_lazy(config.data, config.tokenizer, note=note, progress=progress)
     vocab_size = corpus.tokenizer.vocab_size
     train_tokens, val_tokens = (corpus.facts[split].tokens for split in ("train", "val"))
     some = corpus.read("train", 0, max(_MEASURED_TOKENS, config.model.context_length + 1))

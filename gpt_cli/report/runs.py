@@ -15,11 +15,11 @@ from gpt_cli.config import RESUMABLE_CHANGES, Config, load_config, to_yaml_scala
 from gpt_cli.config.keys import fields, get_key
 from gpt_cli.errors import UserError
 from gpt_cli.files import DirectoryLock, LockedError, check_listed, list_directory, read_file
-from gpt_cli.report.table import fold, render_cell, render_table, shorten
 from gpt_cli.run.arrays import read_header
 from gpt_cli.run.checkpoint import CONFIG, MODEL, checkpoint_step, list_checkpoints
 from gpt_cli.run.directory import RUN
 from gpt_cli.run.log import read_metrics
+from gpt_cli.terminal.table import fold, render_cell, render_table, shorten
 
 _HEAD = 1 << 24  # bytes of a model's file, in which its shapes are
 _SPARED = ("saved", "size", "val loss")  # columns that go first where there is no room

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpt_cli.errors import display_width, escape_control_chars
-from gpt_cli.report.table import shorten
 from gpt_cli.scoring.text import ScoredLine, Span
+from gpt_cli.terminal.escape import display_width, escape_control_chars
+from gpt_cli.terminal.table import shorten
 
 LEVELS = (1.0, 2.0, 4.0, 7.0, 10.0)
 """Bits from which on a span has the next colour."""

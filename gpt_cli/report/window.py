@@ -2,33 +2,35 @@
 
 from typing import Any
 
-from gpt_cli.corpus.peek import Window, spell
-from gpt_cli.report.table import render_pairs, terminal_columns
+from gpt_cli.corpus.training_windows import TrainingWindow, decode_bytes
+from gpt_cli.terminal.table import render_pairs, terminal_columns
 from gpt_cli.tokenizer import Tokenizer
-from gpt_cli.tokenizer.describe import quote
+from gpt_cli.tokenizer.vocab_stats import repr_token
 
 _NARROWEST = 12  # columns of a context; of one for which the line is too short, its end
 
 
-def render_window(window: Window, tokenizer: Tokenizer, where: str) -> str:
+def render_window(window: TrainingWindow, tokenizer: Tokenizer, where: str) -> str:
     """Where it is, its ids and tokens, then a sentence for each context and its target."""
     facts = {
         "window": where,
         "ids": [str(token) for token in window.ids],
-        "tokens": [quote(spell(tokenizer, (token,))) for token in window.ids],
+        "tokens": [repr_token(decode_bytes(tokenizer, (token,))) for token in window.ids],
     }
     sentences = [
-        _sentence(quote(spell(tokenizer, pair.context)), quote(spell(tokenizer, (pair.target,))))
+        _sentence(
+            repr_token(decode_bytes(tokenizer, pair.context)), repr_token(decode_bytes(tokenizer, (pair.target,)))
+        )
         for pair in window.pairs()
     ]
     return "\n".join([render_pairs(facts), "", *sentences])
 
 
-def window_json(window: Window, tokenizer: Tokenizer) -> dict[str, Any]:
+def window_json(window: TrainingWindow, tokenizer: Tokenizer) -> dict[str, Any]:
     """The same by name. Bytes that are only a part of a character are spelled as \\xe2."""
 
     def text(ids: tuple[int, ...]) -> str:
-        return spell(tokenizer, ids).decode(errors="backslashreplace")
+        return decode_bytes(tokenizer, ids).decode(errors="backslashreplace")
 
     return {
         "at": window.at,

@@ -40,7 +40,7 @@ from gpt_cli.files import (
 )
 from gpt_cli.run.arrays import Arrays, unpack_arrays
 from gpt_cli.tokenizer import Tokenizer
-from gpt_cli.tokenizer.load import parse_tokenizer
+from gpt_cli.tokenizer.loader import parse_tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -53,7 +53,7 @@ from gpt_cli.tokenizer import Tokenizer, load_tokenizer
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gpt_cli.corpus.build import Corpus  # which `gpt sample` need not load
+    from gpt_cli.corpus.prepare import Corpus  # which `gpt sample` need not load
 
 DATA, RUN = "data.json", "run.json"
 _FORMAT = 1

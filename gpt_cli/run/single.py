@@ -15,7 +15,7 @@ from gpt_cli.files import DamagedError, read_file
 from gpt_cli.run.arrays import read_header, unpack_arrays
 from gpt_cli.run.checkpoint import Checkpoint
 from gpt_cli.tokenizer import Tokenizer
-from gpt_cli.tokenizer.load import parse_tokenizer
+from gpt_cli.tokenizer.loader import parse_tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor

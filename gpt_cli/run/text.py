@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpt_cli.config import Config
-from gpt_cli.corpus.build import Corpus, prepare_corpus
-from gpt_cli.corpus.survey import Progress
+from gpt_cli.corpus.prepare import Corpus, prepare_corpus
+from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.errors import Notify, RequestError, UserError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Trained(Protocol):
 
 
 def own_corpus(
-    trained: Trained, *, note: Notify, progress: Progress | None = None, with_test: bool = False, instead: str
+    trained: Trained, *, note: Notify, progress: StageProgress | None = None, with_test: bool = False, instead: str
 ) -> Corpus:
     """The text of a run in its splits, as it was when the training began. `instead` is another way out, for hints.
 

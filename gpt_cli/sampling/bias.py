@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from gpt_cli.errors import RequestError, escape_control_chars
+from gpt_cli.errors import RequestError
+from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.tokenizer import Tokenizer
 
 _LISTED = 9  # pieces that an error spells out
@@ -22,9 +23,9 @@ def token_bias(tokenizer: Tokenizer, given: Sequence[tuple[str | int, float]]) -
     outside the vocabulary, and where nothing is left to be written.
     """
     bias = {_id(tokenizer, name): value for name, value in given}
-    if tokenizer.unknown is not None:
-        bias[tokenizer.unknown] = -math.inf
-    never = {token for token, value in bias.items() if value == -math.inf} | {tokenizer.end_of_text}
+    if tokenizer.unk_id is not None:
+        bias[tokenizer.unk_id] = -math.inf
+    never = {token for token, value in bias.items() if value == -math.inf} | {tokenizer.eot_id}
     if all(token in never for token in range(tokenizer.vocab_size)):
         raise RequestError("logit_bias leaves no token that may be written")
     return bias

@@ -11,8 +11,8 @@ def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
     """
     if text:
         return [int(token) for token in tokenizer.encode(text)]
-    if tokenizer.end_of_text is not None:
-        return [tokenizer.end_of_text]
+    if tokenizer.eot_id is not None:
+        return [tokenizer.eot_id]
     return [0] if tokenizer.unknown_characters("\n") else encode_prompt(tokenizer, "\n")
 
 

@@ -51,7 +51,7 @@ class RuleBook:
 
     def __init__(self, tokenizer: Tokenizer, sampling: Sampling) -> None:
         self._sampling = sampling
-        self._vocab_size, self._end_of_text = tokenizer.vocab_size, tokenizer.end_of_text
+        self._vocab_size, self._end_of_text = tokenizer.vocab_size, tokenizer.eot_id
         self._bias = token_bias(tokenizer, sampling.logit_bias)
         self._pattern: Pattern | None = None
         if any(limit is not None for limit in (sampling.pattern, sampling.forbid, sampling.allow)):

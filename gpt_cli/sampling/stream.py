@@ -34,7 +34,7 @@ class TextStream:
         self._min_new_tokens = min_new_tokens
         self._matcher = matcher
         self._log_probs = log_probs
-        self._end_of_text = tokenizer.end_of_text
+        self._end_of_text = tokenizer.eot_id
         self._decoder = StreamDecoder(tokenizer)
         self._stop = StopMatcher(stop)
         self._steps = steps

@@ -91,7 +91,7 @@ def _searched(
     """Texts that beam search finds, the best first; each prompt is searched when its first text is read."""
 
     def ends(tokens: Sequence[int]) -> bool:
-        if tokens[-1] == tokenizer.end_of_text:
+        if tokens[-1] == tokenizer.eot_id:
             return True
         late = tokens[sampling.min_new_tokens :]  # where stop strings count
         return bool(sampling.stop and late) and any(stop in tokenizer.decode(late) for stop in sampling.stop)

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpt_cli.errors import RequestError, escape_control_chars
+from gpt_cli.errors import RequestError
 from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.scoring.reader import Reader
+from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.tokenizer import Tokenizer
 
 Normalise = Literal["none", "tokens", "bytes"]

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpt_cli.errors import RequestError, escape_control_chars
+from gpt_cli.errors import RequestError
 from gpt_cli.scoring.examples import Example
+from gpt_cli.terminal.escape import escape_control_chars
 
 
 @dataclass

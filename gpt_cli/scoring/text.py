@@ -60,7 +60,7 @@ class ScoredText:
         sizes = np.array([len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size)], dtype=np.int64)
         self._sizes = sizes[ids]  # (N,) bytes, as bits per byte are counted: none for <unk>
         lengths = self._sizes
-        if tokenizer.unknown is not None:  # a vocabulary of characters
+        if tokenizer.unk_id is not None:  # a vocabulary of characters
             lengths = np.array([len(character.encode()) for character in text], dtype=np.int64)
         self._starts = np.concatenate([[0], lengths.cumsum()])  # (N + 1,) where each token begins
         assert self._starts[-1] == len(self._data)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gpt_cli.errors import UserError
-from gpt_cli.report.table import render_table
+from gpt_cli.terminal.table import render_table
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gpt_cli.config import load_config
-from gpt_cli.corpus.build import prepare_corpus
+from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.files import check_listed
 from gpt_cli.native.kernel import leaving_nothing

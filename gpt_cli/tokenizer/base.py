@@ -9,8 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.errors import RequestError, UserError, escape_control_chars
+from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import replace_file
+from gpt_cli.terminal.escape import escape_control_chars
 
 Ids = npt.NDArray[np.uint32]
 
@@ -36,12 +37,12 @@ class Tokenizer(Protocol):
 
     @property
     @abstractmethod
-    def end_of_text(self) -> int | None:
+    def eot_id(self) -> int | None:
         """The id that separates documents, where the vocabulary has one."""
 
     @property
     @abstractmethod
-    def unknown(self) -> int | None:
+    def unk_id(self) -> int | None:
         """The id that stands for every character without one of its own, where the vocabulary has it."""
 
     @abstractmethod
@@ -111,7 +112,7 @@ def _introduce(character: str, text: str) -> str:
     return f"'{visible}' (U+{ord(character):04X}, first at character {text.index(character) + 1})"
 
 
-def encoded(text: str, encoding: str = "utf-8") -> bytes:
+def encode_text(text: str, encoding: str = "utf-8") -> bytes:
     """The bytes of `text` in a Unicode encoding.
 
     Raises RequestError for half a surrogate pair: Python strings can hold one, Unicode text cannot.
@@ -132,7 +133,7 @@ def encoded(text: str, encoding: str = "utf-8") -> bytes:
         ) from None
 
 
-def checked(ids: Sequence[int] | npt.NDArray[Any], vocab_size: int) -> npt.NDArray[Any]:
+def validate_ids(ids: Sequence[int] | npt.NDArray[Any], vocab_size: int) -> npt.NDArray[Any]:
     """`ids` as an integer array (n,) inside the vocabulary; raises UserError naming the first that is not."""
     array = np.asarray(ids) if len(ids) else np.zeros(0, dtype=np.uint32)
     if array.size and (array.min() < 0 or array.max() >= vocab_size):

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.tokenizer.base import Ids, Tokenizer, checked, encoded
-from gpt_cli.tokenizer.fast import FastEncoder
-from gpt_cli.tokenizer.huggingface import write_vocabulary
-from gpt_cli.tokenizer.pattern import blocks
-from gpt_cli.tokenizer.pieces import PieceEncoder
-from gpt_cli.tokenizer.vocabulary import Vocabulary
+from gpt_cli.tokenizer.base import Ids, Tokenizer, encode_text, validate_ids
+from gpt_cli.tokenizer.bpe_vocabulary import Vocabulary
+from gpt_cli.tokenizer.cached_bpe import CachedBPE
+from gpt_cli.tokenizer.hf_tokenizer import write_vocabulary
+from gpt_cli.tokenizer.pretokenizer import split_chunks
+from gpt_cli.tokenizer.riptoken_encoder import RiptokenEncoder
 
 _BLOCK = 1 << 20  # characters encoded at once, which bounds the memory
 
@@ -26,7 +26,7 @@ class BPETokenizer(Tokenizer):
     vocabulary: Vocabulary
 
     kind: ClassVar[str] = "bpe"
-    unknown: ClassVar[None] = None
+    unk_id: ClassVar[None] = None
 
     def __reduce__(self) -> tuple[type["BPETokenizer"], tuple[Vocabulary]]:
         return BPETokenizer, (self.vocabulary,)  # another process learns its pieces itself
@@ -36,11 +36,11 @@ class BPETokenizer(Tokenizer):
         return len(self.vocabulary.tokens)
 
     @property
-    def end_of_text(self) -> int | None:
+    def eot_id(self) -> int | None:
         return self.vocabulary.end_of_text
 
     def encode(self, text: str, *, allow_special: bool = False) -> Ids:
-        encoded(text)
+        encode_text(text)
         if not allow_special:
             return np.concatenate([np.zeros(0, dtype=np.uint32), *self._encode(text)])
         parts: list[Ids] = [np.zeros(0, dtype=np.uint32)]
@@ -49,11 +49,11 @@ class BPETokenizer(Tokenizer):
         return np.concatenate(parts)
 
     def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:
-        tokens = map(self.vocabulary.tokens.__getitem__, checked(ids, self.vocab_size).tolist())
+        tokens = map(self.vocabulary.tokens.__getitem__, validate_ids(ids, self.vocab_size).tolist())
         return b"".join(tokens).decode(errors="replace")
 
     def token_bytes(self, token: int) -> bytes:
-        checked([token], self.vocab_size)
+        validate_ids([token], self.vocab_size)
         return b"" if token in self.vocabulary.special else self.vocabulary.tokens[token]
 
     def unknown_characters(self, text: str) -> list[str]:
@@ -63,15 +63,15 @@ class BPETokenizer(Tokenizer):
         return self._json
 
     def _encode(self, text: str) -> Iterator[Ids]:
-        return map(self._fast.encode, blocks(text, _BLOCK, self.vocabulary.pattern))
+        return map(self._fast.encode, split_chunks(text, _BLOCK, self.vocabulary.pattern))
 
     @cached_property
-    def _pieces(self) -> PieceEncoder:
-        return PieceEncoder(self.vocabulary)
+    def _pieces(self) -> CachedBPE:
+        return CachedBPE(self.vocabulary)
 
     @cached_property
-    def _fast(self) -> FastEncoder:
-        return FastEncoder(self.vocabulary, self._pieces.encode)
+    def _fast(self) -> RiptokenEncoder:
+        return RiptokenEncoder(self.vocabulary, self._pieces.encode)
 
     @cached_property
     def _special_ids(self) -> dict[str, Ids]:

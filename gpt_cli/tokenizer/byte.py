@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.tokenizer.base import Ids, Tokenizer, checked, encoded
+from gpt_cli.tokenizer.base import Ids, Tokenizer, encode_text, validate_ids
 
 FORMAT = "gpt-byte-1"
 
@@ -19,11 +19,11 @@ class ByteTokenizer(Tokenizer):
 
     kind: ClassVar[str] = "byte"
     vocab_size: ClassVar[int] = 256
-    end_of_text: ClassVar[None] = None
-    unknown: ClassVar[None] = None
+    eot_id: ClassVar[None] = None
+    unk_id: ClassVar[None] = None
 
     def encode(self, text: str, *, allow_special: bool = False) -> Ids:
-        return self.encode_utf8(encoded(text))
+        return self.encode_utf8(encode_text(text))
 
     def encode_utf8(self, data: bytes, *, allow_special: bool = False) -> Ids:
         return np.frombuffer(data, dtype=np.uint8).astype(np.uint32)
@@ -41,4 +41,4 @@ class ByteTokenizer(Tokenizer):
         return json.dumps({"format": FORMAT}) + "\n"
 
     def _bytes(self, ids: Sequence[int] | npt.NDArray[Any]) -> bytes:
-        return checked(ids, self.vocab_size).astype(np.uint8).tobytes()
+        return validate_ids(ids, self.vocab_size).astype(np.uint8).tobytes()

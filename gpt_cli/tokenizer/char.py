@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.tokenizer.base import Ids, Tokenizer, UnknownCharacters, checked, encoded
+from gpt_cli.tokenizer.base import Ids, Tokenizer, UnknownCharacters, encode_text, validate_ids
 
 FORMAT = "gpt-char-1"
 
@@ -30,7 +30,7 @@ class CharTokenizer(Tokenizer):
     has_unknown: bool = False
 
     kind: ClassVar[str] = "char"
-    end_of_text: ClassVar[None] = None
+    eot_id: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if not self.characters:
@@ -45,11 +45,11 @@ class CharTokenizer(Tokenizer):
         return len(self.characters) + self.has_unknown
 
     @property
-    def unknown(self) -> int | None:
+    def unk_id(self) -> int | None:
         return len(self.characters) if self.has_unknown else None
 
     def encode(self, text: str, *, allow_special: bool = False) -> Ids:
-        return self.encode_utf8(encoded(text))
+        return self.encode_utf8(encode_text(text))
 
     def encode_utf8(self, data: bytes, *, allow_special: bool = False) -> Ids:
         runs = [np.take(self._ids, codes, mode="clip") for codes in code_point_runs(data)]  # clip: the fastest mode
@@ -60,11 +60,11 @@ class CharTokenizer(Tokenizer):
         return ids
 
     def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:
-        codes = self._codes[checked(ids, self.vocab_size)].tobytes()
+        codes = self._codes[validate_ids(ids, self.vocab_size)].tobytes()
         return str(codes, "ascii" if self._codes.itemsize == 1 else "utf-32-le")
 
     def token_bytes(self, token: int) -> bytes:
-        return b"" if token == self.unknown else self.decode([token]).encode()
+        return b"" if token == self.unk_id else self.decode([token]).encode()
 
     def unknown_characters(self, text: str) -> list[str]:
         return [character for character in dict.fromkeys(text) if character not in self.characters]
@@ -81,7 +81,7 @@ class CharTokenizer(Tokenizer):
     @cached_property
     def _ids(self) -> Ids:
         """(code points,) code point -> id."""
-        ids = np.full(_CODE_POINTS, _MISSING if self.unknown is None else self.unknown, dtype=np.uint32)
+        ids = np.full(_CODE_POINTS, _MISSING if self.unk_id is None else self.unk_id, dtype=np.uint32)
         ids[code_points(self.characters)] = np.arange(len(self.characters))
         return ids
 
@@ -89,8 +89,8 @@ class CharTokenizer(Tokenizer):
 def code_points(text: str) -> npt.NDArray[Any]:
     """(n,) the code points of `text`, as bytes where it is ASCII. Raises RequestError for half a surrogate pair."""
     if text.isascii():
-        return np.frombuffer(encoded(text, "ascii"), dtype=np.uint8)
-    return np.frombuffer(encoded(text, "utf-32-le"), dtype="<u4")
+        return np.frombuffer(encode_text(text, "ascii"), dtype=np.uint8)
+    return np.frombuffer(encode_text(text, "utf-32-le"), dtype="<u4")
 
 
 def code_point_runs(data: bytes) -> Iterator[npt.NDArray[Any]]:

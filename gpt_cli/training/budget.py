@@ -20,7 +20,7 @@ from typing import Any
 from gpt_cli.config import Config, dump_config, parse_config
 from gpt_cli.config.dump import to_yaml_scalar
 from gpt_cli.config.keys import get_key
-from gpt_cli.corpus.build import Corpus
+from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.errors import RequestError
 from gpt_cli.model.count import total_parameters
 from gpt_cli.runtime.device import Runtime, open_runtime

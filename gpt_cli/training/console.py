@@ -11,11 +11,12 @@ from typing import NoReturn
 from tqdm import tqdm
 
 from gpt_cli.config import Config
-from gpt_cli.corpus.bars import Surviving
-from gpt_cli.corpus.build import Corpus
-from gpt_cli.errors import WIDTH, Notify, escape_control_chars, wrap_line
+from gpt_cli.corpus.prepare import Corpus
+from gpt_cli.errors import Notify
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
+from gpt_cli.terminal.escape import WIDTH, escape_control_chars, wrap_line
+from gpt_cli.terminal.progress import BrokenPipeSafeStream
 from gpt_cli.training.evaluate import Evaluation
 
 _SECONDS_BETWEEN_LINES = 30.0  # without a terminal
@@ -96,7 +97,12 @@ class Console:
     def _open_bar(self, step: int, steps: int) -> None:
         if sys.stderr.isatty():
             self.bar = tqdm(
-                file=Surviving(sys.stderr), initial=step, total=steps, unit="step", dynamic_ncols=True, leave=False
+                file=BrokenPipeSafeStream(sys.stderr),
+                initial=step,
+                total=steps,
+                unit="step",
+                dynamic_ncols=True,
+                leave=False,
             )
 
     def step(self, step: int, loss: float, tokens_per_second: float) -> None:

@@ -1,13 +1,13 @@
 """The training loop."""
 
 from gpt_cli.config import Config
-from gpt_cli.corpus.bars import stage_bars
-from gpt_cli.corpus.build import prepare_corpus
+from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.run import checkpoint
 from gpt_cli.run.directory import RunDirectory
 from gpt_cli.runtime.device import open_runtime
 from gpt_cli.runtime.signals import stop_requests
 from gpt_cli.runtime.watchdog import watchdog
+from gpt_cli.terminal.progress import stage_progress
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.console import Console
 from gpt_cli.training.evaluate import EvaluationText, evaluate
@@ -27,7 +27,7 @@ from gpt_cli.training.tokens import Tokens
 def train(config: Config, console: Console) -> Summary:
     """Train what `config` describes, from scratch or from the newest checkpoint in its run directory."""
     runtime = open_runtime(config.runtime)
-    with stage_bars() as progress:
+    with stage_progress() as progress:
         corpus = prepare_corpus(config.data, config.tokenizer, note=console.note, progress=progress)
     batches = Batches.of(config, Tokens(corpus.train, runtime.device))
     val_text = EvaluationText.of(corpus.val, corpus.tokenizer, runtime.device, config.eval.max_tokens)

@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gpt_cli.corpus.bars import stage_bars, working
-from gpt_cli.corpus.formats import Format
+from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.segments import encode_stream
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify
@@ -17,6 +16,7 @@ from gpt_cli.run.load import LoadedRun, load_model
 from gpt_cli.run.text import own_corpus
 from gpt_cli.runtime.device import choose_device, open_runtime
 from gpt_cli.sampling import drop_unknown
+from gpt_cli.terminal.progress import stage_progress, working
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.evaluate import Evaluation, EvaluationText, evaluate
 from gpt_cli.training.loss_scale import LossScale
@@ -58,7 +58,7 @@ def measure(
     split: Literal["val", "test"] = "val",
     skip_unknown: bool,
     note: Notify,
-    form: Format | None = None,
+    form: ReaderOptions | None = None,
 ) -> Measurement:
     """Evaluate the newest checkpoint of `run`, or the checkpoint `run`, on `text` or a split of its own text.
 
@@ -72,7 +72,7 @@ def measure(
     if text is None:
         tokens = _split_tokens(loaded, split, note)
     else:
-        tokens = _encode(text, form or Format(), loaded.tokenizer, skip_unknown, note)
+        tokens = _encode(text, form or ReaderOptions(), loaded.tokenizer, skip_unknown, note)
     model = loaded.model.to(machine.device)
     engine = native_network(model, loaded.config.runtime, machine, note) or TorchEngine(
         model, machine, LossScale(False, machine.device), note
@@ -85,12 +85,14 @@ def measure(
 
 def _split_tokens(loaded: LoadedRun, split: Literal["val", "test"], note: Notify) -> np.ndarray[Any, Any]:
     instead = "evaluate it on a text of your choice with --text FILE"
-    with stage_bars() as progress:
+    with stage_progress() as progress:
         corpus = own_corpus(loaded, note=note, progress=progress, with_test=split == "test", instead=instead)
     return corpus.val if corpus.test is None else corpus.test
 
 
-def _encode(source: str, form: Format, tokenizer: Tokenizer, skip_unknown: bool, note: Notify) -> np.ndarray[Any, Any]:
+def _encode(
+    source: str, form: ReaderOptions, tokenizer: Tokenizer, skip_unknown: bool, note: Notify
+) -> np.ndarray[Any, Any]:
     """The ids of all documents of `source`, joined; of the text there is never more in memory than a few blocks."""
     left_out: set[str] = set()
 

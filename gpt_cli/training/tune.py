@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt_cli.config import Config, load_config
-from gpt_cli.corpus.build import prepare_corpus
+from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.errors import UserError
 from gpt_cli.runtime.device import open_runtime
 from gpt_cli.training.batches import Batches

@@ -1,18 +1,18 @@
 """What an inspection means for who trains on the text, in sentences."""
 
-from gpt_cli.corpus.inspection.facts import Inspection
+from gpt_cli.corpus.inspection.results import TextReport
 
 _SHORT = 200_000  # characters
 _LARGE_ALPHABET = 512
 _REPLACEMENT = "U+FFFD"
 
 
-def advise(found: Inspection) -> list[str]:
+def advise(found: TextReport) -> list[str]:
     """What a good loss is, then what to mend, the gravest first."""
     return [_good_loss(found), *(_problems(found) or ["Nothing here needs mending."])]
 
 
-def _good_loss(found: Inspection) -> str:
+def _good_loss(found: TextReport) -> str:
     best = min(found.baselines, key=lambda baseline: baseline.bits_per_character)
     bigram = found.baseline("bigram")
     return (
@@ -22,7 +22,7 @@ def _good_loss(found: Inspection) -> str:
     )
 
 
-def _problems(found: Inspection) -> list[str]:
+def _problems(found: TextReport) -> list[str]:
     advice: list[str] = []
     if (leaked := found.leak.passages.share) >= 0.01:
         advice.append(

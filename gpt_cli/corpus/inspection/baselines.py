@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.corpus.inspection.ngrams import KneserNey
-from gpt_cli.tokenizer.base import encoded
+from gpt_cli.tokenizer.base import encode_text
 
 ORDERS = {1: "unigram", 2: "bigram", 3: "3-gram", 5: "5-gram", 8: "8-gram"}
 
@@ -37,11 +37,11 @@ def measure_baselines(train: str, val: str, alphabet: npt.NDArray[np.int64]) -> 
 
     A compressor's figure is what the validation text adds to the training text when both are compressed as one.
     """
-    size = len(encoded(val))
+    size = len(encode_text(val))
     bits = {
         "uniform": len(val) * math.log2(len(alphabet)),
         **_ngram_bits(_positions(train, alphabet), _positions(val, alphabet), len(alphabet)),
-        **_compressed_bits(encoded(train), encoded(val)),
+        **_compressed_bits(encode_text(train), encode_text(val)),
     }
     return [Baseline(name, b / len(val), b / size, b / len(val) * math.log(2)) for name, b in bits.items()]
 
@@ -63,4 +63,4 @@ def _compressed_bits(train: bytes, val: bytes) -> dict[str, float]:
 
 def _positions(text: str, alphabet: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """(N,) where each character of `text` stands in the alphabet."""
-    return np.searchsorted(alphabet, np.frombuffer(encoded(text, "utf-32-le"), dtype="<u4"))
+    return np.searchsorted(alphabet, np.frombuffer(encode_text(text, "utf-32-le"), dtype="<u4"))

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 Characters = npt.NDArray[np.integer]
-Values = npt.NDArray[np.float64]
+TokenIds = npt.NDArray[np.float64]
 _Ranks = npt.NDArray[np.int64]
 _Counts = npt.NDArray[np.int32]
 
@@ -68,7 +68,7 @@ class KneserNey:
         orders = zip(tables, continuations, n_contexts, strict=False)
         return cls(vocab_size, tuple(_Order(keys, counts, after, n) for (keys, counts), after, n in orders))
 
-    def probabilities(self, text: Characters, orders: Sequence[int]) -> dict[int, Values]:
+    def probabilities(self, text: Characters, orders: Sequence[int]) -> dict[int, TokenIds]:
         """For each of `orders`, (N,) the probability of each character of `text` after those before it.
 
         The model of order n looks at n - 1 characters, or at as many as there are.
@@ -88,7 +88,7 @@ class KneserNey:
             contexts = ranks
         return found
 
-    def _interpolate(self, matches: list[_Matches], length: int, order: int) -> Values:
+    def _interpolate(self, matches: list[_Matches], length: int, order: int) -> TokenIds:
         """Each order takes a little of what it counted away, and gives it to the order below to distribute.
 
         The highest counts how often an n-gram occurs, the others after how many characters it does: `Francisco` is

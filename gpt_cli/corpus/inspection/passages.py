@@ -24,7 +24,7 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
 
 
-class HashSample:
+class HashPrefixSample:
     """Hashes and where they come from: all of them up to `limit`, beyond it those that begin with zeros."""
 
     def __init__(self, limit: int) -> None:
@@ -64,7 +64,7 @@ class HashSample:
         return kept
 
 
-class PassageHasher:
+class ShingleHasher:
     """Hashes every passage of 32 characters in stretches of text, one after the other."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ def _digest(text: str) -> bytes:
     return digest.digest()
 
 
-def is_telling(line: str) -> bool:
+def is_informative(line: str) -> bool:
     """Whether a line, without the white space around it, is long and varied enough to be no coincidence."""
     return len(line) >= LONG_LINE and len(set(line)) >= _LEAST_DISTINCT
 

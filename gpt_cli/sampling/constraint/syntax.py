@@ -9,8 +9,9 @@ import warnings
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from gpt_cli.errors import RequestError, escape_control_chars
+from gpt_cli.errors import RequestError
 from gpt_cli.sampling.constraint import regex
+from gpt_cli.terminal.escape import escape_control_chars
 
 Ranges = tuple[tuple[int, int], ...]
 """Inclusive ranges of code points, in order."""

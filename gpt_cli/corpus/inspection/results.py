@@ -9,7 +9,7 @@ from gpt_cli.corpus.inspection.lines import LineFacts
 
 
 @dataclass(frozen=True)
-class Copies:
+class DuplicateCount:
     """How much of something is there more than once."""
 
     compared: int
@@ -40,19 +40,19 @@ class CopiedPassage:
 
 
 @dataclass(frozen=True)
-class Leak:
+class Contamination:
     """What of the validation text also stands in the training text."""
 
-    passages: Copies
+    passages: DuplicateCount
     """Of 32 characters, starting at every character."""
-    lines: Copies
+    lines: DuplicateCount
     """Of at least 30 characters."""
     longest: tuple[CopiedPassage, ...]
     """The longest passages, where the whole text was compared."""
 
 
 @dataclass(frozen=True)
-class Inspection:
+class TextReport:
     """A text, inspected. Counts are of the whole text; what was measured on a sample of it says so."""
 
     characters: int
@@ -66,12 +66,12 @@ class Inspection:
     invisible: tuple[CharacterCount, ...]
     unseen: tuple[str, ...]
     """Characters of the validation text that the training text lacks, if it was read whole."""
-    duplicate_documents: Copies
-    duplicate_lines: Copies
+    duplicate_documents: DuplicateCount
+    duplicate_lines: DuplicateCount
     """Of at least 30 characters."""
     repeated: tuple[RepeatedLine, ...]
     """The most frequent of them."""
-    leak: Leak
+    leak: Contamination
     baselines: tuple[Baseline, ...]
     learned_on: int
     """Characters of the training text that the baselines learned from."""

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
-from gpt_cli.errors import WIDTH, character_width, display_width, escape_control_chars, wrap_line
+from gpt_cli.terminal.escape import WIDTH, character_width, display_width, escape_control_chars, wrap_line
 
 _GAP = "  "
 _FEWEST = 40  # columns of a terminal that tables are folded for

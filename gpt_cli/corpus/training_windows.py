@@ -11,7 +11,7 @@ from gpt_cli.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Pair:
+class ContextTarget:
     """What the model sees, and what it is to say next."""
 
     context: tuple[int, ...]
@@ -19,22 +19,22 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Window:
+class TrainingWindow:
     """The tokens of one window, and the target of its last one."""
 
     at: int
     """Index of the first in the split."""
     ids: tuple[int, ...]
 
-    def pairs(self) -> Iterator[Pair]:
+    def pairs(self) -> Iterator[ContextTarget]:
         """One per token: a window of T tokens trains on T contexts at once, of 1 ... T tokens."""
         for end in range(1, len(self.ids)):
-            yield Pair(self.ids[:end], self.ids[end])
+            yield ContextTarget(self.ids[:end], self.ids[end])
 
 
 def cut_window(
     read: Callable[[Split, int, int], Tokens], split: Split, tokens: int, at: int, context_length: int
-) -> Window:
+) -> TrainingWindow:
     """The window of `context_length` tokens that starts at index `at` of the `tokens` of a split.
 
     Raises RequestError where the split has no such window.
@@ -49,7 +49,7 @@ def cut_window(
             f"there is no window of {context_length:,} tokens and a target at {at:,}: there are {tokens:,} tokens",
             hint=f"--at goes from 0 to {tokens - context_length - 1}",
         )
-    return Window(at, tuple(read(split, at, at + context_length + 1).tolist()))
+    return TrainingWindow(at, tuple(read(split, at, at + context_length + 1).tolist()))
 
 
 def first_start(tokens: int, context_length: int, seed: int) -> int:
@@ -57,6 +57,6 @@ def first_start(tokens: int, context_length: int, seed: int) -> int:
     return window_start(0, tokens, context_length, seed) if tokens > context_length else 0
 
 
-def spell(tokenizer: Tokenizer, ids: tuple[int, ...]) -> bytes:
+def decode_bytes(tokenizer: Tokenizer, ids: tuple[int, ...]) -> bytes:
     """The bytes of the tokens, those of its text for a special one."""
     return b"".join(tokenizer.token_bytes(token) or tokenizer.decode([token]).encode() for token in ids)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gpt_cli.errors import RequestError
 from gpt_cli.literals import Pattern
-from gpt_cli.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
+from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT, Vocabulary
 
 _LINE = re.compile(rb"([A-Za-z0-9+/]+={0,2}) ([0-9]{1,9})")
 _LONGEST = 256  # bytes of a token; the longest published one has 128
@@ -38,12 +38,12 @@ _PUBLISHED = {
 }
 
 
-def looks_like_ranks(data: bytes) -> bool:
+def is_tiktoken(data: bytes) -> bool:
     """Whether the first line is one of a rank file."""
     return _LINE.fullmatch(data.partition(b"\n")[0].rstrip(b"\r")) is not None
 
 
-def read_ranks(data: bytes, pattern: Pattern | None) -> Vocabulary:
+def read_tiktoken(data: bytes, pattern: Pattern | None) -> Vocabulary:
     """The vocabulary of a rank file. One that is not published gets `<|endoftext|>` as its last id.
 
     Its merges are not in the file, but follow from it: those that `bpe_merge` of tiktoken would do. Ids that a

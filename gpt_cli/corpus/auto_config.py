@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from gpt_cli.config.schema import Config, DataConfig
+from gpt_cli.corpus.corpus_text import CorpusText
+from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.corpus.sources import find_path
 from gpt_cli.corpus.store import TokenStore, is_store
-from gpt_cli.corpus.survey import Progress
-from gpt_cli.corpus.text import Text
-from gpt_cli.corpus.vocabulary import choose_vocab_size
+from gpt_cli.corpus.vocab_size import choose_vocab_size
 from gpt_cli.errors import RequestError
 from gpt_cli.literals import TokenizerKind
 from gpt_cli.tokenizer import load_tokenizer
@@ -25,19 +25,19 @@ _TUNING_EPOCHS = 3
 
 _READING = ("source", "weights", "encoding", "text_key", "val_source")  # keys of data that say what is read, and how
 
-Values = Mapping[str, Any]
+ConfigValues = Mapping[str, Any]
 """Dotted keys of the config and their values."""
 
 
 @dataclass(frozen=True)
-class _Text:
+class _TextFacts:
     """What a config depends on."""
 
     tokens: float
     """Known, or about; of both splits."""
     training_tokens: float
     validation_tokens: float
-    chosen: Values
+    chosen: ConfigValues
     """What the text decides: keys of data, tokenizer and sample."""
     spelling: str
     """A sentence on how it becomes tokens."""
@@ -46,7 +46,7 @@ class _Text:
 
 
 @dataclass(frozen=True)
-class _Shape:
+class _ModelSize:
     n_layer: int
     n_head: int
     n_embd: int
@@ -54,13 +54,13 @@ class _Shape:
 
 
 def fit_config(
-    given: Values,
+    given: ConfigValues,
     *,
     run_dir: str,
     has_gpu: bool,
     cores: int,
-    base: Values | None = None,
-    progress: Progress | None = None,
+    base: ConfigValues | None = None,
+    progress: StageProgress | None = None,
 ) -> tuple[Config, list[str]]:
     """A sensible config for a text and a machine with so many cores, and why it is like that, in sentences.
 
@@ -83,7 +83,7 @@ def fit_config(
     path = find_path(sources[0])
     data = DataConfig(**{key: given[f"data.{key}"] for key in _READING if f"data.{key}" in given})
     is_tokens = len(sources) == 1 and is_store(path)
-    text = _look_at_store(path) if is_tokens else _look_at_text(data, fixed, has_gpu, progress)
+    text = _scan_store(path) if is_tokens else _scan_text(data, fixed, has_gpu, progress)
 
     shape = _fit_shape(text.tokens, has_gpu, fixed)
     chosen: dict[str, Any] = {**text.chosen, "run_dir": run_dir, "data.source": given["data.source"]}
@@ -114,7 +114,7 @@ def fit_config(
     return _config({**chosen, **(base or {})}), sentences
 
 
-def _explain(plan: Values, given: Values, text: _Text, machine: str, epochs: float) -> list[str]:
+def _explain(plan: ConfigValues, given: ConfigValues, text: _TextFacts, machine: str, epochs: float) -> list[str]:
     steps, context, dropout = plan["train.steps"], plan["model.context_length"], plan["model.dropout"]
     layers = f"{plan['model.n_layer']} layers of width {plan['model.n_embd']}"
     asked = given.keys() & {"model.n_layer", "model.n_embd"}
@@ -134,7 +134,7 @@ def _explain(plan: Values, given: Values, text: _Text, machine: str, epochs: flo
     return [text.spelling, text.division, shape, reading, regular]
 
 
-def _config(chosen: Values) -> Config:
+def _config(chosen: ConfigValues) -> Config:
     nested: dict[str, Any] = {}
     for key, value in chosen.items():
         section, _, name = key.rpartition(".")
@@ -142,7 +142,7 @@ def _config(chosen: Values) -> Config:
     return Config.model_validate(nested)
 
 
-def _look_at_store(path: Path) -> _Text:
+def _scan_store(path: Path) -> _TextFacts:
     store = TokenStore.open(path)
     tokens = sum(facts.tokens for facts in store.facts.values())
     kind = store.tokenizer.kind
@@ -153,7 +153,7 @@ def _look_at_store(path: Path) -> _Text:
         "data.val_fraction": store.division.val_fraction,
         "sample.prompt": prompt,
     }
-    return _Text(
+    return _TextFacts(
         tokens=tokens,
         training_tokens=store.facts["train"].tokens,
         validation_tokens=store.facts["val"].tokens,
@@ -169,12 +169,12 @@ def _division(fraction: float, split: str) -> str:
     return f"About {100 * fraction:.3g}% of its {split} are held out for validation."
 
 
-def _look_at_text(data: DataConfig, fixed: Values, has_gpu: bool, progress: Progress | None) -> _Text:
+def _scan_text(data: DataConfig, fixed: ConfigValues, has_gpu: bool, progress: StageProgress | None) -> _TextFacts:
     # What is left out of the text is said when it is read for training.
     characters = size = validating = done = 0
     alphabet: set[str] = set()
     start: list[str] = []  # enough of the text to count words in
-    text = Text.find(data, lambda _: None)
+    text = CorpusText.find(data, lambda _: None)
     for number, member in enumerate(text.members):
         for block in text.blocks(number):
             said = block.text
@@ -203,7 +203,7 @@ def _look_at_text(data: DataConfig, fixed: Values, has_gpu: bool, progress: Prog
     validation = tokens * held_out if data.val_source is None else validating * per_character
     if "\r" in alphabet:
         spelling += " Its lines end in a carriage return, too, which it learns to write (sed 's/\\r$//' removes them)."
-    return _Text(
+    return _TextFacts(
         tokens=tokens,
         training_tokens=tokens * (1 - held_out - fixed.get("data.test_fraction", 0.0)),
         validation_tokens=validation,
@@ -216,7 +216,7 @@ def _look_at_text(data: DataConfig, fixed: Values, has_gpu: bool, progress: Prog
 
 
 def _fit_tokenizer(
-    start: str, characters: int, alphabet: int, has_gpu: bool, fixed: Values
+    start: str, characters: int, alphabet: int, has_gpu: bool, fixed: ConfigValues
 ) -> tuple[dict[str, Any], str]:
     """The kind and the size of a vocabulary, and a sentence on them; what is `fixed` decides with them."""
     facts = f"the text has {characters:,} characters, {alphabet:,} distinct ones"
@@ -237,22 +237,22 @@ def _fit_tokenizer(
     return chosen, f"BPE with {chosen['tokenizer.vocab_size']:,} tokens: {facts}{longer}."
 
 
-def _fit_shape(tokens: float, has_gpu: bool, fixed: Values) -> _Shape:
+def _fit_shape(tokens: float, has_gpu: bool, fixed: ConfigValues) -> _ModelSize:
     if tokens < 50_000:
-        shape = _Shape(n_layer=2, n_head=2, n_embd=64, batch_size=16)
+        shape = _ModelSize(n_layer=2, n_head=2, n_embd=64, batch_size=16)
     elif not has_gpu:
-        shape = _Shape(n_layer=4, n_head=4, n_embd=128, batch_size=16)
+        shape = _ModelSize(n_layer=4, n_head=4, n_embd=128, batch_size=16)
     elif tokens < 5_000_000:
-        shape = _Shape(n_layer=6, n_head=6, n_embd=384, batch_size=64)
+        shape = _ModelSize(n_layer=6, n_head=6, n_embd=384, batch_size=64)
     else:
-        shape = _Shape(n_layer=12, n_head=12, n_embd=768, batch_size=64)
+        shape = _ModelSize(n_layer=12, n_head=12, n_embd=768, batch_size=64)
     heads: int = fixed.get("model.n_head", shape.n_head)
     width: int = fixed.get("model.n_embd", shape.n_embd)
     if "model.n_embd" not in fixed:  # heads have an even width, for rotary positions
         width = -(-width // (2 * heads)) * 2 * heads
     elif "model.n_head" not in fixed:
         heads = next((n for n in range(heads, 0, -1) if width % (2 * n) == 0), 1)
-    return _Shape(shape.n_layer, heads, width, shape.batch_size)
+    return _ModelSize(shape.n_layer, heads, width, shape.batch_size)
 
 
 def _fit_context(validation_tokens: float, longest: int) -> int:

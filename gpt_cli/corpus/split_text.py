@@ -4,40 +4,40 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.corpus.split import Borders, Split, Stretch, stretches
-from gpt_cli.corpus.survey import Progress, Survey, survey
-from gpt_cli.corpus.text import Text
+from gpt_cli.corpus.corpus_text import CorpusText
+from gpt_cli.corpus.scan import CorpusStats, StageProgress, scan
+from gpt_cli.corpus.split import Chunk, Split, SplitPlan, iter_chunks
 from gpt_cli.errors import Notify, UserError
 
 
 @dataclass(frozen=True)
-class DividedText:
+class SplitText:
     """A text that was surveyed, to be looked at as training would see it, in bounded memory."""
 
-    text: Text
-    survey: Survey
-    borders: Borders
+    text: CorpusText
+    stats: CorpusStats
+    split_plan: SplitPlan
 
     @classmethod
-    def find(cls, data: DataConfig, note: Notify, progress: Progress) -> "DividedText":
+    def find(cls, data: DataConfig, note: Notify, progress: StageProgress) -> "SplitText":
         """The text of a config, each source once. Raises what reading raises, UserError where a part would be empty."""
-        return cls.of(Text.find(data.model_copy(update={"weights": None}), note), data, progress)
+        return cls.of(CorpusText.find(data.model_copy(update={"weights": None}), note), data, progress)
 
     @classmethod
-    def of(cls, text: Text, data: DataConfig, progress: Progress) -> "DividedText":
+    def of(cls, text: CorpusText, data: DataConfig, progress: StageProgress) -> "SplitText":
         """The same of files that were found before."""
-        found = survey(text, end_lines=True, progress=progress)
-        text.read_again()
-        return cls(text, found, Borders.of(data, found))
+        found = scan(text, end_lines=True, progress=progress)
+        text.mute_notes()
+        return cls(text, found, SplitPlan.of(data, found))
 
     @property
     def size(self) -> int:
         """Bytes of the text, the test split included."""
-        return self.survey.work
+        return self.stats.total_bytes
 
-    def stretches(self) -> Iterator[Stretch]:
+    def chunks(self) -> Iterator[Chunk]:
         """The training text, then the validation text, documents on lines of their own. Raises what reading raises."""
-        if self.borders.by == "characters":  # the splits are in this order
+        if self.split_plan.by == "characters":  # the splits are in this order
             yield from self._read("train", "val")
         else:
             yield from self._read("train")
@@ -52,7 +52,7 @@ class DividedText:
                 hint="give more text, or a larger --val-fraction 0.5 (data.val_fraction=0.5)",
             )
 
-    def _read(self, *splits: Split) -> Iterator[Stretch]:
-        for stretch in stretches(self.text, self.borders, self.survey, end_lines=True):
+    def _read(self, *splits: Split) -> Iterator[Chunk]:
+        for stretch in iter_chunks(self.text, self.split_plan, self.stats, end_lines=True):
             if stretch.split in splits:
                 yield stretch

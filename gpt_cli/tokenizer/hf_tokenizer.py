@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from gpt_cli.literals import Pattern
-from gpt_cli.tokenizer.pattern import REGEX
-from gpt_cli.tokenizer.vocabulary import END_OF_TEXT, Vocabulary, from_printable, to_printable
+from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT, Vocabulary, bytes_to_unicode, unicode_to_bytes
+from gpt_cli.tokenizer.pretokenizer import REGEX
 
 _Kind = TypeVar("_Kind")
 _KINDS: dict[type, str] = {dict: "an object", list: "an array", str: "a string"}
@@ -39,7 +39,7 @@ def read_vocabulary(file: Mapping[str, Any]) -> Vocabulary:
     if [ids[spelling] for spelling in spellings] != list(range(len(ids))):
         raise ValueError(f"the ids of its {len(ids)} tokens are not 0 to {len(ids) - 1}")
     return Vocabulary(
-        tokens=tuple(s.encode() if s in added else from_printable(s) for s in spellings),
+        tokens=tuple(s.encode() if s in added else unicode_to_bytes(s) for s in spellings),
         merges=tuple(_read_merge(merge, ids) for merge in _field(model, "merges", list)),
         special=frozenset(added.values()),
         pattern=_read_pattern(_field(file, "pre_tokenizer", dict)),
@@ -113,7 +113,8 @@ def _id(value: Any, token: str) -> int:
 def write_vocabulary(vocabulary: Vocabulary) -> str:
     """The text of the tokenizer.json: the same on every machine and with every version of the library."""
     spellings = [
-        token.decode() if i in vocabulary.special else to_printable(token) for i, token in enumerate(vocabulary.tokens)
+        token.decode() if i in vocabulary.special else bytes_to_unicode(token)
+        for i, token in enumerate(vocabulary.tokens)
     ]
     return json.dumps(
         {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.corpus.formats import Format, TextFile
+from gpt_cli.corpus.readers import ReaderOptions, TextFile
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify, UserError
 
@@ -16,7 +16,7 @@ _OVERHEAD = 256  # bytes of a block besides its text
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TextBlock:
     """A stretch of a document: as many characters as fit into BLOCK bytes, fewer only where the document ends."""
 
     name: str
@@ -33,7 +33,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Member:
+class SourceFile:
     """A file of the corpus, and what the config says of it."""
 
     file: TextFile
@@ -43,31 +43,33 @@ class Member:
     """Whether all of it is validation text: `data.val_source`."""
 
 
-class Text:
+class CorpusText:
     """All files of a corpus. A short text is kept in memory; a long one is read anew in every pass."""
 
-    def __init__(self, members: list[Member], note: Notify) -> None:
+    def __init__(self, members: list[SourceFile], note: Notify) -> None:
         self.members = members
         self._note = note
-        self._kept: dict[int, list[Block]] | None = {}
+        self._kept: dict[int, list[TextBlock]] | None = {}
         self._room = _KEPT
 
     @classmethod
-    def find(cls, data: DataConfig, note: Notify) -> "Text":
+    def find(cls, data: DataConfig, note: Notify) -> "CorpusText":
         """What `data.source` and `data.val_source` name. Raises as `find_files` does."""
-        form = Format(data.encoding, data.text_key)
+        form = ReaderOptions(data.encoding, data.text_key)
         sources = [data.source] if isinstance(data.source, str) else data.source
         validating = [data.val_source] if isinstance(data.val_source, str) else data.val_source or []
         members = [
-            Member(file, weight, validates=False)
+            SourceFile(file, weight, validates=False)
             for source, weight in zip(sources, data.weights or [1] * len(sources), strict=True)
             for file in find_files(source, form, note)
         ]
-        members += [Member(file, 1, validates=True) for source in validating for file in find_files(source, form, note)]
+        members += [
+            SourceFile(file, 1, validates=True) for source in validating for file in find_files(source, form, note)
+        ]
         return cls(members, note)
 
     @property
-    def is_kept(self) -> bool:
+    def is_cached(self) -> bool:
         """Whether it is short enough to be in memory, once it was read."""
         return self._kept is not None
 
@@ -77,17 +79,17 @@ class Text:
         sizes = [member.file.size for member in self.members]
         return None if None in sizes else sum(size or 0 for size in sizes)
 
-    def blocks(self, number: int) -> Iterator[Block]:
+    def blocks(self, number: int) -> Iterator[TextBlock]:
         """The blocks of the file `number`, at least one; `note` is told what is worth knowing when it is read first."""
         if self._kept is not None and number in self._kept:
             yield from self._kept[number]
             return
-        read: list[Block] = []
+        read: list[TextBlock] = []
         empty = True
         file = self.members[number].file
         for name, pieces in file.read(self._note):
             empty = False
-            for block in cut(name, pieces):
+            for block in chunk(name, pieces):
                 if self._kept is not None:
                     read.append(block)
                     self._room -= len(block.data) + _OVERHEAD
@@ -99,22 +101,22 @@ class Text:
         if self._kept is not None:
             self._kept[number] = read
 
-    def read_again(self) -> None:
+    def mute_notes(self) -> None:
         """Say that a pass begins in which what was said before need not be said again."""
         self._note = lambda _: None
 
 
-def cut(name: str, pieces: Iterable[bytes]) -> Iterator[Block]:
+def chunk(name: str, pieces: Iterable[bytes]) -> Iterator[TextBlock]:
     """A document in blocks, wherever its pieces end."""
     data = b""
     for piece in pieces:
         data = data + piece if data else piece
         start = 0
         while len(data) - start > BLOCK and (end := _whole(data, start, start + BLOCK)) < len(data):
-            yield Block(name, data[start:end], ends=False)
+            yield TextBlock(name, data[start:end], ends=False)
             start = end
         data = data[start:]
-    yield Block(name, data, ends=True)
+    yield TextBlock(name, data, ends=True)
 
 
 def _whole(data: bytes, start: int, end: int) -> int:

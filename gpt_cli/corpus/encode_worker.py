@@ -1,4 +1,4 @@
-"""A process that encodes: `python -m gpt_cli.corpus.worker`, fed through pipes by `pool`.
+"""A process that encodes: `python -m gpt_cli.corpus.encode_worker`, fed through pipes by `pool`.
 
 It is given a tokenizer, and then batches of segments, each of which it answers with ids. No pickles: the
 messages are numbers, UTF-8 text and arrays. It ends with its standard input, so it never outlives who started it.
@@ -21,7 +21,7 @@ from gpt_cli.corpus.segments import encode_segments
 from gpt_cli.corpus.store import Tokens
 from gpt_cli.errors import UserError
 from gpt_cli.tokenizer import Tokenizer
-from gpt_cli.tokenizer.load import parse_tokenizer
+from gpt_cli.tokenizer.loader import parse_tokenizer
 
 
 def send_tokenizer(stream: IO[bytes], tokenizer: Tokenizer, allow_special: bool) -> None:

@@ -14,15 +14,15 @@ import numpy as np
 
 from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer.base import Ids
-from gpt_cli.tokenizer.pattern import REGEX, blocks
-from gpt_cli.tokenizer.vocabulary import Vocabulary
+from gpt_cli.tokenizer.bpe_vocabulary import Vocabulary
+from gpt_cli.tokenizer.pretokenizer import REGEX, split_chunks
 
 _BULK = 1 << 16  # characters from which on it is used
 _SAMPLE = 1 << 14  # characters of each block that are encoded by the reference too
 _LONGEST_RUN = 1 << 12  # bytes without a break: in longer ones its time grows with their square
 
 
-class FastEncoder:
+class RiptokenEncoder:
     """riptoken beside its reference, for which it steps aside once and for all when they differ."""
 
     def __init__(self, vocabulary: Vocabulary, reference: Callable[[str], Ids]) -> None:
@@ -34,7 +34,7 @@ class FastEncoder:
         """The ids of `text`: (n,) uint32."""
         if self._core is None or len(text) < _BULK or _has_long_run(text):
             return self._reference(text)
-        sample = next(blocks(text, _SAMPLE, self._pattern))
+        sample = next(split_chunks(text, _SAMPLE, self._pattern))
         if not np.array_equal(self._core.encode_ordinary(sample), self._reference(sample)):
             logging.getLogger(__name__).warning(
                 "note: riptoken gives other ids than Hugging Face's tokenizers here, so it is not used"

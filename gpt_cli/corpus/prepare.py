@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.corpus.sources import find_path
 from gpt_cli.corpus.split import Split
-from gpt_cli.corpus.store import Division, SplitFacts, Tokens, TokenStore, is_store, new_store, write_store
-from gpt_cli.corpus.survey import Progress
-from gpt_cli.corpus.tokenization import Tokenization, Tokenized
+from gpt_cli.corpus.store import SplitSpec, SplitStats, Tokens, TokenStore, is_store, new_store, write_store
+from gpt_cli.corpus.tokenize_pipeline import Tokenized, TokenizePipeline
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.files import DamagedError, ExistsError, cache_dir
 from gpt_cli.tokenizer import Tokenizer, train_tokenizer
@@ -26,7 +26,7 @@ class Corpus:
     """(n,) ids."""
     val: Tokens
     """(n,) ids."""
-    facts: dict[Split, SplitFacts]
+    facts: dict[Split, SplitStats]
     """Of each split there is."""
     fingerprint: str
     """sha256 (hex) of the text."""
@@ -42,7 +42,7 @@ def prepare_corpus(
     *,
     cache: bool = True,
     note: Notify,
-    progress: Progress | None = None,
+    progress: StageProgress | None = None,
     processes: int | None = None,
     with_test: bool = False,
 ) -> Corpus:
@@ -56,21 +56,21 @@ def prepare_corpus(
     for or a test split that is not there, and UserError for a text too small to split.
     """
     if isinstance(data.source, str) and is_store(path := find_path(data.source)):
-        return _from_store(_open_as_asked(path, data, tokenizer), data, with_test)
+        return _from_store(_open_matching_store(path, data, tokenizer), data, with_test)
     if with_test and not data.test_fraction:
         raise RequestError("there is no test split: data.test_fraction is 0")
-    work = Tokenization.begin(data, tokenizer, note, progress, processes)
-    entry = cache_dir() / "stores" / work.key
+    work = TokenizePipeline.scan(data, tokenizer, note, progress, processes)
+    entry = cache_dir() / "stores" / work.cache_key
     if (cached := _cached(entry, note)) is not None:
         return _from_store(cached, data, with_test)
-    if cache and not work.text.is_kept:
+    if cache and not work.text.is_cached:
         try:
-            with new_store(entry, work.learn(), replace=is_store(entry)) as writer:
-                work.write(writer)
+            with new_store(entry, work.train_tokenizer(), replace=is_store(entry)) as writer:
+                work.encode_to_store(writer)
         except ExistsError:  # another process was faster, with the same result
             pass
         return _from_store(TokenStore.open(entry), data, with_test)
-    tokens, made = work.keep(work.learn())
+    tokens, made = work.encode_to_memory(work.train_tokenizer())
     if cache:
         try:
             write_store(
@@ -79,7 +79,7 @@ def prepare_corpus(
                 tokens,
                 made.facts,
                 fingerprint=made.fingerprint,
-                division=Division.of(data),
+                division=SplitSpec.of(data),
                 replace=is_store(entry),
             )
         except ExistsError:
@@ -91,34 +91,34 @@ def prepare_corpus(
 
 
 @dataclass(frozen=True, eq=False)
-class Outline:
+class LazyCorpus:
     """A text as tokens of which only a part is in memory: how many there are, and any stretch of them."""
 
     tokenizer: Tokenizer
-    facts: dict[Split, SplitFacts]
+    facts: dict[Split, SplitStats]
     """Of each split there is."""
     read: Callable[[Split, int, int], Tokens]
     """(stop - start,) ids of a split, fewer where it ends."""
 
 
-def outline_corpus(
-    data: DataConfig, tokenizer: TokenizerConfig, *, note: Notify, progress: Progress | None = None
-) -> Outline:
+def open_lazy(
+    data: DataConfig, tokenizer: TokenizerConfig, *, note: Notify, progress: StageProgress | None = None
+) -> LazyCorpus:
     """What `prepare_corpus` would make, without holding or writing it. Raises as it does."""
     if isinstance(data.source, str) and is_store(path := find_path(data.source)):
-        store = _open_as_asked(path, data, tokenizer)
-        return Outline(store.tokenizer, store.facts, store.stretch)
-    work = Tokenization.begin(data, tokenizer, note, progress, None)
-    if (cached := _cached(cache_dir() / "stores" / work.key, note)) is not None:
-        return Outline(cached.tokenizer, cached.facts, cached.stretch)
-    learned = work.learn()
-    head, made = work.keep(learned, stop=_HEAD)
+        store = _open_matching_store(path, data, tokenizer)
+        return LazyCorpus(store.tokenizer, store.facts, store.read)
+    work = TokenizePipeline.scan(data, tokenizer, note, progress, None)
+    if (cached := _cached(cache_dir() / "stores" / work.cache_key, note)) is not None:
+        return LazyCorpus(cached.tokenizer, cached.facts, cached.read)
+    learned = work.train_tokenizer()
+    head, made = work.encode_to_memory(learned, stop=_HEAD)
 
     def read(split: Split, start: int, stop: int) -> Tokens:
         in_memory = min(stop, made.facts[split].tokens) <= len(head[split])
-        return head[split][start:stop] if in_memory else work.keep(learned, start, stop)[0][split]
+        return head[split][start:stop] if in_memory else work.encode_to_memory(learned, start, stop)[0][split]
 
-    return Outline(made.tokenizer, made.facts, read)
+    return LazyCorpus(made.tokenizer, made.facts, read)
 
 
 def tokenize_corpus(
@@ -128,26 +128,26 @@ def tokenize_corpus(
     *,
     replace: bool = False,
     note: Notify,
-    progress: Progress | None = None,
+    progress: StageProgress | None = None,
     processes: int | None = None,
 ) -> Tokenized:
     """Tokenize a text of any length into the token store `path`, which appears whole or not at all.
 
     Memory does not grow with the text. Raises as `prepare_corpus` and `new_store` do.
     """
-    work = Tokenization.begin(data, tokenizer, note, progress, processes)
-    learned = work.learn()
+    work = TokenizePipeline.scan(data, tokenizer, note, progress, processes)
+    learned = work.train_tokenizer()
     with new_store(path, learned, replace=replace) as writer:
-        return work.write(writer)
+        return work.encode_to_store(writer)
 
 
 def learn_tokenizer(
-    data: DataConfig, tokenizer: TokenizerConfig, *, note: Notify, progress: Progress | None = None
+    data: DataConfig, tokenizer: TokenizerConfig, *, note: Notify, progress: StageProgress | None = None
 ) -> Tokenizer:
     """The tokenizer that `prepare_corpus` would learn or take. Raises as it does."""
     if isinstance(data.source, str) and is_store(path := find_path(data.source)):
-        return _open_as_asked(path, data, tokenizer).tokenizer
-    return Tokenization.begin(data, tokenizer, note, progress, None).learn()
+        return _open_matching_store(path, data, tokenizer).tokenizer
+    return TokenizePipeline.scan(data, tokenizer, note, progress, None).train_tokenizer()
 
 
 def _cached(entry: Path, note: Notify) -> TokenStore | None:
@@ -172,10 +172,10 @@ def _from_store(store: TokenStore, data: DataConfig, with_test: bool) -> Corpus:
     )
 
 
-def _open_as_asked(path: Path, data: DataConfig, config: TokenizerConfig) -> TokenStore:
+def _open_matching_store(path: Path, data: DataConfig, config: TokenizerConfig) -> TokenStore:
     """The store at `path`, if it is what the config describes: a run's config must not tell another story."""
     store = TokenStore.open(path)
-    asked_division = Division.of(data)
+    asked_division = SplitSpec.of(data)
     if data.val_source is not None or data.weights is not None:
         key = "data.weights" if data.val_source is None else "data.val_source"
         raise RequestError(f"{key} is for texts: {path} is a token store, which was divided when it was made")

@@ -19,7 +19,7 @@ _KEPT_IN_MEMORY = 16 << 20  # bytes of standard input, before a temporary file t
 
 
 @dataclass(frozen=True)
-class Format:
+class ReaderOptions:
     """How files become documents: what `data.encoding` and `data.text_key` say."""
 
     encoding: str = "utf-8"
@@ -37,7 +37,7 @@ class TextFile:
     """Its documents, in order, none empty; each text is to be read to its end before the next is asked for."""
 
 
-def text_file(path: Path, form: Format) -> TextFile:
+def text_file(path: Path, form: ReaderOptions) -> TextFile:
     """The file `path`, as its suffix says: .jsonl, .csv and .parquet hold documents, all else is one text."""
     suffix = inner_suffix(path)
     if suffix == ".parquet":
@@ -47,13 +47,13 @@ def text_file(path: Path, form: Format) -> TextFile:
     with translate_os_errors("read", path):
         status = path.stat()
     if stat.S_ISFIFO(status.st_mode):  # a shell's <(command)
-        pieces = spooled(lambda: read_chunks(path, only_regular=False))
-        return TextFile(str(path), None, lambda note: _read_bytes(_reported(pieces(), path), path, form, note))
+        pieces = rewindable(lambda: read_chunks(path, only_regular=False))
+        return TextFile(str(path), None, lambda note: _read_bytes(_translate_errors(pieces(), path), path, form, note))
     plain = suffix not in (".jsonl", ".csv")
     return TextFile(
         str(path),
         status.st_size if plain else None,
-        lambda note: _read_bytes(_reported(read_chunks(path), path), path, form, note),
+        lambda note: _read_bytes(_translate_errors(read_chunks(path), path), path, form, note),
     )
 
 
@@ -62,7 +62,7 @@ def inner_suffix(path: Path) -> str:
     return (Path(path.stem) if is_compressed(path) else path).suffix.lower()
 
 
-def spooled(read: Callable[[], Iterable[bytes]]) -> Callable[[], Iterator[bytes]]:
+def rewindable(read: Callable[[], Iterable[bytes]]) -> Callable[[], Iterator[bytes]]:
     """What can be read once, again and again: what is long waits in a temporary file."""
     kept: list[IO[bytes]] = []
 
@@ -79,12 +79,12 @@ def spooled(read: Callable[[], Iterable[bytes]]) -> Callable[[], Iterator[bytes]
     return pieces
 
 
-def _reported(pieces: Iterable[bytes], path: Path) -> Iterator[bytes]:
+def _translate_errors(pieces: Iterable[bytes], path: Path) -> Iterator[bytes]:
     with translate_os_errors("read", path):
         yield from pieces
 
 
-def _read_bytes(pieces: Iterable[bytes], path: Path, form: Format, note: Notify) -> Iterator[Stream]:
+def _read_bytes(pieces: Iterable[bytes], path: Path, form: ReaderOptions, note: Notify) -> Iterator[Stream]:
     name = str(path)
     match inner_suffix(path):
         case ".jsonl":

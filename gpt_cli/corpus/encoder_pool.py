@@ -18,16 +18,16 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from gpt_cli.corpus.encode_worker import read_answer, receive, send_segments, send_tokenizer
+from gpt_cli.corpus.executors import ordered_map
 from gpt_cli.corpus.segments import Batch, encode_segments
 from gpt_cli.corpus.store import Tokens, token_dtype
-from gpt_cli.corpus.threads import side_by_side
-from gpt_cli.corpus.worker import read_answer, receive, send_segments, send_tokenizer
 from gpt_cli.errors import UserError
 from gpt_cli.tokenizer import BPETokenizer, Tokenizer
-from gpt_cli.tokenizer.describe import Counts, count_ids
+from gpt_cli.tokenizer.vocab_stats import Counts, count_ids
 
 
-class Encoded(NamedTuple):
+class EncodedBatch(NamedTuple):
     """What became of a batch."""
 
     ids: Tokens
@@ -39,7 +39,7 @@ class Encoded(NamedTuple):
 
 def encode_batches(
     tokenizer: Tokenizer, batches: Iterable[Batch], workers: int, *, allow_special: bool
-) -> Iterator[tuple[Batch, Encoded]]:
+) -> Iterator[tuple[Batch, EncodedBatch]]:
     """Each batch with its ids, in order, whatever the number of workers; a single one encodes in this thread.
 
     Raises what `Tokenizer.encode` raises, and UserError when a process is killed.
@@ -48,26 +48,26 @@ def encode_batches(
         for batch in batches:
             yield batch, _encode_here(tokenizer, batch, allow_special)
     elif isinstance(tokenizer, BPETokenizer):
-        with Pool(tokenizer, workers, allow_special) as pool:
+        with EncoderPool(tokenizer, workers, allow_special) as pool:
             yield from pool.encode(batches)
     else:
         threads = ThreadPoolExecutor(workers)
         try:
-            yield from side_by_side(threads, workers, lambda b: _encode_here(tokenizer, b, allow_special), batches)
+            yield from ordered_map(threads, workers, lambda b: _encode_here(tokenizer, b, allow_special), batches)
         finally:
             threads.shutdown(cancel_futures=True)
 
 
-def _encode_here(tokenizer: Tokenizer, batch: Batch, allow_special: bool) -> Encoded:
-    texts, followed = [s.data for s in batch.segments], [s.followed for s in batch.segments]
+def _encode_here(tokenizer: Tokenizer, batch: Batch, allow_special: bool) -> EncodedBatch:
+    texts, followed = [s.data for s in batch.segments], [s.append_eot for s in batch.segments]
     return _counted(tokenizer, *encode_segments(tokenizer, texts, followed, allow_special=allow_special))
 
 
-def _counted(tokenizer: Tokenizer, ids: Tokens, lengths: npt.NDArray[np.uint32]) -> Encoded:
-    return Encoded(ids, lengths, count_ids(ids, tokenizer.vocab_size))
+def _counted(tokenizer: Tokenizer, ids: Tokens, lengths: npt.NDArray[np.uint32]) -> EncodedBatch:
+    return EncodedBatch(ids, lengths, count_ids(ids, tokenizer.vocab_size))
 
 
-class Pool:
+class EncoderPool:
     """Processes that encode batches side by side. Leaving it, also by an exception, ends them."""
 
     def __init__(self, tokenizer: Tokenizer, processes: int, allow_special: bool) -> None:
@@ -89,21 +89,21 @@ class Pool:
             with suppress(OSError):  # what is buffered for a process that has ended
                 worker.communicate()
 
-    def encode(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Encoded]]:
+    def encode(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, EncodedBatch]]:
         """Each batch with its ids, in order."""
         for worker in self._workers:
             self._idle.put(worker)
-        yield from side_by_side(self._threads, len(self._workers), self._encode, batches)
+        yield from ordered_map(self._threads, len(self._workers), self._encode, batches)
 
-    def _encode(self, batch: Batch) -> Encoded:
+    def _encode(self, batch: Batch) -> EncodedBatch:
         worker = self._idle.get()
         try:
             assert worker.stdin is not None
             assert worker.stdout is not None
-            send_segments(worker.stdin, [s.data for s in batch.segments], [s.followed for s in batch.segments])
+            send_segments(worker.stdin, [s.data for s in batch.segments], [s.append_eot for s in batch.segments])
             answer = receive(worker.stdout)
         except (OSError, EOFError) as error:
-            raise was_ended(worker) from error
+            raise worker_died(worker) from error
         finally:
             self._idle.put(worker)
         if not answer:
@@ -112,13 +112,13 @@ class Pool:
 
 
 def _start(tokenizer: Tokenizer, allow_special: bool) -> "subprocess.Popen[bytes]":
-    worker = launch("gpt_cli.corpus.worker")
+    worker = spawn_worker("gpt_cli.corpus.encode_worker")
     assert worker.stdin is not None
     send_tokenizer(worker.stdin, tokenizer, allow_special)
     return worker
 
 
-def launch(module: str) -> "subprocess.Popen[bytes]":
+def spawn_worker(module: str) -> "subprocess.Popen[bytes]":
     """A process of one thread that runs a module of this package, and is spoken to through pipes."""
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
@@ -132,7 +132,7 @@ def launch(module: str) -> "subprocess.Popen[bytes]":
     )
 
 
-def was_ended(worker: "subprocess.Popen[bytes]") -> UserError:
+def worker_died(worker: "subprocess.Popen[bytes]") -> UserError:
     """What to say of a process that is gone."""
     with suppress(subprocess.TimeoutExpired):
         worker.wait(1)  # its pipes close a moment before it has an exit code

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.errors import escape_control_chars
+from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.tokenizer.base import Tokenizer
 from gpt_cli.tokenizer.bpe import BPETokenizer
 
@@ -52,7 +52,7 @@ def merges(tokenizer: BPETokenizer, counts: Counts) -> list[Merge]:
     ]
 
 
-def quote(token: bytes) -> str:
+def repr_token(token: bytes) -> str:
     """A token as a table shows it, safe for a terminal: `' the'`; `'\\xe2\\x82'` for half a character."""
     text = token.decode(errors="backslashreplace")
     return f"'{escape_control_chars(text)}'"

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gpt_cli.corpus.divided import DividedText
-from gpt_cli.corpus.survey import Progress
+from gpt_cli.corpus.scan import StageProgress
+from gpt_cli.corpus.split_text import SplitText
 
 BLOCK = 1 << 20  # characters looked at together
 _PART = 1 << 16  # characters that a sample takes or leaves
@@ -13,7 +13,7 @@ _LATEST = 16  # parts that are kept in any case, so that there is something to v
 
 
 @dataclass(frozen=True)
-class Part:
+class TextSpan:
     """A stretch of the text: where it starts, in characters, and what it says."""
 
     start: int
@@ -25,7 +25,7 @@ class Part:
         return self.start + len(self.text)
 
 
-def text_blocks(pieces: Iterable[str], size: int = BLOCK) -> Iterator[Part]:
+def text_blocks(pieces: Iterable[str], size: int = BLOCK) -> Iterator[TextSpan]:
     """A text that comes in pieces, cut every `size` characters."""
     start = length = 0
     held: list[str] = []
@@ -36,10 +36,10 @@ def text_blocks(pieces: Iterable[str], size: int = BLOCK) -> Iterator[Part]:
             length += len(piece)
             if length >= size:
                 whole = "".join(held)
-                yield Part(start, whole[:size])
+                yield TextSpan(start, whole[:size])
                 start, length, held = start + size, length - size, [whole[size:]]
     if length:
-        yield Part(start, "".join(held))
+        yield TextSpan(start, "".join(held))
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ class TextSample:
         return len(self.train) + len(self.val) == self.characters
 
 
-def sample_text(text: DividedText, progress: Progress) -> TextSample:
+def sample_text(text: SplitText, progress: StageProgress) -> TextSample:
     """Both parts of a text of up to 16 million characters, or so much of a longer one. Raises what reading raises."""
-    sample = BlockSample()
+    sample = SystematicSample()
     cut = 0
 
     def pieces() -> Iterator[str]:
         nonlocal cut
-        for stretch in text.stretches():
+        for stretch in text.chunks():
             said = stretch.text
             cut += len(said) if stretch.split == "train" else 0
             progress("sampling", stretch.done, text.size)
@@ -76,7 +76,7 @@ def sample_text(text: DividedText, progress: Progress) -> TextSample:
     return TextSample(sample.text(0, cut), sample.text(cut, sample.characters), sample.characters)
 
 
-class BlockSample:
+class SystematicSample:
     """The text itself while it is short, evenly spaced parts of it when it is not, and always its end."""
 
     def __init__(self, limit: int = 1 << 24) -> None:
@@ -85,13 +85,13 @@ class BlockSample:
         self.characters = 0
         """Seen so far."""
         self._limit = limit
-        self._kept: list[Part] = []
-        self._latest: deque[Part] = deque(maxlen=_LATEST)
+        self._kept: list[TextSpan] = []
+        self._latest: deque[TextSpan] = deque(maxlen=_LATEST)
 
-    def add(self, block: Part) -> None:
+    def add(self, block: TextSpan) -> None:
         """Take the block that follows those before; its length is a multiple of 65,536 unless it is the last."""
         for place in range(0, len(block.text), _PART):
-            part = Part(block.start + place, block.text[place : place + _PART])
+            part = TextSpan(block.start + place, block.text[place : place + _PART])
             self._latest.append(part)
             if part.start // _PART % self.stride == 0:
                 self._kept.append(part)
@@ -104,10 +104,10 @@ class BlockSample:
         """What is kept of the characters from `start` to `end`, evenly thinned to at most `limit` characters."""
         known = {part.start: part for part in (*self._kept, *self._latest)}
         inside = [_clip(known[place], start, end) for place in sorted(known)]
-        return "".join(part.text for part in _thin([part for part in inside if part.text], limit))
+        return "".join(part.text for part in _subsample([part for part in inside if part.text], limit))
 
 
-def _thin(parts: Sequence[Part], limit: int | None) -> list[Part]:
+def _subsample(parts: Sequence[TextSpan], limit: int | None) -> list[TextSpan]:
     """All parts if they have at most `limit` characters, else as many as have, evenly spaced."""
     if limit is None or sum(len(part.text) for part in parts) <= limit:
         return list(parts)
@@ -115,6 +115,6 @@ def _thin(parts: Sequence[Part], limit: int | None) -> list[Part]:
     return [parts[i * len(parts) // keep] for i in range(keep)]
 
 
-def _clip(part: Part, start: int, end: int) -> Part:
+def _clip(part: TextSpan, start: int, end: int) -> TextSpan:
     first = min(max(start, part.start), part.end)
-    return Part(first, part.text[first - part.start : max(first, end) - part.start])
+    return TextSpan(first, part.text[first - part.start : max(first, end) - part.start])

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpt_cli.config.schema import TokenizerConfig
-from gpt_cli.corpus.blocks import TextSample
+from gpt_cli.corpus.text_sample import TextSample
 from gpt_cli.errors import RequestError
 from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer import Tokenizer, UnknownCharacters, load_tokenizer, train_tokenizer
-from gpt_cli.tokenizer.base import encoded
-from gpt_cli.tokenizer.describe import count_ids, unused_ids
+from gpt_cli.tokenizer.base import encode_text
+from gpt_cli.tokenizer.vocab_stats import count_ids, unused_ids
 
-Progress = Callable[[int, int], None]
+ItemProgress = Callable[[int, int], None]
 """Called with the tokenizers measured so far and their number."""
 
 _EXAMPLE = "--compare char,byte,bpe:512,gpt2=FILE"
 
 
 @dataclass(frozen=True)
-class Candidate:
+class TokenizerCandidate:
     """A tokenizer to compare: one to learn, or one in a file."""
 
     name: str
@@ -47,7 +47,7 @@ class Measured:
     """Of the validation text."""
 
 
-def parse_candidates(names: str, pattern: Pattern | None) -> list[Candidate]:
+def parse_candidates(names: str, pattern: Pattern | None) -> list[TokenizerCandidate]:
     """`char,byte,bpe:512,NAME=FILE` or a FILE as candidates; BPEs are learned with `pattern` (None: gpt2).
 
     Raises RequestError for what is none of these, or is there twice.
@@ -59,7 +59,9 @@ def parse_candidates(names: str, pattern: Pattern | None) -> list[Candidate]:
     return candidates
 
 
-def measure_tokenizers(candidates: Sequence[Candidate], sample: TextSample, progress: Progress) -> list[Measured]:
+def measure_tokenizers(
+    candidates: Sequence[TokenizerCandidate], sample: TextSample, progress: ItemProgress
+) -> list[Measured]:
     """Learn or load every candidate and encode both parts of the text with it, in the order given.
 
     BPE is learned from the training part alone, so that the validation part is new to it. Raises RequestError
@@ -76,18 +78,18 @@ def measure_tokenizers(candidates: Sequence[Candidate], sample: TextSample, prog
     return measured
 
 
-def _parse(name: str, pattern: Pattern | None) -> Candidate:
+def _parse(name: str, pattern: Pattern | None) -> TokenizerCandidate:
     if name in ("char", "byte"):
-        return Candidate(name, TokenizerConfig.model_validate({"kind": name}))
+        return TokenizerCandidate(name, TokenizerConfig.model_validate({"kind": name}))
     if match := re.fullmatch(r"bpe:([0-9]{1,9})", name):
         size = int(match[1])
         if not 257 <= size <= 1_000_000:
             raise RequestError(f"--compare {name}: a BPE has 257 to 1,000,000 ids", hint=_EXAMPLE)
-        return Candidate(f"bpe:{size}", TokenizerConfig(kind="bpe", vocab_size=size, pattern=pattern))
+        return TokenizerCandidate(f"bpe:{size}", TokenizerConfig(kind="bpe", vocab_size=size, pattern=pattern))
     title, _, file = name.rpartition("=")
     path = Path(file).expanduser()
     if file and os.path.exists(path):  # unlike Path.exists, False also for what is no path at all
-        return Candidate(title or path.name, path, pattern)
+        return TokenizerCandidate(title or path.name, path, pattern)
     if name == "gpt2":
         raise RequestError("--compare gpt2 needs GPT-2's tokenizer: nothing is downloaded", hint="gpt2=FILE")
     if title and file:
@@ -95,7 +97,7 @@ def _parse(name: str, pattern: Pattern | None) -> Candidate:
     raise RequestError(f"--compare: '{name}' is no tokenizer", hint=_EXAMPLE)
 
 
-def _measure(candidate: Candidate, sample: TextSample) -> Measured:
+def _measure(candidate: TokenizerCandidate, sample: TextSample) -> Measured:
     tokenizer = _tokenizer(candidate, sample)
     train, val = tokenizer.encode(sample.train), tokenizer.encode(sample.val)
     counts = count_ids(train, tokenizer.vocab_size) + count_ids(val, tokenizer.vocab_size)
@@ -105,12 +107,12 @@ def _measure(candidate: Candidate, sample: TextSample) -> Measured:
         tokenizer.vocab_size,
         len(unused_ids(counts)),
         len(train) + len(val),
-        len(encoded(sample.val)) / len(val),
+        len(encode_text(sample.val)) / len(val),
         len(sample.val) / len(val),
     )
 
 
-def _tokenizer(candidate: Candidate, sample: TextSample) -> Tokenizer:
+def _tokenizer(candidate: TokenizerCandidate, sample: TextSample) -> Tokenizer:
     if isinstance(candidate.source, Path):
         return load_tokenizer(candidate.source, candidate.pattern)
     lesson = [sample.train] if candidate.source.kind == "bpe" else [sample.train, sample.val]

@@ -6,15 +6,15 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.corpus.blocks import BLOCK, BlockSample, Part, text_blocks
-from gpt_cli.corpus.divided import DividedText
 from gpt_cli.corpus.inspection.baselines import measure_baselines
 from gpt_cli.corpus.inspection.characters import CharacterCounts
-from gpt_cli.corpus.inspection.facts import CopiedPassage, Copies, Inspection, Leak, RepeatedLine
 from gpt_cli.corpus.inspection.lines import LineLengths
-from gpt_cli.corpus.inspection.passages import PASSAGE, HashSample, PassageHasher, hash_texts, is_telling
-from gpt_cli.corpus.survey import Progress
-from gpt_cli.tokenizer.base import encoded
+from gpt_cli.corpus.inspection.passages import PASSAGE, HashPrefixSample, ShingleHasher, hash_texts, is_informative
+from gpt_cli.corpus.inspection.results import Contamination, CopiedPassage, DuplicateCount, RepeatedLine, TextReport
+from gpt_cli.corpus.scan import StageProgress
+from gpt_cli.corpus.split_text import SplitText
+from gpt_cli.corpus.text_sample import BLOCK, SystematicSample, TextSpan, text_blocks
+from gpt_cli.tokenizer.base import encode_text
 
 _LEARN = 4_000_000  # characters that the baselines learn from, at most
 _MEASURE = 1_000_000  # characters that they are measured on, at most
@@ -22,48 +22,48 @@ _HASHES = 1 << 21  # kept of passages; a quarter of it of lines and of documents
 _LISTED = 5
 
 
-def inspect_text(text: DividedText, progress: Progress) -> Inspection:
+def inspect_text(text: SplitText, progress: StageProgress) -> TextReport:
     """Say what the training and the validation part of a text are like; what is kept for the test is passed over.
 
     Memory is bounded: of a text of more than 2 million characters a sample is compared, and of more than 4 million one
     is learned from, spread over all of it. Raises what reading raises.
     """
-    survey = _Survey()
+    survey = _TextScanner()
     for block in text_blocks(survey.count(text, progress)):
         survey.add(block)
     survey.finish()
     text.check(survey.cut, survey.sample.characters - survey.cut)
-    return survey.conclude()
+    return survey.result()
 
 
-class _Survey:
+class _TextScanner:
     """Everything that is gathered while a text passes by."""
 
     def __init__(self) -> None:
         self.characters = CharacterCounts()
         self.lengths = LineLengths()
-        self.sample = BlockSample()
+        self.sample = SystematicSample()
         self.cut = 0
         """Characters that train."""
         self.documents = 0
-        self.document_hashes = HashSample(_HASHES // 4)
-        self.line_hashes = HashSample(_HASHES // 4)
-        self.passage_hashes = HashSample(_HASHES)
-        self._hasher = PassageHasher()
-        self._unfinished = Part(0, "")  # the line that goes on in the next block
+        self.document_hashes = HashPrefixSample(_HASHES // 4)
+        self.line_hashes = HashPrefixSample(_HASHES // 4)
+        self.passage_hashes = HashPrefixSample(_HASHES)
+        self._hasher = ShingleHasher()
+        self._unfinished = TextSpan(0, "")  # the line that goes on in the next block
 
-    def count(self, text: DividedText, progress: Progress) -> Iterator[str]:
+    def count(self, text: SplitText, progress: StageProgress) -> Iterator[str]:
         """The text, its documents counted and hashed (but for a newline at the end) as they pass."""
         document, newline, unfinished = blake2b(digest_size=8), b"", False
-        for stretch in text.stretches():
+        for stretch in text.chunks():
             progress("inspecting", stretch.done, text.size)
             said = stretch.text
             self.cut += len(said) if stretch.split == "train" else 0
             data = newline + stretch.data
             newline = b"\n" * data.endswith(b"\n")
             document.update(data.removesuffix(b"\n"))
-            unfinished = not stretch.finishes
-            if stretch.finishes:
+            unfinished = not stretch.document_end
+            if stretch.document_end:
                 self._count(document.digest())
                 document, newline = blake2b(digest_size=8), b""
             yield said
@@ -74,25 +74,25 @@ class _Survey:
         self.document_hashes.add(np.frombuffer(digest, dtype=np.uint64), np.array([self.documents]))
         self.documents += 1
 
-    def add(self, block: Part) -> None:
+    def add(self, block: TextSpan) -> None:
         """The block of the text that follows those before."""
-        codes = np.frombuffer(encoded(block.text, "utf-32-le"), dtype="<u4")
+        codes = np.frombuffer(encode_text(block.text, "utf-32-le"), dtype="<u4")
         self.characters.add(codes)
         self.lengths.add(codes)
         self.sample.add(block)
         self.passage_hashes.add(*self._hasher.add(codes))
-        begun = Part(self._unfinished.start, self._unfinished.text + block.text)
+        begun = TextSpan(self._unfinished.start, self._unfinished.text + block.text)
         whole = begun.text.rfind("\n") + 1
         if not whole and len(begun.text) > BLOCK:  # hardly a line: what has no end is taken as it is
             whole = len(begun.text)
-        self._add_lines(Part(begun.start, begun.text[:whole]))
-        self._unfinished = Part(begun.start + whole, begun.text[whole:])
+        self._add_lines(TextSpan(begun.start, begun.text[:whole]))
+        self._unfinished = TextSpan(begun.start + whole, begun.text[whole:])
 
     def finish(self) -> None:
         """The text is at its end."""
         self._add_lines(self._unfinished)
 
-    def conclude(self) -> Inspection:
+    def result(self) -> TextReport:
         """What was found."""
         characters, cut = self.sample.characters, self.cut
         train, val = self.sample.text(0, cut, _LEARN), self.sample.text(cut, characters, _MEASURE)
@@ -102,7 +102,7 @@ class _Survey:
         seen_lines, _ = _seen(lines, line_places, cut, 1)
         whole = len(val) == characters - cut and self.passage_hashes.level == 0
         alphabet = self.characters.alphabet()
-        return Inspection(
+        return TextReport(
             characters=characters,
             bytes=self.characters.bytes,
             distinct_characters=len(alphabet),
@@ -116,9 +116,9 @@ class _Survey:
             duplicate_documents=_copies(self.document_hashes.arrays()[0]),
             duplicate_lines=_copies(lines),
             repeated=tuple(_most_repeated(lines, (train, val))),
-            leak=Leak(
-                Copies(len(seen_passages), int(seen_passages.sum())),
-                Copies(len(seen_lines), int(seen_lines.sum())),
+            leak=Contamination(
+                DuplicateCount(len(seen_passages), int(seen_passages.sum())),
+                DuplicateCount(len(seen_lines), int(seen_lines.sum())),
                 tuple(_longest(places[seen_passages] - cut, val)) if whole else (),
             ),
             baselines=tuple(measure_baselines(train, val, alphabet)),
@@ -127,21 +127,21 @@ class _Survey:
             compared_share=0.5**self.passage_hashes.level,
         )
 
-    def _add_lines(self, part: Part) -> None:
+    def _add_lines(self, part: TextSpan) -> None:
         telling: list[str] = []
         places: list[int] = []
         place = part.start
         for line in part.text.split("\n"):
-            if is_telling(stripped := line.strip()):
+            if is_informative(stripped := line.strip()):
                 telling.append(stripped)
                 places.append(place)
             place += len(line) + 1
         self.line_hashes.add(hash_texts(telling), np.array(places, dtype=np.int64))
 
 
-def _copies(hashes: npt.NDArray[np.uint64]) -> Copies:
+def _copies(hashes: npt.NDArray[np.uint64]) -> DuplicateCount:
     ordered = np.sort(hashes)
-    return Copies(len(hashes), int(np.count_nonzero(ordered[1:] == ordered[:-1])))
+    return DuplicateCount(len(hashes), int(np.count_nonzero(ordered[1:] == ordered[:-1])))
 
 
 def _seen(
@@ -166,7 +166,7 @@ def _most_repeated(hashes: npt.NDArray[np.uint64], texts: Iterable[str]) -> list
     wanted = {int(distinct[i]): int(counts[i]) for i in often if counts[i] > 1}
     found: dict[int, str] = {}
     for text in texts:
-        lines = [line for line in map(str.strip, text.split("\n")) if is_telling(line)]
+        lines = [line for line in map(str.strip, text.split("\n")) if is_informative(line)]
         found |= {
             int(value): line for value, line in zip(hash_texts(lines), lines, strict=True) if int(value) in wanted
         }

@@ -1,32 +1,30 @@
-"""Progress on stderr where someone is watching: a bar for each stage of reading a text, a line for other long work."""
+"""Progress on stderr if it is a terminal: a bar per stage, or a line with the elapsed time."""
 
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from gpt_cli.corpus.survey import Progress, Stage
-
-_PATIENCE = 0.5  # seconds without a word
+_PATIENCE = 0.5  # seconds before the first line
 _CLEAR = "\r\x1b[K"
 
 
 @contextmanager
-def stage_bars() -> Iterator[Progress]:
-    """Yield a function that is told the stage, the bytes done and their total. Without a terminal it shows nothing."""
-    bars: dict[Stage, tqdm[Any]] = {}
+def stage_progress() -> Iterator[Callable[[str, int, int | None], None]]:
+    """Yield a callback (stage, bytes done, total bytes) that draws one bar per stage; without a terminal, nothing."""
+    bars: dict[str, tqdm[Any]] = {}
 
-    def show(stage: Stage, done: int, total: int | None) -> None:
+    def show(stage: str, done: int, total: int | None) -> None:
         if stage not in bars:
             for bar in bars.values():
                 bar.close()
             bars[stage] = tqdm(
-                file=Surviving(sys.stderr),
+                file=BrokenPipeSafeStream(sys.stderr),
                 desc=stage,
                 total=total,
                 unit="B",
@@ -46,19 +44,19 @@ def stage_bars() -> Iterator[Progress]:
             bar.close()
 
 
-class Surviving:
-    """A terminal to draw on that may go away: the drawing is lost, the training is not."""
+class BrokenPipeSafeStream:
+    """A stream that ignores write errors: a terminal that goes away loses the bar, not the training."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> None:
-        """Write, if anyone is there."""
+        """Write; errors are ignored."""
         with suppress(OSError):
             self._stream.write(text)
 
     def flush(self) -> None:
-        """Flush, if anyone is there."""
+        """Flush; errors are ignored."""
         with suppress(OSError):
             self._stream.flush()
 
@@ -68,7 +66,7 @@ class Surviving:
 
 @contextmanager
 def working(label: str) -> Iterator[None]:
-    """Within: a line that says what is done and for how long, each second. Without a terminal it shows nothing."""
+    """Context manager that shows `label` and the elapsed seconds on a terminal."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield
         return
@@ -87,12 +85,12 @@ def _show(label: str, done: threading.Event) -> None:
     if done.wait(_PATIENCE):
         return
     with suppress(OSError, ValueError):  # a terminal that has gone: nobody is watching
-        _tell(label)
+        _rewrite_line(label)
         while not done.wait(1.0):
-            _tell(f"{label}, {time.perf_counter() - started:.0f} s")
-        _tell("")
+            _rewrite_line(f"{label}, {time.perf_counter() - started:.0f} s")
+        _rewrite_line("")
 
 
-def _tell(text: str) -> None:
+def _rewrite_line(text: str) -> None:
     sys.stderr.write(_CLEAR + text)
     sys.stderr.flush()

@@ -9,19 +9,19 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.corpus.text import Text, count_characters
-from gpt_cli.corpus.threads import AtOnce, InOrder, aside
+from gpt_cli.corpus.corpus_text import CorpusText, count_characters
+from gpt_cli.corpus.executors import InlineExecutor, SerialExecutor, serial_executor
 from gpt_cli.tokenizer.char import code_point_runs
 
 Stage = Literal["reading", "learning", "encoding", "inspecting", "sampling"]
 _SHORT = 1 << 16  # bytes that are hashed sooner than handed to a thread
 
-Progress = Callable[[Stage, int, int | None], None]
+StageProgress = Callable[[Stage, int, int | None], None]
 """Called with what is being done, the bytes of text done so far, and their total where it is known."""
 
 
 @dataclass(frozen=True)
-class Survey:
+class CorpusStats:
     """The sizes of a text, and the hashes that divide it."""
 
     fingerprint: str
@@ -29,7 +29,7 @@ class Survey:
     """Of the text that is to be divided, so without `data.val_source`, and with the newlines between documents."""
     bytes: int
     """The same in UTF-8, as often as it is repeated."""
-    work: int
+    total_bytes: int
     """Bytes of all text, as often as it is encoded."""
     documents: "array[int]"
     """64 bits of the hash of each document that is to be divided."""
@@ -45,27 +45,27 @@ class Fingerprint:
     `hasher`: who computes it.
     """
 
-    def __init__(self, hasher: InOrder | None = None) -> None:
-        self._hasher = hasher or AtOnce()
+    def __init__(self, hasher: SerialExecutor | None = None) -> None:
+        self._hasher = hasher or InlineExecutor()
         self._whole = hashlib.sha256()
         self._document = hashlib.sha256()
 
     def add(self, data: bytes, ends: bool) -> bytes | None:
         """Take the next bytes of a document; its sha256 where it ends."""
         if len(data) >= _SHORT:
-            self._hasher.do(self._document.update, data)
+            self._hasher.submit(self._document.update, data)
         else:
-            self._hasher.settle()
+            self._hasher.wait()
             self._document.update(data)
         if not ends:
             return None
-        self._hasher.settle()
+        self._hasher.wait()
         digest = self._document.digest()
         self._whole.update(digest)
         self._document = hashlib.sha256()
         return digest
 
-    def separate(self) -> None:
+    def mark_val_source(self) -> None:
         """Take that here the text begins which only validates."""
         self._whole.update(b"validation")
 
@@ -89,25 +89,27 @@ class _Alphabet:
         return "".join(map(chr, np.flatnonzero(self._seen)))
 
 
-def survey(text: Text, *, end_lines: bool, progress: Progress, alphabet: bool = False, workers: int = 1) -> Survey:
+def scan(
+    text: CorpusText, *, end_lines: bool, progress: StageProgress, alphabet: bool = False, workers: int = 1
+) -> CorpusStats:
     """Read a text to its end. `end_lines`: a newline keeps documents apart where there is none.
 
     `alphabet`: whether to note which characters there are. Raises what reading raises.
     """
-    with aside(workers) as hasher, aside(workers) as watcher:
-        return _survey(text, end_lines, progress, Fingerprint(hasher), watcher if alphabet else None)
+    with serial_executor(workers) as hasher, serial_executor(workers) as watcher:
+        return _scan(text, end_lines, progress, Fingerprint(hasher), watcher if alphabet else None)
 
 
-def _survey(
-    text: Text, end_lines: bool, progress: Progress, fingerprint: Fingerprint, watcher: InOrder | None
-) -> Survey:
+def _scan(
+    text: CorpusText, end_lines: bool, progress: StageProgress, fingerprint: Fingerprint, watcher: SerialExecutor | None
+) -> CorpusStats:
     documents, files = array("Q"), array("Q")
     seen = _Alphabet()
     characters = size = work = done = 0
     unended = False
     for number, member in enumerate(text.members):
         if member.validates and (number == 0 or not text.members[number - 1].validates):
-            fingerprint.separate()
+            fingerprint.mark_val_source()
             unended = False
         file = hashlib.sha256()
         for block in text.blocks(number):
@@ -119,7 +121,7 @@ def _survey(
             if watcher is not None:
                 if end_lines and unended:
                     seen.add(b"\n")
-                watcher.do(seen.add, data)
+                watcher.submit(seen.add, data)
             if not member.validates:
                 size += len(data) * member.weight
                 characters += count_characters(data) + (end_lines and unended)
@@ -131,6 +133,6 @@ def _survey(
             files.append(int.from_bytes(file.digest()[:8], "big"))
     known = None
     if watcher is not None:
-        watcher.settle()
+        watcher.wait()
         known = str(seen)
-    return Survey(fingerprint.hexdigest(), characters, size, work, documents, files, known)
+    return CorpusStats(fingerprint.hexdigest(), characters, size, work, documents, files, known)

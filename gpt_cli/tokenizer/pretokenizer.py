@@ -75,18 +75,18 @@ def _piece(pattern: Pattern) -> re.Pattern[str]:
     return re.compile(f"{_ASCII[pattern]}|{_CHUNK[pattern]}", re.ASCII)
 
 
-def pieces(text: str, pattern: Pattern) -> list[str]:
+def pre_tokenize(text: str, pattern: Pattern) -> list[str]:
     """`text` cut where that does not change its ids: ASCII as the pattern cuts it, the rest mostly at white space."""
     return _piece(pattern).findall(text)
 
 
-def is_word(piece: str, pattern: Pattern) -> bool:
+def is_atomic(piece: str, pattern: Pattern) -> bool:
     """Whether the pattern leaves a piece whole, for sure: an ASCII piece can be a chunk cut at what is not."""
     match = _piece(pattern).match(piece)
     return piece.isascii() and match is not None and match.end() == len(piece)
 
 
-def blocks(text: str, size: int, pattern: Pattern) -> Iterator[str]:
+def split_chunks(text: str, size: int, pattern: Pattern) -> Iterator[str]:
     """`text` cut likewise, at the first chance after every `size` characters."""
     start = 0
     while (end := start + size) < len(text):
@@ -97,7 +97,7 @@ def blocks(text: str, size: int, pattern: Pattern) -> Iterator[str]:
     yield text[start:]
 
 
-def last_cut(text: str, pattern: Pattern) -> int:
+def last_safe_split(text: str, pattern: Pattern) -> int:
     """Where `text` can be cut, near its end, whatever text follows; 0 if nowhere."""
     tail = 1 << 10
     while True:

@@ -12,25 +12,25 @@ from tokenizers import Tokenizer as Engine
 from tokenizers.models import BPE
 
 from gpt_cli.tokenizer.base import Ids
-from gpt_cli.tokenizer.merging import BatchMerger
-from gpt_cli.tokenizer.pattern import is_word, pieces, pre_tokenizer
-from gpt_cli.tokenizer.vocabulary import Vocabulary, to_printable
+from gpt_cli.tokenizer.bpe_vocabulary import Vocabulary, bytes_to_unicode
+from gpt_cli.tokenizer.numpy_bpe import NumpyBPE
+from gpt_cli.tokenizer.pretokenizer import is_atomic, pre_tokenize, pre_tokenizer
 
 _MEMORY = 24 << 20  # bytes, about, that known pieces may take in each process that encodes
 _ENTRY = 200  # bytes of a known piece beside its characters and ids
 _CHARACTER = 5  # bytes per character of it, ids included
 
-_BATCH = 1000  # words from which on the BatchMerger is the faster one
+_BATCH = 1000  # words from which on the NumpyBPE is the faster one
 _SHORT = 32  # characters up to which it is
 
 
-class PieceEncoder:
+class CachedBPE:
     """The ids of a vocabulary for text, without special tokens. It remembers pieces, in bounded memory."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._pattern = vocabulary.pattern
         self._engine = _engine(vocabulary)
-        self._batches = None if vocabulary.ignore_merges else BatchMerger(vocabulary)
+        self._batches = None if vocabulary.ignore_merges else NumpyBPE(vocabulary)
         self._sizes = np.fromiter(map(len, vocabulary.tokens), dtype=np.int64, count=len(vocabulary.tokens))
         self._known: dict[str, bytes] = {}  # piece -> its ids, as the bytes of uint32
         self._held = 0
@@ -40,7 +40,7 @@ class PieceEncoder:
         if self._held > _MEMORY:
             self._known, self._held = {}, 0  # a new one: another thread may be reading the old one
         known = self._known
-        found = pieces(text, self._pattern)
+        found = pre_tokenize(text, self._pattern)
         if new := list(set(filterfalse(known.__contains__, found))):
             known.update(self._merge(new))
             self._held += _ENTRY * len(new) + _CHARACTER * sum(map(len, new))
@@ -50,7 +50,7 @@ class PieceEncoder:
         """Each of `new` with its ids."""
         if self._batches is None or len(new) < _BATCH:
             return self._merge_by_engine(new)
-        words = [piece for piece in new if len(piece) <= _SHORT and is_word(piece, self._pattern)]
+        words = [piece for piece in new if len(piece) <= _SHORT and is_atomic(piece, self._pattern)]
         rest = list(set(new).difference(words))
         ids, counts = self._batches.encode([word.encode() for word in words])
         return chain(zip(words, _rows(ids, counts.cumsum()), strict=True), self._merge_by_engine(rest) if rest else ())
@@ -71,7 +71,7 @@ def _rows(ids: npt.NDArray[np.integer], ends: npt.NDArray[np.int64]) -> list[byt
 
 def _engine(vocabulary: Vocabulary) -> Engine:
     """The merges alone. Special tokens stay outside, so that no text can produce one."""
-    spellings = [to_printable(token) for token in vocabulary.tokens]
+    spellings = [bytes_to_unicode(token) for token in vocabulary.tokens]
     engine = Engine(
         BPE(
             vocab={spelling: i for i, spelling in enumerate(spellings) if i not in vocabulary.special},

@@ -16,24 +16,24 @@ _WAITING = 4  # pieces of work that one thread is given before it is waited for,
 _IN_FLIGHT = 2  # pieces of work for each of several, so that none waits for the next one
 
 
-class InOrder(Protocol):
+class SerialExecutor(Protocol):
     """Who does one thing after the other."""
 
-    def do(self, work: Callable[..., Any], *given: Any) -> None:
+    def submit(self, work: Callable[..., Any], *given: Any) -> None:
         """Have `work(*given)` done, now or later. Raises what this or something before it raises."""
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Come back when everything is done. Raises what something raises."""
 
 
-class AtOnce:
+class InlineExecutor:
     """Does what it is given before it goes on."""
 
-    def do(self, work: Callable[..., Any], *given: Any) -> None:
+    def submit(self, work: Callable[..., Any], *given: Any) -> None:
         """Call `work`."""
         work(*given)
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Nothing is ever left to do."""
 
     def __enter__(self) -> Self:
@@ -43,20 +43,20 @@ class AtOnce:
         pass
 
 
-class Aside:
+class ThreadedExecutor:
     """A thread that does what it is given, in order. Left by an exception it drops what has not begun."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
         self._pending: deque[Future[Any]] = deque()
 
-    def do(self, work: Callable[..., Any], *given: Any) -> None:
+    def submit(self, work: Callable[..., Any], *given: Any) -> None:
         """Have `work` called later, once little enough is waiting."""
         while len(self._pending) >= _WAITING:
             self._pending.popleft().result()
         self._pending.append(self._thread.submit(work, *given))
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait for what was given."""
         while self._pending:
             self._pending.popleft().result()
@@ -67,15 +67,15 @@ class Aside:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._thread.shutdown(cancel_futures=kind is not None)  # one that is writing is waited for
         if kind is None:
-            self.settle()
+            self.wait()
 
 
-def aside(workers: int) -> Aside | AtOnce:
+def serial_executor(workers: int) -> ThreadedExecutor | InlineExecutor:
     """A thread of its own, unless all work is to be done by one."""
-    return Aside() if workers > 1 else AtOnce()
+    return ThreadedExecutor() if workers > 1 else InlineExecutor()
 
 
-def side_by_side(
+def ordered_map(
     threads: ThreadPoolExecutor,
     workers: int,
     work: Callable[[Item], Result],

@@ -13,14 +13,14 @@ from tokenizers.trainers import BpeTrainer
 from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.literals import Pattern
-from gpt_cli.tokenizer.base import Tokenizer, encoded
+from gpt_cli.tokenizer.base import Tokenizer, encode_text
 from gpt_cli.tokenizer.bpe import BPETokenizer
+from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT
 from gpt_cli.tokenizer.byte import ByteTokenizer
 from gpt_cli.tokenizer.char import CharTokenizer, code_points
-from gpt_cli.tokenizer.huggingface import read_vocabulary
-from gpt_cli.tokenizer.load import load_tokenizer
-from gpt_cli.tokenizer.pattern import blocks, pre_tokenizer
-from gpt_cli.tokenizer.vocabulary import END_OF_TEXT
+from gpt_cli.tokenizer.hf_tokenizer import read_vocabulary
+from gpt_cli.tokenizer.loader import load_tokenizer
+from gpt_cli.tokenizer.pretokenizer import pre_tokenizer, split_chunks
 
 _BLOCK = 1 << 16  # characters that one core takes at once
 _COUNTED = 1 << 24  # characters counted at once, which bounds the memory
@@ -70,7 +70,7 @@ def _load(path: Path, config: TokenizerConfig) -> Tokenizer:
             where=str(path),
             hint="leave out tokenizer.pattern: a file has its own",
         )
-    if config.unknown == "token" and tokenizer.unknown is None:
+    if config.unknown == "token" and tokenizer.unk_id is None:
         raise RequestError(
             "tokenizer.unknown is token, but tokenizer.file has no <unk>",
             where=str(path),
@@ -83,7 +83,7 @@ def _train_char(texts: Iterable[str], config: TokenizerConfig) -> CharTokenizer:
     """The characters that `texts` have `min_count` times, by code point."""
     counts = np.zeros(0x110000, dtype=np.int64)
     for text in texts:
-        encoded(text)
+        encode_text(text)
         for start in range(0, len(text), _COUNTED):
             seen = np.bincount(code_points(text[start : start + _COUNTED]))
             counts[: len(seen)] += seen
@@ -112,7 +112,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int, pattern: Pattern) -> BPETo
     engine = Engine(BPE())
     engine.pre_tokenizer = pre_tokenizer(pattern)
     engine.train_from_iterator(
-        _countable(texts, pattern),
+        _trainer_chunks(texts, pattern),
         BpeTrainer(
             vocab_size=vocab_size - 1,
             min_frequency=2,
@@ -130,8 +130,8 @@ def _train_bpe(texts: Iterable[str], vocab_size: int, pattern: Pattern) -> BPETo
     return BPETokenizer(read_vocabulary({**file, "added_tokens": [{"id": learned, "content": END_OF_TEXT}]}))
 
 
-def _countable(texts: Iterable[str], pattern: Pattern) -> Iterator[str]:
+def _trainer_chunks(texts: Iterable[str], pattern: Pattern) -> Iterator[str]:
     """`texts` in blocks, which the cores share."""
     for text in texts:
-        encoded(text)
-        yield from blocks(text, _BLOCK, pattern)
+        encode_text(text)
+        yield from split_chunks(text, _BLOCK, pattern)

@@ -54,18 +54,18 @@ def _printable_bytes() -> tuple[str, ...]:
     return tuple(chr(byte if byte in printable else next(others)) for byte in range(256))
 
 
-PRINTABLE = _printable_bytes()
-_BYTES = {character: byte for byte, character in enumerate(PRINTABLE)}
+BYTE_ENCODER = _printable_bytes()
+_BYTE_DECODER = {character: byte for byte, character in enumerate(BYTE_ENCODER)}
 
 
-def to_printable(token: bytes) -> str:
+def bytes_to_unicode(token: bytes) -> str:
     """How tokenizer.json spells bytes: ` the` is `Ġthe`."""
-    return "".join(PRINTABLE[byte] for byte in token)
+    return "".join(BYTE_ENCODER[byte] for byte in token)
 
 
-def from_printable(spelling: str) -> bytes:
+def unicode_to_bytes(spelling: str) -> bytes:
     """The bytes that tokenizer.json spells so. Raises ValueError for a character that stands for no byte."""
     try:
-        return bytes(_BYTES[character] for character in spelling)
+        return bytes(_BYTE_DECODER[character] for character in spelling)
     except KeyError as error:
         raise ValueError(f"the token {spelling!r} is not spelled in bytes: {error} stands for none") from None

@@ -6,12 +6,12 @@ Shapes: N ids of all words that are not finished, side by side; W those words.
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.tokenizer.vocabulary import Vocabulary
+from gpt_cli.tokenizer.bpe_vocabulary import Vocabulary
 
 _Array = npt.NDArray[np.int64]
 
 
-class BatchMerger:
+class NumpyBPE:
     """The merges of a vocabulary, which must not take whole words as they are (`ignore_merges`)."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:

@@ -12,14 +12,14 @@ from gpt_cli.tokenizer.base import Tokenizer
 from gpt_cli.tokenizer.bpe import BPETokenizer
 from gpt_cli.tokenizer.byte import ByteTokenizer
 from gpt_cli.tokenizer.char import CharTokenizer
-from gpt_cli.tokenizer.huggingface import read_gpt2_files, read_vocabulary
-from gpt_cli.tokenizer.ranks import looks_like_ranks, read_ranks
+from gpt_cli.tokenizer.hf_tokenizer import read_gpt2_files, read_vocabulary
+from gpt_cli.tokenizer.tiktoken_file import is_tiktoken, read_tiktoken
 
 _LARGEST = 128 << 20  # bytes; the largest published ones have a quarter of it
 
-_HALVES = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
-_PARTNERS = _HALVES | {merges: encoder for encoder, merges in _HALVES.items()}
-_NAMES = ("tokenizer.json", *_HALVES)  # in a folder
+_FILE_PAIRS = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
+_SIBLINGS = _FILE_PAIRS | {merges: encoder for encoder, merges in _FILE_PAIRS.items()}
+_NAMES = ("tokenizer.json", *_FILE_PAIRS)  # in a folder
 
 
 def load_tokenizer(path: Path, pattern: Pattern | None = None) -> Tokenizer:
@@ -63,25 +63,25 @@ def _read(path: Path) -> bytes:
 
 
 def _parse_file(path: Path, data: bytes, pattern: Pattern | None) -> Tokenizer:
-    if looks_like_ranks(data):
-        return BPETokenizer(read_ranks(data, pattern))
+    if is_tiktoken(data):
+        return BPETokenizer(read_tiktoken(data, pattern))
     text = data.decode()
     if text.startswith("#version"):
-        return _parse_gpt2(_load_json(_read_partner(path)), text)
+        return _parse_gpt2(_load_json(_read_sibling(path)), text)
     file = _load_json(text)
     is_encoder = bool(file) and all(type(value) is int for value in file.values())
-    return _parse_gpt2(file, _read_partner(path)) if is_encoder else _parse_json(file)
+    return _parse_gpt2(file, _read_sibling(path)) if is_encoder else _parse_json(file)
 
 
 def _parse_gpt2(encoder: dict[str, Any], merges: str) -> Tokenizer:
     return BPETokenizer(read_gpt2_files(encoder, merges))
 
 
-def _read_partner(path: Path) -> str:
+def _read_sibling(path: Path) -> str:
     """The text of the other of GPT-2's two files."""
-    if path.name not in _PARTNERS:
-        raise ValueError(f"it is one half of GPT-2's, which would be called {' or '.join(_PARTNERS)}")
-    partner = path.with_name(_PARTNERS[path.name])
+    if path.name not in _SIBLINGS:
+        raise ValueError(f"it is one half of GPT-2's, which would be called {' or '.join(_SIBLINGS)}")
+    partner = path.with_name(_SIBLINGS[path.name])
     if not partner.is_file():
         raise ValueError(f"it is one half of GPT-2's, and {partner.name} is not beside it")
     return _read(partner).decode()

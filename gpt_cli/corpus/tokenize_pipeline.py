@@ -16,19 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus.pool import encode_batches
+from gpt_cli.corpus.corpus_text import CorpusText, count_characters
+from gpt_cli.corpus.encoder_pool import encode_batches
+from gpt_cli.corpus.executors import serial_executor
+from gpt_cli.corpus.scan import CorpusStats, Stage, StageProgress, scan
 from gpt_cli.corpus.segments import Segment, batches
-from gpt_cli.corpus.split import SPLITS, Borders, Split, stretches
-from gpt_cli.corpus.store import FORMAT, Division, SplitFacts, StoreWriter, Tokens, narrow
-from gpt_cli.corpus.survey import Progress, Stage, Survey, survey
-from gpt_cli.corpus.text import Text, count_characters
-from gpt_cli.corpus.threads import aside
-from gpt_cli.corpus.vocabulary import COUNTED, choose_vocab_size
+from gpt_cli.corpus.split import SPLITS, Split, SplitPlan, iter_chunks
+from gpt_cli.corpus.store import FORMAT, SplitSpec, SplitStats, StoreWriter, Tokens, to_token_dtype
+from gpt_cli.corpus.vocab_size import COUNTED, choose_vocab_size
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.files.safe_io import format_size
 from gpt_cli.tokenizer import BPETokenizer, Tokenizer, UnknownCharacters, train_tokenizer
-from gpt_cli.tokenizer.describe import Counts
-from gpt_cli.tokenizer.vocabulary import END_OF_TEXT
+from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT
+from gpt_cli.tokenizer.vocab_stats import Counts
 
 _SHARE = 4 << 20  # bytes of text that are worth a worker to encode them
 
@@ -38,13 +38,13 @@ class Tokenized:
     """What became of a text that was written as a token store."""
 
     tokenizer: Tokenizer
-    facts: dict[Split, SplitFacts]
+    facts: dict[Split, SplitStats]
     fingerprint: str
     counts: Counts
     """(vocab_size,) how often each id occurs, in all splits."""
 
 
-class _Tally:
+class _SplitCounter:
     """Counts of one split while it is encoded."""
 
     def __init__(self) -> None:
@@ -54,83 +54,85 @@ class _Tally:
     def add(self, segments: Sequence[Segment], lengths: npt.NDArray[np.uint32]) -> None:
         """Take segments, and how many tokens each has."""
         for segment, length in zip(segments, lengths.tolist(), strict=True):
-            if segment.starts:
+            if segment.part_start:
                 self.starts.append(self.tokens)
             self.characters += count_characters(segment.data)
             self.bytes += len(segment.data)
             self.tokens += length
 
-    def facts(self) -> SplitFacts:
+    def facts(self) -> SplitStats:
         """What was counted."""
         starts = np.frombuffer(self.starts, dtype=np.int64) if self.starts else np.zeros(0, dtype=np.int64)
-        return SplitFacts(self.characters, self.bytes, self.tokens, len(self.starts), starts)
+        return SplitStats(self.characters, self.bytes, self.tokens, len(self.starts), starts)
 
 
 @dataclass(frozen=True)
-class Tokenization:
+class TokenizePipeline:
     """A text that was surveyed, and how it is to become tokens."""
 
-    text: Text
-    survey: Survey
-    borders: Borders
+    text: CorpusText
+    stats: CorpusStats
+    split_plan: SplitPlan
     data: DataConfig
     config: TokenizerConfig
-    ready: Tokenizer | None
+    pretrained: Tokenizer | None
     """The tokenizer, where it is not to be learned."""
     note: Notify
-    progress: Progress
+    progress: StageProgress
     processes: int
 
     @classmethod
-    def begin(
+    def scan(
         cls,
         data: DataConfig,
         config: TokenizerConfig,
         note: Notify,
-        progress: Progress | None,
+        progress: StageProgress | None,
         processes: int | None,
-    ) -> "Tokenization":
+    ) -> "TokenizePipeline":
         """Read the text once. `processes`: how many encode a long text side by side; None: one a core.
 
         Raises what reading raises, and UserError for a text too small to split.
         """
         progress = progress or _silent
         ready = None if config.file is None else train_tokenizer((), config)
-        text = Text.find(data, note)
+        text = CorpusText.find(data, note)
         processes = processes or _available_cores()
         alphabet = ready is None and _is_plain(config, text)
         end_lines = _ends_lines(config, ready)
-        found = survey(text, end_lines=end_lines, progress=progress, alphabet=alphabet, workers=processes)
-        text.read_again()
-        processes = min(processes, max(1, found.work // _SHARE))
-        borders = Borders.of(data, found)
+        found = scan(text, end_lines=end_lines, progress=progress, alphabet=alphabet, workers=processes)
+        text.mute_notes()
+        processes = min(processes, max(1, found.total_bytes // _SHARE))
+        borders = SplitPlan.of(data, found)
         return cls(text, found, borders, data, config, ready, note, progress, processes)
 
     @property
-    def key(self) -> str:
+    def cache_key(self) -> str:
         """The name of the tokens in the cache: whatever decides them."""
-        how = self.config.model_dump() if self.ready is None else [self.ready.digest, self.config.allow_special]
+        how = (
+            self.config.model_dump() if self.pretrained is None else [self.pretrained.digest, self.config.allow_special]
+        )
         division = self.data.model_dump(exclude={"source", "encoding", "text_key"})
         division |= {"val_source": self.data.val_source is not None, "files": None}
         if self.data.split == "files" or self.data.weights is not None:  # else it does not matter what is in which file
             weights = [member.weight for member in self.text.members]
-            division["files"] = hashlib.sha256(self.survey.files.tobytes() + repr(weights).encode()).hexdigest()
-        parts = [FORMAT, self.survey.fingerprint, division, how]
+            division["files"] = hashlib.sha256(self.stats.files.tobytes() + repr(weights).encode()).hexdigest()
+        parts = [FORMAT, self.stats.fingerprint, division, how]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
-    def learn(self) -> Tokenizer:
+    def train_tokenizer(self) -> Tokenizer:
         """The tokenizer. BPE learns from the training text alone, an alphabet is that of the whole text."""
-        if self.ready is not None:
-            return self.ready
+        if self.pretrained is not None:
+            return self.pretrained
         match self.config.kind:
-            case "char" if self.survey.alphabet is not None:
-                return train_tokenizer([self.survey.alphabet], self.config)
+            case "char" if self.stats.alphabet is not None:
+                return train_tokenizer([self.stats.alphabet], self.config)
             case "char":
-                return train_tokenizer(self._lesson(None), self.config)
+                return train_tokenizer(self._training_text(None), self.config)
             case "byte":
                 return train_tokenizer((), self.config)
             case "bpe":
-                return train_tokenizer(self._lesson("train"), self._with_vocab_size())
+                return train_tokenizer(self._training_text("train"), self._with_vocab_size())
 
     def _with_vocab_size(self) -> TokenizerConfig:
         """The config with the size of its vocabulary, which may be left to the length of the text."""
@@ -138,29 +140,29 @@ class Tokenization:
             return self.config
         start: list[str] = []
         room = COUNTED
-        for piece in self._lesson("train"):
+        for piece in self._training_text("train"):
             start.append(piece)
             room -= len(piece)
             if room <= 0:
                 break
-        vocab_size = choose_vocab_size("".join(start), self.survey.characters)
+        vocab_size = choose_vocab_size("".join(start), self.stats.characters)
         self.note(
-            f"BPE with {vocab_size:,} ids suits {self.survey.characters:,} characters; a longer text would get more"
+            f"BPE with {vocab_size:,} ids suits {self.stats.characters:,} characters; a longer text would get more"
         )
         return self.config.model_copy(update={"vocab_size": vocab_size})
 
-    def write(self, writer: StoreWriter) -> Tokenized:
+    def encode_to_store(self, writer: StoreWriter) -> Tokenized:
         """Encode the text into a token store."""
         made = self._encode(writer.tokenizer, writer.append)
-        writer.finish(made.facts, fingerprint=made.fingerprint, division=Division.of(self.data))
+        writer.finish(made.facts, fingerprint=made.fingerprint, division=SplitSpec.of(self.data))
         return made
 
-    def keep(
+    def encode_to_memory(
         self, tokenizer: Tokenizer, start: int = 0, stop: int | None = None
     ) -> tuple[dict[Split, Tokens], Tokenized]:
         """Encode the text into memory, of each split what is from id `start` up to `stop`."""
         kept: dict[Split, list[Tokens]] = {
-            split: [narrow(np.zeros(0, np.uint32), tokenizer.vocab_size)] for split in SPLITS
+            split: [to_token_dtype(np.zeros(0, np.uint32), tokenizer.vocab_size)] for split in SPLITS
         }
         seen = dict.fromkeys(SPLITS, 0)
 
@@ -176,22 +178,22 @@ class Tokenization:
 
     def _encode(self, tokenizer: Tokenizer, sink: Callable[[Split, Tokens], None]) -> Tokenized:
         pattern = tokenizer.vocabulary.pattern if isinstance(tokenizer, BPETokenizer) else None
-        end_lines = tokenizer.end_of_text is None
-        tallies: dict[Split, _Tally] = {}
+        end_lines = tokenizer.eot_id is None
+        tallies: dict[Split, _SplitCounter] = {}
         counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
         try:
-            with aside(self.processes) as hasher, aside(self.processes) as writer:
-                parts = stretches(self.text, self.borders, self.survey, end_lines=end_lines, hasher=hasher)
+            with serial_executor(self.processes) as hasher, serial_executor(self.processes) as writer:
+                parts = iter_chunks(self.text, self.split_plan, self.stats, end_lines=end_lines, hasher=hasher)
                 for batch, encoded in encode_batches(
                     tokenizer,
                     batches(parts, pattern, end_lines=end_lines, special=self._special(tokenizer)),
                     self.processes,
                     allow_special=self.config.allow_special,
                 ):
-                    writer.do(sink, batch.split, encoded.ids)
-                    tallies.setdefault(batch.split, _Tally()).add(batch.segments, encoded.lengths)
+                    writer.submit(sink, batch.split, encoded.ids)
+                    tallies.setdefault(batch.split, _SplitCounter()).add(batch.segments, encoded.lengths)
                     counts += encoded.counts
-                    self.progress("encoding", batch.done, self.survey.work)
+                    self.progress("encoding", batch.done, self.stats.total_bytes)
         except UnknownCharacters as error:
             raise RequestError(
                 error.message, hint="a tokenizer learned from this very text, or one of bytes or bpe, knows them"
@@ -203,7 +205,7 @@ class Tokenization:
                     hint="give more text, or split by --split characters (data.split=characters)",
                 )
         facts = {split: tallies[split].facts() for split in SPLITS if split in tallies}
-        return Tokenized(tokenizer, facts, self.survey.fingerprint, counts)
+        return Tokenized(tokenizer, facts, self.stats.fingerprint, counts)
 
     def _special(self, tokenizer: Tokenizer) -> list[str]:
         """The texts that become special tokens."""
@@ -212,7 +214,7 @@ class Tokenization:
         vocabulary = tokenizer.vocabulary
         return [vocabulary.tokens[token].decode() for token in sorted(vocabulary.special)]
 
-    def _lesson(self, split: Split | None) -> Iterator[str]:
+    def _training_text(self, split: Split | None) -> Iterator[str]:
         """The text of a split, or all of it, to learn from.
 
         Of a split as much as `tokenizer.train_bytes`, in whole segments, at least one, that are spread evenly over it:
@@ -221,7 +223,7 @@ class Tokenization:
         share = 1.0
         if split is not None:
             trains = 1.0 - self.data.test_fraction - (self.data.val_fraction if self.data.val_source is None else 0)
-            share = self.config.train_bytes / max(1, self.survey.bytes * trains)
+            share = self.config.train_bytes / max(1, self.stats.bytes * trains)
         if share < 1:
             self.note(
                 f"the vocabulary is learned from {format_size(self.config.train_bytes)} of the text,"
@@ -229,10 +231,10 @@ class Tokenization:
             )
         seen = taken = 0
         pattern = (self.config.pattern or "gpt2") if split is not None else None
-        parts = stretches(self.text, self.borders, self.survey, end_lines=split is None)
+        parts = iter_chunks(self.text, self.split_plan, self.stats, end_lines=split is None)
         special = [END_OF_TEXT] if self.config.allow_special else []
         for batch in batches(parts, pattern, end_lines=split is None, special=special):
-            self.progress("learning", batch.done, self.survey.work)
+            self.progress("learning", batch.done, self.stats.total_bytes)
             for segment in batch.segments if split in (None, batch.split) else ():
                 size = len(segment.data)
                 seen += size
@@ -243,10 +245,10 @@ class Tokenization:
 
 def _ends_lines(config: TokenizerConfig, ready: Tokenizer | None) -> bool:
     """Whether newlines keep documents apart: the vocabulary has no end of text."""
-    return config.kind != "bpe" if ready is None else ready.end_of_text is None
+    return config.kind != "bpe" if ready is None else ready.eot_id is None
 
 
-def _is_plain(config: TokenizerConfig, text: Text) -> bool:
+def _is_plain(config: TokenizerConfig, text: CorpusText) -> bool:
     """Whether the vocabulary is every character that there is, however often: then reading once tells it."""
     return config.kind == "char" and config.min_count == 1 and all(member.weight == 1 for member in text.members)
 
