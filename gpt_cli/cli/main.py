@@ -29,6 +29,7 @@ from gpt_cli.cli.report import report
 from gpt_cli.cli.sample import sample
 from gpt_cli.cli.score import score
 from gpt_cli.cli.selftest import doctor, selftest
+from gpt_cli.cli.serve import serve
 from gpt_cli.cli.tokenize import tokenize
 from gpt_cli.cli.train import train
 from gpt_cli.cli.tune import tune
@@ -85,6 +86,7 @@ app.command("bench", short_help="Measure how fast it is on this machine.")(bench
 app.command("tune", short_help="Propose a learning rate.")(tune)
 app.command("export", short_help="Write a run for other tools.")(export)
 app.command("import", short_help="Take a model of other tools as a run.")(import_)
+app.command("serve", short_help="Put runs behind OpenAI's API, with a page.")(serve)
 app.command("doctor", short_help="Examine a run.")(doctor)
 app.command("selftest", short_help="Try the promises of gpt on this machine and disk.")(selftest)
 app.add_typer(runs.app, name="runs", short_help="List the runs there are, or remove one.")

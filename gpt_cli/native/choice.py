@@ -33,10 +33,17 @@ class Choice:
 
 def choose(logits: Array, choice: Choice, noise: Array | None) -> int:
     """(V,), (V,) Gumbel noise -> the token with the largest sum of both, among those that the filters leave."""
+    if noise is None:
+        logits = logits.copy()
+        logits[list(choice.never)] = -np.inf
+        return int(logits.argmax())
+    return int((filtered(logits, choice) + noise).argmax())
+
+
+def filtered(logits: Array, choice: Choice) -> Array:
+    """(V,) -> (V,): over the temperature, which is not 0, and -inf for what the filters leave out."""
     logits = logits.copy()
     logits[list(choice.never)] = -np.inf
-    if noise is None:
-        return int(logits.argmax())
     logits /= np.float32(choice.temperature)
     if choice.top_k is not None:
         k = min(choice.top_k, len(logits))
@@ -49,7 +56,7 @@ def choose(logits: Array, choice: Choice, noise: Array | None) -> int:
         logits[logits < descending[int((likelier < choice.top_p * _WHOLE).sum()) - 1]] = -np.inf
     if choice.min_p is not None:
         logits[logits < logits.max() + np.float32(math.log(choice.min_p))] = -np.inf
-    return int((logits + noise).argmax())
+    return logits
 
 
 def draw(twister: np.random.RandomState, vocab_size: int) -> Array:

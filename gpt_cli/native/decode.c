@@ -269,3 +269,5 @@ void gpt_score(Session *session, const int32_t *tokens, int32_t n, float *logits
     }
     session->streams->cached = 0;
 }
+
+#include "seats.h"

@@ -163,20 +163,12 @@ class NativeWriting:
         self._library = decoder._library
         self._batch = len(prompts)
         self._end_of_text = -1 if choice.end_of_text is None else choice.end_of_text
-        never = np.array(choice.never, np.int32)
-        settings = Sampling(
-            temperature=0.0 if choice.greedy else choice.temperature,
-            top_k=choice.top_k or 0,
-            top_p=choice.top_p or 0.0,
-            log_min_p=0.0 if choice.min_p is None else float(np.log(choice.min_p)),
-            use_min_p=choice.min_p is not None,
-            n_never=len(never),
-            never=address(never),
-        )
+        settings, never = settings_of(choice)
         low = np.array([seed & 0xFFFFFFFF for seed in seeds], np.uint32)
         pointer = self._library.gpt_begin(
             decoder._model.pointer, self._batch, address(ids), address(lengths), address(low), ctypes.byref(settings)
         )
+        del never  # the session has a copy
         self.handle = Handle(pointer, self._library.gpt_end)
         self._drafts: NativeWriting | None = None  # of the smaller model
 
@@ -227,3 +219,18 @@ class NativeWriting:
         )
         written: list[list[int]] = tokens[:made].tolist()
         return written
+
+
+def settings_of(choice: Choice) -> tuple[Sampling, Array]:
+    """`choice` as the kernel takes it, and what it points into."""
+    never = np.array(choice.never, np.int32)
+    settings = Sampling(
+        temperature=0.0 if choice.greedy else choice.temperature,
+        top_k=choice.top_k or 0,
+        top_p=choice.top_p or 0.0,
+        log_min_p=0.0 if choice.min_p is None else float(np.log(choice.min_p)),
+        use_min_p=choice.min_p is not None,
+        n_never=len(never),
+        never=address(never),
+    )
+    return settings, never

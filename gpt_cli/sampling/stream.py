@@ -39,6 +39,7 @@ class TextStream:
         self._stop = StopMatcher(stop)
         self._steps = steps
         self._pieces: list[str] = []
+        self._taken = 0
 
     def __iter__(self) -> Iterator[str]:
         read, running = 0, True
@@ -48,6 +49,11 @@ class TextStream:
                 read += 1
             else:
                 running = self.finish_reason is None and next(self._steps, False)
+
+    def taken(self) -> str:
+        """What is certain of it since the last call: for whoever pushes the tokens."""
+        first, self._taken = self._taken, len(self._pieces)
+        return "".join(self._pieces[first:])
 
     def text(self) -> str:
         """All of it, without the prompt."""

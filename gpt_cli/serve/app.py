@@ -1,0 +1,230 @@
+"""The routes: OpenAI's API, and a few of our own. A handler parses, asks the scheduler, and answers."""
+
+import asyncio
+import sys
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from gpt_cli import __version__
+from gpt_cli.errors import Notify, UserError
+from gpt_cli.serve import pages
+from gpt_cli.serve.answers import Answer, Kind, while_connected
+from gpt_cli.serve.body import read_object
+from gpt_cli.serve.figures import Figures
+from gpt_cli.serve.guard import Guard, GuardMiddleware
+from gpt_cli.serve.limits import Limits
+from gpt_cli.serve.problems import Json, Problem, problem_of
+from gpt_cli.serve.reading import read_costs, score_text, token_text
+from gpt_cli.serve.scheduler import Scheduler
+from gpt_cli.serve.schema import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    ScoreRequest,
+    TokenizeRequest,
+    Writing,
+)
+from gpt_cli.serve.settings import Order, encode, encode_chat, encode_prompts, known_tokens, make_order
+from gpt_cli.serve.shelf import Shelf
+
+_SSE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # a proxy passes on what comes as it comes
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass
+class Serving:
+    """All that the handlers share. Made inside the event loop."""
+
+    shelf: Shelf
+    limits: Limits
+    figures: Figures = field(default_factory=Figures)
+    follow: float | None = None
+    """Seconds between two looks for new checkpoints. None: never."""
+    note: Notify = lambda _: None
+    scheduler: Scheduler = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.scheduler = Scheduler(self.limits, self.figures)
+        self.figures.watch(self.scheduler)
+
+
+def make_app(serving: Serving, guard: Guard) -> FastAPI:
+    """The application; its scheduler ends with it."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        following = None if serving.follow is None else asyncio.create_task(_follow(serving, serving.follow))
+        try:
+            yield
+        finally:
+            if following is not None:
+                following.cancel()
+            await asyncio.to_thread(serving.scheduler.close)
+
+    app = FastAPI(
+        title="gpt serve", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None
+    )
+    routes: list[tuple[str, str, Callable[[Serving, Request], Awaitable[Response]]]] = [
+        ("GET", "/health", health),
+        ("GET", "/metrics", metrics),
+        ("GET", "/v1/models", models),
+        ("GET", "/v1/models/{name:path}", model),
+        ("POST", "/v1/completions", completions),
+        ("POST", "/v1/chat/completions", chat),
+        ("POST", "/tokenize", tokenize),
+        ("POST", "/detokenize", detokenize),
+        ("POST", "/score", score),
+        *pages.ROUTES,
+    ]
+    for method, path, handler in routes:
+        app.add_route(path, _counted(serving, path, handler), methods=[method])
+    app.add_exception_handler(HTTPException, _http_error)
+    if guard.origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=guard.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
+        )
+    app.add_middleware(GuardMiddleware, guard=guard)
+    return app
+
+
+def _counted(serving: Serving, path: str, handler: Callable[[Serving, Request], Awaitable[Response]]) -> Handler:
+    async def handle(request: Request) -> Response:
+        try:
+            response = await handler(serving, request)
+        except Problem as problem:
+            response = problem.response()
+        except UserError as error:
+            response = problem_of(error).response()
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+            response = Problem(500, "a bug in gpt; the server's log has more").response()
+        serving.figures.answered(path, response.status_code)
+        return response
+
+    return handle
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    what = {404: "there is nothing at this path", 405: "this path takes another method"}
+    return Problem(error.status_code, what.get(error.status_code, str(error.detail)), headers=error.headers).response()
+
+
+async def _follow(serving: Serving, seconds: float) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            for fresh in await serving.shelf.refresh():
+                serving.note(f"{fresh.name}: step {fresh.step:,} is served now")
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+
+
+async def health(serving: Serving, _: Request) -> Response:
+    """Whether texts are being written, and how many."""
+    here = serving.scheduler
+    status = {"status": "ok" if here.alive else "ending", "writing": here.writing, "waiting": here.waiting}
+    return Json(status, 200 if here.alive else 503)
+
+
+async def metrics(serving: Serving, _: Request) -> Response:
+    """For Prometheus."""
+    return Response(serving.figures.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def models(serving: Serving, _: Request) -> Response:
+    """The runs."""
+    return Json({"object": "list", "data": [_model(name) for name in serving.shelf.paths]})
+
+
+async def model(serving: Serving, request: Request) -> Response:
+    """One of them, open: with what clients ask a server of a model for."""
+    found = await serving.shelf.get(request.path_params["name"])
+    more = {"context_length": found.context_length, "vocab_size": found.tokenizer.vocab_size, "step": found.step}
+    return Json(_model(request.path_params["name"]) | {"created": found.created, **more})
+
+
+def _model(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "gpt"}
+
+
+async def completions(serving: Serving, request: Request) -> Response:
+    """Text that goes on."""
+    asked = CompletionRequest.read(await read_object(request, serving.limits))
+    _check_top("logprobs", asked.logprobs, serving.limits)
+    found = await serving.shelf.get(asked.model)
+    prompts = await encode_prompts(found, asked.prompt)
+    order = await make_order(found, prompts, asked, serving.limits)
+    echoes = [found.tokenizer.decode(tokens) for tokens in prompts] if asked.echo else []
+    return await _answer(serving, request, "text_completion", order, asked, asked.logprobs, echoes)
+
+
+async def chat(serving: Serving, request: Request) -> Response:
+    """An answer to messages."""
+    asked = ChatRequest.read(await read_object(request, serving.limits))
+    _check_top("top_logprobs", asked.top_logprobs, serving.limits)
+    if asked.top_logprobs is not None and not asked.logprobs:
+        raise Problem(400, "top_logprobs needs logprobs: true", param="top_logprobs")
+    if asked.max_tokens is not None and asked.max_completion_tokens is not None:
+        raise Problem(400, "give max_tokens or max_completion_tokens, not both", param="max_tokens")
+    found = await serving.shelf.get(asked.model)
+    tokens = await asyncio.to_thread(encode_chat, found, asked.messages)
+    order = await make_order(found, [tokens], asked, serving.limits, asked.max_completion_tokens)
+    top = (asked.top_logprobs or 0) if asked.logprobs else None
+    return await _answer(serving, request, "chat.completion", order, asked, top, [])
+
+
+async def _answer(
+    serving: Serving, request: Request, kind: Kind, order: Order, asked: Writing, top: int | None, echoes: list[str]
+) -> Response:
+    if asked.stream_options is not None and not asked.stream:
+        raise Problem(400, "stream_options needs stream: true", param="stream_options")
+    read = []
+    if echoes and top is not None:
+        read = [await read_costs(serving.scheduler, order.model, tokens, top) for tokens in order.prompts]
+    answer = Answer(kind, order, serving.scheduler, serving.limits, top, echoes)
+    if asked.stream:
+        usage = asked.stream_options is not None and asked.stream_options.include_usage
+        return StreamingResponse(answer.stream(read, usage=usage), media_type="text/event-stream", headers=_SSE)
+    return Json(await while_connected(request, answer, asyncio.create_task(answer.whole(read))))
+
+
+def _check_top(name: str, value: int | None, limits: Limits) -> None:
+    if value is not None and value > limits.logprobs:
+        raise Problem(400, f"{name} must be at most {limits.logprobs} here, not {value}", param=name)
+
+
+async def tokenize(serving: Serving, request: Request) -> Response:
+    """The tokens of a text."""
+    asked = TokenizeRequest.read(await read_object(request, serving.limits))
+    found = await serving.shelf.get(asked.model)
+    tokens = await asyncio.to_thread(encode, found, asked.text) if asked.text else []
+    pieces = [token_text(found, token) for token in tokens]
+    return Json({"tokens": tokens, "count": len(tokens), "pieces": pieces, "max_model_len": found.context_length})
+
+
+async def detokenize(serving: Serving, request: Request) -> Response:
+    """The text of tokens."""
+    asked = DetokenizeRequest.read(await read_object(request, serving.limits))
+    found = await serving.shelf.get(asked.model)
+    return Json({"prompt": found.tokenizer.decode(known_tokens(found, asked.tokens))})
+
+
+async def score(serving: Serving, request: Request) -> Response:
+    """What each token of a text cost."""
+    asked = ScoreRequest.read(await read_object(request, serving.limits))
+    _check_top("top_logprobs", asked.top_logprobs, serving.limits)
+    found = await serving.shelf.get(asked.model)
+    tokens = await asyncio.to_thread(encode, found, asked.text)
+    if len(tokens) > serving.limits.prompt_tokens:
+        message = f"the text must have at most {serving.limits.prompt_tokens:,} tokens here, not {len(tokens):,}"
+        raise Problem(400, message, param="text", code="limit_exceeded")
+    return Json(await score_text(serving.scheduler, found, asked.text, tokens, asked.top_logprobs))

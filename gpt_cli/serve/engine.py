@@ -1,0 +1,191 @@
+"""The texts of one model: joined, stepped and left at any token, by the compiled kernel or by torch.
+
+With both a text is a function of its prompt, its settings and its number, whoever is written beside it. The kernel
+takes all texts through the network together; torch takes each by itself, since what its kernels round depends on the
+batch.
+
+Shapes: T tokens, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt_cli.native.choice import Choice
+from gpt_cli.native.decoder import NativeDecoder
+from gpt_cli.native.seats import Desk, Seat
+from gpt_cli.sampling.engine import uncovered
+from gpt_cli.sampling.settings import Sampling
+from gpt_cli.shuffle import derive_seed
+from gpt_cli.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from gpt_cli.model.gpt import GPT
+    from gpt_cli.sampling.constraint import Matcher
+    from gpt_cli.sampling.rules import RuleBook
+    from gpt_cli.serve.choosing import Chooser, Penalties
+
+_WORTH_THREADS = 2**28  # parameters from which a token is worth more than one of torch's threads
+
+Logits = npt.NDArray[np.float32]
+Written = list[tuple[int, Logits | None]]
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """What is to be written: sample number `sample` of a prompt. `shown`: its logits are wanted, too."""
+
+    prompt: Sequence[int]
+    sampling: Sampling
+    sample: int = 0
+    shown: bool = False
+    penalties: "Penalties | None" = None
+    book: "RuleBook | None" = field(default=None, repr=False)
+
+
+class Place(Protocol):
+    """Where a text stands in an engine."""
+
+    matcher: "Matcher | None"
+    single: bool
+    """Whether it takes one step at a time."""
+
+
+class Engine(Protocol):
+    """The texts of one model."""
+
+    name: str
+
+    def needs_rules(self, sampling: Sampling) -> bool:
+        """Whether a text with these settings needs a `book`."""
+
+    def join(self, text: Text) -> Place:
+        """Begin to write it. Leaving is forgetting the place."""
+
+    def step(self, places: Sequence[Any], steps: int, prompt_tokens: int) -> list[Written]:
+        """What each text goes on with, and the logits that it was chosen from; nothing while a prompt is being read."""
+
+    def read(self, tokens: Sequence[int]) -> Logits:
+        """(T,) tokens, at most a context -> (T, V): the logits of what follows each."""
+
+
+class _NativePlace:
+    def __init__(self, seat: Seat, chooser: "Chooser | None") -> None:
+        self.seat, self.chooser, self.single = seat, chooser, seat.shown
+        self.matcher = None if chooser is None else chooser.matcher
+
+
+class NativeEngine:
+    """By the compiled kernel, all texts of a step together."""
+
+    name = "native"
+
+    def __init__(self, decoder: NativeDecoder, tokenizer: Tokenizer) -> None:
+        self._decoder, self._desk, self._tokenizer = decoder, Desk(decoder), tokenizer
+
+    def needs_rules(self, sampling: Sampling) -> bool:
+        return bool(uncovered(sampling))
+
+    def join(self, text: Text) -> _NativePlace:
+        choice = choice_of(text.sampling, self._tokenizer)
+        chooser = None
+        if text.book is not None:
+            import torch  # noqa: PLC0415 - only where rules are asked for
+
+            chooser = _chooser(text, self._tokenizer.vocab_size, torch.device("cpu"))
+        seed = derive_seed(text.sampling.seed, "sample", text.sample)
+        seat = Seat(self._desk, text.prompt, seed, choice, shown=text.shown, left=chooser is not None)
+        return _NativePlace(seat, chooser)
+
+    def step(self, places: Sequence[_NativePlace], steps: int, prompt_tokens: int) -> list[Written]:
+        found = self._desk.step([place.seat for place in places], steps, prompt_tokens)
+        return [[self._taken(place, token) for token in tokens] for place, tokens in zip(places, found, strict=True)]
+
+    def read(self, tokens: Sequence[int]) -> Logits:
+        return self._decoder.score(tokens)
+
+    def _taken(self, place: _NativePlace, token: int | None) -> tuple[int, Logits | None]:
+        logits = place.seat.logits() if place.seat.shown else None
+        if token is None:
+            import torch  # noqa: PLC0415
+
+            assert place.chooser is not None
+            assert logits is not None
+            token = place.chooser.choose(torch.from_numpy(logits.copy())[None])
+            place.seat.put(token)
+        return token, logits
+
+
+class _TorchPlace:
+    single = True
+
+    def __init__(self, model: "GPT", text: Text) -> None:
+        from gpt_cli.sampling.generate import Continuations  # noqa: PLC0415 - it imports torch
+
+        self.chooser = _chooser(text, model.head.out_features, model.head.weight.device)
+        self.matcher, self.shown = self.chooser.matcher, text.shown
+        self.rows = Continuations(model, [text.prompt], text.sampling.max_new_tokens)
+
+
+class TorchEngine:
+    """By torch, for every model and device: each text by itself, a token of each in turn. The model is in eval mode."""
+
+    name = "torch"
+
+    def __init__(self, model: "GPT") -> None:
+        self._model = model
+        self._small = sum(weight.numel() for weight in model.parameters()) < _WORTH_THREADS
+
+    def needs_rules(self, sampling: Sampling) -> bool:
+        return True
+
+    def join(self, text: Text) -> _TorchPlace:
+        import torch  # noqa: PLC0415
+
+        if self._small:
+            torch.set_num_threads(1)  # of this thread, which writes
+        with torch.inference_mode():
+            return _TorchPlace(self._model, text)
+
+    def step(self, places: Sequence[_TorchPlace], steps: int, prompt_tokens: int) -> list[Written]:
+        import torch  # noqa: PLC0415
+
+        written: list[Written] = []
+        with torch.inference_mode():
+            for place in places:
+                logits = place.rows.next_logits()
+                token = place.chooser.choose(logits)
+                place.rows.append(torch.tensor([token], device=logits.device))
+                written.append([(token, logits[0].float().cpu().numpy() if place.shown else None)])
+        return written
+
+    def read(self, tokens: Sequence[int]) -> Logits:
+        import torch  # noqa: PLC0415
+
+        with torch.inference_mode():
+            ids = torch.tensor([list(tokens)], device=self._model.head.weight.device)
+            found: Logits = self._model(ids)[0].float().cpu().numpy()
+        return found
+
+
+def choice_of(sampling: Sampling, tokenizer: Tokenizer) -> Choice:
+    """The filters that the kernel knows."""
+    return Choice(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        never=() if tokenizer.unk_id is None else (tokenizer.unk_id,),
+        end_of_text=tokenizer.eot_id,
+    )
+
+
+def _chooser(text: Text, vocab_size: int, device: "object") -> "Chooser":
+    from gpt_cli.serve.choosing import Chooser, Penalties  # noqa: PLC0415 - it imports torch
+
+    assert text.book is not None
+    penalties = text.penalties or Penalties()
+    return Chooser(text.book, text.sampling, penalties, text.prompt, text.sample, vocab_size, device)  # type: ignore[arg-type]

@@ -1,0 +1,138 @@
+"""One text on its way: from tokens to the pieces that a client is sent, with what each token cost.
+
+Shapes: V vocabulary.
+"""
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpt_cli.native.choice import filtered
+from gpt_cli.sampling.engine import uncovered
+from gpt_cli.sampling.stream import TextStream
+from gpt_cli.serve.engine import Engine, Logits, Place, Text, Written, choice_of
+from gpt_cli.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from gpt_cli.serve.scheduler import Mailbox
+
+Alternatives = list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A token with its natural log-probability, before any filter, and its likeliest alternatives. None: nothing
+    predicts it."""
+
+    token: int
+    log_prob: float | None
+    likeliest: Alternatives
+    after: list[float] | None = None
+    """The probabilities of the likeliest after temperature and filters. None: it is not known, or nobody asked."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What has been written since the last piece, of text `index` of a request."""
+
+    index: int
+    text: str
+    tokens: list[int]
+    costs: list[Cost]
+    finish: str | None = None
+    """Why the text ended: stop, length, time, or error. None: it has not."""
+
+
+@dataclass(eq=False)
+class Line:
+    """A text in the scheduler: who waits for it, and how far it has got."""
+
+    index: int
+    engine: Engine
+    tokenizer: Tokenizer
+    text: Text
+    top: int | None
+    """How many alternatives of each token are told; None: not even what it cost."""
+    mailbox: "Mailbox"
+    deadline: float
+    submitted: float = field(default_factory=time.monotonic)
+    cancelled: bool = False
+    place: Place | None = None
+    stream: TextStream | None = None
+    begun: float | None = None
+    _costs: list[Cost] = field(default_factory=list)
+    _sent: int = 0
+
+    def begin(self) -> None:
+        """Join the engine's texts."""
+        self.place = self.engine.join(self.text)
+        how = self.text.sampling
+        self.stream = TextStream(
+            self.tokenizer, how.stop, iter(()), min_new_tokens=how.min_new_tokens, matcher=self.place.matcher
+        )
+
+    @property
+    def left(self) -> int:
+        """Tokens that may still be written."""
+        assert self.stream is not None
+        return self.text.sampling.max_new_tokens - len(self.stream.tokens)
+
+    def take(self, written: Written) -> Piece | None:
+        """Go on with these tokens: the piece to send, if there is anything to say."""
+        assert self.stream is not None
+        before = len(self.stream.tokens)
+        assert self.place is not None
+        if not self.place.single:
+            self.stream.extend([token for token, _ in written])
+        for token, logits in written if self.place.single else ():
+            known = len(self.stream.tokens)
+            self.stream.push(token)
+            if len(self.stream.tokens) > known and self.top is not None and logits is not None:
+                cost = cost_of(logits, token, self.top or 0)
+                self._costs.append(replace(cost, after=self._after(logits, cost)) if cost.likeliest else cost)
+        if self.stream.finish_reason is None and self.left <= 0:
+            self.stream.finish("length")
+        reason = self.stream.finish_reason
+        piece = self.stream.taken()
+        if len(self.stream.tokens) == before and not piece and reason is None:
+            return None
+        return self._piece(piece, None if reason is None else "length" if reason == "length" else "stop")
+
+    def _after(self, logits: Logits, cost: Cost) -> list[float] | None:
+        """What temperature and filters leave of the probabilities of the likeliest tokens."""
+        if self.text.penalties or uncovered(self.text.sampling):
+            return None
+        if self.text.sampling.greedy:
+            return [float(token == cost.token) for token, _ in cost.likeliest]
+        left = filtered(logits, choice_of(self.text.sampling, self.tokenizer)).astype(np.float64)
+        powers = np.exp(left - left.max())
+        return [float(powers[token] / powers.sum()) for token, _ in cost.likeliest]
+
+    def end(self, reason: str) -> Piece:
+        """The last piece, of a text that is cut off."""
+        if self.stream is None:
+            return self._piece("", reason)
+        self.stream.finish("length")
+        return self._piece(self.stream.taken(), reason)
+
+    def _piece(self, text: str, finish: str | None) -> Piece:
+        tokens = [] if self.stream is None else self.stream.tokens[self._sent :]
+        self._sent += len(tokens)
+        costs, self._costs = self._costs, []
+        return Piece(self.index, text, tokens, costs, finish)
+
+
+def cost_of(logits: Logits, token: int, top: int) -> Cost:
+    """What `token` cost where (V,) `logits` predicted it, and the `top` likeliest."""
+    numbers = logits.astype(np.float64)
+    numbers -= numbers.max()
+    numbers -= np.log(np.exp(numbers).sum())
+    best: Alternatives = []
+    if top:
+        top = min(top, len(numbers))
+        ids = np.argpartition(-numbers, top - 1)[:top]
+        ids = ids[np.lexsort((ids, -numbers[ids]))]
+        best = [(int(i), float(numbers[i])) for i in ids]
+    return Cost(token, float(numbers[token]), best)

@@ -1,0 +1,69 @@
+"""What went wrong, in the shape that OpenAI's clients read: {"error": {"message", "type", "param", "code"}}."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+from gpt_cli.errors import RequestError, UserError
+from gpt_cli.terminal.escape import escape_control_chars
+
+_LONGEST = 500  # characters of a message, which may quote the request
+
+
+class Json(JSONResponse):
+    """JSON in ASCII, which holds any text, even half a surrogate pair."""
+
+    def render(self, content: Any) -> bytes:
+        return dumps(content).encode("ascii")
+
+
+def dumps(content: Any) -> str:
+    """Compact JSON in ASCII."""
+    import json  # noqa: PLC0415 - next to what it is for
+
+    return json.dumps(content, separators=(",", ":"), allow_nan=False)
+
+
+class Problem(Exception):  # noqa: N818 - what a client is told
+    """An answer that is an error. `param` is the parameter that is wrong."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+        self.message = escape_control_chars(message[:_LONGEST])
+        self.headers = dict(headers or {})
+
+    def content(self) -> dict[str, Any]:
+        """The body."""
+        kind = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "overloaded_error"}
+        usual = "invalid_request_error" if self.status < 500 else "server_error"
+        return {
+            "error": {
+                "message": self.message,
+                "type": kind.get(self.status, usual),
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    def response(self) -> Json:
+        """The whole answer."""
+        return Json(self.content(), self.status, self.headers)
+
+
+def problem_of(error: UserError) -> Problem:
+    """The problem behind an error of the other rooms: 400 for a wrong request, else 500."""
+    param = re.match(r"[a-z_]+(?= must be|:| of | does not go)", error.message)
+    message = error.message if error.hint is None or "--" in error.hint else f"{error.message}; {error.hint}"
+    status = 400 if isinstance(error, RequestError) else 500
+    return Problem(status, message, param=param.group() if param else None)

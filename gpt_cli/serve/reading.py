@@ -1,0 +1,66 @@
+"""Texts that are there already: what each token costs, read between the steps of those being written."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpt_cli.scoring.text import ScoredText
+from gpt_cli.scoring.windows import Window, default_stride, windows
+from gpt_cli.serve.engine import Engine
+from gpt_cli.serve.line import Cost, cost_of
+from gpt_cli.serve.problems import Problem
+from gpt_cli.serve.scheduler import Scheduler
+from gpt_cli.serve.shelf import Model
+
+
+async def read_costs(scheduler: Scheduler, model: Model, tokens: Sequence[int], top: int) -> list[Cost]:
+    """What each of `tokens` cost, given those before it in its window: those of `gpt score`. The first cost nothing."""
+    costs = [Cost(tokens[0], None, [])]
+    for window in windows(len(tokens), model.context_length, default_stride(model.context_length)):
+        part = tokens[window.begin : window.end]
+        found: list[Cost] = await asyncio.wrap_future(scheduler.call(partial(_costs, model.engine, window, part, top)))
+        costs += found
+    return costs
+
+
+def _costs(engine: Engine, window: Window, tokens: Sequence[int], top: int) -> list[Cost]:
+    first = window.first - window.begin
+    logits = engine.read(tokens[:-1])
+    return [cost_of(logits[i - 1], tokens[i], top) for i in range(first, len(tokens))]
+
+
+def token_text(model: Model, token: int) -> str:
+    """How a token is shown: its text; `bytes:\\xe2` where it is a part of a character."""
+    data = model.tokenizer.token_bytes(token)
+    if not data:
+        return model.tokenizer.decode([token])
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+async def score_text(scheduler: Scheduler, model: Model, text: str, tokens: list[int], top: int) -> dict[str, Any]:
+    """The answer of /score: the figures of `gpt score`, and what each token cost."""
+    if len(tokens) < 2:
+        raise Problem(400, f"a text of {len(tokens)} tokens leaves nothing to predict", param="text")
+    costs = await read_costs(scheduler, model, tokens, top)
+    log_probs = np.array([np.nan if cost.log_prob is None else cost.log_prob for cost in costs])
+    scored = ScoredText(model.tokenizer, text, np.array(tokens, np.uint32), log_probs)
+    return {
+        "model": model.name,
+        "step": model.step,
+        **scored.figures(),
+        "scored": [
+            {
+                "id": cost.token,
+                "text": token_text(model, cost.token),
+                "logprob": cost.log_prob,
+                "top": [{"id": i, "text": token_text(model, i), "logprob": value} for i, value in cost.likeliest],
+            }
+            for cost in costs
+        ],
+    }

@@ -1,0 +1,220 @@
+"""The thread that owns the engines: texts queue for a seat, join a running batch, and leave it, at any token."""
+
+import asyncio
+import math
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from gpt_cli.serve.engine import Engine
+from gpt_cli.serve.limits import Limits
+from gpt_cli.serve.line import Line, Piece
+from gpt_cli.serve.problems import Problem
+
+_Result = TypeVar("_Result")
+_QUICK = 0.005  # seconds of a round from which on no more steps are taken at once
+_MOST_STEPS = 32
+
+
+class Mailbox:
+    """Where the pieces of a request's texts arrive, in the thread of its event loop."""
+
+    def __init__(self) -> None:
+        self._loop, self._pieces = asyncio.get_running_loop(), asyncio.Queue[Piece]()
+
+    async def next(self) -> Piece:
+        """The next piece of any of the texts."""
+        return await self._pieces.get()
+
+    def put(self, pieces: Sequence[Piece]) -> None:
+        """Called by the scheduler's thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._put, pieces)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            return
+
+    def _put(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            self._pieces.put_nowait(piece)
+
+
+class Meter:
+    """What the scheduler tells of itself; `figures` counts it."""
+
+    def wrote(self, tokens: int) -> None:
+        """So many tokens."""
+
+    def first_token(self, seconds: float) -> None:
+        """From its submission to the first token of a text."""
+
+    def ended(self, how: str) -> None:
+        """A text: stop, length, time, error or cancelled."""
+
+
+class Scheduler:
+    """Starts its thread when it is made; `close` ends it."""
+
+    def __init__(self, limits: Limits, meter: Meter | None = None) -> None:
+        self._limits, self._meter = limits, meter or Meter()
+        self._changed = threading.Condition()
+        self._queue = deque[Line]()
+        self._calls = deque[tuple[Callable[[], Any], Future[Any]]]()
+        self._lines: list[Line] = []
+        self._closing = False
+        self._steps, self._text_seconds = 1, 1.0
+        self._thread = threading.Thread(target=self._run, name="gpt-serve-scheduler", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Texts in the queue."""
+        return len(self._queue)
+
+    @property
+    def writing(self) -> int:
+        """Texts that have a seat."""
+        return len(self._lines)
+
+    @property
+    def alive(self) -> bool:
+        """Whether texts are being written."""
+        return self._thread.is_alive() and not self._closing
+
+    def submit(self, lines: Sequence[Line]) -> None:
+        """Have these written. Raises Problem 429 where the queue has no room for all of them."""
+        with self._changed:
+            if self._closing:
+                raise Problem(503, "the server is ending", headers={"Retry-After": "1"})
+            busy = len(self._queue) + len(self._lines) + len(lines) > self._limits.seats
+            if busy and len(self._queue) + len(lines) > self._limits.queue:
+                raise self._overloaded()
+            self._queue.extend(lines)
+            self._changed.notify()
+
+    def call(self, work: Callable[[], _Result]) -> "Future[_Result]":
+        """Have `work`, which uses an engine, done between two steps. Raises Problem 429 as `submit` does."""
+        future: Future[_Result] = Future()
+        with self._changed:
+            if len(self._calls) >= self._limits.queue:
+                raise self._overloaded()
+            self._calls.append((work, future))
+            self._changed.notify()
+        return future
+
+    def cancel(self, lines: Sequence[Line]) -> None:
+        """Nobody waits for these any more: their seats are free before the next token."""
+        with self._changed:
+            for line in lines:
+                line.cancelled = True
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End the thread, with a last piece for every text that is not done."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _overloaded(self) -> Problem:
+        rounds = (len(self._queue) + len(self._lines)) / self._limits.seats
+        seconds = max(1, math.ceil(rounds * self._text_seconds))
+        message = f"{len(self._queue)} texts are waiting, which is as many as may: try again in {seconds} s"
+        return Problem(429, message, code="queue_full", headers={"Retry-After": str(min(seconds, 3600))})
+
+    def _run(self) -> None:
+        while not self._closing:
+            with self._changed:
+                while not (self._closing or self._queue or self._lines or self._calls):
+                    self._changed.wait()
+                self._drop()
+                call = self._calls.popleft() if self._calls else None
+                joining = self._seat()
+            if call is not None:
+                _do(*call)
+            for line in joining:
+                self._guarded([line], line.begin)
+            for engine in dict.fromkeys(line.engine for line in self._lines):
+                mine = [line for line in self._lines if line.engine is engine]
+                self._guarded(mine, lambda engine=engine, mine=mine: self._advance(engine, mine))  # type: ignore[misc]
+        self._finish([*self._lines, *self._queue], "error")
+        for _, future in self._calls:
+            future.cancel()
+
+    def _drop(self) -> None:
+        """Take away whom nobody waits for, and whose time is up."""
+        for lines in (self._lines, self._queue):
+            for line in [line for line in lines if line.cancelled]:
+                lines.remove(line)
+                self._meter.ended("cancelled")
+        now = time.monotonic()
+        if late := [line for line in (*self._lines, *self._queue) if line.deadline <= now]:
+            self._finish(late, "time")
+
+    def _seat(self) -> list[Line]:
+        """Give the free seats to those who wait longest. A text of no tokens takes none."""
+        joining: list[Line] = []
+        while self._queue and len(self._lines) < self._limits.seats:
+            line = self._queue.popleft()
+            joining.append(line)
+            self._lines.append(line)
+        return joining
+
+    def _advance(self, engine: Engine, lines: list[Line]) -> None:
+        """A round of the texts of one engine: a step, or several where these are quick and nobody waits."""
+        places = [line.place for line in lines if line.place is not None]
+        alone = any(place.single for place in places) or any(line.begun is None for line in lines) or self._queue
+        steps = 1 if alone else min(self._steps, *(line.left for line in lines))
+        started = time.monotonic()
+        found = engine.step(places, steps, self._limits.prompt_step)
+        now = time.monotonic()
+        if not alone and steps == self._steps:
+            self._steps = min(2 * steps, _MOST_STEPS) if now - started < _QUICK else max(1, steps // 2)
+        self._meter.wrote(sum(map(len, found)))
+        posts: dict[Mailbox, list[Piece]] = {}
+        for line, written in zip(lines, found, strict=True):
+            if not written:
+                continue
+            if line.begun is None:
+                line.begun = now
+                self._meter.first_token(now - line.submitted)
+            piece = line.take(written)
+            if piece is None or line.cancelled:
+                continue
+            posts.setdefault(line.mailbox, []).append(piece)
+            if piece.finish is not None:
+                self._lines.remove(line)
+                self._text_seconds += (now - line.submitted - self._text_seconds) / 8
+                self._meter.ended(piece.finish)
+        for mailbox, pieces in posts.items():
+            mailbox.put(pieces)
+
+    def _finish(self, lines: Sequence[Line], reason: str) -> None:
+        for line in lines:
+            if line in self._lines:
+                self._lines.remove(line)
+            if line in self._queue:
+                self._queue.remove(line)
+            line.mailbox.put([line.end(reason)])
+            self._meter.ended(reason)
+
+    def _guarded(self, lines: Sequence[Line], work: Callable[[], None]) -> None:
+        """Whatever fails in `work` ends these texts, not the thread."""
+        try:
+            work()
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+            self._finish([line for line in lines if line in self._lines], "error")
+
+
+def _do(work: Callable[[], Any], future: "Future[Any]") -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(work())
+    except BaseException as error:
+        future.set_exception(error)

@@ -1,0 +1,156 @@
+"""What a request may say. What it says beyond that is refused by name, never ignored."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+
+from gpt_cli.serve.problems import Problem
+
+_UNSUPPORTED = frozenset(
+    {
+        "audio",
+        "best_of",
+        "function_call",
+        "functions",
+        "guided_json",
+        "json_schema",
+        "metadata",
+        "modalities",
+        "parallel_tool_calls",
+        "prediction",
+        "reasoning_effort",
+        "response_format",
+        "service_tier",
+        "store",
+        "suffix",
+        "tool_choice",
+        "tools",
+        "use_beam_search",
+        "verbosity",
+        "web_search_options",
+    }
+)
+_Text = Annotated[str, Field(max_length=100_000)]
+_Stop = Annotated[str, Field(min_length=1, max_length=1000)]
+_Penalty = Annotated[FiniteFloat, Field(ge=-2, le=2)]
+_Bias = Annotated[FiniteFloat, Field(ge=-100, le=100)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
+
+    @classmethod
+    def read(cls, content: dict[str, Any]) -> Self:
+        """The request that `content` is. Raises Problem, naming the parameter."""
+        given = {name: value for name, value in content.items() if value is not None or name not in _UNSUPPORTED}
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            param = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("list[", "str", "constr")))
+            raise _problem(first["type"], param, first["msg"]) from None
+
+
+def _problem(kind: str, param: str, message: str) -> Problem:
+    if kind == "extra_forbidden" and param in _UNSUPPORTED:
+        return Problem(400, f"{param} is not supported here", param=param, code="unsupported_parameter")
+    if kind == "extra_forbidden":
+        return Problem(400, f"there is no parameter {param}", param=param, code="unknown_parameter")
+    if kind == "missing":
+        return Problem(400, f"{param} is missing", param=param, code="missing_parameter")
+    return Problem(400, f"{param}: {message}", param=param, code="invalid_parameter")
+
+
+class StreamOptions(_Strict):
+    """How a stream ends."""
+
+    include_usage: bool = False
+
+
+class Writing(_Strict):
+    """What completions and chat have in common. None: what the run's config says."""
+
+    model: str | None = None
+    max_tokens: int | None = Field(None, ge=0)
+    temperature: FiniteFloat | None = Field(None, ge=0)
+    top_p: FiniteFloat | None = Field(None, gt=0, le=1)
+    n: int | None = Field(None, ge=1)
+    stop: _Stop | Annotated[list[_Stop], Field(max_length=16)] | None = None
+    seed: int | None = Field(None, ge=0, lt=2**63)
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    logit_bias: Annotated[dict[str, _Bias], Field(max_length=1024)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    """Taken, and not kept: nothing is recorded of who asks."""
+    top_k: int | None = Field(None, ge=0)
+    min_p: FiniteFloat | None = Field(None, ge=0, le=1)
+    typical_p: FiniteFloat | None = Field(None, gt=0, le=1)
+    repetition_penalty: FiniteFloat | None = Field(None, gt=0)
+    no_repeat_ngram: int | None = Field(None, ge=0)
+    min_new_tokens: int | None = Field(None, ge=0)
+    regex: Annotated[str, Field(max_length=2000)] | None = None
+    choices: Annotated[list[_Stop], Field(min_length=1, max_length=100)] | None = None
+    forbid: Annotated[str, Field(max_length=1000)] | None = None
+    allow: Annotated[str, Field(max_length=1000)] | None = None
+
+
+class CompletionRequest(Writing):
+    """`POST /v1/completions`."""
+
+    prompt: Any = ""
+    """A text, a list of texts, tokens, or a list of those."""
+    echo: bool | None = None
+    logprobs: int | None = Field(None, ge=0)
+
+
+class Part(_Strict):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: _Text
+
+
+class Message(_Strict):
+    """A turn of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: _Text | Annotated[list[Part], Field(max_length=100)]
+    name: str | None = None
+
+    @property
+    def text(self) -> str:
+        """All of what it says."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class ChatRequest(Writing):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=500)]
+    max_completion_tokens: int | None = Field(None, ge=0)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0)
+
+
+class TokenizeRequest(_Strict):
+    """`POST /tokenize`."""
+
+    model: str | None = None
+    text: str
+
+
+class DetokenizeRequest(_Strict):
+    """`POST /detokenize`."""
+
+    model: str | None = None
+    tokens: list[Annotated[int, Field(ge=0)]]
+
+
+class ScoreRequest(_Strict):
+    """`POST /score`."""
+
+    model: str | None = None
+    text: str
+    top_logprobs: int = Field(0, ge=0)

@@ -1,0 +1,172 @@
+"""A request as what the engines are asked for: prompts in tokens, and `Sampling`, with the defaults of the run."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gpt_cli.errors import UserError
+from gpt_cli.sampling.conversation import Conversation
+from gpt_cli.sampling.prompt import encode_prompt
+from gpt_cli.sampling.settings import Sampling, SamplingOptions, fresh_seed
+from gpt_cli.serve.limits import Limits
+from gpt_cli.serve.problems import Problem, problem_of
+from gpt_cli.serve.schema import Message, Writing
+from gpt_cli.serve.shelf import Model
+
+if TYPE_CHECKING:
+    from gpt_cli.sampling.rules import RuleBook
+    from gpt_cli.serve.choosing import Penalties
+
+_SAME = ("max_tokens", "temperature", "top_p", "seed", "typical_p", "repetition_penalty", "min_new_tokens", "regex")
+_OR_OFF = ("top_k", "min_p", "no_repeat_ngram", "forbid", "allow")  # 0, or no characters, switch it off
+_RENAMED = {"max_tokens": "max_new_tokens"}
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a request comes to: `n` texts of each prompt."""
+
+    model: Model
+    prompts: list[list[int]]
+    sampling: Sampling
+    n: int
+    penalties: "Penalties | None" = None
+    book: "RuleBook | None" = None
+
+
+async def make_order(
+    model: Model, prompts: list[list[int]], asked: Writing, limits: Limits, max_tokens: int | None = None
+) -> Order:
+    """The order that a request is. Raises Problem for what is beyond the limits, or contradicts itself."""
+    n = asked.n or 1
+    _within("n", n, limits.n)
+    _within("the texts of a request, prompts times n,", n * len(prompts), limits.texts, param="n")
+    sampling = _sampling(model, asked, max_tokens)
+    given = asked.max_tokens is not None or max_tokens is not None
+    if sampling.max_new_tokens > limits.max_tokens and not given:  # the run's own default
+        sampling = replace(sampling, max_new_tokens=limits.max_tokens)
+    _within("max_tokens", sampling.max_new_tokens, limits.max_tokens)
+    for tokens in prompts:
+        _within("the tokens of a prompt", len(tokens), limits.prompt_tokens, param="prompt")
+    order = Order(model, prompts, sampling, n)
+    presence, frequency = asked.presence_penalty or 0.0, asked.frequency_penalty or 0.0
+    if not (presence or frequency or model.engine.needs_rules(sampling)) or sampling.max_new_tokens == 0:
+        return order
+    return await asyncio.to_thread(_with_rules, order, presence, frequency)
+
+
+def _with_rules(order: Order, presence: float, frequency: float) -> Order:
+    from gpt_cli.sampling.rules import RuleBook  # noqa: PLC0415 - they import torch
+    from gpt_cli.serve.choosing import Penalties  # noqa: PLC0415
+
+    try:
+        book = RuleBook(order.model.tokenizer, order.sampling)
+    except UserError as error:
+        raise problem_of(error) from None
+    except RecursionError:
+        raise Problem(400, "regex: it is nested too deeply", param="regex") from None
+    return replace(order, penalties=Penalties(presence, frequency), book=book)
+
+
+def _sampling(model: Model, asked: Writing, max_tokens: int | None) -> Sampling:
+    values: dict[str, Any] = {}
+    for name in (*_SAME, *_OR_OFF):
+        value = getattr(asked, name)
+        if value is not None:
+            values[_RENAMED.get(name, name)] = value or None if name in _OR_OFF else value
+    if max_tokens is not None:
+        values["max_new_tokens"] = max_tokens
+    if asked.stop is not None:
+        values["stop"] = asked.stop
+    if asked.choices is not None:
+        values["choices"] = asked.choices
+    if asked.logit_bias is not None:
+        values["logit_bias"] = [(_token(model, name), value) for name, value in asked.logit_bias.items()]
+    options: SamplingOptions = values  # type: ignore[assignment]
+    try:
+        defaults = replace(Sampling.from_config(model.defaults, fresh_seed()), beams=None)
+        return defaults.changed(options)
+    except UserError as error:
+        raise problem_of(error) from None
+
+
+def _token(model: Model, name: str) -> int:
+    if not (name.isascii() and name.isdigit() and len(name) < 10 and int(name) < model.tokenizer.vocab_size):
+        raise Problem(400, f"logit_bias: there is no token {name[:20]!r}; a token is its id", param="logit_bias")
+    return int(name)
+
+
+async def encode_prompts(model: Model, prompt: Any) -> list[list[int]]:
+    """A text, a list of texts, tokens, or a list of those: the tokens of each prompt. Raises Problem."""
+    return await asyncio.to_thread(_encode, model, prompt)
+
+
+def _encode(model: Model, prompt: Any) -> list[list[int]]:
+    if isinstance(prompt, str):
+        return [encode(model, prompt)]
+    if isinstance(prompt, list) and prompt:
+        if all(isinstance(one, str) for one in prompt):
+            return [encode(model, one) for one in prompt]
+        if all(type(one) is int for one in prompt):
+            return [known_tokens(model, prompt)]
+        if all(isinstance(one, list) and one and all(type(token) is int for token in one) for one in prompt):
+            return [known_tokens(model, one) for one in prompt]
+    raise Problem(
+        400,
+        "prompt must be a text, a list of texts, a list of tokens, or a list of those, none of them empty",
+        param="prompt",
+        code="invalid_parameter",
+    )
+
+
+def encode(model: Model, text: str) -> list[int]:
+    """The tokens of a prompt. Raises Problem for characters that the vocabulary lacks."""
+    try:
+        return encode_prompt(model.tokenizer, text)
+    except UserError as error:
+        raise Problem(400, error.message, param="prompt", code="unknown_characters") from None
+
+
+def known_tokens(model: Model, tokens: Sequence[int]) -> list[int]:
+    """`tokens`, if the vocabulary has them all. Raises Problem."""
+    size = model.tokenizer.vocab_size
+    for token in tokens:
+        if not 0 <= token < size:
+            shown = str(token)[:20] if abs(token) < 10**18 else "so large"
+            raise Problem(400, f"there is no token {shown} in a vocabulary of {size:,}", param="prompt")
+    return list(tokens)
+
+
+def encode_chat(model: Model, messages: Sequence[Message]) -> list[int]:
+    """The messages as the tokens that `gpt chat` would have the model continue: see docs/howto/serve.md.
+
+    A turn is `sample.prefix` of the run's config, what the user says, `sample.suffix`, and the answer; turns stand on
+    lines of their own. What the system says is a line before them. Raises Problem.
+    """
+    talk = Conversation(model.tokenizer, model.context_length, model.defaults.prefix, model.defaults.suffix)
+    before: list[str] = []
+    seen: list[int] = []
+    try:
+        for message in messages:
+            if message.role in ("system", "developer"):
+                before.append(message.text)
+            elif message.role == "user":
+                seen = talk.say(message.text).tokens
+            else:
+                if not talk.text:
+                    talk.go_on()
+                talk.answer(message.text, 0)
+        if messages[-1].role != "user":
+            seen = talk.go_on().tokens
+        head = encode(model, "\n".join(before) + "\n") if before else []
+    except UserError as error:
+        raise Problem(400, error.message, param="messages", code="unknown_characters") from None
+    return (head + seen)[-model.context_length :]
+
+
+def _within(what: str, value: int, limit: int, param: str | None = None) -> None:
+    if value > limit:
+        raise Problem(
+            400, f"{what} must be at most {limit:,} here, not {value}", param=param or what, code="limit_exceeded"
+        )

@@ -1,0 +1,251 @@
+"""`gpt serve`: OpenAI's API, whose texts are those of `gpt sample`, whoever shares the batch."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpt_cli.cli.main import main
+from gpt_cli.serve.shelf import How
+from tests.serving import LETTERS, Client, make_run, serving
+
+ENGINES = ["native", "torch"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    make_run(folder / "bytes")
+    make_run(folder / "letters", LETTERS, seed=1, prefix="q: ", suffix=" a: ", stop=["z"])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def client(runs: Path) -> Iterator[Client]:
+    with serving(runs) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def torch_client(runs: Path) -> Iterator[Client]:
+    with serving(runs, how=How(engine="torch")) as client:
+        yield client
+
+
+def sampled(run: Path, capsys: pytest.CaptureFixture[str], *flags: Any) -> Any:
+    capsys.readouterr()
+    assert main(["sample", "--run", str(run), "--prefix", "", "--suffix", "", "--json", *map(str, flags)]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def spoken(options: dict[str, Any]) -> list[str]:
+    """Options of a request as flags of `gpt sample`."""
+    names = {"max_tokens": "max-new-tokens"}
+    flags = []
+    for name, value in options.items():
+        for one in value if isinstance(value, list) else [value]:
+            flags += ["-n", one] if name == "n" else [f"--{names.get(name, name.replace('_', '-'))}", one]
+    return flags
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"n": 3, "max_tokens": 50},
+        {"temperature": 0},
+        {"temperature": 0.7, "top_k": 5, "stop": ["e", "th"]},
+        {"top_p": 0.8, "min_p": 0.05, "max_tokens": 33},
+        {"regex": "[a-f]+ [g-z]{3}"},
+        {"typical_p": 0.5, "repetition_penalty": 1.3, "no_repeat_ngram": 2, "min_new_tokens": 20, "stop": "a"},
+        {"allow": "abc ", "max_tokens": 9},
+    ],
+    ids=str,
+)
+def test_the_same_seed_gives_the_text_of_gpt_sample(
+    runs: Path, request: Any, capsys: pytest.CaptureFixture[str], engine: str, options: dict[str, Any]
+) -> None:
+    client = request.getfixturevalue("torch_client" if engine == "torch" else "client")
+    for run in ("bytes", "letters"):
+        told = sampled(runs / run, capsys, "--prompt", "the ", "--seed", 5, "--engine", "auto", *spoken(options))
+        status, answer = client.ask("/v1/completions", model=run, prompt="the ", seed=5, **options)
+        assert status == 200, answer
+        expected = [sample["text"] for sample in told["samples"]]
+        assert [choice["text"] for choice in answer["choices"]] == expected
+        ended = {"length": "length", "stop": "stop", "end_of_text": "stop", "match": "stop"}
+        reasons = [ended[sample["finish_reason"]] for sample in told["samples"]]
+        assert [choice["finish_reason"] for choice in answer["choices"]] == reasons
+        assert answer["usage"]["completion_tokens"] == sum(len(sample["tokens"]) for sample in told["samples"])
+        events = client.events("/v1/completions", model=run, prompt="the ", seed=5, **options)
+        streamed = ["" for _ in expected]
+        for event in events:
+            for choice in event["choices"]:
+                streamed[choice["index"]] += choice["text"]
+        assert streamed == expected
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_text_is_the_same_bits_alone_and_among_sixty_others(request: Any, engine: str) -> None:
+    client = request.getfixturevalue("torch_client" if engine == "torch" else "client")
+    asked = [
+        {"prompt": "ab"[: 1 + i % 2] * (1 + i % 7), "seed": i, "max_tokens": 5 + 7 * i % 50, "logprobs": 3 * (i % 3)}
+        for i in range(60 if engine == "native" else 12)
+    ]
+    alone = [client.ask("/v1/completions", **one)[1]["choices"] for one in asked]
+    with ThreadPoolExecutor(60) as pool:
+        together = list(pool.map(lambda one: client.ask("/v1/completions", **one)[1]["choices"], asked))
+    assert together == alone
+
+
+def test_log_probabilities_are_those_of_gpt_sample_and_do_not_change_the_text(
+    client: Client, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--prompt", "ab", "--seed", "3", "--temperature", "0.9"]
+    assert main(["sample", "--run", str(runs / "bytes"), "--jsonl", *flags]) == 0
+    told = json.loads(capsys.readouterr().out)
+    asked = {"prompt": "ab", "seed": 3, "temperature": 0.9}
+    choice = client.ask("/v1/completions", **asked, logprobs=4)[1]["choices"][0]
+    assert choice["text"] == told["text"] == client.text(**asked)
+    logprobs = choice["logprobs"]
+    assert logprobs["ids"] == told["tokens"]
+    assert logprobs["token_logprobs"] == pytest.approx(told["log_probs"], abs=1e-4)
+    for token, found, top in zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True):
+        assert len(top) == 4
+        assert top.get(token, found) == found
+        assert max(top.values()) >= found
+    for one, likeliest in zip(logprobs["ids"], logprobs["likeliest"], strict=True):
+        assert sum(alternative["after"] for alternative in likeliest) <= 1 + 1e-9
+        assert one in range(256)
+
+
+def test_pieces_of_a_stream_join_to_the_whole_with_its_log_probabilities(client: Client) -> None:
+    asked: dict[str, Any] = {"prompt": "ab", "seed": 8, "logprobs": 1, "stop": ["e", "\x10"], "echo": True, "n": 2}
+    whole = client.ask("/v1/completions", **asked)[1]
+    events = client.events("/v1/completions", **asked, stream_options={"include_usage": True})
+    assert events.pop()["usage"] == whole["usage"]
+    assert all(event["usage"] is None for event in events)
+    for index, choice in enumerate(whole["choices"]):
+        parts = [c for event in events for c in event["choices"] if c["index"] == index]
+        assert "".join(part["text"] for part in parts) == choice["text"]
+        for name in ("tokens", "token_logprobs", "text_offset"):
+            assert [x for part in parts if part["logprobs"] for x in part["logprobs"][name]] == choice["logprobs"][name]
+        assert [part["finish_reason"] for part in parts if part["finish_reason"]] == [choice["finish_reason"]]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_echo_with_logprobs_scores_the_prompt_as_gpt_score_does(
+    request: Any, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
+) -> None:
+    client = request.getfixturevalue("torch_client" if engine == "torch" else "client")
+    text = "a prompt that is longer than the context has room for"
+    file = tmp_path / "text.txt"
+    file.write_text(text)
+    capsys.readouterr()
+    assert main(["score", "--run", str(runs / "bytes"), "--jsonl", str(file)]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    expected = [value for line in lines for value in line["log_probs"]]
+    answer = client.ask("/v1/completions", prompt=text, echo=True, logprobs=1, max_tokens=0)[1]
+    logprobs = answer["choices"][0]["logprobs"]
+    assert logprobs["token_logprobs"][0] is None
+    assert logprobs["token_logprobs"][1:] == pytest.approx(expected[1:], abs=1e-4)
+    assert answer["choices"][0]["text"] == text
+    assert answer["usage"]["completion_tokens"] == 0
+    more = client.ask("/v1/completions", prompt=list(text.encode()), echo=True, logprobs=1, max_tokens=1)[1]
+    assert more["choices"][0]["logprobs"]["token_logprobs"][:-1] == logprobs["token_logprobs"]
+    scored = client.ask("/score", text=text, top_logprobs=2)[1]
+    assert [one["logprob"] for one in scored["scored"]] == logprobs["token_logprobs"]
+    assert scored["tokens"] == len(text) - 1
+
+
+def test_every_prompt_of_a_request_has_its_n_texts_in_order(client: Client) -> None:
+    answer = client.ask("/v1/completions", prompt=["a", "bc"], n=2, seed=4)[1]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+    for i, prompt in enumerate(["a", "bc"]):
+        alone = client.ask("/v1/completions", prompt=prompt, n=2, seed=4)[1]["choices"]
+        assert [c["text"] for c in answer["choices"][2 * i : 2 * i + 2]] == [c["text"] for c in alone]
+    assert client.text(prompt=[97], seed=4) == client.text(prompt=[[97]], seed=4) == client.text(prompt="a", seed=4)
+
+
+def test_penalties_take_off_what_they_say_for_each_token_that_is_there(client: Client) -> None:
+    plain = client.text(prompt="a", seed=1, temperature=0, max_tokens=60)
+    never_again = client.text(prompt="a", seed=1, temperature=0, max_tokens=60, presence_penalty=2, frequency_penalty=2)
+    assert len(set(never_again)) > len(set(plain))
+    assert client.text(prompt="a", seed=1, temperature=0, max_tokens=60, presence_penalty=0) == plain
+
+
+def test_a_bias_of_a_hundred_is_a_command(client: Client) -> None:
+    assert client.text(prompt="a", logit_bias={"98": 100}, max_tokens=5, seed=1) == "bbbbb"
+
+
+def test_a_chat_is_what_gpt_chat_would_continue(client: Client) -> None:
+    asked: dict[str, Any] = {"model": "letters", "seed": 2, "max_tokens": 9}
+    messages = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "yo"},
+        {"role": "user", "content": [{"type": "text", "text": "so"}]},
+    ]
+    answer = client.ask("/v1/chat/completions", messages=messages, **asked)[1]
+    written = client.text(prompt="q: hi a: yo\nq: so a: "[-20:], **asked)
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": written}
+    assert answer["object"] == "chat.completion"
+    assert answer["usage"]["prompt_tokens"] <= 20
+    events = client.events("/v1/chat/completions", messages=messages, **asked)
+    assert events[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert events[0]["object"] == "chat.completion.chunk"
+    assert "".join(event["choices"][0]["delta"].get("content", "") for event in events) == written
+    logprobs = client.ask("/v1/chat/completions", messages=messages, logprobs=True, top_logprobs=2, **asked)[1]
+    content = logprobs["choices"][0]["logprobs"]["content"]
+    assert "".join(one["token"] for one in content) == written
+    assert all(len(one["top_logprobs"]) == 2 for one in content)
+    system = [{"role": "system", "content": "be"}, {"role": "user", "content": "hi"}]
+    said = client.ask("/v1/chat/completions", messages=system, **asked)[1]["choices"][0]["message"]["content"]
+    assert said == client.text(prompt="be\nq: hi a: ", **asked)
+
+
+def test_texts_become_tokens_and_tokens_texts(client: Client) -> None:
+    told = client.ask("/tokenize", text="aä")[1]
+    assert told["tokens"] == [97, 195, 164]
+    assert told["pieces"] == ["a", "bytes:\\xc3", "bytes:\\xa4"]
+    assert client.ask("/detokenize", tokens=told["tokens"])[1] == {"prompt": "aä"}
+
+
+def test_models_are_listed_by_the_names_of_their_folders(client: Client) -> None:
+    assert [one["id"] for one in client.get("/v1/models")[1]["data"]] == ["bytes", "letters"]
+    assert client.get("/v1/models/letters")[1]["vocab_size"] == LETTERS.vocab_size
+    assert client.get("/v1/models/bytes@0")[1]["step"] == 0
+    status, answer = client.ask("/v1/completions", model="../secret", prompt="a")
+    assert (status, answer["error"]["code"]) == (404, "model_not_found")
+
+
+def test_health_and_figures_are_told(client: Client) -> None:
+    client.text(prompt="a", max_tokens=3)
+    assert client.get("/health")[1]["status"] == "ok"
+    status, headers, body = client.send("GET", "/metrics")
+    assert (status, headers["content-type"].partition(";")[0]) == (200, "text/plain")
+    assert b"gpt_tokens_total" in body
+    assert b'gpt_requests_total{path="/v1/completions",status="200"}' in body
+
+
+def test_other_verbs_start_without_the_packages_of_the_server() -> None:
+    source = (
+        "import sys; from gpt_cli.cli.main import main; main(['--help']); main(['serve', '--help']);"
+        "print([name for name in ('fastapi', 'uvicorn', 'starlette', 'torch', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_without_the_extra_serve_says_how_to_get_it(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith(("gpt_cli.serve", "uvicorn"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["serve", str(runs / "bytes")]) == 1
+    assert "hint: pip install 'gpt-cli[serve]'" in capsys.readouterr().err
