@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -230,6 +231,69 @@ def test_less_than_one_epoch_is_told_with_the_steps_that_read_all(gpt_here):
     assert 0 < share < 5
     assert enough == pytest.approx(100 * 2 / share, rel=0.05)
     assert f"% of the text; train.steps={enough} would read" in after
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["s.txt"], ["table.csv", "data.text_key=label"], ["s.txt", "tokenizer.kind=byte"], ["notes.jsonl"]],
+    ids=" ".join,
+)
+def test_the_plan_counts_what_the_run_reads(arguments, capsys):
+    Path("notes.jsonl").write_text("".join(f'{{"text": "note {n}"}}\n' for n in range(800)))
+    assert main(["train", *arguments, *QUICK]) == 0
+    told, _, run = capsys.readouterr().err.partition("training: ")
+    enough = re.findall(r"train\.steps=(\d+)", told + run)
+    assert len(enough) == 2
+    assert enough[0] == enough[1]
+    planned = re.search(r"(\d+) distinct", told)
+    assert "byte" in told or (planned and f"char vocabulary of {planned[1]}" in run)
+
+
+@pytest.mark.parametrize("size", [300, 1000])
+def test_the_plan_of_a_bpe_is_about_what_the_run_reads(size, capsys):
+    book = [*QUICK, "data.source=builtin:python-docs", f"tokenizer.vocab_size={size}"]
+    assert main(["train", *book]) == 0
+    told, _, run = capsys.readouterr().err.partition("training: ")
+    planned, read = (float(re.search(r"([\d.]+)%\s+of (?:its|the)", said)[1]) for said in (told, run))  # type: ignore[index]
+    assert planned == pytest.approx(read, rel=0.2)
+    assert "about" in told
+    file = f"tokenizer.file={Path('runs/python-docs/tokenizer.json')}"
+    assert main(["train", "builtin:python-docs", *QUICK, "tokenizer.kind=bpe", file, "run_dir=runs/again"]) == 0
+    told = capsys.readouterr().err.partition("training: ")[0]
+    planned = float(re.search(r"([\d.]+)%\s+of its", told)[1])  # type: ignore[index]
+    assert planned == pytest.approx(read, rel=0.05)
+
+
+def test_a_base_of_another_shape_is_refused_before_the_text_is_read(gpt_here, monkeypatch):
+    assert gpt_here("train", "s.txt", *QUICK).rc == 0
+    monkeypatch.setattr(fitting, "fit_config", lambda *_, **__: pytest.fail("the text was read"))
+    with pytest.raises(RequestError, match=r"model\.n_head=1 asks for another model than runs/s, where it is 2") as one:
+        asked("latin1.txt", "train.init_from=runs/s", "model.n_head=1")
+    assert one.value.hint == "leave model.n_head out: train.init_from=runs/s brings its own"
+    with pytest.raises(RequestError, match="contradict each other"):
+        asked("s.txt", "train.budget=10m", "train.steps=3", "run_dir=runs/other")
+
+
+def test_a_base_of_another_model_is_told_by_the_keys_that_differ_as_they_are_written(gpt_here):
+    assert gpt_here("train", "s.txt", *QUICK, "model.n_head=4").rc == 0
+    Path("c.yaml").write_text("data: {source: s.txt}\nmodel: {n_layer: 1, n_head: 2, n_embd: 16, context_length: 16}\n")
+    refused = gpt_here("train", "c.yaml", "train.init_from=runs/s", "run_dir=runs/x")
+    assert "model.n_head: 4 there, 2 here" in refused.stderr
+    assert "null there, null here" not in refused.stderr
+
+
+def test_chats_are_told_how_they_become_texts(gpt_here):
+    Path("chats.jsonl").write_text('{"messages": [{"role": "user", "content": "hi"}]}\n')
+    for more in ([], ["data.text_key=messages"]):
+        refused = gpt_here("train", "chats.jsonl", *more)
+        assert refused.rc == 1
+        assert "this line is a chat of messages" in refused.stderr
+        assert "hint: make each a text: jq -c '{text: ([.messages[].content]" in refused.stderr
+
+
+def test_an_address_is_shown_as_it_was_given(gpt_here):
+    refused = gpt_here("train", "https://example.com/a.txt")
+    assert "error: https://example.com/a.txt does not exist\n" in refused.stderr
 
 
 def test_several_texts_are_one_source(gpt_here):

@@ -22,6 +22,22 @@ class Base:
     values: dict[str, Any]
     sentences: list[str]
 
+    def refuse_another_model(self, given: "ConfigValues") -> None:
+        """Raise RequestError where another shape is asked for, into which the weights do not fit."""
+        from gpt_cli.config import to_yaml_scalar
+        from gpt_cli.training.initial import FREE
+
+        for key, value in given.items():
+            if not key.startswith("model.") or key.removeprefix("model.") in FREE:
+                continue
+            if None not in (value, self.values[key]) and value != self.values[key]:  # null: what others make it
+                path = self.values["train.init_from"]
+                raise RequestError(
+                    f"{key}={to_yaml_scalar(value)} asks for another model than {path}, where it is"
+                    f" {to_yaml_scalar(self.values[key])}",
+                    hint=f"leave {key} out: train.init_from={path} brings its own",
+                )
+
     def refuse_another_tokenizer(self, given: "ConfigValues") -> None:
         """Raise RequestError where something else is asked for: its ids would mean something else to the model."""
         if "tokenizer.file" in given:

@@ -72,11 +72,14 @@ class Request:
         source = _source(sources, given.get("data.source"))
         if "data.weights" in given and source != "-":  # of which there are as many as texts
             check_overrides([*self.overrides, f"data.source={to_yaml_scalar(source)}"])
+        if "train.budget" in given and "train.steps" in given:
+            raise RequestError("train.steps and train.budget contradict each other", hint="leave one of them out")
         base = None
         if (init_from := given.get("train.init_from")) is not None:
             from gpt_cli.cli.inherit import inherit
 
             base = inherit(Path(init_from))
+            base.refuse_another_model(given)
             base.refuse_another_tokenizer(given)
         run_dir = given.get("run_dir") or f"runs/{_run_name(source, init_from)}"
         if source == "-":

@@ -43,7 +43,9 @@ def find_one(argument: Path | None, option: Path | None, *, text_option: str | N
         return find_run(one_run(argument, option), check=check)
     except RequestError as error:
         is_text = argument is not None and (argument.is_file() or (error.hint is None and not argument.is_dir()))
-        if text_option is not None and is_text:
+        if is_text and argument is not None and not argument.is_file() and len(argument.parts) > 1:
+            error.hint = "gpt runs lists the runs there are"
+        elif text_option is not None and is_text:
             error.hint = f"a text is given by {text_option} {quote(str(argument))}"
         raise
 

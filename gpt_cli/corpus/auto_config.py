@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gpt_cli.config.schema import Config, DataConfig
 from gpt_cli.corpus.corpus_text import CorpusText
 from gpt_cli.corpus.scan import StageProgress
@@ -20,6 +22,12 @@ _LARGEST_ALPHABET = 512  # more characters than this are better spelled in bytes
 _PIECES_FROM = 20_000_000  # characters, from which on a GPU learns more from pieces of words
 _FEWEST_PIECES = 2_048  # learned tokens that are worth it, where one per byte would do
 _VALIDATION = 1_000_000  # characters that are enough to measure on
+_BYTES_PER_TOKEN = (
+    *((256, 1.0), (300, 1.4), (384, 1.9), (512, 2.3), (1_024, 2.8)),
+    *((4_096, 3.6), (16_384, 4.2), (50_257, 4.5)),
+)
+"""Of a BPE of so many ids, on English."""
+_ENCODED = 200_000  # characters that tell how many tokens of a ready tokenizer a text has
 _EPOCHS = 20  # of a text that a model learns from scratch; a trained one needs fewer
 _TUNING_EPOCHS = 3
 
@@ -43,6 +51,8 @@ class _TextFacts:
     """A sentence on how it becomes tokens."""
     division: str
     """A sentence on what is held out."""
+    counted: bool = True
+    """Whether the tokens are counted, not estimated."""
 
 
 @dataclass(frozen=True)
@@ -116,15 +126,14 @@ def fit_config(
 
 def _explain(plan: ConfigValues, given: ConfigValues, text: _TextFacts, machine: str, epochs: float) -> list[str]:
     steps, context, dropout = plan["train.steps"], plan["model.context_length"], plan["model.dropout"]
-    layers = f"{plan['model.n_layer']} layers of width {plan['model.n_embd']}"
+    layers = f"{plan['model.n_layer']} layer{'s' * (plan['model.n_layer'] != 1)} of width {plan['model.n_embd']}"
     asked = given.keys() & {"model.n_layer", "model.n_embd"}
     shape = f"{layers}, as asked." if asked else f"{layers} suit {text.tokens:,.0f} tokens and {machine}."
     reading = f"It sees {context} tokens at once and its training text {epochs:.1f} times, in {steps:,} steps."
     if epochs < 0.995:
-        reading = (
-            f"It sees {context} tokens at once and {100 * epochs:.2g}% of its training text, in {steps:,} steps:"
-            f" train.steps={math.ceil(steps / max(epochs, 1e-9)):,} reads all of it once."
-        )
+        share = f"{'' if text.counted else 'about '}{100 * epochs:.2g}%"
+        enough = f": train.steps={math.ceil(steps / max(epochs, 1e-9))} reads all of it once." if text.counted else "."
+        reading = f"It sees {context} tokens at once and {share} of its training text, in {steps:,} steps{enough}"
     if "model.dropout" in given:
         regular = f"Dropout {dropout}, as asked."
     elif dropout:
@@ -174,6 +183,8 @@ def _scan_text(data: DataConfig, fixed: ConfigValues, has_gpu: bool, progress: S
     characters = size = validating = done = 0
     alphabet: set[str] = set()
     start: list[str] = []  # enough of the text to count words in
+    between = 0  # newlines that keep documents apart
+    unended = False
     text = CorpusText.find(data, lambda _: None)
     for number, member in enumerate(text.members):
         for block in text.blocks(number):
@@ -182,16 +193,23 @@ def _scan_text(data: DataConfig, fixed: ConfigValues, has_gpu: bool, progress: S
             if progress is not None:
                 progress("reading", done, text.size)
             alphabet.update(said)
+            follows, unended = unended, block.ends and not said.endswith("\n")
             if member.validates:
                 validating += len(said)
                 continue
+            between += follows
             if characters < 10 * _VALIDATION:
                 start.append(said)
             characters += len(said) * member.weight
             size += len(block.data) * member.weight
+    if between and fixed.get("tokenizer.kind") != "bpe" and fixed.get("tokenizer.file") is None:
+        characters, size = characters + between, size + between
+        alphabet.add("\n")
     tokenizer, spelling = _fit_tokenizer("\n".join(start), characters, len(alphabet), has_gpu, fixed)
     kind = fixed.get("tokenizer.kind", tokenizer["tokenizer.kind"])
-    tokens = size / 4 if kind == "bpe" else size if kind == "byte" else characters
+    tokens: float = size if kind == "byte" else characters
+    if kind == "bpe":
+        tokens = size / _bytes_per_token("\n".join(start)[:_ENCODED], {**tokenizer, **fixed})
     per_character = tokens / max(1, characters)
     val_fraction = 0.1 if characters <= 10 * _VALIDATION else round(_VALIDATION / characters, 4)
     held_out = fixed.get("data.val_fraction", val_fraction)
@@ -212,7 +230,17 @@ def _scan_text(data: DataConfig, fixed: ConfigValues, has_gpu: bool, progress: S
         division=_division(held_out, fixed.get("data.split", data.split))
         if data.val_source is None
         else f"{validating:,} characters of another text are its validation.",
+        counted=kind != "bpe",
     )
+
+
+def _bytes_per_token(start: str, plan: ConfigValues) -> float:
+    """Of a BPE, about: what a ready one makes of `start`; what one that is yet to be trained usually comes to."""
+    file = plan.get("tokenizer.file")
+    if file is not None and Path(file).exists():
+        ready = load_tokenizer(Path(file), plan.get("tokenizer.pattern"))
+        return max(1.0, len(start.encode()) / max(1, len(ready.encode(start))))
+    return float(np.interp(plan["tokenizer.vocab_size"], *zip(*_BYTES_PER_TOKEN, strict=True)))
 
 
 def _fit_tokenizer(

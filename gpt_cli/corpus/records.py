@@ -117,10 +117,26 @@ def _under_key(line: str, key: str, where: str) -> str:
     if isinstance(value, dict) and isinstance(text := value.get(key), str):
         return text
     strings = [name for name, one in value.items() if isinstance(one, str)] if isinstance(value, dict) else []
+    chat = next((name for name, one in value.items() if _is_chat(one)), None) if isinstance(value, dict) else None
+    if chat is not None and not strings:
+        raise UserError(
+            f"this line is a chat of messages, with no string under the key '{key}'",
+            where=where,
+            hint=f"make each a text: jq -c '{{text: ([.{chat}[].content] | join(\"\\n\"))}}' CHATS > TEXTS.jsonl",
+        )
     raise UserError(
         f"this line is not a JSON object with a string under the key '{key}'",
         where=where,
         hint=_choose("keys", strings, value) if isinstance(value, dict) and value else None,
+    )
+
+
+def _is_chat(value: Any) -> bool:
+    """Whether it is a list of messages, as chat datasets have it."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(one, dict) and isinstance(one.get("content"), str) for one in value)
     )
 
 

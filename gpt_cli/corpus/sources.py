@@ -100,7 +100,7 @@ def _tell_of_raw_tables(paths: list[Path], note: Notify) -> None:
     """Say that what looks like a table or like documents is read as the text that it is."""
     raw = [path for path in paths if inner_suffix(path) in (".tsv", ".json")]
     if raw and len(raw) == len(paths):  # among others they are part of a project
-        note(f"{raw[0]} is read as plain text, marks and all; documents are read from .jsonl, .csv and .parquet")
+        note(f"{raw[0]} is read as plain text, marks and all;\ndocuments are read from .jsonl, .csv and .parquet")
 
 
 def _standard_input() -> Iterator[bytes]:
@@ -140,7 +140,8 @@ def _find(path: Path, note: Notify) -> list[Path]:
                 return [file for file in files if file.stat().st_size] or files  # as in a folder
             raise RequestError(f"no file matches {path}")
     if (hint := _elsewhere(path)) is not None:
-        raise RequestError(f"{path} does not exist", hint=hint)
+        address = re.sub(r"^(https?):/+", r"\1://", str(path))  # a path has single slashes
+        raise RequestError(f"{address} does not exist", hint=hint)
     alike = difflib.get_close_matches(path.name, list_directory(path.parent) if path.parent.is_dir() else [], n=1)
     raise RequestError(f"{path} does not exist", hint=f"did you mean {path.parent / alike[0]}?" if alike else None)
 

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 _ASKING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
@@ -32,7 +32,10 @@ def stop_requests() -> Iterator[StopRequest]:
 
     def note(number: int, _frame: FrameType | None) -> None:
         if request.signal is not None:
-            os._exit(128 + number)  # the last checkpoint is whole: saving is atomic
+            # The newest checkpoint is whole: saving is atomic. A print could wait for a lock that was held.
+            with suppress(OSError):
+                os.write(2, b"stopped at once, by a second signal; what was saved before it is whole\n")
+            os._exit(128 + number)
         request.signal = number
 
     asking = [n for n in _ASKING if not (n == _HANGUP and signal.getsignal(n) is signal.SIG_IGN)]

@@ -8,8 +8,8 @@ from gpt_cli.run.checkpoint import Checkpoint, is_checkpoint, list_checkpoints, 
 from gpt_cli.run.directory import find_run
 from gpt_cli.tokenizer import Tokenizer
 
-# What a model is trained with may differ; what it computes may not.
-_FREE = frozenset({"dropout", "attention_dropout", "init_std", "zero_init"})
+FREE = frozenset({"dropout", "attention_dropout", "init_std", "zero_init"})
+"""What a model is trained with may differ; what it computes may not."""
 _MEANS = {"n_kv_head": "kv_heads", "mlp_ratio": "mlp_hidden"}
 
 
@@ -28,11 +28,12 @@ def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Notify) -> Ch
     base = load(path) if is_checkpoint(path) else load_newest(path, note)
     if base is None:
         raise RequestError(f"train.init_from: {path} has no checkpoint yet")
-    if differing := [key for key in ModelConfig.model_fields if key not in _FREE and _differs(key, config, base)]:
+    if differing := [key for key in ModelConfig.model_fields if key not in FREE and _differs(key, config, base)]:
         there, here = base.config.model.model_dump(), config.model.model_dump()
         lines = [
             f"\n  model.{key}: {to_yaml_scalar(there[key])} there, {to_yaml_scalar(here[key])} here"
             for key in differing
+            if there[key] != here[key]  # a derived value differs where what it derives from does
         ]
         raise RequestError(
             f"train.init_from: {path} is another model{''.join(lines)}",

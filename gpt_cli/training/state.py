@@ -74,8 +74,6 @@ class TrainingState:
         engine: Engine | None = native
         if engine is None:
             mode = compile_mode(config.runtime.compile, runtime.device, _eager_seconds(config, vocab_size, runtime))
-            if mode is not None:
-                note("torch compiles the first step, which takes about a minute")
             engine = TorchEngine(model, runtime, loss_scale, note, mode)
         return cls(model=model, optimizer=optimizer, average=average, loss_scale=loss_scale, engine=engine)
 

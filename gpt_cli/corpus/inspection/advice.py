@@ -15,6 +15,8 @@ def advise(found: TextReport) -> list[str]:
 def _good_loss(found: TextReport) -> str:
     best = min(found.baselines, key=lambda baseline: baseline.bits_per_character)
     bigram = found.baseline("bigram")
+    if found.distinct_characters < 2:
+        return "It is one character throughout: there is nothing to learn from it."
     return (
         f"A good loss is below {best.nats_per_character:.2f} nats per character"
         f" ({best.bits_per_byte:.2f} bits per byte), which {best.name} reaches; above"
