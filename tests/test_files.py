@@ -144,7 +144,7 @@ def test_a_full_disk_is_told_with_what_is_needed_and_what_is_free(tmp_path: Path
 
 def test_space_that_is_not_there_is_noticed_before_anything_is_written(tmp_path: Path) -> None:
     files.require_space(tmp_path, 1)
-    with pytest.raises(DiskError, match=r"needs 1000000000\.0 GB"):
+    with pytest.raises(DiskError, match=r"needs 1,000\.0 PB"):
         files.require_space(tmp_path, 10**18)
 
 

@@ -266,7 +266,7 @@ def test_the_plan_of_a_bpe_is_about_what_the_run_reads(size, capsys):
 
 def test_a_base_of_another_shape_is_refused_before_the_text_is_read(gpt_here, monkeypatch):
     assert gpt_here("train", "s.txt", *QUICK).rc == 0
-    monkeypatch.setattr(fitting, "fit_config", lambda *_, **__: pytest.fail("the text was read"))
+    monkeypatch.setattr(auto_config, "fit_config", lambda *_, **__: pytest.fail("the text was read"))
     with pytest.raises(RequestError, match=r"model\.n_head=1 asks for another model than runs/s, where it is 2") as one:
         asked("latin1.txt", "train.init_from=runs/s", "model.n_head=1")
     assert one.value.hint == "leave model.n_head out: train.init_from=runs/s brings its own"

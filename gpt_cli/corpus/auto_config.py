@@ -240,7 +240,8 @@ def _bytes_per_token(start: str, plan: ConfigValues) -> float:
     if file is not None and Path(file).exists():
         ready = load_tokenizer(Path(file), plan.get("tokenizer.pattern"))
         return max(1.0, len(start.encode()) / max(1, len(ready.encode(start))))
-    return float(np.interp(plan["tokenizer.vocab_size"], *zip(*_BYTES_PER_TOKEN, strict=True)))
+    ids, figures = zip(*_BYTES_PER_TOKEN, strict=True)
+    return float(np.interp(plan["tokenizer.vocab_size"], ids, figures))
 
 
 def _fit_tokenizer(

@@ -203,9 +203,9 @@ def translate_os_errors(action: str, path: Path, needed: int | None = None) -> I
 
 def format_size(size: int) -> str:
     """Bytes as people read them: 512 bytes, 1.5 MB, 12.0 GB."""
-    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+    for unit, scale in (("PB", 10**15), ("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= scale:
-            return f"{size / scale:.1f} {unit}"
+            return f"{size / scale:,.1f} {unit}"
     return f"{size} bytes"
 
 

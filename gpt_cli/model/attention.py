@@ -80,9 +80,9 @@ def alibi_slopes(n_head: int) -> Tensor:
     authors' code.
     """
     whole = 1 << (n_head.bit_length() - 1)
-    first = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
-    between = [2 ** (-4 * (2 * i + 1) / whole) for i in range(n_head - whole)]
-    return torch.tensor(first + between)
+    first = 2 ** (-8 * torch.arange(1, whole + 1, dtype=torch.float64) / whole)
+    between = 2 ** (-4 * (2 * torch.arange(n_head - whole, dtype=torch.float64) + 1) / whole)
+    return torch.cat((first, between)).float()
 
 
 def alibi_bias(slopes: Tensor, distance: Tensor) -> Tensor:

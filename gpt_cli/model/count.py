@@ -5,11 +5,21 @@ import torch
 from gpt_cli.config import ModelConfig
 from gpt_cli.model.gpt import GPT
 
+_FIRST = "blocks.0."
+
 
 def parameter_table(config: ModelConfig, vocab_size: int) -> list[tuple[str, tuple[int, ...], int]]:
     """(name, shape, elements) of each parameter; a tied head is listed once, as the embedding it is."""
-    model = build_on_meta(config, vocab_size)
-    return [(name, tuple(p.shape), p.numel()) for name, p in model.named_parameters()]
+    one = build_on_meta(config.model_copy(update={"n_layer": 1}), vocab_size)  # blocks have the same parameters
+    table = [(name, tuple(p.shape), p.numel()) for name, p in one.named_parameters()]
+    block = [row for row in table if row[0].startswith(_FIRST)]
+    first = table.index(block[0])
+    blocks = [
+        (f"blocks.{layer}.{name.removeprefix(_FIRST)}", shape, elements)
+        for layer in range(config.n_layer)
+        for name, shape, elements in block
+    ]
+    return table[:first] + blocks + table[first + len(block) :]
 
 
 def total_parameters(config: ModelConfig, vocab_size: int) -> int:

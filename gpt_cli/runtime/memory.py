@@ -1,7 +1,8 @@
-"""Running out of memory: how it is recognised and told."""
+"""Memory: how much there is, and how running out of it is recognised and told."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import torch
 
@@ -24,3 +25,14 @@ def enough_memory(doing: str, hint: str) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise UserError(f"out of memory while {doing}", hint=hint) from error
+
+
+def available_memory(device: torch.device) -> int | None:
+    """Bytes that a process could still have on `device`; None where nobody says."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    return None
