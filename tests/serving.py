@@ -19,6 +19,7 @@ from gpt_cli.run.directory import create_untrained
 from gpt_cli.serve import server
 from gpt_cli.serve.guard import make_guard
 from gpt_cli.serve.limits import Limits
+from gpt_cli.serve.scheduler import Scheduler
 from gpt_cli.serve.shelf import How
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
 from tests.support.waiting import HANG
@@ -43,6 +44,25 @@ class Client:
 
     port: int
     server: server.Server
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """What writes."""
+        app: Any = self.server.config.app
+        found: Scheduler = app.state.serving.scheduler
+        return found
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nothing is written until the block is left."""
+        holding, release = threading.Event(), threading.Event()
+        done = self.scheduler.call(lambda: (holding.set(), release.wait()))
+        assert holding.wait(HANG)
+        try:
+            yield
+        finally:
+            release.set()
+            done.result(HANG)
 
     @property
     def url(self) -> str:

@@ -15,6 +15,7 @@ reading      prompts and texts with what each token cost
 guard        who may ask: host, origin, key, size
 figures      what /metrics tells
 app          the routes
+connection   a client that is slow, or stops
 server       uvicorn: binds, drains, ends
 pages        what only the page at / asks for
 

@@ -72,6 +72,7 @@ def make_app(serving: Serving, guard: Guard) -> FastAPI:
     app = FastAPI(
         title="gpt serve", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None
     )
+    app.state.serving = serving
     routes: list[tuple[str, str, Callable[[Serving, Request], Awaitable[Response]]]] = [
         ("GET", "/health", health),
         ("GET", "/metrics", metrics),

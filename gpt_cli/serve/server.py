@@ -9,6 +9,7 @@ import uvicorn
 
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.serve.app import Serving, make_app
+from gpt_cli.serve.connection import Connection
 from gpt_cli.serve.guard import Guard
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.shelf import How, Shelf
@@ -77,7 +78,7 @@ async def serve(
         timeout_graceful_shutdown=max(1, round(drain)),
         limit_concurrency=_CONNECTIONS,
         h11_max_incomplete_event_size=1 << 16,
-        http="h11",
+        http=Connection,
     )
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host

@@ -48,7 +48,7 @@ async def make_order(
         sampling = replace(sampling, max_new_tokens=limits.max_tokens)
     _within("max_tokens", sampling.max_new_tokens, limits.max_tokens)
     for tokens in prompts:
-        _within("the tokens of a prompt", len(tokens), limits.prompt_tokens, param="prompt")
+        _within("the tokens of prompt", len(tokens), limits.prompt_tokens, param="prompt")
     order = Order(model, prompts, sampling, n)
     presence, frequency = asked.presence_penalty or 0.0, asked.frequency_penalty or 0.0
     if not (presence or frequency or model.engine.needs_rules(sampling)) or sampling.max_new_tokens == 0:
@@ -134,7 +134,7 @@ def known_tokens(model: Model, tokens: Sequence[int]) -> list[int]:
     for token in tokens:
         if not 0 <= token < size:
             shown = str(token)[:20] if abs(token) < 10**18 else "so large"
-            raise Problem(400, f"there is no token {shown} in a vocabulary of {size:,}", param="prompt")
+            raise Problem(400, f"prompt: there is no token {shown} in a vocabulary of {size:,}", param="prompt")
     return list(tokens)
 
 

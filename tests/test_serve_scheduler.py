@@ -1,0 +1,153 @@
+"""The scheduler of `gpt serve`: whatever texts come, end and are given up, each is what it is alone."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpt_cli.sampling import Sampling
+from gpt_cli.serve.engine import Text
+from gpt_cli.serve.limits import Limits
+from gpt_cli.serve.line import Line, Piece
+from gpt_cli.serve.scheduler import Mailbox, Scheduler
+from gpt_cli.serve.shelf import How, Model, open_model
+from tests.serving import make_run
+
+WAYS = [
+    Sampling(temperature=1.0),
+    Sampling(temperature=0.0),
+    Sampling(temperature=0.8, top_k=7),
+    Sampling(temperature=1.2, top_p=0.9, stop=("e",)),
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    run = make_run(tmp_path_factory.mktemp("runs") / "bytes")
+    return open_model("bytes", run, How(), print, None)
+
+
+VISIT = st.fixed_dictionaries(
+    {
+        "prompt": st.lists(st.integers(0, 255), min_size=1, max_size=30),
+        "way": st.sampled_from(WAYS),
+        "seed": st.integers(0, 2**40),
+        "tokens": st.integers(1, 50),
+        "top": st.sampled_from([None, None, 0, 3]),
+        "pause": st.integers(0, 3),
+        "gives_up": st.none() | st.integers(1, 4),
+    }
+)
+
+
+def line_of(model: Model, visit: dict[str, Any], index: int, mailbox: Mailbox) -> Line:
+    way: Sampling = visit["way"].changed({"seed": visit["seed"], "max_new_tokens": visit["tokens"]})
+    text = Text(visit["prompt"], way, shown=visit["top"] is not None)
+    return Line(index, model.engine, model.tokenizer, text, visit["top"], mailbox, time.monotonic() + 3600)
+
+
+async def alone(model: Model, visit: dict[str, Any]) -> list[Any]:
+    """Text, tokens, costs and end of what is written by a scheduler of its own."""
+    scheduler = Scheduler(Limits())
+    try:
+        mailbox = Mailbox()
+        scheduler.submit([line_of(model, visit, 0, mailbox)])
+        pieces = [await mailbox.next()]
+        while pieces[-1].finish is None:
+            pieces.append(await mailbox.next())
+    finally:
+        await asyncio.to_thread(scheduler.close)
+    return joined(pieces)
+
+
+def joined(pieces: list[Piece]) -> list[Any]:
+    text = "".join(piece.text for piece in pieces)
+    tokens = [token for piece in pieces for token in piece.tokens]
+    costs = [cost for piece in pieces for cost in piece.costs]
+    return [text, tokens, costs, pieces[-1].finish]
+
+
+@settings(max_examples=40)
+@given(
+    visits=st.lists(VISIT, min_size=1, max_size=14),
+    seats=st.integers(1, 9),
+    prompt_step=st.sampled_from([1, 5, 256]),
+)
+def test_whoever_comes_ends_and_gives_up_a_text_is_what_it_is_alone(
+    model: Model, visits: list[dict[str, Any]], seats: int, prompt_step: int
+) -> None:
+    async def scene() -> None:
+        scheduler = Scheduler(Limits(seats=seats, prompt_step=prompt_step))
+
+        async def visit_it(visit: dict[str, Any]) -> list[Any] | None:
+            for _ in range(visit["pause"]):
+                await asyncio.sleep(0)
+            mailbox = Mailbox()
+            line = line_of(model, visit, 0, mailbox)
+            scheduler.submit([line])
+            pieces = [await mailbox.next()]
+            while pieces[-1].finish is None:
+                if visit["gives_up"] == len(pieces):
+                    scheduler.cancel([line])
+                    return None
+                pieces.append(await mailbox.next())
+            return joined(pieces)
+
+        try:
+            found = await asyncio.gather(*(visit_it(visit) for visit in visits))
+        finally:
+            await asyncio.to_thread(scheduler.close)
+        for visit, result in zip(visits, found, strict=True):
+            if result is not None:
+                assert result == await alone(model, visit)
+        assert scheduler.writing == scheduler.waiting == 0 or any(visit["gives_up"] for visit in visits)
+
+    asyncio.run(scene())
+
+
+def test_what_fails_in_one_engine_ends_its_texts_and_not_the_thread(
+    model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scene() -> None:
+        scheduler, mailbox = Scheduler(Limits()), Mailbox()
+        visit = {"prompt": [1], "way": WAYS[0], "seed": 1, "tokens": 5, "top": None}
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(model.engine, "step", lambda *_: 1 / 0)
+                scheduler.submit([line_of(model, visit, 0, mailbox)])
+                assert (await mailbox.next()).finish == "error"
+            scheduler.submit([line_of(model, visit, 0, mailbox)])
+            pieces = [await mailbox.next()]
+            while pieces[-1].finish is None:
+                pieces.append(await mailbox.next())
+            assert pieces[-1].finish == "length"
+        finally:
+            await asyncio.to_thread(scheduler.close)
+
+    asyncio.run(scene())
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_text_that_waits_when_the_server_ends_is_told(model: Model) -> None:
+    async def scene() -> None:
+        scheduler, mailbox = Scheduler(Limits(max_tokens=10**9)), Mailbox()
+        visit = {"prompt": [1], "way": WAYS[0], "seed": 1, "tokens": 10**9, "top": None}
+        scheduler.submit([line_of(model, visit, 0, mailbox)])
+        await mailbox.next()
+        await asyncio.to_thread(scheduler.close)
+        piece = await mailbox.next()
+        while piece.finish is None:
+            piece = await mailbox.next()
+        assert piece.finish == "error"
+
+    asyncio.run(scene())
+
+
+def test_the_checkpoint_of_a_path_is_served_under_its_run_and_step(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one")
+    model = open_model("x", run / "checkpoints" / "step-00000000", How(), print, None)
+    assert model.step == 0
