@@ -151,7 +151,7 @@ Session *gpt_begin(Model *m, int32_t n, const int32_t *prompts, const int32_t *l
     session->caches = zeros(n * cache_bytes(m));
     bool fits = never && session->rooms && session->streams && session->caches && session->logits && session->heaps;
     for (int i = 0; fits && i <= (divides(session) ? m->pool.helpers : 0); i++) fits = make_room(&session->rooms[i], m);
-    if (fits) memcpy(never, sampling->never, (size_t)sampling->n_never * sizeof *never);
+    if (fits && sampling->n_never) memcpy(never, sampling->never, (size_t)sampling->n_never * sizeof *never);
     session->alike = n > 1;
     const int32_t *prompt = prompts;
     for (int i = 0; fits && i < n; i++, prompt += lengths[i - 1]) {

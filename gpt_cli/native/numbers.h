@@ -16,10 +16,17 @@
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
 #endif
 
 #define LANES 16
 #define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
 
 typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
 typedef float half __attribute__((vector_size(32)));
@@ -68,10 +75,42 @@ INLINE vec smaller(vec a, vec b) { return pick(a < b, a, b); }
 INLINE vec inverse(vec x) { return 1.0f / x; }
 #endif
 
-/* Four products of bytes in each lane, a's without and b's with a sign, added to `sum`. */
+/* As many words as the processor multiplies the bytes of at once: PARTS of them are a vector. `add_to_part`: four products of
+   bytes in each word, a's without and b's with a sign, added to `sum`. */
+#if defined(__AVX512VNNI__)
+typedef __m512i Part;
+enum { PARTS = 1, INTEGERS = 1 };
+INLINE Part add_to_part(Part sum, Part a, Part b) { return _mm512_dpbusd_epi32(sum, a, b); }
+INLINE Part part_of(int32_t word) { return _mm512_set1_epi32(word); }
+#elif defined(__ARM_FEATURE_MATMUL_INT8) || defined(__ARM_FEATURE_DOTPROD)
+typedef int32x4_t Part;
+enum { PARTS = 4, INTEGERS = 1 };
+INLINE Part add_to_part(Part sum, Part a, Part b) {
+    int8x16_t with_sign = vreinterpretq_s8_s32(b);
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+    return vusdotq_s32(sum, vreinterpretq_u8_s32(a), with_sign);
+#else /* a - 128 has a sign, too; what it lacks is b times 64, twice */
+    const int8x16_t lacked = vdupq_n_s8(64);
+    sum = vdotq_s32(sum, veorq_s8(vreinterpretq_s8_s32(a), vdupq_n_s8(-128)), with_sign);
+    return vdotq_s32(vdotq_s32(sum, lacked, with_sign), lacked, with_sign);
+#endif
+}
+INLINE Part part_of(int32_t word) { return vdupq_n_s32(word); }
+#else
+enum { INTEGERS = 0 };
+#endif
+
+/* The same in each lane of a vector. */
 INLINE ivec add_products(ivec sum, ivec a, ivec b) {
 #if defined(__AVX512VNNI__)
-    return (ivec)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+    return (ivec)add_to_part((Part)sum, (Part)a, (Part)b);
+#elif defined(__ARM_FEATURE_MATMUL_INT8) || defined(__ARM_FEATURE_DOTPROD)
+    Part parts[3][PARTS];
+    memcpy(parts[0], &sum, sizeof sum), memcpy(parts[1], &a, sizeof a), memcpy(parts[2], &b, sizeof b);
+#pragma GCC unroll 4
+    for (int i = 0; i < PARTS; i++) parts[0][i] = add_to_part(parts[0][i], parts[1][i], parts[2][i]);
+    memcpy(&sum, parts[0], sizeof sum);
+    return sum;
 #else
     for (int shift = 0; shift < 32; shift += 8) sum += ((a >> shift) & 255) * (b << (24 - shift) >> 24);
     return sum;

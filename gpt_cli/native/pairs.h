@@ -59,6 +59,54 @@ INLINE void panels_of_pairs(const int ROWS, const int PANELS, const Matrix *m, i
             }
 }
 
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+/* One or two rows and a panel by BFDOT, which adds an even and an odd product to a sum at once, in an order of its own. */
+INLINE void panel_by_dots(const int ROWS, const Matrix *m, int panel, const float *x, int x_stride, float *y, int y_stride,
+                          bool add) {
+    enum { QUARTERS = PANEL / 4 };
+    const int inputs = padded(m->inputs, 4);
+    const uint16_t *weights = (const uint16_t *)m->weights + (size_t)panel * inputs * PANEL;
+    float32x4_t sums[2][QUARTERS];
+#pragma GCC unroll 2
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 8
+        for (int j = 0; j < QUARTERS; j++) sums[r][j] = vdupq_n_f32(0);
+    for (int i = 0; i < inputs; i += 2, weights += 2 * PANEL) {
+        bfloat16x8_t pairs[2];
+#pragma GCC unroll 2
+        for (int r = 0; r < ROWS; r++) { /* of numbers that are bf16: their upper halves */
+            uint32_t both[2];
+            memcpy(both, x + (size_t)r * x_stride + i, sizeof both);
+            pairs[r] = vreinterpretq_bf16_u32(vdupq_n_u32(both[0] >> 16 | both[1]));
+        }
+#pragma GCC unroll 8
+        for (int j = 0; j < QUARTERS; j++) {
+            bfloat16x8_t weight = vreinterpretq_bf16_u16(vld1q_u16(weights + 8 * j));
+#pragma GCC unroll 2
+            for (int r = 0; r < ROWS; r++) sums[r][j] = vbfdotq_f32(sums[r][j], weight, pairs[r]);
+        }
+    }
+#pragma GCC unroll 2
+    for (int r = 0; r < ROWS; r++)
+        for (int part = 0; part < 2; part++) {
+            vec sum;
+            memcpy(&sum, &sums[r][part * QUARTERS / 2], sizeof sum);
+            put(m, (size_t)panel * PANEL, part, sum, y + (size_t)r * y_stride, add);
+        }
+}
+
+static void few_panels_of_pairs(const Matrix *m, int begin, int end, int rows, const Input *in, float *y, int y_stride,
+                                bool add) {
+#define TIMES_DOTS(ROWS)                                                                                             \
+    panel_by_dots(ROWS, m, panel, in->x + row * (size_t)in->stride, in->stride, y + row * (size_t)y_stride, y_stride, add)
+    for (int panel = begin; panel < end; panel++) {
+        int row = 0;
+        for (; row + 2 <= rows; row += 2) TIMES_DOTS(2);
+        if (row < rows) TIMES_DOTS(1);
+    }
+#undef TIMES_DOTS
+}
+#else
 /* Any number of rows through 1 ... 4 panels. */
 static void few_panels_of_pairs(const Matrix *m, int begin, int end, int rows, const Input *in, float *y, int y_stride,
                                 bool add) {
@@ -76,3 +124,4 @@ static void few_panels_of_pairs(const Matrix *m, int begin, int end, int rows, c
     }
 #undef TIMES_PAIRS
 }
+#endif

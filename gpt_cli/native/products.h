@@ -88,37 +88,87 @@ INLINE void panels_times(const int ROWS, const int PANELS, const int FORMAT, con
             }
 }
 
-#if defined(__AVX512VNNI__)
-enum { INTEGERS = 1 };
+#if defined(__ARM_NEON)
+/* The same for one or two rows and a panel, in vectors of four: all their sums stay in NEON's registers. */
+INLINE void panel_by_quarters(const int ROWS, const int FORMAT, const Matrix *m, int panel, const float *x, int x_stride,
+                              float *y, int y_stride, bool add) {
+    enum { QUARTERS = PANEL / 4 };
+    const int inputs = padded(m->inputs, 4);
+    const size_t start = (size_t)panel * inputs * PANEL;
+    quarter sums[2][QUARTERS] = {{{0}}};
+    for (int i = 0; i < inputs; i += 4) {
+        const size_t at = start + (size_t)i * PANEL;
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; c++)
+#pragma GCC unroll 8
+            for (int j = 0; j < QUARTERS; j++) {
+                quarter weight;
+                if (FORMAT == FP32) {
+                    weight = vld1q_f32((const float *)m->weights + at + c * PANEL + 4 * j);
+                } else { /* words: of one output inputs i ... i + 3 */
+                    int32x4_t words = vld1q_s32((const int32_t *)((const int8_t *)m->weights + at) + 4 * j);
+                    weight = vcvtq_f32_s32(vshrq_n_s32(vshlq_s32(words, vdupq_n_s32(24 - 8 * c)), 24));
+                }
+#pragma GCC unroll 2
+                for (int r = 0; r < ROWS; r++) sums[r][j] += x[(size_t)r * x_stride + i + c] * weight;
+            }
+    }
+#pragma GCC unroll 2
+    for (int r = 0; r < ROWS; r++)
+        for (int part = 0; part < 2; part++) {
+            size_t at = (size_t)panel * PANEL;
+            vec sum;
+            memcpy(&sum, &sums[r][part * QUARTERS / 2], sizeof sum);
+            if (FORMAT == INT8) sum *= ((const vec *)(m->scale + at))[part];
+            put(m, at, part, sum, y + (size_t)r * y_stride, add);
+        }
+}
 
+INLINE void few_panels_by_quarters(const int FORMAT, const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
+                                   int y_stride, bool add) {
+#define QUARTERS_TIMES(ROWS)                                                                                         \
+    panel_by_quarters(ROWS, FORMAT, m, panel, in->x + row * (size_t)in->stride, in->stride, y + row * (size_t)y_stride,\
+                      y_stride, add)
+    for (int panel = begin; panel < end; panel++) {
+        int row = 0;
+        for (; row + 2 <= rows; row += 2) QUARTERS_TIMES(2);
+        if (row < rows) QUARTERS_TIMES(1);
+    }
+#undef QUARTERS_TIMES
+}
+#endif
+
+#if defined(__AVX512VNNI__) || defined(__ARM_FEATURE_MATMUL_INT8) || defined(__ARM_FEATURE_DOTPROD)
 /* The same for int8 weights, in integers: x in two digits, and so sums without rounding, see quantise. */
 INLINE void panels_times_digits(const int ROWS, const int PANELS, const Matrix *m, int panel, const uint8_t *digits,
                                 int digit_stride, const float *steps, float *y, int y_stride, bool add) {
     const int inputs = padded(m->inputs, 4);
     const size_t apart = (size_t)inputs * PANEL, start = panel * apart;
-    __m512i high[4][2], low[4][2];
+    Part high[4][2 * PARTS], low[4][2 * PARTS];
 #pragma GCC unroll 4
     for (int i = 0; i < ROWS * PANELS; i++)
-        high[i][0] = high[i][1] = low[i][0] = low[i][1] = _mm512_setzero_si512();
+#pragma GCC unroll 8
+        for (int h = 0; h < 2 * PARTS; h++) high[i][h] = low[i][h] = part_of(0);
     for (int i = 0; i < inputs; i += 4) {
-        __m512i of_high[4], of_low[4];
+        Part of_high[4], of_low[4];
 #pragma GCC unroll 4
         for (int r = 0; r < ROWS; r++) {
             int32_t words[2];
             memcpy(words, digits + (size_t)r * digit_stride + 2 * i, sizeof words);
-            of_high[r] = _mm512_set1_epi32(words[0]), of_low[r] = _mm512_set1_epi32(words[1]);
+            of_high[r] = part_of(words[0]), of_low[r] = part_of(words[1]);
         }
 #pragma GCC unroll 4
         for (int p = 0; p < PANELS; p++) {
-            const __m512i *w = (const __m512i *)((const int8_t *)m->weights + start + p * apart + (size_t)i * PANEL);
-            __m512i first = w[0], second = w[1];
+            Part w[2 * PARTS];
+            memcpy(w, (const int8_t *)m->weights + start + p * apart + (size_t)i * PANEL, sizeof w);
 #pragma GCC unroll 4
             for (int r = 0; r < ROWS; r++) {
                 int at = r * PANELS + p;
-                high[at][0] = _mm512_dpbusd_epi32(high[at][0], of_high[r], first);
-                low[at][0] = _mm512_dpbusd_epi32(low[at][0], of_low[r], first);
-                high[at][1] = _mm512_dpbusd_epi32(high[at][1], of_high[r], second);
-                low[at][1] = _mm512_dpbusd_epi32(low[at][1], of_low[r], second);
+#pragma GCC unroll 8
+                for (int h = 0; h < 2 * PARTS; h++) {
+                    high[at][h] = add_to_part(high[at][h], of_high[r], w[h]);
+                    low[at][h] = add_to_part(low[at][h], of_low[r], w[h]);
+                }
             }
         }
     }
@@ -129,9 +179,10 @@ INLINE void panels_times_digits(const int ROWS, const int PANELS, const Matrix *
 #pragma GCC unroll 2
             for (int half = 0; half < 2; half++) {
                 size_t at = (size_t)(panel + p) * PANEL;
-                ivec more = (ivec)high[r * PANELS + p][half] + ((const ivec *)(m->sums + at))[half];
-                vec sum = 256.0f * __builtin_convertvector(more, vec)
-                    + __builtin_convertvector((ivec)low[r * PANELS + p][half], vec);
+                ivec more, less;
+                memcpy(&more, &high[r * PANELS + p][half * PARTS], sizeof more);
+                memcpy(&less, &low[r * PANELS + p][half * PARTS], sizeof less);
+                vec sum = joined(more + ((const ivec *)(m->sums + at))[half], less);
                 sum *= steps[r] * ((const vec *)(m->scale + at))[half];
                 put(m, at, half, sum, y + (size_t)r * y_stride, add);
             }
@@ -144,6 +195,11 @@ INLINE void panels_times_digits(const int ROWS, const int PANELS, const Matrix *
 static void few_panels_of_integers(const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
                                    int y_stride, bool add) {
     int row = 0, panel;
+    if (PARTS > 1) { /* the sums of a row fill the registers */
+        for (panel = begin; panel < end; panel++)
+            for (row = 0; row < rows; row++) TIMES_DIGITS(1, 1);
+        return;
+    }
     for (panel = begin; panel < end; panel++)
         for (row = 0; row + 4 <= rows; row += 4) TIMES_DIGITS(4, 1);
     for (row = rows / 4 * 4; row < rows; row++) {
@@ -153,7 +209,6 @@ static void few_panels_of_integers(const Matrix *m, int begin, int end, int rows
     }
 }
 #else
-enum { INTEGERS = 0 };
 static void few_panels_of_integers(const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
                                    int y_stride, bool add) {
     (void)m, (void)begin, (void)end, (void)rows, (void)in, (void)y, (void)y_stride, (void)add;
@@ -204,6 +259,9 @@ INLINE void by_eights(const int FORMAT, const int LINES, const Matrix *m, int be
 /* Any number of rows through 1 ... 4 panels, whose weights stay in a near cache meanwhile. */
 INLINE void few_panels(const int FORMAT, const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
                        int y_stride, bool add) {
+#if defined(__ARM_NEON)
+    few_panels_by_quarters(FORMAT, m, begin, end, rows, in, y, y_stride, add);
+#else
     int row = rows / 8 * 8, panel;
     if (FORMAT != FP32) by_eights(FORMAT, 0, m, begin, end, rows, in, y, y_stride, add);
     else if (row > 32) by_eights(FORMAT, 1, m, begin, end, rows, in, y, y_stride, add);
@@ -226,6 +284,7 @@ INLINE void few_panels(const int FORMAT, const Matrix *m, int begin, int end, in
         else
             for (; panel < end; panel++) TIMES(1, 1, FORMAT);
     }
+#endif
 }
 
 static void multiply(const Matrix *m, int format, int begin, int end, int rows, const Input *in, float *y, int y_stride,

@@ -23,11 +23,11 @@ INLINE uint32_t twisted(uint32_t a, uint32_t b, uint32_t far) {
 }
 
 static void twist(uint32_t *t) {
-#pragma GCC ivdep
+    INDEPENDENT
     for (int i = 0; i < 227; i++) t[i] = twisted(t[i], t[i + 1], t[i + 397]);
-#pragma GCC ivdep
+    INDEPENDENT
     for (int i = 227; i < 454; i++) t[i] = twisted(t[i], t[i + 1], t[i - 227]); /* none reads what the same loop wrote */
-#pragma GCC ivdep
+    INDEPENDENT
     for (int i = 454; i < 623; i++) t[i] = twisted(t[i], t[i + 1], t[i - 227]);
     t[623] = twisted(t[623], t[0], t[396]);
 }

@@ -38,12 +38,11 @@ SINGLE void attention_forward(const Products *products, const Heads *heads, int 
             for (int i = 0; i < n; i++) {
                 int query = first + i, to = query + 1 - key;
                 int from = heads->window ? larger(0, query - heads->window + 1) - key : 0;
-                float *score = tiles->scores + (long)i * ld, largest = -INFINITY, sum = 0.0f;
+                float *score = tiles->scores + (long)i * ld, sum = 0.0f;
                 int begin = from / LANES * LANES, end = smaller(ld, (to + LANES - 1) / LANES * LANES);
                 for (int j = begin; j < from; j++) score[j] = -INFINITY;
                 for (int j = to; j < end; j++) score[j] = -INFINITY;
-                _Pragma("omp simd reduction(max : largest)")
-                for (int j = begin; j < end; j++) largest = score[j] > largest ? score[j] : largest;
+                float largest = most_of(end - begin, score + begin);
                 SIMD_SUM(sum)
                 for (int j = begin; j < end; j++) score[j] = exponential(score[j] - largest), sum += score[j];
                 float share = 1.0f / sum;

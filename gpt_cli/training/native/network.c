@@ -306,13 +306,12 @@ SINGLE void widen_backward(const Network *net, int layer, int n, const Room *roo
 /* Of one row of logits (V,) the loss; the row becomes the gradient of `weight` times the loss. */
 static double cross_entropy(const Network *net, float *logits, int64_t target, float weight, int want_gradient) {
     int v = net->vocab_size;
-    float cap = net->softcap, largest = -INFINITY, sum = 0.0f;
+    float cap = net->softcap, sum = 0.0f;
     if (cap > 0.0f) {
         SIMD
         for (int i = 0; i < v; i++) logits[i] = cap * hyperbolic_tangent(logits[i] / cap);
     }
-    _Pragma("omp simd reduction(max : largest)")
-    for (int i = 0; i < v; i++) largest = logits[i] > largest ? logits[i] : largest;
+    float largest = most_of(v, logits);
     SIMD_SUM(sum)
     for (int i = 0; i < v; i++) sum += exponential(logits[i] - largest);
     float log_sum = largest + logf(sum);

@@ -8,7 +8,7 @@ typedef struct {
     long first;     /* the row of the batch that row 0 is */
 } Noise;
 
-static Noise noise_of(float rate, uint64_t seed, long first) {
+static inline Noise noise_of(float rate, uint64_t seed, long first) {
     return (Noise){seed, (uint32_t)(rate * 16777216.0f + 0.5f), 1.0f / (1.0f - rate), first};
 }
 

@@ -51,6 +51,24 @@ ALWAYS void narrow_all(long n, const float *x, real *y) { memcpy(y, x, sizeof *y
 static inline int smaller(int a, int b) { return a < b ? a : b; }
 static inline int larger(int a, int b) { return a > b ? a : b; }
 
+/* The largest of (n,). */
+ALWAYS float most_of(long n, const float *x) {
+    float most = -INFINITY;
+#ifdef __clang__ /* which makes no vectors of the loop below, for the sake of NaN */
+    float each[LANES];
+    long i = 0;
+    for (int j = 0; j < LANES; j++) each[j] = -INFINITY;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) each[j] = x[i + j] > each[j] ? x[i + j] : each[j];
+    for (; i < n; i++) most = x[i] > most ? x[i] : most;
+    for (int j = 0; j < LANES; j++) most = each[j] > most ? each[j] : most;
+#else
+    _Pragma("omp simd reduction(max : most)")
+    for (long i = 0; i < n; i++) most = x[i] > most ? x[i] : most;
+#endif
+    return most;
+}
+
 /* e^x to about 2e-7 relative (the polynomial of Moshier's Cephes library); NaN stays NaN. Adding 1.5 * 2^23 leaves the
    nearest whole number in the lowest bits, from where it goes into the exponent. */
 ALWAYS float exponential(float x) {

@@ -1,0 +1,189 @@
+"""Drivers of the C engines that need no Python: compiled for any processor, run here or by qemu, and what they say."""
+
+import ctypes
+import os
+import platform
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gpt_cli.model.gpt import GPT
+from gpt_cli.native import library as decoder
+from gpt_cli.native.kernel import SOURCE, processor_flags
+from gpt_cli.native.rounding import WeightFormat
+from gpt_cli.native.weights import LayerWeights, Weights
+from gpt_cli.training.muon import POLAR_EXPRESS
+from gpt_cli.training.native import network, sources
+from gpt_cli.training.native.library import Backend, NativeLibrary
+
+HERE = Path(__file__).parent
+STRICT = (
+    *("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-psabi"),  # no vector is passed to what others compiled
+    *("-O2", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
+)
+DRIVERS = {
+    "decode": (HERE / "decode_driver.c", f"-I{SOURCE.parent}", "-pthread"),
+    "train": (
+        HERE / "train_driver.c", sources.SOURCES[1], f"-I{sources.SOURCES[0].parent}", "-pthread", "-fopenmp-simd",
+        "-ftree-vectorize",
+    ),
+}  # fmt: skip
+TIMEOUT = 540.0
+_LEVELS = {
+    "x86-64": frozenset[str](),
+    "x86-64-v3": frozenset({"avx2", "fma", "bmi2", "f16c", "movbe"}),
+    "x86-64-v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
+}
+_ARMS = {  # by the processor that qemu shows
+    "armv8-a": "cortex-a57",
+    "armv8.2-a+dotprod": "neoverse-n1",
+    "armv8.6-a": "max",
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A processor, who compiles for it, and who runs what was made."""
+
+    compiler: str
+    options: tuple[str, ...]
+    runner: tuple[str, ...] = ()
+    needs: frozenset[str] = frozenset()  # what this processor must have, where there is no runner
+    also: tuple[str, ...] = ()  # commands that come with what the compiler needs
+
+    def require(self) -> None:
+        """Skip where the compiler, the runner, or what is needed of this processor is absent."""
+        for tool in (self.compiler, *self.also, *self.runner[:1]):
+            if not shutil.which(tool):
+                pytest.skip(f"there is no {tool}")
+        if not self.runner and platform.machine() not in ("x86_64", "AMD64"):
+            pytest.skip("this is no x86-64 processor")
+        if missing := self.needs - processor_flags():
+            pytest.skip(f"this processor has no {sorted(missing)[0]}")
+
+
+TARGETS = {
+    **{
+        f"{compiler} {level}": Target(compiler, (f"-march={level}",), needs=needs)
+        for compiler in ("gcc", "clang")
+        for level, needs in _LEVELS.items()
+    },
+    **{
+        f"{compiler} {march}": Target(
+            compiler,
+            (*more, "-static", f"-march={march}"),
+            ("qemu-aarch64", "-cpu", cpu),
+            also=("aarch64-linux-gnu-gcc",),
+        )
+        for compiler, more in (("aarch64-linux-gnu-gcc", ()), ("clang", ("--target=aarch64-linux-gnu",)))
+        for march, cpu in _ARMS.items()
+    },
+}
+
+
+def build(target: Target, driver: str, folder: Path, *more: str) -> list[str]:
+    """Compile a driver with its engine, without a warning; the command that runs it."""
+    made = folder / f"{driver}_driver"
+    source, *rest = DRIVERS[driver]
+    command = [target.compiler, *STRICT, *target.options, *more, "-o", made, source, *rest, "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT)
+    assert done.returncode == 0, done.stderr[:4000]
+    assert done.stderr == ""
+    return [*target.runner, str(made)]
+
+
+def blocks(*arrays: "np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None") -> bytes:
+    """As blocks.h reads them."""
+    parts = [b"" if array is None else np.ascontiguousarray(array).tobytes() for array in arrays]
+    return b"".join(struct.pack("<q", len(part)) + part for part in parts)
+
+
+def answers(command: list[str], given: bytes, **environment: str) -> list[bytes]:
+    """The blocks that a driver gives; it must end well, and complain of nothing."""
+    done = subprocess.run(
+        command, input=given, capture_output=True, check=False, timeout=TIMEOUT, env={**os.environ, **environment}
+    )
+    said = done.stderr.decode(errors="replace")
+    assert done.returncode == 0, (done.returncode, said[:4000])
+    assert said == ""
+    return list(_split(done.stdout))
+
+
+def _split(data: bytes) -> Iterator[bytes]:
+    while data:
+        (size,) = struct.unpack("<q", data[:8])
+        yield data[8 : 8 + size]
+        data = data[8 + size :]
+
+
+def int32(*numbers: int) -> "np.ndarray[tuple[int, ...], np.dtype[np.int32]]":
+    """Whole numbers of C."""
+    return np.array(numbers, np.int32)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Prompts of texts that are written together, all by the sampler of the driver."""
+
+    prompts: list[list[int]]
+    steps: int
+
+    def blocks(self) -> bytes:
+        """As the driver reads them; text i has the seed i."""
+        lengths = [len(prompt) for prompt in self.prompts]
+        ids = [token for prompt in self.prompts for token in prompt]
+        seeds = np.arange(len(lengths), dtype=np.uint32)
+        return blocks(int32(len(lengths), self.steps), int32(*ids), int32(*lengths), seeds)
+
+
+def decode_input(
+    weights: Weights, format: WeightFormat, threads: int, scored: list[int], texts: tuple[Texts, Texts, Texts]
+) -> bytes:
+    """A model, tokens to score, and texts to write: of the last one, several tokens are guessed at once."""
+    net, _ = decoder.describe(weights, format, threads, tiles=True)
+    integers = int32(*(getattr(net, name) for name in decoder._INTEGERS))
+    floats = np.array([getattr(net, name) for name in decoder._FLOATS], np.float32)
+    tables = [getattr(weights, name) for name in decoder._POINTERS]
+    layers = [getattr(layer, field.name) for layer in weights.layers for field in fields(LayerWeights)]
+    model = blocks(integers, floats, *tables, *layers)
+    return model + blocks(int32(len(scored)), int32(*scored)) + b"".join(one.blocks() for one in texts)
+
+
+def train_input(
+    model: GPT,
+    dtype: torch.dtype,
+    threads: int,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    matrices: list[torch.Tensor],
+) -> tuple[bytes, dict[str, int]]:
+    """A model, a batch and matrices to orthogonalise; and where the gradient of each parameter begins."""
+    native = network.NativeNetwork(model, NativeLibrary(ctypes.CDLL(None), Backend(), dtype), threads)
+    net, slots = native._net, native._slots
+    names = [name for name, _ in network._Network._fields_]
+    integers = int32(*(getattr(net, name) for name in names[:11]))
+    floats = np.array([getattr(net, name) for name in names[11:15]], np.float32)
+    rotary = next((module for module in model.modules() if isinstance(module, network.Rotary)), None)
+    fixed = None if isinstance(model.embedding.positions, torch.nn.Parameter) else model.embedding.positions
+    batch, length = inputs.shape
+    sizes = [len(slots), net.n_parameters, native._matrices.numel(), batch, length, 2, threads, len(matrices)]
+    given = blocks(
+        integers, floats, _array(fixed), *(_array(rotary and getattr(rotary, name)) for name in ("cos", "sin")),
+        np.array(sizes, np.int64), np.array(list(native._starts), np.int64), np.array(list(native._places), np.int64),
+        np.array([1 / inputs.numel()], np.float32), *(_array(slot) for slot in slots), _array(inputs), _array(targets),
+        np.array(POLAR_EXPRESS, np.float32), int32(len(POLAR_EXPRESS)),
+    )  # fmt: skip
+    for matrix in matrices:
+        given += blocks(int32(*matrix.shape), _array(matrix))
+    return given, {name: native._offsets[id(parameter)] for name, parameter in model.named_parameters()}
+
+
+def _array(tensor: torch.Tensor | None) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None":
+    return None if tensor is None else tensor.detach().contiguous().numpy()
