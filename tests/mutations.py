@@ -79,7 +79,7 @@ MUTATIONS = [
     Mutation(
         "saved without the last update",
         "training/loop.py",
-        (("checkpoint.save(run.path, step, *state", "checkpoint.save(run.path, step + 1, *state"),),
+        (("checkpoint.save(place, step, *state", "checkpoint.save(place, step + 1, *state"),),
         RESUME + "[1-muon]",
     ),
     Mutation(

@@ -3,13 +3,15 @@
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from conftest import Outcome
 
 from tests.support.waiting import HANG, wait_until
 
@@ -73,6 +75,38 @@ def test_a_terminal_that_closes_does_not_end_a_training_that_ignores_hangups(pla
     os.close(gate)
     assert process.wait(timeout=HANG) == 0
     assert newest_step(place) == 300
+
+
+@pytest.mark.parametrize("how", ["removed", "moved", "replaced", "removed, and nothing can be made beside it"])
+def test_a_run_directory_that_goes_while_it_is_trained_is_an_error_within_one_save_and_the_weights_are_beside(
+    place: Path, gpt_here: Callable[..., Outcome], how: str
+) -> None:
+    os.mkfifo(place / "gate")
+    process = start(place, "eval.every=40", "checkpoint.every=25", program=[sys.executable, "-c", GATED],
+                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)  # fmt: skip
+    gate = os.open(place / "gate", os.O_WRONLY)  # returns when training has come to step 20
+    run = place / "runs/tiny"
+    run.rename(place / "runs/elsewhere") if how == "moved" else shutil.rmtree(run)
+    if how == "replaced":
+        run.mkdir()
+    if "nothing" in how:
+        (place / "runs").rmdir()
+        (place / "runs").touch()
+    os.close(gate)
+    _, said = process.communicate(timeout=HANG)
+    assert process.returncode == 1, said
+    error = said.decode().partition("error: ")[2].replace("\n", " ")
+    assert error.startswith("run_dir runs/tiny was removed or moved while it was trained"), said
+    if "nothing" in how:
+        assert "cannot be saved beside it" in error
+        return
+    saved = place / "runs/tiny-rescued/checkpoints/step-00000025"
+    assert f"gpt sample --run {saved.relative_to(place)}" in error
+    assert gpt_here("sample", "--run", saved, "--max-new-tokens", "3", "--engine", "torch").rc == 0
+    if how == "removed":  # and the name is free
+        assert gpt_here("train", "--config", "tiny.yaml", "train.steps=5").rc == 0
+    if how == "replaced":
+        assert list(run.iterdir()) == []  # nothing is written into what is another's
 
 
 def test_a_hangup_saves_and_leaves(place):

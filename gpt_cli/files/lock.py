@@ -11,13 +11,22 @@ from types import TracebackType
 from typing import Self
 
 from gpt_cli.errors import UserError
-from gpt_cli.files.safe_io import BINARY, NO_FOLLOW, read_file, require_regular_file, translate_os_errors, write_all
+from gpt_cli.files.safe_io import (
+    BINARY,
+    NO_FOLLOW,
+    DiskError,
+    read_file,
+    require_regular_file,
+    translate_os_errors,
+    write_all,
+)
 
 if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
 
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # what network file systems answer that have none
 _BEYOND = 1 << 30  # Windows locks bytes against readers too: lock one that is never written
 
 
@@ -51,6 +60,13 @@ class DirectoryLock:
             self.release()
             raise
 
+    def is_in_place(self) -> bool:
+        """Whether the directory is still where it was locked, and not removed, moved or made anew."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), os.stat(self.path))
+        except OSError:
+            return False
+
     def release(self) -> None:
         """Let others in, also while a child that was just started has not closed its copy of the descriptor yet."""
         try:
@@ -76,9 +92,15 @@ class DirectoryLock:
             else:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            directory = self.path.parent
+            if error.errno in _NO_LOCKS:
+                raise DiskError(
+                    f"cannot lock {self.path}: the file system there has no locks ({(error.strerror or '').lower()}), and"
+                    " without one two runs could write to it at once",
+                    hint="choose a run_dir on another file system, such as a local disk",
+                ) from error
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK):
                 raise
-            directory = self.path.parent
             raise LockedError(
                 f"another process is writing to {directory} ({_describe_holder(self.path)})",
                 hint="wait for it to end, stop it, or choose another run_dir",

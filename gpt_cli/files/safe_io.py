@@ -14,6 +14,7 @@ from pathlib import Path
 from gpt_cli.errors import UserError
 
 CHUNK = 1 << 20
+_FREE_SPACE = "free some space and run the same command again"
 BINARY = getattr(os, "O_BINARY", 0)  # Windows only; there, text mode would rewrite newlines
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)
@@ -194,8 +195,10 @@ def translate_os_errors(action: str, path: Path, needed: int | None = None) -> I
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno == errno.ENOSPC:
             raise _no_space(path, needed) from error
+        if error.errno == errno.EDQUOT:  # what is free on the disk is not for this user
+            raise DiskError(f"disk quota exceeded while writing {path}", hint=_FREE_SPACE) from error
         reason = (error.strerror or str(error)).lower()
         hint = "choose a directory you may write to" if _forbids_writing(action, error) else None
         raise DiskError(f"cannot {action} {path}: {reason}", hint=hint) from error
@@ -242,7 +245,7 @@ def _no_space(path: Path, needed: int | None) -> DiskError:
         facts.append(f"{format_size(shutil.disk_usage(path if path.is_dir() else path.parent).free)} free")
     return DiskError(
         f"no space left on device while writing {path} ({', '.join(facts)})",
-        hint="free some space and run the same command again",
+        hint=_FREE_SPACE,
     )
 
 

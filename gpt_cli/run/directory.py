@@ -13,9 +13,11 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
+from itertools import chain, count
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -31,7 +33,7 @@ from gpt_cli.config import (
 )
 from gpt_cli.config.load import parse_config, read_config_file
 from gpt_cli.config.paths import as_written
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import (
     DamagedError,
     DirectoryLock,
@@ -110,6 +112,23 @@ class RunDirectory:
             run.log.event("config changed", keys=changes)
             replace_listed(path, CONFIG, dump_config(run.config).encode())
         return run
+
+    @contextmanager
+    def place_to_save(self) -> Iterator[Path]:
+        """Yield where to save a checkpoint: here, or beside where this directory was removed, moved or replaced.
+
+        Raises UserError in the end if it was.
+        """
+        place = self.path if self._lock.is_in_place() else _free_name_beside(self.path)
+        gone = f"run_dir {self.path} was removed or moved while it was trained"
+        try:
+            yield place
+        except UserError as error:
+            if self._lock.is_in_place():
+                raise
+            raise UserError(f"{gone}, and what was trained cannot be saved beside it: {error.message}") from error
+        if not self._lock.is_in_place():
+            raise UserError(f"{gone}; the newest step is saved in {place}", hint=f"gpt sample --run {_only(place)}")
 
     def close(self) -> None:
         """Close the log and release the lock."""
@@ -195,6 +214,16 @@ def _newest_run(runs: Path) -> Path:
             hint="train one: gpt train TEXT; or name one that lies elsewhere: --run RUN",
         )
     return max(newest, key=lambda run: newest[run].stat().st_mtime_ns)
+
+
+def _free_name_beside(path: Path) -> Path:
+    names = (path.with_name(f"{path.name}-rescued{number}") for number in chain([""], (f"-{i}" for i in count(2))))
+    return next(name for name in names if not os.path.lexists(name))
+
+
+def _only(run_dir: Path) -> Path:
+    """The newest checkpoint of what is no run: it has no run.json."""
+    return next(iter(list_checkpoints(run_dir)), run_dir)
 
 
 def _refuse_foreign(path: Path) -> None:

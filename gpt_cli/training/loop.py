@@ -68,7 +68,8 @@ def train(config: Config, console: Console) -> Summary:
                     if done or (step > 0 and (stopping.is_best(val_loss) or due(step, config.checkpoint.every))):
                         journal.settle()
                         facts = journal.facts(val_loss, corpus.fingerprint) | state.scalars() | pace.kept()
-                        checkpoint.save(run.path, step, *state.tensors(), facts, run.config, corpus.tokenizer)
+                        with run.place_to_save() as place:
+                            checkpoint.save(place, step, *state.tensors(), facts, run.config, corpus.tokenizer)
                         checkpoint.prune(run.path, config.checkpoint.keep)
             if done:
                 break
