@@ -1,5 +1,6 @@
 """From a file and overrides to a Config, or to one error that names all that is wrong."""
 
+import errno
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from gpt_cli.config.paths import rooted
 from gpt_cli.config.schema import Config
 from gpt_cli.config.validation_messages import look_up, translate_errors
 from gpt_cli.config.yaml_subset import SIZE_LIMIT, ConfigSyntaxError, ParsedYaml, read_document
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import check_listed
 
 # What the model of a run has whose config.yaml was written before the key was.
@@ -112,7 +113,10 @@ def merge_layers(text: str, name: str, overrides: Sequence[str]) -> ParsedYaml:
 
 
 def read_config_file(path: Path) -> str:
-    """The text of a config file. Raises RequestError for what is missing, a folder, too large or not UTF-8."""
+    """The text of a config file. Raises RequestError for what is missing, a folder, too large or not UTF-8.
+
+    A failing disk is a UserError.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(SIZE_LIMIT + 1)
@@ -123,7 +127,8 @@ def read_config_file(path: Path) -> str:
         hint = f"its config is {inside}" if inside.is_file() else None
         raise RequestError(f"{path} is a folder, not a config file", hint=hint) from None
     except OSError as error:
-        raise RequestError(f"cannot read the config file {path}: {error.strerror}") from error
+        fails = UserError if error.errno == errno.EIO else RequestError  # a failing disk is no wrong request
+        raise fails(f"cannot read the config file {path}: {(error.strerror or str(error)).lower()}") from error
     if len(data) > SIZE_LIMIT:
         raise RequestError(f"{path} is larger than {SIZE_LIMIT:,} bytes: this is no config file")
     try:

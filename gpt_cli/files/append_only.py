@@ -38,8 +38,9 @@ class AppendOnlyFile:
     def rewrite(self, lines: list[str]) -> None:
         """Replace the whole file, atomically, by `lines`."""
         replace_file(self.path, "".join(f"{line}\n" for line in lines).encode())
+        opened = self._open()  # before the old one is closed: if that fails there still is one to close
         self.close()
-        self._descriptor = self._open()
+        self._descriptor = opened
 
     def sync(self) -> None:
         """Flush what was written to the disk."""

@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -69,10 +70,10 @@ class DirectoryLock:
 
     def release(self) -> None:
         """Let others in, also while a child that was just started has not closed its copy of the descriptor yet."""
-        try:
-            if sys.platform != "win32":
+        if sys.platform != "win32":
+            with suppress(OSError):  # a file system without locks; closing lets go of what there is
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        finally:
+        with suppress(OSError):
             os.close(self._descriptor)
 
     def __enter__(self) -> Self:
@@ -94,9 +95,10 @@ class DirectoryLock:
         except OSError as error:
             directory = self.path.parent
             if error.errno in _NO_LOCKS:
+                reason = (error.strerror or str(error)).lower()
                 raise DiskError(
-                    f"cannot lock {self.path}: the file system there has no locks ({(error.strerror or '').lower()}), and"
-                    " without one two runs could write to it at once",
+                    f"cannot lock {self.path}: the file system has no locks ({reason}), and without one two runs could"
+                    " write there at once",
                     hint="choose a run_dir on another file system, such as a local disk",
                 ) from error
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK):

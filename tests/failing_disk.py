@@ -1,0 +1,130 @@
+"""A process below which the disk fails, again and again while it trains; it says what came of it.
+
+    LD_PRELOAD=failing_disk.so python tests/failing_disk.py TIMES SEED < config.yaml     in the folder of the runs
+
+Each kind of failure is met at TIMES moments of a training, which then must end with one error, or well. After that the
+disk is sound: what was saved verifies, and the same command must come to the end of an undisturbed training, `whole`.
+Prints, as JSON, how often a training was disturbed, and what was wrong.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import random
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from killing import TRAIN as COMMAND
+from killing import end, prepare_folder, start, warm_up
+from test_kill_anytime import remains
+
+from gpt_cli.files import DamagedError
+from gpt_cli.run.checkpoint import list_checkpoints, load
+
+TRAIN = [*COMMAND, "train.steps=10"]
+RUN = "failing"
+DISK = ctypes.CDLL(None)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A call of the C library that is refused: once, or from then on."""
+
+    call: str
+    error: int
+    lasting: bool
+    says: str
+
+
+FAILURES = [
+    Failure("write", errno.EIO, False, "input/output error"),
+    Failure("write", errno.EIO, True, "input/output error"),
+    Failure("fsync", errno.EIO, False, "input/output error"),
+    Failure("rename", errno.EIO, False, "input/output error"),
+    Failure("read", errno.EIO, False, "input/output error"),
+    Failure("create", errno.EROFS, True, "read-only file system"),  # mounted again, for reading only
+    Failure("rename", errno.EROFS, True, "read-only file system"),
+    Failure("mkdir", errno.EROFS, True, "read-only file system"),
+    Failure("write", errno.EDQUOT, True, "disk quota exceeded"),
+    Failure("create", errno.EDQUOT, True, "disk quota exceeded"),
+    Failure("mkdir", errno.EDQUOT, True, "disk quota exceeded"),
+    Failure("flock", errno.ENOLCK, True, "no locks available"),
+    Failure("flock", errno.EOPNOTSUPP, True, "operation not supported"),
+]
+
+
+def train(failure: Failure, at: int, log: str) -> tuple[int, int]:
+    """Train while call number `at` is refused: the exit code, and how many such calls there were."""
+
+    def prepare(_said: int) -> None:
+        folder = os.path.join(os.getcwd(), RUN).encode()
+        DISK.disk_fails(folder, failure.call.encode(), ctypes.c_long(at), failure.error, int(failure.lasting))
+
+    def counted(said: int) -> None:
+        prepare(said)
+        leave = os._exit
+
+        def leave_and_tell(code: int) -> None:
+            os.write(said, b"%d" % DISK.disk_calls())
+            leave(code)
+
+        os._exit = leave_and_tell  # type: ignore[assignment]
+
+    child, pipe = start([*TRAIN, f"run_dir={RUN}"], counted, log)
+    code = end(child)
+    with open(pipe, "rb") as told:
+        return code, int(told.read() or b"0")
+
+
+def disturb(failure: Failure, at: int, whole: dict[str, str]) -> str | None:
+    """Train while the disk fails, and then to the end: what was wrong, None if nothing."""
+    log = Path("said")
+    log.unlink(missing_ok=True)
+    shutil.rmtree(RUN, ignore_errors=True)
+    code, _ = train(failure, at, str(log))
+    said = " ".join(log.read_text().split())
+    if (
+        code not in (0, 1)
+        or said.count("error: ") != code
+        or "Traceback" in said
+        or (code and failure.says not in said)
+    ):
+        return f"exit code {code}, said {said[-600:]}"
+    for checkpoint in list_checkpoints(Path(RUN)) if Path(RUN).exists() else []:
+        try:
+            load(checkpoint)
+        except DamagedError as error:
+            return f"it left {error.message}"
+    log.unlink()
+    code, _ = train(failure, 0, str(log))
+    if code or "damaged" in (said := log.read_text()):
+        return f"not resumed: exit code {code}, said {said[-600:]}"
+    same = whole.items() <= remains(Path(RUN)).items()  # one that could not be read once is not pruned
+    return None if same else "it ended as another run"
+
+
+def main(times: int, seed: int) -> dict[str, object]:
+    """Meet each failure at `times` moments, spread over a training."""
+    warm_up()
+    assert end(start([*TRAIN, "run_dir=whole"])[0]) == 0
+    whole, dice = remains(Path("whole")), random.Random(seed)
+    met, wrong, counts = 0, [], {}
+    for failure in FAILURES:
+        if failure.call not in counts:
+            shutil.rmtree(RUN, ignore_errors=True)
+            counts[failure.call] = train(failure, 0, "trainers.log")[1]
+        calls = counts[failure.call]
+        for i in range(min(times, calls)):
+            at = 1 + dice.randrange(calls * i // min(times, calls), calls * (i + 1) // min(times, calls))
+            met += 1
+            if (what := disturb(failure, at, whole)) is not None:
+                wrong.append(f"{failure} at {at} of {calls}: {what}")
+    return {"met": met, "calls": counts, "wrong": wrong}
+
+
+if __name__ == "__main__":
+    prepare_folder()
+    print(json.dumps(main(int(sys.argv[1]), int(sys.argv[2]))))
