@@ -9,7 +9,7 @@ TESTS ?=
 FAST := not slow and not gpu
 
 .PHONY: help bench dist reference train test pytest lint test-robust test-docs test-all test-slow test-gpu flaky mutations
-.PHONY: promises attack clean
+.PHONY: promises attack portable sanitize clean
 
 help:
 	@echo "make train      install into .venv, train configs/quickstart.yaml (about a minute), print a sample"
@@ -20,6 +20,8 @@ help:
 	@echo "make test-all   these three, one after the other"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-gpu   the tests that need a CUDA device"
+	@echo "make portable   the C engines for other processors, by gcc, clang and qemu, as far as they are here"
+	@echo "make sanitize   the C engines under gcc's sanitizers"
 	@echo "make flaky      the tests again and again, in any order, on a busy machine: [RUNS=5] [TESTS=tests/test_x.py]"
 	@echo "make mutations  plant faults in a copy of the package; each must turn its test red"
 	@echo "make promises   run the tests of every promise and write their figures into docs/reliability.md"
@@ -59,6 +61,12 @@ test-slow: $(VENV)/.installed-dev
 
 test-gpu: $(VENV)/.installed-dev
 	$(BIN)/pytest -m gpu -n 0 -rs
+
+portable: $(VENV)/.installed-dev
+	$(BIN)/pytest -m portable -rs tests/test_portable.py
+
+sanitize: $(VENV)/.installed-dev
+	$(BIN)/pytest -m sanitize -rs tests/test_sanitizers.py
 
 flaky: $(VENV)/.installed-dev
 	$(BIN)/python tests/flaky.py --runs $(RUNS) -- $(TESTS)
