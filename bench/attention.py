@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gpt_cli.config import RuntimeConfig
-from gpt_cli.runtime.device import open_runtime
+from gpt_cli.runtime.device import setup_runtime
 
 SHAPES = [(12, 4, 64, 32), (16, 4, 128, 32), (16, 4, 192, 32), (8, 4, 256, 64), (64, 6, 256, 64), (4, 8, 1024, 64)]
 DECODING = [(1, 4, 32, 32), (1, 6, 128, 64), (1, 12, 1024, 64), (64, 4, 32, 32), (64, 6, 128, 64)]
@@ -25,7 +25,7 @@ REPEATS = 20  # of a decoding step, which is short
 
 def main() -> None:
     """Print a line for each shape."""
-    runtime = open_runtime(RuntimeConfig(device="cpu", threads=1))
+    runtime = setup_runtime(RuntimeConfig(device="cpu", threads=1))
     print(runtime.describe())
     for dtype in dict.fromkeys([torch.float32, runtime.matmul_dtype]):
         print(f"\n{'(B, H, T, D)':>18} {'plain ms':>10} {'flash ms':>10} {'flash / plain':>14}   {dtype}")

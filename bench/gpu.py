@@ -117,24 +117,24 @@ def gpt2_profile(setup: Setup) -> None:
     from torch.profiler import ProfilerActivity, profile
 
     from gpt_cli.bench.measure import random_batches
-    from gpt_cli.runtime.device import open_runtime, wait_for
+    from gpt_cli.runtime.device import setup_runtime, synchronize
     from gpt_cli.training.state import TrainingState
     from gpt_cli.training.step import train_step
 
     on_gpu = setup.device == "cuda"
     config = gpt2_config(setup, f"runtime.compile={str(on_gpu).lower()}", "runtime.engine=torch")
-    runtime = open_runtime(config.runtime)
+    runtime = setup_runtime(config.runtime)
     vocab_size = config.tokenizer.vocab_size
     batches = random_batches(config, vocab_size, runtime)
-    state = TrainingState.fresh(config, vocab_size, runtime, partial(print, flush=True))
+    state = TrainingState.initialize(config, vocab_size, runtime, partial(print, flush=True))
     for step in range(5):
         if step == 3:
-            wait_for(runtime.device)
+            synchronize(runtime.device)
             activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
             profiler = profile(activities=activities)
             profiler.start()
         train_step(state, batches.at(step), config, step, 1.0, runtime)
-    wait_for(runtime.device)
+    synchronize(runtime.device)
     profiler.stop()
     order = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
     table = profiler.key_averages().table(sort_by=order, row_limit=25, max_name_column_width=60)
@@ -146,11 +146,11 @@ def decoding(setup: Setup, name: str) -> None:
     from gpt_cli.config import parse_config
     from gpt_cli.model.gpt import GPT
     from gpt_cli.runtime.cuda_graph import graphs_available
-    from gpt_cli.runtime.device import open_runtime
+    from gpt_cli.runtime.device import setup_runtime
     from gpt_cli.sampling.graphed_decode import GraphedDecoder
 
     config = parse_config((ROOT / "configs" / name).read_text(), name, setup.overrides())
-    runtime = open_runtime(config.runtime)
+    runtime = setup_runtime(config.runtime)
     model = GPT(config.model, config.tokenizer.vocab_size or 65).to(runtime.device, runtime.matmul_dtype).eval()
     graph, compiled = GraphedDecoder(fail), GraphedDecoder(fail, compiling=True)
     ways = [
@@ -169,13 +169,13 @@ def decode_rate(model: Any, decoder: Any, texts: int) -> float:
     """Tokens/s of the second half of texts that begin in the middle of the context, so that one step is captured."""
     from gpt_cli.sampling.generate import generate
     from gpt_cli.sampling.graphed_decode import CHUNK
-    from gpt_cli.sampling.settings import Sampling
+    from gpt_cli.sampling.sampling_params import SamplingParams
 
     half = model.config.context_length // 2
     length = half - half % CHUNK
     first = length // 2 - length // 2 % CHUNK + 2  # the first that is read of a chunk: the next chunk is on its way
     last = length - (0 if decoder is None else CHUNK - 1)
-    sampling = Sampling(temperature=0.8, seed=1, max_new_tokens=length)
+    sampling = SamplingParams(temperature=0.8, seed=1, max_new_tokens=length)
     prompt, started = [token % 50 for token in range(half)], 0.0
     for written, _ in enumerate(generate(model, [prompt] * texts, sampling, decoder=decoder), start=1):
         if written == first:

@@ -21,7 +21,7 @@ class EmbeddingResidualGPT(GPT):
         self.stream_scale = nn.Parameter(torch.ones(config.n_layer))
         self.embedding_scale = nn.Parameter(torch.zeros(config.n_layer))
 
-    def hidden(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
+    def features(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
         """(B, T) -> (B, T, C): what the head reads; without a cache."""
         first = x = self.embedding(tokens, 0)
         for block, a, b in zip(self.blocks, self.stream_scale, self.embedding_scale, strict=True):

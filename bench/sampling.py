@@ -41,7 +41,7 @@ from gpt_cli.run.checkpoint import open_checkpoint, save
 from gpt_cli.run.draft import open_draft
 from gpt_cli.run.tensors import pack_tensors
 from gpt_cli.sampling.generate import generate
-from gpt_cli.sampling.settings import Sampling
+from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.terminal.table import render_table
 from gpt_cli.tokenizer import CharTokenizer
 
@@ -315,7 +315,7 @@ def native(model: GPT, threads: int) -> dict[str, Decoder]:
 
 def by_torch(model: GPT, n: int, n_token: int) -> float:
     started = time.perf_counter()
-    for _ in generate(model, [[1]] * n, Sampling(max_new_tokens=n_token, seed=1)):
+    for _ in generate(model, [[1]] * n, SamplingParams(max_new_tokens=n_token, seed=1)):
         pass
     return n * n_token / (time.perf_counter() - started)
 

@@ -16,12 +16,12 @@ from gpt_cli.config import load_config
 from gpt_cli.run import checkpoint
 from gpt_cli.training import loop
 from gpt_cli.training.console import Console
-from gpt_cli.training.journal import Journal
+from gpt_cli.training.metrics_logger import MetricsLogger
 
 
 def main(config_file: Path, overrides: list[str]) -> None:
     """Train, and print what saving took."""
-    seconds: dict[str, list[float]] = {"save": [], "prune": [], "settle": []}
+    seconds: dict[str, list[float]] = {"save": [], "prune": [], "flush": []}
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
@@ -34,7 +34,7 @@ def main(config_file: Path, overrides: list[str]) -> None:
 
     checkpoint.save = timed("save", checkpoint.save)
     checkpoint.prune = timed("prune", checkpoint.prune)
-    Journal.settle = timed("settle", Journal.settle)  # type: ignore[method-assign]
+    MetricsLogger.flush = timed("flush", MetricsLogger.flush)  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory(prefix="saving-", dir=Path()) as folder:
         config = load_config(config_file, [f"run_dir={folder}/run", *overrides])
         summary = loop.train(config, Console(lambda text: None))

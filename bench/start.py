@@ -87,7 +87,7 @@ def measure_share(config_file: Path, overrides: list[str]) -> float:
     from gpt_cli.run import checkpoint
     from gpt_cli.training import loop
     from gpt_cli.training.console import Console
-    from gpt_cli.training.journal import Journal
+    from gpt_cli.training.metrics_logger import MetricsLogger
 
     seconds: dict[str, list[float]] = {"evaluation": [], "sampling": [], "saving": [], "logging": []}
 
@@ -103,8 +103,12 @@ def measure_share(config_file: Path, overrides: list[str]) -> float:
 
     places: list[tuple[str, Any, str]] = [
         *(("evaluation", loop, "evaluate"), ("sampling", loop, "sample_text")),
-        *(("saving", checkpoint, "save"), ("saving", checkpoint, "prune"), ("saving", Journal, "settle")),
-        *(("logging", Journal, "step"), ("logging", Journal, "evaluation"), ("logging", Journal, "sample")),
+        *(("saving", checkpoint, "save"), ("saving", checkpoint, "prune"), ("saving", MetricsLogger, "flush")),
+        *(
+            ("logging", MetricsLogger, "step"),
+            ("logging", MetricsLogger, "evaluation"),
+            ("logging", MetricsLogger, "sample"),
+        ),
     ]
     for name, owner, function in places:
         setattr(owner, function, timed(name, getattr(owner, function)))

@@ -19,27 +19,28 @@ if TYPE_CHECKING:
     from gpt_cli.literals import Device
     from gpt_cli.model.gpt import GPT
     from gpt_cli.native.rounding import WeightFormat
-    from gpt_cli.sampling import Sampler, Sampling, TextStream
-    from gpt_cli.sampling.engine import Engine
+    from gpt_cli.sampling import Sampler, SamplingParams, TextStream
     from gpt_cli.sampling.generate import generate
+    from gpt_cli.sampling.native_stream import EngineChoice
 
 __version__ = "0.2.0"
-__all__ = ["GPT", "Sampler", "Sampling", "TextStream", "__version__", "generate", "load"]
+__all__ = ["GPT", "Sampler", "SamplingParams", "TextStream", "__version__", "generate", "load"]
 
 _LAZY_IMPORTS = {
     "GPT": "gpt_cli.model.gpt",
     "Sampler": "gpt_cli.sampling",
-    "Sampling": "gpt_cli.sampling",
+    "SamplingParams": "gpt_cli.sampling",
     "TextStream": "gpt_cli.sampling",
     "generate": "gpt_cli.sampling.generate",
 }
+_ALIASES = {"Sampling": "SamplingParams"}  # until 0.1
 
 
 def load(
     run: str | Path | None = None,
     *,
     device: "Device" = "auto",
-    engine: "Engine" = "auto",
+    engine: "EngineChoice" = "auto",
     weights: "WeightFormat" = "fp32",
     draft: str | Path | None = None,
 ) -> "Sampler":
@@ -56,14 +57,14 @@ def load(
     from gpt_cli.run.checkpoint import open_checkpoint
     from gpt_cli.run.directory import find_run, sample_defaults
     from gpt_cli.run.draft import open_draft
-    from gpt_cli.sampling import Sampler, Sampling
-    from gpt_cli.sampling.writer import Writer
+    from gpt_cli.sampling import Sampler, SamplingParams
+    from gpt_cli.sampling.text_generator import TextGenerator
 
     def warn(text: str) -> None:
         warnings.warn(text, stacklevel=2)
 
     def build() -> "GPT":
-        from gpt_cli.run.load import build_model
+        from gpt_cli.run.load_model import build_model
         from gpt_cli.runtime.device import choose_device
 
         return build_model(saved, choose_device(device)).model
@@ -71,7 +72,7 @@ def load(
     path = find_run(None if run is None else Path(run))
     saved = open_checkpoint(path, warn)
     defaults = sample_defaults(path) or saved.config.sample
-    writer = Writer(
+    writer = TextGenerator(
         saved.config.model,
         saved.tokenizer,
         saved.model_arrays,
@@ -82,12 +83,13 @@ def load(
         draft=None if draft is None else open_draft(draft, saved.tokenizer, warn),
         note=warn,
     )
-    writer.prepare()
-    sampling = Sampling.from_config(defaults, saved.config.seed)
+    writer.warm_up()
+    sampling = SamplingParams.from_config(defaults, saved.config.seed)
     return Sampler(writer, saved.tokenizer, sampling, defaults.prefix, defaults.suffix)
 
 
 def __getattr__(name: str) -> Any:
+    name = _ALIASES.get(name, name)
     if name not in _LAZY_IMPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_LAZY_IMPORTS[name]), name)

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpt_cli.config import ModelConfig
 
-Values = tuple[Any, ...]
+KnownValues = tuple[Any, ...]
 
 
 class _AnyValue(tuple[Any, ...]):
@@ -26,9 +26,9 @@ class _AnyValue(tuple[Any, ...]):
         return True
 
 
-ANY: Values = _AnyValue()
+ANY: KnownValues = _AnyValue()
 """Every value, those too that the schema may allow one day: for numbers, not for switches and choices by name."""
-BOTH: Values = (False, True)
+BOTH: KnownValues = (False, True)
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Capabilities:
     """What `name` knows: option -> the values that it computes."""
 
     name: str
-    options: Mapping[str, Values]
+    options: Mapping[str, KnownValues]
 
-    def unsupported(self, config: ModelConfig) -> dict[str, Values]:
+    def unsupported(self, config: ModelConfig) -> dict[str, KnownValues]:
         """The options that stand at a value that is not known -> the values that are."""
         values, fields = options_of(config), type(config).model_fields
         known = {option: self.options.get(option, (field.default,)) for option, field in fields.items()}
@@ -62,7 +62,7 @@ def format_option(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-SIZES: Mapping[str, Values] = {
+SIZES: Mapping[str, KnownValues] = {
     **dict.fromkeys(("n_layer", "n_head", "n_kv_head", "n_embd", "context_length", "mlp_ratio"), ANY),
     **dict.fromkeys(("rope_theta", "norm_eps"), ANY),
     "rope_rounding": ("reciprocal", "power"),
@@ -75,7 +75,7 @@ SIZES: Mapping[str, Values] = {
 }
 """What all rows know, but for exceptions that they state."""
 
-_FUNCTION: Mapping[str, Values] = {
+_FUNCTION: Mapping[str, KnownValues] = {
     **SIZES,
     "position": ("learned", "sinusoidal", "rope", "none"),
     "rope_scaling": ANY,

@@ -87,8 +87,8 @@ MUTATIONS = [
         "training/state.py",
         (
             (
-                'return checkpoint.step, checkpoint.number("seconds")',
-                'return checkpoint.step + 1, checkpoint.number("seconds")',
+                'return checkpoint.step, checkpoint.get_float("seconds")',
+                'return checkpoint.step + 1, checkpoint.get_float("seconds")',
             ),
         ),
         RESUME + "[5-muon]",
@@ -128,7 +128,7 @@ MUTATIONS = [
         "run/checkpoint.py",
         (
             (
-                "spared = {*paths[: paths.index(intact[-1]) + 1], _best_that(run_dir, is_intact)}",
+                "spared = {*paths[: paths.index(intact[-1]) + 1], _best_where(run_dir, is_intact)}",
                 "spared = {*paths[: paths.index(intact[-1]) + 1]}",
             ),
         ),
@@ -161,7 +161,7 @@ MUTATIONS = [
         "weights that are not finite are saved",
         "run/checkpoint.py",
         (('    require_finite(model_tensors, f"step {step}: weight")\n', ""),),
-        "test_checkpoint.py -k not_finite",
+        "test_checkpoint.py -k nonfinite_error",
     ),
     Mutation(
         "an fp16 update that overflowed moves the momentum",
@@ -182,7 +182,7 @@ MUTATIONS = [
     ),
     Mutation(
         "ids of two bytes are taken for signed ones",
-        "training/tokens.py",
+        "training/device_tokens.py",
         (("ids.long() & 0xFFFF if", "ids.long() if"),),
         "test_batches.py -k up_to_the_largest",
     ),
@@ -197,8 +197,8 @@ MUTATIONS = [
         "model/static_cache.py",
         (
             (
-                "visible = visible_from(self._start, 1",
-                "visible = visible_from(torch.tensor(self._start.tolist()), 1",
+                "visible = ragged_causal_mask(self._start, 1",
+                "visible = ragged_causal_mask(torch.tensor(self._start.tolist()), 1",
             ),
         ),
         "test_graphed_decode.py -k every_filter",
@@ -217,7 +217,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the gradients of a failed try stay",
-        "training/memory.py",
+        "training/oom_retry.py",
         (("            state.optimizer.zero_grad()\n", ""),),
         "test_health.py::test_out_of_memory_in_the_middle_leaves_no_trace_of_the_failed_try",
     ),
@@ -249,7 +249,7 @@ MUTATIONS = [
         "training/state.py",
         (
             (
-                'self.loss_scale.scale.fill_(checkpoint.number("loss_scale", torch.finfo(torch.float32).max))',
+                'self.grad_scaler.scale.fill_(checkpoint.get_float("loss_scale", torch.finfo(torch.float32).max))',
                 "pass",
             ),
         ),
@@ -257,13 +257,13 @@ MUTATIONS = [
     ),
     Mutation(
         "a run that is only ever killed goes on for ever",
-        "run/restarts.py",
+        "run/crash_loop.py",
         (("return _repeated_death(events) or _repeated_kill(events)", "return _repeated_death(events)"),),
         "test_health.py::test_a_run_killed_again_and_again_before_it_saves_stops_itself_and_tries_again_when_asked",
     ),
     Mutation(
         "a kill for memory is like any other",
-        "run/restarts.py",
+        "run/crash_loop.py",
         (("now > before", "now < before"),),
         "test_health.py::test_a_kill_while_the_kernel_killed_for_memory_is_recorded_as_such",
     ),
@@ -280,8 +280,8 @@ MUTATIONS = [
     ),
     Mutation(
         "a config is believed whatever its tensors are",
-        "run/load.py",
-        (("    check_tensors(checkpoint.model_tensors, described(outline.state_dict()))\n", ""),),
+        "run/load_model.py",
+        (("    check_tensors(checkpoint.model_tensors, tensor_specs(outline.state_dict()))\n", ""),),
         "test_hostile_input.py -k giant",
     ),
     Mutation(

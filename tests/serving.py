@@ -15,7 +15,7 @@ import torch
 
 from gpt_cli.config import Config, ModelConfig, SampleConfig
 from gpt_cli.model.gpt import GPT
-from gpt_cli.run.directory import create_untrained
+from gpt_cli.run.directory import create_imported_run
 from gpt_cli.serve import server
 from gpt_cli.serve.guard import make_guard
 from gpt_cli.serve.limits import Limits
@@ -34,7 +34,7 @@ def make_run(path: Path, tokenizer: Tokenizer | None = None, seed: int = 0, **sa
     defaults = SampleConfig(**{"max_new_tokens": 24, "temperature": 1.0, **sample})
     config = Config(model=SHAPE, sample=defaults, run_dir=str(path))
     torch.manual_seed(seed)
-    create_untrained(config, known, GPT(SHAPE, known.vocab_size).state_dict(), "nowhere")
+    create_imported_run(config, known, GPT(SHAPE, known.vocab_size).state_dict(), "nowhere")
     return path
 
 

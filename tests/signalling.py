@@ -24,11 +24,11 @@ from killing import FLUSHES_OF_A_SAVE, TRAIN, end, finish, prepare_folder, start
 
 from gpt_cli.run.checkpoint import list_checkpoints
 from gpt_cli.training import loop
-from gpt_cli.training.tokens import Tokens
+from gpt_cli.training.device_tokens import DeviceTokens
 
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 PLACES: dict[str, tuple[Any, str]] = {
-    "evaluation": (Tokens, "span"),
+    "evaluation": (DeviceTokens, "span"),
     "sample": (loop, "sample_text"),
     "save": (os, "fsync"),
     "step": (loop, "train_step"),

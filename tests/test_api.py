@@ -104,3 +104,7 @@ def test_a_damaged_checkpoint_is_warned_about_and_passed_over(checkpoint: Path, 
     weights = torch.nn.utils.parameters_to_vector(run.model.parameters())
     expected = torch.nn.utils.parameters_to_vector(gpt_cli.load(good).model.parameters())
     assert torch.equal(weights, expected)
+
+
+def test_a_renamed_public_name_is_still_there_under_its_old_one() -> None:
+    assert gpt_cli.Sampling is gpt_cli.SamplingParams

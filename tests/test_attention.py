@@ -9,8 +9,8 @@ from torch import Tensor
 from gpt_cli.model.attention import (
     alibi_slopes,
     causal_attention,
+    causal_mask,
     reference_attention,
-    visible_keys,
 )
 
 SHAPES = [  # queries, keys
@@ -86,8 +86,8 @@ def test_alibi_slopes_are_those_of_the_paper_and_of_its_code_where_heads_are_no_
 
 
 def test_visible_keys_ends_at_the_query_and_starts_a_window_before():
-    assert visible_keys(2, 4, None, torch.device("cpu")).int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
-    assert visible_keys(2, 4, 2, torch.device("cpu")).int().tolist() == [[0, 1, 1, 0], [0, 0, 1, 1]]
+    assert causal_mask(2, 4, None, torch.device("cpu")).int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
+    assert causal_mask(2, 4, 2, torch.device("cpu")).int().tolist() == [[0, 1, 1, 0], [0, 0, 1, 1]]
 
 
 @pytest.mark.parametrize("n_kv_head", [1, 4])

@@ -5,8 +5,8 @@ import itertools
 import pytest
 import torch
 
-from gpt_cli.attention import capture_attention, score_heads
-from gpt_cli.attention.heads import MARK, score_head
+from gpt_cli.attention_maps import capture_attention, classify_heads
+from gpt_cli.attention_maps.heads import THRESHOLD, classify_head
 from gpt_cli.config import ModelConfig
 from gpt_cli.model.attention import reference_attention
 from gpt_cli.model.gpt import GPT
@@ -41,9 +41,9 @@ def test_weights_times_values_are_the_output_of_the_models_own_attention_for_eve
     for layer in layers:
         assert layer.weights().shape == (4, len(TOKENS), len(TOKENS))
         assert layer.output.abs().max() > 0.01
-        torch.testing.assert_close(layer.mixed(), layer.output, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(layer.weighted_values(), layer.output, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(
-            layer.mixed(),
+            layer.weighted_values(),
             reference_attention(layer.q[None], layer.k[None], layer.v[None], window=layer.window)[0],
             rtol=1e-6,
             atol=1e-6,
@@ -90,20 +90,20 @@ def one_hot(keys: list[int]) -> torch.Tensor:
 
 
 def test_a_head_that_looks_one_back_is_a_previous_token_head():
-    head = score_head(one_hot([0, *range(11)]), list(range(12)))
+    head = classify_head(one_hot([0, *range(11)]), list(range(12)))
     assert head.marks == ("previous",)
     assert head.scores == {"previous": 1.0, "first": 0.0, "induction": None}
 
 
 def test_a_head_that_looks_at_the_first_token_is_a_sink():
-    head = score_head(one_hot([0] * 12), [*range(6), *range(6)])
+    head = classify_head(one_hot([0] * 12), [*range(6), *range(6)])
     assert head.marks == ("first",)
     assert head.scores == {"previous": 0.0, "first": 1.0, "induction": 0.0}
 
 
 def test_a_head_that_looks_at_what_followed_the_same_token_is_an_induction_head():
     tokens = [*range(6), *range(6)]
-    head = score_head(one_hot([*range(6), *range(1, 7)]), tokens)
+    head = classify_head(one_hot([*range(6), *range(1, 7)]), tokens)
     assert head.marks == ("induction",)
     assert head.scores["induction"] == 1.0
 
@@ -111,21 +111,23 @@ def test_a_head_that_looks_at_what_followed_the_same_token_is_an_induction_head(
 def test_an_even_head_is_none_of_these_whatever_the_text():
     for tokens in ([*range(12)], [1] * 12, [1, 2] * 6, [*range(6), *range(6)]):
         even = torch.ones(12, 12).tril() / torch.arange(1, 13)[:, None]
-        assert score_head(even, tokens).marks == ()
+        assert classify_head(even, tokens).marks == ()
 
 
 def test_induction_counts_every_earlier_occurrence_and_never_the_query_itself():
     weights = torch.zeros(6, 6)
     weights[:, 0] = 1.0
     weights[4] = torch.tensor([0.0, 0.3, 0.0, 0.5, 0.2, 0.0])  # token 7 again: it was followed at 1 and at 3
-    head = score_head(weights, [7, 1, 7, 2, 7, 3])
+    head = classify_head(weights, [7, 1, 7, 2, 7, 3])
     assert head.scores["induction"] == pytest.approx((0.0 + 0.8) / 2)  # queries 2 and 4 are asked
-    assert score_head(one_hot([0, 1, 2]), [7, 7, 8]).scores["induction"] is None  # 7 was followed by the query itself
+    assert (
+        classify_head(one_hot([0, 1, 2]), [7, 7, 8]).scores["induction"] is None
+    )  # 7 was followed by the query itself
 
 
 def test_a_text_too_short_to_choose_in_has_no_scores():
     for n_token in (1, 2):
-        head = score_head(one_hot([0] * n_token), list(range(n_token)))
+        head = classify_head(one_hot([0] * n_token), list(range(n_token)))
         assert head.scores == {"previous": None, "first": None, "induction": None}
         assert head.marks == ()
 
@@ -134,13 +136,13 @@ def test_a_mark_needs_the_score_that_the_page_states():
     def mostly_previous(share: float) -> torch.Tensor:
         return share * one_hot([0, *range(29)]) + (1 - share) * torch.eye(30)
 
-    assert score_head(mostly_previous(MARK + 0.01), list(range(30))).marks == ("previous",)
-    assert score_head(mostly_previous(MARK - 0.01), list(range(30))).marks == ()
+    assert classify_head(mostly_previous(THRESHOLD + 0.01), list(range(30))).marks == ("previous",)
+    assert classify_head(mostly_previous(THRESHOLD - 0.01), list(range(30))).marks == ()
 
 
 def test_every_head_of_every_layer_is_scored_in_order():
     layers = capture_attention(random_model(), TOKENS)
-    heads = score_heads(layers, TOKENS)
+    heads = classify_heads(layers, TOKENS)
     assert [(head.layer, head.head) for head in heads] == [(layer, head) for layer in range(2) for head in range(4)]
     previous = layers[1].weights()[2].diagonal(-1)[1:].mean()
     assert heads[6].scores["previous"] == pytest.approx(float(previous))

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from gpt_cli.errors import RequestError
 from gpt_cli.training.batches import Batches
-from gpt_cli.training.tokens import Tokens
+from gpt_cli.training.device_tokens import DeviceTokens
 
 CPU = torch.device("cpu")
 IDS = np.arange(1000, dtype=np.uint16)
-TOKENS = Tokens(IDS, CPU)
+TOKENS = DeviceTokens(IDS, CPU)
 
 
 def make(**changes: object) -> Batches:
@@ -43,9 +43,9 @@ def test_ids_are_used_as_they_are_stored_up_to_the_largest(dtype: type[np.unsign
     stored = np.arange(1000, dtype=np.int64) + (np.iinfo(dtype).max - 999)
     if dtype == np.uint32:
         stored //= 2  # no vocabulary has more than 2**31 ids
-    batches = make(tokens=Tokens(stored.astype(dtype), CPU))
+    batches = make(tokens=DeviceTokens(stored.astype(dtype), CPU))
     assert batches.tokens.ids.nbytes == 1000 * np.dtype(dtype).itemsize
-    expected = [stored[start : start + 16].tolist() for start in batches.starts(3)]
+    expected = [stored[start : start + 16].tolist() for start in batches.offsets(3)]
     assert joined(batches, 3).tolist() == expected
     assert batches.tokens.span(990, 1000).tolist() == stored[990:].tolist()
 
@@ -63,14 +63,14 @@ def test_different_seeds_and_steps_give_different_batches():
 )
 def test_an_epoch_visits_each_of_its_windows_once_and_stays_inside_the_text(n_token, context_length, batch_size, seed):
     batches = make(
-        tokens=Tokens(IDS[:n_token], CPU),
+        tokens=DeviceTokens(IDS[:n_token], CPU),
         context_length=context_length,
         batch_size=batch_size,
         micro_batch_size=batch_size,
         seed=seed,
     )
     n = batches.windows_per_epoch
-    starts = [start for step in range(-(-3 * n // batch_size)) for start in batches.starts(step)][: 3 * n]
+    starts = [start for step in range(-(-3 * n // batch_size)) for start in batches.offsets(step)][: 3 * n]
     for epoch in range(3):
         visited = sorted(starts[epoch * n : (epoch + 1) * n])
         assert [b - a for a, b in itertools.pairwise(visited)] == [context_length] * (n - 1)
@@ -86,7 +86,7 @@ def test_almost_every_token_of_the_text_is_trained_on_in_each_epoch():
 def test_the_phase_and_the_order_of_the_windows_change_from_epoch_to_epoch():
     batches = make()
     n = batches.windows_per_epoch
-    starts = [start for step in range(6 * n // 12 + 1) for start in batches.starts(step)]
+    starts = [start for step in range(6 * n // 12 + 1) for start in batches.offsets(step)]
     epochs = [starts[epoch * n : (epoch + 1) * n] for epoch in range(6)]
     assert len({min(epoch) for epoch in epochs}) > 2
     assert len({tuple(start - min(epoch) for start in epoch) for epoch in epochs}) == 6
@@ -94,8 +94,8 @@ def test_the_phase_and_the_order_of_the_windows_change_from_epoch_to_epoch():
 
 def test_the_order_of_data_never_changes_between_versions():
     # A run resumed by a later version must see what it would have seen: change this list only with a format version.
-    assert make().starts(0) == [560, 496, 736, 16, 0, 448, 928, 368, 800, 688, 480, 336]
-    assert make(seed=0).starts(1000)[:4] == [513, 17, 433, 801]
+    assert make().offsets(0) == [560, 496, 736, 16, 0, 448, 928, 368, 800, 688, 480, 336]
+    assert make(seed=0).offsets(1000)[:4] == [513, 17, 433, 801]
 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 2, 3, 4, 6])
@@ -115,8 +115,8 @@ def test_the_ranks_of_any_world_size_share_the_global_batch_among_them(world_siz
 
 def test_a_text_shorter_than_one_window_and_its_target_is_refused():
     with pytest.raises(RequestError, match="16 tokens: too few for one window"):
-        make(tokens=Tokens(IDS[:16], CPU))
-    assert make(tokens=Tokens(IDS[:17], CPU)).windows_per_epoch == 1
+        make(tokens=DeviceTokens(IDS[:16], CPU))
+    assert make(tokens=DeviceTokens(IDS[:17], CPU)).windows_per_epoch == 1
 
 
 def test_a_batch_that_micro_batches_and_devices_do_not_fill_is_refused():
@@ -128,16 +128,16 @@ def test_a_batch_that_micro_batches_and_devices_do_not_fill_is_refused():
 def test_windows_are_those_of_the_array_wherever_its_ids_are(starts, length):
     ids = np.arange(1000, dtype=np.uint16)[::-1] + np.uint16(64_536)
     expected = torch.from_numpy(np.stack([ids[start : start + length] for start in starts]).astype(np.int64))
-    resident = Tokens(np.ascontiguousarray(ids), CPU)
+    resident = DeviceTokens(np.ascontiguousarray(ids), CPU)
     assert resident.windows(starts, length).equal(expected)
     # The meta device stands for one that is not the host: shapes, dtype and place of what is copied to it.
-    copied = Tokens(np.ascontiguousarray(ids), torch.device("meta"), resident=False).windows(starts, length)
+    copied = DeviceTokens(np.ascontiguousarray(ids), torch.device("meta"), resident=False).windows(starts, length)
     assert (copied.shape, copied.dtype, copied.device.type) == (expected.shape, torch.int64, "meta")
 
 
 @pytest.mark.parametrize(("memory", "resident"), [(20_000.0, True), (19_999.0, False)])
 def test_ids_are_kept_on_a_device_only_where_they_take_a_small_share_of_its_memory(monkeypatch, memory, resident):
-    monkeypatch.setattr("gpt_cli.training.tokens.device_memory", lambda device: memory)
-    tokens = Tokens(IDS, torch.device("meta"))
+    monkeypatch.setattr("gpt_cli.training.device_tokens.device_memory", lambda device: memory)
+    tokens = DeviceTokens(IDS, torch.device("meta"))
     assert tokens.ids.nbytes == 2_000  # two bytes each
     assert (tokens.ids.device.type == "meta") == resident

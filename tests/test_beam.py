@@ -10,7 +10,7 @@ import torch
 
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.sampling import Sampler, Sampling
+from gpt_cli.sampling import Sampler, SamplingParams
 from gpt_cli.sampling.beam import beam_search
 from gpt_cli.sampling.repetition import NoRepeatNgram, RepetitionPenalty
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
@@ -57,7 +57,7 @@ def test_it_finds_what_the_uncached_definition_finds_past_the_context_too(positi
     model = make_model(V, position=position, window=4, n_kv_head=2)
     model.head.weight.data[END] -= 0.3
     for width, prompt in ((1, [1]), (2, [0, 1, 2]), (5, [2] * CONTEXT)):
-        sampling = Sampling(beams=width, length_penalty=penalty, max_new_tokens=9)
+        sampling = SamplingParams(beams=width, length_penalty=penalty, max_new_tokens=9)
         found = beam_search(model, prompt, sampling, (), ends)
         assert [text.tokens for text in found] == reference_search(model, prompt, width, 9, penalty)
 
@@ -78,7 +78,7 @@ def test_wide_enough_it_is_the_best_of_all_texts(penalty: float) -> None:
         if END not in tokens[:-1] and (n == most or tokens[-1] == END)
     ]
     best = sorted(every, key=lambda tokens: -score(tokens))[:10]
-    sampling = Sampling(beams=V**most, length_penalty=penalty, max_new_tokens=most)
+    sampling = SamplingParams(beams=V**most, length_penalty=penalty, max_new_tokens=most)
     found = beam_search(model, prompt, sampling, (), ends)
     assert [text.tokens for text in found[:10]] == best
     assert len(found) == len(every)
@@ -90,7 +90,7 @@ def test_wide_enough_it_is_the_best_of_all_texts(penalty: float) -> None:
 
 
 def test_one_beam_is_greedy() -> None:
-    sampler = Sampler(make_model(256), ByteTokenizer(), Sampling(max_new_tokens=30))
+    sampler = Sampler(make_model(256), ByteTokenizer(), SamplingParams(max_new_tokens=30))
     one = sampler.generate("ab", beams=1, log_probs=True)
     greedy = sampler.generate("ab", temperature=0.0, log_probs=True)
     assert one.text() == greedy.text()
@@ -101,7 +101,7 @@ def test_rules_go_with_the_beams() -> None:
     """A history that stayed behind when beams change places would repeat, or forbid what is new."""
     model = make_model(V)
     rules = (RepetitionPenalty(1.5, [[1]], V, torch.device("cpu")), NoRepeatNgram(2, [[1]]))
-    sampling = Sampling(beams=6, max_new_tokens=5)  # too short to run out of pairs
+    sampling = SamplingParams(beams=6, max_new_tokens=5)  # too short to run out of pairs
     for text in beam_search(model, [1], sampling, rules, lambda tokens: False):
         whole = (1, *text.tokens)
         pairs = list(pairwise(whole))
@@ -126,7 +126,7 @@ def log_logits(model: GPT, tokens: list[int]) -> list[float]:
 
 def test_stop_strings_complete_a_text_and_the_best_n_are_given() -> None:
     tokenizer = CharTokenizer("ab.")
-    sampler = Sampler(make_model(3), tokenizer, Sampling(max_new_tokens=6, beams=5, stop=(".",)))
+    sampler = Sampler(make_model(3), tokenizer, SamplingParams(max_new_tokens=6, beams=5, stop=(".",)))
     texts = sampler.generate_batch("a", 3)
     assert len({text.text() for text in texts}) == 3
     for text in texts:
@@ -137,6 +137,6 @@ def test_stop_strings_complete_a_text_and_the_best_n_are_given() -> None:
 
 @pytest.mark.parametrize(("options", "n", "message"), [({"beams": 2}, 3, "2 beams cannot give 3 texts")])
 def test_more_texts_than_beams_are_refused(options: dict[str, Any], n: int, message: str) -> None:
-    sampler = Sampler(make_model(256), ByteTokenizer(), Sampling())
+    sampler = Sampler(make_model(256), ByteTokenizer(), SamplingParams())
     with pytest.raises(RequestError, match=message):
         sampler.generate_batch("a", n, **options)

@@ -9,13 +9,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt_cli.bench import ceiling, measure, profile
-from gpt_cli.bench.ceiling import matmul_ceiling
+from gpt_cli.bench.ceiling import peak_matmul_flops
 from gpt_cli.bench.measure import bench, render_bench
 from gpt_cli.bench.profile import FUSED_PARTS, PARTS, profile_step
 from gpt_cli.cli.main import main
 from gpt_cli.config import parse_config
-from gpt_cli.model.count import flops_per_token
-from gpt_cli.runtime.device import Runtime, open_runtime
+from gpt_cli.model.sizing import flops_per_token
+from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.training.state import TrainingState
 
 TINY = """
@@ -72,9 +72,9 @@ def test_steps_are_counted_whole_and_a_device_is_waited_for_at_the_ends_of_spans
             clock.pass_(0.5 if len(seen) == 1 else 1 / 128)
 
         monkeypatch.setattr(measure, "train_step", train_step)
-        monkeypatch.setattr(measure, "wait_for", lambda _: waited.append(len(seen)))
+        monkeypatch.setattr(measure, "synchronize", lambda _: waited.append(len(seen)))
         monkeypatch.setattr(measure, "profile_step", lambda *_: {"batch": 1.0})
-        monkeypatch.setattr(measure, "matmul_ceiling", lambda *_: 1e9)
+        monkeypatch.setattr(measure, "peak_matmul_flops", lambda *_: 1e9)
         figures = bench(config, print, seconds=1.0)
     assert set(seen) == {2}
     assert figures.steps == len(seen) - 3 == 120
@@ -86,8 +86,8 @@ def test_steps_are_counted_whole_and_a_device_is_waited_for_at_the_ends_of_spans
 def test_what_is_shown_is_of_the_engine_that_was_timed():
     """A step that is one call, compiled or in C, is not shown as the parts of another."""
     config = parse_config(TINY, "tiny.yaml", ["runtime.engine=torch"])
-    runtime = open_runtime(config.runtime)
-    state = TrainingState.fresh(config, 300, runtime, print)
+    runtime = setup_runtime(config.runtime)
+    state = TrainingState.initialize(config, 300, runtime, print)
     calls = []
 
     class Other:
@@ -108,7 +108,7 @@ def test_the_ceiling_is_of_as_many_threads_as_a_step_takes_and_leaves_them_as_th
     torch.set_num_threads(1)  # as the C engine leaves torch
     try:
         with OperationClock(monkeypatch, lambda *_: threads.add(torch.get_num_threads()) or 1):
-            matmul_ceiling(Runtime(torch.device("cpu"), "fp32", threads=2), seconds=1.0)
+            peak_matmul_flops(Runtime(torch.device("cpu"), "fp32", threads=2), seconds=1.0)
         assert threads == {2}
         assert torch.get_num_threads() == 1
     finally:
@@ -126,8 +126,8 @@ def test_the_ceiling_is_of_as_many_threads_as_a_step_takes_and_leaves_them_as_th
 )
 def test_the_parts_of_a_step_add_up_to_it(overrides, monkeypatch):
     config = parse_config(TINY, "tiny.yaml", [*overrides, "runtime.engine=torch"])
-    runtime = open_runtime(config.runtime)
-    state = TrainingState.fresh(config, 300, runtime, print)
+    runtime = setup_runtime(config.runtime)
+    state = TrainingState.initialize(config, 300, runtime, print)
     batches = measure.random_batches(config, 300, runtime)
     with OperationClock(monkeypatch) as clock:
         parts = profile_step(config, state, batches, runtime, 2)
@@ -140,8 +140,8 @@ def test_the_parts_of_a_step_add_up_to_it(overrides, monkeypatch):
 
 def test_the_slow_part_is_the_one_that_shows(monkeypatch):
     config = parse_config(TINY, "tiny.yaml", ["runtime.engine=torch"])
-    runtime = open_runtime(config.runtime)
-    state = TrainingState.fresh(config, 300, runtime, print)
+    runtime = setup_runtime(config.runtime)
+    state = TrainingState.initialize(config, 300, runtime, print)
     forward = state.model.blocks[1].mlp.forward
     batches = measure.random_batches(config, 300, runtime)
     with OperationClock(monkeypatch) as clock:
@@ -165,7 +165,7 @@ def test_the_ceiling_is_the_rate_of_the_fastest_product_of_the_best_size(monkeyp
         return 2 * size**3 / rates[size] * (1.5 if seen.count(size) < 7 else 1.0)  # the first are slower
 
     with OperationClock(monkeypatch, seconds):
-        best = matmul_ceiling(CPU, seconds=1e-3)
+        best = peak_matmul_flops(CPU, seconds=1e-3)
     assert best == pytest.approx(3e9)
     assert set(seen) == set(rates)
 

@@ -17,21 +17,21 @@ from gpt_cli.config import Config, load_config
 from gpt_cli.config.duration import parse_duration
 from gpt_cli.config.keys import get_key
 from gpt_cli.errors import RequestError
-from gpt_cli.training import budget, loop
-from gpt_cli.training.budget import (
+from gpt_cli.training import loop, time_budget
+from gpt_cli.training.time_budget import (
     CHOSEN,
-    Candidate,
+    BudgetCandidate,
     choose,
     expected_loss,
+    predict,
     reasons,
     settings,
-    weigh,
     with_values,
 )
 
-SMALL = Candidate((2, 2, 64), 64, 12, 100_000, 0.01)
-MIDDLE = Candidate((4, 4, 128), 128, 16, 800_000, 0.05)
-LARGE = Candidate((4, 4, 256), 256, 8, 3_200_000, 0.2)
+SMALL = BudgetCandidate((2, 2, 64), 64, 12, 100_000, 0.01)
+MIDDLE = BudgetCandidate((4, 4, 128), 128, 16, 800_000, 0.05)
+LARGE = BudgetCandidate((4, 4, 256), 256, 8, 3_200_000, 0.2)
 TEXT, VAL = 1_000_000, 110_000
 LINE = "It was the best of times, it was the worst of times, it was the age of wisdom.\n"
 
@@ -57,7 +57,7 @@ def test_the_choice_does_not_depend_on_the_order_of_the_measurements(measured, s
 @given(st.floats(10, 10_000))
 def test_the_choice_is_the_lowest_expected_loss_and_ends_in_time(seconds):
     choice = choose([SMALL, MIDDLE, LARGE], seconds, TEXT, VAL)
-    losses = [w.loss for c in (SMALL, MIDDLE, LARGE) if (w := weigh(c, seconds, TEXT, VAL))]
+    losses = [w.loss for c in (SMALL, MIDDLE, LARGE) if (w := predict(c, seconds, TEXT, VAL))]
     assert choice.loss == min(losses)
     evaluations = 3 * VAL / choice.candidate.tokens_per_step * choice.candidate.seconds_per_step / 3
     assert choice.steps * choice.candidate.seconds_per_step + evaluations <= seconds
@@ -111,7 +111,7 @@ def book(tmp_path: Path) -> Path:
     return text
 
 
-CLOCKED = ("cli.train", "cli.budget", "training.budget", "training.journal", "training.console")
+CLOCKED = ("cli.train", "cli.budget", "training.time_budget", "training.metrics_logger", "training.console")
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, tick: float) -> None:
@@ -129,13 +129,13 @@ def test_a_run_keeps_the_choice_and_what_is_written_is_not_chosen(book, monkeypa
     monkeypatch.chdir(book.parent)
     measurements: list[Config] = []
 
-    def pretend(config: Config, *_: object) -> Candidate:
+    def pretend(config: Config, *_: object) -> BudgetCandidate:
         measurements.append(config)
         model = config.model
         shape = (model.n_layer, model.n_head, model.n_embd)
-        return Candidate(shape, model.context_length, config.train.batch_size, 10_000, 1.0)
+        return BudgetCandidate(shape, model.context_length, config.train.batch_size, 10_000, 1.0)
 
-    monkeypatch.setattr(budget, "measure", pretend)
+    monkeypatch.setattr(time_budget, "measure", pretend)
     set_clock(monkeypatch, 1e-4)
     command = ["train", "book.txt", "train.budget=1m", *CHEAP, "train.batch_size=4", "--json"]
     assert main(command) == 0
@@ -185,7 +185,7 @@ def test_a_run_ends_within_its_budget_by_a_quarter(book, monkeypatch, capsys):
         norms = torch.ones(sum(1 for _ in state.model.parameters()))
         return torch.tensor(1.0), norms
 
-    monkeypatch.setattr(budget, "train_step", step)
+    monkeypatch.setattr(time_budget, "train_step", step)
     monkeypatch.setattr(loop, "train_step", step)
     assert main(["train", "book.txt", "train.budget=20s", "runtime.device=cpu", "runtime.threads=1"]) == 0
     assert 15 <= now[0] <= 25

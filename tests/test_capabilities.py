@@ -10,7 +10,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gpt_cli.attention import capture_attention
+from gpt_cli.attention_maps import capture_attention
 from gpt_cli.capabilities import ANY, ENGINES, NATIVE_DECODER, NATIVE_TRAINER, Capabilities
 from gpt_cli.config import Config, LoraConfig, ModelConfig, OptimConfig, RuntimeConfig
 from gpt_cli.errors import RequestError
@@ -23,13 +23,13 @@ from gpt_cli.native.kernel import NoKernel
 from gpt_cli.native.weights import UnfitWeights, read_weights
 from gpt_cli.run import draft
 from gpt_cli.run.checkpoint import Checkpoint
-from gpt_cli.run.load import LoadedRun
+from gpt_cli.run.load_model import LoadedRun
 from gpt_cli.runtime.device import Runtime
-from gpt_cli.sampling import Sampling
-from gpt_cli.sampling.engine import open_decoder
-from gpt_cli.sampling.generate import Continuations, generate
+from gpt_cli.sampling import SamplingParams
+from gpt_cli.sampling.generate import SequenceBatch, generate
 from gpt_cli.sampling.graphed_decode import GraphedDecoder
-from gpt_cli.sampling.writer import Writer
+from gpt_cli.sampling.native_stream import open_decoder
+from gpt_cli.sampling.text_generator import TextGenerator
 from gpt_cli.tokenizer import ByteTokenizer
 from gpt_cli.training.evaluate import cross_entropy
 from gpt_cli.training.lora import LoRA
@@ -116,13 +116,13 @@ def test_a_model_with_a_new_option_is_decoded_by_torch() -> None:
     with pytest.raises(UnfitWeights, match=r"model\.value_residual: true"):
         read_weights(EXTENDED, BYTES.vocab_size, arrays_of(model))
     assert open_decoder(EXTENDED, BYTES.vocab_size, arrays_of(model)) is None
-    writer = Writer(EXTENDED, BYTES, arrays_of(model), lambda: model, device="cpu")
-    engine, texts = writer.begin([[1, 2]], Sampling(max_new_tokens=3))
+    writer = TextGenerator(EXTENDED, BYTES, arrays_of(model), lambda: model, device="cpu")
+    engine, texts = writer.generate([[1, 2]], SamplingParams(max_new_tokens=3))
     assert engine == "torch"
     assert [len(text.tokens) for batch in texts for text in batch if text.text() is not None] == [3]
     for choice in ({"engine": "native"}, {"weights": "int8"}):
         with pytest.raises(RequestError, match=r"not go with model\.value_residual: true"):
-            Writer(EXTENDED, BYTES, arrays_of(model), lambda: model, **choice)
+            TextGenerator(EXTENDED, BYTES, arrays_of(model), lambda: model, **choice)
 
 
 @pytest.mark.parametrize("prompts", [[[1, 2, 3], [4, 5, 6]], [[1], [2, 3, 4, 5], [6] * 11]], ids=["equal", "unequal"])
@@ -133,7 +133,7 @@ def test_a_model_with_a_new_option_is_sampled_without_a_cache(
     model = extended_model()
     plain = GPT(ModelConfig(**TINY), BYTES.vocab_size).eval()
     plain.load_state_dict(model.state_dict())
-    sampling = Sampling(max_new_tokens=12, temperature=1.0, seed=5)
+    sampling = SamplingParams(max_new_tokens=12, temperature=1.0, seed=5)
     expected = list(generate(plain, prompts, sampling))
 
     def forbidden(*_: Any, **__: Any) -> Any:
@@ -143,11 +143,11 @@ def test_a_model_with_a_new_option_is_sampled_without_a_cache(
     assert list(generate(model, prompts, sampling)) == expected
     with pytest.raises(ValueError, match=r"model\.value_residual: true"):
         KVCache(EXTENDED, 1)
-    assert not GraphedDecoder(print).supports(model, Sampling(max_new_tokens=100), ())
-    rows = Continuations(model, prompts)
+    assert not GraphedDecoder(print).supports(model, SamplingParams(max_new_tokens=100), ())
+    rows = SequenceBatch(model, prompts)
     with torch.inference_mode():
         rows.next_logits()
-        rows.select([1, 0, 1])
+        rows.reorder([1, 0, 1])
         rows.append(torch.tensor([7, 8, 9]))
         for row, (prompt, token) in zip(rows.next_logits(), ((1, 7), (0, 8), (1, 9)), strict=True):
             window = [*prompts[prompt][-8:], token]

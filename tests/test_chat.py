@@ -49,7 +49,7 @@ def test_without_a_template_the_model_sees_the_end_of_one_text(turns: list[tuple
     expected, forgotten = "", 0
     for said, answer in turns:
         expected += "\n" if expected and said and not expected.endswith("\n") else ""
-        seen = conversation.say(said) if said else conversation.go_on()
+        seen = conversation.say(said) if said else conversation.continue_()
         expected += said
         forgotten += seen.dropped_tokens
         assert seen.dropped_turns == 0
@@ -60,7 +60,7 @@ def test_without_a_template_the_model_sees_the_end_of_one_text(turns: list[tuple
         conversation.answer(answer, 1)
         expected += answer
         assert conversation.text == expected
-    assert [(turn.said or "", turn.answer) for turn in conversation.turns] == turns
+    assert [(turn.user or "", turn.answer) for turn in conversation.turns] == turns
 
 
 @given(turns=turns.filter(bool))

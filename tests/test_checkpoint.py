@@ -96,9 +96,9 @@ def test_a_number_that_a_tensor_could_not_hold_is_damage_and_not_a_bug(value: An
         Path("x"), 1, {"n": value, "three": 3, "large": 10**30}, Config(), ByteTokenizer(), {}, ""
     )
     with pytest.raises(DamagedError, match="does not say n"):
-        loaded.number("n", 2**53)
-    assert loaded.number("three", 3) == 3
-    torch.tensor(1.0).fill_(loaded.number("large"))  # torch takes no integer of that size
+        loaded.get_float("n", 2**53)
+    assert loaded.get_float("three", 3) == 3
+    torch.tensor(1.0).fill_(loaded.get_float("large"))  # torch takes no integer of that size
 
 
 def test_what_is_saved_is_what_is_loaded_bit_for_bit(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_newest_is_the_highest_step_not_the_last_written(tmp_path: Path) -> None
 
 def test_a_run_without_checkpoints_has_none(tmp_path: Path) -> None:
     assert checkpoint.load_newest(tmp_path, no_note) is None
-    assert checkpoint.best(tmp_path) is None
+    assert checkpoint.best_checkpoint(tmp_path) is None
     assert checkpoint.prune(tmp_path, keep=1) == []
 
 
@@ -531,11 +531,11 @@ def wait_for_another_time(file: Path) -> None:
 def test_best_is_the_lowest_finite_validation_loss_of_an_intact_checkpoint(tmp_path: Path) -> None:
     losses = {1: 3.0, 2: 1.0, 3: None, 4: 2.0, 5: 2.0, 6: 2.5}
     paths = {step: save(tmp_path, step, val_loss=loss) for step, loss in losses.items()}
-    assert checkpoint.best(tmp_path) == paths[2]
+    assert checkpoint.best_checkpoint(tmp_path) == paths[2]
     (paths[2] / "model.safetensors").unlink()
-    assert checkpoint.best(tmp_path) == paths[5]  # the newest of equals
+    assert checkpoint.best_checkpoint(tmp_path) == paths[5]  # the newest of equals
     (paths[5] / "state.json").write_bytes(b"?")
-    assert checkpoint.best(tmp_path) == paths[4]
+    assert checkpoint.best_checkpoint(tmp_path) == paths[4]
 
 
 def test_pruning_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
@@ -565,7 +565,7 @@ def test_what_was_verified_is_read_again_only_once_it_changed(tmp_path: Path, mo
     assert {path.parent for path in read} == {paths[0], *paths[2:]}
     read.clear()
     checkpoint.prune(tmp_path, keep=2)
-    assert checkpoint.best(tmp_path) == paths[0]
+    assert checkpoint.best_checkpoint(tmp_path) == paths[0]
     assert read == []
     checkpoint.load(paths[0])  # what is used is read, whatever is known of it
     assert len(read) == 5
@@ -581,7 +581,7 @@ def test_what_was_verified_is_read_again_only_once_it_changed(tmp_path: Path, mo
             model.unlink()
             model.write_bytes(data)
         read.clear()
-        checkpoint.best(tmp_path)
+        checkpoint.best_checkpoint(tmp_path)
         assert model in read
         model.write_bytes(data)
 

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from gpt_cli.attention import capture_attention
+from gpt_cli.attention_maps import capture_attention
 from gpt_cli.cli.main import main
 from gpt_cli.report.heatmap import RAMP, ascii_rows, png, shade
-from gpt_cli.run.load import load_model
+from gpt_cli.run.load_model import load_model
 
 BOOK = "Once upon a time there was a mouse, </script><script>alert('x')</script> & it lived in a shoe.\n" * 60
 PROMPT = "a mouse </script><script>alert('x')</script> & a mouse"

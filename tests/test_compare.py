@@ -18,7 +18,7 @@ from gpt_cli.corpus.split_text import SplitText
 from gpt_cli.corpus.text_sample import SystematicSample, TextSample, TextSpan, sample_text
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.report.compare import columns, draw_comparison
+from gpt_cli.report.tokenizer_table import columns, draw_comparison
 from gpt_cli.tokenizer import CharTokenizer
 
 TEXT = "".join(

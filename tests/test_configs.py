@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpt_cli.config import dump_config, load_config, parse_config
-from gpt_cli.model.count import total_parameters
+from gpt_cli.model.sizing import num_parameters
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 each_config = pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -40,15 +40,15 @@ def test_the_sizes_in_the_comments_are_the_sizes_of_the_models():
     }
     for name, vocab_size in sizes.items():
         path = next(path for path in CONFIGS if path.stem == name)
-        assert f"{total_parameters(load_config(path).model, vocab_size):,} parameters" in path.read_text()
+        assert f"{num_parameters(load_config(path).model, vocab_size):,} parameters" in path.read_text()
 
 
 def test_the_cpu_recipe_stays_within_its_class():
     config = load_config(next(path for path in CONFIGS if path.stem == "shakespeare_cpu"))
-    assert total_parameters(config.model, 65) <= 850_000
+    assert num_parameters(config.model, 65) <= 850_000
     assert config.model.context_length == 64
 
 
 def test_the_classic_recipe_has_its_published_size():
     config = load_config(next(path for path in CONFIGS if path.stem == "shakespeare_char"))
-    assert total_parameters(config.model, 65) == pytest.approx(10.65e6 + 256 * 384, rel=0.01)
+    assert num_parameters(config.model, 65) == pytest.approx(10.65e6 + 256 * 384, rel=0.01)

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from gpt_cli.config import TokenizerConfig
 from gpt_cli.errors import RequestError
-from gpt_cli.sampling import Sampler, Sampling
-from gpt_cli.sampling.constraint import Matcher, Pattern
-from gpt_cli.sampling.constraint.automaton import classify
+from gpt_cli.sampling import Sampler, SamplingParams
+from gpt_cli.sampling.constraint import CompiledPattern, Matcher
+from gpt_cli.sampling.constraint.dfa import classify
 from gpt_cli.sampling.constraint.syntax import NFA, characters_of, parse_pattern
-from gpt_cli.sampling.constraint.utf8 import INVALID, make_decoder
+from gpt_cli.sampling.constraint.utf8 import INVALID, make_utf8_dfa
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, train_tokenizer
 from tests.test_generate import make_model
 
@@ -57,9 +57,9 @@ def test_what_may_follow_is_what_a_match_in_the_tokens_left_begins_with(pattern:
     matches = {text for text in texts_up_to(budget) if re.fullmatch(pattern, text)}
     if not matches:
         with pytest.raises(RequestError, match=r"cannot write any text|may take \d+ tokens"):
-            Pattern(CHAR, pattern, budget)
+            CompiledPattern(CHAR, pattern, budget)
         return
-    whole = Pattern(CHAR, pattern, budget)
+    whole = CompiledPattern(CHAR, pattern, budget)
     for text in texts_up_to(budget - 1):
         if not any(match.startswith(text) for match in matches):
             continue
@@ -69,16 +69,16 @@ def test_what_may_follow_is_what_a_match_in_the_tokens_left_begins_with(pattern:
         goes_on = [any(match.startswith(text + c) for match in matches) for c in ALPHABET]
         if text in matches:
             assert matcher.mask() is None
-            assert text == "" or matcher.over == (not any(goes_on))
+            assert text == "" or matcher.finished == (not any(goes_on))
         else:
             assert matcher.mask() is not None
             assert list(matcher.mask()) == goes_on  # type: ignore[arg-type]
-        assert not matcher.refused
+        assert not matcher.rejected_last
 
 
 @lru_cache(maxsize=64)
-def pattern_of(kind: str, pattern: str, budget: int) -> Pattern:
-    return Pattern({"char": CHAR, "byte": BYTE, "bpe": BPE}[kind], pattern, budget)
+def pattern_of(kind: str, pattern: str, budget: int) -> CompiledPattern:
+    return CompiledPattern({"char": CHAR, "byte": BYTE, "bpe": BPE}[kind], pattern, budget)
 
 
 @settings(max_examples=60)
@@ -102,17 +102,17 @@ def written(matcher: Matcher, tokenizer: Tokenizer, random, budget: int) -> str:
         assert len(allowed), "a dead end"
         token = random.choice(allowed)
         matcher.append(token)
-        if matcher.refused:
+        if matcher.rejected_last:
             break
         tokens.append(token)
-        if matcher.over:
+        if matcher.finished:
             break
     return b"".join(map(tokenizer.token_bytes, tokens)).decode()
 
 
 def test_samples_are_drawn_from_the_masked_and_renormalised_distribution_of_the_model() -> None:
     model = make_model(4, context_length=16)
-    sampler = Sampler(model, CHAR, Sampling(temperature=1.0, max_new_tokens=3))
+    sampler = Sampler(model, CHAR, SamplingParams(temperature=1.0, max_new_tokens=3))
     pattern, n = "(a|b1?)[ab]?", 1000
 
     @torch.inference_mode()
@@ -151,7 +151,7 @@ def test_samples_are_drawn_from_the_masked_and_renormalised_distribution_of_the_
 def test_one_of_the_choices_is_written_whole_even_if_one_begins_another(
     tokenizer: Tokenizer, temperature: float
 ) -> None:
-    sampler = Sampler(make_model(tokenizer.vocab_size), tokenizer, Sampling(temperature=temperature))
+    sampler = Sampler(make_model(tokenizer.vocab_size), tokenizer, SamplingParams(temperature=temperature))
     choices = ("a", "ab", "b1é", "é")
     found = {(str(text), text.finish_reason) for text in sampler.generate_batch("1", 40, choices=choices, seed=2)}
     assert {text for text, _ in found} <= set(choices)
@@ -161,7 +161,7 @@ def test_one_of_the_choices_is_written_whole_even_if_one_begins_another(
 
 
 def test_tokens_are_those_of_the_text_and_a_refused_one_is_not_among_them() -> None:
-    sampler = Sampler(make_model(256), BYTE, Sampling(temperature=2.0))
+    sampler = Sampler(make_model(256), BYTE, SamplingParams(temperature=2.0))
     for text in sampler.generate_batch("x", 20, regex=r"\w{2,6}", seed=4, log_probs=True):
         assert re.fullmatch(r"\w{2,6}", text.text())
         assert BYTE.decode(text.tokens) == text.text()
@@ -170,7 +170,7 @@ def test_tokens_are_those_of_the_text_and_a_refused_one_is_not_among_them() -> N
 
 
 def test_a_character_is_never_cut_by_the_last_token() -> None:
-    sampler = Sampler(make_model(256), BYTE, Sampling(temperature=3.0))
+    sampler = Sampler(make_model(256), BYTE, SamplingParams(temperature=3.0))
     for n in range(1, 6):
         for text in sampler.generate_batch("x", 10, regex=r"[é€😀]+|a", seed=n, max_new_tokens=n):
             assert re.fullmatch(r"[é€😀]+|a", text.text())
@@ -180,7 +180,7 @@ def test_a_character_is_never_cut_by_the_last_token() -> None:
 def test_forbidden_characters_are_never_written_not_even_in_pieces_and_allowed_ones_alone(tokenizer: Tokenizer) -> None:
     model = make_model(tokenizer.vocab_size)
     model.head.weight.data.zero_()
-    sampler = Sampler(model, tokenizer, Sampling(max_new_tokens=60, min_new_tokens=60))
+    sampler = Sampler(model, tokenizer, SamplingParams(max_new_tokens=60, min_new_tokens=60))
     for seed in range(3):
         free = sampler.generate("1", forbid="aé", seed=seed).text()
         assert not set(free) & set("aé")
@@ -193,7 +193,7 @@ def test_forbidden_characters_are_never_written_not_even_in_pieces_and_allowed_o
 
 def test_a_model_may_still_end_its_text_where_characters_are_forbidden() -> None:
     assert BPE.eot_id is not None
-    sampler = Sampler(make_model(BPE.vocab_size), BPE, Sampling(logit_bias=((BPE.eot_id, 50.0),)))
+    sampler = Sampler(make_model(BPE.vocab_size), BPE, SamplingParams(logit_bias=((BPE.eot_id, 50.0),)))
     assert sampler.generate("a", forbid="b", seed=1).finish_reason is None
     text = sampler.generate("a", forbid="b", seed=1)
     assert (text.text(), text.finish_reason) == ("", "end_of_text")
@@ -201,8 +201,8 @@ def test_a_model_may_still_end_its_text_where_characters_are_forbidden() -> None
 
 def test_a_token_that_is_never_written_is_no_way_to_a_match() -> None:
     with pytest.raises(RequestError, match="the vocabulary cannot write any text that matches"):
-        Pattern(CHAR, "a+", 9, never=[0])
-    pattern = Pattern(CHAR, "ab|1b", 9, never=[0])
+        CompiledPattern(CHAR, "a+", 9, never=[0])
+    pattern = CompiledPattern(CHAR, "ab|1b", 9, never=[0])
     assert list(pattern.matcher().mask()) == [False, False, True, False]  # type: ignore[arg-type]
 
 
@@ -232,7 +232,7 @@ def test_a_token_that_is_never_written_is_no_way_to_a_match() -> None:
 )
 def test_a_pattern_that_cannot_be_followed_is_one_clear_error(pattern: str, message: str) -> None:
     with pytest.raises(RequestError) as error:
-        Pattern(CHAR, pattern, 9)
+        CompiledPattern(CHAR, pattern, 9)
     assert message in error.value.render()
     assert len(error.value.render()) < 500
 
@@ -241,12 +241,12 @@ def test_a_pattern_that_cannot_be_followed_is_one_clear_error(pattern: str, mess
     ("pattern", "text"), [("^ab$", "ab"), (r"\Aab\Z", "ab"), ("a # b", "a # b"), ("(?x)a b", "ab")]
 )
 def test_anchors_at_the_ends_and_flags_mean_what_they_mean_to_re(pattern: str, text: str) -> None:
-    matcher = Pattern(BYTE, pattern, 20).matcher()
+    matcher = CompiledPattern(BYTE, pattern, 20).matcher()
     for byte in text.encode():
         assert (mask := matcher.mask()) is not None
         assert mask[byte]
         matcher.append(byte)
-    assert matcher.over
+    assert matcher.finished
 
 
 def matches(nfa: NFA, text: str) -> bool:
@@ -372,7 +372,7 @@ def test_the_characters_of_a_class_are_those_that_re_matches(source: str) -> Non
 
 def test_the_decoder_reads_what_is_utf_8_and_nothing_else() -> None:
     classes, _ = classify([characters_of(r"\w", 0), ((0xE9, 0xE9),)])
-    decoder = make_decoder(classes)
+    decoder = make_utf8_dfa(classes)
 
     def read(data: bytes) -> int:
         at = decoder.root

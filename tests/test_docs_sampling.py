@@ -14,7 +14,7 @@ from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, load_config
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
-from gpt_cli.sampling import Sampling
+from gpt_cli.sampling import SamplingParams
 from gpt_cli.tokenizer import CharTokenizer
 
 pytestmark = pytest.mark.docs
@@ -105,5 +105,5 @@ def test_the_defaults_on_the_page_are_a_config(tmp_path: Path) -> None:
 
 
 def test_every_setting_has_its_place_on_the_page() -> None:
-    for field in fields(Sampling):
+    for field in fields(SamplingParams):
         assert f"`{field.name}`" in PAGE or f"{field.name}=" in PAGE or f"--{field.name}" in PAGE, field.name

@@ -8,12 +8,12 @@ import pytest
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig
-from gpt_cli.report import drawing
+from gpt_cli.report import explain_plots
 
 DEFAULT = Config()
 
 
-@pytest.mark.parametrize("part", get_args(drawing.Part))
+@pytest.mark.parametrize("part", get_args(explain_plots.FigureName))
 def test_every_part_is_drawn_and_the_same_config_gives_the_same_bytes(
     part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -24,7 +24,7 @@ def test_every_part_is_drawn_and_the_same_config_gives_the_same_bytes(
 
 
 def test_divided_scores_spread_by_one_at_every_width_and_others_by_its_root() -> None:
-    scores, weights = drawing.scaling(DEFAULT).axes
+    scores, weights = explain_plots.scaling(DEFAULT).axes
     plain, divided = (np.array(line.get_xydata()) for line in scores.lines[:2])
     assert np.allclose(divided[:, 1], 1.0, atol=0.1)
     assert np.allclose(plain[:, 1], np.sqrt(plain[:, 0]), rtol=0.1)
@@ -36,7 +36,7 @@ def test_divided_scores_spread_by_one_at_every_width_and_others_by_its_root() ->
 def test_the_masks_hide_the_future_and_what_is_before_the_window() -> None:
     model = ModelConfig(window=3)
     whole, window, cached = (
-        np.array(axes.images[0].get_array()) == 0 for axes in drawing.mask(Config(model=model)).axes
+        np.array(axes.images[0].get_array()) == 0 for axes in explain_plots.mask(Config(model=model)).axes
     )
     for query, key in np.ndindex(16, 16):
         assert whole[query, key] == (key <= query)
@@ -45,7 +45,7 @@ def test_the_masks_hide_the_future_and_what_is_before_the_window() -> None:
 
 
 def test_rotary_scores_depend_on_the_distance_alone() -> None:
-    *_, scores = [axes for axes in drawing.positions(DEFAULT).axes if axes.get_xlabel() == "tokens back"]
+    *_, scores = [axes for axes in explain_plots.positions(DEFAULT).axes if axes.get_xlabel() == "tokens back"]
     late, early = ({round(x): y for x, y in np.array(line.get_xydata())} for line in scores.lines)
     assert late[0] == pytest.approx(1.0)
     assert len(early) == 65
@@ -54,14 +54,14 @@ def test_rotary_scores_depend_on_the_distance_alone() -> None:
 
 
 def test_muon_lifts_singular_values_of_three_decades_to_near_one() -> None:
-    (axes,) = drawing.muon(DEFAULT).axes
+    (axes,) = explain_plots.muon(DEFAULT).axes
     first, *_, last = (np.array(line.get_ydata()) for line in axes.lines)
     assert first.max() / first.min() == pytest.approx(1000, rel=0.01)
     assert 0.8 < last[:100].min() <= last.max() < 1.3
 
 
 def test_the_schedules_start_low_reach_their_peak_and_wsd_stays_there() -> None:
-    (axes,) = drawing.schedule(DEFAULT).axes
+    (axes,) = explain_plots.schedule(DEFAULT).axes
     rates = {line.get_label(): np.array(line.get_ydata()) for line in axes.lines}
     assert list(rates) == ["constant", "linear", "cosine", "wsd"]
     assert all(rate[0] < 0.1 and rate.max() == pytest.approx(1.0, abs=0.01) for rate in rates.values())
@@ -71,7 +71,7 @@ def test_the_schedules_start_low_reach_their_peak_and_wsd_stays_there() -> None:
 
 def test_filters_keep_the_likeliest_tokens_and_what_they_leave_sums_to_one() -> None:
     kept = {}
-    for axes in drawing.filters(DEFAULT).axes:
+    for axes in explain_plots.filters(DEFAULT).axes:
         heights = [bar.get_height() for bar in axes.patches[12:]]
         assert sum(heights) == pytest.approx(1.0)
         assert heights == sorted(heights, reverse=True)

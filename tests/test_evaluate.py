@@ -13,7 +13,7 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.tokenizer import ByteTokenizer
 from gpt_cli.training.evaluate import Evaluation, EvaluationText, evaluate
-from gpt_cli.training.loss_scale import LossScale
+from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.step import TorchEngine
 
 RUNTIME = Runtime(torch.device("cpu"), "fp32", threads=1)
@@ -29,7 +29,7 @@ def text_ids(text: str) -> np.ndarray:
 
 
 def losses(model: GPT, ids: np.ndarray, batch_size: int | None = None, max_tokens: int | None = None) -> Evaluation:
-    engine = TorchEngine(model, RUNTIME, LossScale(False), print)
+    engine = TorchEngine(model, RUNTIME, GradScaler(False), print)
     return evaluate(model, engine, EvaluationText.of(ids, ByteTokenizer(), RUNTIME.device, max_tokens), batch_size)
 
 

@@ -16,7 +16,7 @@ from gpt_cli.config import TokenizerConfig
 from gpt_cli.errors import RequestError
 from gpt_cli.export.gguf import export_gguf, gguf_vocabulary
 from gpt_cli.run.checkpoint import save
-from gpt_cli.run.load import LoadedRun
+from gpt_cli.run.load_model import LoadedRun
 from gpt_cli.tokenizer import CharTokenizer, train_tokenizer
 from gpt_cli.training.evaluate import cross_entropy
 

@@ -17,8 +17,8 @@ from gpt_cli.export.layouts import LAYOUTS, choose_layout
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.position import Rotary, rotary_frequencies
 from gpt_cli.run.checkpoint import save
-from gpt_cli.run.load import LoadedRun, load_model
-from gpt_cli.sampling import Sampling, encode_prompt, stream_texts
+from gpt_cli.run.load_model import LoadedRun, load_model
+from gpt_cli.sampling import SamplingParams, encode_prompt, stream_texts
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, UnknownCharacters, train_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="the extra [hf] is not installed")
@@ -90,7 +90,9 @@ def load(directory: Path) -> Any:
 
 def greedy(run: LoadedRun, prompt: str, n: int) -> str:
     tokens = encode_prompt(run.tokenizer, prompt)
-    return stream_texts(run.model, run.tokenizer, tokens, Sampling(max_new_tokens=n, temperature=0.0, seed=0))[0].text()
+    return stream_texts(run.model, run.tokenizer, tokens, SamplingParams(max_new_tokens=n, temperature=0.0, seed=0))[
+        0
+    ].text()
 
 
 @each_model

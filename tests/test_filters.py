@@ -15,8 +15,8 @@ from torch import Tensor
 
 from gpt_cli.errors import RequestError
 from gpt_cli.sampling.filters import filter_logits, keep_min_p, keep_top_k, keep_top_p, next_token
-from gpt_cli.sampling.noise import GumbelNoise, numbers_at_once
-from gpt_cli.sampling.settings import Sampling
+from gpt_cli.sampling.noise import GumbelNoise, block_size
+from gpt_cli.sampling.sampling_params import SamplingParams
 
 CPU = torch.device("cpu")
 WEIGHTS = st.lists(st.integers(1, 20), min_size=1, max_size=12)
@@ -74,7 +74,7 @@ def test_filters_in_turn_each_see_the_renormalised_rest(weights: list[int], k: i
     after_p = reference_top_p(after_k, p)
     m = (data.draw(st.integers(0, max(weights) - 1)) + 0.5) / max(weights)
     expected = reference_min_p(after_p, m)
-    sampling = Sampling(temperature=1.0, top_k=k, top_p=p, min_p=m)
+    sampling = SamplingParams(temperature=1.0, top_k=k, top_p=p, min_p=m)
     assert kept(filter_logits(to_logits(weights), sampling)) == list(map(bool, expected))
 
 
@@ -89,7 +89,7 @@ def test_the_likeliest_token_survives_any_filters_and_what_survives_keeps_its_lo
     logits: list[float], top_k: int | None, top_p: float | None, min_p: float | None, temperature: float
 ) -> None:
     before = torch.tensor([logits])
-    after = filter_logits(before, Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p))
+    after = filter_logits(before, SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p))
     scaled = before / temperature
     assert after.max() == scaled.max()
     assert torch.equal(after, torch.where(after > -math.inf, scaled, after))
@@ -97,7 +97,7 @@ def test_the_likeliest_token_survives_any_filters_and_what_survives_keeps_its_lo
 
 def test_rows_of_a_batch_are_filtered_each_by_itself() -> None:
     rows = torch.randn(5, 40, generator=torch.Generator().manual_seed(1))
-    sampling = Sampling(top_k=9, top_p=0.8, min_p=0.05)
+    sampling = SamplingParams(top_k=9, top_p=0.8, min_p=0.05)
     alone = torch.cat([filter_logits(row[None], sampling) for row in rows])
     assert torch.equal(filter_logits(rows, sampling), alone)
 
@@ -106,7 +106,7 @@ def test_a_filter_that_lets_everything_through_changes_nothing() -> None:
     logits = torch.randn(2, 50_000, generator=torch.Generator().manual_seed(1)) * 4
     assert torch.equal(keep_top_k(logits, 50_000), logits)
     assert torch.equal(keep_top_p(logits, 1.0), logits)
-    assert torch.equal(filter_logits(logits, Sampling(temperature=1.0)), logits)
+    assert torch.equal(filter_logits(logits, SamplingParams(temperature=1.0)), logits)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
@@ -114,7 +114,7 @@ def test_frequencies_are_those_of_the_softmax_at_the_temperature(temperature: fl
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0, -2.0]])
     n = 50_000
     noise = GumbelNoise(7, 1, 5, CPU)
-    sampling = Sampling(temperature=temperature)
+    sampling = SamplingParams(temperature=temperature)
     drawn = torch.cat([noise.draw() for _ in range(n)])
     counts = next_token(logits.expand(n, -1), sampling, drawn).bincount(minlength=5)
     expected = n * (logits[0].double() / temperature).softmax(-1)
@@ -124,7 +124,7 @@ def test_frequencies_are_those_of_the_softmax_at_the_temperature(temperature: fl
 
 def test_a_filtered_token_is_never_drawn() -> None:
     noise = GumbelNoise(3, 10, 4, CPU)
-    sampling = Sampling(temperature=5.0, top_k=2)
+    sampling = SamplingParams(temperature=5.0, top_k=2)
     logits = torch.tensor([[1.0, 3.0, 0.9, 2.0]]).expand(10, -1)
     drawn = {token for _ in range(1000) for token in next_token(logits, sampling, noise.draw()).tolist()}
     assert drawn == {1, 3}
@@ -132,8 +132,8 @@ def test_a_filtered_token_is_never_drawn() -> None:
 
 def test_greedy_takes_the_likeliest_token() -> None:
     logits = torch.randn(6, 30, generator=torch.Generator().manual_seed(2))
-    assert torch.equal(next_token(logits, Sampling(temperature=0.0), None), logits.argmax(-1))
-    assert Sampling(temperature=1e-30).greedy
+    assert torch.equal(next_token(logits, SamplingParams(temperature=0.0), None), logits.argmax(-1))
+    assert SamplingParams(temperature=1e-30).greedy
 
 
 def test_the_noise_of_a_sample_depends_on_neither_the_batch_nor_its_place_in_it() -> None:
@@ -147,8 +147,8 @@ def test_the_noise_of_a_sample_depends_on_neither_the_batch_nor_its_place_in_it(
 
 
 def test_on_a_gpu_noise_is_drawn_in_the_blocks_that_its_texts_depend_on() -> None:
-    assert {numbers_at_once(torch.device(kind)) for kind in ("cuda", "mps")} == {2**16}
-    assert numbers_at_once(CPU) < 2**16
+    assert {block_size(torch.device(kind)) for kind in ("cuda", "mps")} == {2**16}
+    assert block_size(CPU) < 2**16
 
 
 @pytest.mark.parametrize("vocab_size", [5, 65, 300, 5_000])
@@ -192,16 +192,16 @@ def test_noise_is_finite_at_both_ends_of_the_generator(uniform: float, monkeypat
 )
 def test_a_setting_outside_its_range_is_refused_by_name_and_value(name: str, value: float) -> None:
     with pytest.raises(RequestError, match=f"{name} must be .*, not {value}".replace("+", r"\+")):
-        Sampling(**{name: value})  # type: ignore[arg-type]
+        SamplingParams(**{name: value})  # type: ignore[arg-type]
 
 
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(RequestError, match="stop must be a text of at least one character"):
-        Sampling(stop=("END", ""))
+        SamplingParams(stop=("END", ""))
 
 
 def test_changed_settings_leave_the_others_and_one_stop_string_needs_no_list() -> None:
-    before = Sampling(top_k=5, seed=3)
-    assert before.changed({"stop": "END", "top_k": None}) == Sampling(seed=3, stop=("END",))
-    assert before.changed({"stop": ["a", "b"]}).stop == ("a", "b")
-    assert before.changed({}) == before
+    before = SamplingParams(top_k=5, seed=3)
+    assert before.replace({"stop": "END", "top_k": None}) == SamplingParams(seed=3, stop=("END",))
+    assert before.replace({"stop": ["a", "b"]}).stop == ("a", "b")
+    assert before.replace({}) == before

@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpt_cli.config import ModelConfig
-from gpt_cli.model.chunked_loss import chunked_loss, wants_pieces
-from gpt_cli.model.count import flops_per_token
+from gpt_cli.model.chunked_loss import chunked_loss, needs_chunking
 from gpt_cli.model.gpt import GPT
+from gpt_cli.model.sizing import flops_per_token
 from gpt_cli.runtime.device import Runtime
+from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.evaluate import EvaluationText, evaluate
-from gpt_cli.training.loss_scale import LossScale
+from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.step import TorchEngine, token_loss
-from gpt_cli.training.tokens import Tokens
 
 SHAPE = {"n_layer": 2, "n_head": 4, "n_embd": 128, "context_length": 128}
 TOKENS = 4 * SHAPE["context_length"]
@@ -42,10 +42,10 @@ def random_tokens(vocab_size: int, count: int) -> Tensor:
 @pytest.mark.parametrize(("vocab_size", "pieces"), VOCABULARIES)
 def test_evaluating_costs_one_forward_pass(vocab_size: int, pieces: bool) -> None:
     model, tokens = GPT(ModelConfig(**SHAPE), vocab_size), random_tokens(vocab_size, TOKENS + 1)
-    assert wants_pieces(model, TOKENS) == pieces
+    assert needs_chunking(model, TOKENS) == pieces
     cpu = torch.device("cpu")
-    text = EvaluationText(Tokens(tokens.numpy().astype(np.uint16), cpu), TOKENS, TOKENS, TOKENS)
-    engine = TorchEngine(model, Runtime(cpu, "fp32", threads=1), LossScale(False), print)
+    text = EvaluationText(DeviceTokens(tokens.numpy().astype(np.uint16), cpu), TOKENS, TOKENS, TOKENS)
+    engine = TorchEngine(model, Runtime(cpu, "fp32", threads=1), GradScaler(False), print)
     cost = flops(lambda: evaluate(model, engine, text))
     assert cost == forward_pass(model, tokens[:-1].view(4, -1))
 

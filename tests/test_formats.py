@@ -13,8 +13,8 @@ from formats.make import FURTHER, STEPS, continuation, last_val_loss
 from gpt_cli.cli.main import main
 from gpt_cli.config import load_config
 from gpt_cli.run.checkpoint import FORMAT, list_checkpoints, load
-from gpt_cli.run.load import load_model
-from gpt_cli.run.single import load_single
+from gpt_cli.run.load_model import load_model
+from gpt_cli.run.one_file_run import load_single
 
 FORMATS = Path(__file__).parent / "formats"
 KEPT = sorted(path.name for path in FORMATS.iterdir() if path.name.isdigit())
@@ -44,7 +44,7 @@ def test_a_kept_run_is_small_and_names_no_machine():
 def test_an_old_run_is_whole_by_its_own_sums_and_loads(kept):
     (newest, *_) = list_checkpoints(Path("run"))
     assert load(newest).state["format"] == kept["format"]
-    assert load(newest).number("val_loss") == kept["val_loss"]
+    assert load(newest).get_float("val_loss") == kept["val_loss"]
     if shutil.which("sha256sum"):
         assert subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=newest, check=False).returncode == 0
 

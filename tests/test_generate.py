@@ -14,14 +14,14 @@ from gpt_cli.config import ModelConfig, SampleConfig, TokenizerConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.sampling import (
     Sampler,
-    Sampling,
+    SamplingParams,
     drop_unknown,
     encode_prompt,
     stream_texts,
-    text,
+    stream_torch,
 )
-from gpt_cli.sampling.generate import Continuations, generate, window_start
-from gpt_cli.sampling.stream import StopMatcher, TextStream
+from gpt_cli.sampling.generate import SequenceBatch, generate, window_start
+from gpt_cli.sampling.text_stream import StopMatcher, TextStream
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, UnknownCharacters, train_tokenizer
 
 VOCAB_SIZE = 13
@@ -73,7 +73,7 @@ def test_cached_logits_equal_uncached_ones_within_the_context_and_past_it(
         )
         sequences = [[1, 2, 3], [4, 5, 6]]
         with torch.inference_mode():
-            cached = Continuations(model, sequences)
+            cached = SequenceBatch(model, sequences)
             for step in range(10):
                 expected = reference_logits(model, sequences)
                 torch.testing.assert_close(cached.next_logits(), expected, rtol=1e-4, atol=1e-4)
@@ -94,17 +94,17 @@ def test_greedy_text_is_that_of_the_uncached_definition(options: dict[str, Any])
     sequence = [1, 2]
     for _ in range(3 * CONTEXT):
         sequence.append(int(reference_logits(model, [sequence]).argmax()))
-    generated = generate(model, [[1, 2]], Sampling(temperature=0.0, max_new_tokens=3 * CONTEXT))
+    generated = generate(model, [[1, 2]], SamplingParams(temperature=0.0, max_new_tokens=3 * CONTEXT))
     assert [tokens[0] for tokens in generated] == sequence[2:]
 
 
-def rows(model: GPT, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[tuple[int, ...]]:
+def rows(model: GPT, prompts: Sequence[Sequence[int]], sampling: SamplingParams) -> list[tuple[int, ...]]:
     return list(zip(*generate(model, prompts, sampling), strict=True))
 
 
 def test_a_sample_does_not_depend_on_how_many_others_run_beside_it() -> None:
     model = make_model()
-    sampling = Sampling(temperature=1.0, top_p=0.95, seed=11, max_new_tokens=3 * CONTEXT)
+    sampling = SamplingParams(temperature=1.0, top_p=0.95, seed=11, max_new_tokens=3 * CONTEXT)
     many = rows(model, [[1, 2, 3]] * 6, sampling)
     assert rows(model, [[1, 2, 3]], sampling) == many[:1]
     assert rows(model, [[1, 2, 3]] * 3, sampling) == many[:3]
@@ -113,40 +113,40 @@ def test_a_sample_does_not_depend_on_how_many_others_run_beside_it() -> None:
 
 def test_different_prompts_in_one_batch_continue_as_each_does_alone() -> None:
     model = make_model()
-    sampling = Sampling(temperature=0.0, max_new_tokens=2 * CONTEXT)
+    sampling = SamplingParams(temperature=0.0, max_new_tokens=2 * CONTEXT)
     prompts = [[1, 2, 3], [4, 5, 6], [1, 2, 3]]
     assert rows(model, prompts, sampling) == [rows(model, [prompt], sampling)[0] for prompt in prompts]
 
 
 def test_the_same_seed_gives_the_same_tokens_and_another_seed_others() -> None:
     model = make_model()
-    first, again, other = (rows(model, [[1]], Sampling(seed=seed, max_new_tokens=30)) for seed in (1, 1, 2))
+    first, again, other = (rows(model, [[1]], SamplingParams(seed=seed, max_new_tokens=30)) for seed in (1, 1, 2))
     assert first == again != other
 
 
 def test_greedy_does_not_depend_on_the_seed() -> None:
     model = make_model()
-    settings = [Sampling(temperature=0.0, seed=seed, max_new_tokens=30) for seed in (1, 2)]
+    settings = [SamplingParams(temperature=0.0, seed=seed, max_new_tokens=30) for seed in (1, 2)]
     assert rows(model, [[1]], settings[0]) == rows(model, [[1]], settings[1])
 
 
 def test_generation_leaves_the_randomness_of_the_process_alone() -> None:
     model = make_model()
     before = torch.get_rng_state()
-    list(generate(model, [[1]], Sampling(max_new_tokens=5)))
+    list(generate(model, [[1]], SamplingParams(max_new_tokens=5)))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_of_a_prompt_longer_than_the_context_the_last_tokens_are_seen() -> None:
     model = make_model()
     prompt = [token % VOCAB_SIZE for token in range(5 * CONTEXT)]
-    sampling = Sampling(max_new_tokens=2 * CONTEXT)
+    sampling = SamplingParams(max_new_tokens=2 * CONTEXT)
     assert rows(model, [prompt], sampling) == rows(model, [prompt[-CONTEXT:]], sampling)
 
 
 @pytest.mark.parametrize("max_new_tokens", [0, 1, 9])
 def test_exactly_max_new_tokens_are_generated(max_new_tokens: int) -> None:
-    generated = list(generate(make_model(), [[1], [2]], Sampling(max_new_tokens=max_new_tokens)))
+    generated = list(generate(make_model(), [[1], [2]], SamplingParams(max_new_tokens=max_new_tokens)))
     assert [len(tokens) for tokens in generated] == [2] * max_new_tokens
 
 
@@ -154,7 +154,7 @@ def test_a_prompt_is_prefilled_once_for_all_samples_and_then_each_step_decodes_o
     model = make_model()
     shapes: list[tuple[int, ...]] = []
     model.register_forward_pre_hook(lambda _, inputs: shapes.append(tuple(inputs[0].shape)))
-    list(generate(model, [[1, 2, 3, 4]] * 5, Sampling(max_new_tokens=4)))
+    list(generate(model, [[1, 2, 3, 4]] * 5, SamplingParams(max_new_tokens=4)))
     assert shapes == [(1, 4), (5, 1), (5, 1), (5, 1)]
 
 
@@ -162,7 +162,7 @@ def test_past_the_context_a_token_costs_at_most_three_forwards_however_long_the_
     model = make_model(context_length=16)
     n_computed: list[int] = []
     model.register_forward_pre_hook(lambda _, inputs: n_computed.append(inputs[0].shape[1]))
-    list(generate(model, [[1]], Sampling(max_new_tokens=200)))
+    list(generate(model, [[1]], SamplingParams(max_new_tokens=200)))
     assert sum(n_computed) < 3 * 200
     assert len(n_computed) == 200
 
@@ -200,8 +200,8 @@ def scripted(
     def generated(*_: object) -> Iterator[list[int]]:
         yield from map(list, zip(*rows_of_tokens, strict=True))
 
-    monkeypatch.setattr(text, "generate", generated)
-    sampling = Sampling(stop=stop)
+    monkeypatch.setattr(stream_torch, "generate", generated)
+    sampling = SamplingParams(stop=stop)
     return stream_texts(make_model(), tokenizer, [0], sampling, len(rows_of_tokens))
 
 
@@ -245,7 +245,11 @@ def test_the_token_for_unknown_characters_is_never_written() -> None:
     tokenizer = CharTokenizer("ab", has_unknown=True)
     model = make_model(vocab_size=3)
     model.head.weight.data.zero_()  # all tokens are equally likely
-    for sampling in (Sampling(max_new_tokens=60), Sampling(max_new_tokens=60, temperature=0), Sampling(top_k=3)):
+    for sampling in (
+        SamplingParams(max_new_tokens=60),
+        SamplingParams(max_new_tokens=60, temperature=0),
+        SamplingParams(top_k=3),
+    ):
         for stream in stream_texts(model, tokenizer, [2], sampling, 4):
             assert set(str(stream)) <= {"a", "b"}
             assert tokenizer.unk_id not in stream.tokens
@@ -260,8 +264,8 @@ def test_generation_ends_once_every_text_has(monkeypatch: pytest.MonkeyPatch) ->
             steps += 1
             yield [ord("."), ord("." if steps == 5 else "x")]
 
-    monkeypatch.setattr(text, "generate", endless)
-    streams = stream_texts(make_model(), ByteTokenizer(), [0], Sampling(stop=(".",)), 2)
+    monkeypatch.setattr(stream_torch, "generate", endless)
+    streams = stream_texts(make_model(), ByteTokenizer(), [0], SamplingParams(stop=(".",)), 2)
     assert [str(stream) for stream in streams] == ["", "xxxx"]
     assert steps == 5
 
@@ -277,7 +281,7 @@ def test_texts_of_a_batch_can_be_read_in_any_order_and_again(monkeypatch: pytest
 
 def test_each_text_of_a_batch_is_the_text_alone() -> None:
     model, tokenizer = make_model(256, init_std=0.1), ByteTokenizer()
-    sampler = Sampler(model, tokenizer, Sampling(max_new_tokens=20, temperature=1.0))
+    sampler = Sampler(model, tokenizer, SamplingParams(max_new_tokens=20, temperature=1.0))
     one, *_ = sampler.generate_batch("Hé", 1, seed=4, stop="e")
     several = sampler.generate_batch("Hé", 3, seed=4, stop="e")
     assert one.text() == several[0].text()
@@ -303,7 +307,7 @@ def test_characters_that_the_vocabulary_lacks_are_refused_or_left_out() -> None:
 
 
 def test_any_prompt_without_surrogates_continues_under_a_byte_vocabulary() -> None:
-    sampler = Sampler(make_model(256), ByteTokenizer(), Sampling(max_new_tokens=2))
+    sampler = Sampler(make_model(256), ByteTokenizer(), SamplingParams(max_new_tokens=2))
 
     @given(st.text())
     def continues(prompt: str) -> None:
@@ -316,4 +320,4 @@ def test_any_prompt_without_surrogates_continues_under_a_byte_vocabulary() -> No
 
 def test_the_config_of_a_run_decides_what_was_not_asked_for() -> None:
     config = SampleConfig(max_new_tokens=7, temperature=0.5, top_k=3, top_p=0.9, min_p=0.1)
-    assert Sampling.from_config(config, seed=5) == Sampling(7, 0.5, 3, 0.9, 0.1, 5)
+    assert SamplingParams.from_config(config, seed=5) == SamplingParams(7, 0.5, 3, 0.9, 0.1, 5)

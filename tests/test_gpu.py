@@ -19,20 +19,20 @@ from gpt_cli.model.attention import causal_attention, reference_attention
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.window_attention import takes_flex
 from gpt_cli.run.checkpoint import list_checkpoints, load
-from gpt_cli.run.load import load_model
+from gpt_cli.run.load_model import load_model
 from gpt_cli.run.log import read_events
+from gpt_cli.runtime.async_copy import AsyncHostCopy
 from gpt_cli.runtime.cuda_graph import capture_graph
-from gpt_cli.runtime.device import open_runtime, set_deterministic
-from gpt_cli.runtime.late import Late
-from gpt_cli.sampling import Sampling
-from gpt_cli.sampling.generate import Continuations, generate
+from gpt_cli.runtime.device import set_deterministic, setup_runtime
+from gpt_cli.sampling import SamplingParams
+from gpt_cli.sampling.generate import SequenceBatch, generate
 from gpt_cli.sampling.graphed_decode import GraphedDecoder, read_late
 from gpt_cli.sampling.noise import GumbelNoise
 from gpt_cli.selftest.model import check_cache, check_causality
 from gpt_cli.training.batches import Batches
+from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
-from gpt_cli.training.tokens import Tokens
 
 pytestmark = [
     pytest.mark.gpu,
@@ -76,9 +76,9 @@ def test_gradients_are_those_of_a_cpu_in_fp32(precision, tolerance):
     for device, of in (("cpu", "fp32"), ("cuda", precision)):
         runtime = [f"runtime.device={device}", f"runtime.precision={of}", "runtime.engine=torch"]
         config = parse_config("", "test.yaml", [*overrides, *runtime])
-        state = TrainingState.fresh(config, 300, open_runtime(config.runtime), print)
+        state = TrainingState.initialize(config, 300, setup_runtime(config.runtime), print)
         loss = state.engine.forward_backward(inputs.to(device), targets.to(device), 1, 0)
-        state.loss_scale.unscale_(state.parameters)
+        state.grad_scaler.unscale_(state.parameters)
         gradients = {name: p.grad.float().cpu() for name, p in state.model.named_parameters()}
         found.append({"loss": loss.float().cpu(), **gradients})
     exact, here = found
@@ -153,14 +153,14 @@ def test_a_model_on_the_device_sees_no_future_and_its_cache_changes_nothing(tmp_
 )
 def test_no_step_waits_for_the_device(tmp_path, changes):
     config = cuda_config(tmp_path, *changes)
-    runtime = open_runtime(config.runtime)
-    state = TrainingState.fresh(config, 11, runtime, print)
-    batches = Batches.of(config, Tokens(np.zeros(500, dtype=np.uint16), runtime.device))
+    runtime = setup_runtime(config.runtime)
+    state = TrainingState.initialize(config, 11, runtime, print)
+    batches = Batches.of(config, DeviceTokens(np.zeros(500, dtype=np.uint16), runtime.device))
     train_step(state, batches.at(0), config, 0, 1.0, runtime)
     torch.cuda.set_sync_debug_mode("error")
     try:
         loss, norms = train_step(state, batches.at(1), config, 1, 1.0, runtime)
-        late = Late(torch.stack([loss, torch.linalg.vector_norm(norms)]))
+        late = AsyncHostCopy(torch.stack([loss, torch.linalg.vector_norm(norms)]))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert late.read() == [loss.item(), torch.linalg.vector_norm(norms).item()]
@@ -197,7 +197,7 @@ UNEQUAL = [[1], [2, 3, 4] * 20, [5] * 300]
     ],
 )
 def test_captured_steps_write_what_eager_ones_write_but_for_ties(options, prompts, kind):
-    model, sampling = decoding(DECODED[options]), Sampling(**kind, seed=1, max_new_tokens=300)
+    model, sampling = decoding(DECODED[options]), SamplingParams(**kind, seed=1, max_new_tokens=300)
     expected = list(generate(model, prompts, sampling))
     found = list(generate(model, prompts, sampling, decoder=GraphedDecoder(refuse)))
     # Once two tokens were as good as equal, texts go apart: whoever drew other noise, or saw another window, would at
@@ -210,8 +210,8 @@ def test_captured_steps_write_what_eager_ones_write_but_for_ties(options, prompt
 
 
 def test_no_captured_step_waits_for_the_device():
-    model, sampling = decoding({}), Sampling(top_k=50, top_p=0.9, max_new_tokens=100)
-    rows, noise = Continuations(model, [[1], [2, 3]], 100), GumbelNoise(1, 2, 300, torch.device("cuda"))
+    model, sampling = decoding({}), SamplingParams(top_k=50, top_p=0.9, max_new_tokens=100)
+    rows, noise = SequenceBatch(model, [[1], [2, 3]], 100), GumbelNoise(1, 2, 300, torch.device("cuda"))
     with torch.inference_mode():
         rows.append(rows.next_logits().argmax(dim=-1))
         decode = GraphedDecoder(refuse).begin(model, rows, sampling, [])
@@ -245,8 +245,8 @@ def test_after_a_capture_that_failed_everything_else_goes_on():
 @pytest.mark.parametrize("resident", [True, False])
 def test_batches_are_those_of_a_cpu_wherever_the_ids_are(resident):
     ids = np.arange(64_536, 65_536, dtype=np.uint16)
-    here = Batches(Tokens(ids, torch.device("cpu")), 16, 12, 12, seed=7)
-    there = Batches(Tokens(ids, torch.device("cuda"), resident=resident), 16, 12, 12, seed=7)
+    here = Batches(DeviceTokens(ids, torch.device("cpu")), 16, 12, 12, seed=7)
+    there = Batches(DeviceTokens(ids, torch.device("cuda"), resident=resident), 16, 12, 12, seed=7)
     for step in (0, 4, 5, 1000):
         for expected, found in zip(here.at(step)[0], there.at(step)[0], strict=True):
             assert found.cpu().equal(expected)
@@ -279,7 +279,7 @@ def test_a_device_that_is_too_small_is_answered_by_smaller_micro_batches(tmp_pat
 @pytest.mark.parametrize("compiling", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_in_half_precision_a_captured_step_chooses_what_one_pass_over_the_text_does(dtype, compiling):
-    model, sampling = decoding({}, dtype), Sampling(temperature=0.0, max_new_tokens=60)
+    model, sampling = decoding({}, dtype), SamplingParams(temperature=0.0, max_new_tokens=60)
     decoder = GraphedDecoder(refuse, compiling=compiling)
     written = [token for (token,) in generate(model, [[1]], sampling, decoder=decoder)]
     with torch.inference_mode():

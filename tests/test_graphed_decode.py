@@ -21,11 +21,11 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache, RaggedCache
 from gpt_cli.model.static_cache import StaticCache
 from gpt_cli.runtime.cuda_graph import graphs_available
-from gpt_cli.sampling import Sampling, graphed_decode, stream_batches
-from gpt_cli.sampling.bias import LogitBias
-from gpt_cli.sampling.generate import Continuations, generate
+from gpt_cli.sampling import SamplingParams, graphed_decode, stream_batches
+from gpt_cli.sampling.generate import SequenceBatch, generate
 from gpt_cli.sampling.graphed_decode import CHUNK, GraphedDecoder, decode_step, length_bucket
-from gpt_cli.sampling.recorder import Recorder
+from gpt_cli.sampling.logit_bias import LogitBias
+from gpt_cli.sampling.logprobs import LogprobRecorder
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, train_tokenizer
 from tests.test_generate import CONTEXT, VOCAB_SIZE, make_model
 from tests.test_ragged import OPTIONS, PROMPTS
@@ -58,7 +58,11 @@ def decoder(capture: Any = traced, **options: Any) -> GraphedDecoder:
 
 
 def written(
-    model: GPT, prompts: Sequence[Sequence[int]], sampling: Sampling, by: GraphedDecoder | None = None, **options: Any
+    model: GPT,
+    prompts: Sequence[Sequence[int]],
+    sampling: SamplingParams,
+    by: GraphedDecoder | None = None,
+    **options: Any,
 ) -> list[list[int]]:
     return list(generate(model, prompts, sampling, **options, decoder=by))
 
@@ -81,7 +85,7 @@ def test_a_static_cache_is_the_cache_it_stands_for(options: dict[str, Any], leng
         for cache in (plain, other):
             prefilled = KVCache(model.config, len(lengths), room=max(lengths))
             model(tokens[:, : max(lengths)], prefilled)
-            cache.store(range(len(lengths)), prefilled, lengths)
+            cache.copy_from(range(len(lengths)), prefilled, lengths)
         layers = list(zip(other.keys, other.values, strict=True))
         for at in range(3, 5):
             static = StaticCache(layers, torch.tensor(lengths) + at - 3, n_key=7)
@@ -112,7 +116,7 @@ def test_captured_steps_write_what_eager_ones_write_within_the_context_and_past_
         model = make_model(**options)
     except ValidationError:
         reject()
-    sampling = Sampling(temperature=0.0 if greedy else 1.0, seed=3, max_new_tokens=12)
+    sampling = SamplingParams(temperature=0.0 if greedy else 1.0, seed=3, max_new_tokens=12)
     assert written(model, prompts, sampling, decoder()) == written(model, prompts, sampling)
 
 
@@ -128,7 +132,7 @@ FILTERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("steps", [2, 30])
 def test_every_filter_and_batch_is_written_as_by_eager_steps(kind: str, prompts: list[list[int]], steps: int) -> None:
     model, captured = make_model(context_length=12, n_layer=1), []
-    sampling = Sampling(**FILTERS[kind], seed=8, max_new_tokens=steps)
+    sampling = SamplingParams(**FILTERS[kind], seed=8, max_new_tokens=steps)
     samples = [0, 1, 0, 7][: len(prompts)]
 
     def capture(step: Any, inputs: Sequence[Tensor]) -> Any:
@@ -140,7 +144,7 @@ def test_every_filter_and_batch_is_written_as_by_eager_steps(kind: str, prompts:
     assert 1 <= len(captured) <= 3  # one for each of 4, 8 and 12 keys, however often the window was read anew
 
 
-def texts(model: GPT, tokenizer: Any, sampling: Sampling, by: GraphedDecoder | None, n: int = 4) -> list[Any]:
+def texts(model: GPT, tokenizer: Any, sampling: SamplingParams, by: GraphedDecoder | None, n: int = 4) -> list[Any]:
     found = next(stream_batches(model, tokenizer, [[1]], sampling, n, decoder=by))
     return [(text.text(), text.tokens, text.finish_reason) for text in found]
 
@@ -151,7 +155,7 @@ def test_a_text_that_ends_in_the_middle_of_a_chunk_ends_where_it_did_and_ends_no
     assert tokenizer.eot_id is not None
     model = make_model(tokenizer.vocab_size)
     model.head.weight.data[tokenizer.eot_id] *= 3.0  # which makes it likely
-    sampling = Sampling(seed=5, max_new_tokens=60, stop=stop)
+    sampling = SamplingParams(seed=5, max_new_tokens=60, stop=stop)
     found = texts(model, tokenizer, sampling, decoder())
     assert found == texts(model, tokenizer, sampling, None)
     assert len({len(tokens) for _, tokens, reason in found if reason != "length"}) > 1
@@ -161,7 +165,7 @@ def test_the_token_for_unknown_characters_is_not_written() -> None:
     tokenizer = CharTokenizer("ab", has_unknown=True)
     model = make_model(vocab_size=3)
     model.head.weight.data.zero_()  # all tokens are equally likely
-    for text, tokens, _ in texts(model, tokenizer, Sampling(max_new_tokens=60), decoder()):
+    for text, tokens, _ in texts(model, tokenizer, SamplingParams(max_new_tokens=60), decoder()):
         assert set(text) == {"a", "b"}
         assert tokenizer.unk_id not in tokens
 
@@ -172,7 +176,9 @@ def test_text_is_shown_a_chunk_at_a_time_not_at_its_end() -> None:
     def counted(step: Any, inputs: Sequence[Tensor]) -> Any:
         return lambda *given: (computed.append(1), step(*given))[1]
 
-    (text,) = next(stream_batches(model, ByteTokenizer(), [[1]], Sampling(max_new_tokens=60), decoder=decoder(counted)))
+    (text,) = next(
+        stream_batches(model, ByteTokenizer(), [[1]], SamplingParams(max_new_tokens=60), decoder=decoder(counted))
+    )
     while len(text.tokens) < 20:
         next(text._steps)
     assert len(computed) <= 20 + 2 * CHUNK
@@ -184,12 +190,12 @@ def test_text_is_shown_a_chunk_at_a_time_not_at_its_end() -> None:
 def test_no_decode_step_asks_the_device_for_a_number() -> None:
     """On the meta device there are none: a step that asked would raise."""
     model = make_model(context_length=64).to("meta")
-    sampling = Sampling(temperature=1.0, top_k=7, top_p=0.9, min_p=0.02, typical_p=0.95, max_new_tokens=60)
-    rows = Continuations(model, [[1, 2], [3, 4]])
+    sampling = SamplingParams(temperature=1.0, top_k=7, top_p=0.9, min_p=0.02, typical_p=0.95, max_new_tokens=60)
+    rows = SequenceBatch(model, [[1, 2], [3, 4]])
     with torch.inference_mode():
         rows.cache.length = 2
         noise = torch.zeros(2, VOCAB_SIZE, device="meta")
-        rules = [Recorder(2), LogitBias({1: 2.0}, VOCAB_SIZE, rows.device)]
+        rules = [LogprobRecorder(2), LogitBias({1: 2.0}, VOCAB_SIZE, rows.device)]
         decode = decoder(lambda step, inputs: step).begin(model, rows, sampling, rules)
         rows.append(torch.zeros(2, dtype=torch.long, device="meta"))
         for _ in range(20):
@@ -215,7 +221,7 @@ def test_what_needs_the_host_at_every_step_is_written_by_eager_steps_without_a_w
 ) -> None:
     monkeypatch.setattr(graphed_decode, "_FEWEST_STEPS", 32)
     model, n = make_model(256), 1 if "beams" in settings else 2
-    sampling = Sampling(**{"max_new_tokens": 40, "seed": 1, **settings})
+    sampling = SamplingParams(**{"max_new_tokens": 40, "seed": 1, **settings})
     assert texts(model, ByteTokenizer(), sampling, decoder(refuse), n) == texts(
         model, ByteTokenizer(), sampling, None, n
     )
@@ -236,7 +242,7 @@ def test_a_compiled_step_is_one_graph_for_each_bucket_and_writes_the_same(monkey
         return real(step, backend="aot_eager", **options)
 
     monkeypatch.setattr(torch, "compile", compile_)
-    model, sampling = make_model(context_length=8, n_layer=1), Sampling(top_k=5, seed=2, max_new_tokens=20)
+    model, sampling = make_model(context_length=8, n_layer=1), SamplingParams(top_k=5, seed=2, max_new_tokens=20)
     prompts = [[1], [2, 3]]
     fast = decoder(lambda step, inputs: step, compiling=True)
     assert written(model, prompts, sampling, fast) == written(model, prompts, sampling)
@@ -277,7 +283,7 @@ def test_where_a_capture_or_a_replay_fails_the_same_text_goes_on_with_one_note(
     prompts: list[list[int]], where: tuple[int, int], error: Exception
 ) -> None:
     model, notes = make_model(context_length=12, n_layer=1), list[str]()
-    sampling = Sampling(seed=9, max_new_tokens=24)
+    sampling = SamplingParams(seed=9, max_new_tokens=24)
     by = GraphedDecoder(notes.append, capture=failing(*where, error))
     expected = written(model, prompts, sampling)
     assert written(model, prompts, sampling, by) == expected
@@ -292,7 +298,7 @@ def test_where_a_capture_or_a_replay_fails_the_same_text_goes_on_with_one_note(
 @pytest.mark.parametrize("where", [None, (0, 3), (1, -1)], ids=str)
 def test_log_probabilities_are_whole_even_where_a_replay_fails_in_the_middle(where: tuple[int, int] | None) -> None:
     model, tokenizer = make_model(256, context_length=12, n_layer=1), ByteTokenizer()
-    sampling = Sampling(seed=9, max_new_tokens=24, log_probs=True)
+    sampling = SamplingParams(seed=9, max_new_tokens=24, log_probs=True)
     capture = traced if where is None else failing(*where, RuntimeError("gone"))
     by = GraphedDecoder(lambda _: None, capture=capture)
     found, expected = (next(stream_batches(model, tokenizer, [[1]], sampling, 2, decoder=d)) for d in (by, None))
@@ -306,9 +312,9 @@ def test_what_a_prefill_raises_is_no_reason_to_go_on(monkeypatch: pytest.MonkeyP
     def out_of_memory(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Continuations, "_prefill", out_of_memory)
+    monkeypatch.setattr(SequenceBatch, "_prefill", out_of_memory)
     with pytest.raises(torch.OutOfMemoryError):
-        written(make_model(), [[1]], Sampling(max_new_tokens=40), decoder())
+        written(make_model(), [[1]], SamplingParams(max_new_tokens=40), decoder())
 
 
 def test_an_interrupt_is_not_swallowed() -> None:
@@ -316,12 +322,12 @@ def test_an_interrupt_is_not_swallowed() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        written(make_model(), [[1]], Sampling(max_new_tokens=3 * CONTEXT), decoder(interrupted))
+        written(make_model(), [[1]], SamplingParams(max_new_tokens=3 * CONTEXT), decoder(interrupted))
 
 
 def test_a_step_done_twice_changes_nothing() -> None:
     """A capture computes its step beforehand, more than once."""
-    model, sampling = make_model(context_length=8), Sampling(seed=1)
+    model, sampling = make_model(context_length=8), SamplingParams(seed=1)
     cache = KVCache(model.config, 2)
     with torch.inference_mode():
         model(torch.tensor([[1, 2], [3, 4]]), cache)

@@ -9,8 +9,8 @@ from torch._dynamo.utils import counters
 
 from gpt_cli.config import ModelConfig, load_config, parse_config
 from gpt_cli.config.presets import RECIPES
+from gpt_cli.model.activation_checkpointing import apply_activation_checkpointing
 from gpt_cli.model.gpt import GPT
-from gpt_cli.model.recompute import recompute_activations
 from gpt_cli.training.step import token_loss
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
@@ -48,7 +48,7 @@ def test_a_shipped_model_is_one_graph_and_gives_the_eager_loss_and_gradients(con
     torch.manual_seed(0)
     model = GPT(config, vocab_size)
     if recomputed:
-        recompute_activations(model)
+        apply_activation_checkpointing(model)
     inputs, targets = torch.randint(vocab_size, (2, SEQUENCES, CONTEXT))
     torch.compiler.reset()
     counters.clear()

@@ -17,11 +17,11 @@ from gpt_cli.config import dump_config
 from gpt_cli.errors import UserError
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.log import read_events
-from gpt_cli.runtime.memory_kills import count_memory_kills
-from gpt_cli.training import loop, sample, state
-from gpt_cli.training.health import SpikeWatch
-from gpt_cli.training.memory import next_smaller, regroup
+from gpt_cli.runtime.oom_killer import oom_kill_count
+from gpt_cli.training import loop, state, training_samples
+from gpt_cli.training.health import SpikeDetector
 from gpt_cli.training.native.network import NativeNetwork
+from gpt_cli.training.oom_retry import next_smaller, resplit
 from gpt_cli.training.step import train_step
 from tests.support.waiting import HANG
 
@@ -123,15 +123,15 @@ def test_an_update_with_a_bad_gradient_is_not_made(tmp_path, monkeypatch):
 
 
 def test_a_spike_is_told_once_when_it_begins():
-    dice, watch = random.Random(0), SpikeWatch()
-    told = [step for step in range(1000) if watch.begins(9.0 if 500 <= step < 510 else dice.gauss(2.0, 0.1))]
+    dice, watch = random.Random(0), SpikeDetector()
+    told = [step for step in range(1000) if watch.update(9.0 if 500 <= step < 510 else dice.gauss(2.0, 0.1))]
     assert told == [500]
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_ordinary_noise_around_a_falling_loss_is_no_spike(seed):
-    dice, watch = random.Random(seed), SpikeWatch()
-    assert not any(watch.begins(1.5 + 3.0 * math.exp(-step / 300) + dice.gauss(0.0, 0.1)) for step in range(3000))
+    dice, watch = random.Random(seed), SpikeDetector()
+    assert not any(watch.update(1.5 + 3.0 * math.exp(-step / 300) + dice.gauss(0.0, 0.1)) for step in range(3000))
 
 
 def test_a_spike_of_the_loss_is_an_event_and_a_note_and_training_goes_on(tmp_path, monkeypatch, capsys):
@@ -229,9 +229,9 @@ def test_an_evaluation_that_does_not_fit_takes_fewer_windows_at_once(tmp_path, m
     ("place", "name", "doing"),
     [
         (NativeNetwork, "summed_loss", "evaluating a single window"),
-        (sample, "stream_texts", "writing a sample"),
-        (sample, "write_texts", "writing a sample"),
-        (state, "Optimizer", "building the model"),
+        (training_samples, "stream_texts", "writing a sample"),
+        (training_samples, "stream_native", "writing a sample"),
+        (state, "MuonAdamW", "building the model"),
     ],
 )
 @pytest.mark.parametrize("error", [MemoryError(), OUT_OF_MEMORY], ids=["MemoryError", "CPU"])
@@ -241,7 +241,7 @@ def test_out_of_memory_outside_a_step_says_where_and_what_to_do(tmp_path, monkey
 
     monkeypatch.setattr(place, name, fail)
     engine = "torch" if name == "stream_texts" else "auto"
-    if name == "write_texts":
+    if name == "stream_native":
         monkeypatch.setattr(place, "stream_texts", fail)  # for a machine without a compiler
     with pytest.raises(UserError, match=f"out of memory while {doing}") as caught:
         run(make_config(tmp_path, f"runtime.engine={engine}"))
@@ -269,7 +269,7 @@ def test_regrouping_keeps_every_row_in_its_order():
     groups = [(rows, -rows)]
     while size > 1:
         size = next_smaller(size)
-        groups = regroup(groups, size)
+        groups = resplit(groups, size)
         assert {len(inputs) for inputs, _ in groups} == {size}
         assert torch.equal(torch.cat([inputs for inputs, _ in groups]), rows)
         assert torch.equal(torch.cat([targets for _, targets in groups]), -rows)
@@ -389,7 +389,7 @@ def test_kills_that_show_no_loop_never_keep_a_run_from_going_on(tmp_path, ends):
 def test_a_kill_while_the_kernel_killed_for_memory_is_recorded_as_such(tmp_path, monkeypatch):
     run(make_config(tmp_path, "train.steps=4"))
     counter = iter([7, 8, 8])
-    monkeypatch.setattr("gpt_cli.run.restarts.count_memory_kills", lambda: next(counter))
+    monkeypatch.setattr("gpt_cli.run.crash_loop.oom_kill_count", lambda: next(counter))
     with (tmp_path / "run" / "events.jsonl").open("a") as file:
         file.write(json.dumps({"time": "", "event": "started", "step": 4, "memory_kills": next(counter)}) + "\n")
     run(make_config(tmp_path))
@@ -400,7 +400,7 @@ def test_a_kill_while_the_kernel_killed_for_memory_is_recorded_as_such(tmp_path,
 
 @pytest.mark.skipif(not Path("/proc/vmstat").exists(), reason="only Linux tells")
 def test_the_kernels_count_of_kills_is_read():
-    assert isinstance(count_memory_kills(), int)
+    assert isinstance(oom_kill_count(), int)
 
 
 @pytest.mark.parametrize("between", ["another step", "a good end"])

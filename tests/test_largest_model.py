@@ -9,8 +9,8 @@ import torch
 
 from gpt_cli.config import load_config
 from gpt_cli.model.attention import alibi_slopes
-from gpt_cli.model.count import build_on_meta, parameter_table
-from gpt_cli.report import plan
+from gpt_cli.model.sizing import build_on_meta, parameter_table
+from gpt_cli.report import dry_run
 from tests.support.waiting import HANG
 
 ROOT = Path(__file__).parents[1]
@@ -71,10 +71,10 @@ def test_a_plan_without_the_memory_for_a_step_says_so_instead_of_trying(free, tm
         "model: {n_layer: 1, n_embd: 16, n_head: 2, context_length: 8}\ntrain: {steps: 3}\n"
     )
     config = load_config(tmp_path / "c.yaml", [f"data.source={tmp_path / 'x.txt'}", "runtime.device=cpu"])
-    monkeypatch.setattr(plan, "available_memory", lambda _: free)
+    monkeypatch.setattr(dry_run, "available_memory", lambda _: free)
     planned = plan.plan(config, lambda _: None)
     assert (planned.seconds is None) is (free == 0)
-    assert ("not measured: it takes more memory than is free here" in plan.render_plan(planned)) is (free == 0)
+    assert ("not measured: it takes more memory than is free here" in dry_run.render_plan(planned)) is (free == 0)
 
 
 def test_the_slopes_of_alibi_are_those_of_the_paper_to_the_last_bit() -> None:

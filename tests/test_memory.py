@@ -7,14 +7,14 @@ from torch import Tensor
 
 from gpt_cli.config import ModelConfig
 from gpt_cli.model import chunked_loss as pieces
-from gpt_cli.model.chunked_loss import chunked_loss, rows_per_piece, wants_pieces
+from gpt_cli.model.activation_checkpointing import apply_activation_checkpointing
+from gpt_cli.model.chunked_loss import chunked_loss, needs_chunking, rows_per_chunk
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
-from gpt_cli.model.recompute import recompute_activations
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.tokenizer import ByteTokenizer
 from gpt_cli.training.evaluate import EvaluationText, cross_entropy, evaluate
-from gpt_cli.training.loss_scale import LossScale
+from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.step import TorchEngine, token_loss
 
 CPU = Runtime(torch.device("cpu"), "fp32", threads=1)
@@ -75,7 +75,7 @@ def test_under_autocast_the_loss_in_pieces_is_off_by_rounding_alone(monkeypatch)
 def test_the_tokens_of_a_piece_are_a_multiple_of_128_unless_the_vocabulary_is_too_large():
     cpu = torch.device("cpu")
     for vocab_size, rows in [(50_257, 128), (10_000, 768), (65_536, 128), (65_537, 127), (10**9, 1)]:
-        assert rows_per_piece(vocab_size, cpu) == rows
+        assert rows_per_chunk(vocab_size, cpu) == rows
 
 
 def test_no_piece_of_the_logits_is_larger_than_it_may_be(monkeypatch):
@@ -106,7 +106,7 @@ def test_a_frozen_head_and_a_model_that_does_not_learn_are_fine(monkeypatch):
 def test_evaluation_in_pieces_is_the_evaluation(monkeypatch):
     model = build()
     text = EvaluationText.of(np.arange(200, dtype=np.uint16) % VOCAB, ByteTokenizer(), CPU.device)
-    engine = TorchEngine(model, CPU, LossScale(False), print)
+    engine = TorchEngine(model, CPU, GradScaler(False), print)
     whole = evaluate(model, engine, text)
     monkeypatch.setattr(pieces, "_CPU_LOGITS", 3 * VOCAB)
     assert evaluate(model, engine, text).loss == pytest.approx(whole.loss, rel=1e-6)
@@ -119,7 +119,7 @@ def test_the_loss_is_taken_in_pieces_where_the_vocabulary_is_large(monkeypatch, 
     model = GPT(ModelConfig(n_layer=1, n_head=1, n_embd=8), vocab_size)
     tokens = torch.zeros(2, 128, dtype=torch.int64)
     torch.testing.assert_close(token_loss(model, tokens, tokens), mean_loss(model, tokens, tokens))
-    assert bool(calls) == wants_pieces(model, 2 * 128) == chunked
+    assert bool(calls) == needs_chunking(model, 2 * 128) == chunked
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
@@ -135,7 +135,7 @@ def test_activations_computed_twice_give_the_same_bits(dropout, layout):
 
     kept = results()
     again = results()
-    recompute_activations(model)
+    apply_activation_checkpointing(model)
     recomputed = results()
     assert list(model.state_dict()) == names
     for name in kept:
@@ -156,14 +156,14 @@ def test_activations_computed_twice_are_not_kept():
         return sum(storages.values())
 
     before = kept_numbers()
-    recompute_activations(model)
+    apply_activation_checkpointing(model)
     assert kept_numbers() < before / 3
 
 
 def test_decoding_with_a_cache_is_untouched_by_computing_activations_twice():
     model, tokens = build(), batch(1)[0]
     whole = model(tokens)
-    recompute_activations(model)
+    apply_activation_checkpointing(model)
     cache = KVCache(model.config, 1)
     with torch.no_grad():
         pieces_of_text = [model(part, cache) for part in tokens.split(4, dim=1)]

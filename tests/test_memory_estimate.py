@@ -7,7 +7,7 @@ import torch
 from allocations import allocations_of_a_gpu
 
 from gpt_cli.config import Config, RuntimeConfig, load_config, parse_config
-from gpt_cli.model.memory import memory_bytes
+from gpt_cli.model.memory_estimate import estimate_memory
 from gpt_cli.runtime.device import Runtime, planned_device
 from gpt_cli.training.state import TrainingState
 
@@ -20,7 +20,7 @@ SMALL = ("model.n_layer=3", "model.n_head=4", "model.n_embd=64", "model.context_
 def peak(config: Config, vocab_size: int, precision: str) -> int:
     """Bytes of a step at their most."""
     with allocations_of_a_gpu() as allocations:
-        state = TrainingState.fresh(config, vocab_size, Runtime(torch.device("cpu"), precision, 1), print)
+        state = TrainingState.initialize(config, vocab_size, Runtime(torch.device("cpu"), precision, 1), print)
         size = config.train.sequences_per_forward
         tokens = torch.zeros(size, config.model.context_length, dtype=torch.long)
         parts = -(-config.train.batch_size // size)
@@ -33,7 +33,7 @@ def peak(config: Config, vocab_size: int, precision: str) -> int:
 
 def assert_near(config: Config, vocab_size: int, precision: str) -> None:
     config = config.model_copy(update={"runtime": config.runtime.model_copy(update={"engine": "torch"})})
-    estimate = memory_bytes(config, vocab_size, torch.device("cuda"), DTYPES[precision])
+    estimate = estimate_memory(config, vocab_size, torch.device("cuda"), DTYPES[precision])
     assert sum(estimate.values()) == pytest.approx(peak(config, vocab_size, precision), rel=0.15)
     assert all(size >= 0 for size in estimate.values())
 
@@ -78,7 +78,7 @@ def test_the_estimate_knows_the_loss_in_pieces(overrides, precision):
 def test_the_estimate_of_lora_is_enough_and_not_half_as_much_again():
     config = parse_config("", "t", [*SMALL, "train.init_from=other", "lora.rank=2", "runtime.engine=torch"])
     allocated = peak(config, 90, "fp32")
-    estimate = memory_bytes(config, 90, torch.device("cuda"), torch.float32)
+    estimate = estimate_memory(config, 90, torch.device("cuda"), torch.float32)
     assert allocated <= sum(estimate.values()) <= 1.5 * allocated
 
 

@@ -9,10 +9,10 @@ import torch
 
 from gpt_cli.capabilities import KV_CACHE
 from gpt_cli.config import ModelConfig, load_config
-from gpt_cli.model.count import build_on_meta, flops_per_token, parameter_table, total_parameters
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.position import Rotary, rotary_frequencies, sinusoids
+from gpt_cli.model.sizing import build_on_meta, flops_per_token, num_parameters, parameter_table
 from gpt_cli.training.evaluate import cross_entropy
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
@@ -50,7 +50,7 @@ def test_gpt2_small_has_124439808_parameters():
         n_layer=12, n_head=12, n_embd=768, context_length=1024, position="learned", norm="layernorm", mlp="gelu",
         qk_norm=False, bias=True, tie_embeddings=True,
     )  # fmt: skip
-    assert total_parameters(gpt2, 50257) == 124_439_808
+    assert num_parameters(gpt2, 50257) == 124_439_808
 
 
 @each_option
@@ -84,7 +84,7 @@ def test_a_cache_prefilled_once_and_expanded_equals_one_filled_by_each_sequence(
     model, prompt = make({}), random_tokens(batch=1, length=5)
     cache = KVCache(model.config, batch=1, dtype=torch.float64)
     model(prompt, cache)
-    cache.select([0, 0, 0])
+    cache.reorder([0, 0, 0])
     following = random_tokens(batch=3, length=2)
     expected = model(torch.cat((prompt.expand(3, -1), following), dim=1))[:, 5:]
     torch.testing.assert_close(model(following, cache), expected)
@@ -177,5 +177,5 @@ def test_flops_per_token_of_gpt2_small_are_the_papers():
         qk_norm=False, bias=False, tie_embeddings=True,
     )  # fmt: skip
     # 6 N + 12 L C T, N without the position embedding: what PaLM's appendix B counts
-    n = total_parameters(gpt2, 50304) - 1024 * 768
+    n = num_parameters(gpt2, 50304) - 1024 * 768
     assert flops_per_token(gpt2, 50304) == 6 * n + 12 * 12 * 768 * 1024 == pytest.approx(854.6e6, rel=1e-3)

@@ -29,10 +29,10 @@ from gpt_cli.native.weights import rotary_frequencies as numpy_frequencies
 from gpt_cli.run.arrays import unpack_arrays
 from gpt_cli.run.checkpoint import save
 from gpt_cli.run.tensors import pack_tensors
-from gpt_cli.sampling import Sampling, engine, stream_texts
-from gpt_cli.sampling.engine import open_decoder, uncovered, write_texts
+from gpt_cli.sampling import SamplingParams, native_stream, stream_texts
 from gpt_cli.sampling.filters import filter_logits
 from gpt_cli.sampling.generate import generate
+from gpt_cli.sampling.native_stream import open_decoder, stream_native, unsupported_settings
 from gpt_cli.sampling.noise import GumbelNoise
 from gpt_cli.shuffle import derive_seed
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
@@ -101,7 +101,7 @@ def test_rotary_frequencies_are_torchs_but_for_a_last_bit(width, scaling, theta)
     assert scaling is not None or (ours != torchs).sum() <= 1
 
 
-def written(decoder: Any, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[tuple[int, ...]]:
+def written(decoder: Any, prompts: Sequence[Sequence[int]], sampling: SamplingParams) -> list[tuple[int, ...]]:
     """The tokens of each text."""
     choice = Choice(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
     seeds = [derive_seed(sampling.seed, "sample", i) for i in range(len(prompts))]
@@ -111,7 +111,7 @@ def written(decoder: Any, prompts: Sequence[Sequence[int]], sampling: Sampling) 
     return list(zip(*steps, strict=True))
 
 
-def by_torch(model: GPT, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[tuple[int, ...]]:
+def by_torch(model: GPT, prompts: Sequence[Sequence[int]], sampling: SamplingParams) -> list[tuple[int, ...]]:
     return list(zip(*generate(model, prompts, sampling), strict=True))
 
 
@@ -131,7 +131,7 @@ def test_the_logits_of_all_positions_are_those_of_torch_for_every_option(options
 @pytest.mark.parametrize("options", OPTIONS[::3], ids=str)
 def test_the_text_is_that_of_torch_within_the_context_and_far_past_it(options: dict[str, Any]) -> None:
     model = make_model(**options)
-    weights, sampling = weights_of(model), Sampling(temperature=1.0, seed=5, max_new_tokens=4 * CONTEXT)
+    weights, sampling = weights_of(model), SamplingParams(temperature=1.0, seed=5, max_new_tokens=4 * CONTEXT)
     prompts = [[1, 2, 3]] * 3
     expected = by_torch(model, prompts, sampling)
     assert written(NativeDecoder(weights, threads=2), prompts, sampling) == expected
@@ -172,7 +172,7 @@ def test_the_logits_that_tokens_are_chosen_from_are_those_of_torch_past_the_cont
 )
 def test_every_filter_writes_what_torch_writes(settings: dict[str, Any]) -> None:
     model = make_model()
-    sampling = Sampling(**{"temperature": 1.0, "seed": 9, "max_new_tokens": 60, **settings})
+    sampling = SamplingParams(**{"temperature": 1.0, "seed": 9, "max_new_tokens": 60, **settings})
     weights, prompts = weights_of(model), [[4], [4]]
     expected = by_torch(model, prompts, sampling)
     assert written(NativeDecoder(weights), prompts, sampling) == expected
@@ -192,7 +192,7 @@ LOGITS = st.lists(st.floats(-8, 8, width=16), min_size=1, max_size=40)
 def test_what_numpy_keeps_is_what_the_filters_keep(
     logits: list[float], temperature: float, top_k: int | None, top_p: float | None, min_p: float | None
 ) -> None:
-    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    sampling = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     kept = filter_logits(torch.tensor([logits]), sampling)[0].isfinite()
     values = np.array(logits, np.float32)
     for token in range(len(logits)):
@@ -211,7 +211,7 @@ def test_the_noise_is_that_of_torch() -> None:
 @pytest.mark.usefixtures("compiled")
 def test_unequal_prompts_in_one_batch_continue_as_each_does_alone_whatever_their_length() -> None:
     model = make_model()
-    weights, sampling = weights_of(model), Sampling(temperature=0.0, max_new_tokens=3 * CONTEXT)
+    weights, sampling = weights_of(model), SamplingParams(temperature=0.0, max_new_tokens=3 * CONTEXT)
     prompts = [[1], [2, 3, 4], [5] * 50, [6, 7] * 10, [1]]
     alone = [by_torch(model, [prompt], sampling)[0] for prompt in prompts]
     assert written(NativeDecoder(weights, threads=2), prompts, sampling) == alone
@@ -290,9 +290,9 @@ def test_texts_end_where_those_of_torch_end_and_never_hold_the_unknown_token() -
     decoder = open_decoder(model.config, 256, arrays)
     assert decoder is not None
     for stop in ((), ("e",), ("\x80", "no such text")):
-        sampling = Sampling(temperature=1.0, seed=3, max_new_tokens=90, stop=stop)
+        sampling = SamplingParams(temperature=1.0, seed=3, max_new_tokens=90, stop=stop)
         expected = stream_texts(model, ByteTokenizer(), [65], sampling, 3)
-        texts = write_texts(decoder, ByteTokenizer(), [[65]] * 3, sampling)
+        texts = stream_native(decoder, ByteTokenizer(), [[65]] * 3, sampling)
         for ours, theirs in zip(texts, expected, strict=True):
             assert (ours.text(), ours.tokens, ours.finish_reason) == (
                 theirs.text(),
@@ -303,20 +303,20 @@ def test_texts_end_where_those_of_torch_end_and_never_hold_the_unknown_token() -
     small = make_model(vocab_size=3)
     decoder = open_decoder(small.config, 3, unpack_arrays(pack_tensors(small.state_dict()), "model"))
     assert decoder is not None
-    for text in write_texts(decoder, tokenizer, [[2]] * 4, Sampling(max_new_tokens=60, temperature=5.0)):
+    for text in stream_native(decoder, tokenizer, [[2]] * 4, SamplingParams(max_new_tokens=60, temperature=5.0)):
         assert set(text.text()) <= {"a", "b"}
 
 
 def test_a_setting_that_the_engine_does_not_know_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampling = Sampling(3, 0.5, 4, 0.5, 0.1, 7, ("x",))
-    assert uncovered(sampling) == []
-    monkeypatch.setattr(engine, "_COVERED", frozenset({"max_new_tokens", "seed", "stop", "min_p", "top_k"}))
-    assert uncovered(sampling) == ["temperature", "top_p"]
-    assert uncovered(Sampling(max_new_tokens=3)) == []
+    sampling = SamplingParams(3, 0.5, 4, 0.5, 0.1, 7, ("x",))
+    assert unsupported_settings(sampling) == []
+    monkeypatch.setattr(native_stream, "_COVERED", frozenset({"max_new_tokens", "seed", "stop", "min_p", "top_k"}))
+    assert unsupported_settings(sampling) == ["temperature", "top_p"]
+    assert unsupported_settings(SamplingParams(max_new_tokens=3)) == []
 
 
 def test_the_engine_is_imported_without_torch() -> None:
-    rooms = "gpt_cli.sampling.engine, gpt_cli.run.checkpoint, gpt_cli.run.directory"
+    rooms = "gpt_cli.sampling.native_stream, gpt_cli.run.checkpoint, gpt_cli.run.directory"
     source = f"import sys, {rooms}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -25,7 +25,7 @@ from gpt_cli.run.arrays import unpack_arrays
 from gpt_cli.run.log import read_events
 from gpt_cli.run.tensors import pack_tensors
 from gpt_cli.runtime.device import Runtime
-from gpt_cli.sampling.engine import open_decoder
+from gpt_cli.sampling.native_stream import open_decoder
 from gpt_cli.training.native.choice import native_network
 from gpt_cli.training.native.library import NativeLibrary
 from gpt_cli.training.native.proof import find_difference

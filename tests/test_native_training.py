@@ -13,7 +13,7 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.native.kernel import NoKernel
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.evaluate import cross_entropy
-from gpt_cli.training.muon import orthogonalised
+from gpt_cli.training.muon import newton_schulz_batched
 from gpt_cli.training.native.choice import native_network
 from gpt_cli.training.native.library import Backend, NativeLibrary
 from gpt_cli.training.native.muon import Orthogonaliser
@@ -260,7 +260,7 @@ def test_orthogonalised_matrices_are_those_of_torch(dtype, tolerance):
     matrices.append(torch.zeros(8, 8))
     scales = [1.0, -0.5, 2.0, 1.0, 1.0, 1.0, 1.0]
     found = Orthogonaliser(library(dtype), 2)(matrices, scales)
-    for a, b in zip(found, orthogonalised(matrices, scales, torch.float32), strict=True):
+    for a, b in zip(found, newton_schulz_batched(matrices, scales, torch.float32), strict=True):
         assert distance(a, b) < tolerance
     assert not found[-1].any()
 

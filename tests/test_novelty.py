@@ -17,8 +17,8 @@ from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
 from gpt_cli.scoring import novelty
-from gpt_cli.scoring.automaton import SuffixAutomaton
 from gpt_cli.scoring.novelty import measure_novelty
+from gpt_cli.scoring.suffix_automaton import SuffixAutomaton
 from gpt_cli.scoring.training_text import decode_all
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, train_tokenizer
 

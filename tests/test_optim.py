@@ -8,10 +8,10 @@ from torch import Tensor
 
 from gpt_cli.config import ModelConfig, OptimConfig
 from gpt_cli.model.gpt import GPT
-from gpt_cli.training.averaging import WeightAverage
-from gpt_cli.training.loss_scale import LossScale
-from gpt_cli.training.muon import POLAR_EXPRESS, Muon, orthogonalise, orthogonalised
-from gpt_cli.training.optim import Optimizer, fused_rows
+from gpt_cli.training.ema import EMA
+from gpt_cli.training.grad_scaler import GradScaler
+from gpt_cli.training.muon import POLAR_EXPRESS, Muon, newton_schulz, newton_schulz_batched
+from gpt_cli.training.optim import MuonAdamW, fused_row_splits
 
 MODEL = ModelConfig(n_layer=2, n_head=4, n_kv_head=2, n_embd=32, context_length=8, norm="layernorm", bias=True)
 
@@ -38,7 +38,7 @@ def reference_orthogonal(matrix: Tensor) -> Tensor:
 @pytest.mark.parametrize("shape", [(16, 16), (48, 16), (16, 40)])
 def test_orthogonalise_keeps_the_singular_vectors_and_brings_the_singular_values_near_one(shape):
     matrix = torch.randn(3, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    result = orthogonalise(matrix)
+    result = newton_schulz(matrix)
     u, _, v = torch.linalg.svd(matrix, full_matrices=False)
     values = u.mT @ result @ v.mT
     diagonal = values.diagonal(dim1=-2, dim2=-1)
@@ -49,9 +49,9 @@ def test_orthogonalise_keeps_the_singular_vectors_and_brings_the_singular_values
 
 def test_orthogonalise_in_bf16_is_near_fp64_and_leaves_zero_at_zero():
     matrix = torch.randn(2, 32, 64, generator=torch.Generator().manual_seed(0))
-    exact, rounded = orthogonalise(matrix.double()), orthogonalise(matrix.bfloat16()).double()
+    exact, rounded = newton_schulz(matrix.double()), newton_schulz(matrix.bfloat16()).double()
     assert (exact - rounded).norm() / exact.norm() < 0.05
-    assert not orthogonalise(torch.zeros(1, 8, 8)).any()
+    assert not newton_schulz(torch.zeros(1, 8, 8)).any()
 
 
 def test_muon_equals_its_written_out_reference_over_several_steps():
@@ -67,7 +67,7 @@ def test_muon_equals_its_written_out_reference_over_several_steps():
         lr=0.02,
         momentum=0.9,
         weight_decay=0.1,
-        orthogonalise=partial(orthogonalised, dtype=torch.float64),
+        orthogonalise=partial(newton_schulz_batched, dtype=torch.float64),
     )
     for step in range(5):
         multiplier = 1.0 - step / 10
@@ -89,7 +89,7 @@ def test_muon_equals_its_written_out_reference_over_several_steps():
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_vectors_never_decay_and_everything_else_does(name):
     model = make_model()
-    optimizer = Optimizer(model, OptimConfig(name=name, lr=0.1, adamw_lr=0.1, weight_decay=0.5))
+    optimizer = MuonAdamW(model, OptimConfig(name=name, lr=0.1, adamw_lr=0.1, weight_decay=0.5))
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
         p.data.fill_(1.0)
@@ -101,7 +101,7 @@ def test_vectors_never_decay_and_everything_else_does(name):
 
 def test_muon_takes_the_hidden_matrices_and_adamw_each_other_parameter_once():
     model = make_model()
-    optimizer = Optimizer(model, OptimConfig(name="muon"))
+    optimizer = MuonAdamW(model, OptimConfig(name="muon"))
     names = set(dict(model.named_parameters()))
     assert set(optimizer.muon.parameters) == {
         n for n in names if "blocks" in n and n.endswith("weight") and "norm" not in n
@@ -112,7 +112,7 @@ def test_muon_takes_the_hidden_matrices_and_adamw_each_other_parameter_once():
 
 def test_the_rows_of_fused_projections_add_up_to_them():
     shapes = {name: p.shape for name, p in make_model().named_parameters()}
-    for name, rows in fused_rows(MODEL).items():
+    for name, rows in fused_row_splits(MODEL).items():
         assert sum(rows) == shapes[name][0]
 
 
@@ -120,13 +120,13 @@ def test_the_rows_of_fused_projections_add_up_to_them():
 def test_an_optimizer_restored_from_its_state_continues_bit_for_bit(name):
     config = OptimConfig(name=name, lr=0.01)
     one = make_model()
-    optimizer = Optimizer(one, config)
+    optimizer = MuonAdamW(one, config)
     for step in range(3):
         fill_gradients(one, step)
         optimizer.step(1.0)
     other = make_model(seed=1)
     other.load_state_dict(one.state_dict())
-    restored = Optimizer(other, config)
+    restored = MuonAdamW(other, config)
     restored.load_state_tensors({key: value.clone() for key, value in optimizer.state_tensors().items()})
     for step in range(3, 6):
         for model, opt in ((one, optimizer), (other, restored)):
@@ -140,7 +140,7 @@ def test_an_optimizer_restored_from_its_state_continues_bit_for_bit(name):
 
 def test_adamw_is_torchs_adamw():
     model, twin = make_model(), make_model()
-    optimizer = Optimizer(model, OptimConfig(name="adamw", lr=0.01, weight_decay=0.1))
+    optimizer = MuonAdamW(model, OptimConfig(name="adamw", lr=0.01, weight_decay=0.1))
     groups = [
         {"params": [p for p in twin.parameters() if p.dim() >= 2], "weight_decay": 0.1},
         {"params": [p for p in twin.parameters() if p.dim() < 2], "weight_decay": 0.0},
@@ -157,7 +157,7 @@ def test_adamw_is_torchs_adamw():
 
 def test_the_average_of_weights_is_the_recurrence_and_is_only_applied_inside():
     model = make_model()
-    average = WeightAverage(model, 0.5)
+    average = EMA(model, 0.5)
     name, parameter = next(iter(model.named_parameters()))
     expected = None
     for step in range(4):
@@ -165,7 +165,7 @@ def test_the_average_of_weights_is_the_recurrence_and_is_only_applied_inside():
         average.update(step)
         weight = max(0.5, 1 / (step + 1))
         expected = float(step) if expected is None else (1 - weight) * expected + weight * step
-    with average.applied():
+    with average.swapped_in():
         assert parameter.flatten()[0].item() == pytest.approx(expected)
         assert average.state_tensors()[f"raw/{name}"].flatten()[0].item() == 3.0
     assert parameter.flatten()[0].item() == 3.0
@@ -173,17 +173,17 @@ def test_the_average_of_weights_is_the_recurrence_and_is_only_applied_inside():
 
 def test_without_a_decay_the_weights_are_their_own_average():
     model = make_model()
-    average = WeightAverage(model, None)
+    average = EMA(model, None)
     before = [p.clone() for p in model.parameters()]
     average.update(0)
-    with average.applied():
+    with average.swapped_in():
         assert all(a.equal(b) for a, b in zip(before, model.parameters(), strict=True))
     assert average.state_tensors() == {}
 
 
 @pytest.mark.parametrize("bad", [float("inf"), float("nan")])
 def test_the_loss_scale_halves_on_overflow_and_grows_back(bad):
-    scale = LossScale(enabled=True)
+    scale = GradScaler(enabled=True)
     first = scale.scale.item()
     assert scale.update(torch.tensor(bad)).item() == 1.0
     assert (scale.scale.item(), scale.good_updates.item()) == (first / 2, 0)
@@ -199,7 +199,7 @@ def test_the_loss_scale_halves_on_overflow_and_grows_back(bad):
 def test_an_update_of_gradients_that_overflowed_changes_no_bit_and_one_of_others_is_the_plain_one(name, bad):
     config = OptimConfig(name=name, lr=0.01, weight_decay=0.1)
     skipping, plain = make_model(), make_model()
-    optimizers = Optimizer(skipping, config), Optimizer(plain, config)
+    optimizers = MuonAdamW(skipping, config), MuonAdamW(plain, config)
     for step in range(3):
         for model, optimizer in zip((skipping, plain), optimizers, strict=True):
             fill_gradients(model, step)
@@ -216,14 +216,14 @@ def test_an_update_of_gradients_that_overflowed_changes_no_bit_and_one_of_others
 
 
 def test_a_loss_scale_that_is_off_lets_every_update_be():
-    scale = LossScale(enabled=False)
+    scale = GradScaler(enabled=False)
     assert scale.update(torch.tensor(float("nan"))) is None
     assert scale.scale.item() == 1.0
 
 
 def test_scaling_the_loss_and_unscaling_the_gradients_changes_nothing():
     weight = torch.tensor([3.0], requires_grad=True)
-    scale = LossScale(enabled=True)
+    scale = GradScaler(enabled=True)
     scale.scale_loss((weight * 2).sum()).backward()
     scale.unscale_([weight])
     assert weight.grad.item() == 2.0

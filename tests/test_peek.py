@@ -19,7 +19,7 @@ from gpt_cli.corpus.training_windows import cut_window, first_start
 from gpt_cli.errors import RequestError
 from gpt_cli.shuffle import window_start, windows_per_epoch
 from gpt_cli.training.batches import Batches
-from gpt_cli.training.tokens import Tokens
+from gpt_cli.training.device_tokens import DeviceTokens
 
 TEXT = "First Citizen:\nBefore we proceed any further, hear me speak.\n" * 40 + "Größe 😀\n" * 40
 
@@ -78,7 +78,7 @@ def test_what_is_shown_of_a_store_is_what_it_holds(run: Run) -> None:
 
 def test_without_a_place_it_is_the_first_window_that_training_takes(run: Run) -> None:
     shown = json.loads(run("data", "peek", "store", "--context", "16", "--json").out)
-    tokens = Tokens(TokenStore.open(Path("store")).tokens("train"), torch.device("cpu"))
+    tokens = DeviceTokens(TokenStore.open(Path("store")).tokens("train"), torch.device("cpu"))
     inputs, targets = Batches(tokens, 16, 4, 4, Config().seed).at(0)[0]
     assert shown["ids"][:-1] == inputs[0].tolist()
     assert shown["ids"][1:] == targets[0].tolist()

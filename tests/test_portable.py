@@ -19,7 +19,7 @@ from gpt_cli.native.rounding import FORMATS, WeightFormat, rounded
 from gpt_cli.native.weights import Weights, read_weights
 from gpt_cli.run.arrays import unpack_arrays
 from gpt_cli.run.tensors import pack_tensors
-from gpt_cli.training.muon import orthogonalised
+from gpt_cli.training.muon import newton_schulz_batched
 from tests.portable.engines import TARGETS, Target, Texts, answers, build, decode_input, train_input
 
 pytestmark = [pytest.mark.slow, pytest.mark.portable]
@@ -126,7 +126,7 @@ def compare_training(command: list[str], name: str, dtype: torch.dtype, **enviro
         ours = torch.from_numpy(flat[starts[key] : starts[key] + expected.numel()].copy()).view_as(expected)
         furthest = max(furthest, float((ours - expected).norm() / expected.norm()))
     assert furthest <= of_gradient, furthest
-    expected_matrices = orthogonalised(matrices, [0.5, 0.5], torch.float32)
+    expected_matrices = newton_schulz_batched(matrices, [0.5, 0.5], torch.float32)
     for ours_, theirs in zip(results, expected_matrices, strict=True):
         difference = torch.from_numpy(ours_.copy()).view_as(theirs) - theirs
         assert float(difference.norm() / theirs.norm()) <= of_matrix

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from gpt_cli.config import ModelConfig
 from gpt_cli.model.attention import ragged_attention, reference_attention
 from gpt_cli.model.gpt import GPT
-from gpt_cli.sampling import Sampling, stream_batches
-from gpt_cli.sampling.generate import Continuations, generate
+from gpt_cli.sampling import SamplingParams, stream_batches
+from gpt_cli.sampling.generate import SequenceBatch, generate
 from gpt_cli.tokenizer import ByteTokenizer
 from tests.test_generate import CONTEXT, VOCAB_SIZE, make_model, reference_logits
 
@@ -55,21 +55,21 @@ def test_cached_logits_of_unequal_prompts_equal_those_of_each_alone_uncached(
     # The window of a long prompt begins anew: that is what sampling sees of it.
     sequences = [prompt[-context:] for prompt in prompts]
     with torch.inference_mode():
-        rows = Continuations(model, prompts)
+        rows = SequenceBatch(model, prompts)
         for step in range(10):
             logits = rows.next_logits()
             for row, sequence in zip(logits, sequences, strict=True):
                 torch.testing.assert_close(row, reference_logits(model, [sequence])[0], rtol=2e-4, atol=2e-4)
             if step in (3, 6):
                 picked = torch.randint(len(sequences), (len(sequences) + step % 2,), generator=generator).tolist()
-                rows.select(picked)
+                rows.reorder(picked)
                 sequences = [sequences[row] for row in picked]
             tokens = torch.randint(VOCAB_SIZE, (len(sequences),), generator=generator)
             rows.append(tokens)
             sequences = [[*s, t] for s, t in zip(sequences, tokens.tolist(), strict=True)]
 
 
-def alone(model: GPT, prompt: Sequence[int], sampling: Sampling, sample: int) -> list[int]:
+def alone(model: GPT, prompt: Sequence[int], sampling: SamplingParams, sample: int) -> list[int]:
     return [tokens[0] for tokens in generate(model, [prompt], sampling, samples=[sample])]
 
 
@@ -78,7 +78,7 @@ def alone(model: GPT, prompt: Sequence[int], sampling: Sampling, sample: int) ->
 def test_each_prompt_of_a_batch_gives_the_tokens_it_gives_alone(position: str, temperature: float) -> None:
     model = make_model(position=position, window=5)
     prompts = [[1], [2, 3, 4], [5] * CONTEXT, list(range(12)), [1], [6, 7]]
-    sampling = Sampling(temperature=temperature, top_p=0.95, seed=5, max_new_tokens=3 * CONTEXT)
+    sampling = SamplingParams(temperature=temperature, top_p=0.95, seed=5, max_new_tokens=3 * CONTEXT)
     samples = [0, 1, 0, 2, 0, 7]
     together = zip(*generate(model, prompts, sampling, samples=samples), strict=True)
     assert [list(row) for row in together] == [
@@ -89,7 +89,7 @@ def test_each_prompt_of_a_batch_gives_the_tokens_it_gives_alone(position: str, t
 def test_a_text_depends_on_neither_the_batch_size_nor_the_other_prompts_nor_their_order() -> None:
     model, tokenizer = make_model(256, init_std=0.1), ByteTokenizer()
     prompts = [list(text.encode()) for text in ("a", "bcd", "efghijklm", "no", "a")]
-    sampling = Sampling(temperature=1.0, max_new_tokens=15, seed=3)
+    sampling = SamplingParams(temperature=1.0, max_new_tokens=15, seed=3)
 
     def texts(order: Sequence[int], **how: Any) -> list[list[list[int]]]:
         batches = stream_batches(model, tokenizer, [prompts[i] for i in order], sampling, **how)
@@ -107,11 +107,11 @@ def test_equal_prompts_are_prefilled_once_and_a_prefill_is_bounded(monkeypatch: 
     model = make_model()
     shapes: list[tuple[int, ...]] = []
     model.register_forward_pre_hook(lambda _, inputs: shapes.append(tuple(inputs[0].shape)))
-    list(generate(model, [[1, 2], [3], [1, 2], [3]], Sampling(max_new_tokens=3)))
+    list(generate(model, [[1, 2], [3], [1, 2], [3]], SamplingParams(max_new_tokens=3)))
     assert shapes == [(2, 2), (4, 1), (4, 1)]
     shapes.clear()
-    monkeypatch.setattr(sys.modules[Continuations.__module__], "_PREFILL_NUMBERS", 2 * 5 * VOCAB_SIZE)
-    list(generate(model, [[1] * 5, [2], [3] * 4, [4], [5]], Sampling(max_new_tokens=1)))
+    monkeypatch.setattr(sys.modules[SequenceBatch.__module__], "_PREFILL_NUMBERS", 2 * 5 * VOCAB_SIZE)
+    list(generate(model, [[1] * 5, [2], [3] * 4, [4], [5]], SamplingParams(max_new_tokens=1)))
     assert shapes == [(2, 1), (2, 4), (1, 5)]  # two at once, of similar lengths
 
 
@@ -119,14 +119,14 @@ def test_past_the_context_a_token_of_an_unequal_batch_costs_the_same_however_lon
     model = make_model(context_length=16)
     computed: list[int] = []
     model.register_forward_pre_hook(lambda _, inputs: computed.append(inputs[0].numel()))
-    list(generate(model, [[1], [1, 2, 3, 4], [5] * 16], Sampling(max_new_tokens=400)))
+    list(generate(model, [[1], [1, 2, 3, 4], [5] * 16], SamplingParams(max_new_tokens=400)))
     assert sum(computed) < 3 * 3 * 400
     assert sum(computed[-100:]) <= sum(computed[100:200]) * 1.2
 
 
 def test_what_a_sequence_keeps_does_not_grow_with_its_text() -> None:
     model = make_model(context_length=16)
-    rows = Continuations(model, [[1], [2, 3]])
+    rows = SequenceBatch(model, [[1], [2, 3]])
     with torch.inference_mode():
         for _ in range(200):
             rows.next_logits()

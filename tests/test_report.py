@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
-from gpt_cli.report.baselines import Text
-from gpt_cli.report.chart import Level, Line, draw_chart, format_tick, log_ticks, ticks
-from gpt_cli.report.difference import compare, render_differences
-from gpt_cli.report.figures import ending, figures
-from gpt_cli.report.page import render_report
-from gpt_cli.report.record import read_record, read_records
-from gpt_cli.report.series import Series, series, thinned
+from gpt_cli.report.chart import Line, ReferenceLine, draw_chart, format_tick, log_ticks, ticks
+from gpt_cli.report.run_baselines import RunBaselines
+from gpt_cli.report.run_diff import compare, render_differences
+from gpt_cli.report.run_metrics import figures, run_outcome
+from gpt_cli.report.run_record import read_record, read_records
+from gpt_cli.report.run_report import render_report
+from gpt_cli.report.series import Series, downsample_minmax, series
 
 BOOK = "Once upon a time there was a mouse, and it lived in a shoe. <b>&amp;</b> 'x' \"y\"\n" * 60
 HOSTILE = (
@@ -142,7 +142,7 @@ def test_what_a_run_died_of_is_said_at_the_top(runs: Path) -> None:
     with (runs / "chars" / "events.jsonl").open("a") as file:
         file.write(json.dumps({"time": "", "event": "died", "step": 6, "error": "UserError: the loss is nan"}) + "\n")
     record = read_record(runs / "chars", "chars", silent)
-    assert ending(record) == "died at step 6: the loss is nan"
+    assert run_outcome(record) == "died at step 6: the loss is nan"
     assert 'role="alert"' in report(runs / "chars")
     assert 'role="alert"' not in report(runs / "pieces")
 
@@ -151,7 +151,7 @@ def test_baselines_are_those_of_data_inspect_on_the_same_text_and_are_kept(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = read_record(runs / "chars", "chars", silent)
-    found = Text(record, silent).baselines()
+    found = RunBaselines(record, silent).baselines()
     assert main(["data", "inspect", "book.txt", "--json"]) == 0
     expected = json.loads(capsys.readouterr().out)["baselines"]
     assert [b.name for b in found] == [b["name"] for b in expected]
@@ -161,8 +161,8 @@ def test_baselines_are_those_of_data_inspect_on_the_same_text_and_are_kept(
     def again(*_: object) -> None:
         raise AssertionError("measured twice")
 
-    monkeypatch.setattr("gpt_cli.report.baselines.measure_baselines", again)
-    assert Text(record, silent).baselines() == found
+    monkeypatch.setattr("gpt_cli.report.run_baselines.measure_baselines", again)
+    assert RunBaselines(record, silent).baselines() == found
 
 
 def test_a_text_that_changed_or_is_gone_costs_the_baselines_and_not_the_report(trained: Path, runs: Path) -> None:
@@ -243,7 +243,7 @@ def test_values_that_differ_greatly_get_a_logarithmic_axis_which_says_so() -> No
 
 def test_names_of_levels_keep_their_distance() -> None:
     points = Series(np.arange(3.0), np.array([1.0, 2.0, 3.0]))
-    svg = draw_chart([Line("a", points, 0)], "x", "y", levels=[Level("one", 2.0), Level("two", 2.001)])
+    svg = draw_chart([Line("a", points, 0)], "x", "y", levels=[ReferenceLine("one", 2.0), ReferenceLine("two", 2.001)])
     heights = [float(y) for y in re.findall(r'<text class="level" x="[\d.]+" y="([\d.]+)"', svg)]
     assert len(heights) == 2
     assert abs(heights[0] - heights[1]) >= 11.9
@@ -279,7 +279,7 @@ def test_numbers_on_axes_are_short(value: float, text: str) -> None:
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=400), st.integers(4, 60))
 def test_thinning_keeps_the_extremes_and_the_order(ys: list[float], most: int) -> None:
     points = Series(np.arange(len(ys), dtype=float), np.array(ys))
-    kept = thinned(points, most)
+    kept = downsample_minmax(points, most)
     assert len(kept.x) <= max(len(ys) if len(ys) <= most else 0, most)
     assert (kept.y.min(), kept.y.max()) == (min(ys), max(ys))
     assert (np.diff(kept.x) > 0).all()

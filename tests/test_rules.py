@@ -11,13 +11,13 @@ from torch import Tensor
 
 from gpt_cli.config import TokenizerConfig
 from gpt_cli.errors import RequestError
-from gpt_cli.sampling import Sampling, stream_texts
-from gpt_cli.sampling.bias import LogitBias, NotYet, token_bias
+from gpt_cli.sampling import SamplingParams, stream_texts
 from gpt_cli.sampling.filters import filter_logits, keep_typical_p
 from gpt_cli.sampling.generate import generate
-from gpt_cli.sampling.recorder import Recorder
+from gpt_cli.sampling.logit_bias import LogitBias, MinNewTokens, token_bias
+from gpt_cli.sampling.logits_processors import LogitsProcessor, ProcessorFactory
+from gpt_cli.sampling.logprobs import LogprobRecorder
 from gpt_cli.sampling.repetition import NoRepeatNgram, RepetitionPenalty
-from gpt_cli.sampling.rules import Rule, RuleBook
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, train_tokenizer
 from tests.test_generate import make_model
 
@@ -27,10 +27,10 @@ LOGITS = st.lists(st.integers(-60, 60).map(lambda i: i / 8), min_size=V, max_siz
 HISTORY = st.lists(st.integers(0, V - 1), max_size=12)
 
 
-def ruled(rule: Rule, written: Sequence[int], logits: Sequence[float]) -> list[float]:
+def ruled(rule: LogitsProcessor, written: Sequence[int], logits: Sequence[float]) -> list[float]:
     """What a rule for one sequence makes of logits, after these tokens."""
     for token in written:
-        rule.append([token])
+        rule.accept([token])
     before = torch.tensor([logits])
     kept = before.clone()
     after: list[float] = rule.apply(before)[0].tolist()
@@ -68,7 +68,7 @@ def test_a_text_without_repeated_ngrams_has_none_and_costs_no_more_as_it_grows()
     prompt = [1, 2, 1]
     rule = NoRepeatNgram(3, [prompt])
     model = make_model(13)
-    written = [t[0] for t in generate(model, [prompt], Sampling(max_new_tokens=300, temperature=0.3), [rule])]
+    written = [t[0] for t in generate(model, [prompt], SamplingParams(max_new_tokens=300, temperature=0.3), [rule])]
     text = prompt + written
     triples = [tuple(text[i : i + 3]) for i in range(len(text) - 2)]
     assert len(triples) == len(set(triples))
@@ -76,22 +76,26 @@ def test_a_text_without_repeated_ngrams_has_none_and_costs_no_more_as_it_grows()
 
 def test_rows_of_a_batch_have_each_their_own_history_and_take_it_along_when_beams_divide() -> None:
     prompts = [[0], [1, 2], []]
-    rules: list[Rule] = [RepetitionPenalty(2.0, prompts, V, CPU), NoRepeatNgram(1, prompts), Recorder(3)]
+    rules: list[LogitsProcessor] = [
+        RepetitionPenalty(2.0, prompts, V, CPU),
+        NoRepeatNgram(1, prompts),
+        LogprobRecorder(3),
+    ]
     for rule in rules:
         rule.apply(torch.zeros(3, V))
-        rule.append([3, 4, 5])
-        if isinstance(rule, Recorder):
-            rule.note(rule.given(torch.tensor([3, 4, 5])).tolist())
-        rule.select([1, 1, 0, 2])
+        rule.accept([3, 4, 5])
+        if isinstance(rule, LogprobRecorder):
+            rule.note(rule.gather(torch.tensor([3, 4, 5])).tolist())
+        rule.reorder([1, 1, 0, 2])
     logits = torch.full((4, V), 8.0)
     histories = [{1, 2, 4}, {1, 2, 4}, {0, 3}, {5}]
     penalised, banned = rules[0].apply(logits), rules[1].apply(logits)
     for row, history in enumerate(histories):
         assert {t for t in range(V) if penalised[row, t] == 4.0} == history
         assert {t for t in range(V) if banned[row, t] == -math.inf} == history
-    rules[1].append([0, 3, 1, 1])  # copies that divided go separate ways
+    rules[1].accept([0, 3, 1, 1])  # copies that divided go separate ways
     assert rules[1].apply(logits)[0, 3] == 8.0
-    assert isinstance(rules[2], Recorder)
+    assert isinstance(rules[2], LogprobRecorder)
     assert rules[2].log_probs == [[pytest.approx(-math.log(V))]] * 4
 
 
@@ -116,7 +120,7 @@ def test_typical_p_keeps_the_tokens_nearest_to_the_entropy(weights: list[int], d
 
 def test_typical_p_passes_over_what_another_filter_took_out() -> None:
     logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(3))
-    filtered = filter_logits(logits, Sampling(temperature=1.0, top_k=9, typical_p=0.6))
+    filtered = filter_logits(logits, SamplingParams(temperature=1.0, top_k=9, typical_p=0.6))
     few = logits.topk(9)
     expected = keep_typical_p(few.values, 0.6)
     assert torch.equal(filtered.gather(1, few.indices), expected)
@@ -156,26 +160,26 @@ def test_forbidding_every_token_is_refused() -> None:
 
 
 def test_the_text_does_not_end_before_min_new_tokens() -> None:
-    assert ruled(NotYet(2, 3), [0, 1], [1.0] * V)[2] == -math.inf
-    assert ruled(NotYet(2, 3), [0, 1, 0], [1.0] * V) == [1.0] * V
+    assert ruled(MinNewTokens(2, 3), [0, 1], [1.0] * V)[2] == -math.inf
+    assert ruled(MinNewTokens(2, 3), [0, 1, 0], [1.0] * V) == [1.0] * V
     model = make_model(262)
     model.head.weight.data.zero_()
     bias = ((BPE.eot_id or 0, 50.0),)
-    (text,) = stream_texts(model, BPE, [65], Sampling(min_new_tokens=7, logit_bias=bias))
+    (text,) = stream_texts(model, BPE, [65], SamplingParams(min_new_tokens=7, logit_bias=bias))
     assert (len(text.text()) > 0, len(text.tokens), text.finish_reason) == (True, 8, "end_of_text")
 
 
 def test_a_stop_string_counts_only_after_min_new_tokens() -> None:
     model = make_model(256)
     model.head.weight.data.zero_()
-    options = Sampling(allow="x", stop=("xx",), min_new_tokens=5)
+    options = SamplingParams(allow="x", stop=("xx",), min_new_tokens=5)
     (text,) = stream_texts(model, ByteTokenizer(), [65], options)
     assert (text.text(), len(text.tokens), text.finish_reason) == ("xxxxx", 7, "stop")
 
 
 def test_log_probs_are_those_of_the_model_itself_whatever_shapes_the_choice() -> None:
     model = make_model(256, init_std=0.1)
-    sampling = Sampling(
+    sampling = SamplingParams(
         temperature=0.3, top_k=5, repetition_penalty=2.0, logit_bias=((66, 4.0),), max_new_tokens=5, log_probs=True
     )
     prompt = [65, 66]
@@ -186,7 +190,7 @@ def test_log_probs_are_those_of_the_model_itself_whatever_shapes_the_choice() ->
         logits: Tensor = model(torch.tensor([prompt + text.tokens]))[0, 1:-1]
     expected = logits.log_softmax(-1)[torch.arange(5), torch.tensor(text.tokens)]
     assert text.log_probs == pytest.approx(expected.tolist(), abs=1e-5)
-    (unasked,) = stream_texts(model, ByteTokenizer(), prompt, Sampling())
+    (unasked,) = stream_texts(model, ByteTokenizer(), prompt, SamplingParams())
     assert unasked.log_probs is None
 
 
@@ -209,13 +213,13 @@ def test_log_probs_are_those_of_the_model_itself_whatever_shapes_the_choice() ->
 )
 def test_a_setting_out_of_range_or_at_odds_with_another_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        Sampling(**options)  # type: ignore[arg-type]
+        SamplingParams(**options)  # type: ignore[arg-type]
 
 
 def test_a_pattern_puts_the_defaults_that_contradict_it_out_of_force() -> None:
-    defaults = Sampling(stop=("x",), min_new_tokens=3, beams=2)
-    changed = defaults.changed({"choices": ["a", "b"], "logit_bias": {"a": 1.0}})
-    assert changed == Sampling(choices=("a", "b"), logit_bias=(("a", 1.0),))
+    defaults = SamplingParams(stop=("x",), min_new_tokens=3, beams=2)
+    changed = defaults.replace({"choices": ["a", "b"], "logit_bias": {"a": 1.0}})
+    assert changed == SamplingParams(choices=("a", "b"), logit_bias=(("a", 1.0),))
 
 
 # --- the same names in transformers ---------------------------------------------------------------------------------
@@ -252,7 +256,7 @@ def test_filters_equal_those_of_transformers(options: dict[str, float], theirs: 
     expected = RANDOM
     for name, value in theirs:
         expected = getattr(transformers, name)(value)(TEXTS, expected)
-    ours = filter_logits(RANDOM, Sampling(**{"temperature": 1.0, **options}))  # type: ignore[arg-type]
+    ours = filter_logits(RANDOM, SamplingParams(**{"temperature": 1.0, **options}))  # type: ignore[arg-type]
     torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
 
 
@@ -277,23 +281,23 @@ def test_bias_and_least_length_equal_those_of_transformers() -> None:
     )
     assert torch.equal(LogitBias(bias, 40, CPU).apply(RANDOM), expected)
     theirs = transformers.MinNewTokensLengthLogitsProcessor(28, 4, 5)  # 2 of 4 new tokens are there
-    rule = NotYet(5, 4)
-    rule.append([0])
-    rule.append([0])
+    rule = MinNewTokens(5, 4)
+    rule.accept([0])
+    rule.accept([0])
     assert torch.equal(rule.apply(RANDOM), theirs(TEXTS, RANDOM))
 
 
 def test_all_rules_of_a_book_are_applied_in_the_order_of_transformers() -> None:
-    sampling = Sampling(
+    sampling = SamplingParams(
         logit_bias=((3, 2.5), (7, -1.0)), repetition_penalty=1.4, no_repeat_ngram=2, min_new_tokens=2, log_probs=True
     )
     texts = TEXTS.clamp(max=38)
-    rules = RuleBook(BPE, sampling).for_batch(texts.tolist(), CPU).rules
+    rules = ProcessorFactory(BPE, sampling).for_batch(texts.tolist(), CPU).processors
     assert [type(rule).__name__ for rule in rules] == [
-        "Recorder",
+        "LogprobRecorder",
         "LogitBias",
         "RepetitionPenalty",
-        "NotYet",
+        "MinNewTokens",
         "NoRepeatNgram",
     ]
     logits = torch.randn(8, 262, generator=torch.Generator().manual_seed(5))

@@ -22,16 +22,16 @@ from gpt_cli.config import Config, ModelConfig, TokenizerConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.report.score_text import paint, render_lines
 from gpt_cli.run.checkpoint import save
-from gpt_cli.runtime.device import open_runtime
-from gpt_cli.sampling.engine import open_decoder
-from gpt_cli.scoring.labels import Classifier, split_off
-from gpt_cli.scoring.network import NetworkReader
-from gpt_cli.scoring.reader import NativeReader, Reader
-from gpt_cli.scoring.text import ScoredLine, ScoredText
-from gpt_cli.scoring.windows import read_tokens, windows
+from gpt_cli.runtime.device import setup_runtime
+from gpt_cli.sampling.native_stream import open_decoder
+from gpt_cli.scoring.classifier import Classifier, common_prefix
+from gpt_cli.scoring.logprob_scorer import LogprobScorer, NativeScorer
+from gpt_cli.scoring.scored_text import ScoredLine, ScoredText
+from gpt_cli.scoring.sliding_windows import read_tokens, windows
+from gpt_cli.scoring.torch_scorer import TorchScorer
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, train_tokenizer
 from gpt_cli.training.evaluate import EvaluationText, evaluate
-from gpt_cli.training.loss_scale import LossScale
+from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.step import TorchEngine
 from tests.htmlpage import require_harmless
 
@@ -55,12 +55,12 @@ MODEL = make_model(256)
 
 
 @pytest.fixture(params=["native", "torch"])
-def reader(request: pytest.FixtureRequest) -> Reader:
+def reader(request: pytest.FixtureRequest) -> LogprobScorer:
     if request.param == "torch":
-        return NetworkReader(MODEL)
+        return TorchScorer(MODEL)
     decoder = open_decoder(MODEL.config, 256, {name: tensor.numpy() for name, tensor in MODEL.state_dict().items()})
     assert decoder is not None
-    return NativeReader(decoder)
+    return NativeScorer(decoder)
 
 
 def plain(tokens: list[int], begin: int, index: int) -> float:
@@ -84,7 +84,7 @@ def test_every_token_but_the_first_is_predicted_once_and_from_enough(n: int, con
 
 
 @pytest.mark.parametrize(("length", "stride"), [(2, 8), (17, 8), (18, 8), (75, 8), (75, 16), (40, 1)])
-def test_each_figure_is_that_of_a_forward_pass_of_its_own(reader: Reader, length: int, stride: int) -> None:
+def test_each_figure_is_that_of_a_forward_pass_of_its_own(reader: LogprobScorer, length: int, stride: int) -> None:
     tokens = np.random.default_rng(length).integers(0, 256, length, dtype=np.uint32)
     found = read_tokens(reader, tokens, stride)
     assert math.isnan(found[0])
@@ -96,10 +96,10 @@ def test_each_figure_is_that_of_a_forward_pass_of_its_own(reader: Reader, length
     assert found[1:] == pytest.approx(expected, abs=2e-4)
 
 
-def test_windows_that_do_not_overlap_give_the_loss_of_gpt_eval(reader: Reader) -> None:
+def test_windows_that_do_not_overlap_give_the_loss_of_gpt_eval(reader: LogprobScorer) -> None:
     tokens = np.random.default_rng(7).integers(0, 256, 131, dtype=np.uint32)
-    runtime = open_runtime(Config().runtime.model_copy(update={"device": "cpu", "precision": "fp32"}))
-    engine = TorchEngine(MODEL, runtime, LossScale(False), print)
+    runtime = setup_runtime(Config().runtime.model_copy(update={"device": "cpu", "precision": "fp32"}))
+    engine = TorchEngine(MODEL, runtime, GradScaler(False), print)
     loss = evaluate(MODEL, engine, EvaluationText.of(tokens, ByteTokenizer(), runtime.device)).loss
     assert -read_tokens(reader, tokens, CONTEXT)[1:].mean() == pytest.approx(loss, rel=1e-5)
     assert -read_tokens(reader, tokens, CONTEXT // 2)[1:].mean() != pytest.approx(loss, rel=1e-3)
@@ -126,10 +126,12 @@ def test_lines_and_spans_have_all_of_the_text_and_all_of_its_bits(text: str, tok
     for line in lines:
         assert "".join(span.text for span in line.spans) == line.text
     rates = [line.bits_per_byte or 0.0 for line in lines]
-    worst = scored.worst(len(lines), "bits-per-byte")
+    worst = scored.top_surprising(len(lines), "bits-per-byte")
     assert [rates[i] for i in worst] == pytest.approx([rates[i] for i in blank_last(lines, rates)])
     bits = [line.bits for line in lines]
-    assert [bits[i] for i in scored.worst(2, "bits")] == pytest.approx([bits[i] for i in blank_last(lines, bits)[:2]])
+    assert [bits[i] for i in scored.top_surprising(2, "bits")] == pytest.approx(
+        [bits[i] for i in blank_last(lines, bits)[:2]]
+    )
 
 
 def blank_last(lines: list[ScoredLine], costs: list[float]) -> list[int]:
@@ -142,8 +144,8 @@ def test_blank_lines_are_not_the_most_surprising_ones() -> None:
     ids = ByteTokenizer().encode(text)
     log_probs = np.array([np.nan, *(-20.0 if text[i] in "\n " else -1.0 for i in range(1, len(ids)))])
     scored = ScoredText(ByteTokenizer(), text, ids, log_probs)
-    assert sorted(scored.worst(3, "bits-per-byte")) == [0, 2, 4]
-    assert len(scored.worst(5, "bits-per-byte")) == 5
+    assert sorted(scored.top_surprising(3, "bits-per-byte")) == [0, 2, 4]
+    assert len(scored.top_surprising(5, "bits-per-byte")) == 5
 
 
 def test_a_token_of_several_lines_belongs_to_the_one_where_it_begins() -> None:
@@ -161,9 +163,9 @@ def test_the_score_of_a_label_is_that_of_the_whole_text_less_what_all_labels_sha
     tokenizer: Tokenizer, prompt: str, normalise: str
 ) -> None:
     labels = ["cat", "mat", "ca"]  # one begins another
-    reader = NetworkReader(MODEL) if tokenizer.kind == "byte" else NetworkReader(make_model(276))
-    (verdict,) = Classifier(reader, tokenizer, labels, suffix=prompt, after="\n", normalise=normalise).judge([""])
-    first, choices = split_off(tokenizer, prompt, [label + "\n" for label in labels])
+    reader = TorchScorer(MODEL) if tokenizer.kind == "byte" else TorchScorer(make_model(276))
+    (verdict,) = Classifier(reader, tokenizer, labels, suffix=prompt, after="\n", normalise=normalise).classify([""])
+    first, choices = common_prefix(tokenizer, prompt, [label + "\n" for label in labels])
     assert 1 <= first <= min(map(len, choices))
     left_out = max(0, max(map(len, choices)) - CONTEXT - 1)  # the same for all labels
     for index, (label, tokens) in enumerate(zip(labels, choices, strict=True)):
@@ -177,7 +179,7 @@ def test_the_score_of_a_label_is_that_of_the_whole_text_less_what_all_labels_sha
         length = {"none": 1, "tokens": len(tokens) - first, "bytes": len(label) + 1}[normalise]
         assert verdict.scores[index] == pytest.approx(verdict.log_probs[index] / length)
     assert verdict.best == int(np.argmax(verdict.scores))
-    assert sum(verdict.shares) == pytest.approx(1)
+    assert sum(verdict.probs) == pytest.approx(1)
 
 
 @pytest.fixture(scope="module")

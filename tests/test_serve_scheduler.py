@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt_cli.sampling import Sampling
+from gpt_cli.sampling import SamplingParams
 from gpt_cli.serve.engine import Text
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.line import Line, Piece
@@ -18,10 +18,10 @@ from gpt_cli.serve.shelf import How, Model, open_model
 from tests.serving import make_run
 
 WAYS = [
-    Sampling(temperature=1.0),
-    Sampling(temperature=0.0),
-    Sampling(temperature=0.8, top_k=7),
-    Sampling(temperature=1.2, top_p=0.9, stop=("e",)),
+    SamplingParams(temperature=1.0),
+    SamplingParams(temperature=0.0),
+    SamplingParams(temperature=0.8, top_k=7),
+    SamplingParams(temperature=1.2, top_p=0.9, stop=("e",)),
 ]
 
 
@@ -45,7 +45,7 @@ VISIT = st.fixed_dictionaries(
 
 
 def line_of(model: Model, visit: dict[str, Any], index: int, mailbox: Mailbox) -> Line:
-    way: Sampling = visit["way"].changed({"seed": visit["seed"], "max_new_tokens": visit["tokens"]})
+    way: SamplingParams = visit["way"].replace({"seed": visit["seed"], "max_new_tokens": visit["tokens"]})
     text = Text(visit["prompt"], way, shown=visit["top"] is not None)
     return Line(index, model.engine, model.tokenizer, text, visit["top"], mailbox, time.monotonic() + 3600)
 

@@ -10,8 +10,8 @@ from test_export_hf import GPT2, NANOCHAT, TOKENIZERS, greedy, make_run
 from gpt_cli.cli.main import main
 from gpt_cli.errors import UserError
 from gpt_cli.run.checkpoint import save
-from gpt_cli.run.load import load_model
-from gpt_cli.run.single import load_single
+from gpt_cli.run.load_model import load_model
+from gpt_cli.run.one_file_run import load_single
 
 CPU = torch.device("cpu")
 

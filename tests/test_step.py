@@ -20,9 +20,9 @@ from gpt_cli.runtime.device import Runtime
 from gpt_cli.training import muon, step
 from gpt_cli.training import state as state_module
 from gpt_cli.training.batches import Batches
+from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import TorchEngine, train_step
-from gpt_cli.training.tokens import Tokens
 from tests.test_training import make_config, run, timeless, weights
 
 CPU = torch.device("cpu")
@@ -82,8 +82,8 @@ def engines(compile_mode: str | None, dropout: float = 0.0) -> tuple[TrainingSta
     """A state, and the gradients that its engine adds up over two micro-batches."""
     config = parse_config("", "t", [*TINY, f"model.dropout={dropout}", "runtime.engine=torch"])
     runtime = Runtime(CPU, "fp32", 1)
-    state = TrainingState.fresh(config, 11, runtime, print)
-    engine = TorchEngine(state.model, runtime, state.loss_scale, print, compile_mode, backend="aot_eager")
+    state = TrainingState.initialize(config, 11, runtime, print)
+    engine = TorchEngine(state.model, runtime, state.grad_scaler, print, compile_mode, backend="aot_eager")
     inputs = torch.randint(11, (2, 4, 16), generator=torch.Generator().manual_seed(0))
 
     def gradients() -> list[torch.Tensor]:
@@ -119,9 +119,9 @@ def test_a_step_asks_its_device_for_no_number(overrides, precision):
     """A tensor on the meta device has none: whatever would wait for a GPU, such as `.item()` or `if`, raises."""
     config = parse_config("", "t", [*TINY, *overrides])
     runtime = Runtime(torch.device("meta"), "fp32", 1)
-    state = TrainingState.fresh(config, 11, runtime, print)
-    state.loss_scale.enabled = precision == "fp16"
-    batches = Batches.of(config, Tokens(np.zeros(500, dtype=np.uint16), runtime.device))
+    state = TrainingState.initialize(config, 11, runtime, print)
+    state.grad_scaler.enabled = precision == "fp16"
+    batches = Batches.of(config, DeviceTokens(np.zeros(500, dtype=np.uint16), runtime.device))
     loss, norms = train_step(state, batches.at(0), config, 0, 1.0, runtime)
     trained = [p for p in state.parameters if p.requires_grad]
     assert (loss.shape, norms.shape) == ((), (len(trained),))
@@ -129,15 +129,15 @@ def test_a_step_asks_its_device_for_no_number(overrides, precision):
         loss.item()
 
 
-@pytest.mark.parametrize("logits_per_piece", [2**27, 100])  # the whole, or 9 tokens at a time
+@pytest.mark.parametrize("max_chunk_logits", [2**27, 100])  # the whole, or 9 tokens at a time
 @pytest.mark.parametrize("padded", [False, True])
-def test_losses_whole_or_in_pieces_ask_their_device_for_no_number(monkeypatch, logits_per_piece, padded):
+def test_losses_whole_or_in_pieces_ask_their_device_for_no_number(monkeypatch, max_chunk_logits, padded):
     """Those of training and of evaluation, whose sums are asked for once, at its end."""
-    monkeypatch.setattr(chunked_loss, "_LOGITS", logits_per_piece)
+    monkeypatch.setattr(chunked_loss, "_LOGITS", max_chunk_logits)
     monkeypatch.setattr(lm_head, "is_padded", lambda _: padded)
     config = parse_config("", "t", [*TINY, "runtime.engine=torch", "model.window=5", "model.logit_softcap=9"])
     runtime = Runtime(torch.device("meta"), "fp32", 1)
-    engine = TrainingState.fresh(config, 11, runtime, print).engine
+    engine = TrainingState.initialize(config, 11, runtime, print).engine
     tokens = torch.zeros(40, 16, dtype=torch.int64, device="meta")
     losses = [engine.forward_backward(tokens, tokens, 2, seed=0)]
     with torch.no_grad():
@@ -152,7 +152,7 @@ def test_memory_that_is_too_small_for_the_update_ends_the_run_and_updates_nothin
         calls.append(1)
         raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(muon, "orthogonalise", exhausted)
+    monkeypatch.setattr(muon, "newton_schulz", exhausted)
     with pytest.raises(UserError, match="out of memory while updating the weights"):
         run(make_config(tmp_path, "runtime.engine=torch"))
     assert len(calls) == 1
@@ -163,7 +163,7 @@ def test_running_out_of_memory_is_not_taken_for_a_compile_that_fails(tmp_path, m
         raise torch.OutOfMemoryError("out of memory")
 
     monkeypatch.setattr(step, "chunked_loss", exhausted)
-    monkeypatch.setattr(step, "wants_pieces", lambda *_: True)
+    monkeypatch.setattr(step, "needs_chunking", lambda *_: True)
     with pytest.raises(UserError, match="not even a single sequence fits"):
         run(make_config(tmp_path, "runtime.engine=torch", "eval.every=null", "sample.every=null"))
     assert "torch.compile" not in capsys.readouterr().out

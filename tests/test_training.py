@@ -16,11 +16,11 @@ from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import read_sums
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.log import read_events, read_metrics
-from gpt_cli.runtime.device import open_runtime
-from gpt_cli.training import loop, loss_scale, state
+from gpt_cli.runtime.device import setup_runtime
+from gpt_cli.training import grad_scaler, loop, state
 from gpt_cli.training.console import Console
+from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.loop import train
-from gpt_cli.training.loss_scale import LossScale
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import token_loss, train_step
 from gpt_cli.training.summary import Summary
@@ -92,8 +92,8 @@ def test_it_learns_the_text(tmp_path):
 
 def test_it_overfits_one_batch(tmp_path):
     config = make_config(tmp_path, "model.n_embd=64")
-    runtime = open_runtime(config.runtime)
-    state = TrainingState.fresh(config, 40, runtime, print)
+    runtime = setup_runtime(config.runtime)
+    state = TrainingState.initialize(config, 40, runtime, print)
     inputs, targets = torch.randint(40, (2, 4, 16), generator=torch.Generator().manual_seed(0))  # nothing to infer
     for step in range(200):
         loss, _ = train_step(state, [(inputs, targets)], config, step, 1.0, runtime)
@@ -165,8 +165,8 @@ def test_a_resume_from_the_checkpoint_of_any_step_equals_uninterrupted_bit_for_b
 
 @pytest.mark.parametrize("stop_at", [3, 5, 6, 7, 11])
 def test_a_scaled_loss_resumes_exactly_overflows_included(tmp_path, monkeypatch, stop_at):
-    monkeypatch.setattr(state, "LossScale", lambda *_: LossScale(enabled=True))  # as for fp16, which needs a GPU
-    monkeypatch.setattr(loss_scale, "_GROWTH_INTERVAL", 3)
+    monkeypatch.setattr(state, "GradScaler", lambda *_: GradScaler(enabled=True))  # as for fp16, which needs a GPU
+    monkeypatch.setattr(grad_scaler, "_GROWTH_INTERVAL", 3)
     scales = {}
 
     def overflowing(state, micro_batches, config, step, *rest):
@@ -175,7 +175,7 @@ def test_a_scaled_loss_resumes_exactly_overflows_included(tmp_path, monkeypatch,
             weight = state.model.blocks[0].mlp.down.weight
             hooks.append(weight.register_hook(lambda gradient: gradient * math.inf))
         result = train_step(state, micro_batches, config, step, *rest)
-        scales[step + 1] = (state.loss_scale.scale.item(), state.loss_scale.good_updates.item())
+        scales[step + 1] = (state.grad_scaler.scale.item(), state.grad_scaler.good_updates.item())
         for hook in hooks:
             hook.remove()
         return result

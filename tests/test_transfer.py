@@ -10,7 +10,7 @@ import torch
 from gpt_cli.config import ModelConfig, OptimConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.training.evaluate import cross_entropy
-from gpt_cli.training.optim import Optimizer
+from gpt_cli.training.optim import MuonAdamW
 
 WIDTHS = (64, 128, 256)
 STEPS = 8
@@ -31,7 +31,7 @@ def sizes_after_training(width: int, optim: OptimConfig) -> dict[str, float]:
     given: dict[str, torch.Tensor] = {}
     for name, part in {**parts, "logits": model.head}.items():
         part.register_forward_hook(lambda _, __, output, name=name: given.update({name: output.detach()}))
-    optimizer = Optimizer(model, optim)
+    optimizer = MuonAdamW(model, optim)
     for step in range(STEPS):
         tokens = batch(step)
         cross_entropy(model(tokens[:, :-1]), tokens[:, 1:]).backward()
@@ -73,7 +73,7 @@ def test_initial_matrices_multiply_by_the_same_at_any_width_and_an_init_std_is_w
 def test_the_rate_of_an_untied_head_falls_with_the_width_and_that_of_a_tied_one_is_the_embeddings():
     for width, tied in ((64, False), (256, False), (256, True)):
         model = GPT(ModelConfig(n_layer=1, n_embd=width, n_head=2, tie_embeddings=tied), V)
-        optimizer = Optimizer(model, OptimConfig(weight_decay=0.0, eps=1e-12))
+        optimizer = MuonAdamW(model, OptimConfig(weight_decay=0.0, eps=1e-12))
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)

@@ -9,7 +9,7 @@ import pytest
 from gpt_cli.cli.main import main
 from gpt_cli.config import load_config
 from gpt_cli.errors import UserError
-from gpt_cli.training.tune import moving_average, propose
+from gpt_cli.training.lr_range_test import moving_average, suggest_lr
 
 RATES = [10 ** (-5 + i / 20) for i in range(100)]
 
@@ -21,12 +21,12 @@ def valley(best: float) -> list[float]:
 
 @pytest.mark.parametrize("best", [1e-4, 3e-3, 5e-2])
 def test_the_proposal_is_a_quarter_of_the_best_rate_whatever_it_is(best):
-    assert propose(RATES, valley(best)) == pytest.approx(best / 4, rel=0.1)
+    assert suggest_lr(RATES, valley(best)) == pytest.approx(best / 4, rel=0.1)
 
 
 def test_a_loss_that_never_falls_is_no_basis():
     with pytest.raises(UserError, match="no learning rate tried made the loss fall"):
-        propose(RATES, [3.0 + rate for rate in RATES])
+        suggest_lr(RATES, [3.0 + rate for rate in RATES])
 
 
 def test_the_average_of_a_constant_is_the_constant_from_its_first_step():

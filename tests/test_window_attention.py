@@ -8,7 +8,7 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from gpt_cli.config import ModelConfig
 from gpt_cli.model import attention
-from gpt_cli.model.attention import reference_attention, visible_keys
+from gpt_cli.model.attention import causal_mask, reference_attention
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.window_attention import flex_window_attention, takes_flex, window_blocks
 from gpt_cli.training.step import token_loss
@@ -53,7 +53,7 @@ def test_the_blocks_that_are_computed_hold_every_visible_key_and_skipped_ones_no
     mask = BlockMask((n_token, n_token), *window_blocks(n_token, window, CPU))
     n_block = -(-n_token // 128)
     visible = torch.zeros(n_block * 128, n_block * 128, dtype=torch.bool)
-    visible[:n_token, :n_token] = visible_keys(n_token, n_token, window, CPU)
+    visible[:n_token, :n_token] = causal_mask(n_token, n_token, window, CPU)
     some = visible.view(n_block, 128, n_block, 128).transpose(1, 2).flatten(2).any(-1)
     assert mask.to_dense()[0, 0].bool().equal(some)
 

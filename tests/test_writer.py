@@ -16,10 +16,10 @@ from gpt_cli.errors import RequestError, UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.native.kernel import NoKernel, load_kernel
 from gpt_cli.run.checkpoint import open_checkpoint, save
-from gpt_cli.run.load import build_model
-from gpt_cli.sampling import Sampling
-from gpt_cli.sampling.engine import texts_at_once
-from gpt_cli.sampling.writer import Writer
+from gpt_cli.run.load_model import build_model
+from gpt_cli.sampling import SamplingParams
+from gpt_cli.sampling.native_stream import max_batch
+from gpt_cli.sampling.text_generator import TextGenerator
 from gpt_cli.tokenizer import ByteTokenizer
 from tests.support.tensors import relative_error
 
@@ -74,14 +74,14 @@ def test_weights_in_bf16_go_to_a_gpu_with_torch(checkpoint: Path, engine: Any) -
     def build() -> GPT:  # here the GPU is a CPU
         return build_model(saved, torch.device("cpu")).model
 
-    writer = Writer(
+    writer = TextGenerator(
         saved.config.model, saved.tokenizer, saved.model_arrays, build, device="cuda", engine=engine, weights="bf16"
     )
     with torch.inference_mode():
         tokens = torch.arange(20)[None]
         assert relative_error([writer.model(tokens)], [build()(tokens)]) < 0.05
     assert {p.dtype for p in writer.model.parameters()} == {torch.bfloat16}
-    name, texts = writer.begin([[1], [2, 3]], Sampling(max_new_tokens=30))
+    name, texts = writer.generate([[1], [2, 3]], SamplingParams(max_new_tokens=30))
     assert name == "torch"
     assert [len(text.text().encode()) > 0 and len(text.tokens) for (text,) in texts] == [30, 30]
 
@@ -133,8 +133,8 @@ def _read(texts: list[Any]) -> list[Any]:
 def test_a_batch_is_no_larger_than_its_keys_and_values_may_be(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert texts_at_once(ModelConfig()) >= 64
-    assert texts_at_once(ModelConfig(n_layer=48, n_embd=4096, n_head=32, context_length=32_768)) == 1
+    assert max_batch(ModelConfig()) >= 64
+    assert max_batch(ModelConfig(n_layer=48, n_embd=4096, n_head=32, context_length=32_768)) == 1
     expected = [texts[0].text() for texts in gpt_cli.load(checkpoint).generate_many(PROMPTS, seed=1)]
-    monkeypatch.setattr("gpt_cli.sampling.writer.texts_at_once", lambda config: 2)
+    monkeypatch.setattr("gpt_cli.sampling.text_generator.max_batch", lambda config: 2)
     assert [texts[0].text() for texts in gpt_cli.load(checkpoint).generate_many(PROMPTS, seed=1)] == expected

@@ -4,14 +4,14 @@ import time
 
 import torch
 
-from gpt_cli.runtime.device import Runtime, wait_for
+from gpt_cli.runtime.device import Runtime, synchronize
 
 _SIZES = {"cpu": (512, 1024, 2048)}
 _GPU_SIZES = (4096, 8192, 16384)
 _REPEATS = 4
 
 
-def matmul_ceiling(runtime: Runtime, seconds: float) -> float:
+def peak_matmul_flops(runtime: Runtime, seconds: float) -> float:
     """FLOP/s of the fastest square matrix product in the precision of `runtime`, measured for about so long.
 
     The products are torch's own, on as many threads as `runtime` has (the C engine leaves torch with one); of several
@@ -20,25 +20,25 @@ def matmul_ceiling(runtime: Runtime, seconds: float) -> float:
     before = torch.get_num_threads()
     torch.set_num_threads(runtime.threads)
     try:
-        return _matmul_ceiling(runtime, seconds)
+        return _peak_matmul_flops(runtime, seconds)
     finally:
         torch.set_num_threads(before)
 
 
-def _matmul_ceiling(runtime: Runtime, seconds: float) -> float:
+def _peak_matmul_flops(runtime: Runtime, seconds: float) -> float:
     device = runtime.device
     best = 0.0
     sizes = _SIZES.get(device.type, _GPU_SIZES)
     for size in sizes:
         a, b = (torch.randn(size, size, device=device).to(runtime.matmul_dtype) for _ in range(2))
         a @ b  # the first also allocates and chooses a kernel
-        wait_for(device)
+        synchronize(device)
         started, n_done = time.perf_counter(), 0
         while n_done < 2 or time.perf_counter() - started < seconds / len(sizes):
             before = time.perf_counter()
             for _ in range(_REPEATS):
                 a @ b
-            wait_for(device)
+            synchronize(device)
             best = max(best, _REPEATS * 2.0 * size**3 / (time.perf_counter() - before))
             n_done += 1
     return best

@@ -18,18 +18,18 @@ import torch
 if sys.platform != "win32":
     import resource
 
-from gpt_cli.bench.ceiling import matmul_ceiling
+from gpt_cli.bench.ceiling import peak_matmul_flops
 from gpt_cli.bench.profile import engine_name, profile_step
 from gpt_cli.config import Config
 from gpt_cli.files.safe_io import format_size
-from gpt_cli.model.count import flops_per_token, total_parameters
+from gpt_cli.model.sizing import flops_per_token, num_parameters
 from gpt_cli.report.info import vocab_size_of
-from gpt_cli.runtime.device import Runtime, open_runtime, wait_for
+from gpt_cli.runtime.device import Runtime, setup_runtime, synchronize
 from gpt_cli.terminal.table import render_pairs, render_table
 from gpt_cli.training.batches import Batches
+from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
-from gpt_cli.training.tokens import Tokens
 
 _WARM_UP, _MOST = 3, 200  # steps
 _SPANS = 10  # a device is waited for at the end of each, not of each step
@@ -74,26 +74,26 @@ class Bench:
 def bench(config: Config, note: Callable[[str], None], seconds: float = 10.0) -> Bench:
     """Measure steps of `config` for about so many seconds, then their parts and the device's ceiling.
 
-    Raises what `open_runtime` and reading the vocabulary raise.
+    Raises what `setup_runtime` and reading the vocabulary raise.
     """
-    runtime = open_runtime(config.runtime)
+    runtime = setup_runtime(config.runtime)
     vocab_size = vocab_size_of(config, note)
     batches = random_batches(config, vocab_size, runtime)
     if runtime.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(runtime.device)
-    state = TrainingState.fresh(config, vocab_size, runtime, note)
+    state = TrainingState.initialize(config, vocab_size, runtime, note)
     first, times, steps = _time_steps(config, state, batches, runtime, seconds)
     peak = _peak_memory(runtime.device)
     quartiles = statistics.quantiles(times, n=4, method="inclusive")
     parts = profile_step(config, state, batches, runtime, _PROFILED_STEPS)
     rate = batches.tokens_per_step / quartiles[1]
     flops = flops_per_token(config.model, vocab_size)
-    ceiling = matmul_ceiling(runtime, min(_CEILING_SECONDS, seconds))
+    ceiling = peak_matmul_flops(runtime, min(_CEILING_SECONDS, seconds))
     return Bench(
         device=runtime.describe(),
         engine=engine_name(state.engine),
         torch=torch.__version__,
-        parameters=total_parameters(config.model, vocab_size),
+        parameters=num_parameters(config.model, vocab_size),
         vocab_size=vocab_size,
         tokens_per_step=batches.tokens_per_step,
         steps=steps,
@@ -135,7 +135,7 @@ def random_batches(config: Config, vocab_size: int, runtime: Runtime) -> Batches
     """Batches of a text of random tokens, four steps long."""
     length = 4 * config.train.batch_size * config.model.context_length + 1
     ids = np.random.default_rng(config.seed).integers(vocab_size, size=length, dtype=np.uint32)
-    return Batches.of(config, Tokens(ids, runtime.device))
+    return Batches.of(config, DeviceTokens(ids, runtime.device))
 
 
 def _time_steps(
@@ -147,11 +147,11 @@ def _time_steps(
     """
 
     def span(first: int, steps: int) -> float:
-        wait_for(runtime.device)
+        synchronize(runtime.device)
         started = time.perf_counter()
         for step in range(first, first + steps):
             train_step(state, batches.at(step), config, step, 1.0, runtime)
-        wait_for(runtime.device)
+        synchronize(runtime.device)
         return (time.perf_counter() - started) / steps
 
     first = span(0, 1)

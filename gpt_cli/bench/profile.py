@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from gpt_cli.config import Config
-from gpt_cli.runtime.device import Runtime, wait_for
+from gpt_cli.runtime.device import Runtime, synchronize
 from gpt_cli.shuffle import derive_seed
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.engine import Engine
@@ -62,7 +62,7 @@ def profile_step(
                 with clock.timing("forward"), runtime.autocast():
                     loss = eager.loss(inputs, targets) / len(micro_batches)
                 with clock.timing("backward"):
-                    state.loss_scale.scale_loss(loss).backward()
+                    state.grad_scaler.scale_loss(loss).backward()
             with clock.timing("optimizer"):
                 optimizer_step(state, config.optim, step, 1.0)
                 state.optimizer.zero_grad()
@@ -99,7 +99,7 @@ class _Clock:
 
     def now(self) -> float:
         """The time once the device has done what it was asked."""
-        wait_for(self.device)
+        synchronize(self.device)
         return time.perf_counter()
 
     @contextmanager

@@ -12,8 +12,8 @@ from gpt_cli.errors import RequestError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpt_cli.attention import Head
-    from gpt_cli.run.load import LoadedRun
+    from gpt_cli.attention_maps import Head
+    from gpt_cli.run.load_model import LoadedRun
 
 _MOST = 256  # tokens that a picture still shows
 _TOKENS = 64
@@ -54,11 +54,11 @@ def attention(
 
     import torch
 
-    from gpt_cli.attention import capture_attention, score_heads
-    from gpt_cli.report.attention_page import Looked, write_attention
+    from gpt_cli.attention_maps import capture_attention, classify_heads
+    from gpt_cli.report.attention_page import AttentionReport, write_attention
     from gpt_cli.report.attention_text import render_heads, weights_of
     from gpt_cli.report.html import check_page
-    from gpt_cli.run.load import load_model
+    from gpt_cli.run.load_model import load_model
     from gpt_cli.sampling import drop_unknown
 
     if not (ascii or json):
@@ -70,7 +70,7 @@ def attention(
         text, _ = drop_unknown(loaded.tokenizer, text)
     tokens, left_out = _tokens(loaded, text, max_tokens)
     layers = capture_attention(loaded.model, tokens)
-    heads = _chosen(score_heads(layers, tokens), layer, head)
+    heads = _chosen(classify_heads(layers, tokens), layer, head)
     pieces = [loaded.tokenizer.token_bytes(token).decode(errors="backslashreplace") for token in tokens]
     weights = weights_of(layers, heads)
     if json:
@@ -82,7 +82,7 @@ def attention(
     elif ascii:
         print(render_heads(weights, heads, pieces))
     else:
-        write_attention(Looked(path.resolve().name, loaded.step, pieces, left_out, layers, heads), output)
+        write_attention(AttentionReport(path.resolve().name, loaded.step, pieces, left_out, layers, heads), output)
         note(f"wrote {output}")
 
 

@@ -21,7 +21,7 @@ def choose_for_budget(config: "Config", file: Path | None, overrides: Sequence[s
     from gpt_cli.config.duration import parse_duration
     from gpt_cli.config.load import merge_layers, read_config_file
     from gpt_cli.corpus.prepare import prepare_corpus
-    from gpt_cli.training.budget import chosen_before, within_budget
+    from gpt_cli.training.time_budget import choice_of_run, choose_config
 
     asked = _keys(merge_layers("", "the overrides", overrides).values)
     if "train.steps" in asked:
@@ -33,10 +33,10 @@ def choose_for_budget(config: "Config", file: Path | None, overrides: Sequence[s
     kept = Path(config.run_dir, "config.yaml")
     if kept.is_file():
         run = load_config(kept)
-        return chosen_before(config, run, written) if run.train.budget == config.train.budget else config
+        return choice_of_run(config, run, written) if run.train.budget == config.train.budget else config
     corpus = prepare_corpus(config.data, config.tokenizer, note=note)
     seconds = (parse_duration(config.train.budget) or 0) - (time.perf_counter() - started)
-    return within_budget(config, seconds, corpus, written, note)
+    return choose_config(config, seconds, corpus, written, note)
 
 
 def _keys(values: dict[str, object]) -> frozenset[str]:

@@ -83,7 +83,7 @@ def chat(
     from gpt_cli.cli.repl import Repl
     from gpt_cli.run.checkpoint import open_checkpoint
     from gpt_cli.run.directory import sample_defaults
-    from gpt_cli.sampling import Sampling, fresh_seed
+    from gpt_cli.sampling import SamplingParams, random_seed
     from gpt_cli.sampling.conversation import Conversation
 
     if sys.stdin is None:
@@ -99,13 +99,13 @@ def chat(
         top_p=top_p,
         min_p=min_p,
     )
-    sampling = Sampling.from_config(defaults, fresh_seed() if seed is None else seed).changed(options)
+    sampling = SamplingParams.from_config(defaults, random_seed() if seed is None else seed).replace(options)
     before, between = defaults.prefix if prefix is None else prefix, defaults.suffix if suffix is None else suffix
     for name, template in (("prefix", before), ("suffix", between)):
         if missing := [] if saved.tokenizer.unk_id is not None else saved.tokenizer.unknown_characters(template):
             raise RequestError(f"--{name} has a character that the vocabulary lacks: {missing[0]!r}")
     writer = open_writer(saved, device, engine, weights, draft, rows=1)
-    writer.prepare()
+    writer.warm_up()
     conversation = Conversation(saved.tokenizer, saved.config.model.context_length, before, between)
     note(f"{path}, step {saved.step:,}, seed {sampling.seed}\n/help lists the commands, Ctrl-D ends the chat")
     return Repl(writer, conversation, sampling, skip_unknown=unknown == "skip", raw=raw).run()

@@ -24,8 +24,8 @@ def compare(
     from gpt_cli.corpus.compare_tokenizers import measure_tokenizers, parse_candidates
     from gpt_cli.corpus.split_text import SplitText
     from gpt_cli.corpus.text_sample import sample_text
-    from gpt_cli.report.compare import columns, draw_comparison, read_model, render_comparison
-    from gpt_cli.report.picture import check_output
+    from gpt_cli.report.figure_io import check_output
+    from gpt_cli.report.tokenizer_table import columns, draw_comparison, read_model, render_comparison
     from gpt_cli.terminal.progress import stage_progress
 
     candidates, shape = parse_candidates(names, pattern), read_model(model)

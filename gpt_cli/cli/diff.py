@@ -24,8 +24,8 @@ def diff(
 
     Example: gpt diff runs/small runs/large
     """
-    from gpt_cli.report.difference import compare, render_differences, to_json
-    from gpt_cli.report.record import read_records
+    from gpt_cli.report.run_diff import compare, render_differences, to_json
+    from gpt_cli.report.run_record import read_records
 
     if len([*(runs or ()), *(run_options or ())]) < 2:
         raise RequestError("a difference is between two runs or more", hint="gpt diff RUN RUN")

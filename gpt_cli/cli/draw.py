@@ -35,8 +35,8 @@ def draw(
 
     Example: gpt draw mask model.window=6 -o mask.png
     """
-    from gpt_cli.report.drawing import draw_part
-    from gpt_cli.report.picture import check_output
+    from gpt_cli.report.explain_plots import draw_part
+    from gpt_cli.report.figure_io import check_output
 
     path = output or Path(f"{what}.png")
     check_output(path, hint=f"gpt draw {what} -o {what}.png")

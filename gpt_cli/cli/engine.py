@@ -9,12 +9,12 @@ from gpt_cli.literals import Device
 if TYPE_CHECKING:
     from gpt_cli.model.gpt import GPT
     from gpt_cli.run.checkpoint import Checkpoint
-    from gpt_cli.sampling import Sampling, TextStream
-    from gpt_cli.sampling.writer import Writer
-    from gpt_cli.scoring.reader import Reader
+    from gpt_cli.sampling import SamplingParams, TextStream
+    from gpt_cli.sampling.text_generator import TextGenerator
+    from gpt_cli.scoring.logprob_scorer import LogprobScorer
 
-Engine = Literal["auto", "native", "torch"]
-WeightFormat = Literal["fp32", "bf16", "int8"]
+EngineOption = Literal["auto", "native", "torch"]
+WeightFormatOption = Literal["fp32", "bf16", "int8"]
 
 # Multiply-adds of a pass from which more than one of torch's threads pay. They meet at each operation, and soon sleep
 # where they have to wait (see `main`): with two, one text takes longer at 0.8M and 10M parameters, and 64 texts half as
@@ -25,12 +25,12 @@ _WORTH_THREADS = 2**28
 def begin_texts(
     saved: "Checkpoint",
     prompts: Sequence[Sequence[int]],
-    sampling: "Sampling",
+    sampling: "SamplingParams",
     n: int,
     batch_size: int,
     device: Device,
-    engine: Engine,
-    weights: WeightFormat,
+    engine: EngineOption,
+    weights: WeightFormatOption,
     draft: str | None = None,
 ) -> tuple[str, "Iterator[list[TextStream]]"]:
     """The engine's name, and `n` continuations of each prompt that are written while they are read.
@@ -41,26 +41,26 @@ def begin_texts(
     if rows > 1:  # a long prompt of several texts is most of the work
         rows = max(rows, rows * max(map(len, prompts)) // max(1, sampling.max_new_tokens))
     writer = open_writer(saved, device, engine, weights, draft, rows=rows)
-    return writer.begin(prompts, sampling, n, batch_size)
+    return writer.generate(prompts, sampling, n, batch_size)
 
 
 def open_writer(
     saved: "Checkpoint",
     device: Device,
-    engine: Engine,
-    weights: WeightFormat,
+    engine: EngineOption,
+    weights: WeightFormatOption,
     draft: str | None = None,
     *,
     rows: int | None,
-) -> "Writer":
+) -> "TextGenerator":
     """The model, ready to write text after text: about so many `rows`, tokens, in a pass (None: many)."""
     from gpt_cli.run.draft import open_draft
-    from gpt_cli.sampling.writer import Writer
+    from gpt_cli.sampling.text_generator import TextGenerator
 
     def build() -> "GPT":
         import torch
 
-        from gpt_cli.run.load import build_model
+        from gpt_cli.run.load_model import build_model
         from gpt_cli.runtime.device import choose_device
 
         model = build_model(saved, choose_device(device)).model
@@ -68,7 +68,7 @@ def open_writer(
             torch.set_num_threads(1)
         return model
 
-    return Writer(
+    return TextGenerator(
         saved.config.model,
         saved.tokenizer,
         saved.model_arrays,
@@ -81,14 +81,16 @@ def open_writer(
     )
 
 
-def open_reader(saved: "Checkpoint", device: Device, engine: Engine, weights: WeightFormat) -> "Reader":
+def open_scorer(
+    saved: "Checkpoint", device: Device, engine: EngineOption, weights: WeightFormatOption
+) -> "LogprobScorer":
     """The model, ready to say how likely a text is, by the engine that would write. Raises as `begin_texts` does."""
     writer = open_writer(saved, device, engine, weights, rows=None)
     if writer.writes_natively() and writer.decoder is not None:
-        from gpt_cli.scoring.reader import NativeReader
+        from gpt_cli.scoring.logprob_scorer import NativeScorer
 
-        return NativeReader(writer.decoder)
+        return NativeScorer(writer.decoder)
 
-    from gpt_cli.scoring.network import NetworkReader
+    from gpt_cli.scoring.torch_scorer import TorchScorer
 
-    return NetworkReader(writer.model)
+    return TorchScorer(writer.model)

@@ -37,12 +37,12 @@ def evaluate(
     with importing():
         from gpt_cli.corpus.readers import ReaderOptions
         from gpt_cli.terminal.table import render_pairs
-        from gpt_cli.training.measure import measure
+        from gpt_cli.training.evaluate_run import evaluate_run
 
     if text is not None and split == "test":
         raise RequestError("--split test cannot be combined with --text: a text is evaluated whole")
     form = ReaderOptions(encoding, text_key)
-    measured = measure(
+    measured = evaluate_run(
         find_one(run, run_option, text_option="--text"),
         text,
         device,

@@ -39,7 +39,7 @@ def export(
     import torch
 
     from gpt_cli.run.directory import find_run
-    from gpt_cli.run.load import load_model
+    from gpt_cli.run.load_model import load_model
 
     loaded = load_model(find_run(run), torch.device("cpu"), note)
     architecture: str | None = None

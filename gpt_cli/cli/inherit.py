@@ -25,7 +25,7 @@ class Base:
     def refuse_another_model(self, given: "ConfigValues") -> None:
         """Raise RequestError where another shape is asked for, into which the weights do not fit."""
         from gpt_cli.config import to_yaml_scalar
-        from gpt_cli.training.initial import FREE
+        from gpt_cli.training.init_from import FREE
 
         for key, value in given.items():
             if not key.startswith("model.") or key.removeprefix("model.") in FREE:

@@ -33,7 +33,7 @@ def inspect(
     from gpt_cli.corpus.inspection.advice import advise
     from gpt_cli.corpus.inspection.scanner import inspect_text
     from gpt_cli.corpus.split_text import SplitText
-    from gpt_cli.report.inspection import render_inspection
+    from gpt_cli.report.text_report_view import render_inspection
     from gpt_cli.terminal.progress import stage_progress
 
     data = data_section(

@@ -9,9 +9,9 @@ from gpt_cli.cli.output import list_characters, note, print_json
 from gpt_cli.terminal.escape import display_width, escape_control_chars
 
 if TYPE_CHECKING:
+    from gpt_cli.scoring.classifier import Classifier, Prediction
+    from gpt_cli.scoring.confusion import ConfusionMatrix
     from gpt_cli.scoring.examples import Example
-    from gpt_cli.scoring.labels import Classifier, Verdict
-    from gpt_cli.scoring.tally import Tally
 
 _LENGTHS = {"none": "as it is", "tokens": "over its tokens", "bytes": "over its bytes"}
 
@@ -27,13 +27,13 @@ def classify(
     facts: dict[str, Any],
 ) -> None:
     """Print a verdict for each text, or, where all true labels are known, how many are right."""
-    from gpt_cli.scoring.tally import Tally, index_of
+    from gpt_cli.scoring.confusion import ConfusionMatrix, index_of
 
     truths = [index_of(example, classifier.labels) for example in examples]
     texts = _known(classifier, examples, unknown)
-    tally = Tally(classifier.labels)
-    judged: list[tuple[Example, int | None, Verdict]] = []
-    for example, true, verdict in zip(examples, truths, classifier.judge(texts), strict=True):
+    tally = ConfusionMatrix(classifier.labels)
+    judged: list[tuple[Example, int | None, Prediction]] = []
+    for example, true, verdict in zip(examples, truths, classifier.classify(texts), strict=True):
         if true is not None:
             tally.add(true, verdict.best)
         if jsonl:
@@ -44,7 +44,7 @@ def classify(
         print_json(facts | _figures(tally, classifier, len(examples)))
         return
     if worst is not None:  # the true label's share is lowest; without one, the chosen one's
-        judged.sort(key=lambda one: one[2].shares[one[2].best if one[1] is None else one[1]])
+        judged.sort(key=lambda one: one[2].probs[one[2].best if one[1] is None else one[1]])
     if not jsonl:
         known = tally.examples > 0
         if not known or worst is not None:
@@ -76,17 +76,17 @@ def _known(classifier: "Classifier", examples: "Sequence[Example]", unknown: str
     raise error
 
 
-def _as_object(example: "Example", true: int | None, verdict: "Verdict", labels: Sequence[str]) -> dict[str, Any]:
+def _as_object(example: "Example", true: int | None, verdict: "Prediction", labels: Sequence[str]) -> dict[str, Any]:
     """A verdict for JSON; shares and log-probabilities by label."""
     named = {"text": example.text, "label": None if true is None else labels[true], "chosen": labels[verdict.best]}
     return named | {
         "right": None if true is None else true == verdict.best,
         "log_probs": {label: round(value, 6) for label, value in zip(labels, verdict.log_probs, strict=True)},
-        "shares": {label: round(value, 6) for label, value in zip(labels, verdict.shares, strict=True)},
+        "shares": {label: round(value, 6) for label, value in zip(labels, verdict.probs, strict=True)},
     }
 
 
-def _figures(tally: "Tally", classifier: "Classifier", texts: int) -> dict[str, Any]:
+def _figures(tally: "ConfusionMatrix", classifier: "Classifier", texts: int) -> dict[str, Any]:
     """All sums by name; what needs true labels is null without any."""
     known = tally.examples > 0
     return {
@@ -100,13 +100,13 @@ def _figures(tally: "Tally", classifier: "Classifier", texts: int) -> dict[str, 
     }
 
 
-def _render(judged: "Sequence[tuple[Example, int | None, Verdict]]", labels: Sequence[str], *, known: bool) -> str:
+def _render(judged: "Sequence[tuple[Example, int | None, Prediction]]", labels: Sequence[str], *, known: bool) -> str:
     """A row for each text: what was chosen, how sure, and the text as far as there is room."""
     from gpt_cli.terminal.table import render_table, shorten
 
     rows: list[list[object]] = []
     for _, true, verdict in judged:
-        row: list[object] = [labels[verdict.best].strip(), f"{verdict.shares[verdict.best]:.3f}"]
+        row: list[object] = [labels[verdict.best].strip(), f"{verdict.probs[verdict.best]:.3f}"]
         rows.append([*row, "" if true is None else labels[true].strip()] if known else row)
     header = ["chosen", "share", "true"] if known else ["chosen", "share"]
     left = render_table(rows, header=header, right={1}, width=None).split("\n")
@@ -117,7 +117,7 @@ def _render(judged: "Sequence[tuple[Example, int | None, Verdict]]", labels: Seq
     return "\n".join(f"{row}{' ' * (width - display_width(row))}  {text}".rstrip() for row, text in pairs)
 
 
-def _render_tally(tally: "Tally") -> str:
+def _render_tally(tally: "ConfusionMatrix") -> str:
     """Accuracy, what the most frequent label alone would reach, and the confusion table."""
     from gpt_cli.terminal.table import render_pairs, render_table
 

@@ -44,7 +44,7 @@ def peek(
     """
     from gpt_cli.config import Config
     from gpt_cli.corpus.training_windows import cut_window, first_start
-    from gpt_cli.report.window import render_window, window_json
+    from gpt_cli.report.window_view import render_window, window_json
 
     division = {"val_fraction": val_fraction, "test_fraction": test_fraction}
     outline = _outline(source, tokenizer, division, encoding=encoding, text_key=text_key)

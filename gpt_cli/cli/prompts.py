@@ -9,7 +9,7 @@ from typing import Any, Literal
 from gpt_cli.errors import RequestError
 from gpt_cli.files import read_file
 
-Format = Literal["auto", "lines", "jsonl"]
+PromptsFormat = Literal["auto", "lines", "jsonl"]
 
 _LIMIT = 1 << 26  # bytes of a file
 
@@ -28,7 +28,7 @@ class Prompt:
 
 
 def read_prompts(
-    prompt: str | None, prompt_file: Path | None, prompts: Path | None, prompts_format: Format
+    prompt: str | None, prompt_file: Path | None, prompts: Path | None, prompts_format: PromptsFormat
 ) -> list[Prompt] | None:
     """The prompts that the command line names; None where it names none.
 
@@ -68,7 +68,7 @@ def _decode(data: bytes, name: str) -> str:
         ) from None
 
 
-def _read_many(path: Path, format_: Format) -> list[Prompt]:
+def _read_many(path: Path, format_: PromptsFormat) -> list[Prompt]:
     """A prompt for each line: the line itself, or the key `prompt` of the JSON object that it is."""
     name = "standard input" if str(path) == "-" else str(path)
     lines = _read(path).removesuffix("\n").split("\n")

@@ -16,9 +16,9 @@ from gpt_cli.errors import ExitCode, RequestError, UserError
 from gpt_cli.terminal.escape import escape_control_chars
 
 if TYPE_CHECKING:
-    from gpt_cli.sampling import Sampling
-    from gpt_cli.sampling.conversation import Conversation, Seen
-    from gpt_cli.sampling.writer import Writer
+    from gpt_cli.sampling import SamplingParams
+    from gpt_cli.sampling.conversation import ContextWindow, Conversation
+    from gpt_cli.sampling.text_generator import TextGenerator
 
 HELP = """\
 text         the model goes on after it; an empty line: it goes on after its own
@@ -51,7 +51,13 @@ class Repl:
     """A chat. What cannot be done is one error, and the chat goes on."""
 
     def __init__(
-        self, writer: "Writer", conversation: "Conversation", sampling: "Sampling", *, skip_unknown: bool, raw: bool
+        self,
+        writer: "TextGenerator",
+        conversation: "Conversation",
+        sampling: "SamplingParams",
+        *,
+        skip_unknown: bool,
+        raw: bool,
     ) -> None:
         self._writer, self._conversation, self._sampling = writer, conversation, sampling
         self._skip_unknown, self._raw = skip_unknown, raw
@@ -122,7 +128,7 @@ class Repl:
         parts: list[str] = []
         with interrupts() as interrupted:
             try:
-                _, texts = self._writer.begin([seen.tokens], self._sampling)
+                _, texts = self._writer.generate([seen.tokens], self._sampling)
                 (text,) = next(texts)
                 for piece in text:
                     parts.append(piece)
@@ -133,7 +139,7 @@ class Repl:
             except KeyboardInterrupt:
                 pass
             self._conversation.answer("".join(parts), seed)
-            self._sampling = self._sampling.changed({"seed": (seed + 1) % _SEEDS})
+            self._sampling = self._sampling.replace({"seed": (seed + 1) % _SEEDS})
             if not (parts and parts[-1].endswith("\n")):
                 write_text("\n")
             if interrupted():
@@ -141,12 +147,12 @@ class Repl:
             elif reason == "end_of_text":
                 note("(the model ended its text)")
 
-    def _say(self, said: str) -> "Seen":
+    def _say(self, said: str) -> "ContextWindow":
         """What the model is to continue."""
         from gpt_cli.sampling import drop_unknown
 
         if not said:
-            return self._conversation.go_on()
+            return self._conversation.continue_()
         tokenizer = self._writer.tokenizer
         if self._skip_unknown:
             said, missing = drop_unknown(tokenizer, said)
@@ -164,7 +170,7 @@ class Repl:
             except ValueError:
                 article = "a whole number" if kind is int else "a number"
                 raise RequestError(f"/{name} takes {article}, not '{escape_control_chars(value[:30])}'") from None
-            changed = self._sampling.changed(given_options(**{key: number}))
+            changed = self._sampling.replace(given_options(**{key: number}))
             self._writer.require(changed)
             self._sampling = changed
         now = getattr(self._sampling, key)
@@ -172,7 +178,7 @@ class Repl:
 
     def _set_stop(self, value: str) -> None:
         stop = value.replace("\\n", "\n")
-        self._sampling = self._sampling.changed({"stop": (stop,) if stop else ()})
+        self._sampling = self._sampling.replace({"stop": (stop,) if stop else ()})
         note(f"(an answer ends before {stop!r})" if stop else "(an answer ends nowhere before max_new_tokens)")
 
     def _reset(self, _: str) -> None:
@@ -189,14 +195,14 @@ class Repl:
             raise RequestError(f"there is a file {path} already", hint="choose another name")
         text = self._conversation.text
         if path.suffix == ".jsonl":
-            turns = [{"said": t.said, "answer": t.answer, "seed": t.seed} for t in self._conversation.turns]
+            turns = [{"said": t.user, "answer": t.answer, "seed": t.seed} for t in self._conversation.turns]
             text = "".join(json.dumps(turn) + "\n" for turn in turns)
         replace_file(path, text.encode())
         self._saved.add(path.resolve())
         note(f"(wrote {path})")
 
 
-def _tell_dropped(seen: "Seen") -> None:
+def _tell_dropped(seen: "ContextWindow") -> None:
     """Say what no longer fits into the context."""
     if seen.dropped_turns == 1:
         note("(the oldest turn no longer fits into the context, and is forgotten)")

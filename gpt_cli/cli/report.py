@@ -26,7 +26,7 @@ def report(
 
     Example: gpt report runs/small runs/large -o report.html
     """
-    from gpt_cli.report.page import write_report
+    from gpt_cli.report.run_report import write_report
 
     write_report(find_many(runs, run_options), output, baselines=baselines, note=note)
     note(f"wrote {output}")

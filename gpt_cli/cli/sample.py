@@ -11,7 +11,7 @@ from gpt_cli.cli.copies import Copies
 from gpt_cli.cli.engine import begin_texts
 from gpt_cli.cli.options import given_options, parse_bias
 from gpt_cli.cli.output import list_characters, note, print_json, write_text
-from gpt_cli.cli.prompts import Format, Prompt, read_prompts
+from gpt_cli.cli.prompts import Prompt, PromptsFormat, read_prompts
 from gpt_cli.cli.which import RunArgument, RunOption, find_one
 from gpt_cli.errors import RequestError
 from gpt_cli.literals import Device
@@ -63,7 +63,7 @@ def sample(
         ),
     ] = None,
     prompts_format: Annotated[
-        Format,
+        PromptsFormat,
         typer.Option(help='jsonl: lines such as {"prompt": "..."}; auto: by the name.', rich_help_panel=_PROMPTS),
     ] = "auto",
     prefix: Annotated[
@@ -192,14 +192,14 @@ def sample(
 
     from gpt_cli.run.checkpoint import open_checkpoint
     from gpt_cli.run.directory import sample_defaults
-    from gpt_cli.sampling import Sampling, fresh_seed
+    from gpt_cli.sampling import SamplingParams, random_seed
 
-    seed = fresh_seed() if seed is None else seed
+    seed = random_seed() if seed is None else seed
     path = find_one(run, run_option, text_option="--prompt")
     loaded = open_checkpoint(path, note)
     defaults = sample_defaults(path) or loaded.config.sample
     asked = [Prompt(defaults.prompt)] if given is None else given
-    sampling = Sampling.from_config(defaults, seed).changed(options)
+    sampling = SamplingParams.from_config(defaults, seed).replace(options)
     before, after = (defaults.prefix if prefix is None else prefix), (defaults.suffix if suffix is None else suffix)
     whole = _known([one.wrapped(before, after) for one in asked], loaded.tokenizer, unknown)
     copies = Copies(loaded) if novelty else None

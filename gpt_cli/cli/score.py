@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gpt_cli.cli.engine import open_reader
+from gpt_cli.cli.engine import open_scorer
 from gpt_cli.cli.output import list_characters, note, print_json
 from gpt_cli.cli.which import RunArgument, RunOption, find_one
 from gpt_cli.errors import RequestError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpt_cli.corpus.readers import ReaderOptions
-    from gpt_cli.scoring.text import ScoredLine
+    from gpt_cli.scoring.scored_text import ScoredLine
     from gpt_cli.tokenizer import Tokenizer
 
 _READ, _SHOW, _LABELS = "How it is read", "What is shown", "Choosing among labels"
@@ -139,9 +139,9 @@ def score(
     saved = open_checkpoint(path, note)
     if labels is not None:
         from gpt_cli.cli.labels import classify
+        from gpt_cli.scoring.classifier import Classifier
+        from gpt_cli.scoring.confusion import parse_labels
         from gpt_cli.scoring.examples import read_examples
-        from gpt_cli.scoring.labels import Classifier
-        from gpt_cli.scoring.tally import parse_labels
 
         if html is not None or tokens or stride is not None:
             raise RequestError("--labels does not go with --html, --tokens or --stride")
@@ -149,15 +149,15 @@ def score(
         examples = read_examples(Path(file), format, text_key, label_key)
         defaults = sample_defaults(path) or saved.config.sample
         before, between = defaults.prefix if prefix is None else prefix, defaults.suffix if suffix is None else suffix
-        reader = open_reader(saved, device, engine, weights)
+        reader = open_scorer(saved, device, engine, weights)
         classifier = Classifier(reader, saved.tokenizer, names, before, between, after, normalise)
         note(f"{path}, step {saved.step:,}")
         facts = {"run": path, "step": saved.step, "engine": reader.engine}
         classify(classifier, examples, unknown, worst, jsonl=jsonl, as_json=as_json, facts=facts)
         return
     from gpt_cli.corpus.readers import ReaderOptions
-    from gpt_cli.scoring.text import ScoredText
-    from gpt_cli.scoring.windows import checked_stride, read_tokens
+    from gpt_cli.scoring.scored_text import ScoredText
+    from gpt_cli.scoring.sliding_windows import checked_stride, read_tokens
 
     step_by = checked_stride(stride, saved.config.model.context_length)
     name, written = _read(file, ReaderOptions(encoding, text_key), saved.tokenizer, unknown)
@@ -166,9 +166,9 @@ def score(
     except RequestError as error:  # the text has what the vocabulary lacks
         error.where = error.where or name
         raise
-    reader = open_reader(saved, device, engine, weights)
+    reader = open_scorer(saved, device, engine, weights)
     text = ScoredText(saved.tokenizer, written, ids, read_tokens(reader, ids, step_by))
-    chosen = range(len(text)) if worst is None else text.worst(worst, by)
+    chosen = range(len(text)) if worst is None else text.top_surprising(worst, by)
     if as_json:
         facts = {"run": path, "step": saved.step, "text": name, "engine": reader.engine, "stride": step_by}
         print_json(facts | text.figures())
@@ -179,7 +179,7 @@ def score(
         from gpt_cli.report.score_page import WORST, Scored, write_scored
 
         lines = [text.line(i) for i in chosen]
-        top = [text.line(i) for i in text.worst(WORST, by)] if worst is None and len(text) > WORST else []
+        top = [text.line(i) for i in text.top_surprising(WORST, by)] if worst is None and len(text) > WORST else []
         write_scored(Scored(path.resolve().name, saved.step, name, text, lines, top, how), html)
         note(f"wrote {html}")
     elif jsonl:

@@ -44,7 +44,7 @@ def train(
 
         chosen = choose_for_budget(chosen, request.file, request.overrides, started)
     if dry_run:
-        from gpt_cli.report.plan import plan, render_plan
+        from gpt_cli.report.dry_run import plan, render_plan
 
         outlook = plan(chosen, note)
         if json:
@@ -54,7 +54,7 @@ def train(
         return 0
 
     if chosen.optim.lr == "auto":
-        from gpt_cli.training.tune import with_proposed_lr
+        from gpt_cli.training.lr_range_test import with_proposed_lr
 
         chosen = with_proposed_lr(chosen, note)
     if chosen.runtime.engine != "torch":
@@ -88,7 +88,7 @@ train.keys = {  # type: ignore[attr-defined]  # what help shows, without reading
 
 
 def _say_how_it_ended(summary: "Summary") -> None:
-    from gpt_cli.training.console import clock
+    from gpt_cli.terminal.table import format_duration
 
     note(f"{'stopped' if summary.exit_code else 'done'}: {summary.stopped}; step {summary.steps:,} is saved")
     if summary.val_loss is not None:
@@ -99,7 +99,7 @@ def _say_how_it_ended(summary: "Summary") -> None:
         )
     elif summary.best_val_loss is not None:
         note(f"  this step was not evaluated; the best val loss before it is {summary.best_val_loss:.4f}")
-    note(f"  {clock(summary.train_seconds)} of training, {summary.tokens_per_second:,.0f} tokens/s")
+    note(f"  {format_duration(summary.train_seconds)} of training, {summary.tokens_per_second:,.0f} tokens/s")
     note(f"  weights sha256 {summary.weights_sha256[:16]}")
     if summary.best_checkpoint not in (None, summary.checkpoint):
         note(f"  the best is kept too: gpt sample --run {quote(str(summary.best_checkpoint))}")

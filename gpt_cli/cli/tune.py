@@ -26,9 +26,9 @@ def tune(
     Example: gpt tune configs/quickstart.yaml -o lr.png
     """
     from gpt_cli.config import load_config
-    from gpt_cli.report.picture import check_output
+    from gpt_cli.report.figure_io import check_output
     from gpt_cli.report.range_test import draw_range_test
-    from gpt_cli.training.tune import lr_range_test
+    from gpt_cli.training.lr_range_test import lr_range_test
 
     check_output(output, hint="gpt tune CONFIG -o lr.png")
     test = lr_range_test(load_config(config, overrides or []), note, steps)

@@ -2,7 +2,7 @@
 
 from gpt_cli.config import dump_config
 from gpt_cli.errors import UserError
-from gpt_cli.run.load import LoadedRun
+from gpt_cli.run.load_model import LoadedRun
 from gpt_cli.run.log import read_metrics
 
 

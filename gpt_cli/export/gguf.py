@@ -22,7 +22,7 @@ from gpt_cli.export.names import gate_up_rows, name, named_tensors, qkv_rows
 from gpt_cli.files import ExistsError, replace_file
 from gpt_cli.literals import Pattern
 from gpt_cli.model.position import rotary_frequencies
-from gpt_cli.run.load import LoadedRun
+from gpt_cli.run.load_model import LoadedRun
 from gpt_cli.tokenizer import BPETokenizer, CharTokenizer, Tokenizer
 from gpt_cli.tokenizer.bpe_vocabulary import BYTE_ENCODER, END_OF_TEXT, bytes_to_unicode
 from gpt_cli.tokenizer.pretokenizer import pre_tokenizer

@@ -14,7 +14,7 @@ from gpt_cli.export.layouts import Layout, choose_layout
 from gpt_cli.export.names import named_tensors
 from gpt_cli.export.vocabulary import tokenizer_config, tokenizer_json
 from gpt_cli.files import ExistsError, commit_files
-from gpt_cli.run.load import LoadedRun
+from gpt_cli.run.load_model import LoadedRun
 
 DType = Literal["f32", "f16", "bf16"]
 DTYPES: dict[str, torch.dtype] = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}

@@ -25,7 +25,7 @@ from gpt_cli.export.rewrites import (
     positions_in_a_table,
     tokens_normalised_in_their_table,
 )
-from gpt_cli.model.count import build_on_meta
+from gpt_cli.model.sizing import build_on_meta
 
 Rewrite = Callable[[ModelConfig, Tensors], Model]
 Adapt = Callable[[ModelConfig, dict[str, Tensor]], dict[str, Tensor]]

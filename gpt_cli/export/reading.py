@@ -20,8 +20,8 @@ from gpt_cli.export.layouts import Layout
 from gpt_cli.export.names import named_tensors, to_ours
 from gpt_cli.export.vocabulary import read_tokenizer
 from gpt_cli.files import read_file
-from gpt_cli.model.count import build_on_meta
-from gpt_cli.run.directory import create_untrained
+from gpt_cli.model.sizing import build_on_meta
+from gpt_cli.run.directory import create_imported_run
 from gpt_cli.run.tensors import unpack_tensors
 from gpt_cli.tokenizer import Tokenizer
 
@@ -56,7 +56,7 @@ def import_huggingface(source: str, run_dir: Path, *, download: bool = False) ->
     own = str(run_dir / "tokenizer.json")
     kind = TokenizerConfig.model_validate({"kind": tokenizer.kind, "file": own, "unknown": unknown})
     config = Config(run_dir=str(run_dir), model=model, tokenizer=kind)
-    create_untrained(config, tokenizer, tensors, f"{source} ({layout.architecture})")
+    create_imported_run(config, tokenizer, tensors, f"{source} ({layout.architecture})")
     return layout
 
 

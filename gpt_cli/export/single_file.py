@@ -1,12 +1,12 @@
-"""A run as one file that `gpt` itself reads: see `gpt_cli.run.single`."""
+"""A run as one file that `gpt` itself reads: see `gpt_cli.run.one_file_run`."""
 
 from pathlib import Path
 
 from gpt_cli.errors import RequestError
 from gpt_cli.export.names import Tensors
 from gpt_cli.files import ExistsError, replace_file
-from gpt_cli.run.load import LoadedRun
-from gpt_cli.run.single import pack_single
+from gpt_cli.run.load_model import LoadedRun
+from gpt_cli.run.one_file_run import pack_single
 
 
 def write_single_file(run: LoadedRun, file: Path) -> None:

@@ -43,10 +43,10 @@ def causal_attention(
         return flex_window_attention(q, k, v, window)
     mask = None
     if slopes is not None:
-        hidden = ~visible_keys(n_query, n_key, window, q.device)
+        hidden = ~causal_mask(n_query, n_key, window, q.device)
         mask = alibi_bias(slopes, distances(n_query, n_key, q.device)).to(q.dtype).masked_fill(hidden, -math.inf)
     elif not (is_causal or (sees_all and n_query == 1)):
-        mask = visible_keys(n_query, n_key, window, q.device)
+        mask = causal_mask(n_query, n_key, window, q.device)
     grouped = q.shape[1] != k.shape[1]
     short = n_key < _CPU_FLASH_KEYS and q.device.type == "cpu"
     plain = short and v.dtype == torch.bfloat16 and torch.is_grad_enabled()
@@ -69,7 +69,7 @@ def reference_attention(
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # (B, H, T, S)
     if slopes is not None:
         scores = scores + alibi_bias(slopes, distances(q.shape[2], k.shape[2], q.device))
-    scores = scores.masked_fill(~visible_keys(q.shape[2], k.shape[2], window, q.device), -math.inf)
+    scores = scores.masked_fill(~causal_mask(q.shape[2], k.shape[2], window, q.device), -math.inf)
     return scores.softmax(dim=-1) @ v
 
 
@@ -109,14 +109,14 @@ def ragged_attention(
     long as it is finite.
     """
     n_query, n_key = q.shape[2], k.shape[2]
-    visible = visible_from(start, n_query, n_key, window)
+    visible = ragged_causal_mask(start, n_query, n_key, window)
     if slopes is None:
         return masked_attention(q, k, v, visible)
     bias = alibi_bias(slopes, distances_from(start, n_query, n_key)).to(q.dtype)
     return masked_attention(q, k, v, bias.masked_fill(~visible, -math.inf))
 
 
-def visible_from(start: Tensor, n_query: int, n_key: int, window: int | None) -> Tensor:
+def ragged_causal_mask(start: Tensor, n_query: int, n_key: int, window: int | None) -> Tensor:
     """(B, 1, T, S) booleans: whether query t of sequence b, at position start[b] + t, may see key s, at position s."""
     keys = torch.arange(n_key, device=start.device)
     queries = (start[:, None] + torch.arange(n_query, device=start.device))[:, None, :, None]  # (B, 1, T, 1)
@@ -132,7 +132,7 @@ def masked_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=q.shape[1] != k.shape[1])
 
 
-def visible_keys(n_query: int, n_key: int, window: int | None, device: torch.device) -> Tensor:
+def causal_mask(n_query: int, n_key: int, window: int | None, device: torch.device) -> Tensor:
     """(T, S) booleans: whether query t may see key s."""
     visible = torch.ones(n_query, n_key, dtype=torch.bool, device=device).tril(n_key - n_query)
     return visible if window is None else visible.triu(n_key - n_query - window + 1)

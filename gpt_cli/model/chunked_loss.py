@@ -16,38 +16,38 @@ from gpt_cli.model.lm_head import TILE, pad_vocabulary
 _CPU_LOGITS, _LOGITS = 2**23, 2**27
 
 
-def logits_per_piece(device: torch.device) -> int:
+def max_chunk_logits(device: torch.device) -> int:
     """How many numbers a piece of the logits has at most on `device`, unless one token has more."""
     return _CPU_LOGITS if device.type == "cpu" else _LOGITS
 
 
-def wants_pieces(model: GPT, tokens: int) -> bool:
+def needs_chunking(model: GPT, tokens: int) -> bool:
     """Whether the logits of so many tokens are more than one piece."""
-    return tokens * model.head.out_features > logits_per_piece(model.head.weight.device)
+    return tokens * model.head.out_features > max_chunk_logits(model.head.weight.device)
 
 
 def chunked_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
     """(B, T), (B, T) -> the mean or the sum of -log p(target), in nats: `cross_entropy(model(inputs), targets)`."""
-    hidden = model.hidden(inputs).flatten(0, 1)  # (N, C)
+    hidden = model.features(inputs).flatten(0, 1)  # (N, C)
     weight, device = model.head.weight, hidden.device
     dtype = hidden.dtype
     if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
         dtype = torch.get_autocast_dtype(device.type)
-    rows = rows_per_piece(len(weight), device)
+    rows = rows_per_chunk(len(weight), device)
     cap = model.config.logit_softcap
     # Inside of a Function `needs_input_grad` is true of a parameter even where no gradients are recorded.
     learns = torch.is_grad_enabled() and weight.requires_grad
-    total: Tensor = _SummedLoss.apply(hidden, weight, targets.flatten(), cap, rows, dtype, learns)  # type: ignore[no-untyped-call]
+    total: Tensor = _ChunkedCrossEntropy.apply(hidden, weight, targets.flatten(), cap, rows, dtype, learns)  # type: ignore[no-untyped-call]
     return total / len(hidden) if reduction == "mean" else total
 
 
-def rows_per_piece(vocab_size: int, device: torch.device) -> int:
+def rows_per_chunk(vocab_size: int, device: torch.device) -> int:
     """Tokens in a piece: a multiple of 128, of which tensor cores leave no remainder, unless a piece has fewer."""
-    rows = max(1, logits_per_piece(device) // vocab_size)
+    rows = max(1, max_chunk_logits(device) // vocab_size)
     return rows - rows % TILE if rows >= TILE else rows
 
 
-class _SummedLoss(torch.autograd.Function):
+class _ChunkedCrossEntropy(torch.autograd.Function):
     """(N, C), (V, C), (N,) -> the sum of -log softmax(cap(hidden weight^T)) at the targets, `rows` tokens at a time.
 
     The gradients are worked out in the forward pass, where each piece of the logits is at hand: nothing is kept of
@@ -74,7 +74,7 @@ class _SummedLoss(torch.autograd.Function):
             piece = slice(start, start + rows)
             x, target = hidden[piece].to(dtype), targets[piece, None]  # (n, C), (n, 1)
             learns = to_hidden is not None or to_weight is not None
-            loss, gradient = _loss_of_piece(x, matrix, target, vocab_size, cap, exact, learns=learns)
+            loss, gradient = _chunk_loss(x, matrix, target, vocab_size, cap, exact, learns=learns)
             total += loss
             if to_hidden is not None:
                 to_hidden[piece] = (gradient @ matrix).to(hidden.dtype)
@@ -94,7 +94,7 @@ class _SummedLoss(torch.autograd.Function):
         )
 
 
-def _loss_of_piece(
+def _chunk_loss(
     x: Tensor, matrix: Tensor, target: Tensor, vocab_size: int, cap: float | None, exact: torch.dtype, *, learns: bool
 ) -> tuple[Tensor, Tensor]:
     """(n, C), (V', C), (n, 1) -> the sum of the losses, and its gradient to the logits, (n, V'); or empty."""

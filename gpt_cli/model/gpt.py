@@ -13,9 +13,9 @@ from gpt_cli.config import ModelConfig
 from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.layers import Attention, SoftCap, make_mlp, make_norm
 from gpt_cli.model.lm_head import LMHead
-from gpt_cli.model.position import positioned, sinusoids
+from gpt_cli.model.position import gather_positions, sinusoids
 
-REFERENCE_WIDTH = 128
+BASE_WIDTH = 128
 """The n_embd at which initial weights and rates are what the config says; at others they are scaled to do the same."""
 
 
@@ -33,16 +33,16 @@ class GPT(nn.Module):
         self.softcap = nn.Identity() if config.logit_softcap is None else SoftCap(config.logit_softcap)
         if config.tie_embeddings:
             self.head.weight = self.embedding.tokens.weight
-        initialise(self)
+        init_weights(self)
 
     def forward(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
         """(B, T) -> (B, T, V). With a cache, `tokens` continue the sequences that it holds.
 
         Raises ValueError when more than `context_length` positions would be needed.
         """
-        return self.softcap(self.head(self.hidden(tokens, cache)))
+        return self.softcap(self.head(self.features(tokens, cache)))
 
-    def hidden(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
+    def features(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
         """(B, T) -> (B, T, C): what the head reads; the rest as for `forward`."""
         end = tokens.shape[1] + (0 if cache is None else cache.length)
         if end > self.config.context_length:
@@ -79,7 +79,7 @@ class Embedding(nn.Module):
         """(B, T) tokens, the first of them at position `start`, an int or (B,) -> (B, T, C)."""
         x = self.tokens(tokens) * self.scale
         if self.positions is not None:
-            x = x + positioned(self.positions, start, tokens.shape[1])
+            x = x + gather_positions(self.positions, start, tokens.shape[1])
         return self.dropout(self.norm(x))
 
 
@@ -112,7 +112,7 @@ class PostNormBlock(Block):
 
 
 @torch.no_grad()
-def initialise(model: GPT) -> None:
+def init_weights(model: GPT) -> None:
     """Fill in the initial weights, as GPT-2 does, with the global generator of the device they live on.
 
     Matrices and embeddings are normal with `init_std`; the output projections of both sublayers get it over
@@ -120,7 +120,7 @@ def initialise(model: GPT) -> None:
     """
     config = model.config
     # Without init_std: what a matrix gives is as large at any width (Yang et al., 2022, table 8).
-    matrix_std = config.init_std or 0.02 * math.sqrt(REFERENCE_WIDTH / config.n_embd)
+    matrix_std = config.init_std or 0.02 * math.sqrt(BASE_WIDTH / config.n_embd)
     for name, parameter in model.named_parameters():
         is_output = name.endswith(("attention.out.weight", "mlp.down.weight"))
         if config.zero_init and is_output:

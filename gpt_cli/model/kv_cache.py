@@ -68,7 +68,7 @@ class KVCache:
         """Forget everything."""
         self.length = 0
 
-    def select(self, rows: Sequence[int]) -> None:
+    def reorder(self, rows: Sequence[int]) -> None:
         """Sequence i becomes what sequence `rows[i]` was; the batch becomes as many as there are rows."""
         index = torch.tensor(rows, device=self.keys.device)
         if len(rows) == self.keys.shape[1]:  # only what is filled has to move
@@ -78,7 +78,7 @@ class KVCache:
         else:
             self.keys, self.values = self.keys[:, index], self.values[:, index]
 
-    def store(self, rows: Sequence[int], prefilled: "KVCache", lengths: Sequence[int]) -> None:
+    def copy_from(self, rows: Sequence[int], prefilled: "KVCache", lengths: Sequence[int]) -> None:
         """Sequences `rows` become those of `prefilled`, `lengths` of whose positions count: here, all alike."""
         index = torch.tensor(rows, device=self.keys.device)
         self.keys[:, index, :, : prefilled.length] = prefilled.keys[:, :, :, : prefilled.length]
@@ -134,16 +134,16 @@ class RaggedCache(KVCache):
         """Forget everything."""
         self._set([0] * len(self._lengths))
 
-    def select(self, rows: Sequence[int]) -> None:
+    def reorder(self, rows: Sequence[int]) -> None:
         """As in `KVCache`."""
-        super().select(rows)
+        super().reorder(rows)
         self._row = torch.arange(len(rows), device=self.keys.device)[:, None]
         self._set([self._lengths[row] for row in rows])
 
-    def store(self, rows: Sequence[int], prefilled: KVCache, lengths: Sequence[int]) -> None:
+    def copy_from(self, rows: Sequence[int], prefilled: KVCache, lengths: Sequence[int]) -> None:
         """As in `KVCache`; sequence `rows[i]` has `lengths[i]` positions, what `prefilled` holds past them is not
         seen."""
-        super().store(rows, prefilled, lengths)
+        super().copy_from(rows, prefilled, lengths)
         for row, length in zip(rows, lengths, strict=True):
             self._lengths[row] = length
         self._set(self._lengths)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from gpt_cli.config import ModelConfig
 from gpt_cli.model.attention import alibi_slopes, causal_attention
 from gpt_cli.model.kv_cache import KVCache
-from gpt_cli.model.position import Rotary, Unrotated, rotary_frequencies
+from gpt_cli.model.position import NoRotary, Rotary, rotary_frequencies
 
 
 class Attention(nn.Module):
@@ -33,7 +33,7 @@ class Attention(nn.Module):
             for _ in range(2)
         )
         rope = config.position == "rope"
-        self.rotary = Rotary(config.context_length, rotary_frequencies(config)) if rope else Unrotated()
+        self.rotary = Rotary(config.context_length, rotary_frequencies(config)) if rope else NoRotary()
 
     def forward(self, x: Tensor, cache: KVCache | None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""

@@ -17,7 +17,7 @@ def sinusoids(length: int, width: int) -> Tensor:
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)  # sine and cosine take turns
 
 
-def positioned(table: Tensor, start: int | Tensor, n_token: int) -> Tensor:
+def gather_positions(table: Tensor, start: int | Tensor, n_token: int) -> Tensor:
     """The rows of a (length, W) table at `n_token` positions from `start` on.
 
     (T, W) for an int; (B, T, W) for a (B,) tensor, where each of B sequences stands at its own position.
@@ -45,13 +45,13 @@ class Rotary(nn.Module):
 
     def forward(self, x: Tensor, start: int | Tensor) -> Tensor:
         """(B, H, T, D) at positions `start` and after, an int or (B,) -> (B, H, T, D), rotated."""
-        cos, sin = (positioned(table, start, x.shape[2]).unsqueeze(-3) for table in (self.cos, self.sin))
+        cos, sin = (gather_positions(table, start, x.shape[2]).unsqueeze(-3) for table in (self.cos, self.sin))
         cos, sin = cos.to(x.dtype), sin.to(x.dtype)  # (T, D / 2) or (B, 1, T, D / 2)
         a, b = x.chunk(2, dim=-1)
         return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
-class Unrotated(nn.Module):
+class NoRotary(nn.Module):
     """What stands in for `Rotary` where positions come in another way, or not at all."""
 
     def forward(self, x: Tensor, start: int | Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gpt_cli.model.attention import alibi_bias, distances_from, masked_attention, visible_from
+from gpt_cli.model.attention import alibi_bias, distances_from, masked_attention, ragged_causal_mask
 from gpt_cli.model.kv_cache import KVCache
 
 
@@ -48,7 +48,7 @@ class StaticCache(KVCache):
         keys, values = self._layers[layer]
         keys[self._slots], values[self._slots] = k[:, :, 0], v[:, :, 0]
         if window not in self._biases:  # one for all layers: a kernel would make it of booleans in each
-            visible = visible_from(self._start, 1, self._n_key, window)  # (B, 1, 1, S)
+            visible = ragged_causal_mask(self._start, 1, self._n_key, window)  # (B, 1, 1, S)
             bias = torch.zeros_like(visible, dtype=q.dtype)
             if slopes is not None:  # those of all layers
                 bias = alibi_bias(slopes, distances_from(self._start, 1, self._n_key)).to(q.dtype)  # (B, H, 1, S)

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.attention import Head, LayerAttention
-from gpt_cli.attention.heads import KINDS, MARK
+from gpt_cli.attention_maps import Head, LayerAttention
+from gpt_cli.attention_maps.heads import KINDS, THRESHOLD
 from gpt_cli.errors import RequestError
 from gpt_cli.report.attention_text import weights_of
 from gpt_cli.report.heatmap import data_url, png
@@ -33,7 +33,7 @@ _EXPLAINED = {
 
 
 @dataclass(frozen=True)
-class Looked:
+class AttentionReport:
     """A forward pass, and which heads of it are shown."""
 
     run: str
@@ -46,7 +46,7 @@ class Looked:
     heads: Sequence[Head]
 
 
-def write_attention(looked: Looked, output: Path) -> None:
+def write_attention(looked: AttentionReport, output: Path) -> None:
     """Write the page. Raises RequestError where it would hold more numbers than a browser likes."""
     size = _size(looked)
     if size > _LARGEST:
@@ -57,7 +57,7 @@ def write_attention(looked: Looked, output: Path) -> None:
     write_page(output, render_attention(looked))
 
 
-def render_attention(looked: Looked) -> str:
+def render_attention(looked: AttentionReport) -> str:
     """The page as HTML."""
     weights = weights_of(looked.layers, looked.heads)
     cells = {
@@ -77,18 +77,18 @@ def render_attention(looked: Looked) -> str:
         columns=sorted({head for _, head in cells}),
         kinds=KINDS,
         explained=_EXPLAINED,
-        mark=MARK,
+        mark=THRESHOLD,
         data=_data(looked),
     )
 
 
-def _size(looked: Looked) -> int:
+def _size(looked: AttentionReport) -> int:
     n_token = len(looked.pieces)
     width = looked.layers[0].q.shape[-1]
     return 4 * len(looked.heads) * (n_token * (n_token + 1) // 2 + 2 * n_token * width)
 
 
-def _data(looked: Looked) -> dict[str, Any]:
+def _data(looked: AttentionReport) -> dict[str, Any]:
     """What the script reads: arrays of fp32 in base64, little-endian."""
     weights = weights_of(looked.layers, looked.heads)
     of_layer = {layer.layer: layer for layer in looked.layers}

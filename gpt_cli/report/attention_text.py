@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from gpt_cli.attention import Head, LayerAttention
-from gpt_cli.attention.heads import KINDS
-from gpt_cli.report.heatmap import RAMP, Weights, ascii_rows
+from gpt_cli.attention_maps import Head, LayerAttention
+from gpt_cli.attention_maps.heads import KINDS
+from gpt_cli.report.heatmap import RAMP, WeightMatrix, ascii_rows
 from gpt_cli.terminal.table import fold, render_table, terminal_columns
 
 _ACROSS = 4  # heads beside each other
@@ -14,7 +14,7 @@ _PIECE = 10  # columns of a token beside a large map
 _TOP = 3  # keys that are named for each query, if they have
 _TOLD = 0.1  # of its attention
 
-WeightsOf = dict[tuple[int, int], Weights]  # (layer, head) -> (T, T)
+WeightsOf = dict[tuple[int, int], WeightMatrix]  # (layer, head) -> (T, T)
 
 
 def weights_of(layers: Sequence[LayerAttention], heads: Sequence[Head]) -> WeightsOf:
@@ -52,7 +52,7 @@ def _small(weights: WeightsOf, heads: Sequence[Head]) -> str:
     return "\n".join("  ".join(part.ljust(_SMALL) for part in line).rstrip() for line in lines)
 
 
-def _large(weights: Weights, pieces: Sequence[str]) -> str:
+def _large(weights: WeightMatrix, pieces: Sequence[str]) -> str:
     """A row for each query: its token, its weights as far as there is room, and the keys it looks at most, each with
     how far back it is."""
     names = [_cut(ascii(piece)) for piece in pieces]

@@ -12,7 +12,7 @@ from typing import Literal
 
 from markupsafe import Markup, escape
 
-from gpt_cli.report.series import Series, thinned
+from gpt_cli.report.series import Series, downsample_minmax
 from gpt_cli.terminal.escape import escape_control_chars
 
 WIDTH, HEIGHT = 460, 270  # units of the drawing, about pixels on a laptop
@@ -37,7 +37,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Level:
+class ReferenceLine:
     """A horizontal line with a name, such as a baseline."""
 
     name: str
@@ -68,7 +68,7 @@ def draw_chart(
     x_label: str,
     y_label: str,
     *,
-    levels: Sequence[Level] = (),
+    levels: Sequence[ReferenceLine] = (),
     scale: Literal["zero", "log", "cut"] = "cut",
     whole: bool = False,
 ) -> Markup:
@@ -176,7 +176,7 @@ def _horizontal_axis(axis: Axis, label: str, whole: bool) -> Markup:
     return line + marks + name
 
 
-def _levels(levels: Sequence[Level], axis: Axis, right: float) -> Markup:
+def _levels(levels: Sequence[ReferenceLine], axis: Axis, right: float) -> Markup:
     """Dashed lines with their names to the right, which keep their distance."""
     parts = []
     free = math.inf  # the lowest place that is still free, from below
@@ -192,7 +192,7 @@ def _levels(levels: Sequence[Level], axis: Axis, right: float) -> Markup:
 
 
 def _curve(line: Line, x: Axis, y: Axis) -> Markup:
-    points = thinned(line.points, _MOST_POINTS)
+    points = downsample_minmax(line.points, _MOST_POINTS)
     places = [(x.place(float(a)), y.place(float(b))) for a, b in zip(points.x, points.y, strict=True)]
     name = escape(escape_control_chars(line.name))
     if line.kind == "dots":

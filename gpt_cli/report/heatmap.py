@@ -10,12 +10,12 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-Weights = npt.NDArray[np.float32]  # (T, T): row t is how query t divides its attention
+WeightMatrix = npt.NDArray[np.float32]  # (T, T): row t is how query t divides its attention
 
 RAMP = " .:-=+*#%@"  # ten shades, the darkest last
 
 
-def png(weights: Weights, colour: tuple[int, int, int]) -> bytes:
+def png(weights: WeightMatrix, colour: tuple[int, int, int]) -> bytes:
     """(T, T) weights from 0 to 1 as a picture of T by T pixels: `colour`, the more opaque the larger the weight.
 
     What lies beneath shows through, so that one picture serves light and dark. The root of the weight is drawn: small
@@ -42,7 +42,7 @@ def data_url(picture: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(picture).decode()}"
 
 
-def ascii_rows(weights: Weights, columns: int, rows: int) -> list[str]:
+def ascii_rows(weights: WeightMatrix, columns: int, rows: int) -> list[str]:
     """The weights in at most `rows` lines of at most `columns` characters of RAMP, the largest of each field shown."""
     n_query, n_key = weights.shape
     columns, rows = min(columns, n_key), min(rows, n_query)

@@ -9,8 +9,8 @@ from gpt_cli.config import Config, load_config
 from gpt_cli.corpus.prepare import learn_tokenizer
 from gpt_cli.errors import Notify
 from gpt_cli.files.safe_io import format_size
-from gpt_cli.model.count import flops_per_token, parameter_table
-from gpt_cli.model.memory import memory_bytes
+from gpt_cli.model.memory_estimate import estimate_memory
+from gpt_cli.model.sizing import flops_per_token, parameter_table
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint, load, load_newest
 from gpt_cli.runtime.device import planned_device
 from gpt_cli.terminal.progress import stage_progress
@@ -118,7 +118,7 @@ def describe(path: Path, config: Config, vocab_size: int, checkpoint: Checkpoint
         parameters=sum(elements for _, _, elements in table),
         parameter_table=_by_block(table),
         flops_per_token=flops_per_token(config.model, vocab_size),
-        memory_bytes=memory_bytes(config, vocab_size, *planned_device(config.runtime)),
+        memory_bytes=estimate_memory(config, vocab_size, *planned_device(config.runtime)),
         **saved,
     )
 

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from gpt_cli.errors import UserError
-from gpt_cli.report.picture import COLOURS, check_output, label, write_picture
-from gpt_cli.report.record import read_bytes_per_token, run_names
-from gpt_cli.report.series import X_LABELS, Measure, Series, Values, XAxis, series, smooth
+from gpt_cli.report.figure_io import COLOURS, check_output, label, write_picture
+from gpt_cli.report.run_record import read_bytes_per_token, run_names
+from gpt_cli.report.series import X_LABELS, Curve, Measure, Series, XAxis, series, smooth
 from gpt_cli.run.checkpoint import is_checkpoint
 from gpt_cli.run.directory import hint_at_run
 from gpt_cli.run.log import read_metrics
@@ -111,9 +111,9 @@ def _draw_frame(axes: Axes, x: XAxis, y: YAxis, log_x: bool, log_y: bool) -> Non
         axes.legend(frameon=False, fontsize="small")
 
 
-def _to_bits(nats: npt.ArrayLike) -> Values:
+def _to_bits(nats: npt.ArrayLike) -> Curve:
     return np.asarray(nats, dtype=np.float64) / math.log(2)
 
 
-def _to_nats(bits: npt.ArrayLike) -> Values:
+def _to_nats(bits: npt.ArrayLike) -> Curve:
     return np.asarray(bits, dtype=np.float64) * math.log(2)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from gpt_cli.report.picture import COLOURS, write_picture
-from gpt_cli.training.tune import RangeTest
+from gpt_cli.report.figure_io import COLOURS, write_picture
+from gpt_cli.training.lr_range_test import RangeTest
 
 
 def draw_range_test(test: RangeTest, output: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from gpt_cli.errors import RequestError
 from gpt_cli.report.html import render_page, write_page
 from gpt_cli.report.score_text import LEVELS, level
-from gpt_cli.scoring.text import ScoredLine, ScoredText
+from gpt_cli.scoring.scored_text import ScoredLine, ScoredText
 
 _MOST = 300_000  # tokens of a page: 14 MB of markup, about what a browser shows without trouble
 WORST = 20  # lines in the list of the most surprising ones

@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 XAxis = Literal["step", "tokens", "bytes", "time"]
 Measure = Literal["loss", "val_loss", "train_bpb", "bpb", "lr", "grad_norm", "throughput"]
-Values = npt.NDArray[np.float64]
-Line = Mapping[str, Any]
-Metrics = Sequence[Line]
+Curve = npt.NDArray[np.float64]
+MetricsLine = Mapping[str, Any]
+Metrics = Sequence[MetricsLine]
 
 X_LABELS: dict[XAxis, str] = {
     "step": "step",
@@ -33,8 +33,8 @@ _REACHES = 50  # in a curve: how far a moving average looks to either side
 class Series:
     """Values `y` over `x`; both (n,), in the order logged."""
 
-    x: Values
-    y: Values
+    x: Curve
+    y: Curve
 
 
 def series(metrics: Metrics, measure: Measure, x: XAxis, bytes_per_token: float = 1.0) -> Series:
@@ -51,12 +51,12 @@ def series(metrics: Metrics, measure: Measure, x: XAxis, bytes_per_token: float 
     return Series(array[:, 0] / unit, array[:, 1])
 
 
-def smooth(values: Values) -> Values:
+def smooth(values: Curve) -> Curve:
     """The moving average that a curve is drawn with: over a fiftieth of its length to either side."""
     return moving_average(values, len(values) // _REACHES)
 
 
-def moving_average(values: Values, reach: int) -> Values:
+def moving_average(values: Curve, reach: int) -> Curve:
     """The mean of each value and its neighbours up to `reach` on either side.
 
     At the end there are fewer to the right. At the beginning, where a loss falls steeply, the reach shrinks to
@@ -66,11 +66,11 @@ def moving_average(values: Values, reach: int) -> Values:
     index = np.arange(len(values))
     reaches = np.minimum(reach, index)
     start, end = index - reaches, np.minimum(index + reaches + 1, len(values))
-    average: Values = (sums[end] - sums[start]) / (end - start)
+    average: Curve = (sums[end] - sums[start]) / (end - start)
     return average
 
 
-def thinned(points: Series, most: int) -> Series:
+def downsample_minmax(points: Series, most: int) -> Series:
     """At most about `most` points: of each stretch the lowest and the highest, so that spikes stay."""
     if len(points.x) <= most:
         return points
@@ -79,14 +79,14 @@ def thinned(points: Series, most: int) -> Series:
     return Series(points.x[kept], points.y[kept])
 
 
-def _logged(metrics: Metrics, measure: Measure, bytes_per_token: float) -> list[tuple[Line, float]]:
+def _logged(metrics: Metrics, measure: Measure, bytes_per_token: float) -> list[tuple[MetricsLine, float]]:
     if measure == "train_bpb":
         scale = 1 / (math.log(2) * bytes_per_token)
         return [(line, line["loss"] * scale) for line in metrics if "loss" in line]
     return [(line, line[measure]) for line in metrics if measure in line]
 
 
-def _throughput(metrics: Metrics) -> list[tuple[Line, float]]:
+def _throughput(metrics: Metrics) -> list[tuple[MetricsLine, float]]:
     lines = [line for line in metrics if {"time", "tokens"} <= line.keys()]
     return [
         (after, (after["tokens"] - before["tokens"]) / (after["time"] - before["time"]))

@@ -32,7 +32,7 @@ def unpack_arrays(data: bytes, source: str) -> Arrays:
             name: np.frombuffer(bytearray(entry["data"]), _TYPES[entry["dtype"]]).reshape(entry["shape"])
             for name, entry in deserialize(data)  # type: ignore[no-untyped-call]
         }
-        tie(arrays, header)
+        restore_tied(arrays, header)
     except DAMAGE as error:
         raise DamagedError(f"{source} is not a safetensors file of tensors ({error})") from error
     return arrays
@@ -49,7 +49,7 @@ def read_header(data: bytes, source: str) -> dict[str, Any]:
         raise DamagedError(f"{source} is not a safetensors file of tensors") from error
 
 
-def tie(found: dict[str, Any], header: dict[str, Any]) -> None:
+def restore_tied(found: dict[str, Any], header: dict[str, Any]) -> None:
     """Give the names that the header ties to others what those have."""
     for name, kept in json.loads(header.get("__metadata__", {}).get(TIED, "{}")).items():
         found[name] = found[kept]

@@ -82,7 +82,7 @@ class Checkpoint:
         value = self.state.get("val_loss")
         return value if _is_number(value) else None
 
-    def number(self, name: str, largest: float = sys.float_info.max) -> float:
+    def get_float(self, name: str, largest: float = sys.float_info.max) -> float:
         """What the state says of `name`. Raises DamagedError if it is no number, or beyond `largest`."""
         value = self.state.get(name)
         if not _is_number(value) or abs(value) > largest:
@@ -134,7 +134,7 @@ def save(
         raise DiskError(f"cannot write {parent}: a symbolic link stands there, which is never written through")
     path = parent / f"step-{step:08d}"
     if path.exists() and _is_intact(path):
-        if not _holds(path, contents):
+        if not _same_tensors(path, contents):
             raise UserError(
                 f"{path} holds step {step} of another course of training",
                 hint="train into another run_dir, or move that checkpoint away",
@@ -192,7 +192,7 @@ def open_checkpoint(path: Path, note: Notify) -> Checkpoint:
     Raises RequestError when there is no checkpoint, UserError when there is none that can be used.
     """
     if path.is_file():
-        from gpt_cli.run.single import load_single  # noqa: PLC0415 - it makes a Checkpoint
+        from gpt_cli.run.one_file_run import load_single  # noqa: PLC0415 - it makes a Checkpoint
 
         return load_single(path)
     checkpoint = load(path) if is_checkpoint(path) else load_newest(path, note)
@@ -247,9 +247,9 @@ def is_checkpoint(path: Path) -> bool:
     return (path / STATE).is_file() and (path / MODEL).is_file()
 
 
-def best(run_dir: Path) -> Path | None:
+def best_checkpoint(run_dir: Path) -> Path | None:
     """The intact checkpoint with the lowest finite `val_loss`, the newest of equals; None if none has one."""
-    return _best_that(run_dir, _is_intact)
+    return _best_where(run_dir, _is_intact)
 
 
 def prune(run_dir: Path, keep: int) -> list[Path]:
@@ -265,14 +265,14 @@ def prune(run_dir: Path, keep: int) -> list[Path]:
     intact = list(islice(filter(is_intact, paths), keep))
     if not intact:
         return []
-    spared = {*paths[: paths.index(intact[-1]) + 1], _best_that(run_dir, is_intact)}
+    spared = {*paths[: paths.index(intact[-1]) + 1], _best_where(run_dir, is_intact)}
     removed = [path for path in paths if path not in spared]
     for path in removed:
         remove_directory(path)
     return removed
 
 
-def _best_that(run_dir: Path, accepted: Callable[[Path], bool]) -> Path | None:
+def _best_where(run_dir: Path, accepted: Callable[[Path], bool]) -> Path | None:
     """The accepted checkpoint with the lowest `val_loss`; only as many are asked about as it takes."""
     scored = []
     for age, path in enumerate(list_checkpoints(run_dir)):
@@ -311,7 +311,7 @@ def _check(path: Path, data: bytes) -> dict[str, Any]:
     return state
 
 
-def _holds(path: Path, contents: Mapping[str, bytes]) -> bool:
+def _same_tensors(path: Path, contents: Mapping[str, bytes]) -> bool:
     """Whether the checkpoint `path` has these tensors; its state may tell times, which do not repeat."""
     sums = read_sums(path)
     return all(sums.get(name) == hashlib.sha256(contents[name]).hexdigest() for name in (MODEL, OPTIMIZER))

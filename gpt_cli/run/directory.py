@@ -46,8 +46,8 @@ from gpt_cli.files import (
     write_listed,
 )
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, list_checkpoints, save
+from gpt_cli.run.crash_loop import RunLifecycle
 from gpt_cli.run.log import RunLog
-from gpt_cli.run.restarts import Lifetime
 from gpt_cli.run.sinks import open_sinks, require_sinks
 from gpt_cli.runtime.processor import physical_cores, processor_name
 from gpt_cli.tokenizer import Tokenizer, load_tokenizer
@@ -78,7 +78,7 @@ class RunDirectory:
         self.path, self.config = path, config
         self._lock = lock
         self.log = RunLog(path)
-        self.lifetime = Lifetime(path, self.log, config.train.steps)
+        self.lifetime = RunLifecycle(path, self.log, config.train.steps)
 
     @classmethod
     def open_for_training(cls, config: Config, corpus: "Corpus") -> Self:
@@ -101,7 +101,7 @@ class RunDirectory:
                 check_listed(path)
                 changes = _check(path, config, corpus)
             else:
-                _write_once(path, config, corpus.tokenizer, _describe_data(corpus))
+                _write_metadata(path, config, corpus.tokenizer, _describe_data(corpus))
             written = parse_config(read_config_file(path / CONFIG), str(path / CONFIG), of_run=True)
             run = cls(path, lock, as_written(config, written))
             run.log.sinks = open_sinks(config, path, run.log.event)
@@ -147,7 +147,7 @@ class RunDirectory:
             self.close()
 
 
-def create_untrained(config: Config, tokenizer: Tokenizer, tensors: "Mapping[str, Tensor]", source: str) -> Path:
+def create_imported_run(config: Config, tokenizer: Tokenizer, tensors: "Mapping[str, Tensor]", source: str) -> Path:
     """Make the new directory `config.run_dir` a run that begins, and ends, with `tensors`; returns its checkpoint.
 
     It has no text and no optimizer: it samples, evaluates on any text, and other runs start from it. `source` says
@@ -162,7 +162,7 @@ def create_untrained(config: Config, tokenizer: Tokenizer, tensors: "Mapping[str
     with DirectoryLock(path):
         saved = save(path, 0, tensors, {}, {"source": source, "seconds": 0.0}, config, tokenizer)
         data = {"source": source, "fingerprint": "", "splits": {}}
-        _write_once(path, config, tokenizer, data)
+        _write_metadata(path, config, tokenizer, data)
     return saved
 
 
@@ -237,7 +237,7 @@ def _refuse_foreign(path: Path) -> None:
         raise RequestError(f"run_dir {path} holds other files and no run", hint="choose another: run_dir=runs/NAME")
 
 
-def _write_once(path: Path, config: Config, tokenizer: Tokenizer, data: dict[str, Any]) -> None:
+def _write_metadata(path: Path, config: Config, tokenizer: Tokenizer, data: dict[str, Any]) -> None:
     contents = {
         CONFIG: dump_config(config),
         TOKENIZER: tokenizer.to_json(),

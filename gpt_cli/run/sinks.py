@@ -19,7 +19,7 @@ from gpt_cli.config import Config
 from gpt_cli.errors import RequestError
 from gpt_cli.files import AppendOnlyFile, list_directory, read_file
 
-Record = Mapping[str, Any]  # a line of metrics.jsonl: `step` and figures, null where they are not finite
+MetricsRecord = Mapping[str, Any]  # a line of metrics.jsonl: `step` and figures, null where they are not finite
 COLUMNS = ("step", "time", "tokens", "loss", "grad_norm", "lr", "val_loss", "bpc", "bpb")
 _PACKAGES = {"csv": "csv", "tensorboard": "tensorboard", "wandb": "wandb"}
 
@@ -27,10 +27,10 @@ _PACKAGES = {"csv": "csv", "tensorboard": "tensorboard", "wandb": "wandb"}
 class Sink(Protocol):
     """Something that is told the metrics."""
 
-    def begin(self, step: int, records: Sequence[Record]) -> None:
+    def begin(self, step: int, records: Sequence[MetricsRecord]) -> None:
         """Training goes on after `step`; `records` are all figures up to it."""
 
-    def metrics(self, record: Record) -> None:
+    def metrics(self, record: MetricsRecord) -> None:
         """Another line of metrics.jsonl."""
 
     def close(self) -> None:
@@ -43,17 +43,17 @@ class CSVSink:
     def __init__(self, run_dir: Path) -> None:
         self._file = AppendOnlyFile(run_dir / "metrics.csv")
 
-    def begin(self, step: int, records: Sequence[Record]) -> None:
+    def begin(self, step: int, records: Sequence[MetricsRecord]) -> None:
         self._file.rewrite([",".join(COLUMNS), *map(self._line, records)])
 
-    def metrics(self, record: Record) -> None:
+    def metrics(self, record: MetricsRecord) -> None:
         self._file.append(self._line(record))
 
     def close(self) -> None:
         self._file.close()
 
     @staticmethod
-    def _line(record: Record) -> str:
+    def _line(record: MetricsRecord) -> str:
         return ",".join("" if (value := record.get(column)) is None else repr(value) for column in COLUMNS)
 
 
@@ -65,11 +65,11 @@ class TensorBoardSink:
         self._module: Any = importlib.import_module("torch.utils.tensorboard")
         self._writer: Any = None
 
-    def begin(self, step: int, records: Sequence[Record]) -> None:
+    def begin(self, step: int, records: Sequence[MetricsRecord]) -> None:
         self.close()
         self._writer = self._module.SummaryWriter(self._folder, purge_step=step + 1)
 
-    def metrics(self, record: Record) -> None:
+    def metrics(self, record: MetricsRecord) -> None:
         for name, value in _figures(record).items():
             self._writer.add_scalar(name, value, record["step"])
         self._writer.flush()
@@ -96,10 +96,10 @@ class WandbSink:
             settings=module.Settings(silent=True),
         )
 
-    def begin(self, step: int, records: Sequence[Record]) -> None:
+    def begin(self, step: int, records: Sequence[MetricsRecord]) -> None:
         pass
 
-    def metrics(self, record: Record) -> None:
+    def metrics(self, record: MetricsRecord) -> None:
         self._run.log(_figures(record), step=record["step"])
 
     def close(self) -> None:
@@ -113,11 +113,11 @@ class Sinks:
         self._sinks = dict(sinks)
         self._told = told
 
-    def begin(self, step: int, records: Sequence[Record]) -> None:
+    def begin(self, step: int, records: Sequence[MetricsRecord]) -> None:
         """See `Sink`."""
         self._each(lambda sink: sink.begin(step, records))
 
-    def metrics(self, record: Record) -> None:
+    def metrics(self, record: MetricsRecord) -> None:
         """See `Sink`."""
         self._each(lambda sink: sink.metrics(record))
 
@@ -160,5 +160,5 @@ def open_sinks(config: Config, run_dir: Path, told: Callable[..., None]) -> Sink
     return Sinks(sinks, told)
 
 
-def _figures(record: Record) -> dict[str, float]:
+def _figures(record: MetricsRecord) -> dict[str, float]:
     return {name: value for name, value in record.items() if name not in ("step", "time") and value is not None}

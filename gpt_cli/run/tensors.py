@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpt_cli.errors import UserError
 from gpt_cli.files import DamagedError
-from gpt_cli.run.arrays import BF16, DAMAGE, TIED, Arrays, read_header, tie
+from gpt_cli.run.arrays import BF16, DAMAGE, TIED, Arrays, read_header, restore_tied
 
 
 def pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:
@@ -42,7 +42,7 @@ def unpack_tensors(data: bytes, source: str) -> dict[str, Tensor]:
     header = read_header(data, source)
     try:
         tensors = safetensors_torch.load(data)
-        tie(tensors, header)
+        restore_tied(tensors, header)
     except DAMAGE as error:
         raise DamagedError(f"{source} is not a safetensors file of tensors ({error})") from error
     return tensors

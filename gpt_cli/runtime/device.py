@@ -1,6 +1,6 @@
 """The machine as a run sees it: device, precision, threads, determinism and compilation, chosen once.
 
-Nothing is probed before `open_runtime` is called, and CUDA is not touched unless it is chosen.
+Nothing is probed before `setup_runtime` is called, and CUDA is not touched unless it is chosen.
 """
 
 import math
@@ -46,7 +46,7 @@ class Runtime:
         return f"{self.name}, {self.precision}{threads}"
 
 
-def open_runtime(config: RuntimeConfig) -> Runtime:
+def setup_runtime(config: RuntimeConfig) -> Runtime:
     """Choose what `config` leaves to be chosen, and set torch's process-wide switches accordingly.
 
     Raises RequestError for a device or a precision that this machine does not have.
@@ -116,7 +116,7 @@ def device_memory(device: torch.device) -> float:
     return math.inf
 
 
-def wait_for(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     """Return when the device has done all that it was asked."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

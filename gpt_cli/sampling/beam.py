@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from gpt_cli.model.gpt import GPT
-from gpt_cli.sampling.generate import Continuations
-from gpt_cli.sampling.rules import Rule
-from gpt_cli.sampling.settings import Sampling
+from gpt_cli.sampling.generate import SequenceBatch
+from gpt_cli.sampling.logits_processors import LogitsProcessor
+from gpt_cli.sampling.sampling_params import SamplingParams
 
 Ends = Callable[[Sequence[int]], bool]
 """Whether a text is complete with the last of these tokens."""
@@ -36,7 +36,7 @@ class Hypothesis:
 
 @torch.inference_mode()
 def beam_search(
-    model: GPT, prompt: Sequence[int], sampling: Sampling, rules: Sequence[Rule], ends: Ends
+    model: GPT, prompt: Sequence[int], sampling: SamplingParams, rules: Sequence[LogitsProcessor], ends: Ends
 ) -> list[Hypothesis]:
     """The best of `sampling.beams` texts (K), best first; fewer where there are not so many.
 
@@ -47,7 +47,7 @@ def beam_search(
     """
     assert sampling.beams is not None
     width, penalty = sampling.beams, sampling.length_penalty
-    beams = Continuations(model, [prompt])
+    beams = SequenceBatch(model, [prompt])
     live, complete = [Hypothesis()], list[Hypothesis]()
     for _ in range(sampling.max_new_tokens):
         logits = beams.next_logits().float()
@@ -71,12 +71,12 @@ def beam_search(
         if not live or (len(complete) == width and not _can_win(live, complete[-1], sampling)):
             live = []
             break
-        beams.select(parents)
+        beams.reorder(parents)
         tokens = [text.tokens[-1] for text in live]
         beams.append(torch.tensor(tokens, device=logits.device))
         for rule in rules:
-            rule.select(parents)
-            rule.append(tokens)
+            rule.reorder(parents)
+            rule.accept(tokens)
     finished = complete + [text for text in live if text.tokens]
     return sorted(finished, key=lambda text: -text.score(penalty))[:width]
 
@@ -100,7 +100,7 @@ def _best_first(live: Sequence[Hypothesis], log_probs: Tensor, width: int) -> It
         read, wanted = wanted, 8 * wanted
 
 
-def _can_win(live: Sequence[Hypothesis], worst: Hypothesis, sampling: Sampling) -> bool:
+def _can_win(live: Sequence[Hypothesis], worst: Hypothesis, sampling: SamplingParams) -> bool:
     """Whether a live text can become better than `worst`. Its total only falls; its length divides it at best."""
     penalty = sampling.length_penalty
     best_total = max(text.total for text in live)

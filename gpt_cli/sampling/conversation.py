@@ -10,13 +10,13 @@ from gpt_cli.tokenizer import Tokenizer
 class Turn:
     """What the user wrote, and what the model made of it. `said` is None where the model just went on."""
 
-    said: str | None
+    user: str | None
     answer: str
     seed: int
 
 
 @dataclass(frozen=True)
-class Seen:
+class ContextWindow:
     """What the model is to continue: (T,) tokens, at most a context; and what was dropped just now to make them fit."""
 
     tokens: list[int]
@@ -47,7 +47,7 @@ class Conversation:
         """The whole text, as the model was given it and wrote it."""
         return self._text
 
-    def say(self, said: str) -> Seen:
+    def say(self, said: str) -> ContextWindow:
         """The user's turn. Raises what encoding raises, such as UnknownCharacters, and then has changed nothing."""
         begins_line = not self._text or self._text.endswith("\n")
         text = ("" if begins_line else self._separator) + self._prefix + said + self._suffix
@@ -60,7 +60,7 @@ class Conversation:
         self._said = said
         return self._fit()
 
-    def go_on(self) -> Seen:
+    def continue_(self) -> ContextWindow:
         """The user says nothing: the model goes on with its own text, or begins one."""
         if not self._seen:
             self._seen.append(encode_prompt(self._tokenizer, ""))
@@ -84,7 +84,7 @@ class Conversation:
     def _templated(self) -> bool:
         return bool(self._prefix or self._suffix)
 
-    def _fit(self) -> Seen:
+    def _fit(self) -> ContextWindow:
         turns = tokens = 0
         while len(self._seen) > 1 and sum(map(len, self._seen)) > self._context:
             del self._seen[0]
@@ -92,4 +92,4 @@ class Conversation:
         if len(self._seen) == 1:
             tokens = max(0, len(self._seen[0]) - self._context)
             del self._seen[0][:tokens]
-        return Seen([token for turn in self._seen for token in turn], turns, tokens)
+        return ContextWindow([token for turn in self._seen for token in turn], turns, tokens)

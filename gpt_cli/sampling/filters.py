@@ -9,12 +9,12 @@ import math
 
 from torch import Tensor
 
-from gpt_cli.sampling.settings import Sampling
+from gpt_cli.sampling.sampling_params import SamplingParams
 
 _WHOLE = 2**40  # the probability 1 in fixed point
 
 
-def next_token(logits: Tensor, sampling: Sampling, noise: Tensor | None) -> Tensor:
+def next_token(logits: Tensor, sampling: SamplingParams, noise: Tensor | None) -> Tensor:
     """(B, V) logits, (B, V) standard Gumbel noise -> (B,): a token for each sample.
 
     The largest of logits + noise is a draw from softmax(logits) (the Gumbel-max trick); None is for greedy
@@ -25,7 +25,7 @@ def next_token(logits: Tensor, sampling: Sampling, noise: Tensor | None) -> Tens
     return (filter_logits(logits, sampling) + noise).argmax(dim=-1)
 
 
-def filter_logits(logits: Tensor, sampling: Sampling) -> Tensor:
+def filter_logits(logits: Tensor, sampling: SamplingParams) -> Tensor:
     """(B, V) -> (B, V) fp32: divided by the temperature, which is not 0; then top-k, top-p, min-p, typical-p.
 
     Each filter sees what the one before it left, renormalised; the order is that of Hugging Face.

@@ -13,10 +13,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache, RaggedCache
 from gpt_cli.sampling.graphed_decode import GraphedDecoder, choose_tokens, read_late
+from gpt_cli.sampling.logits_processors import LogitsProcessor
+from gpt_cli.sampling.logprobs import LogprobRecorder
 from gpt_cli.sampling.noise import GumbelNoise
-from gpt_cli.sampling.recorder import Recorder
-from gpt_cli.sampling.rules import Rule
-from gpt_cli.sampling.settings import Sampling
+from gpt_cli.sampling.sampling_params import SamplingParams
 
 _PREFILL_NUMBERS = 2**26  # logits that a prefill computes at once, which bounds its memory
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -38,8 +38,8 @@ def window_start(position: int, context_length: int) -> int:
 def generate(
     model: GPT,
     prompts: Sequence[Sequence[int]],
-    sampling: Sampling,
-    rules: Sequence[Rule] = (),
+    sampling: SamplingParams,
+    rules: Sequence[LogitsProcessor] = (),
     samples: Sequence[int] | None = None,
     decoder: GraphedDecoder | None = None,
 ) -> Iterator[list[int]]:
@@ -52,7 +52,7 @@ def generate(
     """
     assert not model.training
     device = model.head.weight.device
-    rows = Continuations(model, prompts, sampling.max_new_tokens)
+    rows = SequenceBatch(model, prompts, sampling.max_new_tokens)
     noise = None
     if not sampling.greedy:
         numbers = range(len(prompts)) if samples is None else samples
@@ -74,13 +74,13 @@ def generate(
     now = ([tensor.tolist() for tensor in chosen] for chosen in steps())
     for tokens, *log_probs in now if graphed is None else read_late(steps()):
         for rule in rules:
-            rule.append(tokens)
-            if isinstance(rule, Recorder):
+            rule.accept(tokens)
+            if isinstance(rule, LogprobRecorder):
                 rule.note(*log_probs)
         yield tokens
 
 
-class Continuations:
+class SequenceBatch:
     """B token sequences that grow in step: the window of each that the model sees, and its keys and values.
 
     Equal, up to rounding, to running the model anew on `sequence[window_start(position, context_length):]` for each
@@ -112,7 +112,7 @@ class Continuations:
             self.cache = kind(model.config, len(windows), room=room, device=self.device, dtype=dtype)
 
     def next_logits(self) -> Tensor:
-        """(B, V): of the token that comes next in each sequence. Once after each `append` or `select`."""
+        """(B, V): of the token that comes next in each sequence. Once after each `append` or `reorder`."""
         logits = self.prefill_due()
         return self.decode() if logits is None else logits
 
@@ -147,18 +147,18 @@ class Continuations:
         self._appended.append(self.latest)
         self._positions = [position + 1 for position in self._positions]
         if len(self._appended) >= self._context:
-            self._join()
+            self._compact()
 
-    def select(self, rows: Sequence[int]) -> None:
+    def reorder(self, rows: Sequence[int]) -> None:
         """Sequence i becomes what sequence `rows[i]` was, its token included: before `append` and `next_logits`."""
         if list(rows) == list(range(len(self._positions))):
             return
-        self._join()
+        self._compact()
         self._tokens = self._tokens[torch.tensor(rows, device=self.device)]
         self._positions = [self._positions[row] for row in rows]
         self._starts = [self._starts[row] for row in rows]
         if self.cache is not None:
-            self.cache.select(rows)
+            self.cache.reorder(rows)
 
     def _forward(self, tokens: Tensor, cache: KVCache | None) -> Tensor:
         """(B, T) -> (B, T, V), without cuDNN's attention, which on a GPU makes a plan for each number of keys."""
@@ -171,7 +171,7 @@ class Continuations:
     def _start(self, position: int) -> int:
         return window_start(position, self._context)
 
-    def _join(self) -> None:
+    def _compact(self) -> None:
         """Put all tokens into one matrix, no wider than the longest window."""
         longest = max(p - s for p, s in zip(self._positions, self._starts, strict=True))
         self._tokens = torch.cat([self._tokens, *self._appended], dim=1)[:, -longest:]
@@ -182,7 +182,7 @@ class Continuations:
         distinct = sorted(set(self._same_as))
         logits = self._prefill(distinct)
         if len(distinct) < len(self._same_as):
-            cache.select(self._same_as)
+            cache.reorder(self._same_as)
             logits = logits[torch.tensor([distinct.index(row) for row in self._same_as], device=self.device)]
         return logits
 
@@ -192,7 +192,7 @@ class Continuations:
         `without_last` leaves out the last token of each, which is decoded with the other sequences. Windows of
         unequal length are padded on the right, where no query but the padding's own sees it.
         """
-        self._join()
+        self._compact()
         length = {row: self._positions[row] - self._starts[row] - without_last for row in rows}
         ordered = sorted(rows, key=length.__getitem__)
         logits: dict[int, Tensor] = {}
@@ -212,5 +212,5 @@ class Continuations:
             last = self._forward(tokens, cache)[torch.arange(len(chunk), device=self.device), lengths - 1]  # (b, V)
             logits |= dict(zip(chunk, last, strict=True))
             if cache is not None and self.cache is not None:
-                self.cache.store(chunk, cache, [length[row] for row in chunk])
+                self.cache.copy_from(chunk, cache, [length[row] for row in chunk])
         return torch.stack([logits[row] for row in rows])

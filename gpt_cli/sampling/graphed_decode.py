@@ -18,16 +18,16 @@ from gpt_cli.errors import Notify
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.static_cache import StaticCache
+from gpt_cli.runtime.async_copy import AsyncHostCopy
 from gpt_cli.runtime.cuda_graph import TensorFunction, capture_graph
-from gpt_cli.runtime.late import Late
-from gpt_cli.sampling.bias import LogitBias
 from gpt_cli.sampling.filters import next_token
-from gpt_cli.sampling.recorder import Recorder
-from gpt_cli.sampling.rules import Rule
-from gpt_cli.sampling.settings import Sampling
+from gpt_cli.sampling.logit_bias import LogitBias
+from gpt_cli.sampling.logits_processors import LogitsProcessor
+from gpt_cli.sampling.logprobs import LogprobRecorder
+from gpt_cli.sampling.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from gpt_cli.sampling.generate import Continuations
+    from gpt_cli.sampling.generate import SequenceBatch
 
 CHUNK = 8
 """Steps whose tokens are read together; up to two chunks are thrown away where a text ends."""
@@ -35,7 +35,7 @@ CHUNK = 8
 _FEWEST_STEPS = 32  # a capture costs a few steps
 _FEWEST_KEYS = 128
 
-_CAPTURABLE = (LogitBias, Recorder)  # rules that need not know the tokens that were chosen
+_CAPTURABLE = (LogitBias, LogprobRecorder)  # rules that need not know the tokens that were chosen
 
 Capture = Callable[[TensorFunction, Sequence[Tensor]], TensorFunction]
 """A function and example inputs -> the same function, faster."""
@@ -51,14 +51,14 @@ class GraphedDecoder:
     def __init__(self, note: Notify, *, compiling: bool = False, capture: Capture = capture_graph) -> None:
         self._note, self._compiling, self._capture, self._works = note, compiling, capture, True
 
-    def supports(self, model: GPT, sampling: Sampling, rules: Sequence[Rule]) -> bool:
+    def supports(self, model: GPT, sampling: SamplingParams, rules: Sequence[LogitsProcessor]) -> bool:
         """Whether such texts can be written without the host's looking at each token, and are long enough."""
         is_known = all(cache.refusal(model.config) is None for cache in (KV_CACHE, RAGGED_CACHE, STATIC_CACHE))
         is_long = sampling.max_new_tokens >= _FEWEST_STEPS
         return self._works and is_known and is_long and all(isinstance(rule, _CAPTURABLE) for rule in rules)
 
     def begin(
-        self, model: GPT, rows: "Continuations", sampling: Sampling, rules: Sequence[Rule]
+        self, model: GPT, rows: "SequenceBatch", sampling: SamplingParams, rules: Sequence[LogitsProcessor]
     ) -> Callable[[Tensor | None], Sequence[Tensor] | None]:
         """A function that decodes a step of `rows`: (B, V) noise -> what `choose_tokens` returns.
 
@@ -95,7 +95,9 @@ class GraphedDecoder:
         return decode
 
 
-def decode_step(model: GPT, cache: KVCache, n_key: int, sampling: Sampling, rules: Sequence[Rule]) -> TensorFunction:
+def decode_step(
+    model: GPT, cache: KVCache, n_key: int, sampling: SamplingParams, rules: Sequence[LogitsProcessor]
+) -> TensorFunction:
     """(B, 1) tokens, (B,) their positions below `n_key`, (B, V) noise (none if greedy) -> what is chosen.
 
     Keys and values go to the memory of `cache`; nothing else is changed, and nothing is asked of the device.
@@ -110,13 +112,13 @@ def decode_step(model: GPT, cache: KVCache, n_key: int, sampling: Sampling, rule
 
 
 def choose_tokens(
-    logits: Tensor, noise: Tensor | None, sampling: Sampling, rules: Sequence[Rule]
+    logits: Tensor, noise: Tensor | None, sampling: SamplingParams, rules: Sequence[LogitsProcessor]
 ) -> tuple[Tensor, ...]:
     """(B, V) logits and noise -> (B,) tokens, and their (B,) log-probabilities where one of `rules` records these."""
     for rule in rules:
         logits = rule.apply(logits)
     tokens = next_token(logits, sampling, noise)
-    return (tokens, *(rule.given(tokens) for rule in rules if isinstance(rule, Recorder)))
+    return (tokens, *(rule.gather(tokens) for rule in rules if isinstance(rule, LogprobRecorder)))
 
 
 def length_bucket(filled: int, room: int) -> int:
@@ -129,15 +131,15 @@ def length_bucket(filled: int, room: int) -> int:
 
 def read_late(steps: Iterable[Sequence[Tensor]]) -> Iterator[list[list[Any]]]:
     """The numbers of each step's tensors: of the first at once, then a chunk read while the next is being computed."""
-    steps, waiting = iter(steps), list[Late]()
+    steps, waiting = iter(steps), list[AsyncHostCopy]()
     for first in islice(steps, 1):
         yield [tensor.tolist() for tensor in first]
     while chunk := list(islice(steps, CHUNK)):
-        late = [Late(torch.stack(tensors)) for tensors in zip(*chunk, strict=True)]
+        late = [AsyncHostCopy(torch.stack(tensors)) for tensors in zip(*chunk, strict=True)]
         yield from _read(waiting)
         waiting = late
     yield from _read(waiting)
 
 
-def _read(waiting: list[Late]) -> Iterator[list[list[Any]]]:
+def _read(waiting: list[AsyncHostCopy]) -> Iterator[list[list[Any]]]:
     return (list(step) for step in zip(*(late.read() for late in waiting), strict=True))

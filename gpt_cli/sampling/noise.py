@@ -15,7 +15,7 @@ _CPU_BLOCK = 2**12  # the same sequence however it is cut, so no longer than wha
 _SMALLEST = 2.0**-25  # half of what separates two uniform fp32 numbers
 
 
-def numbers_at_once(device: torch.device) -> int:
+def block_size(device: torch.device) -> int:
     """How many numbers a sample's generator draws at once: on a GPU what they are depends on it."""
     return _CPU_BLOCK if device.type == "cpu" else _BLOCK
 
@@ -33,7 +33,7 @@ class GumbelNoise:
         self._generators = [torch.Generator(device).manual_seed(derive_seed(seed, "sample", i)) for i in numbers]
         self._rows = None if rows == numbers else torch.tensor([numbers.index(i) for i in rows], device=device)
         # The block's shape must not depend on B, or the streams would.
-        self._shape = (max(1, numbers_at_once(device) // vocab_size), vocab_size)
+        self._shape = (max(1, block_size(device) // vocab_size), vocab_size)
         self._block = torch.empty(0, len(numbers), vocab_size, device=device)
         self._used = 0
 

@@ -28,11 +28,11 @@ class RepetitionPenalty:
         penalised = torch.where(logits > 0, logits / self._penalty, logits * self._penalty)
         return torch.where(self._seen, penalised, logits)
 
-    def append(self, tokens: Sequence[int]) -> None:
+    def accept(self, tokens: Sequence[int]) -> None:
         """The tokens just written are seen from now on."""
         self._seen.scatter_(1, torch.tensor(tokens, device=self._seen.device)[:, None], True)
 
-    def select(self, rows: Sequence[int]) -> None:
+    def reorder(self, rows: Sequence[int]) -> None:
         """Go on with the history of these rows."""
         self._seen = self._seen[torch.tensor(rows, device=self._seen.device)]
 
@@ -61,12 +61,12 @@ class NoRepeatNgram:
                     logits = logits.index_copy(0, torch.tensor([row], device=logits.device), rest[None])
         return logits
 
-    def append(self, tokens: Sequence[int]) -> None:
+    def accept(self, tokens: Sequence[int]) -> None:
         """The n-grams that these tokens complete are forbidden from now on."""
         for row, token in enumerate(tokens):
             self._note(row, token)
 
-    def select(self, rows: Sequence[int]) -> None:
+    def reorder(self, rows: Sequence[int]) -> None:
         """Go on with the history of these rows."""
         self._follows = [{prefix: set(next_) for prefix, next_ in self._follows[row].items()} for row in rows]
         self._last = [self._last[row].copy() for row in rows]

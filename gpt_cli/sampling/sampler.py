@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
 from gpt_cli.sampling.prompt import encode_prompt
-from gpt_cli.sampling.settings import Sampling, SamplingOptions, fresh_seed
-from gpt_cli.sampling.stream import TextStream
-from gpt_cli.sampling.writer import Writer
+from gpt_cli.sampling.sampling_params import SamplingOptions, SamplingParams, random_seed
+from gpt_cli.sampling.text_generator import TextGenerator
+from gpt_cli.sampling.text_stream import TextStream
 from gpt_cli.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class Sampler:
     """A model with its tokenizer, and how it writes unless asked otherwise."""
 
-    source: "GPT | Writer"
+    source: "GPT | TextGenerator"
     """A model in torch, which then writes, or a saved one, which chooses its engine."""
     tokenizer: Tokenizer
-    defaults: Sampling
+    defaults: SamplingParams
     prefix: str = ""
     """Put before each prompt."""
     suffix: str = ""
@@ -30,7 +30,7 @@ class Sampler:
     @property
     def model(self) -> "GPT":
         """The model in torch, which is imported for it."""
-        return self.source.model if isinstance(self.source, Writer) else self.source
+        return self.source.model if isinstance(self.source, TextGenerator) else self.source
 
     def generate(self, prompt: str, **options: Unpack[SamplingOptions]) -> TextStream:
         """Continue `prompt`: iterating gives the text piece by piece, `str()` the whole of it.
@@ -52,11 +52,11 @@ class Sampler:
         A text is the one that `generate` would write with this seed: it depends neither on the other prompts nor on
         how many there are. Raises RequestError at once, as `generate` does.
         """
-        sampling = replace(self.defaults, seed=fresh_seed()).changed(options)
+        sampling = replace(self.defaults, seed=random_seed()).replace(options)
         tokens = [encode_prompt(self.tokenizer, self.prefix + prompt + self.suffix) for prompt in prompts]
-        if isinstance(self.source, Writer):
-            return self.source.begin(tokens, sampling, n, batch_size)[1]
+        if isinstance(self.source, TextGenerator):
+            return self.source.generate(tokens, sampling, n, batch_size)[1]
 
-        from gpt_cli.sampling.text import stream_batches  # noqa: PLC0415 - it imports torch
+        from gpt_cli.sampling.stream_torch import stream_batches  # noqa: PLC0415 - it imports torch
 
         return stream_batches(self.source, self.tokenizer, tokens, sampling, n, batch_size)

@@ -11,7 +11,7 @@ from typing import Literal
 from gpt_cli.errors import RequestError
 from gpt_cli.files import read_file
 
-Format = Literal["auto", "csv", "jsonl", "lines"]
+ExamplesFormat = Literal["auto", "csv", "jsonl", "lines"]
 
 _LIMIT = 1 << 28  # bytes of a file
 
@@ -25,7 +25,7 @@ class Example:
     where: str
 
 
-def read_examples(path: Path, format_: Format, text_key: str, label_key: str | None) -> list[Example]:
+def read_examples(path: Path, format_: ExamplesFormat, text_key: str, label_key: str | None) -> list[Example]:
     """The examples of a file, or of standard input for `-`; auto goes by the name, and else takes lines.
 
     CSV begins with the names of its columns. `label_key` None is the column `label`, if there is one. Raises

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.scoring.automaton import SuffixAutomaton
+from gpt_cli.scoring.suffix_automaton import SuffixAutomaton
 
 GRAMS = (8, 20)
 _FILTERS = (8, 4, 1)  # characters that are hashed; the shorter ones where nothing of 8 was copied
@@ -24,7 +24,7 @@ _SHORT = 64
 _BASE, _MIX = np.uint64(0x100000001B3), np.uint64(0x9E3779B97F4A7C15)
 _TOP = np.uint64(48)  # the hash's highest 16 bits index a table
 
-Hashes = npt.NDArray[np.uint64]
+NgramHashes = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class _Sample:
     text: str
     n: int
     automaton: SuffixAutomaton = field(init=False)
-    hashes: Hashes = field(init=False)
+    hashes: NgramHashes = field(init=False)
     """Of its n-grams, sorted."""
     table: npt.NDArray[np.bool_] = field(init=False)
     """(65,536,) whether any of them has these highest bits."""
@@ -87,7 +87,7 @@ class _Sample:
         self._open: tuple[int, int] | None = None  # a stretch that may go on in the next block
         self._seen: set[str] = set()
 
-    def add(self, training: str, start: int, hashes: Hashes) -> None:
+    def add(self, training: str, start: int, hashes: NgramHashes) -> None:
         """The n-grams of the training text from character `start` on have these hashes."""
         places = np.flatnonzero(self.table[hashes >> _TOP])
         if len(places):
@@ -129,19 +129,19 @@ def _read(samples: Sequence[_Sample], training: str, n: int) -> None:
         sample.finish(training)
 
 
-def _hashes_of(text: str, n: int) -> Iterator[tuple[int, Hashes]]:
+def _hashes_of(text: str, n: int) -> Iterator[tuple[int, NgramHashes]]:
     """The hashes of all n-grams of a text, block by block, with the place of the first of each block."""
     for start in range(0, len(text) - n + 1, _BLOCK):
         yield start, _hash(_codes(text[start : start + _BLOCK + n - 1]), n)
 
 
-def _hash(codes: npt.NDArray[np.uint32], n: int) -> Hashes:
+def _hash(codes: npt.NDArray[np.uint32], n: int) -> NgramHashes:
     """(N,) code points -> (N - n + 1,): a polynomial of each n-gram modulo 2^64, mixed into its highest bits."""
     if len(codes) < n:
         return np.empty(0, dtype=np.uint64)
     size = len(codes) - n + 1
     wide = codes.astype(np.uint64)
-    hashes: Hashes = np.zeros(size, dtype=np.uint64)
+    hashes: NgramHashes = np.zeros(size, dtype=np.uint64)
     for i in range(n):
         hashes *= _BASE
         hashes += wide[i : i + size]

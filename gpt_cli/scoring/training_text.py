@@ -5,7 +5,7 @@ import codecs
 from gpt_cli.corpus.store import Tokens
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.run.checkpoint import Checkpoint
-from gpt_cli.run.text import own_corpus
+from gpt_cli.run.run_corpus import load_run_corpus
 from gpt_cli.terminal.progress import stage_progress
 from gpt_cli.tokenizer import Tokenizer
 
@@ -25,7 +25,7 @@ def training_and_validation_text(checkpoint: Checkpoint, note: Notify) -> tuple[
             "the run was trained on standard input, so there is no text to compare with", hint="leave --novelty out"
         )
     with stage_progress() as progress:
-        corpus = own_corpus(checkpoint, note=note, progress=progress, instead="leave --novelty out")
+        corpus = load_run_corpus(checkpoint, note=note, progress=progress, instead="leave --novelty out")
     return decode_all(corpus.tokenizer, corpus.train), decode_all(corpus.tokenizer, corpus.val)
 
 

@@ -10,7 +10,7 @@ from gpt_cli.files import check_listed
 from gpt_cli.native.kernel import leaving_nothing
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint, list_checkpoints, load
 from gpt_cli.run.directory import DATA, read_fingerprint
-from gpt_cli.run.load import fitting_model
+from gpt_cli.run.load_model import build_verified
 from gpt_cli.run.log import read_events, read_metrics
 from gpt_cli.run.tensors import require_finite
 from gpt_cli.selftest.check import Check, attempt
@@ -52,7 +52,7 @@ def _examine_checkpoints(paths: list[Path], intact: list[Checkpoint] | None = No
         yield _passes(path.name, describe)
     if found:
         try:
-            model = fitting_model(found[0]).eval()
+            model = build_verified(found[0]).eval()
         except UserError as error:
             yield Check("model", False, error.message)
         else:

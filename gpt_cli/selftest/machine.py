@@ -15,7 +15,7 @@ from gpt_cli.config import Config, parse_config
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.files import DamagedError, make_directory, write_file
 from gpt_cli.run import checkpoint
-from gpt_cli.run.load import load_model
+from gpt_cli.run.load_model import load_model
 from gpt_cli.selftest.check import Check, attempt
 from gpt_cli.selftest.compiled import check_kernels, check_store
 from gpt_cli.selftest.kills import check_kills, run_quietly, with_steps

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from gpt_cli.sampling.constraint import Matcher
 from gpt_cli.sampling.filters import next_token
+from gpt_cli.sampling.logits_processors import LogitsProcessor, ProcessorFactory
 from gpt_cli.sampling.noise import GumbelNoise
-from gpt_cli.sampling.rules import Rule, RuleBook
-from gpt_cli.sampling.settings import Sampling
+from gpt_cli.sampling.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Penalised:
         off = self._penalties.presence + self._penalties.frequency * times
         return logits.index_add(1, ids, -off[None])
 
-    def append(self, tokens: Sequence[int]) -> None:
+    def accept(self, tokens: Sequence[int]) -> None:
         """It holds this token once more."""
         self._counts.update(tokens)
 
-    def select(self, rows: Sequence[int]) -> None:
+    def reorder(self, rows: Sequence[int]) -> None:
         """Nothing: there is one text."""
 
 
@@ -56,8 +56,8 @@ class Chooser:
 
     def __init__(
         self,
-        book: RuleBook,
-        sampling: Sampling,
+        book: ProcessorFactory,
+        sampling: SamplingParams,
         penalties: Penalties,
         prompt: Sequence[int],
         sample: int,
@@ -65,9 +65,9 @@ class Chooser:
         device: torch.device,
     ) -> None:
         batch = book.for_batch([prompt], device)
-        self._rules: list[Rule] = [*batch.rules]
+        self._rules: list[LogitsProcessor] = [*batch.processors]
         if penalties:
-            self._rules.insert(1 if batch.rules else 0, Penalised(penalties))
+            self._rules.insert(1 if batch.processors else 0, Penalised(penalties))
         self.matcher: Matcher | None = None if batch.matchers is None else batch.matchers[0]
         self._sampling = sampling
         self._noise = None if sampling.greedy else GumbelNoise(sampling.seed, [sample], vocab_size, device)
@@ -80,5 +80,5 @@ class Chooser:
             logits = rule.apply(logits)
         token = int(next_token(logits, self._sampling, drawn)[0])
         for rule in self._rules:
-            rule.append([token])
+            rule.accept([token])
         return token

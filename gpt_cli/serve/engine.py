@@ -17,15 +17,15 @@ import numpy.typing as npt
 from gpt_cli.native.choice import Choice
 from gpt_cli.native.decoder import NativeDecoder
 from gpt_cli.native.seats import Desk, Seat
-from gpt_cli.sampling.engine import uncovered
-from gpt_cli.sampling.settings import Sampling
+from gpt_cli.sampling.native_stream import unsupported_settings
+from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.shuffle import derive_seed
 from gpt_cli.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from gpt_cli.model.gpt import GPT
     from gpt_cli.sampling.constraint import Matcher
-    from gpt_cli.sampling.rules import RuleBook
+    from gpt_cli.sampling.logits_processors import ProcessorFactory
     from gpt_cli.serve.choosing import Chooser, Penalties
 
 _WORTH_THREADS = 2**28  # parameters from which a token is worth more than one of torch's threads
@@ -39,11 +39,11 @@ class Text:
     """What is to be written: sample number `sample` of a prompt. `shown`: its logits are wanted, too."""
 
     prompt: Sequence[int]
-    sampling: Sampling
+    sampling: SamplingParams
     sample: int = 0
     shown: bool = False
     penalties: "Penalties | None" = None
-    book: "RuleBook | None" = field(default=None, repr=False)
+    book: "ProcessorFactory | None" = field(default=None, repr=False)
 
 
 class Place(Protocol):
@@ -59,7 +59,7 @@ class Engine(Protocol):
 
     name: str
 
-    def needs_rules(self, sampling: Sampling) -> bool:
+    def needs_rules(self, sampling: SamplingParams) -> bool:
         """Whether a text with these settings needs a `book`."""
 
     def join(self, text: Text) -> Place:
@@ -86,8 +86,8 @@ class NativeEngine:
     def __init__(self, decoder: NativeDecoder, tokenizer: Tokenizer) -> None:
         self._decoder, self._desk, self._tokenizer = decoder, Desk(decoder), tokenizer
 
-    def needs_rules(self, sampling: Sampling) -> bool:
-        return bool(uncovered(sampling))
+    def needs_rules(self, sampling: SamplingParams) -> bool:
+        return bool(unsupported_settings(sampling))
 
     def join(self, text: Text) -> _NativePlace:
         choice = choice_of(text.sampling, self._tokenizer)
@@ -123,11 +123,11 @@ class _TorchPlace:
     single = True
 
     def __init__(self, model: "GPT", text: Text) -> None:
-        from gpt_cli.sampling.generate import Continuations  # noqa: PLC0415 - it imports torch
+        from gpt_cli.sampling.generate import SequenceBatch  # noqa: PLC0415 - it imports torch
 
         self.chooser = _chooser(text, model.head.out_features, model.head.weight.device)
         self.matcher, self.shown = self.chooser.matcher, text.shown
-        self.rows = Continuations(model, [text.prompt], text.sampling.max_new_tokens)
+        self.rows = SequenceBatch(model, [text.prompt], text.sampling.max_new_tokens)
 
 
 class TorchEngine:
@@ -139,7 +139,7 @@ class TorchEngine:
         self._model = model
         self._small = sum(weight.numel() for weight in model.parameters()) < _WORTH_THREADS
 
-    def needs_rules(self, sampling: Sampling) -> bool:
+    def needs_rules(self, sampling: SamplingParams) -> bool:
         return True
 
     def join(self, text: Text) -> _TorchPlace:
@@ -171,7 +171,7 @@ class TorchEngine:
         return found
 
 
-def choice_of(sampling: Sampling, tokenizer: Tokenizer) -> Choice:
+def choice_of(sampling: SamplingParams, tokenizer: Tokenizer) -> Choice:
     """The filters that the kernel knows."""
     return Choice(
         temperature=sampling.temperature,

@@ -16,7 +16,7 @@ class Limits:
     max_tokens: int = 4096
     """Of one text."""
     n: int = 16
-    """Continuations of a prompt."""
+    """SequenceBatch of a prompt."""
     texts: int = 128
     """Of one request: prompts times n."""
     body: int = 1 << 20

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpt_cli.native.choice import filtered
-from gpt_cli.sampling.engine import uncovered
-from gpt_cli.sampling.stream import TextStream
+from gpt_cli.sampling.native_stream import unsupported_settings
+from gpt_cli.sampling.text_stream import TextStream
 from gpt_cli.serve.engine import Engine, Logits, Place, Text, Written, choice_of
 from gpt_cli.tokenizer import Tokenizer
 
@@ -102,7 +102,7 @@ class Line:
 
     def _after(self, logits: Logits, cost: Cost) -> list[float] | None:
         """What temperature and filters leave of the probabilities of the likeliest tokens."""
-        if self.text.penalties or uncovered(self.text.sampling):
+        if self.text.penalties or unsupported_settings(self.text.sampling):
             return None
         if self.text.sampling.greedy:
             return [float(token == cost.token) for token, _ in cost.likeliest]

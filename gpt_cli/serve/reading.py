@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gpt_cli.scoring.text import ScoredText
-from gpt_cli.scoring.windows import Window, default_stride, windows
+from gpt_cli.scoring.scored_text import ScoredText
+from gpt_cli.scoring.sliding_windows import SlidingWindow, default_stride, windows
 from gpt_cli.serve.engine import Engine
 from gpt_cli.serve.line import Cost, cost_of
 from gpt_cli.serve.problems import Problem
@@ -26,7 +26,7 @@ async def read_costs(scheduler: Scheduler, model: Model, tokens: Sequence[int], 
     return costs
 
 
-def _costs(engine: Engine, window: Window, tokens: Sequence[int], top: int) -> list[Cost]:
+def _costs(engine: Engine, window: SlidingWindow, tokens: Sequence[int], top: int) -> list[Cost]:
     first = window.first - window.begin
     logits = engine.read(tokens[:-1])
     return [cost_of(logits[i - 1], tokens[i], top) for i in range(first, len(tokens))]

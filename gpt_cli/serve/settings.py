@@ -1,4 +1,4 @@
-"""A request as what the engines are asked for: prompts in tokens, and `Sampling`, with the defaults of the run."""
+"""A request as what the engines are asked for: prompts in tokens, and `SamplingParams`, with the defaults of the run."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from gpt_cli.errors import UserError
 from gpt_cli.sampling.conversation import Conversation
 from gpt_cli.sampling.prompt import encode_prompt
-from gpt_cli.sampling.settings import Sampling, SamplingOptions, fresh_seed
+from gpt_cli.sampling.sampling_params import SamplingOptions, SamplingParams, random_seed
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.problems import Problem, problem_of
 from gpt_cli.serve.schema import Message, Writing
 from gpt_cli.serve.shelf import Model
 
 if TYPE_CHECKING:
-    from gpt_cli.sampling.rules import RuleBook
+    from gpt_cli.sampling.logits_processors import ProcessorFactory
     from gpt_cli.serve.choosing import Penalties
 
 _SAME = ("max_tokens", "temperature", "top_p", "seed", "typical_p", "repetition_penalty", "min_new_tokens", "regex")
@@ -29,10 +29,10 @@ class Order:
 
     model: Model
     prompts: list[list[int]]
-    sampling: Sampling
+    sampling: SamplingParams
     n: int
     penalties: "Penalties | None" = None
-    book: "RuleBook | None" = None
+    book: "ProcessorFactory | None" = None
 
 
 async def make_order(
@@ -57,11 +57,11 @@ async def make_order(
 
 
 def _with_rules(order: Order, presence: float, frequency: float) -> Order:
-    from gpt_cli.sampling.rules import RuleBook  # noqa: PLC0415 - they import torch
+    from gpt_cli.sampling.logits_processors import ProcessorFactory  # noqa: PLC0415 - they import torch
     from gpt_cli.serve.choosing import Penalties  # noqa: PLC0415
 
     try:
-        book = RuleBook(order.model.tokenizer, order.sampling)
+        book = ProcessorFactory(order.model.tokenizer, order.sampling)
     except UserError as error:
         raise problem_of(error) from None
     except RecursionError:
@@ -69,7 +69,7 @@ def _with_rules(order: Order, presence: float, frequency: float) -> Order:
     return replace(order, penalties=Penalties(presence, frequency), book=book)
 
 
-def _sampling(model: Model, asked: Writing, max_tokens: int | None) -> Sampling:
+def _sampling(model: Model, asked: Writing, max_tokens: int | None) -> SamplingParams:
     values: dict[str, Any] = {}
     for name in (*_SAME, *_OR_OFF):
         value = getattr(asked, name)
@@ -85,8 +85,8 @@ def _sampling(model: Model, asked: Writing, max_tokens: int | None) -> Sampling:
         values["logit_bias"] = [(_token(model, name), value) for name, value in asked.logit_bias.items()]
     options: SamplingOptions = values  # type: ignore[assignment]
     try:
-        defaults = replace(Sampling.from_config(model.defaults, fresh_seed()), beams=None)
-        return defaults.changed(options)
+        defaults = replace(SamplingParams.from_config(model.defaults, random_seed()), beams=None)
+        return defaults.replace(options)
     except UserError as error:
         raise problem_of(error) from None
 
@@ -155,10 +155,10 @@ def encode_chat(model: Model, messages: Sequence[Message]) -> list[int]:
                 seen = talk.say(message.text).tokens
             else:
                 if not talk.text:
-                    talk.go_on()
+                    talk.continue_()
                 talk.answer(message.text, 0)
         if messages[-1].role != "user":
-            seen = talk.go_on().tokens
+            seen = talk.continue_().tokens
         head = encode(model, "\n".join(before) + "\n") if before else []
     except UserError as error:
         raise Problem(400, error.message, param="messages", code="unknown_characters") from None

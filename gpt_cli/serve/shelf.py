@@ -14,8 +14,8 @@ from gpt_cli.native.decoder import NativeDecoder
 from gpt_cli.native.rounding import WeightFormat
 from gpt_cli.run.checkpoint import Checkpoint, checkpoint_step, list_checkpoints, open_checkpoint
 from gpt_cli.run.directory import RUN, find_run, sample_defaults
-from gpt_cli.sampling.engine import Engine as EngineName
-from gpt_cli.sampling.writer import Writer
+from gpt_cli.sampling.native_stream import EngineChoice as EngineName
+from gpt_cli.sampling.text_generator import TextGenerator
 from gpt_cli.serve.engine import Engine, NativeEngine, TorchEngine
 from gpt_cli.serve.problems import Problem
 from gpt_cli.tokenizer import Tokenizer
@@ -150,7 +150,7 @@ class Shelf:
 def open_model(name: str, path: Path, how: How, note: Notify, defaults: SampleConfig | None) -> Model:
     """The model of a run or checkpoint. Raises what opening a checkpoint raises."""
     saved = open_checkpoint(path, note)
-    writer = Writer(
+    writer = TextGenerator(
         saved.config.model,
         saved.tokenizer,
         saved.model_arrays,
@@ -180,7 +180,7 @@ def _by_kernel(decoder: NativeDecoder, saved: Checkpoint) -> Engine:
 
 
 def _in_torch(saved: Checkpoint, device: Device) -> "GPT":
-    from gpt_cli.run.load import build_model  # noqa: PLC0415 - they import torch
+    from gpt_cli.run.load_model import build_model  # noqa: PLC0415 - they import torch
     from gpt_cli.runtime.device import choose_device  # noqa: PLC0415
 
     return build_model(saved, choose_device(device)).model

@@ -79,6 +79,13 @@ def render_cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}"
 
 
+def format_duration(seconds: float) -> str:
+    """A duration as it is shown everywhere: 0:07, 12:30, 1:05:00."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def fold(words: Sequence[str], width: int) -> list[str]:
     """`words` with a space between them, in as few lines as hold them in `width` columns; a longer word stays whole."""
     lines: list[str] = []

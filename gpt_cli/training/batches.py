@@ -10,7 +10,7 @@ from torch import Tensor
 from gpt_cli.config import Config
 from gpt_cli.errors import RequestError
 from gpt_cli.shuffle import window_start, windows_per_epoch
-from gpt_cli.training.tokens import Tokens
+from gpt_cli.training.device_tokens import DeviceTokens
 
 MicroBatches = list[tuple[Tensor, Tensor]]
 """(M, T) inputs and the (M, T) targets that follow them, of each micro-batch of a step."""
@@ -24,7 +24,7 @@ class Batches:
     from a starting phase of its own, so that window borders fall elsewhere each time.
     """
 
-    tokens: Tokens
+    tokens: DeviceTokens
     context_length: int
     batch_size: int
     micro_batch_size: int
@@ -33,7 +33,7 @@ class Batches:
     world_size: int = 1
 
     @classmethod
-    def of(cls, config: Config, tokens: Tokens) -> "Batches":
+    def of(cls, config: Config, tokens: DeviceTokens) -> "Batches":
         """The batches that `config` trains on. Raises RequestError when `tokens` or sizes do not allow them."""
         return cls(
             tokens,
@@ -66,7 +66,7 @@ class Batches:
         """Tokens that one step trains on, over all devices."""
         return self.batch_size * self.context_length
 
-    def starts(self, step: int) -> list[int]:
+    def offsets(self, step: int) -> list[int]:
         """Where the B windows of `step` start in the text, over all devices."""
         first = step * self.batch_size
         windows = range(first, first + self.batch_size)
@@ -74,6 +74,6 @@ class Batches:
 
     def at(self, step: int) -> MicroBatches:
         """This rank's micro-batches of `step`: (M, T) inputs and the (M, T) targets that follow them."""
-        starts = self.starts(step)[self.rank :: self.world_size]
+        starts = self.offsets(step)[self.rank :: self.world_size]
         windows = self.tokens.windows(starts, self.context_length + 1)  # (B / world_size, T + 1)
         return [(rows[:, :-1], rows[:, 1:]) for rows in windows.split(self.micro_batch_size)]

@@ -17,6 +17,7 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.terminal.escape import WIDTH, escape_control_chars, wrap_line
 from gpt_cli.terminal.progress import BrokenPipeSafeStream
+from gpt_cli.terminal.table import format_duration
 from gpt_cli.training.evaluate import Evaluation
 
 _SECONDS_BETWEEN_LINES = 30.0  # without a terminal
@@ -53,7 +54,7 @@ class Console:
         part = f"\n  reads  {100 * epochs:.2g}% of the text; train.steps={enough} would read all of it once"
         part = part if 0 < epochs < 0.995 and finished is None else ""
         self.note(
-            f"{_beginning(step, finished)}: {config.run_dir}\n"
+            f"{_heading(step, finished)}: {config.run_dir}\n"
             f"  text   {facts['train'].characters:,} characters train, {facts['val'].characters:,} validation;"
             f" {corpus.tokenizer.kind} vocabulary of {corpus.tokenizer.vocab_size:,}\n"
             f"  model  {parameters:,} parameters, context {config.model.context_length};"
@@ -118,15 +119,15 @@ class Console:
     def evaluation(self, step: int, evaluation: Evaluation, seconds: float, seconds_left: float | None) -> None:
         """The model was evaluated at `step`."""
         self.val_loss = evaluation.loss
-        left = "" if seconds_left is None else f"  {clock(seconds_left)} left"
+        left = "" if seconds_left is None else f"  {format_duration(seconds_left)} left"
         self.note(
             f"{self._place(step)}  val loss {evaluation.loss:.4f}{evaluation.extent}  bpc {evaluation.bpc:.3f}"
-            f"  bpb {evaluation.bpb:.3f}  {clock(seconds)}{left}"
+            f"  bpb {evaluation.bpb:.3f}  {format_duration(seconds)}{left}"
         )
 
     def sample(self, text: str) -> None:
         """The model wrote `text`: a bar before each of its lines, none before what goes on in the next one."""
-        self.note("\n".join(line for written in text.split("\n") for line in _folded(written)))
+        self.note("\n".join(line for written in text.split("\n") for line in _wrapped(written)))
 
     def note(self, text: str) -> None:
         """Say something, above the bar if there is one."""
@@ -143,21 +144,14 @@ class Console:
         return f"step {step:>{len(str(self.steps))}}/{self.steps}"
 
 
-def _folded(line: str) -> Iterator[str]:
+def _wrapped(line: str) -> Iterator[str]:
     margin = "    | "
     for piece in wrap_line(escape_control_chars(line), WIDTH - len(margin)):
         yield margin + piece
         margin = " " * len(margin)
 
 
-def _beginning(step: int, finished: str | None) -> str:
+def _heading(step: int, finished: str | None) -> str:
     if finished is not None:
         return "already complete"
     return "training" if step == 0 else f"resuming from step {step:,}"
-
-
-def clock(seconds: float) -> str:
-    """A time as it is shown everywhere: 0:07, 12:30, 1:05:00."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -14,11 +14,11 @@ from torch.nn import functional as F
 
 from gpt_cli.errors import UserError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.runtime.memory import enough_memory, is_out_of_memory
+from gpt_cli.runtime.oom import is_out_of_memory, oom_as_user_error
 from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.engine import Engine
 from gpt_cli.training.native.network import NativeNetwork
-from gpt_cli.training.tokens import Tokens
 
 # Numbers in the widest layer of a forward pass. On a CPU they stay where the caches reach: 8 times as many took
 # half as long again, and more memory than training. Elsewhere there is more to keep busy.
@@ -62,7 +62,7 @@ class Evaluation:
 class EvaluationText:
     """A text to evaluate on, and how much of a text its tokens stand for."""
 
-    tokens: Tokens  # the first is only read, every other predicted
+    tokens: DeviceTokens  # the first is only read, every other predicted
     characters: int  # in the predicted tokens
     bytes: int
     of_tokens: int  # predicted tokens, had they not been capped
@@ -89,7 +89,7 @@ class EvaluationText:
         for start in range(1, len(kept), _COUNTED):
             counts += np.bincount(kept[start : start + _COUNTED], minlength=len(sizes))
         n_bytes, characters = counts @ sizes
-        return cls(Tokens(kept, device), max(1, int(characters)), max(1, int(n_bytes)), len(ids) - 1)
+        return cls(DeviceTokens(kept, device), max(1, int(characters)), max(1, int(n_bytes)), len(ids) - 1)
 
 
 @torch.no_grad()
@@ -108,7 +108,7 @@ def evaluate(model: GPT, engine: Engine, text: EvaluationText, batch_size: int |
     model.eval()
     sums: list[Tensor] = []  # read at the end, so that a device is not waited for in between
     position, n_full = 0, n // context * context
-    with enough_memory("evaluating a single window", "lower model.context_length; the newest checkpoint is good"):
+    with oom_as_user_error("evaluating a single window", "lower model.context_length; the newest checkpoint is good"):
         while position < n:
             end = min(position + batch_size * context, n_full) if position < n_full else n
             ids = text.tokens.span(position, end + 1)

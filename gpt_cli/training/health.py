@@ -12,7 +12,7 @@ _SPAN = 100  # steps that a running mean looks back on, and that it wants to hav
 _SIGMAS = 6.0
 
 
-def not_finite(step: int, loss: float, grad_norms: Tensor | None, state: TrainingState) -> UserError:
+def nonfinite_error(step: int, loss: float, grad_norms: Tensor | None, state: TrainingState) -> UserError:
     """The error that says which tensor was bad first, given what update `step` saw, or (no norms) its evaluation."""
     bad = _first_bad(state, grad_norms, math.isfinite(loss))
     name = "loss" if grad_norms is not None else "validation loss"
@@ -41,7 +41,7 @@ def _first_bad(state: TrainingState, grad_norms: Tensor | None, loss_is_finite: 
     return next((f"the gradient of {name}" for name, is_bad in zip(names, bad, strict=True) if is_bad), None)
 
 
-class SpikeWatch:
+class SpikeDetector:
     """Tells the beginning of a spike: a value far above the running mean of those before it.
 
     The mean and the deviation are exponential averages over about `_SPAN` steps. They are not part of a checkpoint:
@@ -54,7 +54,7 @@ class SpikeWatch:
         self.variance = 0.0
         self.spiking = False
 
-    def begins(self, value: float) -> bool:
+    def update(self, value: float) -> bool:
         """Take in `value`; whether a spike begins with it. The values of a spike move the mean as any other do."""
         high = self.mean + _SIGMAS * max(math.sqrt(self.variance), 0.02 * self.mean)
         is_high = self.seen >= _SPAN and value > high

@@ -4,32 +4,32 @@ from gpt_cli.config import Config
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.run import checkpoint
 from gpt_cli.run.directory import RunDirectory
-from gpt_cli.runtime.device import open_runtime
+from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.runtime.signals import stop_requests
 from gpt_cli.runtime.watchdog import watchdog
 from gpt_cli.terminal.progress import stage_progress
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.console import Console
+from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.evaluate import EvaluationText, evaluate
-from gpt_cli.training.initial import initial_checkpoint
-from gpt_cli.training.journal import Journal
-from gpt_cli.training.memory import MemoryGuard
+from gpt_cli.training.init_from import initial_checkpoint
+from gpt_cli.training.metrics_logger import MetricsLogger
+from gpt_cli.training.oom_retry import OOMRetry
 from gpt_cli.training.pace import Pace
-from gpt_cli.training.sample import sample_prompt, sample_text
 from gpt_cli.training.schedule import lr_multiplier
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
 from gpt_cli.training.stopping import Stopping
 from gpt_cli.training.summary import Summary, summarise
-from gpt_cli.training.tokens import Tokens
+from gpt_cli.training.training_samples import sample_prompt, sample_text
 
 
 def train(config: Config, console: Console) -> Summary:
     """Train what `config` describes, from scratch or from the newest checkpoint in its run directory."""
-    runtime = open_runtime(config.runtime)
+    runtime = setup_runtime(config.runtime)
     with stage_progress() as progress:
         corpus = prepare_corpus(config.data, config.tokenizer, note=console.note, progress=progress)
-    batches = Batches.of(config, Tokens(corpus.train, runtime.device))
+    batches = Batches.of(config, DeviceTokens(corpus.train, runtime.device))
     val_text = EvaluationText.of(corpus.val, corpus.tokenizer, runtime.device, config.eval.max_tokens)
     prompt = sample_prompt(corpus.tokenizer, config)  # what it cannot spell is told before it trains
     initial = initial_checkpoint(config, corpus.tokenizer, console.note)
@@ -39,34 +39,34 @@ def train(config: Config, console: Console) -> Summary:
         watchdog(config.runtime.watchdog_minutes) as still_alive,
         console.live(),
     ):
-        state = TrainingState.fresh(
+        state = TrainingState.initialize(
             config, corpus.tokenizer.vocab_size, runtime, run.log.recording(console.note), initial
         )
         saved, seconds = state.restore(run, runtime, console.note)  # None and 0 in a new run
         start = saved or 0
-        journal = Journal(run, console, config, state, start, seconds)
-        memory = MemoryGuard(config.train.sequences_per_forward, journal)
+        journal = MetricsLogger(run, console, config, state, start, seconds)
+        memory = OOMRetry(config.train.sequences_per_forward, journal)
         pace = Pace(config.train, start, checkpoint.saved_state(run.path, saved))
         stopping = Stopping(config.train, request, journal.past_val_losses, pace)
-        stopping.due(start, seconds)
+        stopping.should_stop(start, seconds)
         console.start(config, corpus, state.model, runtime, state.is_native, start, stopping.reason)
 
         for step in range(start, config.train.steps + 1):  # the visit past the last step evaluates and saves
             still_alive()
-            done, val_loss = stopping.due(step, journal.seconds), None
+            done, val_loss = stopping.should_stop(step, journal.seconds), None
             last = done and not stopping.interrupted  # an interrupted run saves and leaves; nothing else differs
             if step != saved:  # what a checkpoint holds was evaluated before it was saved
-                with state.average.applied(), console.doing("evaluating and saving"):
+                with state.ema.swapped_in(), console.doing("evaluating and saving"):
                     if last or due(step, config.eval.every):
                         evaluation = evaluate(state.model, state.engine, val_text, config.eval.batch_size)
                         val_loss = journal.evaluation(step, evaluation)
-                        last = stopping.saw(val_loss) or last
+                        last = stopping.record_eval(val_loss) or last
                         done = done or last
                     if config.sample.every is not None and (last or due(step, config.sample.every)):
                         text = sample_text(state.model, corpus.tokenizer, prompt, config, native=state.is_native)
                         journal.sample(step, text)
                     if done or (step > 0 and (stopping.is_best(val_loss) or due(step, config.checkpoint.every))):
-                        journal.settle()
+                        journal.flush()
                         facts = journal.facts(val_loss, corpus.fingerprint) | state.scalars() | pace.kept()
                         with run.place_to_save() as place:
                             checkpoint.save(place, step, *state.tensors(), facts, run.config, corpus.tokenizer)

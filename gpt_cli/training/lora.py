@@ -27,7 +27,7 @@ _MODULES = {
 
 
 class LoRA:
-    """In the place of an `Optimizer`: AdamW on A and B of each target; every other parameter stays as it is.
+    """In the place of a `MuonAdamW`: AdamW on A and B of each target; every other parameter stays as it is.
 
     A begins normal with variance 1 / I, B at zero, so training begins at the model that is there. The state holds the
     base matrices, too: to go on, a run needs nothing of the run that it began from.
@@ -64,7 +64,7 @@ class LoRA:
 
     @torch.no_grad()
     def step(self, lr_multiplier: float, found_inf: Tensor | None = None) -> None:
-        """One update of every A (R, I) and B (O, R) from the gradients (O, I) of their matrices; see `Optimizer`."""
+        """One update of every A (R, I) and B (O, R) from the gradients (O, I) of their matrices; see `MuonAdamW`."""
         factors = self.adamw.parameters
         for name, weight in self.weights.items():
             assert weight.grad is not None

@@ -21,7 +21,7 @@ POLAR_EXPRESS = (
 )
 
 
-Orthogonalise = Callable[[Sequence[Tensor], Sequence[float]], list[Tensor]]
+NewtonSchulz = Callable[[Sequence[Tensor], Sequence[float]], list[Tensor]]
 """(r, c) matrices, a scale for each -> as many of the same shapes, orthogonalised and times their scales."""
 
 
@@ -40,7 +40,7 @@ class Muon:
         lr: float,
         momentum: float,
         weight_decay: float,
-        orthogonalise: Orthogonalise,
+        orthogonalise: NewtonSchulz,
     ) -> None:
         self.parameters = dict(parameters)
         self.pieces = {name: tuple(pieces.get(name, (p.shape[0],))) for name, p in parameters.items()}
@@ -79,17 +79,17 @@ class Muon:
         torch._foreach_add_(targets, directions)
 
 
-def orthogonalised(matrices: Sequence[Tensor], scales: Sequence[float], dtype: torch.dtype) -> list[Tensor]:
+def newton_schulz_batched(matrices: Sequence[Tensor], scales: Sequence[float], dtype: torch.dtype) -> list[Tensor]:
     """Each matrix `orthogonalise`d in `dtype`, those of one shape together, times its scale; in the dtype it had."""
     directions = list(matrices)
     for indices in _by_shape(matrices).values():
-        batch = orthogonalise(torch.stack([matrices[i] for i in indices]), dtype).to(matrices[0].dtype)
+        batch = newton_schulz(torch.stack([matrices[i] for i in indices]), dtype).to(matrices[0].dtype)
         for i, direction in zip(indices, batch, strict=True):
             directions[i] = direction * scales[i]
     return directions
 
 
-def orthogonalise(matrices: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def newton_schulz(matrices: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """(n, r, c) -> (n, r, c): of each U S V^T about U V^T, its singular values pushed to near 1.
 
     Newton-Schulz iterations with the coefficients of Polar Express, in `dtype` (None: that of `matrices`). A zero

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import ModelConfig, OptimConfig
-from gpt_cli.model.count import is_hidden_matrix
-from gpt_cli.model.gpt import GPT, REFERENCE_WIDTH
+from gpt_cli.model.gpt import BASE_WIDTH, GPT
+from gpt_cli.model.sizing import is_hidden_matrix
 from gpt_cli.training.adamw import AdamW
-from gpt_cli.training.muon import Muon, Orthogonalise, orthogonalised
+from gpt_cli.training.muon import Muon, NewtonSchulz, newton_schulz_batched
 
 
-class Optimizer:
+class MuonAdamW:
     """AdamW for every parameter, or Muon for the hidden matrices and AdamW for the rest, behind one `step`.
 
     State is kept by parameter name, so a checkpoint does not depend on the order of parameters.
@@ -24,13 +24,13 @@ class Optimizer:
         model: GPT,
         config: OptimConfig,
         matmul_dtype: torch.dtype = torch.float32,
-        orthogonalise: Orthogonalise | None = None,
+        orthogonalise: NewtonSchulz | None = None,
     ) -> None:
         parameters = dict(model.named_parameters())
         matrices = {n: p for n, p in parameters.items() if is_hidden_matrix(n, tuple(p.shape))}
         if config.name == "adamw":
             matrices = {}
-        head_scale = min(1.0, REFERENCE_WIDTH / model.config.n_embd) if config.name == "muon" else 1.0
+        head_scale = min(1.0, BASE_WIDTH / model.config.n_embd) if config.name == "muon" else 1.0
         self.adamw = AdamW(
             {n: p for n, p in parameters.items() if n not in matrices},
             lr=config.peak_lr if config.name == "adamw" else config.adamw_lr,
@@ -41,11 +41,11 @@ class Optimizer:
         )
         self.muon = Muon(
             matrices,
-            fused_rows(model.config),
+            fused_row_splits(model.config),
             lr=config.peak_lr,
             momentum=config.momentum,
             weight_decay=config.weight_decay,
-            orthogonalise=orthogonalise or partial(orthogonalised, dtype=matmul_dtype),
+            orthogonalise=orthogonalise or partial(newton_schulz_batched, dtype=matmul_dtype),
         )
 
     def step(self, lr_multiplier: float, found_inf: Tensor | None = None) -> None:
@@ -77,7 +77,7 @@ class Optimizer:
             value.copy_(tensors[key])
 
 
-def fused_rows(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+def fused_row_splits(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Parameter name -> the rows of the matrices that it stacks."""
     q, kv, hidden = config.n_embd, config.kv_heads * config.head_dim, config.mlp_hidden
     rows: dict[str, tuple[int, ...]] = {}

@@ -10,24 +10,24 @@ from torch.nn import Parameter
 
 from gpt_cli.config import Config
 from gpt_cli.errors import Notify
-from gpt_cli.model.count import flops_per_token
+from gpt_cli.model.activation_checkpointing import apply_activation_checkpointing
 from gpt_cli.model.gpt import GPT
-from gpt_cli.model.recompute import recompute_activations
+from gpt_cli.model.sizing import flops_per_token
 from gpt_cli.run.checkpoint import Checkpoint, load_newest
 from gpt_cli.run.directory import RunDirectory
-from gpt_cli.run.load import described, load_weights
+from gpt_cli.run.load_model import load_weights, tensor_specs
 from gpt_cli.run.tensors import check_tensors
 from gpt_cli.runtime.compilation import compile_mode, estimate_eager_seconds
 from gpt_cli.runtime.device import Runtime
-from gpt_cli.runtime.memory import enough_memory
+from gpt_cli.runtime.oom import oom_as_user_error
 from gpt_cli.shuffle import derive_seed
-from gpt_cli.training.averaging import WeightAverage
+from gpt_cli.training.ema import EMA
 from gpt_cli.training.engine import Engine
+from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.lora import LoRA
-from gpt_cli.training.loss_scale import LossScale
 from gpt_cli.training.native.choice import native_network
 from gpt_cli.training.native.network import NativeNetwork
-from gpt_cli.training.optim import Optimizer
+from gpt_cli.training.optim import MuonAdamW
 from gpt_cli.training.step import TorchEngine
 
 
@@ -36,9 +36,9 @@ class TrainingState:
     """Weights, their average, the optimizer and the loss scale. Everything else follows from the step."""
 
     model: GPT
-    optimizer: Optimizer | LoRA
-    average: WeightAverage
-    loss_scale: LossScale
+    optimizer: MuonAdamW | LoRA
+    ema: EMA
+    grad_scaler: GradScaler
     engine: Engine  # computes losses and gradients
 
     @property
@@ -52,30 +52,32 @@ class TrainingState:
         return list(self.model.parameters())
 
     @classmethod
-    def fresh(
+    def initialize(
         cls, config: Config, vocab_size: int, runtime: Runtime, note: Notify, initial: Checkpoint | None = None
     ) -> "TrainingState":
         """The state before the first step: weights drawn on the CPU, so that they are the same on every device."""
         torch.manual_seed(derive_seed(config.seed, "weights"))
-        with enough_memory("building the model", "lower model.n_embd or model.n_layer; `gpt info` says what they take"):
+        with oom_as_user_error(
+            "building the model", "lower model.n_embd or model.n_layer; `gpt info` says what they take"
+        ):
             model = GPT(config.model, vocab_size)
             if initial is not None:
                 load_weights(model, initial)
             model.to(runtime.device)
             native = native_network(model, config.runtime, runtime, note)
             orthogonalise = None if native is None else native.orthogonalise
-            optimizer: Optimizer | LoRA = Optimizer(model, config.optim, runtime.matmul_dtype, orthogonalise)
+            optimizer: MuonAdamW | LoRA = MuonAdamW(model, config.optim, runtime.matmul_dtype, orthogonalise)
             if config.lora.rank is not None:
                 optimizer = LoRA(model, config.lora, config.optim, config.seed)
-            average = WeightAverage(model, config.optim.ema)
+            average = EMA(model, config.optim.ema)
         if config.train.activation_checkpointing:
-            recompute_activations(model)
-        loss_scale = LossScale(runtime.precision == "fp16", runtime.device)
+            apply_activation_checkpointing(model)
+        grad_scaler = GradScaler(runtime.precision == "fp16", runtime.device)
         engine: Engine | None = native
         if engine is None:
             mode = compile_mode(config.runtime.compile, runtime.device, _eager_seconds(config, vocab_size, runtime))
-            engine = TorchEngine(model, runtime, loss_scale, note, mode)
-        return cls(model=model, optimizer=optimizer, average=average, loss_scale=loss_scale, engine=engine)
+            engine = TorchEngine(model, runtime, grad_scaler, note, mode)
+        return cls(model=model, optimizer=optimizer, ema=average, grad_scaler=grad_scaler, engine=engine)
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """What a checkpoint keeps: the model's tensors and all others."""
@@ -83,11 +85,11 @@ class TrainingState:
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
         """All tensors but the model's own."""
-        return self.optimizer.state_tensors() | self.average.state_tensors()
+        return self.optimizer.state_tensors() | self.ema.state_tensors()
 
     def scalars(self) -> dict[str, Any]:
         """The state that is not a tensor."""
-        scale, good_updates = float(self.loss_scale.scale), int(self.loss_scale.good_updates)
+        scale, good_updates = float(self.grad_scaler.scale), int(self.grad_scaler.good_updates)
         return {"loss_scale": scale, "loss_scale_good_updates": good_updates}
 
     def restore(self, run: RunDirectory, runtime: Runtime, note: Notify) -> tuple[int | None, float]:
@@ -102,17 +104,17 @@ class TrainingState:
             return None, 0.0
         run.log.truncate(checkpoint.step)
         self.load(checkpoint)
-        return checkpoint.step, checkpoint.number("seconds")
+        return checkpoint.step, checkpoint.get_float("seconds")
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Take over a checkpoint, bit for bit. Raises UserError if it is not of this model and optimizer."""
         load_weights(self.model, checkpoint)
         tensors = checkpoint.optimizer_tensors()
-        check_tensors(tensors, described(self._optimizer_tensors()))
+        check_tensors(tensors, tensor_specs(self._optimizer_tensors()))
         self.optimizer.load_state_tensors(tensors)
-        self.average.load_state_tensors(tensors)
-        self.loss_scale.scale.fill_(checkpoint.number("loss_scale", torch.finfo(torch.float32).max))
-        self.loss_scale.good_updates.fill_(int(checkpoint.number("loss_scale_good_updates", 2**53)))
+        self.ema.load_state_tensors(tensors)
+        self.grad_scaler.scale.fill_(checkpoint.get_float("loss_scale", torch.finfo(torch.float32).max))
+        self.grad_scaler.good_updates.fill_(int(checkpoint.get_float("loss_scale_good_updates", 2**53)))
 
 
 def _eager_seconds(config: Config, vocab_size: int, runtime: Runtime) -> float:

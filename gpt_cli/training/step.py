@@ -16,14 +16,14 @@ from torch import Tensor
 
 from gpt_cli.config import Config, OptimConfig
 from gpt_cli.errors import Notify
-from gpt_cli.model.chunked_loss import chunked_loss, wants_pieces
+from gpt_cli.model.chunked_loss import chunked_loss, needs_chunking
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
-from gpt_cli.runtime.memory import enough_memory, is_out_of_memory
+from gpt_cli.runtime.oom import is_out_of_memory, oom_as_user_error
 from gpt_cli.shuffle import derive_seed
 from gpt_cli.training.batches import MicroBatches
 from gpt_cli.training.evaluate import cross_entropy
-from gpt_cli.training.loss_scale import LossScale
+from gpt_cli.training.grad_scaler import GradScaler
 
 if TYPE_CHECKING:
     from gpt_cli.training.state import TrainingState
@@ -46,7 +46,7 @@ def train_step(
         seed = derive_seed(config.seed, "noise", step, micro_step)
         loss += state.engine.forward_backward(inputs, targets, len(micro_batches), seed)
     # The activations are gone by now: smaller micro-batches would not help, and a second try would update twice.
-    with enough_memory("updating the weights", "train a smaller model in another run_dir; nothing saved is lost"):
+    with oom_as_user_error("updating the weights", "train a smaller model in another run_dir; nothing saved is lost"):
         grad_norms = optimizer_step(state, config.optim, step, lr_multiplier)
     state.optimizer.zero_grad()
     return loss, grad_norms
@@ -58,16 +58,16 @@ def optimizer_step(state: "TrainingState", optim: OptimConfig, step: int, lr_mul
     Returns the (P,) norm of each parameter's gradient before clipping, on the device.
     """
     parameters = [p for p in state.parameters if p.grad is not None]
-    state.loss_scale.unscale_(parameters)
+    state.grad_scaler.unscale_(parameters)
     grad_norms = torch.stack(torch._foreach_norm([p.grad for p in parameters if p.grad is not None]))
     grad_norm = torch.linalg.vector_norm(grad_norms)
     max_norm = math.inf if optim.grad_clip is None else optim.grad_clip
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, grad_norm)
-    found_inf = state.loss_scale.update(grad_norm)  # None but under fp16
+    found_inf = state.grad_scaler.update(grad_norm)  # None but under fp16
     # A CPU can be asked at no cost, so weights stay finite there; a GPU's log stops the run one step later.
     if found_inf is not None or grad_norm.device.type != "cpu" or bool(torch.isfinite(grad_norm)):
         state.optimizer.step(lr_multiplier, found_inf)
-        state.average.update(step)
+        state.ema.update(step)
     return grad_norms
 
 
@@ -81,13 +81,13 @@ class TorchEngine:
         self,
         model: GPT,
         runtime: Runtime,
-        loss_scale: LossScale,
+        grad_scaler: GradScaler,
         note: Notify,
         compile_mode: str | None = None,
         backend: str = "inductor",
     ) -> None:
         """`compile_mode`: a mode of torch.compile ("default", "reduce-overhead"), or None for eager."""
-        self.runtime, self.loss_scale, self.note = runtime, loss_scale, note
+        self.runtime, self.grad_scaler, self.note = runtime, grad_scaler, note
         self.parameters = list(model.parameters())
         self.replays = compile_mode == "reduce-overhead"  # CUDA graphs
         self.eager = partial(token_loss, model)
@@ -114,7 +114,7 @@ class TorchEngine:
             torch.compiler.cudagraph_mark_step_begin()
         with self.runtime.autocast():
             loss = self.loss(inputs, targets) / parts
-        scaled = self.loss_scale.scale_loss(loss)
+        scaled = self.grad_scaler.scale_loss(loss)
         if not self.replays:
             scaled.backward()
             return loss.detach()
@@ -146,6 +146,6 @@ class TorchEngine:
 
 def token_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
     """(B, T), (B, T) -> -log p(target) in nats: the mean or the sum."""
-    if wants_pieces(model, inputs.numel()):
+    if needs_chunking(model, inputs.numel()):
         return chunked_loss(model, inputs, targets, reduction)
     return cross_entropy(model(inputs), targets, reduction)

@@ -26,9 +26,9 @@ class Stopping:
         self.evaluations_since_best = 0
         self.reason: str | None = None
         for val_loss in past_val_losses:
-            self.saw(val_loss)
+            self.record_eval(val_loss)
 
-    def due(self, step: int, seconds: float) -> bool:
+    def should_stop(self, step: int, seconds: float) -> bool:
         """Whether the run ends at `step`, after `seconds` of training; `reason` says why."""
         minutes = self.config.max_minutes
         self.pace.at(step, seconds)
@@ -56,7 +56,7 @@ class Stopping:
         """Whether the loss just evaluated, if any was, is the best so far."""
         return val_loss is not None and val_loss == self.best_val_loss
 
-    def saw(self, val_loss: float) -> bool:
+    def record_eval(self, val_loss: float) -> bool:
         """Take in an evaluation; whether it is a reason to stop."""
         if self.best_val_loss is None or val_loss < self.best_val_loss:
             self.best_val_loss, self.evaluations_since_best = val_loss, 0

@@ -7,7 +7,7 @@ from typing import Any
 from gpt_cli.config import Config
 from gpt_cli.files import read_sums
 from gpt_cli.model.gpt import GPT
-from gpt_cli.run.checkpoint import MODEL, best, checkpoint_step, list_checkpoints
+from gpt_cli.run.checkpoint import MODEL, best_checkpoint, checkpoint_step, list_checkpoints
 from gpt_cli.run.log import read_metrics
 from gpt_cli.runtime.signals import StopRequest
 from gpt_cli.training.stopping import Stopping
@@ -46,7 +46,7 @@ def summarise(
     run_dir: Path, config: Config, model: GPT, stopping: Stopping, request: StopRequest, seconds: float
 ) -> Summary:
     """The summary of the run in `run_dir`, whose last checkpoint has just been saved."""
-    newest, best_checkpoint = list_checkpoints(run_dir)[0], best(run_dir)
+    newest, best = list_checkpoints(run_dir)[0], best_checkpoint(run_dir)
     metrics = read_metrics(run_dir)
     step = checkpoint_step(newest)
     # Of another step than the one saved, where a signal ended the run, it would pass for what the saved model reaches.
@@ -67,7 +67,7 @@ def summarise(
         parameters=sum(p.numel() for p in model.parameters()),
         weights_sha256=read_sums(newest)[MODEL],
         checkpoint=str(newest),
-        best_checkpoint=None if best_checkpoint is None else str(best_checkpoint),
+        best_checkpoint=None if best is None else str(best),
         stopped=stopping.reason or "",
         exit_code=request.exit_code or 0,
     )

@@ -9,5 +9,5 @@ matcher     where one text stands in the pattern
 rule        all of it as a rule of sampling; it alone needs torch
 """
 
+from gpt_cli.sampling.constraint.matcher import CompiledPattern as CompiledPattern
 from gpt_cli.sampling.constraint.matcher import Matcher as Matcher
-from gpt_cli.sampling.constraint.matcher import Pattern as Pattern

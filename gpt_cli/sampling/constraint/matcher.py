@@ -12,9 +12,9 @@ import re
 from collections.abc import Collection
 
 from gpt_cli.errors import RequestError
-from gpt_cli.sampling.constraint.automaton import determinise
+from gpt_cli.sampling.constraint.dfa import to_dfa
 from gpt_cli.sampling.constraint.syntax import Ranges, characters_of, parse_pattern
-from gpt_cli.sampling.constraint.tokens import FAR, Mask, Place, TokenTable
+from gpt_cli.sampling.constraint.token_table import UNREACHABLE, Mask, State, TokenTable
 from gpt_cli.tokenizer import Tokenizer
 
 _EVERYTHING: Ranges = ((0, 0x10FFFF),)
@@ -36,42 +36,44 @@ class Matcher:
 
     def __init__(self, table: TokenTable, budget: int | None, ends: bool) -> None:
         self._table = table
-        self._place: Place = table.start
+        self._place: State = table.start
         self._budget = budget
         self._ends = ends
-        self.over = False
+        self.finished = False
         """Whether the text has ended: as a match that nothing continues, or before a token that did not."""
-        self.refused = False
+        self.rejected_last = False
         """Whether it ended before its last token, which does not belong to it."""
 
     def mask(self) -> Mask | None:
         """(V,): which tokens may follow. None: any, since those that do not continue the match end the text."""
-        if self.over or (self._ends and self._table.matches(self._place)):
+        if self.finished or (self._ends and self._table.matches(self._place)):
             return None
         return self._fits()
 
     def append(self, token: int) -> None:
         """Go on with `token`, which `mask` lets through."""
-        if self.over:
+        if self.finished:
             return
         following = self._table.following(self._place)
         left = None if self._budget is None else self._budget - 1
         distance = int(following.distances[token])
-        if distance >= FAR or (left is not None and distance > left):
-            self.over = self.refused = self._ends
+        if distance >= UNREACHABLE or (left is not None and distance > left):
+            self.finished = self.rejected_last = self._ends
             return
         self._place, self._budget = self._table.place(int(following.places[token])), left
         if self._ends and self._table.matches(self._place):
-            self.over = not self._fits().any()
+            self.finished = not self._fits().any()
 
     def _fits(self) -> Mask:
         """(V,): after which tokens a match can be reached with the tokens that are left."""
         distances = self._table.following(self._place).distances
-        fits: Mask = distances < FAR if self._budget is None else distances <= min(self._budget - 1, FAR - 1)
+        fits: Mask = (
+            distances < UNREACHABLE if self._budget is None else distances <= min(self._budget - 1, UNREACHABLE - 1)
+        )
         return fits
 
 
-class Pattern:
+class CompiledPattern:
     """What a text may be, for one vocabulary: a regular expression, in so many tokens, out of certain characters.
 
     `regex` is read as `re.fullmatch` reads it; None: any text, which then does not end by itself. `never` are tokens
@@ -90,23 +92,23 @@ class Pattern:
         never: Collection[int] = (),
     ) -> None:
         nfa = parse_pattern("(?s:.*)" if regex is None else regex)
-        self._table = TokenTable(determinise(nfa, alphabet_of(allow, forbid)), tokenizer, never)
+        self._table = TokenTable(to_dfa(nfa, alphabet_of(allow, forbid)), tokenizer, never)
         self._ends = regex is not None
         self._budget = max_new_tokens if self._ends else None
-        self.spared = [t for t in range(tokenizer.vocab_size) if not self._ends and not tokenizer.token_bytes(t)]
+        self.exempt = [t for t in range(tokenizer.vocab_size) if not self._ends and not tokenizer.token_bytes(t)]
         """Special tokens, which write nothing: a pattern ends before them, a mere choice of characters does not."""
-        self._require_a_way()
+        self._check_satisfiable()
 
     def matcher(self) -> Matcher:
         """For a new text."""
         return Matcher(self._table, self._budget, self._ends)
 
-    def _require_a_way(self) -> None:
+    def _check_satisfiable(self) -> None:
         needed = self._table.distance(self._table.start)
         if self._budget is None:
-            if not (self._table.following(self._table.start).distances < FAR).any():
+            if not (self._table.following(self._table.start).distances < UNREACHABLE).any():
                 raise RequestError("forbid and allow leave no character of the vocabulary that may be written")
-        elif needed >= FAR:
+        elif needed >= UNREACHABLE:
             raise RequestError("the vocabulary cannot write any text that matches the pattern")
         elif needed > self._budget:
             raise RequestError(

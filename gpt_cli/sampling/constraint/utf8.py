@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpt_cli.sampling.constraint.automaton import Classes, Numbers
+from gpt_cli.sampling.constraint.dfa import Classes, Numbers
 
 INVALID = -1
 # Lead bytes, how many bytes follow, and the code points that they may begin (RFC 3629, section 4): no overlong form,
@@ -21,7 +21,7 @@ _LEADS = [
 
 
 @dataclass(frozen=True)
-class Decoder:
+class Utf8DFA:
     """What each byte does at each node. Nodes that lead to the same classes in the same way are one."""
 
     table: Numbers
@@ -32,7 +32,7 @@ class Decoder:
         return len(self.table)
 
 
-def make_decoder(classes: Classes) -> Decoder:
+def make_utf8_dfa(classes: Classes) -> Utf8DFA:
     """The decoder that tells these classes apart. A child has a smaller number than its parents."""
     rows: list[tuple[int, ...]] = []
     numbers: dict[tuple[int, ...], int] = {}
@@ -67,4 +67,4 @@ def make_decoder(classes: Classes) -> Decoder:
     root = [-2 - classes.of(byte) if byte < 0x80 else INVALID for byte in range(256)]
     for lead, n_byte, base, low, high in _LEADS:
         root[lead] = span(base, n_byte, low, high)
-    return Decoder(root=node(tuple(root)), table=np.array(rows, dtype=np.int64))
+    return Utf8DFA(root=node(tuple(root)), table=np.array(rows, dtype=np.int64))

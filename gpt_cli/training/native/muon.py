@@ -23,7 +23,7 @@ class _Job(ctypes.Structure):
 
 
 class Orthogonaliser:
-    """Compiled code for `gpt_cli.training.muon.orthogonalised`, each matrix by one thread.
+    """Compiled code for `gpt_cli.training.muon.newton_schulz_batched`, each matrix by one thread.
 
     What it needs, and what it gives, is kept for the next call with the same shapes: memory that is asked of the
     system anew costs more than the work on small matrices.

@@ -6,7 +6,7 @@ from torch import Tensor
 from gpt_cli.config import ModelConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.training.evaluate import cross_entropy
-from gpt_cli.training.muon import orthogonalised
+from gpt_cli.training.muon import newton_schulz_batched
 from gpt_cli.training.native.library import NativeLibrary
 from gpt_cli.training.native.muon import Orthogonaliser
 from gpt_cli.training.native.network import NativeNetwork
@@ -76,7 +76,7 @@ def _compare(library: NativeLibrary, config: ModelConfig, threads: int) -> str |
             return f"its gradient of {name} is not that of torch"
     matrices, scales = [torch.randn(20, 36), torch.randn(36, 20)], [1.0, -0.5]
     results = Orthogonaliser(library, threads)(matrices, scales)
-    for ours, theirs in zip(results, orthogonalised(matrices, scales, torch.float32), strict=True):
+    for ours, theirs in zip(results, newton_schulz_batched(matrices, scales, torch.float32), strict=True):
         if not _distance(ours, theirs) <= of_matrix:
             return "a matrix that it orthogonalised is not that of torch"
     return None

@@ -1,0 +1,130 @@
+"""What a run would be, before it is one: `gpt train --dry-run`."""
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpt_cli.config import Config
+from gpt_cli.corpus.prepare import open_lazy
+from gpt_cli.errors import Notify
+from gpt_cli.native.kernel import leaving_nothing
+from gpt_cli.report.info import Info, describe, render_info
+from gpt_cli.runtime.device import Runtime, setup_runtime
+from gpt_cli.runtime.oom import available_memory
+from gpt_cli.terminal.progress import stage_progress
+from gpt_cli.terminal.table import format_duration, render_pairs
+from gpt_cli.training.batches import Batches
+from gpt_cli.training.device_tokens import DeviceTokens
+from gpt_cli.training.state import TrainingState
+from gpt_cli.training.step import train_step
+
+_MEASURED_STEPS = 3
+_LONG = 10.0  # seconds of a first step, after which it is the measure: nobody waits for three more
+_LEAST_SHARE = 4  # of the activations estimated for torch, the C engine keeps this part at least
+_MEASURED_TOKENS = 1 << 20  # of the training split, which the measured steps are taken from
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The sizes and the cost of a run."""
+
+    info: Info
+    device: str
+    input_shape: tuple[int, int]
+    logits_shape: tuple[int, int, int]
+    train_tokens: int
+    val_tokens: int
+    steps: int
+    epochs: float
+    tokens_per_parameter: float
+    seconds_per_step: float | None
+    """None, as `seconds`: not measured, since it takes more memory than there is."""
+    seconds: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it by name."""
+        rest = asdict(self)
+        info: dict[str, Any] = rest.pop("info")
+        return info | rest
+
+
+def plan(config: Config, note: Notify) -> Plan:
+    """Work out what training `config` would be; the time is measured over a few steps. Writes nothing."""
+    runtime = setup_runtime(config.runtime)
+    with stage_progress() as progress:
+        corpus = open_lazy(config.data, config.tokenizer, note=note, progress=progress)
+    vocab_size = corpus.tokenizer.vocab_size
+    train_tokens, val_tokens = (corpus.facts[split].tokens for split in ("train", "val"))
+    some = corpus.read("train", 0, max(_MEASURED_TOKENS, config.model.context_length + 1))
+    batches = Batches.of(config, DeviceTokens(some, runtime.device))
+    info = describe(Path(config.run_dir or ""), config, vocab_size)
+    seconds_per_step = seconds = None
+    if _fits(info, available_memory(runtime.device)):
+        with leaving_nothing():
+            state = TrainingState.initialize(config, vocab_size, runtime, note)
+        seconds_per_step = _measure(config, batches, state, runtime)
+        # A forward pass is about a third of a training step.
+        seconds_per_evaluation = seconds_per_step / 3 * val_tokens / batches.tokens_per_step
+        n_evaluation = 1 + (config.train.steps // config.eval.every if config.eval.every is not None else 0)
+        seconds = config.train.steps * seconds_per_step + n_evaluation * seconds_per_evaluation
+    trained_tokens = config.train.steps * batches.tokens_per_step
+    micro, context = config.train.sequences_per_forward, config.model.context_length
+    return Plan(
+        info=info,
+        device=runtime.describe(),
+        input_shape=(micro, context),
+        logits_shape=(micro, context, vocab_size),
+        train_tokens=train_tokens,
+        val_tokens=val_tokens,
+        steps=config.train.steps,
+        epochs=trained_tokens / train_tokens,
+        tokens_per_parameter=trained_tokens / info.parameters,
+        seconds_per_step=seconds_per_step,
+        seconds=seconds,
+    )
+
+
+def render_plan(plan: Plan) -> str:
+    """The plan as text: the model, then what its training would take."""
+    facts = {
+        "device": plan.device,
+        "inputs": f"{_shape(plan.input_shape)} tokens",
+        "logits": _shape(plan.logits_shape),
+        "text": f"{plan.train_tokens:,} tokens train, {plan.val_tokens:,} validation",
+        "epochs": f"{plan.epochs:.2f}, in {plan.steps:,} steps",
+        "tokens per parameter": f"{plan.tokens_per_parameter:.2f}",
+        "time": _time(plan),
+    }
+    return f"{render_info(plan.info)}\n\n{render_pairs(facts)}"
+
+
+def _time(plan: Plan) -> str:
+    if plan.seconds is None or plan.seconds_per_step is None:
+        return "not measured: it takes more memory than is free here"
+    return f"about {format_duration(plan.seconds)} at {1e3 * plan.seconds_per_step:,.0f} ms a step, measured"
+
+
+def _fits(info: Info, available: int | None) -> bool:
+    """Whether a step can be tried with so many bytes: what it keeps depends on the engine, its state does not."""
+    if available is None:
+        return True
+    activations = info.memory_bytes["activations"]
+    return sum(info.memory_bytes.values()) - activations < available and activations < _LEAST_SHARE * available
+
+
+def _measure(config: Config, batches: Batches, state: TrainingState, runtime: Runtime) -> float:
+    """Seconds of a training step, after a first one that also allocates and compiles."""
+    started = time.perf_counter()
+    train_step(state, batches.at(0), config, 0, 0.0, runtime)
+    if (first := time.perf_counter() - started) > _LONG and runtime.device.type != "cuda":
+        return first
+    started = time.perf_counter()
+    for step in range(_MEASURED_STEPS):
+        loss, _ = train_step(state, batches.at(step), config, step, 0.0, runtime)
+    loss.item()  # a GPU is done only now
+    return (time.perf_counter() - started) / _MEASURED_STEPS
+
+
+def _shape(sizes: tuple[int, ...]) -> str:
+    return " x ".join(f"{size:,}" for size in sizes)

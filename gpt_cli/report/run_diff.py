@@ -1,0 +1,134 @@
+"""How runs differ: in config, text, environment and results. `gpt diff`, and the tables of reports."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpt_cli.config import to_yaml_scalar
+from gpt_cli.config.keys import fields, get_key
+from gpt_cli.report.run_metrics import FIGURES, Value, figures, format_metric
+from gpt_cli.report.run_record import RunRecord
+from gpt_cli.terminal.table import render_cell, render_table, terminal_columns
+
+_PER_TEXT = ("bpb", "best_bpb", "bpc")
+_PER_TOKEN = ("val_loss", "best_val_loss", "perplexity", "tokens_per_second")
+_NAME = 24  # columns of a run's name or a key, at most
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing in which runs may differ: a value for each run, and how it is shown."""
+
+    key: str
+    label: str
+    values: tuple[Any, ...]
+    texts: tuple[str, ...]
+    better: int = 0
+    """As `Figure.better`."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the runs are not all alike in it."""
+        return any(value != self.values[0] for value in self.values[1:])
+
+    @property
+    def best(self) -> int | None:
+        """Which run is best, if one is."""
+        found = [(value, index) for index, value in enumerate(self.values) if value is not None]
+        if not self.better or not self.differs or len(found) < 2:
+            return None
+        return (min if self.better < 0 else max)(found)[1]
+
+
+Differences = dict[str, list[Row]]
+
+
+def compare(records: Sequence[RunRecord]) -> Differences:
+    """Every row of `results`, and of `config`, `data` and `environment` those in which the runs differ."""
+    found = [figures(record) for record in records]
+    results = [_result(key, [one[key] for one in found], comparable=_compares(key, records)) for key in FIGURES]
+    weights = [None if record.saved is None else record.saved.sha256 for record in records]
+    results.append(_row("weights_sha256", weights, [text[:16] if text else "–" for text in weights], "weights sha256"))
+    config = [
+        _row(key, values, [to_yaml_scalar(value) for value in values])
+        for key in fields()
+        if key != "run_dir" and (values := [get_key(record.config, key) for record in records])
+    ]
+    names = {name: None for record in records for name in record.environment}
+    environment = [_row(name, [record.environment.get(name) for record in records]) for name in names]
+    parts = {"config": config, "data": _data_rows(records), "environment": environment}
+    return {"results": results} | {part: [row for row in rows if row.differs] for part, rows in parts.items()}
+
+
+def to_json(records: Sequence[RunRecord], differences: Differences) -> dict[str, Any]:
+    """`{"runs": [...], "config": {key: [value, ...]}, ...}`; a value for each run, in their order."""
+    parts = {part: {row.key: row.values for row in rows} for part, rows in differences.items()}
+    return {"runs": [str(record.path) for record in records], **parts}
+
+
+def render_differences(records: Sequence[RunRecord], differences: Differences) -> str:
+    """The differences as a terminal shows them, at 80 columns: a table for each part, equal results left out."""
+    column = max(10, (terminal_columns() - _NAME - 2 * len(records)) // len(records))
+    names = [_cut(render_cell(record.name), column) for record in records]
+    parts = []
+    for part, rows in differences.items():
+        lines = [
+            (
+                _cut(row.label, _NAME),
+                *(_cut(render_cell(text), column) for text in row.texts),
+                _change(row) if len(records) == 2 else "",
+            )
+            for row in rows
+            if row.differs
+        ]
+        if lines:
+            right = range(1, len(records) + 2) if part == "results" else ()
+            parts.append(render_table(lines, header=(part, *names, ""), right=right))
+    return "\n\n".join(parts) if parts else "the runs do not differ"
+
+
+def _result(key: str, values: Sequence[Value], *, comparable: bool) -> Row:
+    figure, texts = FIGURES[key], tuple(format_metric(key, value) for value in values)
+    return Row(key, figure.label, tuple(values), texts, figure.better if comparable else 0)
+
+
+def _compares(key: str, records: Sequence[RunRecord]) -> bool:
+    """Whether one figure of these runs is better than another: of losses, on one text; per token, of one tokenizer."""
+    if key not in (*_PER_TEXT, *_PER_TOKEN):
+        return True
+    one_text = len({(record.fingerprint, record.splits["val"].bytes) for record in records}) == 1
+    return one_text and (key in _PER_TEXT or len({record.tokenizer.digest for record in records}) == 1)
+
+
+def _row(key: str, values: Sequence[Any], texts: Sequence[str] | None = None, label: str | None = None) -> Row:
+    texts = texts if texts is not None else ["–" if value is None else str(value) for value in values]
+    return Row(key, label or key, tuple(values), tuple(texts))
+
+
+def _data_rows(records: Sequence[RunRecord]) -> list[Row]:
+    rows = [
+        _row("source", [record.source for record in records]),
+        _row("sha256", [record.fingerprint for record in records], [record.fingerprint[:16] for record in records]),
+        _row("tokenizer", [record.tokenizer.digest for record in records], [_tokenizer(record) for record in records]),
+    ]
+    for split in ("train", "val", "test"):
+        for size in ("characters", "bytes", "tokens", "documents"):
+            values = [getattr(record.splits[split], size) if split in record.splits else None for record in records]
+            rows.append(_row(f"{split}.{size}", values, [f"{v:,}" if v is not None else "–" for v in values]))
+    return rows
+
+
+def _tokenizer(record: RunRecord) -> str:
+    return f"{record.tokenizer.kind} {record.tokenizer.vocab_size:,} ({record.tokenizer.digest[:8]})"
+
+
+def _change(row: Row) -> str:
+    """The second value as a change of the first, where they are results that compare."""
+    before, after = row.values
+    if not row.better or not isinstance(before, int | float) or not isinstance(after, int | float) or not before:
+        return ""
+    return f"{(after - before) / before:+.1%}"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."

@@ -1,0 +1,98 @@
+"""What a run came to, in figures: each with its unit, so that two runs can be held side by side."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gpt_cli.report.run_record import RunRecord
+from gpt_cli.terminal.table import format_duration
+
+Value = int | float | str | None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A kind of figure: how it is called, shown, and which way is better, where one is."""
+
+    label: str
+    show: Callable[[Any], str]
+    better: int = 0
+    """-1: lower is better, 1: higher is; 0: neither."""
+
+
+def _whole(value: int) -> str:
+    return f"{value:,}"
+
+
+def _decimals(digits: int) -> Callable[[float], str]:
+    return lambda value: f"{value:,.{digits}f}"
+
+
+FIGURES: dict[str, Figure] = {
+    "bpb": Figure("bits per byte", _decimals(4), -1),
+    "best_bpb": Figure("best bits per byte", _decimals(4), -1),
+    "val_loss": Figure("validation loss (nats)", _decimals(4), -1),
+    "best_val_loss": Figure("best validation loss", _decimals(4), -1),
+    "val_tokens": Figure("tokens evaluated, where capped", _whole),
+    "perplexity": Figure("perplexity", _decimals(3), -1),
+    "bpc": Figure("bits per character", _decimals(4), -1),
+    "parameters": Figure("parameters", _whole),
+    "vocabulary": Figure("vocabulary (ids)", _whole),
+    "bytes_per_token": Figure("bytes per token", _decimals(3)),
+    "steps": Figure("steps", _whole),
+    "tokens": Figure("tokens trained on", _whole),
+    "epochs": Figure("epochs", _decimals(2)),
+    "seconds": Figure("training time", format_duration, -1),
+    "tokens_per_second": Figure("tokens per second", _decimals(0), 1),
+    "bytes_per_second": Figure("bytes per second", _decimals(0), 1),
+}
+
+
+def figures(record: RunRecord) -> dict[str, Value]:
+    """The results of a run by the names in FIGURES; None where it has not come to that."""
+    last = record.evaluations[-1] if record.evaluations else {}
+    losses = [line["val_loss"] for line in record.evaluations]
+    bits = [line["bpb"] for line in record.evaluations if "bpb" in line]
+    tokens = record.steps * record.tokens_per_step
+    seconds = max((line["time"] for line in record.metrics if "time" in line), default=None)
+    rate = tokens / seconds if seconds and tokens else None
+    return {
+        "bpb": last.get("bpb"),
+        "best_bpb": min(bits, default=None),
+        "val_loss": last.get("val_loss"),
+        "best_val_loss": min(losses, default=None),
+        "val_tokens": last.get("val_tokens"),
+        "perplexity": math.exp(min(last["val_loss"], 700.0)) if last else None,
+        "bpc": last.get("bpc"),
+        "parameters": record.parameters,
+        "vocabulary": record.tokenizer.vocab_size,
+        "bytes_per_token": record.bytes_per_token,
+        "steps": record.steps,
+        "tokens": tokens,
+        "epochs": tokens / max(1, record.splits["train"].tokens),
+        "seconds": seconds,
+        "tokens_per_second": rate,
+        "bytes_per_second": None if rate is None else rate * record.bytes_per_token,
+    }
+
+
+def format_metric(key: str, value: Value) -> str:
+    """A figure as text; a dash where there is none."""
+    return "–" if value is None else FIGURES[key].show(value)
+
+
+def run_outcome(record: RunRecord) -> str:
+    """How the run ended, in a few words."""
+    asked = record.config.train.steps
+    ends = [event for event in record.events if event["event"] in ("started", "ended", "died", "killed")]
+    match ends[-1] if ends else None:
+        case {"event": "died", "error": error}:
+            return f"died at step {record.steps:,}: {str(error).removeprefix('UserError: ')}"
+        case {"event": "killed"}:
+            return f"was killed at step {record.steps:,} of {asked:,}"
+        case {"event": "started"} if record.steps < asked:
+            return f"is at step {record.steps:,} of {asked:,}"
+    if record.steps < asked:
+        return f"stopped at step {record.steps:,} of {asked:,}"
+    return f"finished all {asked:,} steps" if asked != 1 else "finished its one step"

@@ -1,0 +1,166 @@
+"""A run as its directory tells it: what reports and comparisons of runs are made from."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpt_cli.config import Config, load_config
+from gpt_cli.errors import Notify, RequestError
+from gpt_cli.files import DamagedError, read_file
+from gpt_cli.model.sizing import num_parameters
+from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, load_newest
+from gpt_cli.run.directory import DATA, RUN, hint_at_run
+from gpt_cli.run.log import read_events, read_metrics, read_samples
+from gpt_cli.tokenizer import Tokenizer, load_tokenizer
+
+_JSON_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True)
+class SavedWeights:
+    """The newest intact checkpoint of a run."""
+
+    path: str
+    step: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class SplitSize:
+    """How much text there is in a split."""
+
+    characters: int
+    bytes: int
+    tokens: int
+    documents: int
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """Everything that a run's directory says about it."""
+
+    path: Path
+    name: str
+    config: Config
+    tokenizer: Tokenizer
+    parameters: int
+    source: str
+    fingerprint: str
+    splits: dict[str, SplitSize]
+    created: str
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    """Versions and the machine, by what they are of."""
+    metrics: list[dict[str, Any]]
+    samples: list[dict[str, Any]]
+    events: list[dict[str, Any]]
+    saved: SavedWeights | None
+
+    @property
+    def tokens_per_step(self) -> int:
+        """What one update learns from."""
+        return self.config.train.batch_size * self.config.model.context_length
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Of the training text."""
+        train = self.splits["train"]
+        return max(1, train.bytes) / max(1, train.tokens)
+
+    @property
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The metrics of the evaluations, in their order."""
+        return [line for line in self.metrics if "val_loss" in line]
+
+    @property
+    def steps(self) -> int:
+        """How far training has come."""
+        return max((line["step"] for line in self.metrics), default=0)
+
+
+def read_record(run: Path, name: str, note: Notify) -> RunRecord:
+    """The record of the run directory `run`, called `name`.
+
+    Raises RequestError for what is not a run, DamagedError for a run that cannot be read, and tells a damaged
+    checkpoint through `note`.
+    """
+    if is_checkpoint(run):
+        raise RequestError(f"{run} is a checkpoint, and its run has the curves and samples", hint=hint_at_run(run))
+    data, facts = _read_json(run / DATA), _read_json(run / RUN)
+    if data.get("splits") == {}:
+        raise RequestError(f"{run} was imported, not trained: there is no course to tell", hint=f"gpt info {run}")
+    config, tokenizer = load_config(run / CONFIG), load_tokenizer(run / TOKENIZER)
+    checkpoint = load_newest(run, note)
+    try:
+        sizes = ("characters", "bytes", "tokens", "documents")
+        splits = {
+            str(split): SplitSize(*(int(found[size]) for size in sizes)) for split, found in data["splits"].items()
+        }
+        source, fingerprint = data["source"], str(data["fingerprint"])
+        environment = {key: str(value) for key, value in facts["versions"].items() if value is not None}
+        environment |= {key: str(value) for key, value in facts.get("machine", {}).items()}  # older runs lack it
+        created, command = str(facts["created"]), tuple(map(str, facts["command"]))
+        splits["train"], splits["val"]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DamagedError(f"{run} is damaged: its {DATA} or {RUN} does not say what a run's does ({error})") from error
+    events = read_events(run)
+    devices = [event["device"] for event in events if event["event"] == "started" and "device" in event]
+    return RunRecord(
+        path=run,
+        name=name,
+        config=config,
+        tokenizer=tokenizer,
+        parameters=num_parameters(config.model, tokenizer.vocab_size),
+        source=source if isinstance(source, str) else ", ".join(map(str, source)),
+        fingerprint=fingerprint,
+        splits=splits,
+        created=created,
+        command=command,
+        environment=environment | ({"device": str(devices[-1])} if devices else {}),
+        metrics=[_numbers(line) for line in read_metrics(run)],
+        samples=[
+            {"step": line["step"], "prompt": str(line.get("prompt", "")), "text": str(line.get("text", ""))}
+            for line in read_samples(run)
+        ],
+        events=events,
+        saved=None
+        if checkpoint is None
+        else SavedWeights(str(checkpoint.path), checkpoint.step, checkpoint.weights_sha256),
+    )
+
+
+def read_records(runs: Sequence[Path], note: Notify) -> list[RunRecord]:
+    """The records of several runs, called by what tells them apart."""
+    return [read_record(run, name, note) for run, name in zip(runs, run_names(runs), strict=True)]
+
+
+def read_bytes_per_token(run: Path) -> float:
+    """Bytes of training text to a token of it, as the run's data.json tells. Raises DamagedError if it does not."""
+    try:
+        train = _read_json(run / DATA)["splits"]["train"]
+        return max(1, int(train["bytes"])) / max(1, int(train["tokens"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedError(f"{run} is damaged: its {DATA} does not tell the size of the text") from error
+
+
+def run_names(runs: Sequence[Path]) -> list[str]:
+    """What each run is called: its directory's name, or the path where names would be equal."""
+    names = [run.resolve().name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run) for run in runs]
+
+
+def _numbers(line: dict[str, Any]) -> dict[str, Any]:
+    """What of a line of metrics can be drawn."""
+    return {name: value for name, value in line.items() if isinstance(value, int | float)}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(read_file(path, _JSON_LIMIT))
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is damaged: it is not JSON") from error
+    if not isinstance(value, dict):
+        raise DamagedError(f"{path} is damaged: it is not a JSON object")
+    return value

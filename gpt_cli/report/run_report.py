@@ -1,0 +1,268 @@
+"""`gpt report`: runs as one page that needs nothing but a browser."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from markupsafe import Markup
+
+from gpt_cli import __version__
+from gpt_cli.config import Config, to_yaml_scalar
+from gpt_cli.config.keys import description, fields, get_key
+from gpt_cli.corpus.inspection.baselines import Baseline
+from gpt_cli.errors import Notify, UserError
+from gpt_cli.files.safe_io import format_size
+from gpt_cli.report.chart import Line, ReferenceLine, draw_chart
+from gpt_cli.report.html import check_page, render_page, write_page
+from gpt_cli.report.info import describe
+from gpt_cli.report.run_baselines import RunBaselines
+from gpt_cli.report.run_diff import compare
+from gpt_cli.report.run_metrics import figures, format_metric, run_outcome
+from gpt_cli.report.run_record import RunRecord, read_records
+from gpt_cli.report.series import X_LABELS, Measure, Series, XAxis, series, smooth
+from gpt_cli.terminal.table import format_duration
+from gpt_cli.tokenizer.vocab_stats import longest_tokens, repr_token
+
+COLOURS = 7  # that the style sheet has
+_TOKENS = 8  # longest ones that are listed
+_AXES: dict[XAxis, str] = {"step": "steps", "tokens": "tokens", "bytes": "bytes of text", "time": "time"}
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One measure over the course of the runs, drawn over each axis."""
+
+    title: str
+    about: str
+    drawings: dict[XAxis, Markup]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A method, the bits per byte it needs, and whether it is a run."""
+
+    name: str
+    bits: float
+    share: float
+    """Of the longest bar."""
+    colour: int | None
+
+
+@dataclass(frozen=True)
+class ReportRun:
+    """A run, and what else there is to tell of it."""
+
+    record: RunRecord
+    colour: int
+    figures: dict[str, str]
+    ending: str
+    failed: bool
+    baselines: list[Baseline] = field(default_factory=list)
+    no_baselines: str = ""
+    """Why there are none."""
+    unused: int | None = None
+
+
+def write_report(runs: Sequence[Path], output: Path, *, baselines: bool, note: Notify) -> None:
+    """Write the report of `runs` to `output`, one .html file.
+
+    With `baselines`, the text of each run is read again and measured. Raises RequestError for an output that cannot
+    be, UserError for a run that cannot be read.
+    """
+    check_page(output, hint="gpt report RUN -o report.html")
+    write_page(output, render_report(read_records(runs, note), baselines=baselines, note=note))
+
+
+def render_report(records: Sequence[RunRecord], *, baselines: bool, note: Notify) -> str:
+    """The report as HTML."""
+    told = [_collect(record, number, baselines, note) for number, record in enumerate(records)]
+    return render_page(
+        "report.html",
+        "report.js",
+        title=" and ".join(record.name for record in records) if len(records) < 3 else f"{len(records)} runs",
+        version=__version__,
+        runs=told,
+        sentences=[_sentence(run) for run in told],
+        alone=len(records) == 1,
+        axes=_AXES,
+        chosen="step" if len(records) == 1 else "tokens",
+        charts=_charts(told),
+        bars=_bars(told),
+        differences=compare(records) if len(records) > 1 else {},
+        timelines=[_timeline(record) for record in records],
+        configs=[_config(record.config) for record in records],
+        models=[_model(record) for record in records],
+        tokens=[_longest(record) for record in records],
+    )
+
+
+def _collect(record: RunRecord, number: int, baselines: bool, note: Notify) -> ReportRun:
+    found = {key: format_metric(key, value) for key, value in figures(record).items()}
+    how = run_outcome(record)
+    base = ReportRun(record, number % COLOURS, found, how, how.startswith(("died", "was killed")))
+    if not baselines:
+        return ReportRun(**{**vars(base), "no_baselines": "not measured: --no-baselines was given"})
+    try:
+        text = RunBaselines(record, note)
+        return ReportRun(**{**vars(base), "baselines": text.baselines(), "unused": text.unused()})
+    except UserError as error:
+        note(f"no baselines for {record.name}: {error.message}")
+        return ReportRun(**{**vars(base), "no_baselines": error.message})
+
+
+def _charts(runs: Sequence[ReportRun]) -> list[Chart]:
+    levels = _best_baselines(runs[0].baselines) if _one_text(runs) else []
+    return [
+        Chart(
+            "Bits per byte",
+            "By which any two models compare. Training smoothed; dots are validation; the steep start is cut off.",
+            _over_axes(runs, "train_bpb", "bpb", "bits per byte", levels=levels, faint=False),
+        ),
+        Chart(
+            "Loss",
+            "Each training step faint, smoothed strong; dots are validation.",
+            _over_axes(runs, "loss", "val_loss", "nats per token"),
+        ),
+        Chart(
+            "Learning rate",
+            "As the schedule has it; its peak is optim.lr.",
+            _over_axes(runs, "lr", None, "learning rate", scale="zero", even=False),
+        ),
+        Chart(
+            "Gradient norm",
+            "Before it is clipped.",
+            _over_axes(runs, "grad_norm", None, "gradient norm", scale="log"),
+        ),
+        Chart(
+            "Throughput",
+            "Without evaluations; samples and checkpoints count.",
+            _over_axes(runs, "throughput", None, "tokens per second", scale="zero"),
+        ),
+    ]
+
+
+def _best_baselines(baselines: Sequence[Baseline]) -> list[ReferenceLine]:
+    """The n-gram model and the compressor that need the fewest bits."""
+    counting = [baseline for baseline in baselines if baseline.name.endswith("gram")]
+    compressing = [baseline for baseline in baselines if baseline.name in ("zlib", "xz")]
+    best = [min(some, key=lambda b: b.bits_per_byte) for some in (counting, compressing) if some]
+    return [ReferenceLine(baseline.name, baseline.bits_per_byte) for baseline in best]
+
+
+def _over_axes(
+    runs: Sequence[ReportRun],
+    training: Measure,
+    validation: Measure | None,
+    label: str,
+    *,
+    levels: Sequence[ReferenceLine] = (),
+    scale: Literal["zero", "log", "cut"] = "cut",
+    faint: bool = True,
+    even: bool = True,
+) -> dict[XAxis, Markup]:
+    drawings: dict[XAxis, Markup] = {}
+    for x in _AXES:
+        lines: list[Line] = []
+        for run in runs:
+            points = series(run.record.metrics, training, x, run.record.bytes_per_token)
+            of_run = "" if len(runs) == 1 else f"{run.record.name}, "
+            if faint and even:
+                lines.append(Line(run.record.name, points, run.colour, "faint"))
+            values = smooth(points.y) if even else points.y
+            lines.append(
+                Line(f"{of_run}training" if validation else run.record.name, Series(points.x, values), run.colour)
+            )
+        for run in runs if validation else ():
+            assert validation is not None
+            dots = series(run.record.metrics, validation, x, run.record.bytes_per_token)
+            name = "validation" if len(runs) == 1 else f"{run.record.name}, validation"
+            lines.append(Line(name, dots, run.colour, "dots"))
+        drawings[x] = draw_chart(lines, X_LABELS[x], label, levels=levels, scale=scale, whole=x != "time")
+    return drawings
+
+
+def _one_text(runs: Sequence[ReportRun]) -> bool:
+    """Whether all runs have the same text, so that one baseline is that of all."""
+    first = runs[0].record
+    return all(
+        run.record.fingerprint == first.fingerprint and run.record.splits["val"].bytes == first.splits["val"].bytes
+        for run in runs
+    )
+
+
+def _bars(runs: Sequence[ReportRun]) -> list[list[Bar]]:
+    """Runs among the baselines of their text, worst first: one list for each text."""
+    texts: dict[tuple[str, int], list[ReportRun]] = {}
+    for run in runs:
+        texts.setdefault((run.record.fingerprint, run.record.splits["val"].bytes), []).append(run)
+    lists = []
+    for group in texts.values():
+        found: list[tuple[str, float, int | None]] = [(b.name, b.bits_per_byte, None) for b in group[0].baselines]
+        found += [(run.record.name, bits, run.colour) for run in group if (bits := _best_bits(run.record)) is not None]
+        longest = max((bits for _, bits, _ in found), default=1.0) or 1.0
+        lists.append(
+            [Bar(name, bits, bits / longest, colour) for name, bits, colour in sorted(found, key=lambda bar: -bar[1])]
+        )
+    return lists
+
+
+def _best_bits(record: RunRecord) -> float | None:
+    best = figures(record)["best_bpb"]
+    return float(best) if isinstance(best, int | float) else None
+
+
+def _timeline(record: RunRecord) -> list[dict[str, Any]]:
+    """What the model wrote after each prompt, step by step, with how good it was then."""
+    bits = {line["step"]: line.get("bpb") for line in record.evaluations}
+    prompts: dict[str, list[dict[str, Any]]] = {}
+    for sample in record.samples:
+        step = sample["step"]
+        prompts.setdefault(sample["prompt"], []).append({"step": step, "bpb": bits.get(step), "text": sample["text"]})
+    return [{"prompt": prompt, "samples": samples} for prompt, samples in prompts.items()]
+
+
+def _config(config: Config) -> list[dict[str, Any]]:
+    """Every key with its value, its default and its meaning."""
+    default = Config()
+    return [
+        {
+            "key": key,
+            "value": to_yaml_scalar(get_key(config, key)),
+            "default": to_yaml_scalar(get_key(default, key)),
+            "changed": get_key(config, key) != get_key(default, key),
+            "about": description(definition),
+        }
+        for key, definition in fields().items()
+    ]
+
+
+def _model(record: RunRecord) -> Mapping[str, Any]:
+    info = describe(record.path, record.config, record.tokenizer.vocab_size)
+    memory = {name: format_size(size) for name, size in info.memory_bytes.items()}
+    return {
+        "tensors": [
+            {"name": t.name, "shape": " x ".join(map(str, t.shape)), "tensors": t.tensors, "elements": t.parameters}
+            for t in info.parameter_table
+        ],
+        "flops": info.flops_per_token,
+        "memory": {**memory, "total": format_size(sum(info.memory_bytes.values()))},
+    }
+
+
+def _longest(record: RunRecord) -> list[str]:
+    tokenizer = record.tokenizer
+    if tokenizer.kind != "bpe":
+        return []
+    return [repr_token(tokenizer.token_bytes(token)) for token in longest_tokens(tokenizer, _TOKENS)]
+
+
+def _sentence(told: ReportRun) -> str:
+    """The run in a sentence."""
+    record = told.record
+    seconds = figures(record)["seconds"]
+    took = f" in {format_duration(float(seconds))}" if isinstance(seconds, int | float) else ""
+    device = f" on {record.environment['device']}" if "device" in record.environment else ""
+    went = told.ending.partition(":")[0]  # what it died of stands below
+    kind = {"char": "characters", "byte": "bytes", "bpe": "BPE tokens"}[record.tokenizer.kind]
+    return f"A GPT of {record.parameters:,} parameters over {kind}; it {went}{took}{device}."

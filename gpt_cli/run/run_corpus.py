@@ -1,0 +1,47 @@
+"""The text that a run was trained on, made again and verified."""
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gpt_cli.config import Config
+from gpt_cli.corpus.prepare import Corpus, prepare_corpus
+from gpt_cli.corpus.scan import StageProgress
+from gpt_cli.errors import Notify, RequestError, UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class HasConfig(Protocol):
+    """A checkpoint, loaded or not."""
+
+    @property
+    def path(self) -> "Path": ...
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def state(self) -> dict[str, Any]: ...
+
+
+def load_run_corpus(
+    trained: HasConfig, *, note: Notify, progress: StageProgress | None = None, with_test: bool = False, instead: str
+) -> Corpus:
+    """The text of a run in its splits, as it was when the training began. `instead` is another way out, for hints.
+
+    Raises RequestError for a run that has no text or whose text is gone, and UserError where it has changed.
+    """
+    if "text_sha256" not in trained.state:
+        raise RequestError(f"{trained.path} was imported, so it has no text of its own", hint=instead)
+    data = trained.config.data
+    try:
+        corpus = prepare_corpus(data, trained.config.tokenizer, note=note, progress=progress, with_test=with_test)
+    except UserError as error:
+        error.hint = error.hint or f"restore the text, or {instead}"
+        raise
+    if corpus.fingerprint != trained.state["text_sha256"]:
+        raise UserError(
+            f"the text {data.source} has changed: it is not the one this run was trained on",
+            hint=f"restore the text, or {instead}",
+        )
+    return corpus

@@ -1,0 +1,38 @@
+"""Memory: how much there is, and how running out of it is recognised and told."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import torch
+
+from gpt_cli.errors import UserError
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` says that memory is exhausted, in the words of whichever allocator raised it."""
+    text = str(error)
+    known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return known or "out of memory" in text or "DefaultCPUAllocator" in text
+
+
+@contextmanager
+def oom_as_user_error(doing: str, hint: str) -> Iterator[None]:
+    """Within: running out of memory is a UserError that says while `doing` what, with this way out."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UserError(f"out of memory while {doing}", hint=hint) from error
+
+
+def available_memory(device: torch.device) -> int | None:
+    """Bytes that a process could still have on `device`; None where nobody says."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    return None

@@ -1,0 +1,41 @@
+"""Sampling under a pattern, as a rule: it asks the matcher of each sequence.
+
+Shapes: B sequences, V vocabulary.
+"""
+
+import math
+from collections.abc import Sequence
+from copy import copy
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpt_cli.sampling.constraint.matcher import CompiledPattern
+
+
+class Constraint:
+    """The rule that each of B texts keeps to a pattern."""
+
+    def __init__(self, pattern: CompiledPattern, n_sequence: int) -> None:
+        self._spared = pattern.exempt
+        self.matchers = [pattern.matcher() for _ in range(n_sequence)]
+        """Of each sequence: the texts share them, to know where they end."""
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """(B, V) -> (B, V): -inf for what may not follow."""
+        excluded = np.zeros(logits.shape, dtype=bool)
+        for row, matcher in zip(excluded, self.matchers, strict=True):
+            if (mask := matcher.mask()) is not None:
+                np.logical_not(mask, out=row)
+        excluded[:, self._spared] = False
+        return logits.masked_fill(torch.from_numpy(excluded).to(logits.device), -math.inf)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Each text goes on with its token."""
+        for matcher, token in zip(self.matchers, tokens, strict=True):
+            matcher.append(token)
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Go on with copies of these."""
+        self.matchers = [copy(self.matchers[row]) for row in rows]

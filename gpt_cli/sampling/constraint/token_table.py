@@ -1,0 +1,158 @@
+"""Which tokens of a vocabulary may follow, so that what they write can still become a match.
+
+Shapes: V tokens, Q states of the pattern, D nodes of the decoder of UTF-8, C classes of characters.
+A place is a state and a node: where one stands in the pattern, and inside a character.
+"""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt_cli.sampling.constraint.dfa import DFA, Numbers
+from gpt_cli.sampling.constraint.utf8 import INVALID, Utf8DFA, make_utf8_dfa
+from gpt_cli.tokenizer import Tokenizer
+
+UNREACHABLE = np.iinfo(np.int64).max // 4  # tokens to a match where there is none
+_KEPT = 2**25  # numbers of the tables that are kept for places met again
+
+State = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """What each token does at one place."""
+
+    places: Numbers
+    """(V,): state * D + node after the token."""
+    distances: Numbers
+    """(V,): how many tokens a match then still takes, at most; UNREACHABLE where the token does not belong there."""
+
+
+class TokenTable:
+    """A pattern and a vocabulary: what may follow each place, worked out when a text gets there.
+
+    Tokens in `never` are not written. What a match takes is counted with tokens that are one character or one byte, of
+    which the vocabularies here consist at bottom: so from a place that is not UNREACHABLE there always is a way.
+    """
+
+    def __init__(self, dfa: DFA, tokenizer: Tokenizer, never: Collection[int]) -> None:
+        self._dfa = dfa
+        self._decoder: Utf8DFA = make_utf8_dfa(dfa.classes)
+        pieces = [b"" if t in never else tokenizer.token_bytes(t) for t in range(tokenizer.vocab_size)]
+        self._lengths = np.array([len(piece) for piece in pieces])
+        self._offsets = self._lengths.cumsum() - self._lengths
+        self._bytes = np.frombuffer(b"".join(pieces), dtype=np.uint8)
+        self._costs = self._costs_of_classes(pieces)
+        self._distances = self._distances_of_states()
+        self._known: OrderedDict[State, Transitions] = OrderedDict()
+
+    @property
+    def start(self) -> State:
+        """Where a text begins."""
+        return 0, self._decoder.root
+
+    def place(self, number: int) -> State:
+        """The place that `Transitions.places` gives as a number."""
+        return divmod(number, len(self._decoder))
+
+    def matches(self, place: State) -> bool:
+        """Whether the text up to here is a match."""
+        return bool(place[1] == self._decoder.root and self._dfa.accepts[place[0]])
+
+    def distance(self, place: State) -> int:
+        """How many tokens a match still takes, at most; UNREACHABLE where there is none."""
+        return int(self._distances[place[0]] if place[1] == self._decoder.root else self._inside(place[0])[place[1]])
+
+    def following(self, place: State) -> Transitions:
+        """What each token does at `place`."""
+        if place in self._known:
+            self._known.move_to_end(place)
+        else:
+            self._known[place] = self._follow(place)
+            while len(self._known) * 2 * len(self._lengths) > _KEPT and len(self._known) > 1:
+                self._known.popitem(last=False)
+        return self._known[place]
+
+    def _follow(self, place: State) -> Transitions:
+        """Walk all tokens at once, a byte at a time; those that went wrong are left behind."""
+        places = np.zeros(len(self._lengths), dtype=np.int64)
+        distances = np.full(len(self._lengths), UNREACHABLE)
+        tokens = np.flatnonzero(self._lengths)
+        states, nodes = (np.full(len(tokens), at) for at in place)
+        n_read = 0
+        while len(tokens):
+            step = self._decoder.table[nodes, self._bytes[self._offsets[tokens] + n_read]]
+            whole = step < INVALID
+            states = np.where(whole, self._dfa.next[states, np.where(whole, -2 - step, 0)], states)
+            nodes = np.where(whole, self._decoder.root, step)
+            n_read += 1
+            possible = (step != INVALID) & (self._distances[states] < UNREACHABLE)
+            ended = possible & (self._lengths[tokens] == n_read)
+            places[tokens[ended]] = states[ended] * len(self._decoder) + nodes[ended]
+            distances[tokens[ended]] = self._distances_at(states[ended], nodes[ended])
+            going = possible & ~ended
+            tokens, states, nodes = tokens[going], states[going], nodes[going]
+        return Transitions(places, distances)
+
+    def _distances_at(self, states: Numbers, nodes: Numbers) -> Numbers:
+        distances = self._distances[states]
+        for state in np.unique(states[nodes != self._decoder.root]):
+            inside = (states == state) & (nodes != self._decoder.root)
+            distances[inside] = self._inside(int(state))[nodes[inside]]
+        return distances
+
+    def _inside(self, state: int) -> Numbers:
+        """(D,): the tokens to a match from inside a character that is read at `state`."""
+        distances: Numbers = (self._costs + self._distances[self._dfa.next[state]]).min(axis=1)
+        return distances.clip(max=UNREACHABLE)
+
+    def _costs_of_classes(self, pieces: list[bytes]) -> Numbers:
+        """(D, C): with how many tokens of one byte, or from the root of one character, a class can be written."""
+        decoder = self._decoder
+        single = np.zeros(256, dtype=bool)
+        single[[piece[0] for piece in pieces if len(piece) == 1]] = True
+        costs = np.full((len(decoder), len(self._dfa.classes)), UNREACHABLE)
+        for node, row in enumerate(decoder.table):  # children come first
+            for step in np.unique(row[single & (row != INVALID)]):
+                if step < INVALID:
+                    costs[node, -2 - step] = 1
+                else:
+                    costs[node] = np.minimum(costs[node], 1 + costs[step])
+        for piece in pieces:
+            if piece and (character := _one_character(piece)) is not None:
+                costs[decoder.root, self._dfa.classes.of(ord(character))] = 1
+        return costs.clip(max=UNREACHABLE)
+
+    def _distances_of_states(self) -> Numbers:
+        """(Q + 1,): the tokens to a match between two characters, along the cheapest way (Dijkstra, 1959)."""
+        cost = self._costs[self._decoder.root]
+        before: list[list[tuple[int, int]]] = [[] for _ in self._dfa.next]
+        for class_ in np.flatnonzero(cost < UNREACHABLE):
+            for state, target in enumerate(self._dfa.next[:, class_].tolist()):
+                before[target].append((state, int(cost[class_])))
+        distances = np.full(len(self._dfa.next), UNREACHABLE)
+        reached = [(0, int(state)) for state in np.flatnonzero(self._dfa.accepts)]
+        while reached:
+            distance, state = heapq.heappop(reached)
+            if distance < distances[state]:
+                distances[state] = distance
+                for earlier, step in before[state]:
+                    heapq.heappush(reached, (distance + step, earlier))
+        return distances
+
+
+def _one_character(piece: bytes) -> str | None:
+    if len(piece) > 4:
+        return None
+    try:
+        text = piece.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if len(text) == 1 else None
+
+
+Mask = npt.NDArray[np.bool_]

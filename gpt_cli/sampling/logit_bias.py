@@ -1,0 +1,83 @@
+"""Rules that depend on the token alone: a bias on some, and a least length before the text may end.
+
+Shapes: B sequences, V vocabulary.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from gpt_cli.errors import RequestError
+from gpt_cli.terminal.escape import escape_control_chars
+from gpt_cli.tokenizer import Tokenizer
+
+_LISTED = 9  # pieces that an error spells out
+
+
+def token_bias(tokenizer: Tokenizer, given: Sequence[tuple[str | int, float]]) -> dict[int, float]:
+    """What is added to the logit of which id: `given`, and -inf for the token of unknown characters, never written.
+
+    A text stands for the one token that it encodes to. Raises RequestError where it is not one token, for an id
+    outside the vocabulary, and where nothing is left to be written.
+    """
+    bias = {_id(tokenizer, name): value for name, value in given}
+    if tokenizer.unk_id is not None:
+        bias[tokenizer.unk_id] = -math.inf
+    never = {token for token, value in bias.items() if value == -math.inf} | {tokenizer.eot_id}
+    if all(token in never for token in range(tokenizer.vocab_size)):
+        raise RequestError("logit_bias leaves no token that may be written")
+    return bias
+
+
+def _id(tokenizer: Tokenizer, name: str | int) -> int:
+    if isinstance(name, int):
+        if not 0 <= name < tokenizer.vocab_size:
+            raise RequestError(f"logit_bias: there is no id {name} in a vocabulary of {tokenizer.vocab_size:,}")
+        return name
+    ids = tokenizer.encode(name, allow_special=True)
+    if len(ids) != 1:
+        pieces = [f"'{escape_control_chars(tokenizer.decode([int(token)]))}'" for token in ids[:_LISTED]]
+        raise RequestError(
+            f"logit_bias: '{escape_control_chars(name[:50])}' is {len(ids)} tokens, not one: {' '.join(pieces)}",
+            hint="gpt tokenize --text shows the tokens of a text",
+        )
+    return int(ids[0])
+
+
+class LogitBias:
+    """Adds a number to the logits of some tokens; -inf forbids them."""
+
+    def __init__(self, bias: Mapping[int, float], vocab_size: int, device: torch.device) -> None:
+        self._bias = torch.zeros(vocab_size, device=device)
+        for token, value in bias.items():
+            self._bias[token] = value
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """(B, V) -> (B, V)."""
+        return logits + self._bias
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Nothing: the bias stays what it is."""
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Nothing: it is the same for all sequences."""
+
+
+class MinNewTokens:
+    """Forbids `token`, the end of the text, before the sequences have gone on for `n` tokens."""
+
+    def __init__(self, token: int, n: int) -> None:
+        self._token, self._n = token, n
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """(B, V) -> (B, V)."""
+        return logits.index_fill(1, torch.tensor([self._token], device=logits.device), -math.inf) if self._n else logits
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """One token nearer."""
+        self._n = max(0, self._n - 1)
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Nothing: all sequences are equally long."""

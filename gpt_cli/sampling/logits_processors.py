@@ -1,0 +1,86 @@
+"""What changes logits by what has been written: each rule in a file of its own, applied in turn.
+
+Shapes: B sequences, V vocabulary.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gpt_cli.sampling.constraint import CompiledPattern, Matcher
+from gpt_cli.sampling.constraint.processor import Constraint
+from gpt_cli.sampling.logit_bias import LogitBias, MinNewTokens, token_bias
+from gpt_cli.sampling.logprobs import LogprobRecorder
+from gpt_cli.sampling.repetition import NoRepeatNgram, RepetitionPenalty
+from gpt_cli.sampling.sampling_params import SamplingParams
+from gpt_cli.tokenizer import Tokenizer
+
+
+class LogitsProcessor(Protocol):
+    """Something that has its say on the logits of B sequences before a token is chosen."""
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """(B, V) -> (B, V): a new tensor, or the same one unchanged."""
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Take note of the token that each of the B sequences went on with."""
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Sequence i becomes what sequence `rows[i]` was: beams that die and divide."""
+
+
+@dataclass(frozen=True)
+class BatchProcessors:
+    """The rules for one batch, in their order, and what they tell of its texts."""
+
+    processors: list[LogitsProcessor]
+    recorder: LogprobRecorder | None
+    matchers: list[Matcher] | None
+
+
+class ProcessorFactory:
+    """The rules that settings ask for, for one vocabulary: made once, for any number of batches.
+
+    The order is that of Hugging Face: bias, repetition penalty, and what forbids tokens, the pattern before the
+    n-grams, which give way where they would forbid all it leaves. Raises RequestError for what cannot be met.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams) -> None:
+        self._sampling = sampling
+        self._vocab_size, self._end_of_text = tokenizer.vocab_size, tokenizer.eot_id
+        self._bias = token_bias(tokenizer, sampling.logit_bias)
+        self._pattern: CompiledPattern | None = None
+        if any(limit is not None for limit in (sampling.pattern, sampling.forbid, sampling.allow)):
+            never = [token for token, value in self._bias.items() if value == -math.inf]
+            self._pattern = CompiledPattern(
+                tokenizer,
+                sampling.pattern,
+                sampling.max_new_tokens,
+                allow=sampling.allow,
+                forbid=sampling.forbid,
+                never=never,
+            )
+
+    def for_batch(self, prompts: Sequence[Sequence[int]], device: torch.device) -> BatchProcessors:
+        """The rules for texts that continue these prompts."""
+        rules: list[LogitsProcessor] = []
+        recorder = constraint = None
+        if self._sampling.log_probs:
+            recorder = LogprobRecorder(len(prompts))
+            rules.append(recorder)
+        if self._bias:
+            rules.append(LogitBias(self._bias, self._vocab_size, device))
+        if (penalty := self._sampling.repetition_penalty) is not None:
+            rules.append(RepetitionPenalty(penalty, prompts, self._vocab_size, device))
+        if self._end_of_text is not None and self._sampling.min_new_tokens:
+            rules.append(MinNewTokens(self._end_of_text, self._sampling.min_new_tokens))
+        if self._pattern is not None:
+            constraint = Constraint(self._pattern, len(prompts))
+            rules.append(constraint)
+        if (n := self._sampling.no_repeat_ngram) is not None:
+            rules.append(NoRepeatNgram(n, prompts))
+        return BatchProcessors(rules, recorder, None if constraint is None else constraint.matchers)

@@ -1,0 +1,109 @@
+"""Which engine writes: the compiled kernel (or NumPy) on a CPU, where it can do what is asked, else torch.
+
+Importing this imports no torch.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Literal
+
+import numpy.typing as npt
+
+from gpt_cli.config import ModelConfig
+from gpt_cli.native.choice import Choice
+from gpt_cli.native.decoder import Decoder, Draft, NativeDecoder, tokens_of
+from gpt_cli.native.kernel import NoKernel
+from gpt_cli.native.numpy_decoder import NumpyDecoder
+from gpt_cli.native.rounding import WeightFormat
+from gpt_cli.native.weights import UnfitWeights, read_weights
+from gpt_cli.sampling.sampling_params import SamplingParams
+from gpt_cli.sampling.text_stream import TextStream
+from gpt_cli.shuffle import derive_seed
+from gpt_cli.tokenizer import Tokenizer
+
+EngineChoice = Literal["auto", "native", "torch"]
+ENGINES: tuple[EngineChoice, ...] = ("auto", "native", "torch")
+_COVERED = frozenset({"max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop"})
+TIMES_SLOWER = "3 to 10"  # fp32 by two threads; see the tables of docs/sampling_speed.md
+_CACHE_BYTES = 2**30  # of keys and values
+
+
+def unsupported_settings(sampling: SamplingParams) -> list[str]:
+    """The settings, away from their defaults, that only the torch engine knows."""
+    defaults = SamplingParams()
+    names = [field.name for field in fields(sampling) if field.name not in _COVERED]
+    return [name for name in names if getattr(sampling, name) != getattr(defaults, name)]
+
+
+def open_decoder(
+    config: ModelConfig,
+    vocab_size: int,
+    arrays: Mapping[str, npt.NDArray[Any]],
+    *,
+    weights: WeightFormat = "fp32",
+    threads: int = 1,
+    note: Callable[[str], None] = lambda _: None,
+) -> Decoder | None:
+    """A decoder for the model in `arrays`; None where they do not fit `config`: torch says what is wrong with them.
+
+    Without a kernel NumPy decodes, in fp32, and `note` is told.
+    """
+    try:
+        found = read_weights(config, vocab_size, arrays)
+    except UnfitWeights:
+        return None
+    try:
+        return NativeDecoder(found, format=weights, threads=threads, note=note)
+    except NoKernel as error:
+        note(f"decoding in NumPy, {TIMES_SLOWER} times slower than by compiled code, which cannot be used: {error}")
+        return NumpyDecoder(found)
+
+
+def max_batch(config: ModelConfig) -> int:
+    """As many texts, at least one, as have their keys and values in a gigabyte."""
+    per_text = 8 * config.n_layer * config.kv_heads * config.head_dim * config.context_length
+    return max(1, _CACHE_BYTES // per_text)
+
+
+def stream_native(
+    decoder: Decoder,
+    tokenizer: Tokenizer,
+    prompts: Sequence[Sequence[int]],
+    sampling: SamplingParams,
+    n: int | None = None,
+    draft: Draft | None = None,
+) -> list[TextStream]:
+    """A continuation of each prompt (at least one token), written as one batch while they are being read.
+
+    Each `n` prompts (None: all) are samples 0 ... n - 1 of one. They are those of `stream_batches` on a CPU, wherever
+    two tokens are not as good as equal. A `draft` makes a single text come faster, and changes nothing in it.
+    """
+    assert not unsupported_settings(sampling)
+    choice = Choice(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        never=() if tokenizer.unk_id is None else (tokenizer.unk_id,),
+        end_of_text=tokenizer.eot_id,
+    )
+    seeds = [derive_seed(sampling.seed, "sample", i % (n or len(prompts))) for i in range(len(prompts))]
+
+    def steps() -> Iterator[bool]:
+        writing = decoder.begin(prompts, seeds, choice, draft)
+        running = set(range(len(prompts)))
+        for chunk in tokens_of(writing, sampling.max_new_tokens):
+            for i in sorted(running):
+                texts[i].extend([step[i] for step in chunk])
+                if texts[i].finish_reason is not None:
+                    writing.stop(i)
+                    running.remove(i)
+            yield True
+            if not running:
+                return
+        for text in texts:
+            text.finish("length")
+
+    shared = steps()
+    texts = [TextStream(tokenizer, sampling.stop, shared) for _ in prompts]
+    return texts

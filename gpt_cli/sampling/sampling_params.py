@@ -1,0 +1,156 @@
+"""How to write: the settings of one call, checked when they are made."""
+
+import math
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypedDict
+
+from gpt_cli.config import SampleConfig
+from gpt_cli.errors import RequestError
+
+_GREEDY_BELOW = 1e-6  # where dividing by the temperature would only turn fp32 logits into infinities
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of `Sampling`, each of which a caller may leave as it is."""
+
+    max_new_tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    seed: int
+    stop: str | Sequence[str]
+    typical_p: float | None
+    repetition_penalty: float | None
+    no_repeat_ngram: int | None
+    min_new_tokens: int
+    logit_bias: Mapping[str, float] | Mapping[int, float] | Sequence[tuple[str | int, float]]
+    forbid: str | None
+    allow: str | None
+    choices: Sequence[str]
+    regex: str | None
+    beams: int | None
+    length_penalty: float
+    log_probs: bool
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How to choose tokens from logits, and when to stop. `None` is off.
+
+    Raises RequestError for a value outside its range, and for settings that exclude each other.
+    """
+
+    max_new_tokens: int = 200
+    temperature: float = 0.8  # divides the logits; 0 always takes the likeliest token
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    typical_p: float | None = None
+    repetition_penalty: float | None = None  # divides the logits of tokens that are there already
+    no_repeat_ngram: int | None = None  # so many tokens in a row occur once
+    min_new_tokens: int = 0  # before which neither the end of the text nor a stop string ends it
+    logit_bias: tuple[tuple[str | int, float], ...] = ()  # added to the logit of a token: its text, or its id
+    forbid: str | None = None  # characters that are not written
+    allow: str | None = None  # the only characters that are
+    choices: tuple[str, ...] = ()  # the texts of which one is written
+    regex: str | None = None  # what the text must match, as `re.fullmatch` reads it
+    beams: int | None = None  # search with so many candidates, in place of sampling
+    length_penalty: float = 1.0  # of beams: above 0 favours long texts, below 0 short ones
+    log_probs: bool = False  # whether the log-probability of each token is kept
+
+    def __post_init__(self) -> None:
+        _require(self.max_new_tokens >= 0, "max_new_tokens", "at least 0", self.max_new_tokens)
+        _require(0 <= self.temperature < math.inf, "temperature", "0 or a positive number", self.temperature)
+        _require(self.top_k is None or self.top_k >= 1, "top_k", "at least 1", self.top_k)
+        _require(self.top_p is None or 0 < self.top_p <= 1, "top_p", "above 0 and at most 1", self.top_p)
+        _require(self.min_p is None or 0 < self.min_p <= 1, "min_p", "above 0 and at most 1", self.min_p)
+        _require(0 <= self.seed < 2**63, "seed", "at least 0 and below 2^63", self.seed)
+        _require(all(self.stop), "stop", "a text of at least one character", "")
+        p, penalty, n = self.typical_p, self.repetition_penalty, self.no_repeat_ngram
+        _require(p is None or 0 < p <= 1, "typical_p", "above 0 and at most 1", p)
+        _require(penalty is None or 0 < penalty < math.inf, "repetition_penalty", "a positive number", penalty)
+        _require(n is None or n >= 1, "no_repeat_ngram", "at least 1", n)
+        _require(self.min_new_tokens >= 0, "min_new_tokens", "at least 0", self.min_new_tokens)
+        for token, bias in self.logit_bias:
+            _require(bias < math.inf, f"logit_bias of {token!r}", "a number, or -inf for never", bias)
+        _require(self.beams is None or self.beams >= 1, "beams", "at least 1", self.beams)
+        _require(math.isfinite(self.length_penalty), "length_penalty", "a number", self.length_penalty)
+        _require(all(self.choices), "choices", "texts of at least one character", "")
+        self._check_conflicts()
+
+    def _check_conflicts(self) -> None:
+        """Refuse settings that contradict each other."""
+        if self.choices and self.regex is not None:
+            raise RequestError("give choices or a regex, not both")
+        if self.pattern is None:
+            return
+        for name, given in (("stop", self.stop), ("min_new_tokens", self.min_new_tokens), ("beams", self.beams)):
+            if given:
+                raise RequestError(
+                    f"{name} does not go with {'choices' if self.choices else 'regex'}, which ends the text itself"
+                )
+
+    @property
+    def pattern(self) -> str | None:
+        """The regular expression that the text must match, of `regex` or of `choices`."""
+        return "|".join(map(re.escape, self.choices)) if self.choices else self.regex
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is always taken, so that neither filters nor the seed matter."""
+        return self.temperature < _GREEDY_BELOW
+
+    @classmethod
+    def from_config(cls, config: SampleConfig, seed: int) -> Self:
+        """The settings that a run's config keeps for it."""
+        return cls(
+            max_new_tokens=config.max_new_tokens,
+            temperature=config.temperature,
+            top_k=config.top_k,
+            top_p=config.top_p,
+            min_p=config.min_p,
+            seed=seed,
+            stop=tuple(config.stop),
+            typical_p=config.typical_p,
+            repetition_penalty=config.repetition_penalty,
+            no_repeat_ngram=config.no_repeat_ngram,
+            min_new_tokens=config.min_new_tokens,
+            forbid=config.forbid,
+            allow=config.allow,
+            beams=config.beams,
+            length_penalty=config.length_penalty,
+        )
+
+    def replace(self, options: SamplingOptions) -> Self:
+        """These settings with `options` in place of what they name. One stop string need not be in a list.
+
+        A pattern, which ends the text itself, puts the defaults `stop`, `min_new_tokens` and `beams` out of force.
+        """
+        values: dict[str, Any] = {**options}
+        if options.get("choices") or options.get("regex") is not None:
+            values = {"stop": (), "min_new_tokens": 0, "beams": None, **values}
+        if "stop" in options:
+            stop = options["stop"]
+            values["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+        if "choices" in options:
+            values["choices"] = tuple(options["choices"])
+        if "logit_bias" in options:
+            bias = options["logit_bias"]
+            values["logit_bias"] = tuple(bias.items() if isinstance(bias, Mapping) else bias)
+        return replace(self, **values)
+
+
+def random_seed() -> int:
+    """A seed for whoever does not care which, short enough to be typed again."""
+    return secrets.randbits(32)
+
+
+def _require(holds: bool, name: str, range_: str, value: object) -> None:
+    if not holds:
+        raise RequestError(f"{name} must be {range_}, not {value!r}")

@@ -1,0 +1,122 @@
+"""Text from a model: its tokens, as streams of text."""
+
+from collections.abc import Iterator, Sequence
+
+from gpt_cli.errors import RequestError
+from gpt_cli.model.gpt import GPT
+from gpt_cli.sampling.beam import beam_search
+from gpt_cli.sampling.generate import generate
+from gpt_cli.sampling.graphed_decode import GraphedDecoder
+from gpt_cli.sampling.logits_processors import ProcessorFactory
+from gpt_cli.sampling.sampling_params import SamplingParams
+from gpt_cli.sampling.text_stream import TextStream
+from gpt_cli.tokenizer import Tokenizer
+
+
+def stream_texts(
+    model: GPT, tokenizer: Tokenizer, prompt: Sequence[int], sampling: SamplingParams, n: int = 1
+) -> list[TextStream]:
+    """`n` continuations of `prompt` (at least one token), written as one batch while they are being read."""
+    return next(stream_batches(model, tokenizer, [prompt], sampling, n))
+
+
+def stream_batches(
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompts: Sequence[Sequence[int]],
+    sampling: SamplingParams,
+    n: int = 1,
+    batch_size: int | None = None,
+    decoder: GraphedDecoder | None = None,
+) -> Iterator[list[TextStream]]:
+    """`n` continuations of each prompt, prompt by prompt; about `batch_size` texts (None: all) are written at once.
+
+    A text does not depend on the other prompts, nor on `n` and `batch_size`, nor on `decoder`, which brings it sooner
+    on a GPU. The token for unknown characters is never written. Raises RequestError, at once, for settings that this
+    vocabulary cannot meet.
+    """
+    book = ProcessorFactory(tokenizer, sampling)
+    if sampling.beams is not None and n > sampling.beams:
+        raise RequestError(f"{sampling.beams} beams cannot give {n} texts", hint="raise beams, or lower -n")
+    per_batch = len(prompts) if batch_size is None else max(1, batch_size // n)
+    batches = [prompts[first : first + per_batch] for first in range(0, len(prompts), per_batch)]
+    if sampling.beams is not None:
+        return (texts for batch in batches for texts in _searched(model, tokenizer, book, batch, sampling, n))
+    return (texts for batch in batches for texts in _sampled(model, tokenizer, book, batch, sampling, n, decoder))
+
+
+def _sampled(
+    model: GPT,
+    tokenizer: Tokenizer,
+    book: ProcessorFactory,
+    prompts: Sequence[Sequence[int]],
+    sampling: SamplingParams,
+    n: int,
+    decoder: GraphedDecoder | None,
+) -> Iterator[list[TextStream]]:
+    """Texts that are drawn token by token, all of them at once."""
+    rows = [prompt for prompt in prompts for _ in range(n)]
+    samples = list(range(n)) * len(prompts)
+    batch = book.for_batch(rows, model.head.weight.device)
+
+    def steps() -> Iterator[bool]:
+        for tokens in generate(model, rows, sampling, batch.processors, samples, decoder):
+            for text, token in zip(texts, tokens, strict=True):
+                text.push(token)
+            yield True
+            if all(text.finish_reason is not None for text in texts):
+                return
+        for text in texts:
+            text.finish("length")
+
+    shared = steps()
+    texts = [
+        TextStream(
+            tokenizer,
+            sampling.stop,
+            shared,
+            min_new_tokens=sampling.min_new_tokens,
+            matcher=None if batch.matchers is None else batch.matchers[row],
+            log_probs=None if batch.recorder is None else batch.recorder.log_probs[row],
+        )
+        for row in range(len(rows))
+    ]
+    for first in range(0, len(texts), n):
+        yield texts[first : first + n]
+
+
+def _searched(
+    model: GPT,
+    tokenizer: Tokenizer,
+    book: ProcessorFactory,
+    prompts: Sequence[Sequence[int]],
+    sampling: SamplingParams,
+    n: int,
+) -> Iterator[list[TextStream]]:
+    """Texts that beam search finds, the best first; each prompt is searched when its first text is read."""
+
+    def ends(tokens: Sequence[int]) -> bool:
+        if tokens[-1] == tokenizer.eot_id:
+            return True
+        late = tokens[sampling.min_new_tokens :]  # where stop strings count
+        return bool(sampling.stop and late) and any(stop in tokenizer.decode(late) for stop in sampling.stop)
+
+    def search(prompt: Sequence[int], texts: list[TextStream], log_probs: list[list[float]]) -> Iterator[bool]:
+        rules = book.for_batch([prompt], model.head.weight.device).processors
+        found = beam_search(model, prompt, sampling, rules, ends)
+        for text, known, best in zip(texts, log_probs, found, strict=False):  # fewer, where there are no more texts
+            known.extend(best.log_probs)
+            for token in best.tokens:
+                text.push(token)
+        for text in texts:
+            text.finish("length")
+        yield True
+
+    for prompt in prompts:
+        texts: list[TextStream] = []
+        log_probs: list[list[float]] = [[] for _ in range(n)]
+        shared = search(prompt, texts, log_probs)
+        kept = log_probs if sampling.log_probs else [None] * n
+        least = sampling.min_new_tokens
+        texts += [TextStream(tokenizer, sampling.stop, shared, min_new_tokens=least, log_probs=k) for k in kept]
+        yield texts

@@ -1,0 +1,66 @@
+"""How often the right label was chosen, and which wrong ones."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpt_cli.errors import RequestError
+from gpt_cli.scoring.examples import Example
+from gpt_cli.terminal.escape import escape_control_chars
+
+
+@dataclass
+class ConfusionMatrix:
+    """Counts of verdicts on examples whose label is known."""
+
+    labels: Sequence[str]
+    confusion: list[list[int]] = field(init=False)
+    """Rows: the true label; columns: the one chosen."""
+
+    def __post_init__(self) -> None:
+        self.confusion = [[0] * len(self.labels) for _ in self.labels]
+
+    def add(self, true: int, chosen: int) -> None:
+        """One more."""
+        self.confusion[true][chosen] += 1
+
+    @property
+    def examples(self) -> int:
+        """Counted."""
+        return sum(map(sum, self.confusion))
+
+    @property
+    def right(self) -> int:
+        """How many were chosen as they should be."""
+        return sum(row[i] for i, row in enumerate(self.confusion))
+
+    @property
+    def accuracy(self) -> float:
+        """The share of them."""
+        return self.right / self.examples
+
+    @property
+    def majority(self) -> float:
+        """What always choosing the most frequent true label would reach."""
+        return max(map(sum, self.confusion)) / self.examples
+
+
+def parse_labels(text: str) -> list[str]:
+    """`a,b,c` as labels, spaces and all. Raises RequestError for fewer than two, empty ones, and one given twice."""
+    labels = text.split(",")
+    if len(labels) < 2 or not all(label.strip() for label in labels):
+        raise RequestError("--labels needs at least two texts", hint="--labels yes,no")
+    if len({label.strip() for label in labels}) < len(labels):
+        raise RequestError("--labels names a label twice")
+    return labels
+
+
+def index_of(example: Example, labels: Sequence[str]) -> int | None:
+    """Which label an example has, spaces around it aside; None: it is not known. Raises RequestError for another."""
+    if example.label is None:
+        return None
+    names = [label.strip() for label in labels]
+    if example.label.strip() not in names:
+        raise RequestError(
+            f"the label '{escape_control_chars(example.label[:50])}' is none of --labels", where=example.where
+        )
+    return names.index(example.label.strip())

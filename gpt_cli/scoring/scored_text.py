@@ -1,0 +1,177 @@
+"""A text with what each of its tokens cost, by token, by line and as spans of whole characters.
+
+Shapes: N tokens, L lines.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt_cli.scoring.logprob_scorer import LogProbs
+from gpt_cli.tokenizer import Ids, Tokenizer
+
+SurpriseKey = Literal["bits-per-byte", "bits"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Whole characters of a line, as few tokens as have them, and what these cost; None: the text begins with it."""
+
+    text: str
+    bits: float | None
+
+
+@dataclass(frozen=True)
+class ScoredLine:
+    """A line and the tokens that begin in it, its newline included."""
+
+    number: int
+    """From 1."""
+    text: str
+    tokens: list[int]
+    pieces: list[str]
+    """The text of each token; bytes of half a character as `\\xe2`."""
+    log_probs: list[float | None]
+    """Natural; None for the first token of the text, which nothing predicts."""
+    bits: float
+    """What the predicted tokens cost together."""
+    bytes: int
+    """In the predicted tokens, as UTF-8."""
+    spans: list[Span]
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """None where no byte was predicted."""
+        return self.bits / self.bytes if self.bytes else None
+
+
+class ScoredText:
+    """A text that a model has read."""
+
+    def __init__(self, tokenizer: Tokenizer, text: str, ids: Ids, log_probs: LogProbs) -> None:
+        self.ids, self.log_probs = ids, log_probs
+        self._tokenizer = tokenizer
+        self._data = text.encode()
+        sizes = np.array([len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size)], dtype=np.int64)
+        self._sizes = sizes[ids]  # (N,) bytes, as bits per byte are counted: none for <unk>
+        lengths = self._sizes
+        if tokenizer.unk_id is not None:  # a vocabulary of characters
+            lengths = np.array([len(character.encode()) for character in text], dtype=np.int64)
+        self._starts = np.concatenate([[0], lengths.cumsum()])  # (N + 1,) where each token begins
+        assert self._starts[-1] == len(self._data)
+        newlines = np.flatnonzero(np.frombuffer(self._data, np.uint8) == ord("\n")) + 1
+        self._lines = np.unique(np.concatenate([[0], newlines, [len(self._data)]]))  # (L + 1,) where lines begin
+        self._firsts = np.searchsorted(self._starts[:-1], self._lines)  # (L + 1,) the first token of each
+        self._bits = np.nan_to_num(log_probs) / -math.log(2)
+
+    def __len__(self) -> int:
+        return len(self._lines) - 1
+
+    @property
+    def tokens(self) -> int:
+        """Predicted: all but the first."""
+        return len(self.ids) - 1
+
+    @property
+    def loss(self) -> float:
+        """Nats per predicted token."""
+        return -float(self.log_probs[1:].sum()) / self.tokens
+
+    @property
+    def bits(self) -> float:
+        """What the text costs, but for its first token."""
+        return float(self._bits.sum())
+
+    @property
+    def bytes(self) -> int:
+        """In the predicted tokens."""
+        return int(self._sizes[1:].sum())
+
+    @property
+    def bits_per_byte(self) -> float:
+        """The figure by which any two models compare."""
+        return self.bits / max(1, self.bytes)
+
+    def figures(self) -> dict[str, float]:
+        """The sums by their names; loss in nats per token."""
+        return {
+            "loss": self.loss,
+            "perplexity": math.exp(min(self.loss, 700.0)),
+            "bits": self.bits,
+            "bpb": self.bits_per_byte,
+            "tokens": self.tokens,
+            "bytes": self.bytes,
+            "lines": len(self),
+        }
+
+    def line(self, index: int) -> ScoredLine:
+        """Line number `index + 1`."""
+        first, last = int(self._firsts[index]), int(self._firsts[index + 1])
+        ids = self.ids[first:last].tolist()
+        known = [None if i == 0 else float(self.log_probs[i]) for i in range(first, last)]
+        predicted = slice(max(1, first), max(1, last))
+        return ScoredLine(
+            number=index + 1,
+            text=self._data[self._lines[index] : self._lines[index + 1]].decode(),
+            tokens=ids,
+            pieces=[self.piece(i) for i in range(first, last)],
+            log_probs=known,
+            bits=float(self._bits[predicted].sum()),
+            bytes=int(self._sizes[predicted].sum()),
+            spans=self._spans(int(self._lines[index]), int(self._lines[index + 1])),
+        )
+
+    def piece(self, token: int) -> str:
+        """The text of token number `token`."""
+        return self._data[self._starts[token] : self._starts[token + 1]].decode(errors="backslashreplace")
+
+    def line_of(self, token: int) -> int:
+        """The number, from 1, of the line in which token number `token` begins."""
+        return int(np.searchsorted(self._firsts, token, side="right"))
+
+    def top_surprising(self, n: int, by: SurpriseKey) -> list[int]:
+        """The indices of the `n` most surprising lines, the worst first; of equals the earlier one.
+
+        Blank lines come last: a newline alone is a byte, whose bits would be a high rate that says nothing.
+        """
+        borders = self._lines.tolist()
+        blank = [not self._data[start:end].strip() for start, end in pairwise(borders)]
+        return [int(i) for i in np.lexsort((-self._cost(by), np.array(blank)))[:n]]
+
+    def _cost(self, by: SurpriseKey) -> LogProbs:
+        """(L,) of each line; 0 where nothing was predicted."""
+        sums = np.concatenate([[0.0], self._bits.cumsum()])
+        bits: LogProbs = sums[self._firsts[1:]] - sums[self._firsts[:-1]]
+        if by == "bits":
+            return bits
+        sizes = np.concatenate([[0, 0], self._sizes[1:].cumsum()])
+        per_line = sizes[self._firsts[1:]] - sizes[self._firsts[:-1]]
+        rates: LogProbs = np.divide(bits, per_line, out=np.zeros(len(self)), where=per_line > 0)
+        return rates
+
+    @cached_property
+    def _whole(self) -> npt.NDArray[np.int64]:
+        """The tokens before which a character begins, and N."""
+        begins = (np.frombuffer(self._data, np.uint8) & 0xC0) != 0x80
+        return np.flatnonzero(np.concatenate([begins[self._starts[:-1]], [True]]))
+
+    @cached_property
+    def _whole_starts(self) -> npt.NDArray[np.int64]:
+        """Where these begin in the text, and its length."""
+        return self._starts[self._whole]
+
+    def _spans(self, start: int, end: int) -> list[Span]:
+        """The bytes from `start` to `end` as spans; a token that goes on in the next line gives a part to each."""
+        spans: list[Span] = []
+        at = int(np.searchsorted(self._whole_starts, start, side="right")) - 1
+        while at + 1 < len(self._whole) and self._whole_starts[at] < end:
+            first, last = self._whole[at], self._whole[at + 1]
+            part = self._data[max(start, self._whole_starts[at]) : min(end, self._whole_starts[at + 1])]
+            spans.append(Span(part.decode(), None if last == 1 else float(self._bits[first:last].sum())))
+            at += 1
+        return spans

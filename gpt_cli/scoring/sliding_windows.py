@@ -1,0 +1,76 @@
+"""How a text longer than the context is read: in windows that overlap, so that each token is predicted once.
+
+Shapes: N tokens of the text.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt_cli.errors import RequestError, UserError
+from gpt_cli.scoring.logprob_scorer import LogProbs, LogprobScorer
+
+_AT_ONCE = 64  # windows that a reader is given together
+
+
+@dataclass(frozen=True)
+class SlidingWindow:
+    """The tokens from `begin` to `end`, of which those from `first` on are predicted, each from all before it here."""
+
+    begin: int
+    first: int
+    end: int
+
+
+def windows(n_token: int, context_length: int, stride: int) -> Iterator[SlidingWindow]:
+    """The windows of a text: the first is a whole context, each further one begins `stride` tokens later.
+
+    A window predicts what none before it has. So every token but the first of the text is predicted once, and from
+    the second window on from at least `context_length + 1 - stride` tokens. With `stride` equal to `context_length`
+    the windows do not overlap: those of `gpt eval`.
+    """
+    assert 1 <= stride <= context_length
+    begin, first = 0, 1
+    while first < n_token:
+        end = min(begin + context_length + 1, n_token)
+        yield SlidingWindow(begin, first, end)
+        begin, first = begin + stride, end
+
+
+def default_stride(context_length: int) -> int:
+    """Half a context: past the first window a token is predicted from more than half of one, at twice the work."""
+    return max(1, context_length // 2)
+
+
+def checked_stride(stride: int | None, context_length: int) -> int:
+    """`stride`, or the default for None. Raises RequestError for one that would leave tokens out."""
+    if stride is None:
+        return default_stride(context_length)
+    if not 1 <= stride <= context_length:
+        raise RequestError(f"stride must be from 1 to {context_length:,}, the model's context, not {stride:,}")
+    return stride
+
+
+def read_tokens(reader: LogprobScorer, tokens: npt.NDArray[np.uint32], stride: int) -> LogProbs:
+    """(N,) ids -> (N,) natural log-probabilities, each given the tokens before it in its window; NaN for the first.
+
+    Raises UserError for a text of fewer than 2 tokens, and where the model's logits are not finite.
+    """
+    if len(tokens) < 2:
+        raise UserError(f"a text of {len(tokens)} tokens leaves nothing to predict")
+    found = np.full(len(tokens), np.nan)
+    batch: list[SlidingWindow] = []
+    for window in windows(len(tokens), reader.context_length, stride):
+        batch.append(window)
+        if len(batch) == _AT_ONCE or window.end == len(tokens):
+            texts = [tokens[w.begin : w.end].tolist() for w in batch]
+            read = reader.score(texts, [w.first - w.begin for w in batch])
+            for w, values in zip(batch, read, strict=True):
+                found[w.first : w.end] = values
+            batch = []
+    if not np.isfinite(found[1:]).all():
+        index = 1 + int(np.argmin(np.isfinite(found[1:])))
+        raise UserError(f"the model's logits for token {index:,} are not finite", hint="gpt doctor RUN examines a run")
+    return found

@@ -1,0 +1,53 @@
+"""An exponential moving average of the weights (Polyak averaging): what is evaluated, sampled and shipped."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from gpt_cli.model.gpt import GPT
+
+
+class EMA:
+    """average <- decay * average + (1 - decay) * weights after each step; with decay None, the weights themselves.
+
+    The average starts as the plain mean of the first steps, so that the random initial weights do not linger.
+    """
+
+    def __init__(self, model: GPT, decay: float | None) -> None:
+        self.parameters: dict[str, Tensor] = dict(model.named_parameters()) if decay is not None else {}
+        self.decay = decay
+        self.average = {name: p.detach().clone() for name, p in self.parameters.items()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Include the weights as they are after update `step` (from 0)."""
+        if self.decay is not None:
+            weight = max(1.0 - self.decay, 1.0 / (step + 1))
+            torch._foreach_lerp_(list(self.average.values()), list(self.parameters.values()), weight)
+
+    @contextmanager
+    def swapped_in(self) -> Iterator[None]:
+        """Within: the model's weights are the average, and `state_tensors` holds the raw ones."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Of average and raw weights the one that the model does not hold now, as `raw/NAME`."""
+        return {f"raw/{name}": tensor for name, tensor in self.average.items()}
+
+    @torch.no_grad()
+    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore from a checkpoint whose model tensors, the average, the model holds already."""
+        for name, average in self.average.items():
+            average.copy_(tensors[f"raw/{name}"])
+        self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for name, parameter in self.parameters.items():
+            parameter.data, self.average[name] = self.average[name], parameter.data

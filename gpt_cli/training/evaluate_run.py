@@ -1,0 +1,111 @@
+"""The exact loss of a finished run, on its own validation split or on any other text."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from gpt_cli.corpus.readers import ReaderOptions
+from gpt_cli.corpus.segments import encode_stream
+from gpt_cli.corpus.sources import find_files
+from gpt_cli.errors import Notify
+from gpt_cli.literals import Device
+from gpt_cli.run.load_model import LoadedRun, load_model
+from gpt_cli.run.run_corpus import load_run_corpus
+from gpt_cli.runtime.device import choose_device, setup_runtime
+from gpt_cli.sampling import drop_unknown
+from gpt_cli.terminal.progress import stage_progress, working
+from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.training.evaluate import Evaluation, EvaluationText, evaluate
+from gpt_cli.training.grad_scaler import GradScaler
+from gpt_cli.training.native.choice import native_network
+from gpt_cli.training.step import TorchEngine
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """The evaluation of one checkpoint on one text."""
+
+    checkpoint: str
+    step: int
+    text: str
+    evaluation: Evaluation
+
+    def figures(self) -> dict[str, Any]:
+        """Every figure by its name, for `--json`; loss in nats per token."""
+        e = self.evaluation
+        return {
+            "checkpoint": self.checkpoint,
+            "step": self.step,
+            "text": self.text,
+            "loss": e.loss,
+            "perplexity": e.perplexity,
+            "bpc": e.bpc,
+            "bpb": e.bpb,
+            "tokens": e.tokens,
+            "characters": e.characters,
+            "bytes": e.bytes,
+        }
+
+
+def evaluate_run(
+    run: Path,
+    text: str | None,
+    device: Device,
+    *,
+    split: Literal["val", "test"] = "val",
+    skip_unknown: bool,
+    note: Notify,
+    form: ReaderOptions | None = None,
+) -> EvalResult:
+    """Evaluate the newest checkpoint of `run`, or the checkpoint `run`, on `text` or a split of its own text.
+
+    `form`: how the files of `text` are read.
+
+    Raises UserError when the split cannot be made again because the text has changed, RequestError when it has no test
+    split, and UnknownCharacters, unless they are to be skipped, when `text` has characters that the vocabulary lacks.
+    """
+    loaded = load_model(run, choose_device(device), note)
+    machine = setup_runtime(loaded.config.runtime.model_copy(update={"device": device}))
+    if text is None:
+        tokens = _split_tokens(loaded, split, note)
+    else:
+        tokens = _encode(text, form or ReaderOptions(), loaded.tokenizer, skip_unknown, note)
+    model = loaded.model.to(machine.device)
+    engine = native_network(model, loaded.config.runtime, machine, note) or TorchEngine(
+        model, machine, GradScaler(False, machine.device), note
+    )
+    with working("evaluating"):
+        evaluation = evaluate(model, engine, EvaluationText.of(tokens, loaded.tokenizer, machine.device))
+    name = {"val": "validation split", "test": "test split"}[split] if text is None else text
+    return EvalResult(str(loaded.path), loaded.step, name, evaluation)
+
+
+def _split_tokens(loaded: LoadedRun, split: Literal["val", "test"], note: Notify) -> np.ndarray[Any, Any]:
+    instead = "evaluate it on a text of your choice with --text FILE"
+    with stage_progress() as progress:
+        corpus = load_run_corpus(loaded, note=note, progress=progress, with_test=split == "test", instead=instead)
+    return corpus.val if corpus.test is None else corpus.test
+
+
+def _encode(
+    source: str, form: ReaderOptions, tokenizer: Tokenizer, skip_unknown: bool, note: Notify
+) -> np.ndarray[Any, Any]:
+    """The ids of all documents of `source`, joined; of the text there is never more in memory than a few blocks."""
+    left_out: set[str] = set()
+
+    def pieces() -> Iterator[str]:
+        for file in find_files(source, form, note):
+            for _, parts in file.read(note):
+                for data in parts:
+                    text = data.decode()
+                    kept, unknown = drop_unknown(tokenizer, text) if skip_unknown else (text, [])
+                    left_out.update(unknown)
+                    yield kept
+
+    ids = encode_stream(tokenizer, pieces())
+    if left_out:
+        note(f"left out {len(left_out)} distinct characters that the vocabulary lacks")
+    return ids

@@ -1,0 +1,104 @@
+"""A learning-rate range test (Smith, 2017, section 3.3): one short run whose learning rate grows until it fails."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpt_cli.config import Config, load_config
+from gpt_cli.corpus.prepare import prepare_corpus
+from gpt_cli.errors import UserError
+from gpt_cli.runtime.device import setup_runtime
+from gpt_cli.training.batches import Batches
+from gpt_cli.training.device_tokens import DeviceTokens
+from gpt_cli.training.state import TrainingState
+from gpt_cli.training.step import train_step
+
+_DIVERGED = 1.0  # nats above the best: it does not come back
+_MEMORY = 0.9  # of the moving average of losses, per step
+_MARGIN = 4.0  # below the rate at which the loss was lowest: a whole run has to stand it, not one step
+
+
+@dataclass(frozen=True)
+class RangeTest:
+    """Training losses (nats per token) over learning rates, and the rate proposed."""
+
+    lr: list[float]
+    loss: list[float]
+    smooth: list[float]
+    """A moving average of `loss`, free of the bias of its beginning."""
+    proposed_lr: float
+    """For optim.lr."""
+    proposed_adamw_lr: float | None
+    """For optim.adamw_lr, in the config's ratio to optim.lr; None where Muon is not used."""
+    config_lr: float
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it by name."""
+        return asdict(self)
+
+
+def lr_range_test(config: Config, note: Callable[[str], None], steps: int = 100, factor: float = 30.0) -> RangeTest:
+    """Train for at most `steps` while the rate grows from optim.peak_lr / factor to optim.peak_lr * factor.
+
+    Under Muon, optim.adamw_lr grows alike, so that the proposal is for both, their ratio kept. Nothing is written.
+    Raises UserError where no rate made the loss fall.
+    """
+    runtime = setup_runtime(config.runtime)
+    corpus = prepare_corpus(config.data, config.tokenizer, note=note)
+    batches = Batches.of(config, DeviceTokens(corpus.train, runtime.device))
+    state = TrainingState.initialize(config, corpus.tokenizer.vocab_size, runtime, note)
+    rates: list[float] = []
+    losses: list[float] = []
+    for step in range(steps):
+        multiplier = factor ** (2.0 * step / max(1, steps - 1) - 1.0)
+        loss, _ = train_step(state, batches.at(step), config, step, multiplier, runtime)
+        value = loss.item()  # of the weights before this step's update
+        if not math.isfinite(value) or (losses and value > min(losses) + _DIVERGED + math.log(2)):
+            break
+        rates.append(multiplier * config.optim.peak_lr)
+        losses.append(value)
+    smooth = moving_average(losses)
+    lr, optim = suggest_lr(rates, smooth), config.optim
+    adamw_lr = float(f"{lr * optim.adamw_lr / optim.peak_lr:.2g}") if optim.name == "muon" else None
+    return RangeTest(rates, losses, smooth, lr, adamw_lr, optim.peak_lr)
+
+
+def with_proposed_lr(config: Config, note: Callable[[str], None]) -> Config:
+    """`config` with a number for optim.lr: auto: that of its run if there is one, else what a range test proposes.
+
+    Raises what `lr_range_test` raises.
+    """
+    assert config.run_dir is not None
+    kept = Path(config.run_dir, "config.yaml")
+    if kept.is_file():
+        run = load_config(kept).optim
+        rates = {"lr": run.lr, "adamw_lr": run.adamw_lr}
+    else:
+        test = lr_range_test(config, note)
+        rates = {"lr": test.proposed_lr}
+        if test.proposed_adamw_lr is not None:
+            rates["adamw_lr"] = test.proposed_adamw_lr
+        said = " ".join(f"optim.{key}={rate:g}" for key, rate in rates.items())
+        note(f"{said}: proposed by a range test of {len(test.lr)} steps")
+    return config.model_copy(update={"optim": config.optim.model_copy(update=rates)})
+
+
+def moving_average(losses: Sequence[float]) -> list[float]:
+    """Each loss averaged with those before it, weights falling by _MEMORY a step, divided by their sum."""
+    averages, total, weight = [], 0.0, 0.0
+    for loss in losses:
+        total, weight = _MEMORY * total + (1 - _MEMORY) * loss, _MEMORY * weight + (1 - _MEMORY)
+        averages.append(total / weight)
+    return averages
+
+
+def suggest_lr(rates: Sequence[float], smooth: Sequence[float]) -> float:
+    """The rate at the lowest smoothed loss over _MARGIN, to two digits. Raises UserError where the loss never fell."""
+    if len(smooth) < 2 or min(smooth) >= smooth[0]:
+        raise UserError(
+            "no learning rate tried made the loss fall", hint="try a smaller optim.lr, or look at the text and model"
+        )
+    lowest = min(range(len(smooth)), key=smooth.__getitem__)
+    return float(f"{rates[lowest] / _MARGIN:.2g}")

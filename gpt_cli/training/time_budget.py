@@ -1,0 +1,242 @@
+"""`train.budget`: the run that ends on time with the best loss expected, chosen by what steps take on this machine.
+
+The choice is a pure function of the measurements. It ranks shapes by a law for the loss of a character model,
+
+    loss = 1.03 + 12.6 / N^0.34 + 21.6 / D^0.3 + 1.6 / sqrt(T) + 12 / steps
+
+in nats per token: N parameters (the exponent of Hoffmann et al., 2022, approach 3), D tokens trained on, a repeated one
+counting for less each time (Muennighoff et al., 2023, equation 5), T context. Its constants come from five runs of the
+default recipe on tiny Shakespeare (0.8 to 3.2 million parameters, 0.2 to 4.9 million tokens), so on another text it
+ranks rather than predicts.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpt_cli.config import Config, dump_config, parse_config
+from gpt_cli.config.dump import to_yaml_scalar
+from gpt_cli.config.keys import get_key
+from gpt_cli.corpus.prepare import Corpus
+from gpt_cli.errors import RequestError
+from gpt_cli.model.sizing import num_parameters
+from gpt_cli.runtime.device import Runtime, setup_runtime
+from gpt_cli.runtime.oom import is_out_of_memory
+from gpt_cli.training.batches import Batches
+from gpt_cli.training.device_tokens import DeviceTokens
+from gpt_cli.training.pace import OVERRUN
+from gpt_cli.training.state import TrainingState
+from gpt_cli.training.step import train_step
+
+SHAPE = ("model.n_layer", "model.n_head", "model.n_embd")
+CHOSEN = (
+    *(*SHAPE, "model.context_length", "model.dropout"),
+    *("train.batch_size", "train.steps", "train.max_minutes"),
+    *("schedule.warmup_steps", "eval.every", "checkpoint.every", "sample.every"),
+)
+"""The keys that a budget decides, unless they are written down."""
+
+# (n_layer, n_head, n_embd), context, batch: from what a second trains to what hours do.
+_CANDIDATES = (
+    ((2, 2, 64), 64, 12),
+    ((4, 4, 128), 64, 12),
+    ((4, 4, 128), 128, 16),
+    ((4, 4, 192), 128, 16),
+    ((4, 4, 192), 256, 8),
+    ((4, 4, 256), 256, 8),
+    ((6, 6, 384), 256, 8),
+    ((6, 6, 384), 256, 64),
+    ((8, 8, 512), 512, 32),
+    ((12, 12, 768), 1024, 32),
+)
+_MEASURED_STEPS = 3
+_FEWEST_STEPS = 20
+_SLACK = 0.94  # of the time: a machine is rarely as quick as when it is measured
+_REPEAT_HALF_LIFE = 15.4  # how many repetitions of a text are worth anything: R* of Muennighoff et al. (2023)
+
+
+@dataclass(frozen=True)
+class BudgetCandidate:
+    """A run that could be, and what was measured of it."""
+
+    shape: tuple[int, int, int]  # n_layer, n_head, n_embd
+    context_length: int
+    batch_size: int
+    parameters: int
+    seconds_per_step: float
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that one step trains on."""
+        return self.batch_size * self.context_length
+
+
+@dataclass(frozen=True)
+class BudgetChoice:
+    """A candidate, how many steps it takes in the time there is, and the loss expected (nats per token)."""
+
+    candidate: BudgetCandidate
+    steps: int
+    loss: float
+
+
+def expected_loss(parameters: int, context_length: int, steps: int, tokens: int, unique: int) -> float:
+    """The law above; `tokens` trained on, of which `unique` are in the text."""
+    repeats = max(0.0, tokens / unique - 1.0)
+    worth = min(tokens, unique) + unique * _REPEAT_HALF_LIFE * (1.0 - math.exp(-repeats / _REPEAT_HALF_LIFE))
+    sizes = 12.6 / math.pow(parameters, 0.34) + 21.6 / math.pow(worth, 0.3)
+    return 1.03 + sizes + 1.6 / math.sqrt(context_length) + 12.0 / max(1, steps)
+
+
+def predict(candidate: BudgetCandidate, seconds: float, train_tokens: int, val_tokens: int) -> BudgetChoice | None:
+    """What `candidate` comes to in `seconds`; None where that is not worth a run.
+
+    Three evaluations are paid from it, before, amid and after: a forward pass over the validation split is a third of
+    training on it.
+    """
+    evaluation = val_tokens / candidate.tokens_per_step * candidate.seconds_per_step / 3.0
+    steps = int((_SLACK * seconds - 3.0 * evaluation) / candidate.seconds_per_step)
+    if steps < _FEWEST_STEPS:
+        return None
+    tokens = steps * candidate.tokens_per_step
+    return BudgetChoice(
+        candidate,
+        steps,
+        expected_loss(candidate.parameters, candidate.context_length, steps, tokens, train_tokens),
+    )
+
+
+def choose(measured: Sequence[BudgetCandidate], seconds: float, train_tokens: int, val_tokens: int) -> BudgetChoice:
+    """Of the candidates measured the one with the lowest loss expected. Raises RequestError where none ends in time."""
+    choices = [predict(candidate, seconds, train_tokens, val_tokens) for candidate in measured]
+    possible = [choice for choice in choices if choice is not None]
+    if not possible:
+        least = min(c.seconds_per_step for c in measured)
+        raise RequestError(
+            f"train.budget leaves {max(0.0, seconds):.0f} s, and the smallest model takes {1e3 * least:,.0f} ms a step:"
+            f" too few for {_FEWEST_STEPS} steps",
+            hint="give it more time: train.budget=10m",
+        )
+    return min(possible, key=lambda choice: choice.loss)
+
+
+def settings(choice: BudgetChoice, seconds: float, train_tokens: int) -> dict[str, Any]:
+    """The keys of CHOSEN and their values."""
+    candidate, steps = choice.candidate, choice.steps
+    epochs = steps * candidate.tokens_per_step / train_tokens
+    n_layer, n_head, n_embd = candidate.shape
+    return {
+        "model.n_layer": n_layer,
+        "model.n_head": n_head,
+        "model.n_embd": n_embd,
+        "model.context_length": candidate.context_length,
+        "model.dropout": 0.2 if epochs > 15 else 0.1 if epochs > 6 else 0.0,
+        "train.batch_size": candidate.batch_size,
+        "train.steps": steps,
+        "train.max_minutes": round(OVERRUN * seconds / 60.0, 4),
+        "schedule.warmup_steps": min(20, steps // 10),
+        "eval.every": max(1, steps // 2 + 1),
+        "checkpoint.every": max(1, steps // 4),
+        "sample.every": None,
+    }
+
+
+def reasons(
+    choice: BudgetChoice, measured: Sequence[BudgetCandidate], seconds: float, tokens: tuple[int, int]
+) -> list[str]:
+    """Why this choice: what was measured, and what each candidate would come to."""
+    lines = [f"{seconds:,.0f} s to train in; measured here, with the loss that each would come to:"]
+    for candidate in measured:
+        weighed = predict(candidate, seconds, *tokens)
+        end = "too slow" if weighed is None else f"{weighed.steps:,} steps, loss {weighed.loss:.2f}"
+        mark = "->" if candidate == choice.candidate else "  "
+        n_layer, _, n_embd = candidate.shape
+        lines.append(
+            f"{mark} {n_layer} layers of width {n_embd}, {candidate.batch_size} x {candidate.context_length} tokens:"
+            f" {1e3 * candidate.seconds_per_step:,.0f} ms a step, {end}"
+        )
+    return lines
+
+
+def choose_config(
+    config: Config, seconds: float, corpus: Corpus, written: frozenset[str], note: Callable[[str], None]
+) -> Config:
+    """`config` with the keys of CHOSEN that are not `written` chosen for a run that ends in `seconds` from now.
+
+    Measuring takes about a tenth of the time. Raises RequestError where nothing can be learned in that time.
+    """
+    started = time.perf_counter()
+    runtime = setup_runtime(config.runtime)
+    measured: list[BudgetCandidate] = []
+    sizes = (len(corpus.train), len(corpus.val))
+    for ladder in _open_candidates(config, written, sizes[1]):
+        try:
+            measured.append(measure(with_values(config, ladder), corpus, runtime, note))
+        except (MemoryError, RuntimeError) as error:
+            if not measured or not is_out_of_memory(error):
+                raise
+            break
+        left = seconds - (time.perf_counter() - started)
+        losses = [c.loss if (c := predict(m, left, *sizes)) else math.inf for m in measured]
+        if time.perf_counter() - started > seconds / 10 or losses[-1] > min(losses) + 0.05:
+            break  # a larger one would come to less still
+    left = seconds - (time.perf_counter() - started)
+    choice = choose(measured, left, *sizes)
+    note("\n".join(reasons(choice, measured, left, sizes)))
+    values = {key: value for key, value in settings(choice, left, sizes[0]).items() if key not in written}
+    return with_values(config, values)
+
+
+def measure(config: Config, corpus: Corpus, runtime: Runtime, note: Callable[[str], None]) -> BudgetCandidate:
+    """The median time of a few training steps of `config`, after one that also allocates."""
+    eager = config.runtime.model_copy(update={"compile": False})  # a compile each would take all of the time
+    config = config.model_copy(update={"runtime": eager})
+    state = TrainingState.initialize(config, corpus.tokenizer.vocab_size, runtime, note)
+    batches = Batches.of(config, DeviceTokens(corpus.train, runtime.device))
+    times = []
+    for step in range(1 + _MEASURED_STEPS):
+        before = time.perf_counter()
+        loss, _ = train_step(state, batches.at(step), config, step, 0.0, runtime)
+        loss.item()  # a GPU is done only now
+        times.append(time.perf_counter() - before)
+    model = config.model
+    return BudgetCandidate(
+        (model.n_layer, model.n_head, model.n_embd),
+        model.context_length,
+        config.train.batch_size,
+        num_parameters(model, corpus.tokenizer.vocab_size),
+        statistics.median(times[1:]),
+    )
+
+
+def with_values(config: Config, values: dict[str, Any]) -> Config:
+    """`config` with other values under some dotted keys, checked like a file."""
+    return parse_config(
+        dump_config(config), "train.budget", [f"{key}={to_yaml_scalar(v)}" for key, v in values.items()]
+    )
+
+
+def choice_of_run(config: Config, run: Config, written: frozenset[str]) -> Config:
+    """`config` with what a budget chose when `run` began."""
+    return with_values(config, {key: get_key(run, key) for key in CHOSEN if key not in written})
+
+
+def _open_candidates(config: Config, written: frozenset[str], val_tokens: int) -> list[dict[str, Any]]:
+    """What differs between the candidates, as values by key: the ladder, but for what is written down."""
+    found: list[dict[str, Any]] = []
+    for shape, context_length, batch_size in _CANDIDATES:
+        values: dict[str, Any] = {}
+        if not written & set(SHAPE):
+            values |= dict(zip(SHAPE, shape, strict=True))
+        if "model.context_length" not in written:
+            while context_length > 2 and 4 * context_length > val_tokens:
+                context_length //= 2
+            values["model.context_length"] = context_length
+        if "train.batch_size" not in written:
+            values["train.batch_size"] = batch_size
+        if values not in found:
+            found.append(values)
+    return found
