@@ -72,7 +72,7 @@ def test_a_plan_without_the_memory_for_a_step_says_so_instead_of_trying(free, tm
     )
     config = load_config(tmp_path / "c.yaml", [f"data.source={tmp_path / 'x.txt'}", "runtime.device=cpu"])
     monkeypatch.setattr(dry_run, "available_memory", lambda _: free)
-    planned = plan.plan(config, lambda _: None)
+    planned = dry_run.plan(config, lambda _: None)
     assert (planned.seconds is None) is (free == 0)
     assert ("not measured: it takes more memory than is free here" in dry_run.render_plan(planned)) is (free == 0)
 

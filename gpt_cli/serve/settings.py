@@ -1,4 +1,4 @@
-"""A request as what the engines are asked for: prompts in tokens, and `SamplingParams`, with the defaults of the run."""
+"""A request as prompts in tokens and `SamplingParams`, with the defaults of the run."""
 
 import asyncio
 from collections.abc import Sequence
