@@ -41,6 +41,40 @@ ATTACK = [
         where="attack",
     ),
     Promise(
+        "Compiled training code that computes something else is told, or ends the process, and never trains",
+        "bits flipped in its code, the sum made right: a step is the same, told, or not made",
+        ("test_native_proof.py::test_of_60_bit_flips_in_training_code_with_a_right_sum_none_trains_silently_wrong",),
+        where="attack",
+    ),
+    Promise(
+        "The C engines compute on other processors what their references do",
+        "gcc and clang without a warning, for x86-64 (baseline, v3, v4) and aarch64 (by qemu: ARMv8.0, ARMv8.2 with dot"
+        " products, ARMv8.6 with bf16 and int8 matrices)",
+        ("test_portable.py",),
+        where="attack",
+    ),
+    Promise(
+        "No sanitizer complains of the C engines",
+        "address, undefined and thread: texts by three threads in fp32, bf16 and int8, windows that move, guesses;"
+        " losses and gradients by two threads",
+        ("test_sanitizers.py",),
+        where="attack",
+    ),
+    Promise(
+        "What the system refuses is one error, and the same command resumes to the same bits",
+        "EIO, EROFS, EDQUOT, ENOLCK, EOPNOTSUPP of write, fsync, rename, read, create, mkdir and flock below Python,"
+        " once or from then on, at random moments of a training",
+        ("test_io_errors.py::test_whatever_the_disk_refuses_is_one_error_and_the_same_command_resumes_to_the_same_bits",),
+        where="attack",
+    ),
+    Promise(
+        "A run directory that goes while it is trained is told within one save, and the weights are beside it",
+        "removed, moved, replaced; removed where nothing can be made beside it",
+        ("test_gone.py::test_a_run_directory_that_goes_while_it_is_trained_is_an_error_within_one_save_and_the_weights_are"
+         "_beside",),
+        where="attack",
+    ),
+    Promise(
         "Of many starts in one directory one trains, and the others say who does",
         "20 starts at one moment",
         ("test_kill_anytime.py::test_of_20_starts_at_once_exactly_one_trains_and_the_others_say_who_does",),

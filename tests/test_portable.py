@@ -100,11 +100,16 @@ def _floats(block: bytes) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]"
     return found.reshape(-1, VOCAB_SIZE) if len(found) % VOCAB_SIZE == 0 else found
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_training_code_computes_the_gradient_of_torch(
-    engines: Engines, name: str, record_property: Callable[[str, object], None]
+    engines: Engines, name: str, dtype: torch.dtype, record_property: Callable[[str, object], None]
 ) -> None:
-    record_property("furthest", compare_training(engines.command("train"), name, torch.float32))
+    bf16 = dtype == torch.bfloat16
+    if bf16 and not engines.target.multiplies_bf16:
+        pytest.skip("this processor does not multiply bf16")
+    command = engines.command("train", *(["-DBF16"] if bf16 else []))
+    record_property("furthest", compare_training(command, name, dtype))
 
 
 def compare_training(command: list[str], name: str, dtype: torch.dtype, **environment: str) -> float:

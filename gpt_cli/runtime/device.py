@@ -13,7 +13,7 @@ import torch
 
 from gpt_cli.config import RuntimeConfig
 from gpt_cli.errors import RequestError
-from gpt_cli.runtime.processor import default_threads
+from gpt_cli.runtime.processor import default_threads, has_arm_bf16
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,15 @@ def setup_runtime(config: RuntimeConfig) -> Runtime:
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Whether bf16 matrix products beat fp32 ones here: AVX512-BF16 or AMX on a CPU, Ampere or later on CUDA."""
+    """Whether bf16 matrix products beat fp32 ones: AVX512-BF16, AMX or ARM's BF16 on a CPU, Ampere or later on CUDA.
+
+    Of ARM it is what the instructions promise: none was measured.
+    """
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     if device.type == "cpu":
-        return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+        amd64 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        return bool(amd64 or has_arm_bf16())
     return False  # mps: fp32 until measured
 
 

@@ -21,6 +21,12 @@ def processor_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def has_arm_bf16() -> bool:
+    """Whether this is an ARM processor that multiplies bf16, as Linux says."""
+    facts = (line.partition(":") for line in _read("/proc/cpuinfo").splitlines())
+    return any(key.strip() == "Features" and "bf16" in value.split() for key, _, value in facts)
+
+
 def default_threads() -> int:
     """Threads to compute with on a CPU: OMP_NUM_THREADS where it is set, else one for each physical core."""
     asked = os.environ.get("OMP_NUM_THREADS", "")

@@ -56,6 +56,7 @@ class Target:
     options: tuple[str, ...]
     runner: tuple[str, ...] = ()
     needs: frozenset[str] = frozenset()  # what this processor must have, where there is no runner
+    multiplies_bf16: bool = False
     also: tuple[str, ...] = ()  # commands that come with what the compiler needs
 
     def require(self) -> None:
@@ -80,6 +81,7 @@ TARGETS = {
             compiler,
             (*more, "-static", f"-march={march}"),
             ("qemu-aarch64", "-cpu", cpu),
+            multiplies_bf16=march == "armv8.6-a",
             also=("aarch64-linux-gnu-gcc",),
         )
         for compiler, more in (("aarch64-linux-gnu-gcc", ()), ("clang", ("--target=aarch64-linux-gnu",)))

@@ -31,7 +31,9 @@ class NativeLibrary:
         """The code for `dtype`, fp32 or bf16, from the cache or (so always if `anew`) compiled. Raises NoKernel."""
         bf16 = dtype == torch.bfloat16
         if bf16 and not has_bf16_products():
-            raise NoKernel("in bf16 it needs a processor with AVX512-BF16 (runtime.precision=fp32 does not)")
+            raise NoKernel(
+                "in bf16 it needs a processor with AVX512-BF16 or, of ARM, BF16 (runtime.precision=fp32 does not)"
+            )
         backend = Backend() if bf16 else _blas_of_torch()
         calls = load_kernel(KERNELS[bf16], anew=anew, note=note)
         _declare(calls)

@@ -70,10 +70,10 @@ size_t orthogonalise_bytes(long rows, long columns) {
 static void turn(int m, int n, const float *from, long ld, float *to) {
 #ifdef BF16
     if (m == LANES && n == LANES) {
-        __m512i rows[LANES];
-        for (int i = 0; i < LANES; i++) rows[i] = _mm512_loadu_si512(from + i * ld);
+        Row rows[LANES];
+        for (int i = 0; i < LANES; i++) rows[i] = row_of(from + i * ld);
         turn_words(rows);
-        for (int i = 0; i < LANES; i++) _mm512_storeu_si512(to + i * LANES, rows[i]);
+        for (int i = 0; i < LANES; i++) store_row(to + i * LANES, rows[i]);
         return;
     }
 #endif

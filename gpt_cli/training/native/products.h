@@ -2,8 +2,8 @@
 
    In bf16 the products are ours. The right matrix lies in panels of 32 columns, pairs of rows side by side, as the
    processor's instructions read it: (panel, k / 2, 32, 2). Of the left one, 32 rows at a time are used against every panel.
-   A block of 32 x 32 sums stays in registers for the whole of k: in AMX's tiles, or in AVX512's registers where there are
-   none. k is filled up with zeros to a multiple of 32. In fp32 the BLAS that torch brings computes. */
+   A block of 32 x 32 sums stays in registers for the whole of k: in AMX's tiles, or in AVX512's or NEON's registers where there
+   are none (rows.h). k is filled up with zeros to a multiple of 32. In fp32 the BLAS that torch brings computes. */
 
 enum { STRIP = 32 }; /* rows, columns and depths of a block */
 
@@ -107,46 +107,7 @@ FINISH(put_added, put_added_block)
 
 typedef struct { const real *at; long panel; } Right; /* panels, and how far apart they begin */
 
-static inline __m512i row_of(const real *at) { return _mm512_loadu_si512(at); }
-
-/* Rows a and b (32) -> their elements side by side: of the first 16 columns, and of the others. */
-static inline void interleave(__m512i a, __m512i b, __m512i *first, __m512i *second) {
-    const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5,
-                                         36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-    *first = _mm512_permutex2var_epi16(a, low, b);
-    *second = _mm512_permutex2var_epi16(a, _mm512_add_epi16(low, _mm512_set1_epi16(16)), b);
-}
-
-/* A 16 x 16 matrix of 32-bit words, turned in place: words, pairs of words, then quarters of rows change places. */
-static inline void turn_words(__m512i r[16]) {
-    __m512i s[16];
-#pragma GCC unroll 8
-    for (int i = 0; i < 16; i += 2) {
-        s[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        s[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < 16; i += 4) {
-        r[i] = _mm512_unpacklo_epi64(s[i], s[i + 2]);
-        r[i + 1] = _mm512_unpackhi_epi64(s[i], s[i + 2]);
-        r[i + 2] = _mm512_unpacklo_epi64(s[i + 1], s[i + 3]);
-        r[i + 3] = _mm512_unpackhi_epi64(s[i + 1], s[i + 3]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        s[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-        s[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-        s[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-        s[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        r[i] = _mm512_shuffle_i32x4(s[i], s[i + 8], 0x88);
-        r[i + 8] = _mm512_shuffle_i32x4(s[i], s[i + 8], 0xdd);
-        r[i + 4] = _mm512_shuffle_i32x4(s[i + 4], s[i + 12], 0x88);
-        r[i + 12] = _mm512_shuffle_i32x4(s[i + 4], s[i + 12], 0xdd);
-    }
-}
+#include "rows.h"
 
 /* At most 32 x 32 of a matrix, the rest of `square` zero. */
 static void copy_square(const real *from, int ld, int rows, int columns, real *square) {
@@ -165,20 +126,20 @@ static void take_left(Left left, int i, int rows, int k, real *strip) {
                 copy_square(from, left.ld, rows, depth, strip);
             else
                 for (int r = 0; r < STRIP; r++, from += left.ld)
-                    _mm512_store_si512(strip + r * STRIP, row_of(from));
+                    store_row(strip + r * STRIP, row_of(from));
             continue;
         }
         const real *from = left.at + (long)p * left.ld + i;
         int ld = left.ld;
         if (!whole) copy_square(from, ld, depth, rows, square), from = square, ld = STRIP;
-        __m512i first[16], second[16];
+        Row first[16], second[16];
 #pragma GCC unroll 16
         for (int q = 0; q < 16; q++, from += 2 * ld) interleave(row_of(from), row_of(from + ld), &first[q], &second[q]);
         turn_words(first), turn_words(second);
 #pragma GCC unroll 16
         for (int q = 0; q < 16; q++) {
-            _mm512_store_si512(strip + q * STRIP, first[q]);
-            _mm512_store_si512(strip + (16 + q) * STRIP, second[q]);
+            store_row(strip + q * STRIP, first[q]);
+            store_row(strip + (16 + q) * STRIP, second[q]);
         }
     }
 }
@@ -195,10 +156,10 @@ static Right by_rows(int k, int n, const real *b, int ld, real *room) {
             if (depth < STRIP || columns < STRIP)
                 copy_square(from, ld, depth, columns, square), from = square, apart = STRIP;
             for (int q = 0; q < 16; q++, from += 2 * apart) {
-                __m512i first, second;
+                Row first, second;
                 interleave(row_of(from), row_of(from + apart), &first, &second);
-                _mm512_storeu_si512(to + q * 64, first);
-                _mm512_storeu_si512(to + q * 64 + 32, second);
+                store_row(to + q * 64, first);
+                store_row(to + q * 64 + 32, second);
             }
         }
     }
@@ -217,12 +178,12 @@ static Right by_columns(int k, int n, const real *b, int ld, real *room) {
             if (depth < STRIP || columns < STRIP)
                 copy_square(from, ld, columns, depth, square), from = square, apart = STRIP;
             for (int half = 0; half < 2; half++) {
-                __m512i words[16];
+                Row words[16];
 #pragma GCC unroll 16
                 for (int q = 0; q < 16; q++, from += apart) words[q] = row_of(from);
                 turn_words(words);
 #pragma GCC unroll 16
-                for (int q = 0; q < 16; q++) _mm512_storeu_si512(to + q * 64 + half * 32, words[q]);
+                for (int q = 0; q < 16; q++) store_row(to + q * 64 + half * 32, words[q]);
             }
         }
     }
@@ -284,35 +245,10 @@ static void end_products(const Backend *backend, int before) { (void)backend, (v
 static void block_by_tiles(const real *a, const real *b, int k, float *block) { (void)a, (void)b, (void)k, (void)block; }
 #endif
 
-static void block_by_vectors(const real *a, const real *b, int k, float *block) {
-    enum { ROWS = 8 };
-    for (int i = 0; i < STRIP; i += ROWS) {
-        __m512 sums[ROWS][2];
-        for (int r = 0; r < ROWS; r++) sums[r][0] = sums[r][1] = _mm512_setzero_ps();
-        const real *left = a + i * STRIP, *right = b;
-        for (int p = 0; p < k; p += STRIP, left += STRIP * STRIP)
-            for (int q = 0; q < STRIP; q += 2, right += 64) {
-                __m512bh first = (__m512bh)row_of(right), second = (__m512bh)row_of(right + 32);
-#pragma GCC unroll 8
-                for (int r = 0; r < ROWS; r++) {
-                    int pair;
-                    memcpy(&pair, left + r * STRIP + q, sizeof pair);
-                    __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
-                    sums[r][0] = _mm512_dpbf16_ps(sums[r][0], both, first);
-                    sums[r][1] = _mm512_dpbf16_ps(sums[r][1], both, second);
-                }
-            }
-        for (int r = 0; r < ROWS; r++) {
-            _mm512_storeu_ps(block + (i + r) * STRIP, sums[r][0]);
-            _mm512_storeu_ps(block + (i + r) * STRIP + 16, sums[r][1]);
-        }
-    }
-}
-
 /* Fetch what a sum is added to, while the sum is computed: rows that lie far apart are not guessed by the processor. */
 static void expect(const Put *put, int row, int column, int rows) {
     const char *at = (const char *)(put->to + (long)row * put->ld + column);
-    for (int i = 0; i < rows; i++, at += put->ld * sizeof(float)) _mm_prefetch(at, _MM_HINT_T0), _mm_prefetch(at + 64, _MM_HINT_T0);
+    for (int i = 0; i < rows; i++, at += put->ld * sizeof(float)) __builtin_prefetch(at), __builtin_prefetch(at + 64);
 }
 
 static void multiply(const Products *products, int m, int n, int k, Left left, Right right, Finish finish, const void *to) {

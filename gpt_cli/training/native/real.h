@@ -8,6 +8,8 @@
 #include <string.h>
 #ifdef __SSE2__
 #include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
 #endif
 
 #define SIMD _Pragma("omp simd")
@@ -31,6 +33,12 @@ ALWAYS real narrow(float value) { /* to nearest, ties to even */
 
 ALWAYS void narrow_all(long n, const float *x, real *y) {
     long i = 0;
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    for (; i + 8 <= n; i += 8) {
+        bfloat16x8_t low = vcvtq_low_bf16_f32(vld1q_f32(x + i));
+        vst1q_u16(y + i, vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(low, vld1q_f32(x + i + 4))));
+    }
+#else
     for (; i + 32 <= n; i += 32) {
         __m512bh both = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + i + 16), _mm512_loadu_ps(x + i));
         memcpy(y + i, &both, sizeof both);
@@ -39,7 +47,8 @@ ALWAYS void narrow_all(long n, const float *x, real *y) {
         __m256bh some = _mm512_cvtneps_pbh(_mm512_loadu_ps(x + i));
         memcpy(y + i, &some, sizeof some);
     }
-    for (; i < n; i++) y[i] = narrow(x[i]);
+#endif
+    for (long rest = n - i; rest > 0; rest--, i++) y[i] = narrow(x[i]);
 }
 #else
 typedef float real;

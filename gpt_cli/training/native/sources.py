@@ -16,8 +16,8 @@ KERNELS = {bf16: Kernel(SOURCES, (*_USUAL, "-DBF16") if bf16 else _USUAL, _FUNCT
 
 
 def has_bf16_products() -> bool:
-    """Whether this processor multiplies bf16: with AVX512-BF16, and faster where it has AMX."""
-    return "avx512_bf16" in processor_flags()
+    """Whether this processor multiplies bf16: with AVX512-BF16, faster where it has AMX, or with ARMv8.6's BF16."""
+    return not {"avx512_bf16", "bf16"}.isdisjoint(processor_flags())  # as Linux calls them there and there
 
 
 def compile_ahead(*, samples: bool) -> None:
