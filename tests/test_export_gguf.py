@@ -117,7 +117,7 @@ def test_llama_cpp_gives_the_same_ids_for_any_text_of_the_vocabulary(kind, llama
     agree()
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16", "q8_0"])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "q8_0", "q4_0"])
 def test_the_file_holds_the_tensors_of_the_model_as_precisely_as_asked(dtype, tmp_path):
     run = make_run({**MODELS["qwen3"], "n_embd": 48, "n_head": 6, "mlp_ratio": 2.0}, TOKENIZERS["char"])
     export_gguf(run, tmp_path / "model.gguf", dtype)
@@ -125,10 +125,24 @@ def test_the_file_holds_the_tensors_of_the_model_as_precisely_as_asked(dtype, tm
     down = tensors["blk.1.ffn_down.weight"]  # rows of 96; those of n_embd are no multiple of 32
     found = gguf.quants.dequantize(down.data, down.tensor_type).reshape(48, 96)
     expected = run.model.blocks[1].mlp.down.weight.detach().numpy()
-    assert np.abs(found - expected).max() <= {"f32": 0.0, "f16": 1e-3, "q8_0": 5e-3}[dtype]
+    assert np.abs(found - expected).max() <= {"f32": 0.0, "f16": 1e-3, "bf16": 1e-2, "q8_0": 5e-3, "q4_0": 0.1}[dtype]
+    if dtype != "f32":  # to the bit what the library itself makes of these weights, and of them again
+        kind = gguf.GGMLQuantizationType[dtype.upper()]
+        assert np.array_equal(found, gguf.quants.dequantize(gguf.quants.quantize(expected, kind), kind))
     assert down.tensor_type.name == dtype.upper()
     assert tensors["blk.0.attn_norm.weight"].tensor_type.name == "F32"
-    assert tensors["token_embd.weight"].tensor_type.name == {"q8_0": "F16"}.get(dtype, dtype.upper())
+    assert tensors["token_embd.weight"].tensor_type.name == {"q8_0": "F16", "q4_0": "F16"}.get(dtype, dtype.upper())
+
+
+def test_four_bits_keep_the_embedding_and_the_head_at_eight(tmp_path):
+    run = make_run(MODELS["qwen3"], TOKENIZERS["byte"])
+    export_gguf(run, tmp_path / "model.gguf", "q4_0")
+    reader = gguf.GGUFReader(tmp_path / "model.gguf")
+    kinds = {tensor.name: tensor.tensor_type.name for tensor in reader.tensors if tensor.data.ndim > 1}
+    assert {kinds.pop("token_embd.weight"), kinds.pop("output.weight")} == {"Q8_0"}
+    assert set(kinds.values()) <= {"Q4_0", "F16"}
+    assert kinds["blk.0.attn_output.weight"] == "Q4_0"
+    assert reader.fields["general.file_type"].contents() == gguf.LlamaFileType.MOSTLY_Q4_0
 
 
 @pytest.mark.parametrize(
@@ -158,8 +172,9 @@ def test_the_command_writes_one_file_and_nothing_over_another(tmp_path, capsys):
     assert main(["export", checkpoint, "--to", "gguf", file, "--dtype", "q8_0"]) == 0
     assert "a qwen3 of llama.cpp, q8_0" in capsys.readouterr().err
     assert main(["export", checkpoint, "--to", "gguf", file]) == 1
-    assert main(["export", checkpoint, "--to", "gguf", file, "--dtype", "bf16"]) == 2
-    assert main(["export", checkpoint, "--to", "hf", file, "--dtype", "q8_0"]) == 2
+    for dtype in ("q8_0", "q4_0"):
+        assert main(["export", checkpoint, "--to", "hf", str(tmp_path / "hf"), "--dtype", dtype]) == 2
+        assert f"--dtype {dtype} is for --to gguf" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

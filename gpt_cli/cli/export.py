@@ -21,7 +21,8 @@ def export(
         ),
     ] = None,
     dtype: Annotated[
-        Literal["f32", "f16", "bf16", "q8_0"], typer.Option(help="Of the matrices; bf16 is for hf, q8_0 for gguf.")
+        Literal["f32", "f16", "bf16", "q8_0", "q4_0"],
+        typer.Option(help="Of the matrices; q8_0 and q4_0, of 8 and 4 bits, are for gguf."),
     ] = "f32",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
@@ -53,15 +54,13 @@ def export(
     elif to == "hf":
         from gpt_cli.export.huggingface import export_huggingface
 
-        if dtype == "q8_0":
-            raise RequestError("--dtype q8_0 is for --to gguf", hint="for hf: f32, f16 or bf16")
+        if dtype == "q8_0" or dtype == "q4_0":
+            raise RequestError(f"--dtype {dtype} is for --to gguf", hint="for hf: f32, f16 or bf16")
         architecture = export_huggingface(loaded, target, dtype).architecture
         kind = f"a {architecture}"
     else:
         from gpt_cli.export.gguf import export_gguf
 
-        if dtype == "bf16":
-            raise RequestError("--dtype bf16 is for --to hf", hint="for gguf: f32, f16 or q8_0")
         architecture = export_gguf(loaded, target, dtype).model_type
         kind = f"a {architecture} of llama.cpp"
     if json:

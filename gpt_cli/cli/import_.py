@@ -1,17 +1,23 @@
 """`gpt import`: the models of others as runs."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from gpt_cli.cli.output import note, print_json
+from gpt_cli.errors import RequestError
 
 
 def import_(
-    kind: Annotated[Literal["hf"], typer.Argument(metavar="hf", help="A model of Transformers, in safetensors.")],
-    source: Annotated[str, typer.Argument(metavar="DIR|NAME", help="Its directory, or its name on the hub.")],
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="The new run.")],
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[hf|gguf] DIR|NAME|FILE [RUN]",
+            help="A model of Transformers, in safetensors: its directory, or its name on the hub; or a GGUF file that"
+            " gpt export wrote. [default of RUN: its name, in runs/]",
+        ),
+    ],
     download: Annotated[
         bool, typer.Option("--download", help="Get NAME from the hub if it is not in the cache of this machine.")
     ] = False,
@@ -23,9 +29,25 @@ def import_(
 
     Example: gpt import hf exports/quickstart runs/imported
     """
-    from gpt_cli.export.reading import import_huggingface
+    from gpt_cli.cli.fitting import plain_name
 
-    layout = import_huggingface(source, run_dir, download=download)
+    kind = arguments.pop(0) if arguments[0] in ("hf", "gguf") and len(arguments) > 1 else None
+    if len(arguments) > 2:
+        raise RequestError(f"one model becomes one run, and {arguments[2]} is a third name")
+    source = arguments[0]
+    run_dir = Path(arguments[1]) if len(arguments) > 1 else Path("runs") / plain_name(Path(source).stem)
+    if kind == "gguf" or (kind is None and source.endswith(".gguf")):
+        from gpt_cli.export.gguf_reading import import_gguf
+
+        layout = import_gguf(Path(source), run_dir)
+        architecture = layout.model_type
+    else:
+        if source.endswith(".gguf") and Path(source).is_file():
+            raise RequestError(f"{source} is a file for llama.cpp", hint=f"gpt import {source} {run_dir}")
+        from gpt_cli.export.reading import import_huggingface
+
+        layout = import_huggingface(source, run_dir, download=download)
+        architecture = layout.architecture
     if json:
-        print_json({"source": source, "run_dir": run_dir, "architecture": layout.architecture})
-    note(f"{run_dir}: {source}, a {layout.architecture}")
+        print_json({"source": source, "run_dir": run_dir, "architecture": architecture})
+    note(f"{run_dir}: {source}, a {architecture}")

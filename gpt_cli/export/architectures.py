@@ -150,7 +150,7 @@ def _candidate(reader: Reader, given: Mapping[str, Any], place: str) -> ModelCon
     inner = given.get(reader.width)
     try:
         if inner is not None:
-            values["mlp_ratio"] = _ratio(inner, values["n_embd"])
+            values["mlp_ratio"] = mlp_ratio(inner, values["n_embd"])
         elif reader.width != "n_inner":
             raise UserError(f"it does not say {reader.width}", where=place)
         config = Config.model_validate({"model": {"bias": False, "zero_init": False, **values}}).model
@@ -174,7 +174,7 @@ def _activation(key: str, value: Any, place: str) -> str:
     raise UserError(f"{key} is {value!r}{exact}, not one of {', '.join(_ACTIVATIONS)}", where=place)
 
 
-def _ratio(inner: int, width: Any) -> float:
+def mlp_ratio(inner: int, width: Any) -> float:
     """The `mlp_ratio` of which `mlp_hidden`, which rounds up, makes `inner`: never above it by a rounding error."""
     ratio = inner / width
     return float(ratio if ratio * width <= inner else (inner - 0.5) / width)

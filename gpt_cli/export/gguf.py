@@ -19,6 +19,7 @@ from gpt_cli.config import ModelConfig
 from gpt_cli.errors import RequestError
 from gpt_cli.export.layouts import GPT2, LLAMA, QWEN3, Layout, choose_layout
 from gpt_cli.export.names import gate_up_rows, name, named_tensors, qkv_rows
+from gpt_cli.export.vocabulary import tokenizer_json
 from gpt_cli.files import ExistsError, replace_file
 from gpt_cli.literals import Pattern
 from gpt_cli.model.position import rotary_frequencies
@@ -27,12 +28,14 @@ from gpt_cli.tokenizer import BPETokenizer, CharTokenizer, Tokenizer
 from gpt_cli.tokenizer.bpe_vocabulary import BYTE_ENCODER, END_OF_TEXT, bytes_to_unicode
 from gpt_cli.tokenizer.pretokenizer import pre_tokenizer
 
-DType = Literal["f32", "f16", "q8_0"]
+DType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
+ARCHITECTURE = "general.architecture"
 _PATTERNS: dict[Pattern, str] = {"gpt2": "gpt-2", "gpt4": "llama-bpe"}  # its gpt-4o is another rule beyond ASCII
 _LIKE_LLAMA3: tuple[Pattern, ...] = ("gpt4",)  # llama.cpp takes a word that is a token as it is
 _NEVER = "ÿ ÿ"  # the merge of two bytes that UTF-8 does not have; a file without any merge is refused
 _NORMAL, _CONTROL = 1, 3  # types of tokens
 _TABLES = ("token_embd.weight", "output.weight")
+TOKENIZER_JSON = "tokenizer.huggingface.json"
 
 
 def _pairs_side_by_side(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -41,6 +44,18 @@ def _pairs_side_by_side(config: ModelConfig, tensors: dict[str, Tensor]) -> dict
     def turned(tensor: Tensor) -> Tensor:
         halves: Tensor = tensor.unflatten(0, (-1, 2, config.head_dim // 2))
         return halves.transpose(1, 2).flatten(0, 2)
+
+    return {
+        key: turned(tensor) if ".attn_q." in key or ".attn_k." in key else tensor for key, tensor in tensors.items()
+    }
+
+
+def _halves_apart(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The way back."""
+
+    def turned(tensor: Tensor) -> Tensor:
+        pairs: Tensor = tensor.unflatten(0, (-1, config.head_dim // 2, 2))
+        return pairs.transpose(1, 2).flatten(0, 2)
 
     return {
         key: turned(tensor) if ".attn_q." in key or ".attn_k." in key else tensor for key, tensor in tensors.items()
@@ -71,7 +86,7 @@ _GPT2 = (
 )
 LAYOUTS = (
     replace(GPT2, needs={**GPT2.needs, "mlp": ("gelu",)}, names=_GPT2, adapt=lambda config, tensors: tensors),
-    replace(LLAMA, names=_ROTARY, adapt=_pairs_side_by_side),
+    replace(LLAMA, names=_ROTARY, adapt=_pairs_side_by_side, undo=_halves_apart),
     replace(QWEN3, needs={**QWEN3.needs, "rope_scaling": (None,), "window": (None,)}, names=_ROTARY),
 )
 
@@ -86,18 +101,40 @@ class GGUFVocabulary:
     pattern: str
     end_of_text: int
 
+    def keys(self) -> dict[str, Any]:
+        """What the file says of it, by key."""
+        kinds = [_CONTROL if i in self.special else _NORMAL for i in range(len(self.tokens))]
+        told = {
+            "model": "gpt2",
+            "pre": self.pattern,
+            "tokens": self.tokens,
+            "token_type": kinds,
+            "merges": self.merges,
+            "bos_token_id": self.end_of_text,
+            "eos_token_id": self.end_of_text,
+            "add_bos_token": False,
+        }
+        return {f"tokenizer.ggml.{key}": value for key, value in told.items()}
+
+
+def gguf_package() -> Any:
+    """The package gguf. Raises RequestError where it is missing."""
+    try:
+        return importlib.import_module("gguf")
+    except ImportError as error:
+        raise RequestError("a GGUF file needs the package gguf", hint="pip install 'gpt-cli[gguf]'") from error
+
 
 def export_gguf(run: LoadedRun, file: Path, dtype: DType = "f32") -> Layout:
     """Write the model of `run` to the new `file`, and return its architecture.
 
-    With f16 and q8_0 matrices are rounded, vectors and positions stay f32; a matrix whose rows are no multiple of 32
-    long is f16 instead of q8_0. Raises RequestError, with the reason, for a model or a tokenizer that llama.cpp
-    would not run as it is, and where the package gguf is missing, ExistsError when `file` is there.
+    Matrices are rounded to `dtype`, vectors and positions stay f32; a matrix whose rows are no multiple of 32 long is
+    f16 instead of q8_0 and q4_0, and with q4_0 the embedding and the head, which suffer most, are q8_0.
+
+    Raises RequestError, with the reason, for a model or a tokenizer that llama.cpp would not run as it is, and where
+    the package gguf is missing, ExistsError when `file` is there.
     """
-    try:
-        gguf: Any = importlib.import_module("gguf")
-    except ImportError as error:
-        raise RequestError("--to gguf needs the package gguf", hint="pip install 'gpt-cli[gguf]'") from error
+    gguf = gguf_package()
     layout = choose_layout(run.config.model, LAYOUTS)
     vocabulary = gguf_vocabulary(run.tokenizer)
     if file.exists():
@@ -110,8 +147,12 @@ def export_gguf(run: LoadedRun, file: Path, dtype: DType = "f32") -> Layout:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.gguf"
         writer = gguf.GGUFWriter(path, layout.model_type)
-        _add_sizes(writer, config, layout)
-        _add_vocabulary(writer, vocabulary)
+        for key, value in model_keys(config, layout, len(vocabulary.tokens)).items():
+            (writer.add_uint32 if isinstance(value, int) else writer.add_float32)(key, value)
+        for key, value in vocabulary.keys().items():
+            add = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, list: writer.add_array}
+            add[type(value)](key, value)
+        writer.add_string(TOKENIZER_JSON, tokenizer_json(run.tokenizer))  # which `gpt import` reads
         writer.add_file_type(getattr(gguf.LlamaFileType, _FILE_TYPES[dtype]))
         for key, tensor in tensors.items():
             if key in _TABLES and len(vocabulary.tokens) > len(tensor):
@@ -126,42 +167,42 @@ def export_gguf(run: LoadedRun, file: Path, dtype: DType = "f32") -> Layout:
     return layout
 
 
-_FILE_TYPES = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "q8_0": "MOSTLY_Q8_0"}
+_FILE_TYPES = {
+    **{"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16"},
+    **{"q8_0": "MOSTLY_Q8_0", "q4_0": "MOSTLY_Q4_0"},
+}
 
 
 def _kind(key: str, tensor: Tensor, dtype: DType) -> str:
     if tensor.dim() < 2 or key.startswith("position"):
         return "F32"
-    return "F16" if dtype == "q8_0" and tensor.shape[1] % 32 else dtype.upper()
+    if dtype in ("q8_0", "q4_0") and tensor.shape[1] % 32:
+        return "F16"
+    return "Q8_0" if dtype == "q4_0" and key in _TABLES else dtype.upper()
 
 
-def _add_sizes(writer: Any, config: ModelConfig, layout: Layout) -> None:
-    writer.add_context_length(config.context_length)
-    writer.add_embedding_length(config.n_embd)
-    writer.add_block_count(config.n_layer)
-    writer.add_feed_forward_length(config.mlp_hidden)
-    writer.add_head_count(config.n_head)
-    writer.add_head_count_kv(config.kv_heads)
+def model_keys(config: ModelConfig, layout: Layout, vocab_size: int) -> dict[str, int | float]:
+    """What the file says of the model, by key."""
+    sizes: dict[str, int | float] = {
+        "context_length": config.context_length,
+        "embedding_length": config.n_embd,
+        "block_count": config.n_layer,
+        "feed_forward_length": config.mlp_hidden,
+        "attention.head_count": config.n_head,
+        "attention.head_count_kv": config.kv_heads,
+        "vocab_size": vocab_size,
+    }
     if layout.model_type == "gpt2":
-        writer.add_layer_norm_eps(config.norm_eps)
-        return
-    writer.add_layer_norm_rms_eps(config.norm_eps)
-    writer.add_rope_freq_base(config.rope_theta)
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
-
-
-def _add_vocabulary(writer: Any, vocabulary: GGUFVocabulary) -> None:
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(vocabulary.pattern)
-    writer.add_token_list(vocabulary.tokens)
-    writer.add_token_types([_CONTROL if i in vocabulary.special else _NORMAL for i in range(len(vocabulary.tokens))])
-    writer.add_token_merges(vocabulary.merges)
-    writer.add_bos_token_id(vocabulary.end_of_text)
-    writer.add_eos_token_id(vocabulary.end_of_text)
-    writer.add_add_bos_token(False)
-    writer.add_vocab_size(len(vocabulary.tokens))
+        sizes["attention.layer_norm_epsilon"] = config.norm_eps
+    else:
+        sizes |= {
+            "attention.layer_norm_rms_epsilon": config.norm_eps,
+            "rope.freq_base": config.rope_theta,
+            "rope.dimension_count": config.head_dim,
+            "attention.key_length": config.head_dim,
+            "attention.value_length": config.head_dim,
+        }
+    return {f"{layout.model_type}.{key}": value for key, value in sizes.items()}
 
 
 def gguf_vocabulary(tokenizer: Tokenizer) -> GGUFVocabulary:

@@ -45,6 +45,7 @@ class Layout:
     names     our modules and its own
     describe  what its config.json says beside what all of them do
     adapt     what its tensors need besides their names
+    undo      the way back, where it is not the same once more
     rewrites  what brings models to it
     """
 
@@ -55,6 +56,7 @@ class Layout:
     describe: Callable[[ModelConfig], dict[str, Any]]
     adapt: Adapt = _as_it_is
     rewrites: tuple[Rewrite, ...] = field(default=())
+    undo: Adapt | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -78,6 +80,10 @@ class Layout:
         if config.tie_embeddings:
             tensors = {ours: tensor for ours, tensor in tensors.items() if ours != "head.weight"}
         return self.adapt(config, to_theirs(self.names, config, tensors))
+
+    def restore(self, config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Its tensors as they were before `adapt`."""
+        return (self.undo or self.adapt)(config, tensors)
 
 
 def choose_layout(config: ModelConfig, among: "tuple[Layout, ...] | None" = None) -> Layout:

@@ -52,12 +52,19 @@ def import_huggingface(source: str, run_dir: Path, *, download: bool = False) ->
             hint="rows without a token cannot be kept: a model of ours has as many as its tokenizer has ids",
         )
     tensors = _convert(layout, model, tokenizer, _read_tensors(directory, model), str(directory))
+    create_imported(run_dir, model, tokenizer, tensors, source, layout)
+    return layout
+
+
+def create_imported(
+    run_dir: Path, model: ModelConfig, tokenizer: Tokenizer, tensors: dict[str, Tensor], source: str, layout: Layout
+) -> None:
+    """Make `tensors` a new run in `run_dir`. Raises RequestError where it is taken."""
     unknown = "error" if tokenizer.unk_id is None else "token"
     own = str(run_dir / "tokenizer.json")
     kind = TokenizerConfig.model_validate({"kind": tokenizer.kind, "file": own, "unknown": unknown})
     config = Config(run_dir=str(run_dir), model=model, tokenizer=kind)
     create_imported_run(config, tokenizer, tensors, f"{source} ({layout.architecture})")
-    return layout
 
 
 def find_model(source: str, download: bool) -> Path:
@@ -159,7 +166,7 @@ def _convert(
     for name, tensor in expected.items():
         if found[name].shape != tensor.shape:
             raise UserError(f"{place}: tensor {name} is {list(found[name].shape)}, not {list(tensor.shape)}")
-    ours = to_ours(layout.names, model, layout.adapt(model, found))
+    ours = to_ours(layout.names, model, layout.restore(model, found))
     if "embedding.positions.weight" in ours:
         ours["embedding.positions"] = ours.pop("embedding.positions.weight")
     if model.tie_embeddings:

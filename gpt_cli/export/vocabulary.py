@@ -12,6 +12,7 @@ from typing import Any
 from gpt_cli.files import read_file
 from gpt_cli.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer, Tokenizer, load_tokenizer
 from gpt_cli.tokenizer.bpe_vocabulary import BYTE_ENCODER
+from gpt_cli.tokenizer.loader import parse_tokenizer
 
 UNKNOWN = "<unk>"
 _REPLACEMENT = "\ufffd"  # what we decode an unknown character to
@@ -80,10 +81,23 @@ def read_tokenizer(directory: Path) -> Tokenizer:
             file = json.loads(read_file(path, _LARGEST))
         except (ValueError, RecursionError):
             file = None  # `load_tokenizer` says what is wrong
-        for read in (_read_char, _read_byte):
-            if isinstance(file, dict) and (tokenizer := read(file)) is not None:
-                return tokenizer
+        if (tokenizer := _read_simple(file)) is not None:
+            return tokenizer
     return load_tokenizer(directory)
+
+
+def parse_exported(text: str) -> Tokenizer:
+    """The tokenizer of which `tokenizer_json` made `text`. Raises ValueError for any other."""
+    try:
+        file = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    return _read_simple(file) or parse_tokenizer(text)
+
+
+def _read_simple(file: Any) -> Tokenizer | None:
+    found = (read(file) for read in (_read_char, _read_byte) if isinstance(file, dict))
+    return next((tokenizer for tokenizer in found if tokenizer is not None), None)
 
 
 def _read_char(file: dict[str, Any]) -> CharTokenizer | None:
