@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpt_cli.run.load import LoadedRun, load_model
 from test_export_gguf import MODELS, gguf
 from test_export_hf import TEXT, TOKENIZERS, make_run
 
@@ -17,6 +16,7 @@ from gpt_cli.export.gguf import LAYOUTS, export_gguf
 from gpt_cli.export.gguf_reading import import_gguf
 from gpt_cli.export.layouts import choose_layout
 from gpt_cli.export.names import named_tensors
+from gpt_cli.run.load_model import LoadedRun, load_model
 
 EXACT = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 CPU = torch.device("cpu")
