@@ -17,7 +17,7 @@ def derive_seed(*parts: int | str) -> int:
 
 
 def feistel_permute(index: int, n: int, key: int) -> int:
-    """Where `index` goes in the permutation of range(n) that `key` names: random access in O(1) memory.
+    """The image of `index` under the permutation of range(n) named by `key`: random access in O(1) memory.
 
     A balanced Feistel network (Luby and Rackoff, 1988) over the smallest even number of bits that holds n,
     with cycle-walking (Black and Rogaway, 2002) back into range(n). Expected walks: below 4.
@@ -37,12 +37,12 @@ def half_bits(n: int) -> int:
 
 
 def windows_per_epoch(tokens: int, context_length: int) -> int:
-    """How many windows of `context_length` every epoch cuts out of a text of so many tokens, whatever its phase."""
+    """The number of windows of `context_length` in every epoch over so many tokens, whatever its phase."""
     return max(1, (tokens - context_length) // context_length)
 
 
 def window_start(index: int, tokens: int, context_length: int, seed: int) -> int:
-    """Where window `index` of a training run starts in the text; epochs follow one another.
+    """The offset of window `index` of a training run in the text; epochs follow one another.
 
     An epoch visits each of its non-overlapping windows exactly once, in an order and from a phase of its own.
     The text has more tokens than a window, which needs one more for its last target.

@@ -1,7 +1,7 @@
-"""Where a model looks: its attention weights on a text, and what kind of head each head is.
+"""Attention weights of a model on a text, and the kind of each head (previous token, first token, induction).
 
-capture   the queries, keys and values of a forward pass, and the weights that follow from them
-heads     simple scores: previous-token, first-token and induction heads
+Read first: `capture.py`, then `heads.py`.
+Never: changes the model, or computes by a path of its own: the maps are of `model/layers.py`'s own queries and keys.
 """
 
 from gpt_cli.attention_maps.capture import LayerAttention as LayerAttention

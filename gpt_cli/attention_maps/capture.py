@@ -21,7 +21,7 @@ from gpt_cli.model.layers import Attention
 
 @dataclass(frozen=True, eq=False)
 class LayerAttention:
-    """What one layer did with one sequence. Queries and keys are as they meet: normalised and rotated."""
+    """One layer on one sequence. Queries and keys are as they meet: normalised and rotated."""
 
     layer: int
     q: Tensor
@@ -63,7 +63,7 @@ class LayerAttention:
 
 @torch.no_grad()
 def capture_attention(model: GPT, tokens: Sequence[int]) -> list[LayerAttention]:
-    """What each layer of `model` attends to in the sequence `tokens`, on the CPU in fp32, from one forward pass.
+    """The attention of each layer of `model` over the sequence `tokens`, on the CPU in fp32, from one forward pass.
 
     The model is run as it is, without dropout. Raises ValueError when the tokens are more than its context,
     RequestError for a model with options that are not known here.
@@ -82,7 +82,7 @@ def capture_attention(model: GPT, tokens: Sequence[int]) -> list[LayerAttention]
 
 
 class _Seen:
-    """What passed through the parts of one attention module."""
+    """Tensors recorded by the hooks of one attention module."""
 
     def __init__(self) -> None:
         self.projected: Tensor  # (1, T, (H + 2 Hkv) D) queries, keys and values before they are normalised

@@ -1,4 +1,4 @@
-"""What kind of head a head is, on one text, by three simple scores.
+"""Classify attention heads on one text by three scores.
 
 Each score is the mean share of attention, from 0 to 1, that queries give to
 

@@ -1,4 +1,4 @@
-"""What a device can multiply at best: the yardstick of its own utilisation."""
+"""Peak matrix-product throughput of a device, by which its utilisation is measured."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Where the time of a training step goes, by part of the model.
+"""Profile a training step by part of the model.
 
 The parts are timed one after another, the device waited for at each border: their sum is a little more than a step
 that runs freely. What no part claims of the forward pass is `rest of forward`.
@@ -31,7 +31,7 @@ FUSED_PARTS = ("batch", "forward and backward", "optimizer")
 
 
 def engine_name(engine: Engine) -> str:
-    """What computes losses and gradients, in words."""
+    """The engine of the training step, as text."""
     if not isinstance(engine, TorchEngine):
         return "C"
     return "torch, eager" if engine.loss is engine.eager else "torch, compiled"

@@ -1,1 +1,5 @@
-"""The command line, one small module a verb: cheap to import, since a verb imports its rooms only to run."""
+"""The command line: one small module a verb, and what several verbs share (options, prompts, output).
+
+Read first: `main.py`, then the verb.
+Never: computes: a verb parses, imports its room when it runs, calls it and prints.
+"""

@@ -1,4 +1,4 @@
-"""What is wrong with a config: each problem with its place, all of them in one error."""
+"""Diagnostics of a config: each with its location, all raised in one error."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ SHOWN = 10  # problems in one error; the rest is counted
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """Where something stands: in a file (line and column from 1), or in an override, which has neither."""
+    """A location in a file (line and column from 1), or in an override, which has neither."""
 
     source: str
     line: int | None = None

@@ -67,7 +67,7 @@ def _dump(config: Config, keys: Iterable[str], *, annotated: bool = False) -> st
 
 
 def _meaning(key: str) -> str:
-    """What a key means, behind what it can be if that is one of a few words."""
+    """The meaning of a key, after its choices if it is one of a few words."""
     words = accepted_types(schema_of(key))
     choices = f"{join_or(words)}. " if _is_choice(words) else ""
     return choices + description(fields()[key])

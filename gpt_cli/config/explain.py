@@ -1,4 +1,4 @@
-"""Where the values of a config come from, and how two configs differ."""
+"""The origin of each value of a config, and the differences of two configs."""
 
 from collections.abc import Sequence
 from pathlib import Path

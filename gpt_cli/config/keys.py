@@ -117,7 +117,7 @@ def get_key(config: Config, key: str) -> Any:
 
 
 def description(definition: FieldInfo | type[ConfigSection]) -> str:
-    """What a key or a section means, on one line."""
+    """The meaning of a key or a section, on one line."""
     _tell_meanings()
     text = definition.description if isinstance(definition, FieldInfo) else definition.__doc__
     return " ".join((text or "").split())
@@ -154,7 +154,7 @@ def schema_of(key: str) -> dict[str, Any]:
 
 
 def accepted_types(schema: dict[str, Any]) -> list[str]:
-    """What the JSON Schema of a value accepts, in words: `["a whole number", "null"]`."""
+    """The types that the JSON Schema of a value accepts, as text: `["a whole number", "null"]`."""
     if "anyOf" in schema:
         return [word for choice in schema["anyOf"] for word in accepted_types(choice)]
     if "const" in schema:

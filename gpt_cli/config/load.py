@@ -103,7 +103,7 @@ def check_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def merge_layers(text: str, name: str, overrides: Sequence[str]) -> ParsedYaml:
-    """What `text` and `overrides` say and where, not yet checked. Raises RequestError if `text` is not YAML."""
+    """`text` and `overrides` merged, with locations, not yet validated. Raises RequestError if `text` is not YAML."""
     try:
         document = read_document(text, name)
     except ConfigSyntaxError as error:

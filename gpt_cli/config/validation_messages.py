@@ -1,4 +1,4 @@
-"""What the schema's checks found, said in the words of the config."""
+"""Translate pydantic's validation errors into messages about the config."""
 
 import re
 from collections.abc import Iterator
@@ -100,7 +100,7 @@ def format_value(value: object) -> str:
 
 
 def _suggest_fix(value: object, words: list[str]) -> str | None:
-    """What to write instead, where that is plain."""
+    """A suggested value, if there is an obvious one."""
     if isinstance(value, str):
         return _suggest_fix_of_text(value, words)
     if "text" in words and isinstance(value, bool | int | float):

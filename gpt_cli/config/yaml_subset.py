@@ -51,7 +51,7 @@ class ConfigSyntaxError(Exception):
 
 @dataclass(frozen=True)
 class ParsedYaml:
-    """What a text says and where; `problems` are those that did not keep it from being read."""
+    """A parsed YAML text with locations; `problems` are those that did not stop the parser."""
 
     name: str
     values: dict[str, Any]
@@ -60,7 +60,7 @@ class ParsedYaml:
     problems: tuple[Diagnostic, ...] = ()
 
     def place(self, path: KeyPath) -> SourceLocation:
-        """Where the value of `path` stands, or else the nearest thing around it."""
+        """The location of the value of `path`, or of its nearest parent."""
         while path and path not in self.places:
             path = path[:-1]
         return self.places.get(path, SourceLocation(self.name))
@@ -85,7 +85,7 @@ def read_value(text: str, place: SourceLocation) -> Any:
 
 
 def resolve_scalar(text: str) -> str | int | float | bool | None:
-    """What a scalar without quotes means: YAML 1.2's core schema, but whole numbers only in plain decimal."""
+    """The value of an unquoted scalar: YAML 1.2's core schema, but whole numbers only in plain decimal."""
     if text in _NULL:
         return None
     if text in _BOOLEAN:

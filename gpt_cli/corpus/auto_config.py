@@ -39,7 +39,7 @@ ConfigValues = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class _TextFacts:
-    """What a config depends on."""
+    """Statistics of a text from which a config is chosen."""
 
     tokens: float
     """Known, or about; of both splits."""
@@ -52,7 +52,7 @@ class _TextFacts:
     division: str
     """A sentence on what is held out."""
     counted: bool = True
-    """Whether the tokens are counted, not estimated."""
+    """True if the tokens are counted, not estimated."""
 
 
 @dataclass(frozen=True)

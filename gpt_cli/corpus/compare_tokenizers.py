@@ -32,7 +32,7 @@ class TokenizerCandidate:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a tokenizer makes of a text."""
+    """Figures of one tokenizer on a text."""
 
     name: str
     kind: str

@@ -29,7 +29,7 @@ class _Decoder(Protocol):
 
 
 def is_compressed(path: Path) -> bool:
-    """Whether the name says that the file is compressed in a way that `expand` understands."""
+    """True if the name says that the file is compressed in a way that `expand` understands."""
     return path.suffix.lower() in _DECODERS
 
 

@@ -22,13 +22,13 @@ class TextBlock:
     name: str
     """Of the document, for messages."""
     data: bytes
-    """What it says, in UTF-8."""
+    """The text, in UTF-8."""
     ends: bool
-    """Whether the document ends here."""
+    """True if the document ends here."""
 
     @property
     def text(self) -> str:
-        """What it says."""
+        """The text."""
         return self.data.decode()
 
 
@@ -40,7 +40,7 @@ class SourceFile:
     weight: int
     """How often its training text is repeated."""
     validates: bool
-    """Whether all of it is validation text: `data.val_source`."""
+    """True if all of it is validation text: `data.val_source`."""
 
 
 class CorpusText:
@@ -54,7 +54,7 @@ class CorpusText:
 
     @classmethod
     def find(cls, data: DataConfig, note: Notify) -> "CorpusText":
-        """What `data.source` and `data.val_source` name. Raises as `find_files` does."""
+        """The files that `data.source` and `data.val_source` name. Raises as `find_files` does."""
         form = ReaderOptions(data.encoding, data.text_key)
         sources = [data.source] if isinstance(data.source, str) else data.source
         validating = [data.val_source] if isinstance(data.val_source, str) else data.val_source or []
@@ -70,7 +70,7 @@ class CorpusText:
 
     @property
     def is_cached(self) -> bool:
-        """Whether it is short enough to be in memory, once it was read."""
+        """True if it is short enough to be in memory, once it was read."""
         return self._kept is not None
 
     @property
@@ -120,7 +120,7 @@ def chunk(name: str, pieces: Iterable[bytes]) -> Iterator[TextBlock]:
 
 
 def _whole(data: bytes, start: int, end: int) -> int:
-    """Where the last character ends that is whole between `start` and `end`; if none is, the first one."""
+    """The end of the last whole character between `start` and `end`; if there is none, of the first one."""
     border = end
     while border > start and data[border] & 0xC0 == 0x80:  # 10xxxxxx: inside a character
         border -= 1
@@ -132,5 +132,5 @@ def _whole(data: bytes, start: int, end: int) -> int:
 
 
 def count_characters(data: bytes) -> int:
-    """How many characters UTF-8 bytes are: those that do not begin with the bits 10."""
+    """The number of characters of UTF-8 bytes: those that do not begin with the bits 10."""
     return len(data) if data.isascii() else int(np.count_nonzero(np.frombuffer(data, dtype=np.int8) >= -64))

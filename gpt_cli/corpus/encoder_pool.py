@@ -28,7 +28,7 @@ from gpt_cli.tokenizer.vocab_stats import Counts, count_ids
 
 
 class EncodedBatch(NamedTuple):
-    """What became of a batch."""
+    """The ids of a batch."""
 
     ids: Tokens
     lengths: npt.NDArray[np.uint32]
@@ -133,7 +133,7 @@ def spawn_worker(module: str) -> "subprocess.Popen[bytes]":
 
 
 def worker_died(worker: "subprocess.Popen[bytes]") -> UserError:
-    """What to say of a process that is gone."""
+    """The error for a worker process that died."""
     with suppress(subprocess.TimeoutExpired):
         worker.wait(1)  # its pipes close a moment before it has an exit code
     return UserError(

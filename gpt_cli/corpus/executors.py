@@ -17,7 +17,7 @@ _IN_FLIGHT = 2  # pieces of work for each of several, so that none waits for the
 
 
 class SerialExecutor(Protocol):
-    """Who does one thing after the other."""
+    """Runs tasks one at a time, in order."""
 
     def submit(self, work: Callable[..., Any], *given: Any) -> None:
         """Have `work(*given)` done, now or later. Raises what this or something before it raises."""

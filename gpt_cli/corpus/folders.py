@@ -43,7 +43,7 @@ def walk(folder: str) -> Iterator[tuple[str, list[Entry]]]:
 
 
 def is_file(entry: Entry) -> bool:
-    """Whether it is a regular file, or a link that leads to one. Raises OSError."""
+    """True if it is a regular file, or a link that leads to one. Raises OSError."""
     return Path(entry.path).is_file() if entry.is_symlink() else entry.is_file()  # a circle of links is no file
 
 

@@ -55,7 +55,7 @@ def download_dataset(name: str, note: Notify) -> list[Path]:
 
 
 def select_files(files: list[str], pattern: str) -> list[str]:
-    """Which of a data set's files are its text, sorted."""
+    """The files of a data set that hold its text, sorted."""
     if pattern:
         return sorted(file for file in files if fnmatch.fnmatchcase(file, pattern))
     for suffix in _DATA:

@@ -100,7 +100,7 @@ def _find_leaf(path: Path, table: Any, key: str) -> int:
 
 
 class _Limit:
-    """How much a column may expand to."""
+    """A bound on what a column may expand to."""
 
     def __init__(self, path: Path, compressed: int) -> None:
         self._path = path
@@ -150,7 +150,7 @@ class _Sizes:
             self._fewest, self._last = min(self._fewest, self._last), page.values
 
     def rows(self) -> int:
-        """How many rows are together not much larger than a page may be, whatever is in the pages."""
+        """Row counts of batches that are not much larger than a page may be, whatever the pages hold."""
         touched = 2 if self._fewest >= _ROWS else _ROWS  # pages that _ROWS rows may lie in
         rows = _ROWS if touched * self._largest <= _LARGEST_PAGE else _BATCH // self._largest
         return max(1, min(rows, _BATCH // self._dictionary))

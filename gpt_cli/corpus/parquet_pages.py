@@ -36,12 +36,12 @@ class Page:
 
     @property
     def is_data(self) -> bool:
-        """Whether it holds values of rows."""
+        """True if it holds values of rows."""
         return self.kind in (0, 3)
 
     @property
     def is_dictionary(self) -> bool:
-        """Whether it holds the distinct values of the chunk."""
+        """True if it holds the distinct values of the chunk."""
         return self.kind == 2
 
 

@@ -104,7 +104,7 @@ class LazyCorpus:
 def open_lazy(
     data: DataConfig, tokenizer: TokenizerConfig, *, note: Notify, progress: StageProgress | None = None
 ) -> LazyCorpus:
-    """What `prepare_corpus` would make, without holding or writing it. Raises as it does."""
+    """The corpus that `prepare_corpus` would make, without holding or writing it. Raises as it does."""
     if isinstance(data.source, str) and is_store(path := find_path(data.source)):
         store = _open_matching_store(path, data, tokenizer)
         return LazyCorpus(store.tokenizer, store.facts, store.read)

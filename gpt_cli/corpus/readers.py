@@ -1,4 +1,4 @@
-"""What one file holds: a text, or documents under a key of JSON lines, CSV or Parquet. Read as a stream."""
+"""Stream the documents of one file: a text, or a key of JSON lines, CSV or Parquet."""
 
 import stat
 import tempfile
@@ -20,7 +20,7 @@ _KEPT_IN_MEMORY = 16 << 20  # bytes of standard input, before a temporary file t
 
 @dataclass(frozen=True)
 class ReaderOptions:
-    """How files become documents: what `data.encoding` and `data.text_key` say."""
+    """The encoding and text key with which files are read: `data.encoding` and `data.text_key`."""
 
     encoding: str = "utf-8"
     text_key: str = "text"
@@ -63,7 +63,7 @@ def inner_suffix(path: Path) -> str:
 
 
 def rewindable(read: Callable[[], Iterable[bytes]]) -> Callable[[], Iterator[bytes]]:
-    """What can be read once, again and again: what is long waits in a temporary file."""
+    """A one-time stream as a rewindable one; a long one is spooled to a temporary file."""
     kept: list[IO[bytes]] = []
 
     def pieces() -> Iterator[bytes]:

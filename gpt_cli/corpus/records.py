@@ -132,7 +132,7 @@ def _under_key(line: str, key: str, where: str) -> str:
 
 
 def _is_chat(value: Any) -> bool:
-    """Whether it is a list of messages, as chat datasets have it."""
+    """True if it is a list of messages, as chat datasets have it."""
     return (
         isinstance(value, list)
         and bool(value)

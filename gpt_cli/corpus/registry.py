@@ -141,12 +141,12 @@ def find_corpus(name: str) -> DatasetInfo:
 
 
 def corpora_dir() -> Path:
-    """Where downloads are kept unless another place is asked for."""
+    """The default directory of downloads."""
     return cache_dir() / "corpora"
 
 
 def corpus_path(corpus: DatasetInfo, root: Path) -> Path:
-    """Where the text of `corpus` is, or would be, under `root`."""
+    """The path of the text of `corpus` under `root`, downloaded or not."""
     return root / corpus.name / corpus.file_name
 
 

@@ -21,15 +21,15 @@ class Segment:
     """Text whose ids do not depend on what stands around it."""
 
     data: bytes
-    """What it says, in UTF-8."""
+    """The text, in UTF-8."""
     part_start: bool
-    """Whether a document, or the part of one in its split, starts here."""
+    """True if a document, or the part of one in its split, starts here."""
     append_eot: bool
-    """Whether an end of text follows, where the vocabulary has one."""
+    """True if an end of text follows, where the vocabulary has one."""
 
     @property
     def text(self) -> str:
-        """What it says."""
+        """The text."""
         return self.data.decode()
 
 
@@ -45,14 +45,14 @@ class Batch:
 
 @dataclass(slots=True)
 class _Buffer:
-    """What of one split has been read but is not in a batch yet."""
+    """Text of one split that is not in a batch yet."""
 
     data: bytes = b""
     part_start: bool = False
     segments: list[Segment] = field(default_factory=list)
     size: int = 0
     ended: bool = True
-    """Whether what was read last is kept apart from what comes next."""
+    """True if what was read last is kept apart from what comes next."""
 
 
 def batches(
@@ -98,7 +98,7 @@ def _safe_split_bytes(data: bytes, pattern: Pattern, special: Sequence[str]) -> 
 
 
 def _safe_split(text: str, pattern: Pattern | None, special: Sequence[str]) -> int:
-    """Where `text`, which goes on, can be cut; 0 if it is better to read on first."""
+    """A safe place to split `text`, which goes on; 0 if more should be read first."""
     if pattern is None:
         return len(text)
     size = last_safe_split(text, pattern)
@@ -112,7 +112,7 @@ def _safe_split(text: str, pattern: Pattern | None, special: Sequence[str]) -> i
 
 
 def _start_of_special(text: str, cut: int, special: Sequence[str]) -> int:
-    """Where the first special text starts that a cut at `cut` would divide; `cut` if it would divide none.
+    """The start of the first special text that a cut at `cut` would divide; `cut` if it divides none.
 
     What `text` ends in can be the beginning of one.
     """

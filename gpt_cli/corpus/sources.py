@@ -1,4 +1,4 @@
-"""What a `data.source` names, read document by document, exactly as it was written.
+"""Read the documents that a `data.source` names, unchanged.
 
 Newlines stay what they are; only a byte order mark is dropped. What is not UTF-8 is refused with its place.
 """
@@ -187,5 +187,5 @@ def _files_in(folder: Path, note: Notify) -> list[Path]:
 
 
 def _own_artifact(names: Iterable[str]) -> str | None:
-    """What a folder with these names in it is, if `gpt` made it: no text, and other than it was after the next run."""
+    """The kind of a directory that `gpt` made, by the names in it: never read as text."""
     return next((made for made, marks in _MADE.items() if marks <= set(names)), None)

@@ -1,4 +1,4 @@
-"""Which text trains, which validates, and which is kept for the test."""
+"""Divide a text into training, validation and test splits."""
 
 from array import array
 from collections.abc import Iterable, Iterator
@@ -22,29 +22,29 @@ class Chunk:
 
     split: Split
     data: bytes
-    """What it says, in UTF-8."""
+    """The text, in UTF-8."""
     part_start: bool
-    """Whether the document, or the part of it that falls into this split, starts here."""
+    """True if the document, or the part of it that falls into this split, starts here."""
     part_end: bool
-    """Whether it ends here."""
+    """True if it ends here."""
     document_end: bool
-    """Whether the document itself ends here, not only what of it falls into this split."""
+    """True if the document itself ends here, not only what of it falls into this split."""
     append_eot: bool
-    """Whether another document follows: where the vocabulary has an end of text, it stands between them."""
+    """True if another document follows: where the vocabulary has an end of text, it stands between them."""
     repeat_start: bool
-    """Whether a repetition begins here, which is kept apart from what came before."""
+    """True if a repetition begins here, which is kept apart from what came before."""
     done: int
     """Bytes of the corpus up to the block that this is from."""
 
     @property
     def text(self) -> str:
-        """What it says."""
+        """The text."""
         return self.data.decode()
 
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """Where a text is divided: at two characters, or between its units (documents or files)."""
+    """The boundaries of the splits: two characters, or the split of each unit (document or file)."""
 
     by: SplitBy
     boundaries: tuple[int, int]
@@ -78,7 +78,7 @@ class SplitPlan:
         return cls(data.split, (0, 0), _assign_by_hash(hashes, val_fraction, data.test_fraction, data.split))
 
     def parts(self, position: int, length: int, unit: int) -> Iterator[tuple[Split, int]]:
-        """How many of the `length` characters from `position` on, which are of one unit, go to which split."""
+        """Yield (split, characters) for the `length` characters of one unit from `position` on."""
         if self.by != "characters":
             known = unit < len(self.units)  # if not, the text has changed, which its fingerprint will tell
             yield SPLITS[self.units[unit]] if known else "train", length

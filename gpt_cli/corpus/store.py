@@ -38,7 +38,7 @@ _HEADER = re.compile(rb"\{('descr': '[<>|=]?[a-zA-Z]\d+(?:\[\w+\])?', 'fortran_o
 
 @dataclass(frozen=True)
 class SplitStats:
-    """What is in one split."""
+    """Sizes of one split."""
 
     characters: int
     bytes: int
@@ -51,7 +51,7 @@ class SplitStats:
 
 @dataclass(frozen=True)
 class SplitSpec:
-    """How the text of a store was divided: the keys of `data` that say so."""
+    """The keys of `data` that decided the splits of a store."""
 
     split: SplitBy
     val_fraction: float
@@ -59,7 +59,7 @@ class SplitSpec:
 
     @classmethod
     def of(cls, data: DataConfig) -> "SplitSpec":
-        """What a config asks for."""
+        """From a config."""
         return cls(data.split, data.val_fraction, data.test_fraction)
 
 
@@ -177,7 +177,7 @@ class TokenStore:
 
 
 def is_store(path: Path) -> bool:
-    """Whether `path` looks like a token store."""
+    """True if `path` looks like a token store."""
     return os.path.isfile(path / _MANIFEST)  # unlike Path.is_file, False also for what is no path at all
 
 
@@ -327,7 +327,7 @@ def _require_size(path: Path, least: int) -> None:
 
 
 def _read_header(stream: IO[bytes]) -> str:
-    """What an array is said to be. NumPy's own reader fails in many ways on a damaged one, so it is not used."""
+    """Parse the header of a `.npy` file. NumPy's own reader fails in many ways on a damaged one, so it is not used."""
     version = np.lib.format.read_magic(stream)
     if version != (1, 0):
         raise ValueError(f"it is of version {version} of the .npy format, not (1, 0)")

@@ -21,7 +21,7 @@ class TextSpan:
 
     @property
     def end(self) -> int:
-        """Where the next one starts."""
+        """The position after it."""
         return self.start + len(self.text)
 
 
@@ -53,7 +53,7 @@ class TextSample:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing was left out."""
+        """True if nothing was left out."""
         return len(self.train) + len(self.val) == self.characters
 
 
@@ -101,7 +101,7 @@ class SystematicSample:
             self._kept = [part for part in self._kept if part.start // _PART % self.stride == 0]
 
     def text(self, start: int, end: int, limit: int | None = None) -> str:
-        """What is kept of the characters from `start` to `end`, evenly thinned to at most `limit` characters."""
+        """The kept characters from `start` to `end`, evenly thinned to at most `limit` characters."""
         known = {part.start: part for part in (*self._kept, *self._latest)}
         inside = [_clip(known[place], start, end) for place in sorted(known)]
         return "".join(part.text for part in _subsample([part for part in inside if part.text], limit))

@@ -35,7 +35,7 @@ _SHARE = 4 << 20  # bytes of text that are worth a worker to encode them
 
 @dataclass(frozen=True, eq=False)
 class Tokenized:
-    """What became of a text that was written as a token store."""
+    """Statistics of a text that was written as a token store."""
 
     tokenizer: Tokenizer
     facts: dict[Split, SplitStats]
@@ -61,7 +61,7 @@ class _SplitCounter:
             self.tokens += length
 
     def facts(self) -> SplitStats:
-        """What was counted."""
+        """The counts."""
         starts = np.frombuffer(self.starts, dtype=np.int64) if self.starts else np.zeros(0, dtype=np.int64)
         return SplitStats(self.characters, self.bytes, self.tokens, len(self.starts), starts)
 
@@ -244,17 +244,17 @@ class TokenizePipeline:
 
 
 def _ends_lines(config: TokenizerConfig, ready: Tokenizer | None) -> bool:
-    """Whether newlines keep documents apart: the vocabulary has no end of text."""
+    """True if newlines keep documents apart: the vocabulary has no end of text."""
     return config.kind != "bpe" if ready is None else ready.eot_id is None
 
 
 def _is_plain(config: TokenizerConfig, text: CorpusText) -> bool:
-    """Whether the vocabulary is every character that there is, however often: then reading once tells it."""
+    """True if the vocabulary is every character that there is, however often: then reading once tells it."""
     return config.kind == "char" and config.min_count == 1 and all(member.weight == 1 for member in text.members)
 
 
 def _available_cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,4 +1,4 @@
-"""What a model is asked: contexts and the tokens that follow them, in a window of a split."""
+"""Training examples: the contexts of a window and the tokens that follow them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from gpt_cli.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class ContextTarget:
-    """What the model sees, and what it is to say next."""
+    """A context, and the token to predict."""
 
     context: tuple[int, ...]
     target: int
@@ -53,7 +53,7 @@ def cut_window(
 
 
 def first_start(tokens: int, context_length: int, seed: int) -> int:
-    """Where the very first window starts that training with `seed` takes; 0 where there is no window."""
+    """The offset of the first training window for `seed`; 0 if there is none."""
     return window_start(0, tokens, context_length, seed) if tokens > context_length else 0
 
 

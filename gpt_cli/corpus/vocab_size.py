@@ -1,4 +1,4 @@
-"""How many ids a BPE is given that is asked for without a number: a function of the text alone."""
+"""Choose the vocabulary size of a BPE from the text alone."""
 
 import re
 from collections import Counter

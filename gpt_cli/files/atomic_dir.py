@@ -71,7 +71,7 @@ class ChecksumCache:
         self._known: set[tuple[str, int, int, int, int, int, str]] = set()
 
     def is_valid(self, path: Path, sha256: str) -> bool:
-        """Whether the file `path`, as it is now, is known to have this sum."""
+        """True if the file `path`, as it is now, is known to have this sum."""
         return (*_stat_key(path), sha256) in self._known
 
     def add(self, path: Path, sha256: str, before: tuple[str, int, int, int, int, int], began: int) -> None:
@@ -123,7 +123,7 @@ def _read_manifest(path: Path, names: Collection[str] = ()) -> dict[str, str]:
 
 
 def _stat_key(path: Path) -> tuple[str, int, int, int, int, int]:
-    """What changes when the file `path` does: name, device, inode, size, times of its contents and its inode."""
+    """The cache key of the file `path`: name, device, inode, size, times of its contents and its inode."""
     with translate_os_errors("look at", path):
         facts = os.lstat(path)
     return str(path), facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns

@@ -1,4 +1,4 @@
-"""Where things are kept that can be made again: tokenized corpora and downloads."""
+"""The cache directory: tokenized corpora and downloads."""
 
 import os
 from pathlib import Path

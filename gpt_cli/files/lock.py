@@ -62,7 +62,7 @@ class DirectoryLock:
             raise
 
     def is_in_place(self) -> bool:
-        """Whether the directory is still where it was locked, and not removed, moved or made anew."""
+        """True if the directory is still where it was locked, and not removed, moved or made anew."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), os.stat(self.path))
         except OSError:

@@ -213,7 +213,7 @@ def format_size(size: int) -> str:
 
 
 def _create_file(path: Path, chunks: Iterable[bytes]) -> str:
-    """What `write_file` does, with the OSErrors as they come."""
+    """`write_file` that raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
     try:
         digest = hashlib.sha256()

@@ -21,7 +21,7 @@ _TRIES = 3  # of reading a directory in which a file is just being replaced
 
 
 class DamagedError(UserError):
-    """What is on the disk is not what was written there: a flipped bit, a lost or a foreign file."""
+    """The files are not those that were written: a flipped bit, a lost or a foreign file."""
 
 
 def format_sums(sums: Iterable[tuple[str, str]]) -> bytes:

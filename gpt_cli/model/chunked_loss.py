@@ -17,12 +17,12 @@ _CPU_LOGITS, _LOGITS = 2**23, 2**27
 
 
 def max_chunk_logits(device: torch.device) -> int:
-    """How many numbers a piece of the logits has at most on `device`, unless one token has more."""
+    """The most elements in a chunk of the logits on `device`; at least one token's."""
     return _CPU_LOGITS if device.type == "cpu" else _LOGITS
 
 
 def needs_chunking(model: GPT, tokens: int) -> bool:
-    """Whether the logits of so many tokens are more than one piece."""
+    """True if the logits of so many tokens are more than one piece."""
     return tokens * model.head.out_features > max_chunk_logits(model.head.weight.device)
 
 

@@ -56,7 +56,7 @@ class GPT(nn.Module):
 
 
 class Embedding(nn.Module):
-    """What a token is and, where positions are added to the stream, where it stands."""
+    """Token embeddings, plus position embeddings if the model adds them."""
 
     positions: Tensor | None
 

@@ -1,4 +1,4 @@
-"""What a block is made of: norms, attention and the MLP, each chosen by the config when it is built.
+"""The parts of a block: norms, attention and the MLP, each chosen by the config when it is built.
 
 Shapes: B batch, T tokens, C n_embd, H query heads, Hkv key/value heads, D head_dim, F mlp_hidden.
 """

@@ -34,5 +34,5 @@ def pad_vocabulary(weight: Tensor) -> Tensor:
 
 
 def is_padded(weight: Tensor) -> bool:
-    """Whether products with the (V, C) `weight` are padded: on a GPU, where V is not a multiple of 128."""
+    """True if products with the (V, C) `weight` are padded: on a GPU, where V is not a multiple of 128."""
     return weight.device.type == "cuda" and len(weight) % TILE > 0

@@ -52,7 +52,7 @@ class Rotary(nn.Module):
 
 
 class NoRotary(nn.Module):
-    """What stands in for `Rotary` where positions come in another way, or not at all."""
+    """The identity, in place of `Rotary` for models without rotary embeddings."""
 
     def forward(self, x: Tensor, start: int | Tensor) -> Tensor:
         """(B, H, T, D) -> the same."""

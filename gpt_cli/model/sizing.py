@@ -1,4 +1,4 @@
-"""How large a model is and what a step of it costs, before any of it is allocated."""
+"""Parameters and FLOPs of a model, before any of it is allocated."""
 
 import torch
 
@@ -48,5 +48,5 @@ def flops_per_token(config: ModelConfig, vocab_size: int) -> int:
 
 
 def is_hidden_matrix(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether a parameter is a matrix between hidden layers: neither embedding, nor head, nor vector."""
+    """True if a parameter is a matrix between hidden layers: neither embedding, nor head, nor vector."""
     return len(shape) == 2 and name.startswith("blocks.")

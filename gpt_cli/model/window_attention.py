@@ -36,7 +36,7 @@ def flex_window_attention(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tenso
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def window_blocks(n_token: int, window: int, device: torch.device) -> _Blocks:
-    """Which blocks of keys are seen: made once for all layers and steps, and for a compiler data, not operations."""
+    """The block mask of a window: made once for all layers and steps, and for a compiler data, not operations."""
     return _window_blocks(n_token, window, device)
 
 

@@ -1,1 +1,5 @@
-"""What a person looks at: tables for the terminal, pictures of runs."""
+"""Runs, plans, scores and texts for people: tables, figures, HTML pages.
+
+Read first: `run_record.py` (a run read back), then the page or table in question.
+Never: changes a run.
+"""

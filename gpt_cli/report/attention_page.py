@@ -89,7 +89,7 @@ def _size(looked: AttentionReport) -> int:
 
 
 def _data(looked: AttentionReport) -> dict[str, Any]:
-    """What the script reads: arrays of fp32 in base64, little-endian."""
+    """Data for the page's script: fp32 arrays in base64, little-endian."""
     weights = weights_of(looked.layers, looked.heads)
     of_layer = {layer.layer: layer for layer in looked.layers}
     seen = np.tril_indices(len(looked.pieces))

@@ -46,7 +46,7 @@ class ReferenceLine:
 
 @dataclass(frozen=True)
 class Axis:
-    """Where values stand: from `low` to `high`, at `pixels[0]` to `pixels[1]`."""
+    """Maps values from `low` to `high` to pixels from `pixels[0]` to `pixels[1]`."""
 
     low: float
     high: float

@@ -1,4 +1,4 @@
-"""What a run would be, before it is one: `gpt train --dry-run`."""
+"""Plan a run without training it: `gpt train --dry-run`."""
 
 import time
 from dataclasses import asdict, dataclass
@@ -106,7 +106,7 @@ def _time(plan: Plan) -> str:
 
 
 def _fits(info: Info, available: int | None) -> bool:
-    """Whether a step can be tried with so many bytes: what it keeps depends on the engine, its state does not."""
+    """True if a step can be tried with so many bytes: what it keeps depends on the engine, its state does not."""
     if available is None:
         return True
     activations = info.memory_bytes["activations"]

@@ -51,7 +51,7 @@ def draw_part(part: FigureName, config: Config, output: Path) -> None:
 
 
 def scaling(config: Config) -> Figure:
-    """How large the largest attention weight is among random keys, with and without dividing by sqrt(D)."""
+    """Plot the largest attention weight among random keys, with and without dividing by sqrt(D)."""
     widths = sorted({2**power for power in range(1, 10)} | {config.model.head_dim})
     figure, (scores, weights) = _figure(2)
     for divided, colour in ((False, COLOURS[1]), (True, COLOURS[0])):
@@ -79,7 +79,7 @@ def _attend(width: int, divided: bool) -> tuple[float, float]:
 
 
 def mask(config: Config) -> Figure:
-    """Which keys a query sees: all up to its own, those in a window, and those of a cache."""
+    """Plot the keys that a query sees: causal, in a window, and in a cache."""
     window = config.model.window or _SMALL // 4
     panels = (
         ("training (white: seen)", _SMALL, None),
@@ -132,7 +132,7 @@ def positions(config: Config) -> Figure:
 
 
 def activations(config: Config) -> Figure:
-    """What the MLP does to one number; of swiglu, the gate of an input of 1."""
+    """Plot the activation functions; of swiglu, the gate of an input of 1."""
     x = torch.linspace(-3, 3, 301)
     curves = {
         "relu": F.relu(x),
@@ -186,7 +186,7 @@ def schedule(config: Config) -> Figure:
 
 
 def filters(config: Config) -> Figure:
-    """What temperature, top-k, top-p and min-p leave of one distribution over twelve tokens."""
+    """Plot a distribution over twelve tokens under temperature, top-k, top-p and min-p."""
     logits = -1.1 * torch.arange(1, _CHOICES + 1).float().log()[None]  # of Zipf's kind, as words have
     sample = config.sample
     panels = {

@@ -1,4 +1,4 @@
-"""What every picture shares: its file, its colours, and text of unknown origin in it."""
+"""Write figures to files: format, colours, and escaping of untrusted text."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""What a config or a run amounts to: its parameters, what a token costs, what training keeps in memory."""
+"""Parameters, FLOPs per token and memory of a config or a run."""
 
 import re
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""What a run had to beat: the baselines of `gpt data inspect`, on the very splits that the run had."""
+"""The baselines of `gpt data inspect` on the splits of a run."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ class RunBaselines:
         self.corpus, self.key = corpus, _key(record)
 
     def unused(self) -> int:
-        """How many ids the training split never uses."""
+        """The number of ids that the training split never uses."""
         return int(np.count_nonzero(count_ids(self.corpus.train, self.corpus.tokenizer.vocab_size) == 0))
 
     def baselines(self) -> list[Baseline]:

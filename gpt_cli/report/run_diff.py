@@ -1,4 +1,4 @@
-"""How runs differ: in config, text, environment and results. `gpt diff`, and the tables of reports."""
+"""Compare runs: config, text, environment and results. For `gpt diff` and the tables of reports."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,12 +28,12 @@ class Row:
 
     @property
     def differs(self) -> bool:
-        """Whether the runs are not all alike in it."""
+        """True if the runs are not all alike in it."""
         return any(value != self.values[0] for value in self.values[1:])
 
     @property
     def best(self) -> int | None:
-        """Which run is best, if one is."""
+        """The index of the best run, if there is one."""
         found = [(value, index) for index, value in enumerate(self.values) if value is not None]
         if not self.better or not self.differs or len(found) < 2:
             return None
@@ -93,7 +93,7 @@ def _result(key: str, values: Sequence[Value], *, comparable: bool) -> Row:
 
 
 def _compares(key: str, records: Sequence[RunRecord]) -> bool:
-    """Whether one figure of these runs is better than another: of losses, on one text; per token, of one tokenizer."""
+    """True if one figure of these runs is better than another: of losses, on one text; per token, of one tokenizer."""
     if key not in (*_PER_TEXT, *_PER_TOKEN):
         return True
     one_text = len({(record.fingerprint, record.splits["val"].bytes) for record in records}) == 1

@@ -1,4 +1,4 @@
-"""What a run came to, in figures: each with its unit, so that two runs can be held side by side."""
+"""Final figures of a run, with their units and the direction that is better."""
 
 import math
 from collections.abc import Callable
@@ -83,7 +83,7 @@ def format_metric(key: str, value: Value) -> str:
 
 
 def run_outcome(record: RunRecord) -> str:
-    """How the run ended, in a few words."""
+    """The outcome of a run, in a few words."""
     asked = record.config.train.steps
     ends = [event for event in record.events if event["event"] in ("started", "ended", "died", "killed")]
     match ends[-1] if ends else None:

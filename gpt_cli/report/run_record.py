@@ -29,7 +29,7 @@ class SavedWeights:
 
 @dataclass(frozen=True)
 class SplitSize:
-    """How much text there is in a split."""
+    """Size of a split."""
 
     characters: int
     bytes: int
@@ -60,7 +60,7 @@ class RunRecord:
 
     @property
     def tokens_per_step(self) -> int:
-        """What one update learns from."""
+        """Tokens in one optimizer step."""
         return self.config.train.batch_size * self.config.model.context_length
 
     @property
@@ -76,7 +76,7 @@ class RunRecord:
 
     @property
     def steps(self) -> int:
-        """How far training has come."""
+        """The last step logged."""
         return max((line["step"] for line in self.metrics), default=0)
 
 
@@ -146,13 +146,13 @@ def read_bytes_per_token(run: Path) -> float:
 
 
 def run_names(runs: Sequence[Path]) -> list[str]:
-    """What each run is called: its directory's name, or the path where names would be equal."""
+    """Display names of runs: the directory's name, or the path where names would be equal."""
     names = [run.resolve().name for run in runs]
     return names if len(set(names)) == len(names) else [str(run) for run in runs]
 
 
 def _numbers(line: dict[str, Any]) -> dict[str, Any]:
-    """What of a line of metrics can be drawn."""
+    """The finite numbers of a metrics line."""
     return {name: value for name, value in line.items() if isinstance(value, int | float)}
 
 

@@ -183,7 +183,7 @@ def _over_axes(
 
 
 def _one_text(runs: Sequence[ReportRun]) -> bool:
-    """Whether all runs have the same text, so that one baseline is that of all."""
+    """True if all runs have the same text, so that one baseline is that of all."""
     first = runs[0].record
     return all(
         run.record.fingerprint == first.fingerprint and run.record.splits["val"].bytes == first.splits["val"].bytes
@@ -213,7 +213,7 @@ def _best_bits(record: RunRecord) -> float | None:
 
 
 def _timeline(record: RunRecord) -> list[dict[str, Any]]:
-    """What the model wrote after each prompt, step by step, with how good it was then."""
+    """Samples by prompt and step, with the loss at that step."""
     bits = {line["step"]: line.get("bpb") for line in record.evaluations}
     prompts: dict[str, list[dict[str, Any]]] = {}
     for sample in record.samples:

@@ -28,7 +28,7 @@ _SHOWN = 4  # differences of a run; `gpt diff` has all
 
 @dataclass(frozen=True)
 class RunLine:
-    """What a list tells of one run; None where it has nothing to tell."""
+    """One run in a list; None where a value is unknown."""
 
     path: str
     state: str
@@ -157,7 +157,7 @@ def _state(run: Path, steps: int | None, of_steps: int) -> str:
 
 
 def is_training(run: Path) -> bool:
-    """Whether a process writes to `run`; asked of the lock only where the process it names may be alive."""
+    """True if a process writes to `run`; asked of the lock only where the process it names may be alive."""
     try:
         holder = dict(_json(run / "lock"))
         if holder["host"] == socket.gethostname():

@@ -1,4 +1,4 @@
-"""What a text cost a model, for a terminal: coloured where it has colours, columns elsewhere."""
+"""Render the bits of each token of a text for a terminal: in colour if it has colours, else in columns."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -64,7 +64,7 @@ def paint(spans: Sequence[Span]) -> str:
 
 
 def render_legend() -> str:
-    """What the colours mean."""
+    """The legend of the colours."""
     names = [f"{least:g}+" for least in LEVELS]
     return "bits: " + " ".join(
         f"\x1b[38;5;{colour[1]};48;5;{colour[0]}m {name} {_END}"

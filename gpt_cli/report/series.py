@@ -1,4 +1,4 @@
-"""What of a run is drawn over its course: losses, learning rate, gradient norm, throughput.
+"""Series of a run's metrics: losses, learning rate, gradient norm, throughput.
 
 Every curve can be drawn over steps, tokens, bytes of text or time: runs compare by what they had to learn from, not
 by how they cut it.

@@ -62,7 +62,7 @@ def read_model(model: str | None) -> ModelConfig:
 
 
 def columns(measured: Sequence[Measured], model: ModelConfig) -> list[Column]:
-    """What each tokenizer means for `model`."""
+    """A column for each tokenizer, for `model`."""
     return [_column(one, model) for one in measured]
 
 

@@ -11,7 +11,7 @@ _NARROWEST = 12  # columns of a context; of one for which the line is too short,
 
 
 def render_window(window: TrainingWindow, tokenizer: Tokenizer, where: str) -> str:
-    """Where it is, its ids and tokens, then a sentence for each context and its target."""
+    """Render a window: its position, ids and tokens, then a sentence for each context and its target."""
     facts = {
         "window": where,
         "ids": [str(token) for token in window.ids],

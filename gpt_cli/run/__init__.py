@@ -1,7 +1,5 @@
-"""What a run leaves on the disk, and what of it training and sampling go on from.
+"""A run on disk: its directory, checkpoints, logs, and loading them back.
 
-directory    the run's directory: its files, its lock, and which requests fit it
-checkpoint   saved training, verified
-tensors      named tensors as bytes and back
-log          metrics, samples and events
+Read first: `checkpoint.py`, then `directory.py`.
+Never: says that something is saved before it would survive a power cut.
 """

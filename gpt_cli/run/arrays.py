@@ -39,7 +39,7 @@ def unpack_arrays(data: bytes, source: str) -> Arrays:
 
 
 def read_header(data: bytes, source: str) -> dict[str, Any]:
-    """What a safetensors file says of its tensors. Raises DamagedError, naming `source`, if it says nothing."""
+    """Parse the header of a safetensors file. Raises DamagedError, naming `source`, if it says nothing."""
     try:
         if len(data) < 8 or int.from_bytes(data[:8], "little") > _HEADER_LIMIT:
             raise ValueError("no header")

@@ -83,7 +83,7 @@ class Checkpoint:
         return value if _is_number(value) else None
 
     def get_float(self, name: str, largest: float = sys.float_info.max) -> float:
-        """What the state says of `name`. Raises DamagedError if it is no number, or beyond `largest`."""
+        """The number `name` of the state. Raises DamagedError if it is no number, or beyond `largest`."""
         value = self.state.get(name)
         if not _is_number(value) or abs(value) > largest:
             raise DamagedError(f"{self.path} is damaged: {STATE} does not say {name}")
@@ -98,7 +98,7 @@ class Checkpoint:
 
 
 def checkpoints_dir(run_dir: Path) -> Path:
-    """Where the checkpoints of the run in `run_dir` are."""
+    """The directory of the checkpoints of `run_dir`."""
     return run_dir / "checkpoints"
 
 
@@ -222,7 +222,7 @@ def load_newest(run_dir: Path, note: Notify) -> Checkpoint | None:
 
 
 def saved_state(run_dir: Path, step: int | None) -> dict[str, Any]:
-    """What training added to the checkpoint of `step`, which was loaded; {} for None."""
+    """The training state saved with the checkpoint of `step`; {} for None."""
     if step is None:
         return {}
     path = checkpoints_dir(run_dir) / f"step-{step:08d}"
@@ -243,7 +243,7 @@ def checkpoint_step(path: Path) -> int:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether the directory `path` is a checkpoint, by its looks."""
+    """True if the directory `path` is a checkpoint, by its looks."""
     return (path / STATE).is_file() and (path / MODEL).is_file()
 
 
@@ -286,7 +286,7 @@ def _best_where(run_dir: Path, accepted: Callable[[Path], bool]) -> Path | None:
 
 
 def _is_intact(path: Path) -> bool:
-    """Whether the checkpoint verifies; its files are read once, and again when they have changed."""
+    """True if the checkpoint verifies; its files are read once, and again when they have changed."""
     try:
         verify_directory(path, _VERIFIED)
         _check(path, read_file(path / STATE, _STATE_LIMIT))
@@ -312,7 +312,7 @@ def _check(path: Path, data: bytes) -> dict[str, Any]:
 
 
 def _same_tensors(path: Path, contents: Mapping[str, bytes]) -> bool:
-    """Whether the checkpoint `path` has these tensors; its state may tell times, which do not repeat."""
+    """True if the checkpoint `path` has these tensors; its state may tell times, which do not repeat."""
     sums = read_sums(path)
     return all(sums.get(name) == hashlib.sha256(contents[name]).hexdigest() for name in (MODEL, OPTIMIZER))
 
@@ -331,7 +331,7 @@ def _parse_state(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
-    """Whether it is a finite number, and not an integer beyond all floats."""
+    """True if it is a finite number, and not an integer beyond all floats."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max and math.isfinite(value)
 
 

@@ -1,4 +1,4 @@
-"""How the processes of a run ended, and when starting yet another one is of no use.
+"""Record how each process of a run ended, and detect crash loops.
 
 events.jsonl has `started` (from which step), and then `ended` or `died` (at which step, and of what). A process that
 was killed, or whose machine was, cannot say so: the next one writes `killed` in its place. Mostly that is no fault of
@@ -84,7 +84,7 @@ _ENDS = ("ended", "died", "killed", "restart loop")
 
 
 def _find_loop(events: list[Event]) -> CrashLoop | None:
-    """Whether the last processes of a run came to the same end, and which; None if they did not."""
+    """True if the last processes of a run came to the same end, and which; None if they did not."""
     return _repeated_death(events) or _repeated_kill(events)
 
 

@@ -198,7 +198,7 @@ def hint_at_run(checkpoint: Path) -> str:
 
 
 def sample_defaults(path: Path) -> SampleConfig | None:
-    """How the run at `path` writes by default, which may be edited in its config.yaml; None for a checkpoint.
+    """Default sampling settings of the run at `path`, which may be edited in its config.yaml; None for a checkpoint.
 
     Raises RequestError, with its place, for what is wrong there.
     """
@@ -261,7 +261,7 @@ def _write_metadata(path: Path, config: Config, tokenizer: Tokenizer, data: dict
 
 
 def _describe_data(corpus: "Corpus") -> dict[str, Any]:
-    """What identifies the text, and how much of it there is."""
+    """Fingerprint and sizes of the text, for data.json."""
     counts = ("characters", "bytes", "tokens", "documents")
     return {
         "source": corpus.source,

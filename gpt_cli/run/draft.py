@@ -1,4 +1,4 @@
-"""What a user names as a draft: the n-grams of the text itself, those of a file, or a smaller run."""
+"""Open a draft for speculative decoding: n-grams of the text itself or of a file, or a smaller run."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a run tells about itself while it runs: three append-only files of one JSON object a line.
+"""The logs of a run: three append-only files of one JSON object a line.
 
     metrics.jsonl   {"step": 120, "time": 14.2, "loss": 2.31, ...}   time: seconds of training, resumed or not
     samples.jsonl   {"step": 120, "prompt": "...", "text": "..."}

@@ -18,7 +18,7 @@ from gpt_cli.runtime.processor import default_threads, has_arm_bf16
 
 @dataclass(frozen=True)
 class Runtime:
-    """Where and in which precision a run computes."""
+    """Device, precision and threads of a run."""
 
     device: torch.device
     precision: str  # fp32, bf16 or fp16: of the matrix products
@@ -37,7 +37,7 @@ class Runtime:
 
     @property
     def name(self) -> str:
-        """What the device is called: a GPU's model, or the kind of device."""
+        """The name of the device: a GPU's model, or the kind of device."""
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
 
     def describe(self) -> str:

@@ -10,7 +10,7 @@ from gpt_cli.errors import UserError
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` says that memory is exhausted, in the words of whichever allocator raised it."""
+    """True if `error` says that memory is exhausted, in the words of whichever allocator raised it."""
     text = str(error)
     known = isinstance(error, MemoryError | torch.OutOfMemoryError)
     return known or "out of memory" in text or "DefaultCPUAllocator" in text

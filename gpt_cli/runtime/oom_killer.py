@@ -1,4 +1,4 @@
-"""What the operating system says of its own killing for want of memory. Importing this imports no torch."""
+"""The kernel's OOM-killer counter. Importing this imports no torch."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ _VMSTAT = Path("/proc/vmstat")  # Linux only
 
 
 def oom_kill_count() -> int | None:
-    """How many processes the kernel has killed for want of memory since it started; None where it does not say."""
+    """The number of processes that the kernel's OOM killer ended since boot; None where it is unknown."""
     try:
         counters = dict(line.split() for line in _VMSTAT.read_text().splitlines())
         return int(counters["oom_kill"])

@@ -1,4 +1,4 @@
-"""What a processor is good at: asked of the operating system, never assumed."""
+"""Processor facts from the operating system."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ def physical_cores() -> int:
 
 
 def processor_name() -> str:
-    """What the processor calls itself, where the operating system tells; else its architecture."""
+    """The processor's model name if the operating system has it, else its architecture."""
     for line in _read("/proc/cpuinfo").splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "model name":

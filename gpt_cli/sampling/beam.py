@@ -16,7 +16,7 @@ from gpt_cli.sampling.logits_processors import LogitsProcessor
 from gpt_cli.sampling.sampling_params import SamplingParams
 
 Ends = Callable[[Sequence[int]], bool]
-"""Whether a text is complete with the last of these tokens."""
+"""True if a text is complete with the last of these tokens."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _best_first(live: Sequence[Hypothesis], log_probs: Tensor, width: int) -> It
 
 
 def _can_win(live: Sequence[Hypothesis], worst: Hypothesis, sampling: SamplingParams) -> bool:
-    """Whether a live text can become better than `worst`. Its total only falls; its length divides it at best."""
+    """True if a live text can become better than `worst`. Its total only falls; its length divides it at best."""
     penalty = sampling.length_penalty
     best_total = max(text.total for text in live)
     shortest, longest = len(live[0].tokens) + 1, sampling.max_new_tokens

@@ -8,7 +8,7 @@ from gpt_cli.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Turn:
-    """What the user wrote, and what the model made of it. `said` is None where the model just went on."""
+    """A user's text and the model's answer. `user` is None where the model continued by itself."""
 
     user: str | None
     answer: str
@@ -17,7 +17,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class ContextWindow:
-    """What the model is to continue: (T,) tokens, at most a context; and what was dropped just now to make them fit."""
+    """The context to continue: (T,) tokens, at most a context; and what was dropped just now to make them fit."""
 
     tokens: list[int]
     dropped_turns: int

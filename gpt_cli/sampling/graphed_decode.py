@@ -52,7 +52,7 @@ class GraphedDecoder:
         self._note, self._compiling, self._capture, self._works = note, compiling, capture, True
 
     def supports(self, model: GPT, sampling: SamplingParams, rules: Sequence[LogitsProcessor]) -> bool:
-        """Whether such texts can be written without the host's looking at each token, and are long enough."""
+        """True if such texts can be written without the host's looking at each token, and are long enough."""
         is_known = all(cache.refusal(model.config) is None for cache in (KV_CACHE, RAGGED_CACHE, STATIC_CACHE))
         is_long = sampling.max_new_tokens >= _FEWEST_STEPS
         return self._works and is_known and is_long and all(isinstance(rule, _CAPTURABLE) for rule in rules)
@@ -122,7 +122,7 @@ def choose_tokens(
 
 
 def length_bucket(filled: int, room: int) -> int:
-    """How many keys attention reads for a token behind `filled` others: a power of two, or all the room.
+    """The keys that attention reads for a token at position `filled`: a power of two, at most the cache's length.
 
     So a context of n positions takes at most log2(n / 128) + 2 captures.
     """

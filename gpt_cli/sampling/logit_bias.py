@@ -17,7 +17,7 @@ _LISTED = 9  # pieces that an error spells out
 
 
 def token_bias(tokenizer: Tokenizer, given: Sequence[tuple[str | int, float]]) -> dict[int, float]:
-    """What is added to the logit of which id: `given`, and -inf for the token of unknown characters, never written.
+    """Logit bias by id: `given`, and -inf for `<unk>`, which is never sampled.
 
     A text stands for the one token that it encodes to. Raises RequestError where it is not one token, for an id
     outside the vocabulary, and where nothing is left to be written.

@@ -1,4 +1,4 @@
-"""What changes logits by what has been written: each rule in a file of its own, applied in turn.
+"""Logits processors, which depend on the tokens so far: each in a file of its own, applied in turn.
 
 Shapes: B sequences, V vocabulary.
 """
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gpt_cli.sampling.constraint import CompiledPattern, Matcher
-from gpt_cli.sampling.constraint.processor import Constraint
+from gpt_cli.sampling.constraint.constraint import Constraint
 from gpt_cli.sampling.logit_bias import LogitBias, MinNewTokens, token_bias
 from gpt_cli.sampling.logprobs import LogprobRecorder
 from gpt_cli.sampling.repetition import NoRepeatNgram, RepetitionPenalty

@@ -1,4 +1,4 @@
-"""What the model itself thought of the tokens that were chosen.
+"""Record the log-probabilities of the sampled tokens.
 
 Shapes: B sequences, V vocabulary.
 """

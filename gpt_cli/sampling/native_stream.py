@@ -1,4 +1,4 @@
-"""Which engine writes: the compiled kernel (or NumPy) on a CPU, where it can do what is asked, else torch.
+"""Text by the compiled kernel (or NumPy) on a CPU, and which settings it supports.
 
 Importing this imports no torch.
 """

@@ -16,7 +16,7 @@ _SMALLEST = 2.0**-25  # half of what separates two uniform fp32 numbers
 
 
 def block_size(device: torch.device) -> int:
-    """How many numbers a sample's generator draws at once: on a GPU what they are depends on it."""
+    """The numbers that a generator draws at once; on a GPU their values depend on it."""
     return _CPU_BLOCK if device.type == "cpu" else _BLOCK
 
 

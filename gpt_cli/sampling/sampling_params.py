@@ -1,4 +1,4 @@
-"""How to write: the settings of one call, checked when they are made."""
+"""Sampling parameters of one call, validated at construction."""
 
 import math
 import re
@@ -39,7 +39,7 @@ class SamplingOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How to choose tokens from logits, and when to stop. `None` is off.
+    """Sampling parameters and stop conditions. `None` is off.
 
     Raises RequestError for a value outside its range, and for settings that exclude each other.
     """
@@ -103,7 +103,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is always taken, so that neither filters nor the seed matter."""
+        """True if the likeliest token is always taken, so that neither filters nor the seed matter."""
         return self.temperature < _GREEDY_BELOW
 
     @classmethod

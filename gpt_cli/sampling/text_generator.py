@@ -115,7 +115,7 @@ class TextGenerator:
 
     @cached_property
     def _graphed_decoder(self) -> "GraphedDecoder | None":
-        """What decodes by CUDA graphs, for all texts; None where the device has none."""
+        """The CUDA-graph decoder, shared by all texts; None if the device has none."""
         from gpt_cli.runtime.cuda_graph import graphs_available  # noqa: PLC0415 - they import torch
         from gpt_cli.sampling.graphed_decode import GraphedDecoder  # noqa: PLC0415
 
@@ -132,7 +132,7 @@ class TextGenerator:
                 yield texts[start : start + n]
 
     def writes_natively(self, sampling: SamplingParams | None = None) -> bool:
-        """Whether the native engine is to write, as far as the choices go: see `decoder`."""
+        """True if the native engine is to write, as far as the choices go: see `decoder`."""
         return self._engine != "torch" and self._requires_torch(sampling) is None
 
     def _check_engine(self, reason: str | None) -> None:
@@ -147,7 +147,7 @@ class TextGenerator:
             raise RequestError(f"{asked} not go with {reason}", hint="leave one of them out")
 
     def _requires_torch(self, sampling: SamplingParams | None = None) -> str | None:
-        """What only torch can do, if that is asked for."""
+        """The first requested feature that only torch supports, or None."""
         if sampling is not None and (settings := unsupported_settings(sampling)):
             return settings[0]
         if (reason := NATIVE_DECODER.refusal(self._config)) is not None:

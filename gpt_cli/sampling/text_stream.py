@@ -51,7 +51,7 @@ class TextStream:
                 running = self.finish_reason is None and next(self._steps, False)
 
     def taken(self) -> str:
-        """What is certain of it since the last call: for whoever pushes the tokens."""
+        """The text that became final since the last call, for the caller of `push`."""
         first, self._taken = self._taken, len(self._pieces)
         return "".join(self._pieces[first:])
 
@@ -61,7 +61,7 @@ class TextStream:
 
     @property
     def log_probs(self) -> list[float] | None:
-        """What the model gave each of `tokens`, in nats, before any filter. None: it was not asked for."""
+        """Log-probability of each of `tokens` in nats, before any filter. None: not requested."""
         return None if self._log_probs is None else self._log_probs[: len(self.tokens)]
 
     def __str__(self) -> str:
@@ -132,11 +132,11 @@ class StopMatcher:
         return text[:certain]
 
     def flush(self) -> str:
-        """What is held back, for a text that ends here."""
+        """The text held back, for a text that ends here."""
         held, self._held = self._held, ""
         return held
 
     def _longest_start(self, text: str) -> int:
-        """How many of the last characters of `text` could become a stop string."""
+        """The number of characters at the end of `text` that could become a stop string."""
         lengths = (k for stop in self.strings for k in range(len(stop) - 1, 0, -1) if text.endswith(stop[:k]))
         return max(lengths, default=0)

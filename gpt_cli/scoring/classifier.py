@@ -1,4 +1,4 @@
-"""Which of some labels most likely follows a text: classification by a language model that was not trained for it.
+"""Zero-shot classification: the label that most likely follows a text.
 
 The score of a label is log p(label | prompt), as in Brown et al. (2020), section 2.4.
 """
@@ -20,7 +20,7 @@ _AT_ONCE = 32  # texts that a reader is given together, each with every label
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model makes of one text. Lists are in the order of the labels."""
+    """The prediction for one text. Lists are in the order of the labels."""
 
     log_probs: list[float]
     """Natural, of each label after the prompt."""

@@ -1,4 +1,4 @@
-"""How often the right label was chosen, and which wrong ones."""
+"""The confusion matrix of a classification."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class ConfusionMatrix:
 
     @property
     def right(self) -> int:
-        """How many were chosen as they should be."""
+        """The number of correct predictions."""
         return sum(row[i] for i, row in enumerate(self.confusion))
 
     @property
@@ -40,7 +40,7 @@ class ConfusionMatrix:
 
     @property
     def majority(self) -> float:
-        """What always choosing the most frequent true label would reach."""
+        """The accuracy of always predicting the most frequent true label."""
         return max(map(sum, self.confusion)) / self.examples
 
 
@@ -55,7 +55,7 @@ def parse_labels(text: str) -> list[str]:
 
 
 def index_of(example: Example, labels: Sequence[str]) -> int | None:
-    """Which label an example has, spaces around it aside; None: it is not known. Raises RequestError for another."""
+    """The index of an example's label, stripped of spaces; None if it has none. Raises RequestError for another."""
     if example.label is None:
         return None
     names = [label.strip() for label in labels]

@@ -29,7 +29,7 @@ NgramHashes = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Novelty:
-    """What of a text was copied. Lengths are in characters."""
+    """Copied spans of a text. Lengths are in characters."""
 
     span: str
     """The longest substring that the training text has, too; of equals the first."""

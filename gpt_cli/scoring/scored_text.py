@@ -39,7 +39,7 @@ class ScoredLine:
     log_probs: list[float | None]
     """Natural; None for the first token of the text, which nothing predicts."""
     bits: float
-    """What the predicted tokens cost together."""
+    """The sum of the bits of the predicted tokens."""
     bytes: int
     """In the predicted tokens, as UTF-8."""
     spans: list[Span]
@@ -84,7 +84,7 @@ class ScoredText:
 
     @property
     def bits(self) -> float:
-        """What the text costs, but for its first token."""
+        """The bits of the text, without its first token."""
         return float(self._bits.sum())
 
     @property
@@ -162,7 +162,7 @@ class ScoredText:
 
     @cached_property
     def _whole_starts(self) -> npt.NDArray[np.int64]:
-        """Where these begin in the text, and its length."""
+        """Offsets of the tokens in the text, and its length."""
         return self._starts[self._whole]
 
     def _spans(self, start: int, end: int) -> list[Span]:

@@ -1,4 +1,4 @@
-"""How a text longer than the context is read: in windows that overlap, so that each token is predicted once.
+"""Overlapping windows over a text longer than the context: each token is predicted once.
 
 Shapes: N tokens of the text.
 """

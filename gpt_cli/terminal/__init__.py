@@ -1,4 +1,4 @@
-"""What a terminal shows: escaped text, display widths, tables, progress.
+"""Terminal output: escaped text, display widths, tables, progress.
 
 Read first: `escape.py`; every sample, name and file content passes through it.
 Never: imports another room, or writes anywhere but to a terminal.

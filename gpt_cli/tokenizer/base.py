@@ -1,4 +1,4 @@
-"""What every tokenizer promises, and the checks that all kinds share."""
+"""The `Tokenizer` protocol, and the checks that all kinds share."""
 
 import hashlib
 from abc import abstractmethod

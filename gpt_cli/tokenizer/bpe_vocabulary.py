@@ -1,4 +1,4 @@
-"""What a byte-level BPE knows: its tokens and merges, as a value."""
+"""The tokens and merges of a byte-level BPE, as a value."""
 
 from dataclasses import dataclass
 
@@ -59,7 +59,7 @@ _BYTE_DECODER = {character: byte for byte, character in enumerate(BYTE_ENCODER)}
 
 
 def bytes_to_unicode(token: bytes) -> str:
-    """How tokenizer.json spells bytes: ` the` is `Ġthe`."""
+    """Bytes as tokenizer.json writes them: ` the` is `Ġthe`."""
     return "".join(BYTE_ENCODER[byte] for byte in token)
 
 

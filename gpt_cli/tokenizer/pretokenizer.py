@@ -81,7 +81,7 @@ def pre_tokenize(text: str, pattern: Pattern) -> list[str]:
 
 
 def is_atomic(piece: str, pattern: Pattern) -> bool:
-    """Whether the pattern leaves a piece whole, for sure: an ASCII piece can be a chunk cut at what is not."""
+    """True if the pattern leaves a piece whole, for sure: an ASCII piece can be a chunk cut at what is not."""
     match = _piece(pattern).match(piece)
     return piece.isascii() and match is not None and match.end() == len(piece)
 
@@ -98,7 +98,7 @@ def split_chunks(text: str, size: int, pattern: Pattern) -> Iterator[str]:
 
 
 def last_safe_split(text: str, pattern: Pattern) -> int:
-    """Where `text` can be cut, near its end, whatever text follows; 0 if nowhere."""
+    """The last place where `text` can be split whatever text follows; 0 if there is none."""
     tail = 1 << 10
     while True:
         match = _chunk(pattern).match(text, max(0, len(text) - tail))

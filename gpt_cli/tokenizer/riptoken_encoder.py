@@ -53,7 +53,7 @@ def _core(vocabulary: Vocabulary) -> Any:
 
 
 def _is_ranked(vocabulary: Vocabulary) -> bool:
-    """Whether merging the pair with the lowest id is the same as merging in the order of the merges."""
+    """True if merging the pair with the lowest id is the same as merging in the order of the merges."""
     made = [merged for _, _, merged in vocabulary.merges]
     single = [i for i, token in enumerate(vocabulary.tokens) if len(token) == 1 and i not in vocabulary.special]
     whole = set(range(len(vocabulary.tokens))) - vocabulary.special

@@ -33,5 +33,5 @@ class StreamDecoder:
         return self._utf8.decode(b"".join([known[token] for token in tokens]))
 
     def flush(self) -> str:
-        """What is left at the end: U+FFFD for a character that was never completed."""
+        """The text left at the end: U+FFFD for an incomplete character."""
         return self._utf8.decode(b"", final=True)

@@ -39,7 +39,7 @@ _PUBLISHED = {
 
 
 def is_tiktoken(data: bytes) -> bool:
-    """Whether the first line is one of a rank file."""
+    """True if the first line is one of a rank file."""
     return _LINE.fullmatch(data.partition(b"\n")[0].rstrip(b"\r")) is not None
 
 
@@ -116,7 +116,7 @@ def _recover_merges(ranks: dict[bytes, int]) -> tuple[list[tuple[int, int, int]]
 
 
 def _split(token: bytes, limit: int, ranks: dict[bytes, int]) -> list[bytes]:
-    """What merges of ranks below `limit` make of a token."""
+    """The parts of a token after the merges of ranks below `limit`."""
     parts = [token[i : i + 1] for i in range(len(token))]
     pairs = [ranks.get(token[i : i + 2], limit) for i in range(len(token) - 1)]
     while len(parts) > 2 and (lowest := min(pairs)) < limit:

@@ -99,7 +99,7 @@ def _train_char(texts: Iterable[str], config: TokenizerConfig) -> CharTokenizer:
 
 
 def _without_special(texts: Iterable[str]) -> Iterator[str]:
-    """What of `texts` is not the special token, which then needs no merges."""
+    """`texts` without the special token, which needs no merges."""
     for text in texts:
         yield from text.split(END_OF_TEXT)
 

@@ -58,7 +58,7 @@ class Batches:
 
     @property
     def windows_per_epoch(self) -> int:
-        """How many windows every epoch has, whatever its phase."""
+        """The number of windows in every epoch, whatever its phase."""
         return windows_per_epoch(len(self.tokens), self.context_length)
 
     @property
@@ -67,7 +67,7 @@ class Batches:
         return self.batch_size * self.context_length
 
     def offsets(self, step: int) -> list[int]:
-        """Where the B windows of `step` start in the text, over all devices."""
+        """Offsets of the B windows of `step` in the text, over all devices."""
         first = step * self.batch_size
         windows = range(first, first + self.batch_size)
         return [window_start(index, len(self.tokens), self.context_length, self.seed) for index in windows]

@@ -1,4 +1,4 @@
-"""What a person sees while a run trains, on stderr: a progress bar on a terminal, plain lines elsewhere."""
+"""Progress of a run on stderr: a bar on a terminal, plain lines elsewhere."""
 
 import math
 import sys

@@ -29,7 +29,7 @@ _NATIVE_NUMBERS = 2**26  # compiled code takes as few at a time as its caches ho
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model makes of a text."""
+    """Loss of a model on a text."""
 
     loss: float  # nats per token
     tokens: int  # predicted
@@ -44,7 +44,7 @@ class Evaluation:
 
     @property
     def extent(self) -> str:
-        """Which part of the text was evaluated, in words to be set behind a loss; empty for all of it."""
+        """The share of the text that was evaluated, as text to follow a loss; empty for all of it."""
         return "" if self.tokens == self.of_tokens else f" (first {self.tokens:,} of {self.of_tokens:,} tokens)"
 
     @property

@@ -1,4 +1,4 @@
-"""Whether training is well: the first tensor that is not finite, and losses far above their running mean."""
+"""Health of training: the first tensor that is not finite, and losses far above their running mean."""
 
 import math
 

@@ -48,6 +48,6 @@ def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Notify) -> Ch
 
 
 def _differs(key: str, config: Config, base: Checkpoint) -> bool:
-    """Whether the models differ in `key`; null and what it stands for are the same."""
+    """True if the models differ in `key`; null and what it stands for are the same."""
     means = _MEANS.get(key, key)
     return bool(getattr(config.model, means) != getattr(base.config.model, means))

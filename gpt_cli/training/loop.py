@@ -82,5 +82,5 @@ def train(config: Config, console: Console) -> Summary:
 
 
 def due(step: int, every: int | None) -> bool:
-    """Whether something that happens `every` so many steps happens at `step`; None means never."""
+    """True if something that happens `every` so many steps happens at `step`; None means never."""
     return every is not None and step % every == 0

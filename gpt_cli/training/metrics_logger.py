@@ -1,4 +1,4 @@
-"""What a run tells: metrics, samples and events into its files, the same in words to the console.
+"""Log a run: metrics, samples and events into its files, and to the console.
 
 Losses stay on the device and are read one step late, so that the device never waits for the log.
 """
@@ -99,7 +99,7 @@ class MetricsLogger:
                 self.console.note(f"the {name} jumped to {value:.4g} at step {step:,}; its running mean is {mean:.4g}")
 
     def facts(self, val_loss: float | None, text_sha256: str) -> dict[str, Any]:
-        """What a checkpoint says of itself beside its tensors: how good it is, after how long, on which text."""
+        """The state.json of a checkpoint: losses, seconds, text."""
         return {"val_loss": val_loss, "seconds": self.seconds, "text_sha256": text_sha256}
 
     def ran_out_of_memory(self, micro_batch_size: int, smaller: int) -> None:

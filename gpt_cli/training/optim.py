@@ -1,4 +1,4 @@
-"""Which parameter is updated how, and the state of it by parameter name."""
+"""Muon for hidden matrices, AdamW for the rest; optimizer state by parameter name."""
 
 from collections.abc import Mapping
 from functools import partial

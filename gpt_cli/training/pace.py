@@ -1,4 +1,4 @@
-"""How fast a run goes through its schedule: a step a step, or faster where a budget would end before it.
+"""The pace of a run through its schedule: a step a step, or faster where a time budget would end first.
 
 A machine that becomes busy takes longer than it was measured to. A run that a budget then cuts off ends amid its decay,
 and so at a higher loss than a shorter one with the whole schedule. So under a budget each step goes on in the schedule
@@ -44,7 +44,7 @@ class Pace:
 
     @property
     def is_over(self) -> bool:
-        """Whether the schedule has come to its end."""
+        """True if the schedule has come to its end."""
         return self.position >= self.steps
 
     def _advance(self, step: int, seconds: float) -> float:
@@ -56,5 +56,5 @@ class Pace:
         return max(1.0, (self.steps - self.position) / max(1.0, possible))
 
     def kept(self) -> dict[str, float]:
-        """What a checkpoint keeps of it; nothing where it is the step."""
+        """The pace's entries in a checkpoint; none while it equals the step."""
         return {} if self.position == self._step else {_KEY: self.position}

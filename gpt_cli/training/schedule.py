@@ -6,7 +6,7 @@ from gpt_cli.config import ScheduleConfig
 
 
 def lr_multiplier(step: float, steps: int, config: ScheduleConfig) -> float:
-    """What the peak learning rate is multiplied by in update `step` (from 0) of `steps`; in (0, 1] before the end.
+    """The factor on the peak learning rate in update `step` (from 0) of `steps`; in (0, 1] before the end.
 
     Warm-up is linear and its first update is not zero; then the chosen decay ends at `min_lr_ratio`.
     """

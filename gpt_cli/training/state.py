@@ -1,4 +1,4 @@
-"""What training changes, and how it goes into a checkpoint and comes back."""
+"""The training state: everything that an update changes, saved to and restored from checkpoints."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,7 +43,7 @@ class TrainingState:
 
     @property
     def is_native(self) -> bool:
-        """Whether the C engine computes."""
+        """True if the C engine computes."""
         return isinstance(self.engine, NativeNetwork)
 
     @cached_property
@@ -80,7 +80,7 @@ class TrainingState:
         return cls(model=model, optimizer=optimizer, ema=average, grad_scaler=grad_scaler, engine=engine)
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """What a checkpoint keeps: the model's tensors and all others."""
+        """Tensors for a checkpoint: the model's, and all others."""
         return dict(self.model.state_dict()), self._optimizer_tensors()
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:

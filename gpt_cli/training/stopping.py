@@ -29,7 +29,7 @@ class Stopping:
             self.record_eval(val_loss)
 
     def should_stop(self, step: int, seconds: float) -> bool:
-        """Whether the run ends at `step`, after `seconds` of training; `reason` says why."""
+        """True if the run ends at `step`, after `seconds` of training; `reason` says why."""
         minutes = self.config.max_minutes
         self.pace.at(step, seconds)
         if self.reason is None and step >= self.config.steps:
@@ -49,11 +49,11 @@ class Stopping:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the run ends because of a signal alone, to be continued."""
+        """True if the run ends because of a signal alone, to be continued."""
         return self.reason == _SIGNAL
 
     def is_best(self, val_loss: float | None) -> bool:
-        """Whether the loss just evaluated, if any was, is the best so far."""
+        """True if the loss just evaluated, if any was, is the best so far."""
         return val_loss is not None and val_loss == self.best_val_loss
 
     def record_eval(self, val_loss: float) -> bool:

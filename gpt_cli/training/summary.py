@@ -1,4 +1,4 @@
-"""How a run ended, from what its directory holds."""
+"""The summary of a run, from its directory."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from gpt_cli.training.stopping import Stopping
 
 @dataclass(frozen=True)
 class Summary:
-    """What `gpt train` says at its end; losses in nats per token, None where the saved step was not evaluated.
+    """The summary that `gpt train` prints; losses in nats per token, None where the saved step was not evaluated.
 
     `tokens_per_second` counts all the time that the run took, evaluations and samples included.
     """
@@ -38,7 +38,7 @@ class Summary:
     exit_code: int
 
     def to_json(self) -> dict[str, Any]:
-        """What `--json` prints: all but the exit code, which the shell has."""
+        """The fields that `--json` prints: all but the exit code."""
         return {name: value for name, value in asdict(self).items() if name != "exit_code"}
 
 

@@ -92,7 +92,7 @@ def expected_loss(parameters: int, context_length: int, steps: int, tokens: int,
 
 
 def predict(candidate: BudgetCandidate, seconds: float, train_tokens: int, val_tokens: int) -> BudgetChoice | None:
-    """What `candidate` comes to in `seconds`; None where that is not worth a run.
+    """The predicted result of `candidate` in `seconds`; None if it cannot train usefully.
 
     Three evaluations are paid from it, before, amid and after: a forward pass over the validation split is a third of
     training on it.
@@ -225,7 +225,7 @@ def choice_of_run(config: Config, run: Config, written: frozenset[str]) -> Confi
 
 
 def _open_candidates(config: Config, written: frozenset[str], val_tokens: int) -> list[dict[str, Any]]:
-    """What differs between the candidates, as values by key: the ladder, but for what is written down."""
+    """The values by key that candidates differ in: the ladder, without keys set explicitly."""
     found: list[dict[str, Any]] = []
     for shape, context_length, batch_size in _CANDIDATES:
         values: dict[str, Any] = {}

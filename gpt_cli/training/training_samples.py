@@ -1,4 +1,4 @@
-"""What the model writes while it trains."""
+"""Samples during training."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What an inspection means for who trains on the text, in sentences."""
+"""Advice for training on a text, from its inspection."""
 
 from gpt_cli.corpus.inspection.results import TextReport
 
@@ -8,7 +8,7 @@ _REPLACEMENT = "U+FFFD"
 
 
 def advise(found: TextReport) -> list[str]:
-    """What a good loss is, then what to mend, the gravest first."""
+    """A good loss to reach, then problems, the most severe first."""
     return [_good_loss(found), *(_problems(found) or ["Nothing here needs mending."])]
 
 

@@ -1,4 +1,4 @@
-"""What a model has to beat: counting and compressing, learned on the training text, measured on the validation text."""
+"""Baselines: n-gram models and compressors, fitted to the training text, measured on the validation text."""
 
 import lzma
 import math
@@ -23,7 +23,7 @@ _COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
 
 @dataclass(frozen=True)
 class Baseline:
-    """How many bits a method needs for the validation text."""
+    """Bits that a baseline needs for the validation text."""
 
     name: str
     bits_per_character: float
@@ -52,7 +52,7 @@ def _ngram_bits(train: npt.NDArray[np.int64], val: npt.NDArray[np.int64], vocab_
 
 
 def _compressed_bits(train: bytes, val: bytes) -> dict[str, float]:
-    """What `val` adds to `train`. Both compressions of a pair run at once: they release the interpreter's lock."""
+    """Compressed bits that `val` adds to `train`. Two compressions run at once: they release the interpreter's lock."""
     bits: dict[str, float] = {}
     with ThreadPoolExecutor(2) as threads:
         for name, compress in _COMPRESSORS.items():

@@ -24,7 +24,7 @@ class CharacterCount:
 
 
 class CharacterCounts:
-    """How often every character occurs in a text, told to it in code points."""
+    """Counts every character of a text, which is added as code points."""
 
     def __init__(self) -> None:
         self.counts = np.zeros(CODE_POINTS, dtype=np.int64)

@@ -46,7 +46,7 @@ class LineLengths:
         self._last = int(codes[-1])
 
     def facts(self) -> LineFacts:
-        """What was counted, once the text is at its end."""
+        """The counts, at the end of the text."""
         if self._read > self._start:  # a last line without a newline
             self._count(np.array([self._read - self._start]))
             self._start = self._read

@@ -34,7 +34,7 @@ class _Order:
 
 @dataclass(frozen=True, eq=False)
 class _Matches:
-    """Where the n-grams of one length in another text stand among the known ones."""
+    """Indices of another text's n-grams of one length among the known ones."""
 
     contexts: _Ranks  # (N - n + 1,) or absent
     ranks: _Ranks  # (N - n + 1,) or absent
@@ -111,7 +111,7 @@ class KneserNey:
 
 
 def _discounts(counts: _Counts) -> tuple[float, float, float]:
-    """What is taken from n-grams counted once, twice, and more often (Chen and Goodman, 1998, equation 26)."""
+    """The discounts of n-grams counted once, twice, and more often (Chen and Goodman, 1998, equation 26)."""
     once, twice, thrice, four = (int(np.count_nonzero(counts == n)) for n in (1, 2, 3, 4))
     if not (once and twice and thrice and four):
         return _FALLBACK

@@ -1,4 +1,4 @@
-"""What is in a text twice, in bounded memory: by hashes, of which a fixed share is kept when there are too many.
+"""Find duplicates in bounded memory: by hashes, of which a fixed share is kept when there are too many.
 
 A hash is kept or not by its value. So of what is kept every copy is kept, and the shares measured on it are those of
 the whole text up to chance (Broder, 1997, compares documents by the same idea).
@@ -107,7 +107,7 @@ def _digest(text: str) -> bytes:
 
 
 def is_informative(line: str) -> bool:
-    """Whether a line, without the white space around it, is long and varied enough to be no coincidence."""
+    """True if a line, without the white space around it, is long and varied enough to be no coincidence."""
     return len(line) >= LONG_LINE and len(set(line)) >= _LEAST_DISTINCT
 
 

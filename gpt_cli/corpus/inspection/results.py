@@ -1,4 +1,4 @@
-"""What an inspection found."""
+"""Results of an inspection."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from gpt_cli.corpus.inspection.lines import LineFacts
 
 @dataclass(frozen=True)
 class DuplicateCount:
-    """How much of something is there more than once."""
+    """Duplicates among the things compared."""
 
     compared: int
     """How many things were compared: all of them, or those whose hash is in the sample."""
@@ -41,7 +41,7 @@ class CopiedPassage:
 
 @dataclass(frozen=True)
 class Contamination:
-    """What of the validation text also stands in the training text."""
+    """Validation text that is also in the training text."""
 
     passages: DuplicateCount
     """Of 32 characters, starting at every character."""

@@ -93,7 +93,7 @@ class _TextScanner:
         self._add_lines(self._unfinished)
 
     def result(self) -> TextReport:
-        """What was found."""
+        """The results."""
         characters, cut = self.sample.characters, self.cut
         train, val = self.sample.text(0, cut, _LEARN), self.sample.text(cut, characters, _MEASURE)
         lines, line_places = self.line_hashes.arrays()

@@ -1,12 +1,7 @@
-"""Text that must match a pattern, whatever the vocabulary.
+"""Text that must match a regular expression, a length and an alphabet, whatever the vocabulary.
 
-regex       the syntax tree of a regular expression
-syntax      the same as an automaton over sets of characters (NFA)
-automaton   the same, deterministic, over classes of characters (DFA)
-utf8        bytes to classes of characters, one byte at a time
-tokens      which tokens of a vocabulary may follow which state
-matcher     where one text stands in the pattern
-rule        all of it as a rule of sampling; it alone needs torch
+Read first: `matcher.py`; a pattern goes through `regex.py`, `syntax.py` (NFA), `dfa.py`, `token_table.py`.
+Never: masks a token from which a match is still reachable, or imports torch (but for `constraint.py`).
 """
 
 from gpt_cli.sampling.constraint.matcher import CompiledPattern as CompiledPattern

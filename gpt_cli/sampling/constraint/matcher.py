@@ -1,4 +1,4 @@
-"""Where a text stands in a pattern, and what may follow. Without torch.
+"""Match a text against a pattern token by token, and mask the tokens that cannot follow. Without torch.
 
 Shapes: V vocabulary.
 
@@ -32,7 +32,7 @@ def _class(characters: str) -> str:
 
 
 class Matcher:
-    """Where one text stands in the pattern."""
+    """The state of one text in a pattern."""
 
     def __init__(self, table: TokenTable, budget: int | None, ends: bool) -> None:
         self._table = table
@@ -40,9 +40,9 @@ class Matcher:
         self._budget = budget
         self._ends = ends
         self.finished = False
-        """Whether the text has ended: as a match that nothing continues, or before a token that did not."""
+        """True if the text has ended: as a match that nothing continues, or before a token that did not."""
         self.rejected_last = False
-        """Whether it ended before its last token, which does not belong to it."""
+        """True if it ended before its last token, which does not belong to it."""
 
     def mask(self) -> Mask | None:
         """(V,): which tokens may follow. None: any, since those that do not continue the match end the text."""
@@ -74,7 +74,7 @@ class Matcher:
 
 
 class CompiledPattern:
-    """What a text may be, for one vocabulary: a regular expression, in so many tokens, out of certain characters.
+    """A constraint compiled for one vocabulary: a regular expression, a number of tokens, an alphabet.
 
     `regex` is read as `re.fullmatch` reads it; None: any text, which then does not end by itself. `never` are tokens
     that are not written, besides special ones. Raises RequestError for a pattern that cannot be followed, or that the

@@ -165,7 +165,7 @@ class _Parser:
         items[-1] = Repeat(items[-1], least, most)
 
     def _group(self, flags: int) -> tuple[Node | None, int]:
-        """What is between parentheses, None where that are flags alone, and the flags that hold after it."""
+        """The node between parentheses (None for flags alone), and the flags that hold after it."""
         inside = flags
         if self._accept("(?P<"):
             self._skip_past(">")

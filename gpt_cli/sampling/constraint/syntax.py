@@ -117,7 +117,7 @@ def _repeat(nfa: NFA, at: int, item: regex.Node, least: int, most: int | None) -
 
 
 def _characters(source: str, flags: int) -> Ranges:
-    """Which characters a pattern of one character means; for one that stands for itself `re` need not be asked."""
+    """The characters that a one-character pattern matches; for one that stands for itself `re` need not be asked."""
     literal = source.removeprefix("\\")
     is_literal = len(literal) == 1 and source != "." and not (len(source) == 2 and literal.isalnum())
     if is_literal and not flags & re.IGNORECASE:

@@ -1,4 +1,4 @@
-"""Which tokens of a vocabulary may follow, so that what they write can still become a match.
+"""For each state, the tokens of a vocabulary after which a match is still reachable.
 
 Shapes: V tokens, Q states of the pattern, D nodes of the decoder of UTF-8, C classes of characters.
 A place is a state and a node: where one stands in the pattern, and inside a character.
@@ -24,7 +24,7 @@ State = tuple[int, int]
 
 @dataclass(frozen=True)
 class Transitions:
-    """What each token does at one place."""
+    """Transitions of all tokens from one state."""
 
     places: Numbers
     """(V,): state * D + node after the token."""
@@ -52,7 +52,7 @@ class TokenTable:
 
     @property
     def start(self) -> State:
-        """Where a text begins."""
+        """The start state."""
         return 0, self._decoder.root
 
     def place(self, number: int) -> State:
@@ -60,15 +60,15 @@ class TokenTable:
         return divmod(number, len(self._decoder))
 
     def matches(self, place: State) -> bool:
-        """Whether the text up to here is a match."""
+        """True if the text up to here is a match."""
         return bool(place[1] == self._decoder.root and self._dfa.accepts[place[0]])
 
     def distance(self, place: State) -> int:
-        """How many tokens a match still takes, at most; UNREACHABLE where there is none."""
+        """An upper bound on the tokens to a match; UNREACHABLE if there is none."""
         return int(self._distances[place[0]] if place[1] == self._decoder.root else self._inside(place[0])[place[1]])
 
     def following(self, place: State) -> Transitions:
-        """What each token does at `place`."""
+        """Transitions of all tokens from `place`."""
         if place in self._known:
             self._known.move_to_end(place)
         else:

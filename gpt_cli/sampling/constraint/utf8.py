@@ -22,7 +22,7 @@ _LEADS = [
 
 @dataclass(frozen=True)
 class Utf8DFA:
-    """What each byte does at each node. Nodes that lead to the same classes in the same way are one."""
+    """The transition of each byte from each node. Nodes that lead to the same classes in the same way are one."""
 
     table: Numbers
     """(D, 256): the next node; -2 - c where the byte completes a character of class c; INVALID."""
@@ -45,7 +45,7 @@ def make_utf8_dfa(classes: Classes) -> Utf8DFA:
         return numbers[row]
 
     def span(base: int, n_byte: int, low: int, high: int) -> int:
-        """Where `n_byte` more bytes lead, which give the code points from `base` on, of which low to high count."""
+        """The node from which `n_byte` more bytes give the code points from `base` on, of which low to high count."""
         last = base + 64**n_byte - 1
         if last < low or base > high:
             return INVALID
