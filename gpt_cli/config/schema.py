@@ -67,7 +67,7 @@ class DataConfig(ConfigSection):
 
 
 class TokenizerConfig(ConfigSection):
-    """How text becomes tokens."""
+    """The tokenizer: from text to tokens."""
 
     kind: TokenizerKind = "char"
     """One id per character, one per byte, or byte-level byte-pair encoding (Sennrich et al., 2016)."""
@@ -194,7 +194,7 @@ class ModelConfig(ConfigSection):
 
 
 class OptimConfig(ConfigSection):
-    """How gradients become updates."""
+    """The optimizer."""
 
     name: Literal["adamw", "muon"] = "muon"
     """AdamW for all (Loshchilov and Hutter, 2019), or Muon for matrices (Jordan et al., 2024) + AdamW."""
@@ -240,7 +240,7 @@ class ScheduleConfig(ConfigSection):
 
 
 class TrainConfig(ConfigSection):
-    """How long and how much at once."""
+    """Length of the run and size of its steps."""
 
     budget: Name | None = None
     """A time such as 90s, 10m or 1h30m in which the run is to end, from the command to the last checkpoint: size,
@@ -308,7 +308,7 @@ class EvalConfig(ConfigSection):
 
 
 class CheckpointConfig(ConfigSection):
-    """What is kept of the run."""
+    """Checkpoints of the run."""
 
     every: Every = 250
     """Steps between checkpoints; the last step always saves. null: only then."""
@@ -317,7 +317,7 @@ class CheckpointConfig(ConfigSection):
 
 
 class SampleConfig(ConfigSection):
-    """What the model writes during training, and how it writes by default afterwards."""
+    """Samples during training, and the default sampling settings afterwards."""
 
     every: Every = 250
     """Steps between samples; the last step always samples. null: never."""
@@ -358,7 +358,7 @@ class SampleConfig(ConfigSection):
 
 
 class LogConfig(ConfigSection):
-    """What metrics.jsonl and the terminal are told."""
+    """Logging: metrics.jsonl, the terminal and other places."""
 
     every: Count = 10
     """Steps between lines of training loss."""

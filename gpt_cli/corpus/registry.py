@@ -46,7 +46,7 @@ class DatasetInfo:
 
     @property
     def file_name(self) -> str:
-        """What the text is called once it is here."""
+        """The file name of the text."""
         return f"{self.name}.txt"
 
 

@@ -26,7 +26,7 @@ class Runtime:
 
     @property
     def matmul_dtype(self) -> torch.dtype:
-        """What matrix products are computed in; sums are fp32."""
+        """The type of matrix products; sums are fp32."""
         return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[self.precision]
 
     def autocast(self) -> AbstractContextManager[None]:

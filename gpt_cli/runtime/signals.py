@@ -11,7 +11,7 @@ _HANGUP = getattr(signal, "SIGHUP", None)
 
 
 class StopRequest:
-    """Which signal has asked the run to stop, if any has."""
+    """The signal that has asked the run to stop, if any has."""
 
     def __init__(self) -> None:
         self.signal: int | None = None

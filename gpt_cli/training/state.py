@@ -48,7 +48,7 @@ class TrainingState:
 
     @cached_property
     def parameters(self) -> list[Parameter]:
-        """What is trained. Kept, for the model's own walk takes a noticeable part of a small model's step."""
+        """Trained parameters. Cached: the model's own walk takes a noticeable part of a small model's step."""
         return list(self.model.parameters())
 
     @classmethod
