@@ -31,11 +31,16 @@ def render_page(template: str, script: str | None, **content: Any) -> str:
         .get_template(template)
         .render(
             script=Markup(source),  # ours
-            style=Markup((_TEMPLATES / "style.css").read_text(encoding="utf-8")),  # ours
+            style=Markup(stylesheet()),  # ours
             policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
             **content,
         )
     )
+
+
+def stylesheet() -> str:
+    """The style of all pages."""
+    return (_TEMPLATES / "style.css").read_text(encoding="utf-8")
 
 
 def check_page(output: Path, hint: str) -> None:

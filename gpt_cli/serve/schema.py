@@ -148,6 +148,15 @@ class DetokenizeRequest(_Strict):
     tokens: list[Annotated[int, Field(ge=0)]]
 
 
+class AttentionRequest(_Strict):
+    """`POST /attention`. Layers and heads count from 1."""
+
+    model: str | None = None
+    text: str
+    layer: int = Field(1, ge=1)
+    head: int = Field(1, ge=1)
+
+
 class ScoreRequest(_Strict):
     """`POST /score`."""
 

@@ -48,6 +48,12 @@ class Model:
     defaults: SampleConfig
     weights_sha256: str
     created: int
+    writer: TextGenerator = field(repr=False)
+
+    @property
+    def network(self) -> "GPT":
+        """The model in torch, which is built when first asked for."""
+        return self.writer.model
 
     @property
     def context_length(self) -> int:
@@ -171,6 +177,7 @@ def open_model(name: str, path: Path, how: How, note: Notify, defaults: SampleCo
         engine=engine,
         defaults=defaults or saved.config.sample,
         weights_sha256=saved.weights_sha256,
+        writer=writer,
         created=int(saved.path.stat().st_mtime) if saved.path.exists() else int(time.time()),
     )
 

@@ -1,0 +1,224 @@
+"""The page of `gpt serve`: whole in one file, and what one clicks, types, branches, stops and loses in it."""
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpt_cli.model.gpt import GPT
+from gpt_cli.run.checkpoint import load, save
+from gpt_cli.run.log import RunLog
+from gpt_cli.serve.limits import Limits
+from tests.browser import Page, browsing, find_chromium
+from tests.serving import LETTERS, SHAPE, Client, make_run, serving
+
+EVIL = "<img src=x onerror=alert(1)>\u202e"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    for name, temperature in (("first", 1.0), ("second", 0.5)):
+        run = make_run(folder / name, LETTERS, temperature=temperature)
+        config = load(run / "checkpoints" / "step-00000000").config
+        torch.manual_seed(5)
+        save(run, 5, GPT(SHAPE, LETTERS.vocab_size).state_dict(), {}, {}, config, LETTERS)
+        with RunLog(run) as log:
+            for step in range(1, 6):
+                log.metrics(step, time=float(step), loss=3.0 / step, tokens=100.0 * step)
+            log.metrics(5, time=6.0, val_loss=0.9, tokens=500.0)
+            log.sample(5, prompt="a", text=EVIL)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def client(runs: Path) -> Iterator[Client]:
+    with serving(runs, limits=Limits(max_tokens=10**9)) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    if find_chromium() is None:
+        pytest.skip("there is no Chromium here")
+    with browsing(tmp_path_factory.mktemp("browser")) as page:
+        yield page
+        assert page.problems == []
+
+
+def test_the_page_is_one_file_whose_policy_lets_nothing_else_in(client: Client) -> None:
+    status, headers, body = client.send("GET", "/")
+    text = body.decode()
+    assert status == 200
+    policy = headers["content-security-policy"]
+    for tag, directive in (("script", "script-src"), ("style", "style-src")):
+        (inside,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    addresses = set(re.findall(r"https?://[^\s\"'`$]+", text)) - {"http://www.w3.org/2000/svg"}
+    assert not addresses
+    assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(| on[a-z]+=\"", text)
+
+
+def test_runs_are_told_with_their_curves_and_what_differs(client: Client) -> None:
+    told = client.get("/runs")[1]
+    assert [run["name"] for run in told["runs"]] == ["first", "second"]
+    assert told["differing"] == ["sample.temperature"]
+    assert [run["config"]["sample.temperature"] for run in told["runs"]] == ["1.0", "0.5"]
+    run = client.get("/runs/first")[1]
+    assert run["steps"] == [0, 5]
+    assert [row["loss"] for row in run["metrics"]][:5] == [3.0, 1.5, 1.0, 0.75, 0.6]
+    assert client.get("/runs/..%2ffirst")[0] == client.get("/runs/nothing")[0] == 404
+
+
+def test_a_head_divides_its_attention_among_what_it_sees(client: Client) -> None:
+    status, seen = client.ask("/attention", model="first", text="hello", layer=2, head=1)
+    assert (status, seen["layers"], seen["heads"], seen["tokens"]) == (200, 2, 2, list("hello"))
+    assert [len(row) for row in seen["weights"]] == [1, 2, 3, 4, 5]
+    assert all(sum(row) == pytest.approx(1, abs=1e-3) for row in seen["weights"])
+    assert client.ask("/attention", text="hello", layer=3)[1]["error"]["param"] == "layer"
+
+
+def start(page: Page, client: Client, width: int = 1280, *, dark: bool = False) -> None:
+    page.open(client.url + "/", width, dark=dark)
+    page.run("document.querySelector('#max_tokens').value = 30; document.querySelector('#prompt').value = 'ab'")
+    page.run("document.querySelector('#model').value = 'first'; document.querySelector('#model').onchange()")
+
+
+def wait_written(page: Page) -> None:
+    page.wait("document.querySelectorAll('.tok').length && document.querySelector('#cancel').disabled")
+
+
+def written(page: Page, nth: int = 1) -> str:
+    tokens = f"[...document.querySelectorAll('.text:nth-child({nth}) .tok')].map(e => e.textContent).join('')"
+    return str(page.run(tokens)).replace("\u21b5\n", "\n")
+
+
+@pytest.mark.parametrize("width", [390, 820, 1280])
+@pytest.mark.parametrize("dark", [False, True])
+def test_what_is_written_is_what_the_api_writes_and_fits_the_window(
+    page: Page, client: Client, width: int, dark: bool
+) -> None:
+    start(page, client, width, dark=dark)
+    page.run("document.querySelector('#n').value = 2")
+    page.click("#go")
+    wait_written(page)
+    asked = {"model": "first", "prompt": "ab", "seed": 1, "max_tokens": 30, "temperature": 0.8, "n": 2}
+    answer = client.ask("/v1/completions", **asked)[1]
+    assert [written(page, 1), written(page, 2)] == [choice["text"] for choice in answer["choices"]]
+    for tab in ("read", "look", "watch", "write"):
+        page.click(f"#tab-{tab}")
+        assert page.run("document.documentElement.scrollWidth <= innerWidth")
+        assert page.run(f"!document.querySelector('#{tab}').hidden")
+
+
+def test_another_token_is_taken_and_one_can_walk_back(page: Page, client: Client) -> None:
+    start(page, client)
+    page.click("#go")
+    wait_written(page)
+    before = written(page)
+    page.click(".text .tok:nth-child(6)")
+    page.wait("!document.querySelector('#odds').hidden")
+    assert page.run("document.querySelectorAll('#odds button').length") == 10
+    other = page.run("document.querySelector('#odds button:not(.taken) code').textContent")
+    page.click("#odds button:not(.taken)")
+    page.wait("document.querySelectorAll('#tree li').length == 2 && document.querySelector('#cancel').disabled")
+    branch = written(page)
+    kept = page.run("document.querySelectorAll('.tok.fixed').length")
+    assert branch[: kept - 1] == before[: kept - 1]
+    assert branch[kept - 1] == other.replace("\u21b5\n", "\n")
+    assert len(branch) == kept + 30
+    page.click("#tree li button")
+    assert written(page) == before
+
+
+def test_it_is_used_without_a_mouse(page: Page, client: Client) -> None:
+    start(page, client)
+    page.run("document.querySelector('#prompt').select()")
+    page.type("xy")
+    page.key("Enter", modifiers=2)
+    wait_written(page)
+    assert written(page) == client.text(model="first", prompt="xy", seed=1, max_tokens=30, temperature=0.8)
+    page.run("document.querySelector('.tok').focus()")
+    page.key("ArrowRight")
+    page.key("Enter")
+    assert page.run("document.activeElement === document.querySelectorAll('.tok')[1]")
+    assert not page.run("document.querySelector('#odds').hidden")
+    page.run("document.querySelector('#tab-write').focus()")
+    page.key("ArrowRight")
+    assert page.run("!document.querySelector('#read').hidden && document.activeElement.id === 'tab-read'")
+
+
+def test_stopping_frees_the_seat_and_keeps_what_is_there(page: Page, client: Client) -> None:
+    start(page, client)
+    page.run("const tokens = document.querySelector('#max_tokens'); tokens.max = ''; tokens.value = 1000000")
+    page.click("#go")
+    page.wait("document.querySelectorAll('.tok').length > 3")
+    page.key("Escape")
+    page.wait("document.querySelector('#cancel').disabled")
+    page.wait("document.querySelector('#status').textContent === 'stopped'")
+    assert len(written(page)) > 3
+
+
+def test_a_lost_connection_is_told_and_the_next_try_writes(page: Page, client: Client) -> None:
+    start(page, client)
+    page.offline(True)
+    page.click("#go")
+    page.wait("document.querySelector('#status.bad')")
+    assert page.run("document.querySelector('.gone').textContent") == "the server does not answer"
+    page.offline(False)
+    page.click("#go")
+    wait_written(page)
+    assert not page.run("document.querySelector('#status.bad')")
+
+
+def test_a_text_is_read_by_two_checkpoints_side_by_side(page: Page, client: Client) -> None:
+    start(page, client)
+    page.click("#tab-read")
+    page.run(
+        "document.querySelector('#text').value = 'ab\\ncd ef'; document.querySelector('#beside').value = 'first@0'"
+    )
+    page.click("#readform .do")
+    page.wait("document.querySelectorAll('#readings article').length == 2")
+    told = page.run("[...document.querySelectorAll('#readings .facts-line')].map(e => e.textContent)")
+    for model, line in zip(("first", "first@0"), told, strict=True):
+        score = client.ask("/score", model=model, text="ab\ncd ef")[1]
+        assert line == f"{score['bpb']:.3f} bits per byte, 7 tokens"
+    assert page.run("document.querySelectorAll('.readline').length") == 4
+
+
+def test_training_is_watched_and_how_it_learned_is_written(page: Page, client: Client) -> None:
+    start(page, client)
+    page.click("#tab-watch")
+    page.wait("document.querySelectorAll('#samples li').length")
+    assert page.run("document.querySelectorAll('#curves polyline').length") == 2
+    assert page.run("document.querySelector('#samples .sample').textContent") == "a" + EVIL.replace("\u202e", "\\x202e")
+    assert "step 5 of" in page.run("document.querySelector('#progress').textContent")
+    page.click("#learned")
+    page.wait("!document.querySelector('#learned').disabled")
+    page.run("document.querySelector('#when').value = 0; document.querySelector('#when').oninput?.()")
+    page.run("document.querySelector('#when').dispatchEvent(new Event('input'))")
+    text = client.text(model="first@0", prompt="ab", seed=1, max_tokens=30, temperature=0.8)
+    assert page.run("document.querySelector('#then').textContent").replace("\u21b5\n", "\n") == "ab" + text
+
+
+def test_every_control_has_a_name_and_every_id_is_one(page: Page, client: Client) -> None:
+    start(page, client)
+    page.click("#go")
+    wait_written(page)
+    page.click(".tok")
+    nameless = page.run(
+        "[...document.querySelectorAll('input, select, textarea, button, [role=tabpanel], svg, canvas')].filter(e =>"
+        " !(e.labels?.length || e.getAttribute('aria-label') || e.getAttribute('aria-labelledby') ||"
+        " e.textContent.trim())).map(e => e.outerHTML)"
+    )
+    assert nameless == []
+    assert page.run("document.documentElement.lang") == "en"
+    ids = page.run("[...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert len(ids) == len(set(ids))
