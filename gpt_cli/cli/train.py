@@ -1,6 +1,8 @@
 """`gpt train`: text in, run directory out."""
 
+import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +14,7 @@ from gpt_cli.cli.process import importing
 from gpt_cli.cli.request import Request
 
 if TYPE_CHECKING:
+    from gpt_cli.config import Config
     from gpt_cli.training.summary import Summary
 
 
@@ -27,6 +30,9 @@ def train(
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="What to train, on what, how long.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained, and leave nothing.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object on stdout.")] = False,
+    devices: Annotated[
+        str | None, typer.Option(metavar="N|auto", help="Train on so many GPUs of this machine, or CPU processes.")
+    ] = None,
 ) -> int:
     """Train a model, or resume a run that was interrupted.
 
@@ -37,12 +43,18 @@ def train(
     Example: gpt train book.txt train.steps=200
     """
     started = time.perf_counter()
-    request = Request(arguments or (), config, leave_nothing=dry_run)
-    chosen = request.config
-    if chosen.train.budget is not None:
-        from gpt_cli.cli.budget import choose_for_budget
+    together = "WORLD_SIZE" in os.environ  # as torchrun has it
+    if dry_run or (devices is None and not together):
+        return _train(arguments or (), config, started, dry_run=dry_run, json=json)
+    from gpt_cli.cli.together import launch_training, train_together
 
-        chosen = choose_for_budget(chosen, request.file, request.overrides, started)
+    if together:
+        return train_together(lambda: _choose(arguments or (), config, started), json=json)
+    return launch_training("auto" if devices is None else devices, arguments or (), config, json=json)
+
+
+def _train(arguments: Sequence[str], file: Path | None, started: float, *, dry_run: bool, json: bool) -> int:
+    chosen = _choose(arguments, file, started, dry_run=dry_run)
     if dry_run:
         from gpt_cli.report.dry_run import plan, render_plan
 
@@ -53,10 +65,6 @@ def train(
             print(render_plan(outlook))
         return 0
 
-    if chosen.optim.lr == "auto":
-        from gpt_cli.training.lr_range_test import with_proposed_lr
-
-        chosen = with_proposed_lr(chosen, note)
     if chosen.runtime.engine != "torch":
         from gpt_cli.training.native.sources import compile_ahead
 
@@ -66,10 +74,23 @@ def train(
         from gpt_cli.training.loop import train as run_training
 
     summary = run_training(chosen, Console(note))
-    if json:
-        print_json(summary.to_json())
-    _say_how_it_ended(summary)
+    say_how_it_ended(summary, json=json)
     return summary.exit_code
+
+
+def _choose(arguments: Sequence[str], file: Path | None, started: float, *, dry_run: bool = False) -> "Config":
+    """The config of what was asked for, with everything chosen that it leaves to be chosen before a run."""
+    request = Request(arguments, file, leave_nothing=dry_run)
+    chosen = request.config
+    if chosen.train.budget is not None:
+        from gpt_cli.cli.budget import choose_for_budget
+
+        chosen = choose_for_budget(chosen, request.file, request.overrides, started)
+    if chosen.optim.lr == "auto" and not dry_run:
+        from gpt_cli.training.lr_range_test import with_proposed_lr
+
+        chosen = with_proposed_lr(chosen, note)
+    return chosen
 
 
 train.keys = {  # type: ignore[attr-defined]  # what help shows, without reading the schema, which takes long
@@ -87,9 +108,12 @@ train.keys = {  # type: ignore[attr-defined]  # what help shows, without reading
 }
 
 
-def _say_how_it_ended(summary: "Summary") -> None:
+def say_how_it_ended(summary: "Summary", *, json: bool) -> None:
+    """Print the summary: for people to stderr, with `json` to stdout, too."""
     from gpt_cli.terminal.table import format_duration
 
+    if json:
+        print_json(summary.to_json())
     note(f"{'stopped' if summary.exit_code else 'done'}: {summary.stopped}; step {summary.steps:,} is saved")
     if summary.val_loss is not None:
         extent = "" if summary.val_tokens is None else f" of the first {summary.val_tokens:,} tokens"

@@ -13,6 +13,7 @@ import torch
 
 from gpt_cli.config import RuntimeConfig
 from gpt_cli.errors import RequestError
+from gpt_cli.parallel.world import ALONE, World, world_of_environment
 from gpt_cli.runtime.processor import default_threads, has_arm_bf16
 
 
@@ -23,6 +24,7 @@ class Runtime:
     device: torch.device
     precision: str  # fp32, bf16 or fp16: of the matrix products
     threads: int
+    world: World = ALONE
 
     @property
     def matmul_dtype(self) -> torch.dtype:
@@ -43,7 +45,8 @@ class Runtime:
     def describe(self) -> str:
         """The choice in words."""
         threads = f", {self.threads} threads" if self.device.type == "cpu" else ""
-        return f"{self.name}, {self.precision}{threads}"
+        processes = f", {self.world.size} processes" if self.world.size > 1 else ""
+        return f"{self.name}, {self.precision}{threads}{processes}"
 
 
 def setup_runtime(config: RuntimeConfig) -> Runtime:
@@ -53,7 +56,8 @@ def setup_runtime(config: RuntimeConfig) -> Runtime:
     """
     device = choose_device(config.device)
     precision = _choose_precision(config.precision, device)
-    threads = default_threads() if config.threads is None else config.threads
+    world = world_of_environment()
+    threads = max(1, default_threads() // world.local_size) if config.threads is None else config.threads
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     # For the products that autocast leaves in fp32, Muon's among them: "medium" multiplies in bf16 on a CPU and adds in
@@ -64,7 +68,7 @@ def setup_runtime(config: RuntimeConfig) -> Runtime:
     # Eager CPU kernels repeat bit for bit as they are, and asking for it loads a compiler, which takes a second.
     if device.type != "cpu" or config.compile not in ("auto", False):
         set_deterministic(device.type == "cpu" if config.deterministic == "auto" else config.deterministic)
-    return Runtime(device, precision, threads)
+    return Runtime(device, precision, threads, world)
 
 
 def has_fast_bf16(device: torch.device) -> bool:

@@ -11,9 +11,10 @@ _HANGUP = getattr(signal, "SIGHUP", None)
 
 
 class StopRequest:
-    """The signal that has asked the run to stop, if any has."""
+    """Which signal has asked the run to stop, if any has: `received` by this process, or `signal`, known to all."""
 
     def __init__(self) -> None:
+        self.received: int | None = None
         self.signal: int | None = None
 
     @property
@@ -31,12 +32,12 @@ def stop_requests() -> Iterator[StopRequest]:
     request = StopRequest()
 
     def note(number: int, _frame: FrameType | None) -> None:
-        if request.signal is not None:
+        if request.received is not None:
             # The newest checkpoint is whole: saving is atomic. A print could wait for a lock that was held.
             with suppress(OSError):
                 os.write(2, b"stopped at once, by a second signal; what was saved before it is whole\n")
             os._exit(128 + number)
-        request.signal = number
+        request.received = number
 
     asking = [n for n in _ASKING if not (n == _HANGUP and signal.getsignal(n) is signal.SIG_IGN)]
     previous = {number: signal.signal(number, note) for number in asking}

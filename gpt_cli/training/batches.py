@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gpt_cli.config import Config
 from gpt_cli.errors import RequestError
+from gpt_cli.parallel.world import ALONE, World
 from gpt_cli.shuffle import window_start, windows_per_epoch
 from gpt_cli.training.device_tokens import DeviceTokens
 
@@ -33,14 +34,19 @@ class Batches:
     world_size: int = 1
 
     @classmethod
-    def of(cls, config: Config, tokens: DeviceTokens) -> "Batches":
-        """The batches that `config` trains on. Raises RequestError when `tokens` or sizes do not allow them."""
+    def of(cls, config: Config, tokens: DeviceTokens, world: World = ALONE) -> "Batches":
+        """The batches that `config` trains on, and this process's share of them.
+
+        Raises RequestError when `tokens`, sizes or the number of processes do not allow them.
+        """
         return cls(
             tokens,
             config.model.context_length,
             config.train.batch_size,
-            config.train.sequences_per_forward,
+            micro_batch_size(config, world),
             config.seed,
+            world.rank,
+            world.size,
         )
 
     def __post_init__(self) -> None:
@@ -53,7 +59,8 @@ class Batches:
         if self.batch_size % (self.micro_batch_size * self.world_size):
             raise RequestError(
                 f"train.batch_size ({self.batch_size}) must be a multiple of train.micro_batch_size"
-                f" ({self.micro_batch_size}) times the number of devices ({self.world_size})"
+                f" ({self.micro_batch_size}) times the number of devices ({self.world_size})",
+                hint="train.micro_batch_size=N says how many sequences a device computes at once",
             )
 
     @property
@@ -74,6 +81,14 @@ class Batches:
 
     def at(self, step: int) -> MicroBatches:
         """This rank's micro-batches of `step`: (M, T) inputs and the (M, T) targets that follow them."""
-        starts = self.offsets(step)[self.rank :: self.world_size]
+        share = self.batch_size // self.world_size
+        starts = self.offsets(step)[self.rank * share : (self.rank + 1) * share]
         windows = self.tokens.windows(starts, self.context_length + 1)  # (B / world_size, T + 1)
         return [(rows[:, :-1], rows[:, 1:]) for rows in windows.split(self.micro_batch_size)]
+
+
+def micro_batch_size(config: Config, world: World) -> int:
+    """Sequences that a process computes at once: as the config says, or its share of a batch."""
+    if config.train.micro_batch_size is not None or config.train.batch_size % world.size:
+        return config.train.sequences_per_forward
+    return config.train.batch_size // world.size

@@ -144,6 +144,16 @@ class Console:
         return f"step {step:>{len(str(self.steps))}}/{self.steps}"
 
 
+class SilentConsole(Console):
+    """That of a process which another one speaks for."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: None)
+
+    def _open_bar(self, step: int, steps: int) -> None:
+        """There is none."""
+
+
 def _wrapped(line: str) -> Iterator[str]:
     margin = "    | "
     for piece in wrap_line(escape_control_chars(line), WIDTH - len(margin)):

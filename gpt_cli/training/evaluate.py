@@ -5,6 +5,7 @@ Shapes: N tokens of the text, W windows per forward pass, T context_length, V vo
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 
 from gpt_cli.errors import UserError
 from gpt_cli.model.gpt import GPT
+from gpt_cli.parallel.world import ALONE, World
 from gpt_cli.runtime.oom import is_out_of_memory, oom_as_user_error
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.device_tokens import DeviceTokens
@@ -93,10 +95,17 @@ class EvaluationText:
 
 
 @torch.no_grad()
-def evaluate(model: GPT, engine: Engine, text: EvaluationText, batch_size: int | None = None) -> Evaluation:
+def evaluate(
+    model: GPT,
+    engine: Engine,
+    text: EvaluationText,
+    batch_size: int | None = None,
+    world: World = ALONE,
+) -> Evaluation:
     """The mean loss over every token of `text` but the first, each predicted once by `engine`, which computes `model`.
 
-    The text is cut into non-overlapping windows of the model's context; a last, shorter window takes what is left.
+    The text is cut into non-overlapping windows of the model's context; a last, shorter window takes what is left. The
+    processes of `world` take turns with the batches, whose losses are added in one order whoever computed them.
     """
     context, n = model.config.context_length, len(text.tokens) - 1
     if batch_size is None:
@@ -106,24 +115,32 @@ def evaluate(model: GPT, engine: Engine, text: EvaluationText, batch_size: int |
         batch_size = max(1, numbers // (context * 16 * model.config.n_embd))
     was_training = model.training
     model.eval()
-    sums: list[Tensor] = []  # read at the end, so that a device is not waited for in between
-    position, n_full = 0, n // context * context
+    sums: list[tuple[int, Tensor]] = []  # read at the end, so that a device is not waited for in between
+    n_full = n // context * context
+    borders = [*range(0, n_full, batch_size * context), *([n_full, n] if n_full < n else [n_full])]
+    batches = list(pairwise(borders))
     with oom_as_user_error("evaluating a single window", "lower model.context_length; the newest checkpoint is good"):
-        while position < n:
-            end = min(position + batch_size * context, n_full) if position < n_full else n
+        for index, (position, end) in list(enumerate(batches))[world.rank :: world.size]:
             ids = text.tokens.span(position, end + 1)
             width = context if position < n_full else end - position
-            try:
-                sums.append(engine.summed_loss(ids[:-1].view(-1, width), ids[1:].view(-1, width)))  # (W, T) each
-                position = end
-            except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error) or batch_size == 1:
-                    raise
-                batch_size //= 2  # the same windows, fewer at once
+            inputs, targets = ids[:-1].view(-1, width), ids[1:].view(-1, width)  # (W, T) each
+            row = 0
+            while row < len(inputs):
+                rows = slice(row, row + batch_size)
+                try:
+                    sums.append((index, engine.summed_loss(inputs[rows], targets[rows])))
+                    row += batch_size
+                except (MemoryError, RuntimeError) as error:
+                    if not is_out_of_memory(error) or batch_size == 1:
+                        raise
+                    batch_size //= 2  # the same windows, fewer at once
     model.train(was_training)
+    losses = torch.zeros(len(batches), dtype=torch.float64)
+    for (index, _), loss in zip(sums, torch.stack([loss for _, loss in sums]).tolist() if sums else [], strict=True):
+        losses[index] += loss
     total = 0.0
-    for summed in torch.stack(sums).tolist():  # one after the other: `sum` rounds differently from Python 3.12 on
-        total += summed
+    for loss in world.fill(losses).tolist():  # one after the other: `sum` rounds differently from Python 3.12 on
+        total += loss
     return Evaluation(total / n, n, text.of_tokens, text.characters, text.bytes)
 
 

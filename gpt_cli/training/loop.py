@@ -3,7 +3,7 @@
 from gpt_cli.config import Config
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.run import checkpoint
-from gpt_cli.run.directory import RunDirectory
+from gpt_cli.run.follower import open_run
 from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.runtime.signals import stop_requests
 from gpt_cli.runtime.watchdog import watchdog
@@ -27,14 +27,15 @@ from gpt_cli.training.training_samples import sample_prompt, sample_text
 def train(config: Config, console: Console) -> Summary:
     """Train what `config` describes, from scratch or from the newest checkpoint in its run directory."""
     runtime = setup_runtime(config.runtime)
-    with stage_progress() as progress:
+    world = runtime.world
+    with stage_progress() as progress, world.main_first():
         corpus = prepare_corpus(config.data, config.tokenizer, note=console.note, progress=progress)
-    batches = Batches.of(config, DeviceTokens(corpus.train, runtime.device))
+    batches = Batches.of(config, DeviceTokens(corpus.train, runtime.device), world)
     val_text = EvaluationText.of(corpus.val, corpus.tokenizer, runtime.device, config.eval.max_tokens)
     prompt = sample_prompt(corpus.tokenizer, config)  # what it cannot spell is told before it trains
     initial = initial_checkpoint(config, corpus.tokenizer, console.note)
     with (
-        RunDirectory.open_for_training(config, corpus) as run,
+        open_run(config, corpus, world) as run,
         stop_requests() as request,
         watchdog(config.runtime.watchdog_minutes) as still_alive,
         console.live(),
@@ -43,9 +44,10 @@ def train(config: Config, console: Console) -> Summary:
             config, corpus.tokenizer.vocab_size, runtime, run.log.recording(console.note), initial
         )
         saved, seconds = state.restore(run, runtime, console.note)  # None and 0 in a new run
+        world.wait()
         start = saved or 0
         journal = MetricsLogger(run, console, config, state, start, seconds)
-        memory = OOMRetry(config.train.sequences_per_forward, journal)
+        memory = OOMRetry(batches.micro_batch_size, journal)
         pace = Pace(config.train, start, checkpoint.saved_state(run.path, saved))
         stopping = Stopping(config.train, request, journal.past_val_losses, pace)
         stopping.should_stop(start, seconds)
@@ -53,24 +55,26 @@ def train(config: Config, console: Console) -> Summary:
 
         for step in range(start, config.train.steps + 1):  # the visit past the last step evaluates and saves
             still_alive()
-            done, val_loss = stopping.should_stop(step, journal.seconds), None
+            seconds, request.signal = world.agree(journal.seconds, request.received)
+            done, val_loss = stopping.should_stop(step, seconds), None
             last = done and not stopping.interrupted  # an interrupted run saves and leaves; nothing else differs
             if step != saved:  # what a checkpoint holds was evaluated before it was saved
                 with state.ema.swapped_in(), console.doing("evaluating and saving"):
                     if last or due(step, config.eval.every):
-                        evaluation = evaluate(state.model, state.engine, val_text, config.eval.batch_size)
+                        evaluation = evaluate(state.model, state.engine, val_text, config.eval.batch_size, world)
                         val_loss = journal.evaluation(step, evaluation)
                         last = stopping.record_eval(val_loss) or last
                         done = done or last
-                    if config.sample.every is not None and (last or due(step, config.sample.every)):
+                    if world.is_main and config.sample.every is not None and (last or due(step, config.sample.every)):
                         text = sample_text(state.model, corpus.tokenizer, prompt, config, native=state.is_native)
                         journal.sample(step, text)
                     if done or (step > 0 and (stopping.is_best(val_loss) or due(step, config.checkpoint.every))):
                         journal.flush()
                         facts = journal.facts(val_loss, corpus.fingerprint) | state.scalars() | pace.kept()
-                        with run.place_to_save() as place:
-                            checkpoint.save(place, step, *state.tensors(), facts, run.config, corpus.tokenizer)
-                        checkpoint.prune(run.path, config.checkpoint.keep)
+                        if world.is_main:
+                            with run.place_to_save() as place:
+                                checkpoint.save(place, step, *state.tensors(), facts, run.config, corpus.tokenizer)
+                            checkpoint.prune(run.path, config.checkpoint.keep)
             if done:
                 break
 
@@ -78,6 +82,7 @@ def train(config: Config, console: Console) -> Summary:
             loss, grad_norms = memory.step(train_step, state, batches.at(step), config, step, multiplier, runtime)
             journal.step(step + 1, loss, grad_norms, multiplier * config.optim.peak_lr)
 
+        world.wait()  # for what is saved
         return summarise(run.path, config, state.model, stopping, request, journal.seconds)
 
 

@@ -20,7 +20,7 @@ from gpt_cli.model.chunked_loss import chunked_loss, needs_chunking
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.runtime.oom import is_out_of_memory, oom_as_user_error
-from gpt_cli.shuffle import derive_seed
+from gpt_cli.training.accumulate import accumulate_gradients
 from gpt_cli.training.batches import MicroBatches
 from gpt_cli.training.evaluate import cross_entropy
 from gpt_cli.training.grad_scaler import GradScaler
@@ -41,10 +41,7 @@ def train_step(
 
     Returns the mean loss, a scalar, and the (P,) norm of each parameter's gradient, both on the device.
     """
-    loss = torch.zeros((), device=runtime.device)
-    for micro_step, (inputs, targets) in enumerate(micro_batches):
-        seed = derive_seed(config.seed, "noise", step, micro_step)
-        loss += state.engine.forward_backward(inputs, targets, len(micro_batches), seed)
+    loss = accumulate_gradients(state, micro_batches, config.seed, step, runtime)
     # The activations are gone by now: smaller micro-batches would not help, and a second try would update twice.
     with oom_as_user_error("updating the weights", "train a smaller model in another run_dir; nothing saved is lost"):
         grad_norms = optimizer_step(state, config.optim, step, lr_multiplier)

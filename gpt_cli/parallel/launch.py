@@ -1,0 +1,67 @@
+"""`gpt train --devices N`: torchrun's launcher, with one process for each device of this machine."""
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from uuid import uuid4
+
+import torch
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from gpt_cli.errors import RequestError, UserError
+from gpt_cli.parallel.world import LAUNCHER, LOST
+
+_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGUSR1"  # which are passed on, for the processes to save and leave
+_SECONDS_TO_SAVE = 300  # after a signal was passed on; what has not ended then is killed
+
+
+def device_count(asked: str) -> int:
+    """How many processes `asked` means: a number, or auto, one for each GPU that there is. Raises RequestError."""
+    gpus = torch.cuda.device_count()
+    if asked == "auto":
+        return max(1, gpus)
+    if not asked.isdecimal() or not int(asked):
+        raise RequestError(f"--devices must be auto or a number from 1 up, not {asked!r}")
+    if gpus and int(asked) > gpus:
+        raise RequestError(f"--devices is {asked}, but there are {gpus} GPUs here", hint=f"--devices {gpus}")
+    return int(asked)
+
+
+def launch(processes: int, arguments: Sequence[str]) -> int:
+    """Run `gpt` with `arguments` in so many processes that train together; returns the exit code.
+
+    Raises UserError when one of them was killed; what another error was, its process has said.
+    """
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # what it says in pages is one line of ours
+    os.environ |= {
+        LAUNCHER: str(os.getpid()),
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        shutdown_timeout=_SECONDS_TO_SAVE,
+        signals_to_handle=_SIGNALS,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "gpt_cli", *arguments)
+    except SignalException as stopped:
+        return 128 + int(stopped.sigval)
+    except ChildFailedError as error:
+        _, failure = error.get_first_failure()
+        codes = {number: failed.exitcode for number, failed in error.failures.items()}
+        killed = next((number for number, code in codes.items() if code < 0), None)
+        if killed is None and failure.exitcode != LOST:
+            return failure.exitcode  # that process has said why
+        lost = "lost contact with one of the processes"
+        told = lost if killed is None else f"process {killed} was killed by {error.failures[killed].signal_name()}"
+        raise UserError(told, hint="the same command resumes from the newest checkpoint") from error
+    return 0

@@ -1,0 +1,98 @@
+"""Sums of gradients whose bits do not depend on how many processes compute them.
+
+The micro-batches of a step are the leaves of a tree that their number alone decides: an even number of leaves is split
+into halves, an odd one is added from left to right. A process has consecutive leaves. It adds whatever subtrees lie
+within them; then each process receives a slice of all of these (all-to-all), adds them in the order of the tree, and
+sends its slice of the sum to all (all-gather). That is the traffic of a ring's reduce-scatter and all-gather where each
+process has one subtree, which it has if leaves and processes are powers of two.
+
+Shapes: P elements of all gradients together, S = ceil(P / processes) of a slice, N subtrees of all processes.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gpt_cli.parallel.world import World
+
+Range = tuple[int, int]
+"""Leaves of the tree: the first, and the one after the last."""
+Gradients = list[Tensor]
+Known = Callable[[Range, bool], Gradients | None]
+"""The sum over a range where it is known, or can be computed; in memory of its own if the flag asks for that."""
+
+
+def partial_sums(world: World, leaves: int, known: Known) -> list[Gradients]:
+    """The sums over the subtrees, of a tree of so many `leaves`, that lie in what this process computes."""
+    within = own_leaves(world, leaves, world.rank)
+    return [tree_sum(subtree, known, keep=True) for subtree in subtrees((0, leaves), within)]
+
+
+def combine(world: World, leaves: int, sums: list[Gradients]) -> Gradients:
+    """The sum over all `leaves`, from the `partial_sums` of all processes; `sums` is emptied."""
+    if world.size == 1:
+        return sums.pop()
+    tree = (0, leaves)
+    held = [list(subtrees(tree, own_leaves(world, leaves, rank))) for rank in range(world.size)]
+    shapes = [gradient.shape for gradient in sums[0]]
+    numels = [shape.numel() for shape in shapes]
+    size = -(-sum(numels) // world.size)
+    sent = _slices(sums, world.size, size)
+    sums.clear()
+    received = sent.new_empty(sum(map(len, held)) * size)
+    with world.exchanging():
+        lengths = [len(parts) * size for parts in held]
+        dist.all_to_all_single(received, sent, lengths, [lengths[world.rank]] * world.size)
+    rows = dict(zip((part for parts in held for part in parts), received.view(-1, size), strict=True))  # N of (S,)
+    total = tree_sum(tree, lambda part, _: [rows[part]] if part in rows else None)[0]
+    whole = [torch.empty_like(total) for _ in range(world.size)]
+    with world.exchanging():
+        dist.all_gather(whole, total)
+    pieces = torch.cat(whole)[: sum(numels)].split(numels)
+    return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+
+
+def own_leaves(world: World, leaves: int, rank: int) -> Range:
+    """The micro-batches that process `rank` computes; there are as many for each."""
+    share = leaves // world.size
+    return rank * share, (rank + 1) * share
+
+
+def tree_sum(tree: Range, known: Known, *, keep: bool = False) -> Gradients:
+    """The sum over `tree`, in its order; no more sums are held at a time than it is deep."""
+    if (found := known(tree, keep)) is not None:
+        return found
+    first, *rest = children(tree)
+    total = tree_sum(first, known, keep=True)
+    for part in rest:
+        torch._foreach_add_(total, tree_sum(part, known))
+    return total
+
+
+def children(tree: Range) -> list[Range]:
+    """The ranges whose sums are added for that of `tree`, from left to right."""
+    first, end = tree
+    if (end - first) % 2:
+        return [(leaf, leaf + 1) for leaf in range(first, end)]
+    middle = (first + end) // 2
+    return [(first, middle), (middle, end)]
+
+
+def subtrees(tree: Range, within: Range) -> Iterator[Range]:
+    """The largest subtrees of `tree` that lie in `within`, from left to right."""
+    if within[0] <= tree[0] and tree[1] <= within[1]:
+        yield tree
+    elif tree[0] < within[1] and within[0] < tree[1]:
+        for child in children(tree):
+            yield from subtrees(child, within)
+
+
+def _slices(sums: list[Gradients], processes: int, size: int) -> Tensor:
+    """What goes to each process, one after the other: its slice (S,) of each sum."""
+    flat = sums[0][0].new_zeros(len(sums), processes * size)
+    for row, gradients in zip(flat, sums, strict=True):
+        filled = sum(gradient.numel() for gradient in gradients)
+        torch.cat([gradient.reshape(-1) for gradient in gradients], out=row[:filled])
+    return flat.view(len(sums), processes, size).transpose(0, 1).reshape(-1)

@@ -1,0 +1,184 @@
+"""The processes that train one model together, as torchrun starts them, and what they decide together.
+
+Each process computes its share of every step and makes the same update. Process 0 writes the run and the console. What
+they decide, they decide from the same numbers: none of them goes by its own clock or its own signal.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from signal import SIGTERM
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
+
+from gpt_cli.errors import RequestError, UserError
+
+T = TypeVar("T")
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+LOST = 75  # the exit code, to the launcher alone, of a process that lost another one
+LAUNCHER = "GPT_LAUNCHER"
+"""The environment variable with the number of the process that launched this one."""
+_TIMEOUT = timedelta(minutes=10)  # of one exchange; whoever waits longer for a process that hangs ends with an error
+
+
+class LostProcessError(UserError):
+    """Another process is gone, or does not answer."""
+
+
+@dataclass(frozen=True)
+class World:
+    """`size` processes, of which this one is number `rank`; on this machine `local_rank` of `local_size`."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes what is written once."""
+        return self.rank == 0
+
+    def wait(self) -> None:
+        """Return when all processes have called this."""
+        if self.size > 1:
+            with self.exchanging():
+                dist.barrier(_host_group())
+
+    @contextmanager
+    def main_first(self) -> Iterator[None]:
+        """Within: process 0, and after it the others, which find what it left on the disk."""
+        if not self.is_main:
+            self.wait()
+        yield
+        if self.is_main:
+            self.wait()
+
+    def broadcast(self, value: T) -> T:
+        """The `value` of process 0, everywhere."""
+        if self.size == 1:
+            return value
+        box = [value]
+        with self.exchanging():
+            dist.broadcast_object_list(box, src=0, group=_host_group())
+        return box[0]
+
+    def agree(self, seconds: float, signal: int | None) -> tuple[float, int | None]:
+        """The clock of process 0, and the signal that any process has received."""
+        if self.size == 1:
+            return seconds, signal
+        if os.environ.get(LAUNCHER, str(os.getppid())) != str(os.getppid()):
+            signal = signal or SIGTERM  # what launched this process is gone
+        facts = torch.zeros(self.size, 2, dtype=torch.float64)
+        facts[self.rank] = torch.tensor([seconds, float(signal or 0)])
+        with self.exchanging():
+            dist.all_reduce(facts, group=_host_group())  # of one number and zeros: exact
+        return float(facts[0, 0]), int(facts[:, 1].max()) or None
+
+    def any(self, here: bool) -> bool:
+        """Whether `here` is true in any process."""
+        if self.size == 1:
+            return here
+        flag = torch.tensor([int(here)])
+        with self.exchanging():
+            dist.all_reduce(flag, dist.ReduceOp.MAX, group=_host_group())
+        return bool(flag)
+
+    def fill(self, values: Tensor) -> Tensor:
+        """`values` (N,), of which each process has set some and left the others at 0, with all that were set."""
+        if self.size > 1:
+            with self.exchanging():
+                dist.all_reduce(values)  # of one number and zeros: exact
+        return values
+
+    def fails_first(self) -> bool:
+        """Whether no other process has said that it fails: one of them tells the user."""
+        if self.size == 1:
+            return True
+        try:
+            return int(_joined.store.add("gpt/failures", 1)) == 1
+        except (RuntimeError, AttributeError):  # the store is gone, or was never reached
+            return self.is_main
+
+    @contextmanager
+    def exchanging(self) -> Iterator[None]:
+        """Within: tensors are exchanged. Raises LostProcessError."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise LostProcessError(
+                f"lost another of the {self.size} processes (process {self.rank} was waiting for it)",
+                hint="the same command resumes from the newest checkpoint",
+            ) from error
+
+
+ALONE = World()
+"""One process by itself."""
+
+
+class _Joined:
+    """What the processes exchange by, while they are `joined`."""
+
+    store: Any = None
+    host: Any = None
+
+
+_joined = _Joined()
+
+
+def _host_group() -> "dist.ProcessGroup":
+    """The group for small facts, on the host: no GPU is waited for."""
+    assert isinstance(_joined.host, dist.ProcessGroup)
+    return _joined.host
+
+
+def world_of_environment() -> World:
+    """The place of this process among those that torchrun started; a world of its own without torchrun.
+
+    Raises RequestError for an environment that is half torchrun's.
+    """
+    given = [os.environ.get(name) for name in VARIABLES]
+    if given[1] is None:
+        return World()
+    try:
+        rank, size, local_rank, local_size = (int(value or "") for value in given)
+    except ValueError:
+        raise RequestError(
+            f"WORLD_SIZE is set, but not all of {', '.join(VARIABLES)} are numbers",
+            hint="start several processes by --devices or torchrun; for one, unset WORLD_SIZE",
+        ) from None
+    return World(rank, size, local_rank, local_size)
+
+
+@contextmanager
+def joined() -> Iterator[World]:
+    """Within: this process and the others that torchrun started can exchange tensors. Raises UserError."""
+    world = world_of_environment()
+    if world.size == 1:
+        yield world
+        return
+    backend = "gloo"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(world.local_rank)
+        backend = "cpu:gloo,cuda:nccl"
+    try:
+        _joined.store, _, _ = next(iter(rendezvous("env://", timeout=_TIMEOUT)))
+        dist.init_process_group(backend, store=_joined.store, rank=world.rank, world_size=world.size, timeout=_TIMEOUT)
+        _joined.host = dist.new_group(backend="gloo", timeout=_TIMEOUT)
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            f"process {world.rank} of {world.size} cannot reach the others: {str(error).partition(chr(10))[0]}",
+            hint="check MASTER_ADDR, MASTER_PORT and the network between the machines",
+        ) from error
+    try:
+        yield world
+        world.wait()  # a process that ends before the others have saved would have them ended, too
+    finally:
+        _joined.host = None
+        dist.destroy_process_group()

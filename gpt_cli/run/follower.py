@@ -1,0 +1,78 @@
+"""A run's directory as the processes see it that train it together: process 0 writes it, the others read it."""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gpt_cli.config import Config
+from gpt_cli.corpus.prepare import Corpus
+from gpt_cli.errors import Notify
+from gpt_cli.parallel.world import World
+from gpt_cli.run.crash_loop import RunLifecycle
+from gpt_cli.run.directory import RunDirectory
+from gpt_cli.run.log import RunLog
+
+
+def open_run(config: Config, corpus: Corpus, world: World) -> RunDirectory:
+    """The run of `config`, opened for training by process 0 and then by the others; raises what that raises."""
+    with world.main_first():
+        return RunDirectory.open_for_training(config, corpus) if world.is_main else FollowedRun(config)
+
+
+class FollowedRun(RunDirectory):
+    """The directory of a run that another process writes: read, never written."""
+
+    def __init__(self, config: Config) -> None:
+        assert config.run_dir is not None
+        self.path, self.config = Path(config.run_dir), config
+        self.log = _NoLog()
+        self.lifetime = _NoLifecycle()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _NoLog(RunLog):
+    """A log of nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+    def metrics(self, step: int, *, time: float, **values: float) -> None:
+        pass
+
+    def sample(self, step: int, *, prompt: str, text: str) -> None:
+        pass
+
+    def event(self, event: str, **details: Any) -> None:
+        pass
+
+    def recording(self, note: Notify) -> Notify:
+        return note
+
+    def truncate(self, step: int) -> None:
+        pass
+
+    def sync(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _NoLifecycle(RunLifecycle):
+    """That of a process which another one speaks for."""
+
+    def __init__(self) -> None:
+        self.begun = False
+
+    def begin(self, step: int, device: str) -> None:
+        pass

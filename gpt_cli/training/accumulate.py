@@ -1,0 +1,57 @@
+"""The gradient of a step: that of each micro-batch, added up over all processes."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gpt_cli.parallel.reduce import Range, combine, own_leaves, partial_sums
+from gpt_cli.runtime.device import Runtime
+from gpt_cli.runtime.oom import is_out_of_memory
+from gpt_cli.shuffle import derive_seed
+from gpt_cli.training.batches import MicroBatches
+
+if TYPE_CHECKING:
+    from gpt_cli.training.state import TrainingState
+
+
+def accumulate_gradients(
+    state: "TrainingState", micro_batches: MicroBatches, seed: int, step: int, runtime: Runtime
+) -> Tensor:
+    """Set `grad` of every trained parameter to that of the mean loss over the micro-batches of all processes.
+
+    Returns that loss, a scalar on the device. Neither depends on the number of processes: the noise of a micro-batch is
+    that of its place among all of them, and sums are added in an order of their own (`parallel/reduce.py`). Raises what
+    torch raises when memory is too small, in every process if it was in one.
+    """
+    world, n = runtime.world, len(micro_batches) * runtime.world.size
+    start = own_leaves(world, n, world.rank)[0]
+    losses = torch.zeros(n, device=runtime.device)
+    trained = [parameter for parameter in state.parameters if parameter.requires_grad]
+
+    def gradients(leaf: Range, keep: bool) -> list[Tensor] | None:
+        if leaf[1] - leaf[0] > 1:
+            return None
+        inputs, targets = micro_batches[leaf[0] - start]
+        noise = derive_seed(seed, "noise", step, leaf[0])
+        losses[leaf[0]] = state.engine.forward_backward(inputs, targets, n, noise)
+        found = [parameter.grad for parameter in trained if parameter.grad is not None]
+        state.optimizer.zero_grad()
+        reused = keep and len(micro_batches) > 1 and state.is_native  # the next micro-batch's would be written there
+        return [gradient.clone() for gradient in found] if reused else found
+
+    failed: Exception | None = None
+    try:
+        sums = partial_sums(world, n, gradients)
+    except (MemoryError, RuntimeError) as error:
+        if world.size == 1 or not is_out_of_memory(error):
+            raise
+        failed = error
+    if world.any(failed is not None):
+        raise failed or MemoryError("out of memory in another process")
+    for parameter, gradient in zip(trained, combine(world, n, sums), strict=True):
+        parameter.grad = gradient
+    loss = torch.zeros((), device=runtime.device)
+    for share in world.fill(losses).unbind():
+        loss += share
+    return loss

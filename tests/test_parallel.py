@@ -1,0 +1,191 @@
+"""Several processes train what one trains: the same weights, metrics and samples, bit for bit, whatever happens."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from test_training import make_config, run, samples, timeless, weights
+
+from gpt_cli.cli.main import main
+from gpt_cli.config import dump_config
+from gpt_cli.errors import RequestError
+from gpt_cli.files import read_sums
+from gpt_cli.parallel.launch import device_count
+from gpt_cli.parallel.reduce import Range, children, own_leaves, subtrees, tree_sum
+from gpt_cli.parallel.world import VARIABLES, World, world_of_environment
+from gpt_cli.run.checkpoint import list_checkpoints
+from tests.support.waiting import HANG, wait_until
+
+ROOT = Path(__file__).parents[1]
+SMALL = ("train.batch_size=8", "train.micro_batch_size=2", "sample.every=6")
+# Engine, optimizer, precision, and whatever else holds state or draws noise.
+TABLE = {
+    "native-muon": (*SMALL, "model.dropout=0.2", "optim.ema=0.9"),
+    "native-adamw": (*SMALL, "optim.name=adamw", "optim.grad_clip=0.1", "runtime.precision=fp32"),
+    "torch-muon": (*SMALL, "runtime.engine=torch", "model.dropout=0.2", "runtime.precision=fp32"),
+    "torch-adamw": (*SMALL, "runtime.engine=torch", "optim.name=adamw", "train.micro_batch_size=1", "optim.ema=0.9"),
+}
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+
+
+def train_in(processes: int, tmp_path: Path, names: list[str]) -> None:
+    """Train the configs of these names in so many processes."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    files = [str(tmp_path / f"{name}.yaml") for name in names]
+    command = [*torchrun, str(ROOT / "tests" / "together.py"), *files]
+    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=HANG, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_any_number_of_processes_trains_the_same_bits(tmp_path: Path, processes: int) -> None:
+    for name, overrides in TABLE.items():
+        config = make_config(tmp_path, *overrides, name=f"{name}-together")
+        (tmp_path / f"{name}.yaml").write_text(dump_config(config))
+    train_in(processes, tmp_path, list(TABLE))
+    for name, overrides in TABLE.items():
+        alone = run(make_config(tmp_path, *overrides, name=f"{name}-alone"))
+        together = tmp_path / f"{name}-together"
+        sums = read_sums(list_checkpoints(together)[0])
+        assert {key: sums[key] for key in weights(alone)} == weights(alone), name
+        assert timeless(str(together)) == timeless(alone.run_dir)
+        assert samples(str(together)) == samples(alone.run_dir)
+
+
+def test_a_run_goes_on_with_another_number_of_processes_as_if_it_had_always_had_it(tmp_path: Path) -> None:
+    overrides = ("train.batch_size=12", "train.micro_batch_size=1", "optim.ema=0.9", "schedule.kind=constant")
+    whole = run(make_config(tmp_path, *overrides, name="whole"))
+    run(
+        make_config(
+            tmp_path,
+            *overrides,
+            "train.steps=4",
+            name="parts",
+        )
+    )
+    for processes, steps in ((2, 8), (3, 12)):
+        config = make_config(tmp_path, *overrides, f"train.steps={steps}", name="parts")
+        (tmp_path / "parts.yaml").write_text(dump_config(config))
+        train_in(processes, tmp_path, ["parts"])
+    sums = read_sums(list_checkpoints(tmp_path / "parts")[0])
+    assert {key: sums[key] for key in weights(whole)} == weights(whole)
+
+
+def start(tmp_path: Path, *overrides: str) -> "subprocess.Popen[str]":
+    """`gpt train --devices 2` of a run that does not end."""
+    config = make_config(tmp_path, *SMALL, "train.steps=1000000", "checkpoint.every=2", "eval.every=2", *overrides)
+    (tmp_path / "run.yaml").write_text(dump_config(config))
+    command = [sys.executable, "-m", "gpt_cli", "train", "--config", str(tmp_path / "run.yaml"), "--devices", "2"]
+    return subprocess.Popen(command, env=environment(tmp_path), stderr=subprocess.PIPE, text=True)
+
+
+def workers(launcher: "subprocess.Popen[str]") -> list[int]:
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    return [int(pid) for pid in children if b"--config" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+@pytest.mark.robust
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are found in /proc")
+def test_a_process_that_is_killed_ends_the_others_with_one_error_and_the_run_goes_on(tmp_path: Path) -> None:
+    process = start(tmp_path)
+    wait_until(lambda: len(list_checkpoints(tmp_path / "run")) > 1, process)
+    os.kill(workers(process)[1], signal.SIGKILL)
+    _, stderr = process.communicate(timeout=HANG)
+    assert process.returncode == 1
+    assert [line for line in stderr.splitlines() if line.startswith(("error", "hint", "Traceback"))] == [
+        "error: process 1 was killed by SIGKILL",
+        "hint: the same command resumes from the newest checkpoint",
+    ]
+    saved = int(list_checkpoints(tmp_path / "run")[0].name.partition("-")[2])
+    steps = f"train.steps={saved + 4}"
+    more = ("checkpoint.every=2", "eval.every=2")
+    resumed = run(make_config(tmp_path, *SMALL, *more, steps))
+    assert weights(resumed) == weights(run(make_config(tmp_path, *SMALL, *more, steps, name="alone")))
+
+
+@pytest.mark.robust
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are found in /proc")
+@pytest.mark.parametrize(
+    ("number", "to_worker"), [(signal.SIGTERM, False), (signal.SIGUSR1, False), (signal.SIGINT, True)]
+)
+def test_a_signal_to_the_launcher_or_to_one_process_has_all_save_and_leave(
+    tmp_path: Path, number: signal.Signals, to_worker: bool
+) -> None:
+    process = start(tmp_path)
+    wait_until(lambda: list_checkpoints(tmp_path / "run"), process)
+    os.kill(workers(process)[1] if to_worker else process.pid, number)
+    _, stderr = process.communicate(timeout=HANG)
+    assert process.returncode == 128 + number
+    assert "stopped: interrupted; step" in stderr
+    assert "error" not in stderr
+
+
+def test_a_wrong_request_is_one_error_of_one_process(gpt, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(dump_config(make_config(tmp_path, "train.batch_size=7")))
+    outcome = gpt("train", "--config", "run.yaml", "--devices", "2")
+    assert outcome.rc == 2
+    assert outcome.stderr.startswith("error: train.batch_size (7) must be a multiple of")
+    assert outcome.stderr.count("error:") == 1
+
+
+@pytest.mark.parametrize("devices", ["0", "-1", "two", ""])
+def test_a_number_of_devices_that_is_none_is_refused(devices: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "builtin:python-docs", "--devices", devices]) == 2
+    assert "--devices must be auto or a number" in capsys.readouterr().err
+
+
+def test_without_gpus_auto_is_one_process_and_any_number_may_be_asked_for() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there are GPUs")
+    assert (device_count("auto"), device_count("3")) == (1, 3)
+
+
+def test_an_environment_that_is_half_torchruns_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert world_of_environment() == World()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RequestError, match="not all of RANK"):
+        world_of_environment()
+
+
+@given(world_size=st.integers(1, 9), share=st.integers(1, 9))
+def test_subtrees_of_all_processes_are_each_leaf_once_and_add_up_to_the_same_bits(world_size: int, share: int) -> None:
+    leaves = world_size * share
+    parts = [
+        part
+        for rank in range(world_size)
+        for part in subtrees((0, leaves), own_leaves(World(rank, world_size), leaves, rank))
+    ]
+    assert Counter(leaf for part in parts for leaf in range(*part)) == Counter(range(leaves))
+    values = torch.randn(leaves, 3, generator=torch.Generator().manual_seed(leaves))
+
+    def leaf(part: Range, keep: bool) -> list[torch.Tensor] | None:
+        return [values[part[0]].clone()] if part[1] - part[0] == 1 else None
+
+    sums = {part: tree_sum(part, leaf) for part in parts}
+    together = tree_sum((0, leaves), lambda part, _: sums.get(part))[0]
+    alone = tree_sum((0, leaves), leaf)[0]
+    assert torch.equal(together, alone)
+    exact = [float(sum(Fraction(float(x)) for x in column)) for column in values.T]
+    assert alone.tolist() == pytest.approx(exact, abs=1e-4)
+
+
+@given(leaves=st.integers(2, 200))
+def test_a_tree_of_an_even_number_of_leaves_is_two_equal_halves(leaves: int) -> None:
+    parts = children((0, leaves))
+    assert [parts[0][0], parts[-1][1]] == [0, leaves]
+    assert all(left[1] == right[0] for left, right in pairwise(parts))
+    assert len(parts) == (leaves if leaves % 2 else 2)
