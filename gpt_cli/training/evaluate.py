@@ -135,11 +135,13 @@ def evaluate(
                         raise
                     batch_size //= 2  # the same windows, fewer at once
     model.train(was_training)
-    losses = torch.zeros(len(batches), dtype=torch.float64)
+    losses = [0.0] * len(batches)
     for (index, _), loss in zip(sums, torch.stack([loss for _, loss in sums]).tolist() if sums else [], strict=True):
         losses[index] += loss
     total = 0.0
-    for loss in world.fill(losses).tolist():  # one after the other: `sum` rounds differently from Python 3.12 on
+    if world.size > 1:
+        losses = world.fill(torch.tensor(losses, dtype=torch.float64)).tolist()
+    for loss in losses:  # one after the other: `sum` rounds differently from Python 3.12 on
         total += loss
     return Evaluation(total / n, n, text.of_tokens, text.characters, text.bytes)
 
