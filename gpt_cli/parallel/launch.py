@@ -2,8 +2,10 @@
 
 import logging
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from uuid import uuid4
 
 import torch
@@ -36,10 +38,6 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
     Raises UserError when one of them was killed; what another error was, its process has said.
     """
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # what it says in pages is one line of ours
-    os.environ |= {
-        LAUNCHER: str(os.getpid()),
-        "TORCH_CPP_LOG_LEVEL": "ERROR",
-    }
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -52,7 +50,8 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
         signals_to_handle=_SIGNALS,
     )
     try:
-        elastic_launch(config, sys.executable)("-m", "gpt_cli", *arguments)
+        with _environment():
+            elastic_launch(config, sys.executable)("-m", "gpt_cli", *arguments)
     except SignalException as stopped:
         return 128 + int(stopped.sigval)
     except ChildFailedError as error:
@@ -65,3 +64,18 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
         told = lost if killed is None else f"process {killed} was killed by {error.failures[killed].signal_name()}"
         raise UserError(told, hint="the same command resumes from the newest checkpoint") from error
     return 0
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """Within: processes that are started know this one; in the end signals and variables are as they were."""
+    handlers = {name: signal.getsignal(getattr(signal, name)) for name in _SIGNALS.split(",")}
+    before = dict(os.environ)
+    os.environ |= {LAUNCHER: str(os.getpid()), "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        for name, handler in handlers.items():
+            signal.signal(getattr(signal, name), handler)
