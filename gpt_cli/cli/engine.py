@@ -1,8 +1,9 @@
 """The engine of `gpt sample`, `chat` and `score`: torch is imported only where it is what computes."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from gpt_cli.cli.options import DtypeOption, EngineOption
 from gpt_cli.cli.output import note
 from gpt_cli.literals import Device
 
@@ -12,9 +13,6 @@ if TYPE_CHECKING:
     from gpt_cli.sampling import SamplingParams, TextStream
     from gpt_cli.sampling.text_generator import TextGenerator
     from gpt_cli.scoring.logprob_scorer import LogprobScorer
-
-EngineOption = Literal["auto", "native", "torch"]
-WeightFormatOption = Literal["fp32", "bf16", "int8"]
 
 # Multiply-adds of a pass from which more than one of torch's threads pay. They meet at each operation, and soon sleep
 # where they have to wait (see `main`): with two, one text takes longer at 0.8M and 10M parameters, and 64 texts half as
@@ -30,7 +28,7 @@ def begin_texts(
     batch_size: int,
     device: Device,
     engine: EngineOption,
-    weights: WeightFormatOption,
+    weights: DtypeOption,
     draft: str | None = None,
 ) -> tuple[str, "Iterator[list[TextStream]]"]:
     """The engine's name, and `n` continuations of each prompt that are written while they are read.
@@ -48,7 +46,7 @@ def open_writer(
     saved: "Checkpoint",
     device: Device,
     engine: EngineOption,
-    weights: WeightFormatOption,
+    weights: DtypeOption,
     draft: str | None = None,
     *,
     rows: int | None,
@@ -81,9 +79,7 @@ def open_writer(
     )
 
 
-def open_scorer(
-    saved: "Checkpoint", device: Device, engine: EngineOption, weights: WeightFormatOption
-) -> "LogprobScorer":
+def open_scorer(saved: "Checkpoint", device: Device, engine: EngineOption, weights: DtypeOption) -> "LogprobScorer":
     """The model, ready to say how likely a text is, by the engine that would write. Raises as `begin_texts` does."""
     writer = open_writer(saved, device, engine, weights, rows=None)
     if writer.writes_natively() and writer.decoder is not None:

@@ -4,11 +4,11 @@ from typing import Annotated, Literal
 
 import typer
 
+from gpt_cli.cli.options import DeviceOption
 from gpt_cli.cli.output import note, print_json
 from gpt_cli.cli.process import importing
 from gpt_cli.cli.which import RunArgument, RunOption, find_one
 from gpt_cli.errors import RequestError
-from gpt_cli.literals import Device
 
 
 def evaluate(
@@ -25,7 +25,7 @@ def evaluate(
     text_key: Annotated[
         str, typer.Option(metavar="KEY", help="Of --text: of .jsonl lines, or column of tables.")
     ] = "text",
-    device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
+    device: DeviceOption = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Measure the exact loss of a run on its validation or test split, or on another text.

@@ -9,45 +9,50 @@ import typer
 
 from gpt_cli.cli.copies import Copies
 from gpt_cli.cli.engine import begin_texts
-from gpt_cli.cli.options import given_options, parse_bias
+from gpt_cli.cli.options import (
+    AllowOption,
+    BeamsOption,
+    ChoicesOption,
+    DeviceOption,
+    DraftOption,
+    DtypeOption,
+    EngineOption,
+    ForbidOption,
+    LengthPenaltyOption,
+    LogitBiasOption,
+    MaxNewTokensOption,
+    MinNewTokensOption,
+    MinPOption,
+    NoRepeatNgramOption,
+    RegexOption,
+    RepetitionPenaltyOption,
+    SeedOption,
+    StopOption,
+    TemperatureOption,
+    TopKOption,
+    TopPOption,
+    TypicalPOption,
+    sampling_options,
+)
 from gpt_cli.cli.output import list_characters, note, print_json, write_text
 from gpt_cli.cli.prompts import Prompt, PromptsFormat, read_prompts
 from gpt_cli.cli.which import RunArgument, RunOption, find_one
 from gpt_cli.errors import RequestError
-from gpt_cli.literals import Device
 
 if TYPE_CHECKING:
     from gpt_cli.sampling import TextStream
     from gpt_cli.tokenizer import Tokenizer
 
-_PROMPTS, _LENGTH, _CHOICE, _LIMITS, _OUTPUT = (
-    "What to continue",
-    "How long",
-    "How to choose tokens",
-    "What may be written",
-    "How many, and what is printed",
-)
+_PROMPTS, _OUTPUT = "What to continue", "How many, and what is printed"
 
 
 def sample(
     run: RunArgument = None,
     run_option: RunOption = None,
-    device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
-    engine: Annotated[
-        Literal["auto", "native", "torch"],
-        typer.Option(help="native: without torch, on a CPU. auto: that, where it can write what is asked."),
-    ] = "auto",
-    weights: Annotated[
-        Literal["fp32", "bf16", "int8"],
-        typer.Option("--dtype", "--weights", help="How native (or CUDA: bf16) keeps the matrices; fp32 is exact."),
-    ] = "fp32",
-    draft: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ngram|RUN|FILE",
-            help="Guess ahead, for the same text sooner: from the text itself, a smaller run, or a text like it.",
-        ),
-    ] = None,
+    device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+    weights: DtypeOption = "fp32",
+    draft: DraftOption = None,
     prompt: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="The prompt; - reads it from standard input.", rich_help_panel=_PROMPTS),
@@ -76,69 +81,24 @@ def sample(
         Literal["error", "skip"],
         typer.Option(help="Characters that the vocabulary lacks are an error, or left out.", rich_help_panel=_PROMPTS),
     ] = "error",
-    max_new_tokens: Annotated[int | None, typer.Option(help="Tokens to write.", rich_help_panel=_LENGTH)] = None,
-    min_new_tokens: Annotated[
-        int | None, typer.Option(help="Tokens before which nothing ends the text.", rich_help_panel=_LENGTH)
-    ] = None,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="End before this text. Repeatable.", rich_help_panel=_LENGTH),
-    ] = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(help="Below 1 safer, above 1 wilder; 0: always the likeliest.", rich_help_panel=_CHOICE),
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(help="Among the k likeliest tokens. 0: off.", rich_help_panel=_CHOICE)
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(help="Among the likeliest with this probability. 1: off.", rich_help_panel=_CHOICE),
-    ] = None,
-    min_p: Annotated[
-        float | None,
-        typer.Option(help="Not below this times the likeliest's probability. 0: off.", rich_help_panel=_CHOICE),
-    ] = None,
-    typical_p: Annotated[
-        float | None,
-        typer.Option(help="Locally typical sampling with this probability. 1: off.", rich_help_panel=_CHOICE),
-    ] = None,
-    repetition_penalty: Annotated[
-        float | None, typer.Option(help="Above 1: against tokens seen before. 1: off.", rich_help_panel=_CHOICE)
-    ] = None,
-    no_repeat_ngram: Annotated[
-        int | None, typer.Option(help="Never the same n tokens in a row again. 0: off.", rich_help_panel=_CHOICE)
-    ] = None,
-    logit_bias: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TOKEN=X", help="Add X to a token's logit: its text, or #id. Repeatable.", rich_help_panel=_CHOICE
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(help="The same seed, the same text. [default: random, printed]", rich_help_panel=_CHOICE),
-    ] = None,
-    beams: Annotated[
-        int | None,
-        typer.Option(help="Search the likeliest text with so many candidates. 0: off.", rich_help_panel=_CHOICE),
-    ] = None,
-    length_penalty: Annotated[
-        float | None, typer.Option(help="Of beams: the higher, the longer.", rich_help_panel=_CHOICE)
-    ] = None,
-    forbid: Annotated[
-        str | None, typer.Option(metavar="CHARS", help="None of these characters.", rich_help_panel=_LIMITS)
-    ] = None,
-    allow: Annotated[
-        str | None, typer.Option(metavar="CHARS", help="Only these characters.", rich_help_panel=_LIMITS)
-    ] = None,
-    choices: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="One of these texts.", rich_help_panel=_LIMITS)
-    ] = None,
-    regex: Annotated[
-        str | None,
-        typer.Option(metavar="PATTERN", help="A match of this, as Python's re reads it.", rich_help_panel=_LIMITS),
-    ] = None,
+    max_new_tokens: MaxNewTokensOption = None,
+    min_new_tokens: MinNewTokensOption = None,
+    stop: StopOption = None,
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    min_p: MinPOption = None,
+    typical_p: TypicalPOption = None,
+    repetition_penalty: RepetitionPenaltyOption = None,
+    no_repeat_ngram: NoRepeatNgramOption = None,
+    logit_bias: LogitBiasOption = None,
+    seed: SeedOption = None,
+    beams: BeamsOption = None,
+    length_penalty: LengthPenaltyOption = None,
+    forbid: ForbidOption = None,
+    allow: AllowOption = None,
+    choices: ChoicesOption = None,
+    regex: RegexOption = None,
     n: Annotated[int, typer.Option("-n", min=1, help="Samples of each prompt.", rich_help_panel=_OUTPUT)] = 1,
     batch_size: Annotated[
         int, typer.Option(min=1, help="Texts that are written at once.", rich_help_panel=_OUTPUT)
@@ -166,29 +126,11 @@ def sample(
 
     Example: gpt sample --prompt "ROMEO:" --temperature 0.7 --stop JULIET -n 3
     """
+    arguments = locals()
     given = read_prompts(prompt, prompt_file, prompts, prompts_format)
     if as_json and prompts is not None:
         raise RequestError("--json is for one prompt", hint="--jsonl prints a line for each")
-    options = given_options(
-        max_new_tokens=max_new_tokens,
-        min_new_tokens=min_new_tokens,
-        stop=stop,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        typical_p=typical_p,
-        repetition_penalty=repetition_penalty,
-        no_repeat_ngram=no_repeat_ngram,
-        logit_bias=None if logit_bias is None else [parse_bias(text) for text in logit_bias],
-        beams=beams,
-        length_penalty=length_penalty,
-        forbid=forbid,
-        allow=allow,
-        choices=None if choices is None else choices.split(","),
-        regex=regex,
-        log_probs=jsonl or None,
-    )
+    options = sampling_options({**arguments, "log_probs": jsonl or None})
 
     from gpt_cli.run.checkpoint import open_checkpoint
     from gpt_cli.run.directory import sample_defaults

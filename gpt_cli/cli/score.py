@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from gpt_cli.cli.engine import open_scorer
+from gpt_cli.cli.options import DeviceOption, DtypeOption, EngineOption
 from gpt_cli.cli.output import list_characters, note, print_json
 from gpt_cli.cli.which import RunArgument, RunOption, find_one
 from gpt_cli.errors import RequestError
-from gpt_cli.literals import Device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,14 +29,9 @@ def score(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A text; - is standard input.", show_default=False)],
     run: RunArgument = None,
     run_option: RunOption = None,
-    device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
-    engine: Annotated[
-        Literal["auto", "native", "torch"], typer.Option(help="native: without torch, on a CPU. auto: that, if it can.")
-    ] = "auto",
-    weights: Annotated[
-        Literal["fp32", "bf16", "int8"],
-        typer.Option("--dtype", "--weights", help="How native (or CUDA: bf16) keeps the matrices; fp32 is exact."),
-    ] = "fp32",
+    device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+    weights: DtypeOption = "fp32",
     stride: Annotated[
         int | None,
         typer.Option(

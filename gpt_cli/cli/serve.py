@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from gpt_cli.cli.options import DeviceOption, DtypeOption
 from gpt_cli.cli.output import note
 from gpt_cli.cli.which import RunsArgument, RunsOption
 from gpt_cli.errors import UserError
-from gpt_cli.literals import Device
 
 _ADDRESS, _LIMITS = "Where, and for whom", "How much"
 
@@ -31,14 +31,11 @@ def serve(
         typer.Option(metavar="URL", help="Let pages of this origin ask (CORS). Repeatable.", rich_help_panel=_ADDRESS),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Take up new checkpoints of the runs.")] = False,
-    device: Annotated[Device, typer.Option(help="Where to compute.")] = "auto",
+    device: DeviceOption = "auto",
     engine: Annotated[
         Literal["auto", "native", "torch"], typer.Option(help="native: compiled code, on a CPU. auto: that, if it can.")
     ] = "auto",
-    weights: Annotated[
-        Literal["fp32", "bf16", "int8"],
-        typer.Option("--dtype", "--weights", help="How native (or CUDA: bf16) keeps the matrices; fp32 is exact."),
-    ] = "fp32",
+    weights: DtypeOption = "fp32",
     seats: Annotated[int, typer.Option(min=1, help="Texts written at once.", rich_help_panel=_LIMITS)] = 64,
     queue: Annotated[int, typer.Option(min=0, help="Texts that wait; beyond it: 429.", rich_help_panel=_LIMITS)] = 256,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a text.", rich_help_panel=_LIMITS)] = 4096,

@@ -4,7 +4,7 @@ import math
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self, TypedDict
 
 from gpt_cli.config import SampleConfig
@@ -14,7 +14,7 @@ _GREEDY_BELOW = 1e-6  # where dividing by the temperature would only turn fp32 l
 
 
 class SamplingOptions(TypedDict, total=False):
-    """The fields of `Sampling`, each of which a caller may leave as it is."""
+    """The fields of `SamplingParams`, all optional."""
 
     max_new_tokens: int
     temperature: float
@@ -108,24 +108,9 @@ class SamplingParams:
 
     @classmethod
     def from_config(cls, config: SampleConfig, seed: int) -> Self:
-        """The settings that a run's config keeps for it."""
-        return cls(
-            max_new_tokens=config.max_new_tokens,
-            temperature=config.temperature,
-            top_k=config.top_k,
-            top_p=config.top_p,
-            min_p=config.min_p,
-            seed=seed,
-            stop=tuple(config.stop),
-            typical_p=config.typical_p,
-            repetition_penalty=config.repetition_penalty,
-            no_repeat_ngram=config.no_repeat_ngram,
-            min_new_tokens=config.min_new_tokens,
-            forbid=config.forbid,
-            allow=config.allow,
-            beams=config.beams,
-            length_penalty=config.length_penalty,
-        )
+        """The settings of a run's config: every field of this class that `SampleConfig` has, too."""
+        shared = {field.name: getattr(config, field.name) for field in fields(cls) if hasattr(config, field.name)}
+        return cls(**{**shared, "seed": seed, "stop": tuple(config.stop)})
 
     def replace(self, options: SamplingOptions) -> Self:
         """These settings with `options` in place of what they name. One stop string need not be in a list.
