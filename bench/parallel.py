@@ -1,0 +1,73 @@
+"""The same bits by any number of processes, and their speed: `python -m bench.parallel [--devices 1,2,4] [--steps 50]`.
+
+Trains a small model on builtin:python-docs by each engine, optimizer and precision there is, once for each number of
+processes, and prints the weights' SHA-256 (which must not differ in a row) and tokens/s of the whole run. Each process
+computes with one thread. Exits with 1 if a row has two sums. `--config FILE` measures another model.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpt_cli.runtime.device import has_fast_bf16
+from gpt_cli.terminal.table import render_table
+
+SMALL = "model.n_layer=4 model.n_embd=128 model.n_head=4 model.context_length=64 train.batch_size=16"
+ROWS = [
+    (engine, optimizer, precision)
+    for engine in ("native", "torch")
+    for optimizer in ("muon", "adamw")
+    for precision in ("bf16", "fp32")
+    if precision == "fp32" or has_fast_bf16(torch.device("cpu"))
+]
+
+
+def train(devices: int, overrides: list[str]) -> dict[str, Any]:
+    """The summary of a run by so many processes."""
+    command = [sys.executable, "-m", "gpt_cli", "train", *overrides, "--json"]
+    command += [] if devices == 1 else ["--devices", str(devices)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
+
+
+def main() -> int:
+    """Print the table; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench.parallel", description=__doc__)
+    parser.add_argument("--devices", default="1,2,4")
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--config", type=Path)
+    given = parser.parse_args()
+    numbers = [int(number) for number in given.devices.split(",")]
+    model = SMALL.split() if given.config is None else ["--config", str(given.config)]
+    source = ["builtin:python-docs"] if given.config is None else []
+    usual = [f"train.steps={given.steps}", "train.micro_batch_size=4", "runtime.threads=1", "runtime.device=cpu"]
+    usual += ["sample.every=null", "model.dropout=0.1", "optim.ema=0.9", f"eval.every={given.steps}"]
+    rows, differ = [], False
+    with tempfile.TemporaryDirectory(prefix="parallel-") as folder:
+        for engine, optimizer, precision in ROWS:
+            facts = [f"runtime.engine={engine}", f"optim.name={optimizer}", f"runtime.precision={precision}"]
+            name = "-".join((engine, optimizer, precision))
+            found = [train(n, [*source, *model, *usual, *facts, f"run_dir={folder}/{name}-{n}"]) for n in numbers]
+            sums = {summary["weights_sha256"] for summary in found}
+            differ = differ or len(sums) > 1
+            shown = sums.pop()[:16] if len(sums) == 1 else "DIFFER"
+            speeds = [f"{summary['tokens_per_second']:,.0f}" for summary in found]
+            rows.append((engine, optimizer, precision, shown, *speeds))
+    header = ("engine", "optimizer", "precision", "weights", *(f"tokens/s by {n}" for n in numbers))
+    print(render_table(rows, header=header))
+    print(f"\n{os.cpu_count()} cores, one thread a process, torch {torch.__version__}, {given.steps} steps")
+    return int(differ)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
