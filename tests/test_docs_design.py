@@ -14,7 +14,7 @@ DESIGN = ROOT / "docs" / "design"
 FOREIGN = """
 alibi auto decode.c products.h said loss_scale matmul_ceiling tokenizers outlines llguidance xgrammar GOMP_SPINCOUNT
 SINGLE found_inf use_attribute_docstrings StackOverflow riptoken AdamW runtime Generator __call__
-runtime.measure runtime.deterministic re libtorch_cpu.so torch.nn.functional.linear_cross_entropy
+state.json runtime.measure runtime.deterministic re libtorch_cpu.so torch.nn.functional.linear_cross_entropy
 """
 VALUES = set(FOREIGN.split())  # in backticks, but no names of Python that are ours
 

@@ -5,7 +5,8 @@ import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpt_cli.cli.output import list_characters, note, print_json
+from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.unknown import without_unknown
 from gpt_cli.terminal.escape import display_width, escape_control_chars
 
 if TYPE_CHECKING:
@@ -55,25 +56,17 @@ def classify(
 
 
 def _known(classifier: "Classifier", examples: "Sequence[Example]", unknown: str) -> list[str]:
-    """The texts, without what the vocabulary lacks if that is to be skipped; else it is an error with its place."""
-    from gpt_cli.sampling import drop_unknown
+    """The texts, without unknown characters if these are skipped; else UnknownCharacters with the place of the text."""
     from gpt_cli.tokenizer import UnknownCharacters
 
-    tokenizer = classifier.tokenizer
-    texts = [example.text for example in examples]
-    missing = tokenizer.unknown_characters("".join(dict.fromkeys("".join(texts))))
-    if not missing:
-        return texts
-    if unknown == "skip":
-        note(f"left out of the texts, since the vocabulary lacks it: {list_characters(missing)}")
-        return [drop_unknown(tokenizer, text)[0] for text in texts]
-    if tokenizer.unk_id is not None:
-        note(f"the model sees <unk> for what its vocabulary lacks: {list_characters(missing)}")
-        return texts
-    first = next(example for example in examples if tokenizer.unknown_characters(example.text))
-    error = UnknownCharacters(tokenizer.unknown_characters(first.text), first.text)
-    error.where = first.where
-    raise error
+    tokenizer, skip = classifier.tokenizer, unknown == "skip"
+    if not skip and tokenizer.unk_id is None:
+        for example in examples:
+            if missing := tokenizer.unknown_characters(example.text):
+                error = UnknownCharacters(missing, example.text)
+                error.where = example.where
+                raise error
+    return without_unknown(tokenizer, [example.text for example in examples], skip=skip, source="texts")
 
 
 def _as_object(example: "Example", true: int | None, verdict: "Prediction", labels: Sequence[str]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from gpt_cli.cli.options import given_options
-from gpt_cli.cli.output import list_characters, note, write_text
+from gpt_cli.cli.output import note, write_text
+from gpt_cli.cli.unknown import without_unknown
 from gpt_cli.errors import ExitCode, RequestError, UserError
 from gpt_cli.terminal.escape import escape_control_chars
 
@@ -149,17 +150,9 @@ class Repl:
 
     def _say(self, said: str) -> "ContextWindow":
         """What the model is to continue."""
-        from gpt_cli.sampling import drop_unknown
-
         if not said:
             return self._conversation.continue_()
-        tokenizer = self._writer.tokenizer
-        if self._skip_unknown:
-            said, missing = drop_unknown(tokenizer, said)
-            if missing:
-                note(f"(left out, since the vocabulary lacks it: {list_characters(missing)})")
-        elif tokenizer.unk_id is not None and (missing := tokenizer.unknown_characters(said)):
-            note(f"(the model sees <unk> for what its vocabulary lacks: {list_characters(missing)})")
+        (said,) = without_unknown(self._writer.tokenizer, [said], skip=self._skip_unknown, form="({})")
         return self._conversation.say(said)
 
     def _set(self, name: str, value: str) -> None:

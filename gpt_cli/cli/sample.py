@@ -34,8 +34,9 @@ from gpt_cli.cli.options import (
     TypicalPOption,
     sampling_options,
 )
-from gpt_cli.cli.output import list_characters, note, print_json, write_text
+from gpt_cli.cli.output import note, print_json, write_text
 from gpt_cli.cli.prompts import Prompt, PromptsFormat, read_prompts
+from gpt_cli.cli.unknown import without_unknown
 from gpt_cli.cli.which import RunArgument, RunOption, find_one
 from gpt_cli.errors import RequestError
 
@@ -143,7 +144,9 @@ def sample(
     asked = [Prompt(defaults.prompt)] if given is None else given
     sampling = SamplingParams.from_config(defaults, seed).replace(options)
     before, after = (defaults.prefix if prefix is None else prefix), (defaults.suffix if suffix is None else suffix)
-    whole = _known([one.wrapped(before, after) for one in asked], loaded.tokenizer, unknown)
+    whole = [one.wrapped(before, after) for one in asked]
+    kept = without_unknown(loaded.tokenizer, [one.text for one in whole], skip=unknown == "skip", source="prompt")
+    whole = [Prompt(text, one.where, one.id) for text, one in zip(kept, whole, strict=True)]
     copies = Copies(loaded) if novelty else None
     tokens = _encode(whole, loaded.tokenizer, loaded.config.model.context_length)
     writer, texts = begin_texts(loaded, tokens, sampling, n, batch_size, device, engine, weights, draft)
@@ -168,22 +171,6 @@ def sample(
         _print_lines(zip(whole, texts, strict=True), seed, copies)
     else:
         _print_samples(whole, texts, n, raw, copies)
-
-
-def _known(prompts: list[Prompt], tokenizer: "Tokenizer", unknown: str) -> list[Prompt]:
-    """The prompts without, or with, the characters that the vocabulary lacks; they are told."""
-    from gpt_cli.sampling import drop_unknown
-
-    if unknown == "skip":
-        dropped = [drop_unknown(tokenizer, prompt.text) for prompt in prompts]
-        if missing := list(dict.fromkeys(character for _, characters in dropped for character in characters)):
-            note(f"left out of the prompt, since the vocabulary lacks it: {list_characters(missing)}")
-        return [Prompt(text, p.where, p.id) for p, (text, _) in zip(prompts, dropped, strict=True)]
-    if tokenizer.unk_id is not None:
-        every = "".join(dict.fromkeys("".join(prompt.text for prompt in prompts)))
-        if missing := tokenizer.unknown_characters(every):
-            note(f"the model sees <unk> for what its vocabulary lacks: {list_characters(missing)}")
-    return prompts
 
 
 def _encode(prompts: Sequence[Prompt], tokenizer: "Tokenizer", context_length: int) -> list[list[int]]:

@@ -11,7 +11,8 @@ import typer
 
 from gpt_cli.cli.engine import open_scorer
 from gpt_cli.cli.options import DeviceOption, DtypeOption, EngineOption
-from gpt_cli.cli.output import list_characters, note, print_json
+from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.unknown import without_unknown
 from gpt_cli.cli.which import RunArgument, RunOption, find_one
 from gpt_cli.errors import RequestError
 
@@ -188,7 +189,6 @@ def score(
 def _read(source: str, form: "ReaderOptions", tokenizer: "Tokenizer", unknown: str) -> tuple[str, str]:
     """The name and the text of what is to be scored, without what the vocabulary lacks if that is to be skipped."""
     from gpt_cli.corpus.sources import read_documents
-    from gpt_cli.sampling import drop_unknown
 
     name = "standard input" if source == "-" else source
     documents = [document.text for document in read_documents(source, note=note, form=form)]
@@ -196,14 +196,7 @@ def _read(source: str, form: "ReaderOptions", tokenizer: "Tokenizer", unknown: s
     text = "".join(one if one.endswith("\n") else f"{one}\n" for one in documents) + last  # as in training
     if documents:
         note(f"{len(documents) + 1:,} documents, each of which begins a line; lines are counted through them")
-    missing = tokenizer.unknown_characters(text) if unknown == "skip" or tokenizer.unk_id is not None else []
-    if missing:
-        listed = list_characters(missing)
-        if unknown == "skip":
-            text, _ = drop_unknown(tokenizer, text)
-            note(f"left out of the text, since the vocabulary lacks it: {listed}")
-        else:
-            note(f"the model sees <unk> for what its vocabulary lacks: {listed}")
+    (text,) = without_unknown(tokenizer, [text], skip=unknown == "skip", source="text")
     return name, text
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gpt_cli.attention_maps import Head, LayerAttention
 from gpt_cli.attention_maps.heads import KINDS
 from gpt_cli.report.heatmap import RAMP, WeightMatrix, ascii_rows
-from gpt_cli.terminal.table import fold, render_table, terminal_columns
+from gpt_cli.terminal.table import fold, render_table, terminal_columns, truncate
 
 _ACROSS = 4  # heads beside each other
 _SMALL = 18  # columns of one of them
@@ -55,7 +55,7 @@ def _small(weights: WeightsOf, heads: Sequence[Head]) -> str:
 def _large(weights: WeightMatrix, pieces: Sequence[str]) -> str:
     """A row for each query: its token, its weights as far as there is room, and the keys it looks at most, each with
     how far back it is."""
-    names = [_cut(ascii(piece)) for piece in pieces]
+    names = [truncate(ascii(piece), _PIECE) for piece in pieces]
     width = max(map(len, names))
     room = min(len(pieces), terminal_columns() - width - 2)
     lines = []
@@ -70,10 +70,6 @@ def _large(weights: WeightMatrix, pieces: Sequence[str]) -> str:
             line += told
         lines.append(line.rstrip())
     return "\n".join(lines)
-
-
-def _cut(quoted: str) -> str:
-    return quoted if len(quoted) <= _PIECE else quoted[: _PIECE - 3] + "..."
 
 
 def _legend() -> str:

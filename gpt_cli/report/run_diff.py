@@ -8,7 +8,7 @@ from gpt_cli.config import to_yaml_scalar
 from gpt_cli.config.keys import fields, get_key
 from gpt_cli.report.run_metrics import FIGURES, Value, figures, format_metric
 from gpt_cli.report.run_record import RunRecord
-from gpt_cli.terminal.table import render_cell, render_table, terminal_columns
+from gpt_cli.terminal.table import render_cell, render_table, terminal_columns, truncate
 
 _PER_TEXT = ("bpb", "best_bpb", "bpc")
 _PER_TOKEN = ("val_loss", "best_val_loss", "perplexity", "tokens_per_second")
@@ -69,13 +69,13 @@ def to_json(records: Sequence[RunRecord], differences: Differences) -> dict[str,
 def render_differences(records: Sequence[RunRecord], differences: Differences) -> str:
     """The differences as a terminal shows them, at 80 columns: a table for each part, equal results left out."""
     column = max(10, (terminal_columns() - _NAME - 2 * len(records)) // len(records))
-    names = [_cut(render_cell(record.name), column) for record in records]
+    names = [truncate(render_cell(record.name), column) for record in records]
     parts = []
     for part, rows in differences.items():
         lines = [
             (
-                _cut(row.label, _NAME),
-                *(_cut(render_cell(text), column) for text in row.texts),
+                truncate(row.label, _NAME),
+                *(truncate(render_cell(text), column) for text in row.texts),
                 _change(row) if len(records) == 2 else "",
             )
             for row in rows
@@ -128,7 +128,3 @@ def _change(row: Row) -> str:
     if not row.better or not isinstance(before, int | float) or not isinstance(after, int | float) or not before:
         return ""
     return f"{(after - before) / before:+.1%}"
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."

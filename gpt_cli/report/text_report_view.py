@@ -6,7 +6,7 @@ from textwrap import fill
 from gpt_cli.corpus.inspection.advice import advise
 from gpt_cli.corpus.inspection.characters import CharacterCount
 from gpt_cli.corpus.inspection.results import DuplicateCount, TextReport
-from gpt_cli.terminal.table import render_cell, render_pairs, render_table, terminal_columns
+from gpt_cli.terminal.table import render_cell, render_pairs, render_table, terminal_columns, truncate
 
 _CHARACTERS = 20  # listed of each kind
 _NEW = 10  # characters of the validation text that the training text lacks
@@ -71,12 +71,8 @@ def _characters(title: str, characters: Sequence[CharacterCount]) -> str:
 
 
 def _examples(title: str, rows: Sequence[tuple[str, int]], unit: str) -> str:
-    return render_table([(_shorten(text), count) for text, count in rows], header=(title, unit)) if rows else ""
-
-
-def _shorten(text: str) -> str:
-    visible = render_cell(text.strip())
-    return visible if len(visible) <= _LONGEST else visible[: _LONGEST - 3] + "..."
+    shown = [(truncate(render_cell(text.strip()), _LONGEST), count) for text, count in rows]
+    return render_table(shown, header=(title, unit)) if rows else ""
 
 
 def _baselines(found: TextReport) -> str:

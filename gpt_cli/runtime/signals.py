@@ -11,7 +11,7 @@ _HANGUP = getattr(signal, "SIGHUP", None)
 
 
 class StopRequest:
-    """Which signal has asked the run to stop, if any has: `received` by this process, or `signal`, known to all."""
+    """The signal that has asked the run to stop, if any has: `received` by this process, or `signal`, known to all."""
 
     def __init__(self) -> None:
         self.received: int | None = None

@@ -161,6 +161,11 @@ def _pad(text: str, width: int, to_the_right: bool) -> str:
     return space + text if to_the_right else text + space
 
 
+def truncate(text: str, width: int) -> str:
+    """`text` of at most `width` characters; three dots stand for the rest."""
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
 def shorten(text: str, columns: int) -> str:
     """`text`, cut to so many columns of a terminal; an ellipsis says that it was."""
     if display_width(text) <= columns:
