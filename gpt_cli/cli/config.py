@@ -25,7 +25,7 @@ def config(context: typer.Context) -> None:
 
 @app.command()
 def show(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A config file.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE|RUN", help="A config file, or a run.", show_default=False)],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="section.key=value", help="Changes to the config file.")
     ] = None,
@@ -40,6 +40,8 @@ def show(
     from gpt_cli.config import explain, load_config, to_yaml_scalar
     from gpt_cli.terminal.table import terminal_columns
 
+    if (file / "run.json").is_file():
+        file = file / "config.yaml"
     rows = explain(load_config(file, overrides or ()), file, overrides or ())
     if json:
         fields = ("value", "origin", "description")

@@ -62,6 +62,10 @@ def export(
         from gpt_cli.export.gguf import export_gguf
 
         architecture = export_gguf(loaded, target, dtype).model_type
+        widths = {"model.n_embd": loaded.config.model.n_embd, "the MLP": loaded.config.model.mlp_hidden}
+        odd = [f"{name} is {width:,}" for name, width in widths.items() if width % 32]
+        if odd and dtype in ("q8_0", "q4_0"):
+            note(f"matrices whose rows are no multiple of 32 long stay f16: {' and '.join(odd)} wide")
         kind = f"a {architecture} of llama.cpp"
     if json:
         print_json({"run": loaded.path, "step": loaded.step, "path": target, "architecture": architecture})

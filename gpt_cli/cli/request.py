@@ -53,7 +53,10 @@ class Request:
         from gpt_cli.config import load_config
 
         self.file = file
-        return load_config(file, self.overrides)
+        config = load_config(file, self.overrides)
+        if config.run_dir is not None:
+            _refuse_imported(Path(config.run_dir))
+        return config
 
     def _of(self, sources: list[str]) -> "Config":
         if len(sources) == 1 and (file := _config_file(sources[0])) is not None:
@@ -131,11 +134,27 @@ def _config_file(source: str) -> Path | None:
         resume = f"resume its run with: gpt train {quote(str(run))}" if (run / "run.json").is_file() else None
         start = f"start a new run from it with: gpt train TEXT train.init_from={quote(source)}"
         raise RequestError(f"{source} is a checkpoint", hint=resume or start)
+    runs = sorted(run.parent for run in path.glob("*/run.json"))
+    if runs:
+        raise RequestError(
+            f"{source} is a folder of runs", hint=f"resume one: gpt train {quote(str(runs[0]))}; gpt runs lists them"
+        )
     names = [file.name for file in path.iterdir() if not file.name.startswith(".")]
     if names and all(Path(name).suffix in _YAML for name in names):
         example = path / min(names)
         raise RequestError(f"{source} is a folder of configs", hint=f"name one: gpt train {quote(str(example))}")
     return None
+
+
+def _refuse_imported(run: Path) -> None:
+    """Raise RequestError where `run` came from other tools: it has no text to resume on."""
+    from gpt_cli.run.directory import is_imported
+
+    if is_imported(run):
+        raise RequestError(
+            f"{run} was imported, not trained: it has no text of its own",
+            hint=f"start a new run from it with: gpt train TEXT train.init_from={quote(str(run))}",
+        )
 
 
 def _names(overrides: Sequence[str], key: str) -> bool:

@@ -47,6 +47,10 @@ if TYPE_CHECKING:
 _PROMPTS, _OUTPUT = "What to continue", "How many, and what is printed"
 
 
+_DRAWS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+"""Options that say how tokens are drawn, which beams are not."""
+
+
 def sample(
     run: RunArgument = None,
     run_option: RunOption = None,
@@ -132,6 +136,12 @@ def sample(
     if as_json and prompts is not None:
         raise RequestError("--json is for one prompt", hint="--jsonl prints a line for each")
     options = sampling_options({**arguments, "log_probs": jsonl or None})
+
+    if beams is not None and beams > 0 and (drawn := [name for name in _DRAWS if options.get(name)]):
+        named = f"--{drawn[0].replace('_', '-')}"
+        raise RequestError(
+            f"--beams searches the likeliest text, in which {named} has no say", hint=f"leave {named} out"
+        )
 
     from gpt_cli.run.checkpoint import open_checkpoint
     from gpt_cli.run.directory import sample_defaults

@@ -69,7 +69,7 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
     elif context is not None and (unknown := re.match(r"No such command '([^']*)'", message)):
         name = unknown[1]
         ours = COMMANDS.get(name.lower()) if path == "gpt" else None
-        close = get_close_matches(name, context.command.commands, 1, 0.6)
+        close = get_close_matches(name.lower(), context.command.commands, 1, 0.6)
         if ours is not None or close:
             message, hint = message.partition(". Did")[0], ours or f"did you mean {path} {close[0]}?"
     elif context is not None and "unexpected extra argument" in message and path in ("gpt sample", "gpt attention"):

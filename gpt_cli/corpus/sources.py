@@ -140,10 +140,15 @@ def _find(path: Path, note: Notify) -> list[Path]:
                 return [file for file in files if file.stat().st_size] or files  # as in a folder
             raise RequestError(f"no file matches {path}")
     if (hint := _elsewhere(path)) is not None:
-        address = re.sub(r"^(https?):/+", r"\1://", str(path))  # a path has single slashes
-        raise RequestError(f"{address} does not exist", hint=hint)
+        raise RequestError(f"{_as_given(path)} does not exist", hint=hint)
     alike = difflib.get_close_matches(path.name, list_directory(path.parent) if path.parent.is_dir() else [], n=1)
-    raise RequestError(f"{path} does not exist", hint=f"did you mean {path.parent / alike[0]}?" if alike else None)
+    nearest = f"did you mean {path.parent / alike[0]}?" if alike else None
+    raise RequestError(f"{_as_given(path)} does not exist", hint=nearest)
+
+
+def _as_given(path: Path) -> str:
+    """An address with its two slashes, of which a path has one."""
+    return re.sub(r"^(\w+):/+(?=.)", r"\1://", str(path))
 
 
 def _elsewhere(path: Path) -> str | None:

@@ -71,7 +71,7 @@ class SplitPlan:
                 raise UserError(
                     f"the text is too small to split: {size:,} characters, of which data.val_fraction {val_fraction} is"
                     f" held out for validation{tests}",
-                    hint="each part needs at least 2 characters",
+                    hint="give a longer text: each part needs at least 2 characters",
                 )
             return cls("characters", cuts, b"")
         hashes = survey.documents if data.split == "documents" else survey.files

@@ -307,6 +307,11 @@ def _to_json(value: dict[str, Any]) -> str:
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
+def is_imported(run: Path) -> bool:
+    """Whether `run` is a run directory that a model of other tools was made."""
+    return (run / DATA).is_file() and read_fingerprint(run / DATA) == ""
+
+
 def read_fingerprint(path: Path) -> str:
     """The fingerprint of the text that data.json, at `path`, tells. Raises DamagedError if it does not."""
     try:

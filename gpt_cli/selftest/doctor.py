@@ -9,7 +9,7 @@ from gpt_cli.errors import Notify, UserError
 from gpt_cli.files import check_listed
 from gpt_cli.native.kernel import leaving_nothing
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint, list_checkpoints, load
-from gpt_cli.run.directory import DATA, read_fingerprint
+from gpt_cli.run.directory import DATA, is_imported, read_fingerprint
 from gpt_cli.run.load_model import build_verified
 from gpt_cli.run.log import read_events, read_metrics
 from gpt_cli.run.tensors import require_finite
@@ -87,6 +87,8 @@ def _describe_tokenizer(path: Path, intact: list[Checkpoint]) -> str:
 
 
 def _describe_data(path: Path, note: Notify) -> str:
+    if is_imported(path):
+        return "none: the model was imported"
     config = load_config(path / CONFIG)
     corpus = prepare_corpus(config.data, config.tokenizer, cache=False, note=note)
     if corpus.fingerprint != read_fingerprint(path / DATA):
@@ -102,5 +104,7 @@ def _describe_resume(path: Path, paths: list[Path], intact: list[Checkpoint]) ->
         return f"no checkpoint yet: would start from step 0 of {steps:,}"
     if not intact:
         raise UserError("no checkpoint is intact: the run cannot go on")
+    if is_imported(path):
+        return f"nothing to resume; gpt train TEXT train.init_from={path} trains it further"
     step = max(checkpoint.step for checkpoint in intact)
     return f"all {steps:,} steps are done" if step >= steps else f"would resume from step {step:,} of {steps:,}"
