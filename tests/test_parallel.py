@@ -1,6 +1,7 @@
 """Several processes train what one trains: the same weights, metrics and samples, bit for bit, whatever happens."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from gpt_cli.parallel.launch import device_count
 from gpt_cli.parallel.reduce import Range, children, own_leaves, subtrees, tree_sum
 from gpt_cli.parallel.world import VARIABLES, World, world_of_environment
 from gpt_cli.run.checkpoint import list_checkpoints
+from gpt_cli.selftest.kills import with_steps
+from gpt_cli.selftest.processes import check_processes
 from tests.support.waiting import HANG, wait_until
 
 ROOT = Path(__file__).parents[1]
@@ -189,3 +192,15 @@ def test_a_tree_of_an_even_number_of_leaves_is_two_equal_halves(leaves: int) -> 
     assert [parts[0][0], parts[-1][1]] == [0, leaves]
     assert all(left[1] == right[0] for left, right in pairwise(parts))
     assert len(parts) == (leaves if leaves % 2 else 2)
+
+
+@pytest.mark.robust
+def test_selftest_trains_by_two_processes_and_finds_other_weights(tmp_path: Path, monkeypatch) -> None:
+    config = make_config(tmp_path, *SMALL)
+    assert check_processes(tmp_path, config).passed
+    for name in ("together", "alone"):
+        shutil.rmtree(tmp_path / name)
+    monkeypatch.setattr(
+        "gpt_cli.selftest.processes.run_quietly", lambda config: run(with_steps(config, Path(config.run_dir), 9))
+    )
+    assert not check_processes(tmp_path, config).passed

@@ -62,14 +62,19 @@ def run_quietly(config: Config) -> Summary:
     return summary
 
 
+def environment() -> dict[str, str]:
+    """That of this process, in which another one finds this very package."""
+    package = str(Path(gpt_cli.__file__).parents[1])
+    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
 def _kill_one(config_file: Path, run_dir: Path, life: float, *, in_save: bool) -> bool:
     """Start training, kill it after `life` seconds of it or inside the next save; whether a save was cut short."""
     starts, left_over = _starts(run_dir), _unfinished(run_dir)
-    package = str(Path(gpt_cli.__file__).parents[1])
-    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
     process = subprocess.Popen(
         [sys.executable, "-m", "gpt_cli", "train", "--config", str(config_file)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env=environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

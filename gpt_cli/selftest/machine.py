@@ -20,6 +20,7 @@ from gpt_cli.selftest.check import Check, attempt
 from gpt_cli.selftest.compiled import check_kernels, check_store
 from gpt_cli.selftest.kills import check_kills, run_quietly, with_steps
 from gpt_cli.selftest.model import check_cache, check_causality
+from gpt_cli.selftest.processes import check_processes
 from gpt_cli.tokenizer import ByteTokenizer
 
 _TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
@@ -58,6 +59,9 @@ def run_selftest(parent: Path, *, quick: bool, seed: int, note: Notify) -> Itera
         model = load_model(folder / "one", torch.device("cpu"), note).model
         yield check_causality(model)
         yield check_cache(model)
+        if not quick:
+            note("training: by two processes")
+            yield attempt("processes", lambda: check_processes(folder, config))
         kills = 4 if quick else 20
         note(f"training: killed {kills} times")
         yield attempt("kill it any time", lambda: check_kills(folder, config, kills, seed))
