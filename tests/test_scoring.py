@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, TokenizerConfig
 from gpt_cli.model.gpt import GPT
+from gpt_cli.report import score_page
 from gpt_cli.report.score_text import paint, render_lines
 from gpt_cli.run.checkpoint import save
 from gpt_cli.runtime.device import setup_runtime
@@ -277,6 +278,34 @@ def test_the_page_is_one_harmless_file_with_the_text_in_it(score: Score, file: P
     assert r"\x1b[31mred" in shown
     assert "漢字漢字" in shown
     assert html.count("color-scheme: dark") >= 2  # light and dark
+
+
+def test_the_heading_says_whether_the_lines_are_the_text_or_the_most_surprising_ones(score: Score, tmp_path) -> None:
+    (tmp_path / "short.txt").write_text("once upon\na time\n")
+    for more, heading in (([], "The text"), (["--worst", "2"], "Most surprising lines")):
+        assert score(tmp_path / "short.txt", "--html", tmp_path / "p.html", *more)[0] == 0
+        assert re.findall("<h2>([^<]*)", (tmp_path / "p.html").read_text()) == [heading]
+
+
+def test_a_long_text_is_data_that_becomes_markup_where_one_looks(
+    score: Score, file: Path, tmp_path, monkeypatch
+) -> None:
+    hostile = "</script><b>bold</b> & \x1b[31mred"
+    (tmp_path / "long.txt").write_text(f"{hostile}\n" + "once upon a time\n" * 40)
+    monkeypatch.setattr(score_page, "_AT_ONCE", 30)
+    monkeypatch.setattr(score_page, "_CHUNK", 100)
+    code, _, err = score(tmp_path / "long.txt", "--html", tmp_path / "page.html", "--unknown", "skip")
+    assert code == 0, err
+    page = require_harmless(html := (tmp_path / "page.html").read_text())
+    parts = re.findall(r'<script type="application/json">(.*?)</script>', html, flags=re.DOTALL)
+    assert len(parts) > 3
+    assert page.count("script") == len(parts) + 1
+    lines = [line for part in parts for line in json.loads(part)]
+    assert [line[0] for line in lines] == list(range(1, 42))
+    assert "".join(lines[1][3][::3]).replace("⏎", "") == "once upon a time"
+    assert page.count("b") == 0
+    monkeypatch.setattr(score_page, "_MOST", 30)
+    assert score(tmp_path / "long.txt", "--html", tmp_path / "page.html", "--unknown", "skip")[0] == 2
 
 
 def write_csv(path: Path, rows: list[list[str]]) -> Path:

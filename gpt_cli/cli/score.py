@@ -176,7 +176,7 @@ def score(
 
         lines = [text.line(i) for i in chosen]
         top = [text.line(i) for i in text.top_surprising(WORST, by)] if worst is None and len(text) > WORST else []
-        write_scored(Scored(path.resolve().name, saved.step, name, text, lines, top, how), html)
+        write_scored(Scored(path.resolve().name, saved.step, name, text, lines, top, how, worst is None), html)
         note(f"wrote {html}")
     elif jsonl:
         for i in chosen:

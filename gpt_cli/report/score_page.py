@@ -1,15 +1,20 @@
 """`gpt score --html`: a text coloured by what a model made of it, as a page that needs nothing but a browser."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpt_cli.errors import RequestError
 from gpt_cli.report.html import render_page, write_page
 from gpt_cli.report.score_text import LEVELS, level
 from gpt_cli.scoring.scored_text import ScoredLine, ScoredText
+from gpt_cli.terminal.escape import escape_control_chars
 
-_MOST = 300_000  # tokens of a page: 14 MB of markup, about what a browser shows without trouble
+_MOST = 1_000_000  # tokens of a page
+_AT_ONCE = 20_000  # tokens up to which they are all markup; of a longer text the browser makes markup where one looks
+_CHUNK = 1_000  # tokens that become markup together
+_COLUMNS = 100  # characters of a row, about: how high a part will be
 WORST = 20  # lines in the list of the most surprising ones
 
 
@@ -28,6 +33,8 @@ class Scored:
     """The most surprising ones, the worst first."""
     how: str
     """How it was read, in a sentence."""
+    in_order: bool = True
+    """Whether `lines` are the whole text, not the most surprising ones."""
 
 
 def write_scored(scored: Scored, output: Path) -> None:
@@ -43,4 +50,34 @@ def write_scored(scored: Scored, output: Path) -> None:
 
 def render_scored(scored: Scored) -> str:
     """The page as HTML."""
-    return render_page("score.html", None, scored=scored, level=level, levels=LEVELS)
+    chunks = None
+    if sum(len(line.tokens) for line in scored.lines) > _AT_ONCE:
+        chunks = list(_chunks(scored.lines))
+    script = None if chunks is None else "score.js"
+    return render_page("score.html", script, scored=scored, chunks=chunks, level=level, levels=LEVELS)
+
+
+def _chunks(lines: Sequence[ScoredLine]) -> Iterator[dict[str, Any]]:
+    """The lines in parts of about _CHUNK tokens, at least a line each, as `score.js` takes them."""
+    part: list[list[Any]] = []
+    tokens = rows = 0
+    for line in lines:
+        part.append(_row(line))
+        tokens += len(line.tokens)
+        rows += 1 + len(line.text) // _COLUMNS
+        if tokens >= _CHUNK:
+            yield {"rows": rows, "lines": part}
+            part, tokens, rows = [], 0, 0
+    if part:
+        yield {"rows": rows, "lines": part}
+
+
+def _row(line: ScoredLine) -> list[Any]:
+    rate = line.bits_per_byte
+    spans: list[Any] = []
+    for span in line.spans:
+        text = escape_control_chars(span.text.removesuffix("\n"), keep="\t")
+        if span.text.endswith("\n") and level(span.bits):
+            text += "⏎"
+        spans += [text, level(span.bits), None if span.bits is None else round(span.bits, 2)]
+    return [line.number, round(line.bits, 1), None if rate is None else round(rate, 2), spans]
