@@ -77,6 +77,7 @@ def write_report(runs: Sequence[Path], output: Path, *, baselines: bool, note: N
 def render_report(records: Sequence[RunRecord], *, baselines: bool, note: Notify) -> str:
     """The report as HTML."""
     told = [_collect(record, number, baselines, note) for number, record in enumerate(records)]
+    alike = len({record.tokenizer.digest for record in records}) == 1  # else their tokens do not compare
     return render_page(
         "report.html",
         "report.js",
@@ -86,7 +87,7 @@ def render_report(records: Sequence[RunRecord], *, baselines: bool, note: Notify
         sentences=[_sentence(run) for run in told],
         alone=len(records) == 1,
         axes=_AXES,
-        chosen="step" if len(records) == 1 else "tokens",
+        chosen="step" if len(records) == 1 else "tokens" if alike else "bytes",
         charts=_charts(told),
         bars=_bars(told),
         differences=compare(records) if len(records) > 1 else {},
