@@ -62,9 +62,9 @@ ATTACK = [
     ),
     Promise(
         "What the system refuses is one error, and the same command resumes to the same bits",
-        "EIO, EROFS, EDQUOT, ENOLCK, EOPNOTSUPP of write, fsync, rename, read, create, mkdir and flock below Python,"
-        " once or from then on, at random moments of a training",
-        ("test_io_errors.py::test_whatever_the_disk_refuses_is_one_error_and_the_same_command_resumes_to_the_same_bits",),
+        "EIO, EROFS, EDQUOT, ENOLCK, EOPNOTSUPP of write, fsync, rename, read, create, mkdir and flock, below Python and"
+        " in a file system of its own (FUSE), once or from then on, at random moments of a training",
+        ("test_io_errors.py",),
         where="attack",
     ),
     Promise(

@@ -1,6 +1,7 @@
 """A process below which the disk fails, again and again while it trains; it says what came of it.
 
     LD_PRELOAD=failing_disk.so python tests/failing_disk.py TIMES SEED < config.yaml     in the folder of the runs
+    CONTROL=file python tests/failing_disk.py TIMES SEED < config.yaml     where failing_fs.c is mounted at `mount`
 
 Each kind of failure is met at TIMES moments of a training, which then must end with one error, or well. After that the
 disk is sound: what was saved verifies, and the same command must come to the end of an undisturbed training, `whole`.
@@ -10,9 +11,11 @@ Prints, as JSON, how often a training was disturbed, and what was wrong.
 import ctypes
 import errno
 import json
+import mmap
 import os
 import random
 import shutil
+import struct
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +28,47 @@ from gpt_cli.files import DamagedError
 from gpt_cli.run.checkpoint import list_checkpoints, load
 
 TRAIN = [*COMMAND, "train.steps=10"]
-RUN = "failing"
-DISK = ctypes.CDLL(None)
+
+
+class Preloaded:
+    """failing_disk.c, in this very process and its forks."""
+
+    run = "failing"
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(None)
+
+    def fail(self, call: str, at: int, error: int, lasting: bool) -> None:
+        """Count the calls of that name, and refuse number `at` (0: none) and, if `lasting`, all after it."""
+        folder = os.path.join(os.getcwd(), self.run).encode()
+        self._library.disk_fails(folder, call.encode(), ctypes.c_long(at), error, int(lasting))
+
+    def calls(self) -> int:
+        """How many there were."""
+        return int(self._library.disk_calls())
+
+
+class Mounted:
+    """failing_fs.c, whose Control is a file."""
+
+    run = "mount/failing"
+    _LAYOUT = "32s4q"
+
+    def __init__(self, control: str) -> None:
+        with open(control, "r+b") as file:
+            self._control = mmap.mmap(file.fileno(), struct.calcsize(self._LAYOUT))
+
+    def fail(self, call: str, at: int, error: int, lasting: bool) -> None:
+        """See Preloaded."""
+        self._control[:] = struct.pack(self._LAYOUT, call.encode(), at, error, lasting, 0)
+
+    def calls(self) -> int:
+        """See Preloaded."""
+        return int(struct.unpack(self._LAYOUT, self._control[:])[-1])
+
+
+DISK = Mounted(os.environ["CONTROL"]) if "CONTROL" in os.environ else Preloaded()
+RUN = DISK.run
 
 
 @dataclass(frozen=True)
@@ -59,22 +101,19 @@ FAILURES = [
 def train(failure: Failure, at: int, log: str) -> tuple[int, int]:
     """Train while call number `at` is refused: the exit code, and how many such calls there were."""
 
-    def prepare(_said: int) -> None:
-        folder = os.path.join(os.getcwd(), RUN).encode()
-        DISK.disk_fails(folder, failure.call.encode(), ctypes.c_long(at), failure.error, int(failure.lasting))
-
     def counted(said: int) -> None:
-        prepare(said)
+        DISK.fail(failure.call, at, failure.error, failure.lasting)
         leave = os._exit
 
         def leave_and_tell(code: int) -> None:
-            os.write(said, b"%d" % DISK.disk_calls())
+            os.write(said, b"%d" % DISK.calls())
             leave(code)
 
         os._exit = leave_and_tell  # type: ignore[assignment]
 
     child, pipe = start([*TRAIN, f"run_dir={RUN}"], counted, log)
     code = end(child)
+    DISK.fail("", 0, 0, False)
     with open(pipe, "rb") as told:
         return code, int(told.read() or b"0")
 
