@@ -81,6 +81,7 @@ def main(times: int) -> None:
         child = os.fork()
         if child == 0:
             signal.alarm(SECONDS)
+            os.dup2(2, 1)  # what code that is called wrongly says
             os._exit(verdict(library, bit, sound[:2]))
         _, status = os.waitpid(child, 0)
         code = os.waitstatus_to_exitcode(status)

@@ -82,6 +82,7 @@ typedef __m512i Part;
 enum { PARTS = 1, INTEGERS = 1 };
 INLINE Part add_to_part(Part sum, Part a, Part b) { return _mm512_dpbusd_epi32(sum, a, b); }
 INLINE Part part_of(int32_t word) { return _mm512_set1_epi32(word); }
+INLINE Part part_at(const int8_t *at) { return _mm512_load_si512(at); }
 #elif defined(__ARM_FEATURE_MATMUL_INT8) || defined(__ARM_FEATURE_DOTPROD)
 typedef int32x4_t Part;
 enum { PARTS = 4, INTEGERS = 1 };
@@ -96,6 +97,7 @@ INLINE Part add_to_part(Part sum, Part a, Part b) {
 #endif
 }
 INLINE Part part_of(int32_t word) { return vdupq_n_s32(word); }
+INLINE Part part_at(const int8_t *at) { return vreinterpretq_s32_s8(vld1q_s8(at)); }
 #else
 enum { INTEGERS = 0 };
 #endif

@@ -159,8 +159,10 @@ INLINE void panels_times_digits(const int ROWS, const int PANELS, const Matrix *
         }
 #pragma GCC unroll 4
         for (int p = 0; p < PANELS; p++) {
+            const int8_t *at_weights = (const int8_t *)m->weights + start + p * apart + (size_t)i * PANEL;
             Part w[2 * PARTS];
-            memcpy(w, (const int8_t *)m->weights + start + p * apart + (size_t)i * PANEL, sizeof w);
+#pragma GCC unroll 8
+            for (int h = 0; h < 2 * PARTS; h++) w[h] = part_at(at_weights + h * (int)sizeof(Part));
 #pragma GCC unroll 4
             for (int r = 0; r < ROWS; r++) {
                 int at = r * PANELS + p;
