@@ -219,6 +219,33 @@ def test_a_dry_run_says_what_would_be_and_leaves_nothing(gpt_here, place, monkey
     assert "seconds_per_step" in json.loads(gpt_here("train", "--config", "tiny.yaml", "--dry-run", "--json").stdout)
 
 
+OF_ITSELF = """
+import json, resource, sys
+from gpt_cli.cli.main import main
+code = main(sys.argv[1:])
+facts = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps([code, facts.ru_utime + facts.ru_stime, facts.ru_maxrss / (1 if sys.platform == "darwin" else 1024)]))
+"""
+
+
+@pytest.mark.parametrize(("largest", "layers"), [
+    (["model.n_layer=10000", "model.n_embd=64"], [1, 2]),
+    (["model.n_layer=10000", "model.n_embd=10000000", "model.n_head=1"], []),
+])  # fmt: skip
+def test_a_dry_run_of_the_largest_model_takes_10_seconds_of_a_processor_and_500_mb_at_most(place, largest, layers):
+    done = subprocess.run(
+        [sys.executable, "-c", OF_ITSELF, "train", "--config", "tiny.yaml", "--dry-run", "--json", *largest],
+        cwd=place, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}, capture_output=True, text=True,
+        timeout=HANG, check=False,
+    )  # fmt: skip
+    outlook, _, facts = done.stdout.strip().rpartition("\n")
+    code, seconds, megabytes = json.loads(facts)
+    assert code == 0, done.stderr
+    assert json.loads(outlook)["measured_layers"] == layers
+    assert seconds <= 10
+    assert megabytes <= 500
+
+
 def test_the_text_is_read_under_a_bar_where_someone_watches_and_silently_elsewhere(gpt, place):
     (place / "long.txt").write_text(TEXT * 300)
     config = ["train", "--config", "tiny.yaml", "data.source=long.txt", "train.steps=1"]

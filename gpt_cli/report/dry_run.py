@@ -22,6 +22,8 @@ from gpt_cli.training.step import train_step
 _MEASURED_STEPS = 3
 _LONG = 10.0  # seconds of a first step, after which it is the measure: nobody waits for three more
 _LEAST_SHARE = 4  # of the activations estimated for torch, the C engine keeps this part at least
+_MOST_BYTES = 1 << 30  # of a step on a CPU, by the estimate for torch: of a larger model few layers are measured
+_MOST_BYTES_OF_FEW = 150_000_000
 _MEASURED_TOKENS = 1 << 20  # of the training split, which the measured steps are taken from
 
 
@@ -41,6 +43,8 @@ class Plan:
     seconds_per_step: float | None
     """None, as `seconds`: not measured, since it takes more memory than there is."""
     seconds: float | None
+    measured_layers: tuple[int, ...] = ()
+    """Layers of the models that were measured: of a large one a few, from which the time of all is worked out."""
 
     def to_json(self) -> dict[str, Any]:
         """All of it by name."""
@@ -60,10 +64,10 @@ def plan(config: Config, note: Notify) -> Plan:
     batches = Batches.of(config, DeviceTokens(some, runtime.device))
     info = describe(Path(config.run_dir or ""), config, vocab_size)
     seconds_per_step = seconds = None
-    if _fits(info, available_memory(runtime.device)):
-        with leaving_nothing():
-            state = TrainingState.initialize(config, vocab_size, runtime, note)
-        seconds_per_step = _measure(config, batches, state, runtime)
+    if tried := _tried(config, info, vocab_size, runtime):
+        times = [_measure(one, batches, vocab_size, runtime, note) for one in tried]
+        layers = config.model.n_layer - tried[0].model.n_layer
+        seconds_per_step = times[0] + layers * max(0.0, times[-1] - times[0])
         # A forward pass is about a third of a training step.
         seconds_per_evaluation = seconds_per_step / 3 * val_tokens / batches.tokens_per_step
         n_evaluation = 1 + (config.train.steps // config.eval.every if config.eval.every is not None else 0)
@@ -82,6 +86,7 @@ def plan(config: Config, note: Notify) -> Plan:
         tokens_per_parameter=trained_tokens / info.parameters,
         seconds_per_step=seconds_per_step,
         seconds=seconds,
+        measured_layers=tuple(one.model.n_layer for one in tried),
     )
 
 
@@ -101,8 +106,9 @@ def render_plan(plan: Plan) -> str:
 
 def _time(plan: Plan) -> str:
     if plan.seconds is None or plan.seconds_per_step is None:
-        return "not measured: it takes more memory than is free here"
-    return f"about {format_duration(plan.seconds)} at {1e3 * plan.seconds_per_step:,.0f} ms a step, measured"
+        return "not measured: it takes more memory than is free here, or than is tried"
+    how = "measured" if len(plan.measured_layers) == 1 else "by what one layer and two take"
+    return f"about {format_duration(plan.seconds)} at {1e3 * plan.seconds_per_step:,.0f} ms a step, {how}"
 
 
 def _fits(info: Info, available: int | None) -> bool:
@@ -113,8 +119,25 @@ def _fits(info: Info, available: int | None) -> bool:
     return sum(info.memory_bytes.values()) - activations < available and activations < _LEAST_SHARE * available
 
 
-def _measure(config: Config, batches: Batches, state: TrainingState, runtime: Runtime) -> float:
+def _tried(config: Config, info: Info, vocab_size: int, runtime: Runtime) -> list[Config]:
+    """The models to measure: the config's; of one that is large for a CPU, one with a layer and one with two; or none.
+
+    Layers take equally long, so what two take more than one tells what all take.
+    """
+    available = available_memory(runtime.device)
+    is_small = runtime.device.type != "cpu" or sum(info.memory_bytes.values()) <= _MOST_BYTES
+    if is_small and _fits(info, available):
+        return [config]
+    few = [config.model_copy(update={"model": config.model.model_copy(update={"n_layer": n})}) for n in (1, 2)]
+    of_two = describe(Path(), few[1], vocab_size)
+    small = sum(of_two.memory_bytes.values()) <= _MOST_BYTES_OF_FEW and config.model.n_layer > len(few)
+    return few if small and _fits(of_two, available) else []
+
+
+def _measure(config: Config, batches: Batches, vocab_size: int, runtime: Runtime, note: Notify) -> float:
     """Seconds of a training step, after a first one that also allocates and compiles."""
+    with leaving_nothing():
+        state = TrainingState.initialize(config, vocab_size, runtime, note)
     started = time.perf_counter()
     train_step(state, batches.at(0), config, 0, 0.0, runtime)
     if (first := time.perf_counter() - started) > _LONG and runtime.device.type != "cuda":
