@@ -73,7 +73,7 @@ def fail_and_resume(folder: Path, disk: dict[str, str], times: int, count: Calla
     assert all(found["calls"].values()), found["calls"]  # each was asked
 
 
-@pytest.mark.parametrize("times", [2, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [2, pytest.param(15, marks=pytest.mark.slow)])
 def test_whatever_the_disk_refuses_is_one_error_and_the_same_command_resumes_to_the_same_bits(
     tmp_path: Path, preloaded: dict[str, str], times: int, record_property: Callable[[str, object], None]
 ) -> None:
