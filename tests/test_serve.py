@@ -9,9 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gpt_cli.cli.main import main
+from gpt_cli.config import TokenizerConfig
+from gpt_cli.run.checkpoint import open_checkpoint
+from gpt_cli.run.load_model import build_model
 from gpt_cli.serve.shelf import How
+from gpt_cli.tokenizer.trainer import train_tokenizer
 from tests.serving import LETTERS, Client, make_run, serving
 
 ENGINES = ["native", "torch"]
@@ -249,3 +254,36 @@ def test_without_the_extra_serve_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["serve", str(runs / "bytes")]) == 1
     assert "hint: pip install 'gpt-cli[serve]'" in capsys.readouterr().err
+
+
+def test_the_end_of_a_text_is_a_token_whose_cost_is_told(tmp_path: Path) -> None:
+    """Or lm-eval, which leaves out the one token that it has written, would leave out one of the text."""
+    text = "the end of a text\n" * 40
+    tokenizer = train_tokenizer([text], TokenizerConfig(kind="bpe", vocab_size=260))
+    assert tokenizer.eot_id is not None
+    with serving(make_run(tmp_path / "run", tokenizer)) as client:
+        asked = {"prompt": "the", "echo": True, "logprobs": 1, "max_tokens": 1}
+        answer = client.ask("/v1/completions", **asked, logit_bias={str(tokenizer.eot_id): 100})[1]
+        choice = answer["choices"][0]
+        assert (choice["text"], choice["finish_reason"]) == ("the", "stop")
+        assert choice["logprobs"]["ids"] == [*tokenizer.encode("the"), tokenizer.eot_id]
+
+
+def test_lm_evals_request_scores_continuations_as_the_network_does(client: Client, runs: Path) -> None:
+    """`local-completions` sends tokens with echo, reads `[ctxlen:-1]`, and takes the first of the top as greedy."""
+    model = build_model(open_checkpoint(runs / "bytes", print), torch.device("cpu")).model
+    pairs = [(b"the ", b"answer"), (b"a", b"bc"), (b"no ", b"\xc3\xa4!")]
+    rows = [list(context + continuation) for context, continuation in pairs]
+    status, answer = client.ask(
+        "/v1/completions", model="bytes", prompt=rows, temperature=0, max_tokens=1, logprobs=1, seed=1234, echo=True
+    )
+    assert status == 200, answer
+    for (context, _), row, choice in zip(pairs, rows, answer["choices"], strict=True):
+        with torch.inference_mode():
+            expected = model(torch.tensor([row]))[0].log_softmax(-1)
+        start, logprobs = len(context), choice["logprobs"]
+        found = logprobs["token_logprobs"][start:-1]
+        assert found == pytest.approx([float(expected[i - 1, row[i]]) for i in range(start, len(row))], abs=1e-3)
+        best = [max(top.values()) for top in logprobs["top_logprobs"][start:-1]]
+        greedy = [value == top for value, top in zip(found, best, strict=True)]
+        assert greedy == [int(expected[i - 1].argmax()) == row[i] for i in range(start, len(row))]

@@ -30,6 +30,8 @@ from tests.conftest import ROOT
 from tests.serving import SHAPE, Client, make_run, serving
 from tests.support.waiting import HANG, wait_until
 
+pytestmark = pytest.mark.robust
+
 ENDLESS = 10**9
 
 

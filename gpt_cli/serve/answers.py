@@ -45,7 +45,8 @@ class Spoken:
         for cost in piece.costs:
             self.costs.append((self._at, cost))
             self._at += len(self._decoder.push(cost.token))
-        ready = [(len(self.echo) + at, cost) for at, cost in self.costs if at < len(self.told)]
+        end = self.model.tokenizer.eot_id  # which has no text; tokens of a stop string are not told
+        ready = [(len(self.echo) + at, cost) for at, cost in self.costs if at < len(self.told) or cost.token == end]
         self.costs = [] if piece.finish else self.costs[len(ready) :]
         return piece.text, ready
 

@@ -1,6 +1,7 @@
 """uvicorn: binds, says where it is, drains when it is told to end."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -64,6 +65,7 @@ async def serve(
 
     Raises what opening the first run raises.
     """
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # that a client has left is no warning
     shelf = Shelf(runs, how, note)
     first = await shelf.open_first()
     serving = Serving(shelf, limits, follow=follow, note=note)
