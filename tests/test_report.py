@@ -80,6 +80,21 @@ def test_a_report_of_one_run_has_all_of_it_and_needs_nothing_else(runs: Path) ->
     assert page.count("svg") == 5 * 4 * 2  # five charts over four axes, each with its clipped inner drawing
 
 
+def test_curves_open_on_an_axis_by_which_the_runs_compare(runs: Path) -> None:
+    def chosen(*some: Path) -> list[str]:
+        return re.findall(r'id="axis-(\w+)" checked', report(*some))
+
+    shutil.copytree(runs / "chars", runs / "again")
+    assert chosen(runs / "chars") == ["step"]
+    assert chosen(runs / "chars", runs / "again") == ["tokens"]
+    assert chosen(runs / "chars", runs / "pieces") == ["bytes"]
+
+
+def test_no_event_tells_of_kills_that_were_not(runs: Path) -> None:
+    assert "memory_kills" in (runs / "chars" / "events.jsonl").read_text()
+    assert "memory_kills" not in report(runs / "chars")
+
+
 def test_equal_runs_give_equal_bytes(runs: Path) -> None:
     both = runs / "chars", runs / "pieces"
     assert report(*both, baselines=True) == report(*both, baselines=True)
