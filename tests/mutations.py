@@ -101,8 +101,8 @@ MUTATIONS = [
     ),
     Mutation(
         "noise is seeded per process, not per step",
-        "training/step.py",
-        (('derive_seed(config.seed, "noise", step, micro_step)', 'derive_seed(config.seed, "noise") + micro_step'),),
+        "training/accumulate.py",
+        (('derive_seed(seed, "noise", step, leaf[0])', 'derive_seed(seed, "noise") + leaf[0]'),),
         "test_health.py::test_every_step_has_its_own_noise",
     ),
     Mutation(
