@@ -333,3 +333,35 @@ def test_nothing_is_left_after_many_requests_that_went_wrong(client: Client) -> 
     wait_until(lambda: len(client.server.server_state.connections) == 0)
     assert threading.active_count() <= threads + 1
     assert client.scheduler.writing == client.scheduler.waiting == 0
+
+
+HEADERS = st.dictionaries(
+    st.sampled_from(
+        ["Host", "Origin", "Authorization", "Content-Length", "Transfer-Encoding", "Expect", "Upgrade", "X"]
+    ),
+    st.text(st.characters(max_codepoint=255), max_size=20)
+    | st.sampled_from(["localhost", "chunked", "7", "-1", "9" * 30]),
+    max_size=5,
+)
+
+
+@settings(max_examples=150)
+@given(
+    line=st.sampled_from([b"GET / HTTP/1.1", b"POST /score HTTP/1.1", b"POST /v1/completions HTTP/1.0", b"X", b"\x00"])
+    | st.binary(max_size=30),
+    headers=HEADERS,
+    body=st.binary(max_size=30),
+)
+def test_no_bytes_on_a_connection_stop_the_server(
+    client: Client, line: bytes, headers: dict[str, str], body: bytes
+) -> None:
+    head = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
+    with socket.create_connection(("127.0.0.1", client.port), HANG) as caller:
+        caller.sendall(line + b"\r\n" + head + b"\r\n" + body)
+        caller.shutdown(socket.SHUT_WR)
+        try:
+            answer = caller.recv(1 << 16)
+        except ConnectionResetError:
+            answer = b""
+    assert not answer.startswith(b"HTTP/1.1 5"), answer
+    assert client.get("/health")[1]["status"] == "ok"
