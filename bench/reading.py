@@ -20,7 +20,7 @@ MOST_THREADS = 64  # as reading.c has it
 
 
 def compile_reader(folder: Path) -> Path:
-    """The program, made in `folder`. Raises NoKernel without a compiler."""
+    """The program, made in `folder`. Raises KernelUnavailable without a compiler."""
     program = folder / "reading"
     command = [find_compiler(), "-O2", "-march=native", "-o", str(program), str(SOURCE), "-lpthread"]
     subprocess.run(command, check=True)

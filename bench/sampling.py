@@ -31,10 +31,10 @@ import torch
 
 from gpt_cli.config import Config, ModelConfig
 from gpt_cli.model.gpt import GPT
-from gpt_cli.native.choice import Choice
-from gpt_cli.native.decoder import Decoder, Draft, NativeDecoder
+from gpt_cli.native.decoder import Decoder, DraftOptions, NativeDecoder
 from gpt_cli.native.numpy_decoder import NumpyDecoder
-from gpt_cli.native.rounding import FORMATS
+from gpt_cli.native.numpy_sampler import TokenChoice
+from gpt_cli.native.quantize import FORMATS
 from gpt_cli.native.weights import Weights, read_weights
 from gpt_cli.run.arrays import unpack_arrays
 from gpt_cli.run.checkpoint import open_checkpoint, save
@@ -149,12 +149,12 @@ def measure_many(options: argparse.Namespace) -> dict[str, float]:
 def measure_flat(options: argparse.Namespace) -> dict[str, float]:
     """Tokens/s of stretches of 512 tokens, far within and far past what the model sees."""
     decoder = NativeDecoder(weights_of(build(SMALL)), threads=options.threads)
-    writing = decoder.begin([[1]], [1], Choice(0.8))
-    writing.write(64)
+    writing = decoder.start([[1]], [1], TokenChoice(0.8))
+    writing.decode(64)
     stretches: list[float] = []
     for _ in range(40):
         started = time.perf_counter()
-        writing.write(512)
+        writing.decode(512)
         stretches.append(512 / (time.perf_counter() - started))
     ends = {"tokens 64 to 5,184": stretches[:10], "tokens 15,424 to 20,544": stretches[-10:]}
     return show(
@@ -239,7 +239,11 @@ def measure_drafts(options: argparse.Namespace) -> dict[str, float]:
     whole = options.text.read_text(encoding="utf-8")
     known = saved.tokenizer.encode(whole[: len(whole) * 9 // 10]).tolist()
     prompt = saved.tokenizer.encode("ROMEO:\n").tolist()
-    drafts: dict[str, Draft | None] = {"no draft": None, "ngram": Draft(), "the training text": Draft(text=known)}
+    drafts: dict[str, DraftOptions | None] = {
+        "no draft": None,
+        "ngram": DraftOptions(),
+        "the training text": DraftOptions(text=known),
+    }
     if options.draft:
         drafts["a smaller run"] = open_draft(options.draft, saved.tokenizer, print)
     figures: dict[str, float] = {}
@@ -248,10 +252,10 @@ def measure_drafts(options: argparse.Namespace) -> dict[str, float]:
         texts: dict[str, list[list[int]]] = {}
 
         def write(name: str, decoder: NativeDecoder = decoder, temperature: float = temperature) -> float:
-            writing = decoder.begin([prompt], [1], Choice(temperature), drafts[name])
-            writing.write(16)
+            writing = decoder.start([prompt], [1], TokenChoice(temperature), drafts[name])
+            writing.decode(16)
             started = time.perf_counter()
-            texts[name] = writing.write(600)  # noqa: B023 - called before the loop goes on
+            texts[name] = writing.decode(600)  # noqa: B023 - called before the loop goes on
             return 600 / (time.perf_counter() - started)
 
         ways: Ways = {name: lambda name=name, write=write: write(name) for name in drafts}
@@ -323,12 +327,12 @@ def by_torch(model: GPT, n: int, n_token: int) -> float:
 def by_decoder(decoder: Decoder, n: int, n_token: int) -> float:
     if decoder.engine == "numpy":
         n_token = min(n_token, 100)
-    writing = decoder.begin([[1]] * n, list(range(n)), Choice(0.8))
-    writing.write(1)
+    writing = decoder.start([[1]] * n, list(range(n)), TokenChoice(0.8))
+    writing.decode(1)
     started = time.perf_counter()
     done = 0
     while done < n_token:
-        done += len(writing.write(min(48, n_token - done)))
+        done += len(writing.decode(min(48, n_token - done)))
     return n * n_token / (time.perf_counter() - started)
 
 

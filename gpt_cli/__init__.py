@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gpt_cli.literals import Device
     from gpt_cli.model.gpt import GPT
-    from gpt_cli.native.rounding import WeightFormat
+    from gpt_cli.native.quantize import WeightDtype
     from gpt_cli.sampling import Sampler, SamplingParams, TextStream
     from gpt_cli.sampling.generate import generate
     from gpt_cli.sampling.native_stream import EngineChoice
@@ -41,7 +41,7 @@ def load(
     *,
     device: "Device" = "auto",
     engine: "EngineChoice" = "auto",
-    weights: "WeightFormat" = "fp32",
+    weights: "WeightDtype" = "fp32",
     draft: str | Path | None = None,
 ) -> "Sampler":
     """The model of a run directory or a checkpoint, ready to write; of the newest run under `runs/` if None.

@@ -18,11 +18,11 @@ from planting import plant
 from gpt_cli.config import ModelConfig, RuntimeConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.native import kernel
+from gpt_cli.native.build_store import Store
 from gpt_cli.native.compiler import Compiler
-from gpt_cli.native.store import Store
 from gpt_cli.runtime.device import Runtime
-from gpt_cli.training.native.choice import native_network
-from gpt_cli.training.native.sources import KERNELS
+from gpt_cli.training.native.build_settings import KERNELS
+from gpt_cli.training.native.select_engine import try_native
 
 CONFIG = ModelConfig(n_layer=2, n_embd=64, n_head=2, context_length=64, zero_init=False)
 RUNTIME = Runtime(torch.device("cpu"), "fp32", 1)
@@ -46,7 +46,7 @@ def step() -> tuple[float, torch.Tensor, list[str]]:
     torch.manual_seed(0)
     model = GPT(CONFIG, 50)
     tokens = torch.randint(0, 50, (4, 65))
-    native = native_network(model, RuntimeConfig(), RUNTIME, notes.append)
+    native = try_native(model, RuntimeConfig(), RUNTIME, notes.append)
     notes = [note for note in notes if not note.startswith("compiling")]
     if native is None:
         return 0.0, torch.zeros(0), notes

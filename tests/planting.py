@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gpt_cli.native import compiler, kernel
+from gpt_cli.native.build_store import Store
 from gpt_cli.native.compiler import Compiler
 from gpt_cli.native.kernel import Kernel
-from gpt_cli.native.store import Store
 
 
 def with_fault(original: Kernel, folder: Path, file: str, old: str, new: str) -> Kernel:

@@ -18,9 +18,9 @@ from gpt_cli.export import gguf, huggingface, layouts
 from gpt_cli.export.layouts import choose_layout
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
-from gpt_cli.native import reference
-from gpt_cli.native.kernel import NoKernel
-from gpt_cli.native.weights import UnfitWeights, read_weights
+from gpt_cli.native import numpy_gpt
+from gpt_cli.native.kernel import KernelUnavailable
+from gpt_cli.native.weights import WeightMismatch, read_weights
 from gpt_cli.run import draft
 from gpt_cli.run.checkpoint import Checkpoint
 from gpt_cli.run.load_model import LoadedRun
@@ -33,9 +33,9 @@ from gpt_cli.sampling.text_generator import TextGenerator
 from gpt_cli.tokenizer import ByteTokenizer
 from gpt_cli.training.evaluate import cross_entropy
 from gpt_cli.training.lora import LoRA
-from gpt_cli.training.native.choice import native_network
-from gpt_cli.training.native.library import NativeLibrary
 from gpt_cli.training.native.network import NativeNetwork
+from gpt_cli.training.native.select_engine import try_native
+from gpt_cli.training.native.train_bindings import NativeLibrary
 
 ROWS = (*ENGINES, *(layout.capabilities for layout in (*layouts.LAYOUTS, *gguf.LAYOUTS)))
 each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -106,14 +106,14 @@ def test_a_new_option_is_refused_by_name_and_changes_nothing_while_it_is_off(row
 
 
 def test_a_model_with_a_new_option_is_trained_by_torch() -> None:
-    assert native_network(extended_model(), RuntimeConfig(), CPU) is None
+    assert try_native(extended_model(), RuntimeConfig(), CPU) is None
     with pytest.raises(RequestError, match=r"model\.value_residual: true"):
-        native_network(extended_model(), RuntimeConfig(engine="native"), CPU)
+        try_native(extended_model(), RuntimeConfig(engine="native"), CPU)
 
 
 def test_a_model_with_a_new_option_is_decoded_by_torch() -> None:
     model = extended_model()
-    with pytest.raises(UnfitWeights, match=r"model\.value_residual: true"):
+    with pytest.raises(WeightMismatch, match=r"model\.value_residual: true"):
         read_weights(EXTENDED, BYTES.vocab_size, arrays_of(model))
     assert open_decoder(EXTENDED, BYTES.vocab_size, arrays_of(model)) is None
     writer = TextGenerator(EXTENDED, BYTES, arrays_of(model), lambda: model, device="cpu")
@@ -223,7 +223,7 @@ def models_of(draw: st.DrawFn, row: Capabilities) -> GPT:
 @given(models_of(NATIVE_DECODER))
 def test_the_decoders_reference_computes_every_model_that_its_row_claims(model: GPT) -> None:
     tokens = [(7 * i + 3) % 11 for i in range(12)]
-    computed = reference.forward(read_weights(model.config, 11, arrays_of(model)), tokens)
+    computed = numpy_gpt.forward(read_weights(model.config, 11, arrays_of(model)), tokens)
     with torch.inference_mode():
         torch.testing.assert_close(torch.from_numpy(computed), model(torch.tensor([tokens]))[0], rtol=1e-3, atol=1e-3)
 
@@ -233,7 +233,7 @@ def test_the_decoders_reference_computes_every_model_that_its_row_claims(model: 
 def test_the_trainer_in_c_computes_every_model_that_its_row_claims(model: GPT) -> None:
     try:
         native = NativeNetwork(model, NativeLibrary.load(torch.float32), 1)
-    except NoKernel as error:
+    except KernelUnavailable as error:
         pytest.skip(f"there is no compiled code here: {error}")
     tokens = torch.randint(0, 11, (3, 13))
     inputs, targets = tokens[:, :-1], tokens[:, 1:]

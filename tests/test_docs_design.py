@@ -12,7 +12,7 @@ pytestmark = pytest.mark.docs
 ROOT = Path(__file__).parents[1]
 DESIGN = ROOT / "docs" / "design"
 FOREIGN = """
-alibi auto decode.c products.h said loss_scale matmul_ceiling tokenizers outlines llguidance xgrammar GOMP_SPINCOUNT
+alibi auto decode.c gemm.h said loss_scale matmul_ceiling tokenizers outlines llguidance xgrammar GOMP_SPINCOUNT
 SINGLE found_inf use_attribute_docstrings StackOverflow riptoken AdamW runtime Generator __call__
 state.json runtime.measure runtime.deterministic re libtorch_cpu.so torch.nn.functional.linear_cross_entropy
 """

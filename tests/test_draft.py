@@ -16,11 +16,11 @@ from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, SampleConfig
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.native import reference
-from gpt_cli.native.choice import Choice
-from gpt_cli.native.decoder import Draft, NativeDecoder, NativeWriting, tokens_of
-from gpt_cli.native.kernel import NoKernel, load_kernel
-from gpt_cli.native.rounding import FORMATS
+from gpt_cli.native import numpy_gpt
+from gpt_cli.native.decoder import DraftOptions, NativeDecoder, NativeSession, stream_tokens
+from gpt_cli.native.kernel import KernelUnavailable, load_kernel
+from gpt_cli.native.numpy_sampler import TokenChoice
+from gpt_cli.native.quantize import FORMATS
 from gpt_cli.run.checkpoint import save
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
 from tests.test_native import CONTEXT, OPTIONS, VOCAB_SIZE, make_model, weights_of
@@ -30,32 +30,38 @@ from tests.test_native import CONTEXT, OPTIONS, VOCAB_SIZE, make_model, weights_
 def _kernel() -> None:
     try:
         load_kernel()
-    except NoKernel as error:
+    except KernelUnavailable as error:
         pytest.skip(f"no kernel here: {error}")
 
 
 def tokens(writing: Any, n: int) -> list[int]:
-    return [token for chunk in tokens_of(writing, n) for (token,) in chunk]
+    return [token for chunk in stream_tokens(writing, n) for (token,) in chunk]
 
 
-def drafts(decoder: NativeDecoder) -> list[Draft]:
+def drafts(decoder: NativeDecoder) -> list[DraftOptions]:
     """Of each source; those of the model itself are all right, those of another hardly ever."""
     context = min(12, decoder.weights.config.context_length)
     other = NativeDecoder(weights_of(make_model(n_layer=1, context_length=context)))
     text = [(i * i) % VOCAB_SIZE for i in range(300)]
-    return [Draft(), Draft(length=3), Draft(text=text, length=9), Draft(other, length=2), Draft(decoder, length=5)]
+    return [
+        DraftOptions(),
+        DraftOptions(length=3),
+        DraftOptions(text=text, length=9),
+        DraftOptions(other, length=2),
+        DraftOptions(decoder, length=5),
+    ]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_drafted_text_is_the_same_for_every_option_of_the_model_greedy_and_drawn(options: dict[str, Any]) -> None:
     decoder = NativeDecoder(weights_of(make_model(**options)))
     for temperature in (0.0, 0.4, 1.0):
-        choice = Choice(temperature, top_p=0.95)
-        alone = tokens(decoder.begin([[1, 2, 3]], [5], choice), 4 * CONTEXT)
+        choice = TokenChoice(temperature, top_p=0.95)
+        alone = tokens(decoder.start([[1, 2, 3]], [5], choice), 4 * CONTEXT)
         for draft in drafts(decoder):
-            writing = decoder.begin([[1, 2, 3]], [5], choice, draft)
+            writing = decoder.start([[1, 2, 3]], [5], choice, draft)
             assert tokens(writing, 4 * CONTEXT) == alone
-            passes, guessed, right = writing.drafted()
+            passes, guessed, right = writing.draft_stats()
             assert passes <= 4 * CONTEXT
             assert right <= guessed
             if draft.model is decoder and decoder.weights.config.context_length >= CONTEXT:
@@ -67,37 +73,37 @@ def test_a_drafted_text_is_the_same_for_every_option_of_the_model_greedy_and_dra
 def test_a_drafted_text_has_the_same_logits_in_every_format_and_with_helpers(format: Any) -> None:
     weights = weights_of(make_model())
     for length in (1, 4, 15):
-        alone = NativeDecoder(weights, format=format).begin([[4]], [2], Choice(0.5))
+        alone = NativeDecoder(weights, format=format).start([[4]], [2], TokenChoice(0.5))
         decoder = NativeDecoder(weights, format=format, threads=3)
-        writing = decoder.begin([[4]], [2], Choice(0.5), Draft(NativeDecoder(weights), length=length))
-        (expected, expected_logits), (found, logits) = alone.write_with_logits(50), writing.write_with_logits(50)
+        writing = decoder.start([[4]], [2], TokenChoice(0.5), DraftOptions(NativeDecoder(weights), length=length))
+        (expected, expected_logits), (found, logits) = alone.decode_with_logits(50), writing.decode_with_logits(50)
         assert found == expected
         np.testing.assert_array_equal(logits, expected_logits)
 
 
 def test_a_drafted_text_ends_where_it_ends_and_however_its_tokens_are_asked_for() -> None:
     decoder = NativeDecoder(weights_of(make_model()))
-    free = tokens(decoder.begin([[1]], [1], Choice(1.0)), 60)
+    free = tokens(decoder.start([[1]], [1], TokenChoice(1.0)), 60)
     for end in (free[7], free[30]):
-        draft = Draft(decoder, length=6)
-        writing = decoder.begin([[1]], [1], Choice(1.0, end_of_text=end), draft)
+        draft = DraftOptions(decoder, length=6)
+        writing = decoder.start([[1]], [1], TokenChoice(1.0, end_of_text=end), draft)
         assert tokens(writing, 60) == free[: free.index(end) + 1]
-        assert writing.write(3) == []
-    writing = decoder.begin([[1]], [1], Choice(1.0), Draft(decoder, length=6))
-    assert [token for _ in range(60) for (token,) in writing.write(1)] == free
-    writing = decoder.begin([[2] * 50], [1], Choice(1.0), Draft(decoder, length=6))
-    assert tokens(writing, 30) == tokens(decoder.begin([[2] * 50], [1], Choice(1.0)), 30)
+        assert writing.decode(3) == []
+    writing = decoder.start([[1]], [1], TokenChoice(1.0), DraftOptions(decoder, length=6))
+    assert [token for _ in range(60) for (token,) in writing.decode(1)] == free
+    writing = decoder.start([[2] * 50], [1], TokenChoice(1.0), DraftOptions(decoder, length=6))
+    assert tokens(writing, 30) == tokens(decoder.start([[2] * 50], [1], TokenChoice(1.0)), 30)
 
 
 def test_what_stood_in_the_text_before_or_in_another_takes_few_passes() -> None:
     decoder = NativeDecoder(weights_of(make_model()))
-    text = tokens(decoder.begin([[1, 2, 3]], [0], Choice(0.8)), 200)
-    writing = decoder.begin([[1, 2, 3]], [0], Choice(0.8), Draft(text=[1, 2, 3, *text], length=8))
+    text = tokens(decoder.start([[1, 2, 3]], [0], TokenChoice(0.8)), 200)
+    writing = decoder.start([[1, 2, 3]], [0], TokenChoice(0.8), DraftOptions(text=[1, 2, 3, *text], length=8))
     assert tokens(writing, 200) == text
-    assert writing.drafted()[0] < 70
-    again = decoder.begin([[1, 2, 3, *text, 0, 1, 2, 3]], [0], Choice(0.8), Draft(length=8))
+    assert writing.draft_stats()[0] < 70
+    again = decoder.start([[1, 2, 3, *text, 0, 1, 2, 3]], [0], TokenChoice(0.8), DraftOptions(length=8))
     tokens(again, 5)
-    assert again.drafted()[1] > 0
+    assert again.draft_stats()[1] > 0
 
 
 N = 4000
@@ -128,17 +134,17 @@ def test_drafted_tokens_have_the_distribution_of_the_model_and_guesses_the_chanc
     model = weights_of(make_model(n, n_layer=2, n_embd=8, n_head=1, init_std=0.6))
     other = weights_of(make_model(n, n_layer=1, n_embd=16, n_head=1, init_std=0.3))
     decoder, small = NativeDecoder(model), NativeDecoder(other)
-    draft = Draft(length=1) if source == "ngram" else Draft(small, length=1)
+    draft = DraftOptions(length=1) if source == "ngram" else DraftOptions(small, length=1)
     pairs: Counter[Any] = Counter()
     right = 0
     for seed in range(N):
-        writing = decoder.begin([prompt], [seed], Choice(temperature), draft)
+        writing = decoder.start([prompt], [seed], TokenChoice(temperature), draft)
         pairs[tuple(tokens_of_two(writing))] += 1
-        passes, guessed, stayed = writing.drafted()
+        passes, guessed, stayed = writing.draft_stats()
         assert (guessed, passes) == (1, 2 - stayed)
         right += stayed
-    first = softmax(reference.forward(model, prompt)[-1].astype(float), temperature)
-    second = [softmax(reference.forward(model, [*prompt, i])[-1].astype(float), temperature) for i in range(n)]
+    first = softmax(numpy_gpt.forward(model, prompt)[-1].astype(float), temperature)
+    second = [softmax(numpy_gpt.forward(model, [*prompt, i])[-1].astype(float), temperature) for i in range(n)]
     statistic, allowed = chi_square(pairs, {(i, j): first[i] * second[i][j] for i, j in product(range(n), range(n))})
     assert statistic < allowed
     spread = 5 * math.sqrt(0.25 / N)
@@ -146,14 +152,14 @@ def test_drafted_tokens_have_the_distribution_of_the_model_and_guesses_the_chanc
         assert abs(right / N - first[0]) < spread
     else:
         agreed = float(
-            np.minimum(first, softmax(reference.forward(other, prompt)[-1].astype(float), temperature)).sum()
+            np.minimum(first, softmax(numpy_gpt.forward(other, prompt)[-1].astype(float), temperature)).sum()
         )
         assert 0.1 < agreed < 0.95
         assert agreed / (2 - agreed) - spread < right / N < agreed + spread
 
 
-def tokens_of_two(writing: NativeWriting) -> list[int]:
-    return [token for (token,) in writing.write(2)]
+def tokens_of_two(writing: NativeSession) -> list[int]:
+    return [token for (token,) in writing.decode(2)]
 
 
 def test_the_statistic_would_show_a_distribution_that_is_off_by_a_little() -> None:

@@ -184,8 +184,8 @@ def test_following_the_way_out_leads_to_an_export(layout):
     options: dict[str, Any] = {"position": "learned", "norm": "rmsnorm", "norm_position": "post", "logit_softcap": 3.0}
     for _ in range(3):
         config = ModelConfig(**options)
-        options |= {option: fits[0] for option, fits in layout.obstacles(config).items()}
-    assert not layout.obstacles(ModelConfig(**options))
+        options |= {option: fits[0] for option, fits in layout.mismatches(config).items()}
+    assert not layout.mismatches(ModelConfig(**options))
 
 
 def test_half_precision_is_half_and_close(tmp_path):

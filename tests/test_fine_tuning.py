@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, LoraConfig, ModelConfig, OptimConfig
-from gpt_cli.export.reading import import_huggingface
+from gpt_cli.export.import_hf import import_huggingface
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import Checkpoint, load_newest
 from gpt_cli.training.lora import LoRA

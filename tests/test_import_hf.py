@@ -15,7 +15,7 @@ from gpt_cli.cli.main import main
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.export import numbers
 from gpt_cli.export.huggingface import export_huggingface
-from gpt_cli.export.reading import find_model, import_huggingface
+from gpt_cli.export.import_hf import find_model, import_huggingface
 from gpt_cli.run.load_model import load_model
 from gpt_cli.tokenizer import load_tokenizer
 

@@ -19,12 +19,12 @@ from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.position import rotary_frequencies
-from gpt_cli.native.choice import Choice, choose, draw
-from gpt_cli.native.decoder import NativeDecoder, tokens_of
-from gpt_cli.native.kernel import NoKernel, load_kernel
+from gpt_cli.native.decoder import NativeDecoder, stream_tokens
+from gpt_cli.native.kernel import KernelUnavailable, load_kernel
 from gpt_cli.native.numpy_decoder import NumpyDecoder
-from gpt_cli.native.rounding import FORMATS, rounded
-from gpt_cli.native.weights import UnfitWeights, Weights, read_weights
+from gpt_cli.native.numpy_sampler import TokenChoice, gumbel_noise, sample_token
+from gpt_cli.native.quantize import FORMATS, fake_quantize
+from gpt_cli.native.weights import WeightMismatch, Weights, read_weights
 from gpt_cli.native.weights import rotary_frequencies as numpy_frequencies
 from gpt_cli.run.arrays import unpack_arrays
 from gpt_cli.run.checkpoint import save
@@ -68,7 +68,7 @@ def compiled(kernels: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     with cache_with(kernels, tmp_path_factory.mktemp("compiled") / "cache"):
         try:
             load_kernel()
-        except NoKernel as error:
+        except KernelUnavailable as error:
             pytest.skip(f"no kernel here: {error}")
 
 
@@ -103,10 +103,12 @@ def test_rotary_frequencies_are_torchs_but_for_a_last_bit(width, scaling, theta)
 
 def written(decoder: Any, prompts: Sequence[Sequence[int]], sampling: SamplingParams) -> list[tuple[int, ...]]:
     """The tokens of each text."""
-    choice = Choice(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
+    choice = TokenChoice(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
     seeds = [derive_seed(sampling.seed, "sample", i) for i in range(len(prompts))]
     steps = [
-        step for chunk in tokens_of(decoder.begin(prompts, seeds, choice), sampling.max_new_tokens) for step in chunk
+        step
+        for chunk in stream_tokens(decoder.start(prompts, seeds, choice), sampling.max_new_tokens)
+        for step in chunk
     ]
     return list(zip(*steps, strict=True))
 
@@ -141,8 +143,8 @@ def test_the_text_is_that_of_torch_within_the_context_and_far_past_it(options: d
 @pytest.mark.usefixtures("compiled")
 def test_the_logits_that_tokens_are_chosen_from_are_those_of_torch_past_the_context() -> None:
     model = make_model(n_kv_head=2, window=9)
-    writing = NativeDecoder(weights_of(model)).begin([[1, 2, 3]], [1], Choice(1.0))
-    tokens, logits = writing.write_with_logits(3 * CONTEXT)
+    writing = NativeDecoder(weights_of(model)).start([[1, 2, 3]], [1], TokenChoice(1.0))
+    tokens, logits = writing.decode_with_logits(3 * CONTEXT)
     text = [1, 2, 3, *(row[0] for row in tokens)]
     for step in range(len(tokens)):
         position = 3 + step
@@ -198,14 +200,16 @@ def test_what_numpy_keeps_is_what_the_filters_keep(
     for token in range(len(logits)):
         wanted = np.zeros(len(logits), np.float32)
         wanted[token] = 1e6  # noise that takes this token, unless it was filtered out
-        assert (choose(values, Choice(temperature, top_k, top_p, min_p), wanted) == token) == bool(kept[token])
+        assert (sample_token(values, TokenChoice(temperature, top_k, top_p, min_p), wanted) == token) == bool(
+            kept[token]
+        )
 
 
 def test_the_noise_is_that_of_torch() -> None:
     noise = GumbelNoise(7, 1, VOCAB_SIZE, torch.device("cpu"))
     twister = np.random.RandomState(derive_seed(7, "sample", 0) & 0xFFFFFFFF)
     for _ in range(3000):  # several blocks of torch's
-        np.testing.assert_allclose(draw(twister, VOCAB_SIZE), noise.draw()[0].numpy(), rtol=2e-6, atol=2e-6)
+        np.testing.assert_allclose(gumbel_noise(twister, VOCAB_SIZE), noise.draw()[0].numpy(), rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.usefixtures("compiled")
@@ -222,10 +226,10 @@ def test_unequal_prompts_in_one_batch_continue_as_each_does_alone_whatever_their
 def test_a_text_is_the_same_however_its_tokens_are_asked_for_and_whatever_runs_beside_it() -> None:
     decoder = NativeDecoder(weights_of(make_model()), threads=2)
     seeds = list(range(70))  # more than go through the layers at once
-    together = list(zip(*decoder.begin([[1, 2]] * 70, seeds, Choice(1.0)).write(30), strict=True))
+    together = list(zip(*decoder.start([[1, 2]] * 70, seeds, TokenChoice(1.0)).decode(30), strict=True))
     for text in (0, 1, 69):
-        alone = decoder.begin([[1, 2]], [seeds[text]], Choice(1.0))
-        assert [token for _ in range(30) for (token,) in alone.write(1)] == list(together[text])
+        alone = decoder.start([[1, 2]], [seeds[text]], TokenChoice(1.0))
+        assert [token for _ in range(30) for (token,) in alone.decode(1)] == list(together[text])
     assert len(set(together)) == 70
 
 
@@ -236,9 +240,9 @@ def test_logits_are_the_same_to_the_last_bit_whatever_is_computed_beside_them(fo
     decoder = NativeDecoder(weights_of(make_model(n_layer=2, **options)), format=format)
     shared = NativeDecoder(decoder.weights, format=format, threads=3)
     prompts = [[i % VOCAB_SIZE, *range(i % 7)] for i in range(23)]
-    alone = [decoder.begin([prompt], [9], Choice(1.0)).write_with_logits(30)[1][:, 0] for prompt in prompts]
+    alone = [decoder.start([prompt], [9], TokenChoice(1.0)).decode_with_logits(30)[1][:, 0] for prompt in prompts]
     for n in (2, 3, 5, 8, 15, 23):
-        together = shared.begin(prompts[:n], [9] * n, Choice(1.0)).write_with_logits(30)[1]
+        together = shared.start(prompts[:n], [9] * n, TokenChoice(1.0)).decode_with_logits(30)[1]
         for text in range(n):
             np.testing.assert_array_equal(together[:, text], alone[text])
 
@@ -246,16 +250,16 @@ def test_logits_are_the_same_to_the_last_bit_whatever_is_computed_beside_them(fo
 @pytest.mark.usefixtures("compiled")
 def test_a_text_that_has_ended_or_was_stopped_costs_nothing_and_leaves_the_others_alone() -> None:
     decoder = NativeDecoder(weights_of(make_model()))
-    free = list(zip(*decoder.begin([[1], [1]], [1, 2], Choice(1.0)).write(40), strict=True))
-    writing = decoder.begin([[1], [1]], [1, 2], Choice(1.0))
-    first = writing.write(5)
+    free = list(zip(*decoder.start([[1], [1]], [1, 2], TokenChoice(1.0)).decode(40), strict=True))
+    writing = decoder.start([[1], [1]], [1, 2], TokenChoice(1.0))
+    first = writing.decode(5)
     writing.stop(0)
-    assert [row[1] for row in first + writing.write(35)] == list(free[1])
+    assert [row[1] for row in first + writing.decode(35)] == list(free[1])
     end = free[0][7]
-    writing = decoder.begin([[1]], [1], Choice(1.0, end_of_text=end))
-    tokens = [token for (token,) in writing.write(40)]
+    writing = decoder.start([[1]], [1], TokenChoice(1.0, end_of_text=end))
+    tokens = [token for (token,) in writing.decode(40)]
     assert tokens == list(free[0][: free[0].index(end) + 1])
-    assert writing.write(5) == []
+    assert writing.decode(5) == []
 
 
 @pytest.mark.usefixtures("compiled")
@@ -264,7 +268,7 @@ def test_rounded_weights_give_the_logits_of_the_rounded_model(format: Any) -> No
     weights = weights_of(make_model(n_embd=40, n_head=2))
     tokens = [1, 5, 9, 2]
     found = NativeDecoder(weights, format=format).score(tokens)
-    expected = NumpyDecoder(rounded(weights, format)).score(tokens)
+    expected = NumpyDecoder(fake_quantize(weights, format)).score(tokens)
     # What the matrices meet is rounded, too, and what is kept of the text: of two floats as good as equal one goes up,
     # one down, by 1/256 or 1/127, and what follows is another rounding, as far from the exact one as this. Without such
     # there is nothing between them: see test_one_layer_rounds_as_the_reference_does.
@@ -279,7 +283,7 @@ def test_arrays_that_do_not_fit_the_config_are_refused() -> None:
     arrays = unpack_arrays(pack_tensors(model.state_dict()), "model")
     assert open_decoder(model.config.model_copy(update={"n_layer": 2}), VOCAB_SIZE, arrays) is None
     for wrong in ({"norm.weight": np.ones(3, np.float32)}, {"norm.weight": np.ones(32)}, {"more": np.ones(1)}):
-        with pytest.raises(UnfitWeights):
+        with pytest.raises(WeightMismatch):
             read_weights(model.config, VOCAB_SIZE, arrays | wrong)
 
 

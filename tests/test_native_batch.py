@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpt_cli.native import library
-from gpt_cli.native.choice import Choice
+from gpt_cli.native import bindings
 from gpt_cli.native.decoder import NativeDecoder
 from gpt_cli.native.kernel import SOURCE, Kernel, find_compiler, load_kernel
 from gpt_cli.native.numpy_decoder import NumpyDecoder
-from gpt_cli.native.rounding import FORMATS, rounded
-from gpt_cli.training.native.sources import SOURCES
+from gpt_cli.native.numpy_sampler import TokenChoice
+from gpt_cli.native.quantize import FORMATS, fake_quantize
+from gpt_cli.training.native.build_settings import SOURCES
 from tests.test_native import VOCAB_SIZE, compiled, make_model, weights_of
 
 __all__ = ["compiled"]
@@ -38,7 +38,7 @@ STEPS = 30  # half as many again as the context has: the window moves
 def texts(decoder: NativeDecoder, n: int) -> tuple[Any, Any]:
     """Tokens (steps, n) and the logits that they were chosen from, of prompts of unequal length."""
     prompts = [[i % VOCAB_SIZE, *range(i % 7)] for i in range(n)]
-    tokens, logits = decoder.begin(prompts, list(range(n)), Choice(1.0)).write_with_logits(STEPS)
+    tokens, logits = decoder.start(prompts, list(range(n)), TokenChoice(1.0)).decode_with_logits(STEPS)
     return np.array(tokens), logits
 
 
@@ -56,7 +56,7 @@ def test_logits_in_a_batch_of_any_size_are_those_of_each_text_alone(format: Any,
     for (n, less), (_, more) in pairwise(everything.items()):
         np.testing.assert_array_equal(less[0], more[0][:, :n])
         np.testing.assert_array_equal(less[1], more[1][:, :n])
-    (last,) = few.begin([[69 % VOCAB_SIZE, *range(69 % 7)]], [69], Choice(1.0)).write_with_logits(STEPS)[1:]
+    (last,) = few.start([[69 % VOCAB_SIZE, *range(69 % 7)]], [69], TokenChoice(1.0)).decode_with_logits(STEPS)[1:]
     np.testing.assert_array_equal(everything[70][1][:, 69], last[:, 0])
 
 
@@ -77,16 +77,16 @@ def test_texts_of_a_batch_end_by_themselves_and_the_last_of_them_ends_the_batch(
     free = NativeDecoder(weights, format="int8")
     end = 3
     decoder = NativeDecoder(weights, format="int8", threads=threads)
-    writing = decoder.begin([[1]] * 40, list(range(40)), Choice(1.0, end_of_text=end))
-    steps = [step for size in (1, 60, 939) for step in writing.write(size)]
+    writing = decoder.start([[1]] * 40, list(range(40)), TokenChoice(1.0, end_of_text=end))
+    steps = [step for size in (1, 60, 939) for step in writing.decode(size)]
     together = list(zip(*steps, strict=True))
     lengths = []
     for i, text in enumerate(together):
-        alone = [token for (token,) in free.begin([[1]], [i], Choice(1.0)).write(len(steps))]
+        alone = [token for (token,) in free.start([[1]], [i], TokenChoice(1.0)).decode(len(steps))]
         lengths.append(alone.index(end) + 1)
         assert list(text[: lengths[-1]]) == alone[: lengths[-1]]
     assert len(steps) == max(lengths) < 1000
-    assert writing.write(5) == []
+    assert writing.decode(5) == []
 
 
 @pytest.mark.usefixtures("compiled")
@@ -97,7 +97,7 @@ def test_one_layer_rounds_as_the_reference_does(tiles: bool, format: Any) -> Non
     weights = weights_of(make_model(n_layer=1, n_kv_head=2))
     tokens = [(i * 7 + 3) % VOCAB_SIZE for i in range(20)]
     found = NativeDecoder(weights, format=format, tiles=tiles).score(tokens)
-    expected = NumpyDecoder(rounded(weights, format)).score(tokens)
+    expected = NumpyDecoder(fake_quantize(weights, format)).score(tokens)
     apart = np.abs(found - expected).max(axis=1)
     assert np.median(apart) < 1e-3
     assert apart.max() < 5e-2
@@ -115,7 +115,7 @@ def test_keys_and_values_in_bytes_are_those_of_the_reference_wherever_they_lie(
     shape = {"n_embd": 4 * width, "n_kv_head": 2, "context_length": 100, "window": window}
     weights = weights_of(make_model(n_layer=1, **shape))
     tokens = [(i * i * 7 + 3) % VOCAB_SIZE for i in range(100)]
-    expected = NumpyDecoder(rounded(weights, "int8")).score(tokens)
+    expected = NumpyDecoder(fake_quantize(weights, "int8")).score(tokens)
     apart = np.abs(NativeDecoder(weights, format="int8", threads=threads).score(tokens) - expected).max(axis=1)
     unrounded = np.abs(NumpyDecoder(weights).score(tokens) - expected).max(axis=1)
     largest = np.abs(expected).max()
@@ -140,12 +140,12 @@ def test_the_sources_are_c_for_processors_old_and_new(source: Path, processor: s
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("options", [("-mno-avx512f", "-mno-amx-tile"), ("-mno-avx512vnni", "-mno-amx-tile")], ids=str)
 def test_an_older_processor_keeps_the_promises_too(options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "load_kernel", lambda **_: load_kernel(Kernel((SOURCE,), options)))
+    monkeypatch.setattr(bindings, "load_kernel", lambda **_: load_kernel(Kernel((SOURCE,), options)))
     for format in FORMATS:
         test_logits_in_a_batch_of_any_size_are_those_of_each_text_alone(format, {"n_embd": 40, "n_head": 2})
         weights = weights_of(make_model(n_layer=1))
         tokens = [1, 5, 9, 2]
-        expected = NumpyDecoder(rounded(weights, format)).score(tokens)
+        expected = NumpyDecoder(fake_quantize(weights, format)).score(tokens)
         np.testing.assert_allclose(NativeDecoder(weights, format=format).score(tokens), expected, rtol=0, atol=2e-2)
     for width, window in ((8, None), (24, 7), (80, 40)):
         test_keys_and_values_in_bytes_are_those_of_the_reference_wherever_they_lie(width, window, threads=1)

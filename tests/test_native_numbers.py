@@ -1,4 +1,4 @@
-"""The functions of numbers in C (gpt_cli/native/numbers.h) against NumPy's in double precision."""
+"""The functions of numbers in C (gpt_cli/native/simd.h) against NumPy's in double precision."""
 
 import ctypes
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt_cli.native.kernel import SOURCE, Kernel, NoKernel, find_compiler, leaving_nothing, load_kernel
+from gpt_cli.native.kernel import SOURCE, Kernel, KernelUnavailable, find_compiler, load_kernel, no_build_cache
 
 CODE = """
 #include "{header}"
@@ -15,12 +15,12 @@ CODE = """
     void NAME(const float *from, float *to, int n) {{                   \\
         for (int i = 0; i < n; i += LANES) {{                            \\
             vec x = *(const loose *)(from + i);                       \\
-            *(loose *)(to + i) = WHAT;                                \\
+            *(vec_u *)(to + i) = WHAT;                                \\
         }}                                                             \\
     }}
 EACH(of_exponential, exponential(x))
 EACH(of_sigmoid, sigmoid(x))
-EACH(of_gelu, activated(GELU, x, x))
+EACH(of_gelu, activate(GELU, x, x))
 """
 N = 1 << 16
 
@@ -31,11 +31,11 @@ Function = Callable[[np.ndarray], np.ndarray]
 def functions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Function]:
     try:
         find_compiler()
-    except NoKernel as error:
+    except KernelUnavailable as error:
         pytest.skip(str(error))
     source = tmp_path_factory.mktemp("numbers") / "functions.c"
-    source.write_text(CODE.format(header=Path(SOURCE).with_name("numbers.h")))
-    with leaving_nothing():
+    source.write_text(CODE.format(header=Path(SOURCE).with_name("simd.h")))
+    with no_build_cache():
         library = load_kernel(Kernel((source,)))  # where there is a compiler, what it does not take is a fault
     pointer = ctypes.POINTER(ctypes.c_float)
 

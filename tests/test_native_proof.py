@@ -18,7 +18,7 @@ from gpt_cli.config import ModelConfig, RuntimeConfig
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.native.decoder import NativeDecoder
-from gpt_cli.native.kernel import DECODER, NoKernel, load_kernel
+from gpt_cli.native.kernel import DECODER, KernelUnavailable, load_kernel
 from gpt_cli.native.numpy_decoder import NumpyDecoder
 from gpt_cli.native.weights import read_weights
 from gpt_cli.run.arrays import unpack_arrays
@@ -26,10 +26,10 @@ from gpt_cli.run.log import read_events
 from gpt_cli.run.tensors import pack_tensors
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.sampling.native_stream import open_decoder
-from gpt_cli.training.native.choice import native_network
-from gpt_cli.training.native.library import NativeLibrary
+from gpt_cli.training.native.build_settings import KERNELS
 from gpt_cli.training.native.proof import find_difference
-from gpt_cli.training.native.sources import KERNELS
+from gpt_cli.training.native.select_engine import try_native
+from gpt_cli.training.native.train_bindings import NativeLibrary
 
 pytestmark = pytest.mark.robust
 
@@ -46,7 +46,7 @@ FAULTS = [
     ("layers.h", "x[i] = a * cosines[i] - b * sines[i]", "x[i] = a * cosines[i] + b * sines[i]", SWIGLU),
     ("attention.h", "first - heads->window + 1", "first - heads->window + 40", SWIGLU.model_copy(update={"window": 9})),
     ("attention.h", "float scale = 1.0f /", "float scale = 1.01f /", SWIGLU),
-    ("real.h", "1.6666665459e-1f", "1.5666665459e-1f", SWIGLU),
+    ("numeric.h", "1.6666665459e-1f", "1.5666665459e-1f", SWIGLU),
     ("muon.c", "abc[2], abc[1]", "abc[1], abc[2]", SWIGLU),
 ]
 
@@ -56,7 +56,7 @@ def _compiled() -> None:
     try:
         load_kernel()
         NativeLibrary.load(torch.float32)
-    except NoKernel as error:
+    except KernelUnavailable as error:
         pytest.skip(f"there is no compiled code here: {error}")
 
 
@@ -69,7 +69,7 @@ def make_model(config: ModelConfig = SWIGLU) -> GPT:
 def test_sound_code_of_every_layout_is_found_to_be_right_and_no_randomness_is_used(dtype: torch.dtype) -> None:
     try:
         library = NativeLibrary.load(dtype)
-    except NoKernel as error:
+    except KernelUnavailable as error:
         pytest.skip(str(error))
     before = torch.random.get_rng_state()
     for mlp, width, more in (
@@ -96,14 +96,14 @@ def test_a_fault_in_the_training_code_is_found_and_torch_computes(
     file, old, new, config = fault
     monkeypatch.setitem(KERNELS, False, with_fault(KERNELS[False], tmp_path, file, old, new))
     notes: list[str] = []
-    assert native_network(make_model(config), RuntimeConfig(), FP32, notes.append) is None
+    assert try_native(make_model(config), RuntimeConfig(), FP32, notes.append) is None
     told = [note for note in notes if not note.startswith("compiling")]
     assert told[0].startswith("the compiled training code is wrong: ")
     assert told[1].startswith(
         "computing by torch, about 2 to 3 times slower than by compiled code: what the C compiler"
     )
     with pytest.raises(UserError, match="cannot be had here: what the C compiler") as refused:
-        native_network(make_model(config), RuntimeConfig(engine="native"), FP32)
+        try_native(make_model(config), RuntimeConfig(engine="native"), FP32)
     assert refused.value.exit_code == 1
 
 
@@ -114,14 +114,14 @@ def test_a_wrong_library_in_the_cache_whose_sum_is_right_is_compiled_again(
     wrong = with_fault(KERNELS[False], tmp_path, *FAULTS[0][:3])
     plant(KERNELS[False], compiled(wrong))
     notes: list[str] = []
-    native = native_network(make_model(), RuntimeConfig(), FP32, notes.append)
+    native = try_native(make_model(), RuntimeConfig(), FP32, notes.append)
     assert native is not None
     (told,) = (note for note in notes if not note.startswith("compiling"))
     assert told.startswith("the compiled training code is wrong: its gradient of ")
     assert told.endswith(" is not that of torch; compiling it again")
     monkeypatch.setattr("gpt_cli.native.kernel._jobs", {})  # as another process finds it
     notes.clear()
-    assert native_network(make_model(), RuntimeConfig(), FP32, notes.append) is not None
+    assert try_native(make_model(), RuntimeConfig(), FP32, notes.append) is not None
     assert notes == []
 
 
@@ -132,7 +132,7 @@ def test_a_fault_in_the_decoder_is_found_and_made_again_or_numpy_decodes(
     model, notes = make_model(SWIGLU.model_copy(update={"zero_init": False, "init_std": 0.5})), []
     arrays = unpack_arrays(pack_tensors(model.state_dict()), "model")
     weights = read_weights(model.config, 17, arrays)
-    wrong = with_fault(DECODER, tmp_path, "numbers.h", "0.6931470037f", "0.5931470037f")
+    wrong = with_fault(DECODER, tmp_path, "simd.h", "0.6931470037f", "0.5931470037f")
     plant(DECODER, compiled(wrong))
     found = NativeDecoder(weights, note=notes.append)
     np.testing.assert_allclose(found.score([1, 2, 3]), NumpyDecoder(weights).score([1, 2, 3]), rtol=0, atol=1e-4)
@@ -140,7 +140,7 @@ def test_a_fault_in_the_decoder_is_found_and_made_again_or_numpy_decodes(
         "the compiled decoder is wrong: its logits differ from those of the reference; compiling it again"
     ]
     notes.clear()
-    monkeypatch.setattr("gpt_cli.native.library.load_kernel", lambda **given: load_kernel(wrong, **given))
+    monkeypatch.setattr("gpt_cli.native.bindings.load_kernel", lambda **given: load_kernel(wrong, **given))
     decoder = open_decoder(model.config, 17, arrays, note=notes.append)
     assert decoder is not None
     assert decoder.engine == "numpy"
@@ -177,13 +177,13 @@ def test_a_fall_back_is_told_on_the_console_and_in_the_events_and_the_engine_tha
 def test_what_the_code_cannot_compute_is_told_and_a_wrong_request_where_it_is_asked_for() -> None:
     model = make_model(SWIGLU.model_copy(update={"embedding_norm": True}))
     notes: list[str] = []
-    assert native_network(model, RuntimeConfig(), FP32, notes.append) is None
+    assert try_native(model, RuntimeConfig(), FP32, notes.append) is None
     assert notes == [
         "computing by torch, about 2 to 3 times slower than by compiled code: it does not know"
         " model.embedding_norm: true"
     ]
     with pytest.raises(RequestError, match=r"model\.embedding_norm"):
-        native_network(model, RuntimeConfig(engine="native"), FP32)
+        try_native(model, RuntimeConfig(engine="native"), FP32)
 
 
 @pytest.mark.slow

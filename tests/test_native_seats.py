@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt_cli.native.choice import Choice
 from gpt_cli.native.decoder import NativeDecoder
-from gpt_cli.native.rounding import FORMATS
+from gpt_cli.native.numpy_sampler import TokenChoice
+from gpt_cli.native.quantize import FORMATS
 from gpt_cli.native.seats import Desk, Seat
 from tests.test_native import CONTEXT, VOCAB_SIZE, compiled, make_model, weights_of
 
 __all__ = ["compiled"]
 CHOICES = [
-    Choice(1.0),
-    Choice(0.0),
-    Choice(0.7, top_k=5, never=(3,)),
-    Choice(1.3, top_p=0.8, end_of_text=4),
-    Choice(1.0, min_p=0.1, top_k=9),
+    TokenChoice(1.0),
+    TokenChoice(0.0),
+    TokenChoice(0.7, top_k=5, never=(3,)),
+    TokenChoice(1.3, top_p=0.8, end_of_text=4),
+    TokenChoice(1.0, min_p=0.1, top_k=9),
 ]
 MODEL = weights_of(make_model(n_layer=2))
 LONGEST = 45  # twice the context, and more
@@ -43,8 +43,8 @@ def visits(draw: Any) -> list[dict[str, Any]]:
 
 
 def alone(decoder: NativeDecoder, visit: dict[str, Any], steps: int) -> tuple[list[int], Any]:
-    writing = decoder.begin([visit["prompt"]], [visit["seed"]], visit["choice"])
-    tokens, logits = writing.write_with_logits(steps)
+    writing = decoder.start([visit["prompt"]], [visit["seed"]], visit["choice"])
+    tokens, logits = writing.decode_with_logits(steps)
     return [step[0] for step in tokens], logits[: len(tokens), 0]
 
 

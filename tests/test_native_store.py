@@ -19,8 +19,8 @@ from conftest import ROOT
 from exchanging import exchange
 
 from gpt_cli.native import compiler, kernel
-from gpt_cli.native.compiler import Compiler, CompilerHangs, NoKernel, find_compiler
-from gpt_cli.native.kernel import Kernel, leaving_nothing, load, load_kernel
+from gpt_cli.native.compiler import Compiler, CompilerHangs, KernelUnavailable, find_compiler
+from gpt_cli.native.kernel import Kernel, load, load_kernel, no_build_cache
 from gpt_cli.native.trust import UntrustedError, require_trusted_parents
 from tests.support.waiting import HANG, wait_until
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.robust
 
 try:
     find_compiler()
-except NoKernel as error:
+except KernelUnavailable as error:
     pytest.skip(str(error), allow_module_level=True)
 
 FOREIGN = """
@@ -316,8 +316,8 @@ def test_a_way_to_the_cache_that_others_can_change_is_not_taken(tmp_path: Path) 
             require_trusted_parents(link / "cache")
 
 
-def test_within_leaving_nothing_nothing_is_left(mine: Kernel, tmp_path: Path) -> None:
-    with leaving_nothing():
+def test_within_no_build_cache_nothing_is_left(mine: Kernel, tmp_path: Path) -> None:
+    with no_build_cache():
         assert loaded(mine) == []
     assert not (tmp_path / "cache").exists()
 
@@ -350,12 +350,12 @@ def test_without_a_compiler_or_with_a_broken_one_there_is_a_reason(
     ):
         monkeypatch.setattr(compiler, "SECONDS", 0.5 if told == "did not end" else HANG)
         fake_compiler(tmp_path, monkeypatch, script)
-        with pytest.raises(NoKernel, match=told):
+        with pytest.raises(KernelUnavailable, match=told):
             load_kernel(mine)
         assert not list(kernel.store_path().glob("*.so"))
     monkeypatch.setenv("CC", str(tmp_path / "nothing"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NoKernel, match="there is no C compiler"):
+    with pytest.raises(KernelUnavailable, match="there is no C compiler"):
         load_kernel(mine)
 
 
@@ -374,16 +374,18 @@ def test_a_compiler_that_hangs_is_told_stopped_and_remembered_until_it_changes(
     asked = f'case "$1" in --version) echo fake; exit 0;; esac; echo x >> {tmp_path}/calls\n'
     path = fake_compiler(tmp_path, monkeypatch, asked + script)
     notes: list[str] = []
-    with pytest.raises(NoKernel, match="did not end within"):
+    with pytest.raises(KernelUnavailable, match="did not end within"):
         load_kernel(mine, note=notes.append, patience=0.0)
     assert notes[0].startswith("compiling mine.c for this processor")
     for _ in range(2):
-        with pytest.raises(NoKernel, match=r"did not end within \d+ s at an earlier start; to try it again remove"):
+        with pytest.raises(
+            KernelUnavailable, match=r"did not end within \d+ s at an earlier start; to try it again remove"
+        ):
             load_kernel(mine)
     assert calls.read_text() == "x\n"
     expected[0] = "x\nx\n"
     path.write_text(path.read_text() + "# changed\n")
-    with pytest.raises(NoKernel, match="did not end within"):
+    with pytest.raises(KernelUnavailable, match="did not end within"):
         load_kernel(mine)
     assert calls.read_text() == "x\nx\n"
     monkeypatch.delenv("CC")

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from gpt_cli.config import ModelConfig, RuntimeConfig
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.native.kernel import NoKernel
+from gpt_cli.native.kernel import KernelUnavailable
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.evaluate import cross_entropy
 from gpt_cli.training.muon import newton_schulz_batched
-from gpt_cli.training.native.choice import native_network
-from gpt_cli.training.native.library import Backend, NativeLibrary
-from gpt_cli.training.native.muon import Orthogonaliser
+from gpt_cli.training.native.native_muon import NativeNewtonSchulz
 from gpt_cli.training.native.network import NativeNetwork
+from gpt_cli.training.native.select_engine import try_native
+from gpt_cli.training.native.train_bindings import Backend, NativeLibrary
 
 SHAPE = {"n_layer": 2, "n_embd": 48, "n_head": 4, "context_length": 80}
 LAYOUTS = [
@@ -33,7 +33,7 @@ LAYOUTS = [
 def library(dtype: torch.dtype) -> NativeLibrary:
     try:
         return NativeLibrary.load(dtype)
-    except NoKernel as error:
+    except KernelUnavailable as error:
         pytest.skip(f"there is no compiled code here: {error}")
 
 
@@ -173,7 +173,7 @@ def test_dropout_drops_what_the_seed_draws_forwards_and_backwards(options, threa
     model = make_model({**options, "dropout": 0.3}, 65)
     inputs, targets = windows(5, 80, 65)
     native = NativeNetwork(model, library(torch.float32), threads)
-    drawn = native.drawn_dropout(inputs.numel(), 7)
+    drawn = native.dropout_masks(inputs.numel(), 7)
     loss = native.add_gradients(inputs, targets, 1 / 400, seed=7) / 400
     found = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
@@ -187,7 +187,7 @@ def test_dropout_drops_what_the_seed_draws_forwards_and_backwards(options, threa
 
 def test_dropout_drops_its_share_independently_of_rows_columns_places_and_seeds():
     native = NativeNetwork(make_model({"dropout": 0.3}, 65), library(torch.float32), 1)
-    drawn = [native.drawn_dropout(400, seed) for seed in (1, 2, 1 << 40)]
+    drawn = [native.dropout_masks(400, seed) for seed in (1, 2, 1 << 40)]
     kept = torch.stack(drawn) > 0  # (seed, place, row, column)
     assert torch.allclose(torch.stack(drawn)[kept], torch.tensor(1 / 0.7))
     n = kept.numel()
@@ -259,7 +259,7 @@ def test_orthogonalised_matrices_are_those_of_torch(dtype, tolerance):
     matrices = [torch.randn(shape) * 10.0 ** (i - 3) for i, shape in enumerate(shapes)]
     matrices.append(torch.zeros(8, 8))
     scales = [1.0, -0.5, 2.0, 1.0, 1.0, 1.0, 1.0]
-    found = Orthogonaliser(library(dtype), 2)(matrices, scales)
+    found = NativeNewtonSchulz(library(dtype), 2)(matrices, scales)
     for a, b in zip(found, newton_schulz_batched(matrices, scales, torch.float32), strict=True):
         assert distance(a, b) < tolerance
     assert not found[-1].any()
@@ -267,9 +267,9 @@ def test_orthogonalised_matrices_are_those_of_torch(dtype, tolerance):
 
 def test_what_the_code_does_not_know_is_left_to_torch_or_refused_when_it_is_asked_for():
     cpu = Runtime(torch.device("cpu"), "fp32", 1)
-    assert native_network(make_model({"embedding_norm": True}, 65), RuntimeConfig(), cpu) is None
+    assert try_native(make_model({"embedding_norm": True}, 65), RuntimeConfig(), cpu) is None
     model = make_model({"attention_dropout": 0.1}, 65)
-    assert native_network(model, RuntimeConfig(), cpu) is None
+    assert try_native(model, RuntimeConfig(), cpu) is None
     with pytest.raises(RequestError, match=r"model\.attention_dropout"):
-        native_network(model, RuntimeConfig(engine="native"), cpu)
-    assert native_network(make_model({}, 65), RuntimeConfig(engine="torch"), cpu) is None
+        try_native(model, RuntimeConfig(engine="native"), cpu)
+    assert try_native(make_model({}, 65), RuntimeConfig(engine="torch"), cpu) is None

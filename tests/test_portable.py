@@ -14,8 +14,8 @@ import torch
 from test_native_training import by_autograd, make_model
 
 from gpt_cli.model.gpt import GPT
-from gpt_cli.native import reference
-from gpt_cli.native.rounding import FORMATS, WeightFormat, rounded
+from gpt_cli.native import numpy_gpt
+from gpt_cli.native.quantize import FORMATS, WeightDtype, fake_quantize
 from gpt_cli.native.weights import Weights, read_weights
 from gpt_cli.run.arrays import unpack_arrays
 from gpt_cli.run.tensors import pack_tensors
@@ -32,7 +32,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "tie_embeddings": True, "logit_softcap": 5.0, "n_layer": 1, "n_embd": 40, "n_head": 2, "context_length": 40,
     },
 }  # fmt: skip
-FURTHEST: dict[WeightFormat, float] = {"fp32": 1e-5, "bf16": 1e-2, "int8": 1e-2}
+FURTHEST: dict[WeightDtype, float] = {"fp32": 1e-5, "bf16": 1e-2, "int8": 1e-2}
 """Of the largest logit: sums in another order, and with bf16 and int8 numbers that are rounded the other way."""
 
 
@@ -72,23 +72,23 @@ def prompts(n: int) -> list[list[int]]:
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_decoder_computes_the_logits_of_numpy(
-    engines: Engines, name: str, format: WeightFormat, record_property: Callable[[str, object], None]
+    engines: Engines, name: str, format: WeightDtype, record_property: Callable[[str, object], None]
 ) -> None:
     model = make_model(MODELS[name], VOCAB_SIZE)
     weights = weights_of(model)
-    kept = weights if format == "fp32" else rounded(weights, format)
+    kept = weights if format == "fp32" else fake_quantize(weights, format)
     scored = [i * i % VOCAB_SIZE for i in range(39)]
     guessed = [1, 2, 3, 4] * 4
     texts = (Texts(prompts(19), 9), Texts([guessed], 12), Texts([guessed], 12))
     found = answers(engines.command("decode"), decode_input(weights, format, 2, scored, texts))
-    expected = reference.forward(kept, scored)
+    expected = numpy_gpt.forward(kept, scored)
     furthest = [float(np.abs(_floats(found[0]) - expected).max() / np.abs(expected).max())]
     for number, one in enumerate(texts):
         tokens = np.frombuffer(found[1 + 2 * number], np.int32).reshape(one.steps, -1)
         logits = _floats(found[2 + 2 * number]).reshape(one.steps, len(one.prompts), VOCAB_SIZE)
         assert ((tokens >= 0) & (tokens < VOCAB_SIZE)).all()
         for i, prompt in enumerate(one.prompts):
-            expected = reference.forward(kept, prompt + tokens[:-1, i].tolist())[len(prompt) - 1 :]
+            expected = numpy_gpt.forward(kept, prompt + tokens[:-1, i].tolist())[len(prompt) - 1 :]
             furthest.append(float(np.abs(logits[:, i] - expected).max() / np.abs(expected).max()))
     record_property("furthest", max(furthest))
     assert max(furthest) <= FURTHEST[format], max(furthest)

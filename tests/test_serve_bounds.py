@@ -24,7 +24,7 @@ from gpt_cli.run.checkpoint import load, save
 from gpt_cli.serve.connection import Connection
 from gpt_cli.serve.guard import make_guard
 from gpt_cli.serve.limits import Limits
-from gpt_cli.serve.schema import ChatRequest, CompletionRequest
+from gpt_cli.serve.requests import ChatRequest, CompletionRequest
 from gpt_cli.tokenizer import ByteTokenizer
 from tests.conftest import ROOT
 from tests.serving import SHAPE, Client, make_run, serving

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.sampling import SamplingParams
-from gpt_cli.serve.engine import Text
+from gpt_cli.serve.active_text import ActiveText, Piece
 from gpt_cli.serve.limits import Limits
-from gpt_cli.serve.line import Line, Piece
 from gpt_cli.serve.scheduler import Mailbox, Scheduler
-from gpt_cli.serve.shelf import How, Model, open_model
+from gpt_cli.serve.shelf import How, ServedModel, open_model
+from gpt_cli.serve.text_engine import Text
 from tests.serving import make_run
 
 WAYS = [
@@ -26,7 +26,7 @@ WAYS = [
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+def model(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
     run = make_run(tmp_path_factory.mktemp("runs") / "bytes")
     return open_model("bytes", run, How(), print, None)
 
@@ -44,13 +44,13 @@ VISIT = st.fixed_dictionaries(
 )
 
 
-def line_of(model: Model, visit: dict[str, Any], index: int, mailbox: Mailbox) -> Line:
+def line_of(model: ServedModel, visit: dict[str, Any], index: int, mailbox: Mailbox) -> ActiveText:
     way: SamplingParams = visit["way"].replace({"seed": visit["seed"], "max_new_tokens": visit["tokens"]})
     text = Text(visit["prompt"], way, shown=visit["top"] is not None)
-    return Line(index, model.engine, model.tokenizer, text, visit["top"], mailbox, time.monotonic() + 3600)
+    return ActiveText(index, model.engine, model.tokenizer, text, visit["top"], mailbox, time.monotonic() + 3600)
 
 
-async def alone(model: Model, visit: dict[str, Any]) -> list[Any]:
+async def alone(model: ServedModel, visit: dict[str, Any]) -> list[Any]:
     """Text, tokens, costs and end of what is written by a scheduler of its own."""
     scheduler = Scheduler(Limits())
     try:
@@ -78,7 +78,7 @@ def joined(pieces: list[Piece]) -> list[Any]:
     prompt_step=st.sampled_from([1, 5, 256]),
 )
 def test_whoever_comes_ends_and_gives_up_a_text_is_what_it_is_alone(
-    model: Model, visits: list[dict[str, Any]], seats: int, prompt_step: int
+    model: ServedModel, visits: list[dict[str, Any]], seats: int, prompt_step: int
 ) -> None:
     async def scene() -> None:
         scheduler = Scheduler(Limits(seats=seats, prompt_step=prompt_step))
@@ -110,7 +110,7 @@ def test_whoever_comes_ends_and_gives_up_a_text_is_what_it_is_alone(
 
 
 def test_what_fails_in_one_engine_ends_its_texts_and_not_the_thread(
-    model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model: ServedModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def scene() -> None:
         scheduler, mailbox = Scheduler(Limits()), Mailbox()
@@ -132,7 +132,7 @@ def test_what_fails_in_one_engine_ends_its_texts_and_not_the_thread(
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
-def test_a_text_that_waits_when_the_server_ends_is_told(model: Model) -> None:
+def test_a_text_that_waits_when_the_server_ends_is_told(model: ServedModel) -> None:
     async def scene() -> None:
         scheduler, mailbox = Scheduler(Limits(max_tokens=10**9)), Mailbox()
         visit = {"prompt": [1], "way": WAYS[0], "seed": 1, "tokens": 10**9, "top": None}

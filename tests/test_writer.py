@@ -14,7 +14,7 @@ from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, SampleConfig
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.native.kernel import NoKernel, load_kernel
+from gpt_cli.native.kernel import KernelUnavailable, load_kernel
 from gpt_cli.run.checkpoint import open_checkpoint, save
 from gpt_cli.run.load_model import build_model
 from gpt_cli.sampling import SamplingParams
@@ -38,7 +38,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def kernel() -> None:
     try:
         load_kernel()
-    except NoKernel as error:
+    except KernelUnavailable as error:
         pytest.skip(f"no kernel here: {error}")
 
 

@@ -44,7 +44,7 @@ def import_(
     else:
         if source.endswith(".gguf") and Path(source).is_file():
             raise RequestError(f"{source} is a file for llama.cpp", hint=f"gpt import {source} {run_dir}")
-        from gpt_cli.export.reading import import_huggingface
+        from gpt_cli.export.import_hf import import_huggingface
 
         layout = import_huggingface(source, run_dir, download=download)
         architecture = layout.architecture

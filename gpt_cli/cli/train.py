@@ -66,9 +66,9 @@ def _train(arguments: Sequence[str], file: Path | None, started: float, *, dry_r
         return 0
 
     if chosen.runtime.engine != "torch":
-        from gpt_cli.training.native.sources import compile_ahead
+        from gpt_cli.training.native.build_settings import build_engine_in_background
 
-        compile_ahead(samples=chosen.sample.every is not None)
+        build_engine_in_background(samples=chosen.sample.every is not None)
     with importing():
         from gpt_cli.training.console import Console
         from gpt_cli.training.loop import train as run_training

@@ -28,7 +28,7 @@ from gpt_cli.tokenizer import BPETokenizer, CharTokenizer, Tokenizer
 from gpt_cli.tokenizer.bpe_vocabulary import BYTE_ENCODER, END_OF_TEXT, bytes_to_unicode
 from gpt_cli.tokenizer.pretokenizer import pre_tokenizer
 
-DType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
+GGUFType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 ARCHITECTURE = "general.architecture"
 _PATTERNS: dict[Pattern, str] = {"gpt2": "gpt-2", "gpt4": "llama-bpe"}  # its gpt-4o is another rule beyond ASCII
 _LIKE_LLAMA3: tuple[Pattern, ...] = ("gpt4",)  # llama.cpp takes a word that is a token as it is
@@ -38,7 +38,7 @@ _TABLES = ("token_embd.weight", "output.weight")
 TOKENIZER_JSON = "tokenizer.huggingface.json"
 
 
-def _pairs_side_by_side(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def permute_rope(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """llama.cpp's Llama rotates dimension 2i with 2i + 1, where ours are D / 2 apart."""
 
     def turned(tensor: Tensor) -> Tensor:
@@ -85,9 +85,9 @@ _GPT2 = (
     name("blocks.{}.mlp.up", "blk.{}.ffn_up"),
 )
 LAYOUTS = (
-    replace(GPT2, needs={**GPT2.needs, "mlp": ("gelu",)}, names=_GPT2, adapt=lambda config, tensors: tensors),
-    replace(LLAMA, names=_ROTARY, adapt=_pairs_side_by_side, undo=_halves_apart),
-    replace(QWEN3, needs={**QWEN3.needs, "rope_scaling": (None,), "window": (None,)}, names=_ROTARY),
+    replace(GPT2, requires={**GPT2.requires, "mlp": ("gelu",)}, names=_GPT2, adapt=lambda config, tensors: tensors),
+    replace(LLAMA, names=_ROTARY, adapt=permute_rope, undo=_halves_apart),
+    replace(QWEN3, requires={**QWEN3.requires, "rope_scaling": (None,), "window": (None,)}, names=_ROTARY),
 )
 
 
@@ -125,7 +125,7 @@ def gguf_package() -> Any:
         raise RequestError("a GGUF file needs the package gguf", hint="pip install 'gpt-cli[gguf]'") from error
 
 
-def export_gguf(run: LoadedRun, file: Path, dtype: DType = "f32") -> Layout:
+def export_gguf(run: LoadedRun, file: Path, dtype: GGUFType = "f32") -> Layout:
     """Write the model of `run` to the new `file`, and return its architecture.
 
     Matrices are rounded to `dtype`, vectors and positions stay f32; a matrix whose rows are no multiple of 32 long is
@@ -173,7 +173,7 @@ _FILE_TYPES = {
 }
 
 
-def _kind(key: str, tensor: Tensor, dtype: DType) -> str:
+def _kind(key: str, tensor: Tensor, dtype: GGUFType) -> str:
     if tensor.dim() < 2 or key.startswith("position"):
         return "F32"
     if dtype in ("q8_0", "q4_0") and tensor.shape[1] % 32:

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from gpt_cli.config import Config, ModelConfig
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.export.architectures import LONGEST_CONTEXT, mlp_ratio
 from gpt_cli.export.gguf import ARCHITECTURE, LAYOUTS, TOKENIZER_JSON, gguf_package, gguf_vocabulary, model_keys
+from gpt_cli.export.hf_config import LONGEST_CONTEXT, mlp_ratio
+from gpt_cli.export.import_hf import create_imported
 from gpt_cli.export.layouts import Layout
-from gpt_cli.export.names import named_tensors, to_ours
-from gpt_cli.export.reading import create_imported
+from gpt_cli.export.names import from_foreign, named_tensors
 from gpt_cli.export.vocabulary import parse_exported
 from gpt_cli.model.sizing import build_on_meta
 from gpt_cli.tokenizer import Tokenizer
@@ -154,7 +154,7 @@ def _convert(
             raise UserError(f"tensor {name} is {list(found[name].shape)}, not {list(tensor.shape)}", where=place)
         if not bool(torch.isfinite(found[name]).all()):
             raise UserError(f"tensor {name} has values that are not finite", where=place)
-    ours = to_ours(layout.names, model, layout.restore(model, found))
+    ours = from_foreign(layout.names, model, layout.restore(model, found))
     if "embedding.positions.weight" in ours:
         ours["embedding.positions"] = ours.pop("embedding.positions.weight")
     if model.tie_embeddings:

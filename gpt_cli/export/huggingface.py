@@ -9,8 +9,8 @@ import safetensors.torch
 import torch
 
 from gpt_cli.config import SampleConfig
-from gpt_cli.export.card import model_card
 from gpt_cli.export.layouts import Layout, choose_layout
+from gpt_cli.export.model_card import model_card
 from gpt_cli.export.names import named_tensors
 from gpt_cli.export.vocabulary import tokenizer_config, tokenizer_json
 from gpt_cli.files import ExistsError, commit_files

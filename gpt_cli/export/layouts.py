@@ -15,19 +15,19 @@ from torch.nn import functional as F
 from gpt_cli.capabilities import ANY, SIZES, Capabilities, format_option, options_of
 from gpt_cli.config import ModelConfig
 from gpt_cli.errors import RequestError
-from gpt_cli.export.names import Name, Tensors, gate_up_rows, name, named_tensors, qkv_rows, to_theirs
-from gpt_cli.export.rewrites import (
-    Model,
-    biases_of_zero,
-    gains_of_one,
-    norm_biases_of_zero,
-    own_keys_for_each_head,
-    positions_in_a_table,
-    tokens_normalised_in_their_table,
+from gpt_cli.export.canonicalize import (
+    ModelTensors,
+    add_unit_gains,
+    add_zero_biases,
+    add_zero_norm_biases,
+    expand_gqa,
+    fold_embedding_norm,
+    materialize_positions,
 )
+from gpt_cli.export.names import TensorName, Tensors, gate_up_rows, name, named_tensors, qkv_rows, to_foreign
 from gpt_cli.model.sizing import build_on_meta
 
-Rewrite = Callable[[ModelConfig, Tensors], Model]
+Rewrite = Callable[[ModelConfig, Tensors], ModelTensors]
 Adapt = Callable[[ModelConfig, dict[str, Tensor]], dict[str, Tensor]]
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu_pytorch_tanh", "relu2": "relu2", "swiglu": "silu"}
 """Ours -> Transformers'."""
@@ -51,8 +51,8 @@ class Layout:
 
     architecture: str
     model_type: str
-    needs: Mapping[str, tuple[Any, ...]]
-    names: tuple[Name, ...]
+    requires: Mapping[str, tuple[Any, ...]]
+    names: tuple[TensorName, ...]
     describe: Callable[[ModelConfig], dict[str, Any]]
     adapt: Adapt = _as_it_is
     rewrites: tuple[Rewrite, ...] = field(default=())
@@ -61,15 +61,15 @@ class Layout:
     @property
     def capabilities(self) -> Capabilities:
         """Its row: an option that `needs` does not name must stand at the schema's default, but for SIZES."""
-        return Capabilities(self.architecture, {**SIZES, **self.needs})
+        return Capabilities(self.architecture, {**SIZES, **self.requires})
 
-    def rewrite(self, config: ModelConfig, tensors: Tensors) -> Model:
+    def rewrite(self, config: ModelConfig, tensors: Tensors) -> ModelTensors:
         """The model in the words of this layout, as far as the rewrites go."""
         for rewrite in self.rewrites:
             config, tensors = rewrite(config, tensors)
         return config, tensors
 
-    def obstacles(self, config: ModelConfig) -> dict[str, tuple[Any, ...]]:
+    def mismatches(self, config: ModelConfig) -> dict[str, tuple[Any, ...]]:
         """The options that keep a model from being one of these -> what they would have to be."""
         shapes = named_tensors(build_on_meta(config, vocab_size=1).state_dict())
         return self.capabilities.unsupported(self.rewrite(config, shapes)[0])
@@ -79,7 +79,7 @@ class Layout:
         config, tensors = self.rewrite(config, tensors)
         if config.tie_embeddings:
             tensors = {ours: tensor for ours, tensor in tensors.items() if ours != "head.weight"}
-        return self.adapt(config, to_theirs(self.names, config, tensors))
+        return self.adapt(config, to_foreign(self.names, config, tensors))
 
     def restore(self, config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Its tensors as they were before `adapt`."""
@@ -91,7 +91,7 @@ def choose_layout(config: ModelConfig, among: "tuple[Layout, ...] | None" = None
 
     Raises RequestError, naming for the nearest one what prevents it and what to set, when there is none.
     """
-    obstacles = [(layout, layout.obstacles(config)) for layout in (LAYOUTS if among is None else among)]
+    obstacles = [(layout, layout.mismatches(config)) for layout in (LAYOUTS if among is None else among)]
     for layout, found in obstacles:
         if not found:
             return layout
@@ -124,7 +124,7 @@ _GATED = (
     name("blocks.{}.mlp.down", f"{_LAYER}.mlp.down_proj"),
 )
 _UP_DOWN = tuple(name(f"blocks.{{}}.mlp.{x}", f"{_LAYER}.mlp.{x}_proj") for x in ("up", "down"))
-_TO_GAINS = (tokens_normalised_in_their_table, gains_of_one)
+_TO_GAINS = (fold_embedding_norm, add_unit_gains)
 
 
 def _llama_config(config: ModelConfig) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def _gpt2_config(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def turned(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def transpose_conv1d(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """GPT-2 keeps its matrices as (inputs, outputs); turning them twice gives them back."""
     return {key: tensor.mT if ".h." in key and tensor.dim() == 2 else tensor for key, tensor in tensors.items()}
 
@@ -209,8 +209,8 @@ GPT2 = Layout(
         name("head", "lm_head"),
     ),
     _gpt2_config,
-    turned,
-    (positions_in_a_table, own_keys_for_each_head, biases_of_zero),
+    transpose_conv1d,
+    (materialize_positions, expand_gqa, add_zero_biases),
 )
 
 LLAMA = Layout(
@@ -247,7 +247,7 @@ QWEN3 = Layout(
 )
 
 
-def half_turned(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def swap_rope_halves(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """NanoChat turns queries and keys the other way round, which is our way with the halves of each head exchanged."""
 
     def exchanged(tensor: Tensor) -> Tensor:
@@ -280,7 +280,7 @@ NANOCHAT = Layout(
         name("blocks.{}.mlp.down", f"{_LAYER}.mlp.fc2"),
     ),
     lambda config: _llama_config(config) | {"final_logit_softcapping": config.logit_softcap},
-    half_turned,
+    swap_rope_halves,
 )
 
 MISTRAL = Layout(
@@ -345,7 +345,7 @@ STARCODER2 = Layout(
             "embedding_dropout": config.dropout,
         }
     ),
-    rewrites=(norm_biases_of_zero,),
+    rewrites=(add_zero_norm_biases,),
 )
 
 STABLELM = Layout(
@@ -371,7 +371,7 @@ STABLELM = Layout(
             "hidden_dropout": config.dropout,
         }
     ),
-    rewrites=(norm_biases_of_zero,),
+    rewrites=(add_zero_norm_biases,),
 )
 
 
@@ -422,7 +422,7 @@ OPT = Layout(
         "attention_dropout": config.attention_dropout,
     },
     _padded_positions,
-    (positions_in_a_table, own_keys_for_each_head, biases_of_zero),
+    (materialize_positions, expand_gqa, add_zero_biases),
 )
 
 LAYOUTS = (GPT2, LLAMA, QWEN3, NANOCHAT, MISTRAL, ARCEE, APERTUS, STARCODER2, STABLELM, OPT)

@@ -17,7 +17,7 @@ _PARAMETERS = ("weight", "bias")
 
 
 @dataclass(frozen=True)
-class Name:
+class TensorName:
     """A module of ours, and the one or several that hold its rows elsewhere; `{}` stands for the layer."""
 
     ours: str
@@ -37,9 +37,9 @@ def named_tensors(tensors: Tensors) -> dict[str, Tensor]:
     return {f"{key}.weight" if key == "embedding.positions" else key: tensor for key, tensor in tensors.items()}
 
 
-def name(ours: str, *theirs: str, rows: Rows | None = None) -> Name:
+def name(ours: str, *theirs: str, rows: Rows | None = None) -> TensorName:
     """A `Name`, short enough for a table."""
-    return Name(ours, theirs) if rows is None else Name(ours, theirs, rows)
+    return TensorName(ours, theirs) if rows is None else TensorName(ours, theirs, rows)
 
 
 def qkv_rows(config: ModelConfig) -> tuple[int, ...]:
@@ -52,7 +52,7 @@ def gate_up_rows(config: ModelConfig) -> tuple[int, ...]:
     return config.mlp_hidden, config.mlp_hidden
 
 
-def to_theirs(names: tuple[Name, ...], config: ModelConfig, tensors: Tensors) -> dict[str, Tensor]:
+def to_foreign(names: tuple[TensorName, ...], config: ModelConfig, tensors: Tensors) -> dict[str, Tensor]:
     """Our tensors under their names. Every one of ours has its place, or this is a bug."""
     found: dict[str, Tensor] = {}
     left = set(tensors)
@@ -66,7 +66,7 @@ def to_theirs(names: tuple[Name, ...], config: ModelConfig, tensors: Tensors) ->
     return found
 
 
-def to_ours(names: tuple[Name, ...], config: ModelConfig, tensors: Tensors) -> dict[str, Tensor]:
+def from_foreign(names: tuple[TensorName, ...], config: ModelConfig, tensors: Tensors) -> dict[str, Tensor]:
     """The way back. Tensors of names that are not in the table keep them, so that a check of ours tells them."""
     found: dict[str, Tensor] = {}
     left = dict(tensors)

@@ -39,15 +39,15 @@ _STALE = 3600.0  # seconds after which a folder that has no lock to be held is n
 _running: set[int] = set()  # process groups of compilers
 
 
-class NoKernel(Exception):  # noqa: N818 (named for what it says)
+class KernelUnavailable(Exception):  # noqa: N818 (named for what it says)
     """There is no kernel on this machine; the message says why."""
 
 
-class WrongKernel(NoKernel):
+class WrongKernel(KernelUnavailable):
     """What was compiled computes something else than its reference."""
 
 
-class CompilerHangs(NoKernel):
+class CompilerHangs(KernelUnavailable):
     """The compiler did not end in time."""
 
 
@@ -61,12 +61,12 @@ class Compiler:
 
     @classmethod
     def find(cls) -> "Compiler":
-        """`$CC`, or the first C compiler there is. Raises NoKernel."""
+        """`$CC`, or the first C compiler there is. Raises KernelUnavailable."""
         path = find_compiler()
         try:
             facts = os.stat(path)
         except OSError as error:
-            raise NoKernel(f"{path}: {error.strerror}") from None
+            raise KernelUnavailable(f"{path}: {error.strerror}") from None
         return cls(path, facts.st_size, facts.st_mtime_ns)
 
     @property
@@ -76,18 +76,18 @@ class Compiler:
 
     def version(self) -> str:
         """The first line of what it says of itself; empty if it does not end or says nothing."""
-        with suppress(NoKernel, OSError):
+        with suppress(KernelUnavailable, OSError):
             code, said = _run([self.path, "--version"], _environment(None), _VERSION_SECONDS, stdout=True)
             return said.decode(errors="replace").partition("\n")[0].strip()[:200] if code == 0 else ""
         return ""
 
 
 def find_compiler() -> str:
-    """The path of `$CC`, or of the first C compiler there is. Raises NoKernel."""
+    """The path of `$CC`, or of the first C compiler there is. Raises KernelUnavailable."""
     for name in filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")):
         if found := shutil.which(name):
             return found
-    raise NoKernel("there is no C compiler (install gcc or clang)")
+    raise KernelUnavailable("there is no C compiler (install gcc or clang)")
 
 
 def flags() -> tuple[str, ...]:
@@ -113,27 +113,27 @@ def compile_library(
 ) -> bytes:
     """The library of `sources`, made in a folder in `place`, where nobody else can write, or among temporary files.
 
-    Raises NoKernel, CompilerHangs and OSError.
+    Raises KernelUnavailable, CompilerHangs and OSError.
     """
     if place is None or shutil.disk_usage(place).free < _ROOM:
         place = private_place()
-    with _private_folder(place) as folder:
+    with _private_directory(place) as folder:
         made = folder / "kernel.so"
         command = [compiler.path, *options, "-o", str(made), *map(str, sources), "-lm", "-lpthread"]
         code, said = _run(command, _environment(folder), SECONDS)
         if code:
             lines = said.decode(errors="replace").strip().splitlines()
-            raise NoKernel(
+            raise KernelUnavailable(
                 f"{compiler.path} failed: {lines[0] if lines else f'exit code {code}'} (CC names another compiler)"
             )
         try:
             return made.read_bytes()
         except FileNotFoundError:
-            raise NoKernel(f"{compiler.path} made nothing, and said nothing") from None
+            raise KernelUnavailable(f"{compiler.path} made nothing, and said nothing") from None
 
 
 def private_place() -> Path:
-    """A folder for temporary files in which nobody else can exchange what is the user's. Raises NoKernel."""
+    """A folder for temporary files in which nobody else can exchange what is the user's. Raises KernelUnavailable."""
     reason = "there is no folder for temporary files"
     for place in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")):
         try:
@@ -143,11 +143,11 @@ def private_place() -> Path:
             continue
         if os.access(place, os.W_OK | os.X_OK):
             return Path(place)
-    raise NoKernel(f"there is no safe place for temporary files: {reason}")
+    raise KernelUnavailable(f"there is no safe place for temporary files: {reason}")
 
 
 @contextmanager
-def _private_folder(place: Path) -> Iterator[Path]:
+def _private_directory(place: Path) -> Iterator[Path]:
     """A new folder of the user alone, removed in the end; those of processes that are no more are removed first."""
     _remove_leftovers(place)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))

@@ -12,22 +12,22 @@
 
 enum { NEAR = 1000000 }; /* bytes: measured on a core with a cache of 2 MB, see docs/sampling_speed.md */
 
-#include "numbers.h"
+#include "simd.h"
 /* each of these needs those before it */
-#include "products.h"
+#include "gemm.h"
 #include "threads.h"
 #include "network.h"
 #include "attention.h"
 #include "layers.h"
 #include "sampling.h"
-#include "draft.h"
-#include "texts.h"
-#include "ahead.h"
+#include "ngram_draft.h"
+#include "session.h"
+#include "speculative.h"
 
 void gpt_close(Model *m) {
     if (!m) return;
     atomic_store(&m->pool.ending, true);
-    rouse(&m->pool);
+    notify_all(&m->pool);
     for (int i = 0; i < m->pool.begun; i++) pthread_join(m->pool.threads[i], NULL);
     for (int l = 0; m->packed && l < m->net.n_layer; l++) {
         Packed *p = &m->packed[l];
@@ -42,7 +42,7 @@ void gpt_close(Model *m) {
 /* (n,) with zeros after it; nothing for NULL. False: out of memory. */
 static bool pad(float **to, const float *from, int n, int width) {
     if (!from) return true;
-    *to = zeros((size_t)width * sizeof **to);
+    *to = alloc_zeroed((size_t)width * sizeof **to);
     if (*to) memcpy(*to, from, (size_t)n * sizeof **to);
     return *to;
 }
@@ -50,7 +50,7 @@ static bool pad(float **to, const float *from, int n, int width) {
 /* The model, its matrices copied into panels; the embeddings and tables that `net` points to must stay. NULL: out of
    memory. */
 Model *gpt_open(const Network *net, const Layer *layers) {
-    Model *m = zeros(sizeof *m);
+    Model *m = alloc_zeroed(sizeof *m);
     if (!m) return NULL;
     pthread_mutex_init(&m->pool.mutex, NULL);
     pthread_cond_init(&m->pool.woken, NULL);
@@ -59,16 +59,16 @@ Model *gpt_open(const Network *net, const Layer *layers) {
     size_t of_layer = weight_bytes(format, c + 2 * kv, c) + weight_bytes(format, c, c) + weight_bytes(format, c, f)
         + (net->mlp == SWIGLU ? 2 : 1) * weight_bytes(format, f, c);
     size_t all = net->n_layer * of_layer + weight_bytes(format, net->vocab_size, c) + DEEP * PANEL; /* tiles read past the end */
-    m->packed = zeros(net->n_layer * sizeof *m->packed);
+    m->packed = alloc_zeroed(net->n_layer * sizeof *m->packed);
     m->c = padded(net->n_embd, PANEL), m->f = padded(net->mlp_hidden, PANEL);
     m->d = padded(net->head_dim, LANES), m->s = padded(net->context_length, LANES);
     m->bytes = net->format != FP32;
     m->block_bytes = m->bytes ? byte_block(m) : sizeof(float) * LANES * (net->head_dim + m->d);
-    m->tiles = net->format != FP32 && net->tiles && request_tiles();
-    m->near = all < NEAR;
-    m->pool.patience = 4000; /* some 50 to 150 microseconds */
+    m->tiles = net->format != FP32 && net->tiles && amx_request();
+    m->fits_l2 = all < NEAR;
+    m->pool.spin_limit = 4000; /* some 50 to 150 microseconds */
     m->pool.helpers = net->threads - 1 < MAX_HELPERS ? net->threads - 1 : MAX_HELPERS;
-    char *room = m->weights = zeros(all);
+    char *room = m->weights = alloc_zeroed(all);
     bool fits = m->packed && room;
     for (int l = 0; fits && l < net->n_layer; l++) {
         const Layer *layer = &layers[l];
@@ -94,29 +94,29 @@ Model *gpt_open(const Network *net, const Layer *layers) {
    What is wanted at different times lies in one place, which is near then: wherever else it was written to, lines would be
    fetched first, from where keys and values of texts have driven them. What heads see takes the place of their queries (but
    where products, which read whole vectors, would read on into the keys), what is hidden that of queries, keys and values. */
-static size_t lay_out(Room *room, char *memory) {
+static size_t layout_workspace(Workspace *room, char *memory) {
     const Model *m = room->model;
     const Network *net = &m->net;
     int of_qkv = padded((net->n_head + 2 * net->n_kv_head) * net->head_dim, PANEL), most = padded(m->c > m->f ? m->c : m->f, DEEP);
     bool in_place = net->n_embd % LANES == 0;
-    float *digits = NULL;
+    float *limbs = NULL;
     struct { float **part; int width; } parts[] = {
         {&room->x, m->c}, {&room->h, m->c}, {&room->qkv, of_qkv > most ? of_qkv : most}, {&room->y, in_place ? 0 : m->c},
-        {&room->gates, m->f}, {&room->logits, padded(net->vocab_size, PANEL)}, {&room->steps, 1}, {&digits, most},
+        {&room->gates, m->f}, {&room->logits, padded(net->vocab_size, PANEL)}, {&room->steps, 1}, {&limbs, most},
     };
     size_t at = 0;
     for (int i = 0; i < 8; at += MAX_ROWS * sizeof(float) * parts[i++].width)
         if (memory) *parts[i].part = (float *)(memory + at);
     if (in_place) room->y = room->qkv;
-    room->hidden = room->qkv, room->digits = (uint8_t *)digits;
+    room->hidden = room->qkv, room->limbs = (uint8_t *)limbs;
     room->qkv_stride = of_qkv, room->y_stride = in_place ? of_qkv : m->c;
     return at;
 }
 
 /* In one piece, and so of a larger model in large pages: a product writes to as many rows as there are, in turn. */
-static bool make_room(Room *room, Model *m) {
-    room->model = m, room->memory = zeros(lay_out(room, NULL));
-    if (room->memory) lay_out(room, room->memory);
+static bool alloc_workspace(Workspace *room, Model *m) {
+    room->model = m, room->memory = alloc_zeroed(layout_workspace(room, NULL));
+    if (room->memory) layout_workspace(room, room->memory);
     return room->memory;
 }
 
@@ -125,7 +125,7 @@ void gpt_end(Session *session) {
     for (int o = 0; session->drafter && o < ORDERS; o++) free(session->drafter->slots[o]);
     free(session->drafter);
     for (int i = 0; session->streams && i < session->n; i++) {
-        Stream *s = &session->streams[i];
+        Sequence *s = &session->streams[i];
         free(s->window), free(s->noise);
     }
     for (int i = 0; session->rooms && i < session->n_rooms; i++) free(session->rooms[i].memory);
@@ -138,33 +138,33 @@ void gpt_end(Session *session) {
 Session *gpt_begin(Model *m, int32_t n, const int32_t *prompts, const int32_t *lengths, const uint32_t *seeds,
                    const Sampling *sampling) {
     const Network *net = &m->net;
-    Session *session = zeros(sizeof *session);
+    Session *session = alloc_zeroed(sizeof *session);
     if (!session) return NULL;
     session->model = m, session->sampling = *sampling, session->n = n;
-    int32_t *never = zeros((size_t)sampling->n_never * sizeof *never);
+    int32_t *never = alloc_zeroed((size_t)sampling->n_never * sizeof *never);
     session->sampling.never = never;
     size_t v = session->apart = padded(net->vocab_size, PANEL);
     session->n_rooms = m->pool.helpers + 1;
-    session->rooms = zeros(session->n_rooms * sizeof *session->rooms);
-    session->streams = zeros(n * sizeof *session->streams);
-    session->logits = zeros(n * v * sizeof(float)), session->heaps = zeros(n * v * sizeof(float));
-    session->caches = zeros(n * cache_bytes(m));
+    session->rooms = alloc_zeroed(session->n_rooms * sizeof *session->rooms);
+    session->streams = alloc_zeroed(n * sizeof *session->streams);
+    session->logits = alloc_zeroed(n * v * sizeof(float)), session->heaps = alloc_zeroed(n * v * sizeof(float));
+    session->caches = alloc_zeroed(n * cache_bytes(m));
     bool fits = never && session->rooms && session->streams && session->caches && session->logits && session->heaps;
-    for (int i = 0; fits && i <= (divides(session) ? m->pool.helpers : 0); i++) fits = make_room(&session->rooms[i], m);
+    for (int i = 0; fits && i <= (use_data_parallel(session) ? m->pool.helpers : 0); i++) fits = alloc_workspace(&session->rooms[i], m);
     if (fits && sampling->n_never) memcpy(never, sampling->never, (size_t)sampling->n_never * sizeof *never);
-    session->alike = n > 1;
+    session->shared_prompt = n > 1;
     const int32_t *prompt = prompts;
     for (int i = 0; fits && i < n; i++, prompt += lengths[i - 1]) {
-        Stream *s = &session->streams[i];
+        Sequence *s = &session->streams[i];
         s->active = true;
-        s->window = zeros(net->context_length * sizeof *s->window);
-        s->cache = session->caches + i * cache_bytes(m), s->noise = zeros(v * sizeof *s->noise);
+        s->window = alloc_zeroed(net->context_length * sizeof *s->window);
+        s->cache = session->caches + i * cache_bytes(m), s->noise = alloc_zeroed(v * sizeof *s->noise);
         fits = s->window && s->noise;
         if (!fits) break;
         memcpy(s->window, prompt, lengths[i] * sizeof *s->window);
         s->length = lengths[i];
         seed_twister(s, seeds[i]);
-        session->alike = session->alike && lengths[i] == lengths[0]
+        session->shared_prompt = session->shared_prompt && lengths[i] == lengths[0]
             && !memcmp(prompt, prompts, lengths[0] * sizeof *prompt);
     }
     if (!fits) gpt_end(session), session = NULL;
@@ -172,15 +172,15 @@ Session *gpt_begin(Model *m, int32_t n, const int32_t *prompts, const int32_t *l
 }
 
 /* One step of all texts, on each operation of which the threads share the work. */
-static void write_together(Writing *w) {
+static void decode_lockstep(Writing *w) {
     Session *session = w->session;
     Pool *pool = session->rooms->pool = workers(session->model);
-    if (pool) wake(pool);
-    read_pending(session, session->rooms, 0, session->alike ? 1 : session->n);
-    if (session->alike) copy_first(session), session->alike = false;
+    if (pool) ensure_awake(pool);
+    prefill(session, session->rooms, 0, session->shared_prompt ? 1 : session->n);
+    if (session->shared_prompt) broadcast_prompt(session), session->shared_prompt = false;
     show_logits(w, w->first, 0, session->n);
-    share_out(pool, session->n, choose_tokens, session);
-    note(w, w->first++, 0, session->n);
+    parallel_for(pool, session->n, choose_tokens, session);
+    record_tokens(w, w->first++, 0, session->n);
     w->made = w->first;
 }
 
@@ -193,23 +193,23 @@ int32_t gpt_write(Session *session, int32_t steps, int32_t end_of_text, int32_t 
     if (session->drafter) {
         int32_t made = 0;
         while (made < steps && session->streams->active) {
-            if (session->rooms->pool) wake(&m->pool);
-            made += write_ahead(session, steps - made, end_of_text, tokens + made, logits ? logits + made * v : NULL);
+            if (session->rooms->pool) ensure_awake(&m->pool);
+            made += speculative_step(session, steps - made, end_of_text, tokens + made, logits ? logits + made * v : NULL);
             session->streams->active = tokens[made - 1] != end_of_text;
         }
         return made;
     }
     Writing w = {.session = session, .steps = steps, .end_of_text = end_of_text, .tokens = tokens, .logits = logits};
-    bool divided = divides(session) && session->rooms[m->pool.helpers].memory; /* helpers may be fewer than they were */
+    bool divided = use_data_parallel(session) && session->rooms[m->pool.helpers].memory; /* helpers may be fewer than they were */
     while (w.first < steps && any_active(session, 0, session->n)) {
-        if (session->alike || !divided) {
-            write_together(&w);
+        if (session->shared_prompt || !divided) {
+            decode_lockstep(&w);
             continue;
         }
         session->rooms->pool = NULL;
-        wake(&m->pool);
+        ensure_awake(&m->pool);
         m->pool.lengthy = true;
-        share_out(&m->pool, session->n, write_share, &w);
+        parallel_for(&m->pool, session->n, write_share, &w);
         m->pool.lengthy = false;
         w.first = steps;
     }
@@ -225,21 +225,21 @@ void gpt_stop(Session *session, int32_t i) { session->streams[i].active = false;
    `always` of them are looked at in a pass, where there are so many; 0: as many as pay. Returns 0 when out of memory, and then nothing is guessed. */
 int32_t gpt_draft(Session *session, Session *small, const int32_t *text, int32_t n, int32_t always) {
     size_t v = padded(session->model->net.vocab_size, PANEL) * sizeof(float);
-    Drafter *d = zeros(sizeof *d);
-    float *logits = zeros((MOST_GUESSES + 1) * v), *noise = zeros((MOST_GUESSES + 1) * v);
+    DraftState *d = alloc_zeroed(sizeof *d);
+    float *logits = alloc_zeroed((MOST_GUESSES + 1) * v), *noise = alloc_zeroed((MOST_GUESSES + 1) * v);
     bool fits = d && logits && noise;
     if (fits) {
         d->ngrams = !small, d->bits = 12, d->always = always;
         while (d->bits < 22 && (1 << d->bits) < 2 * n) d->bits++;
-        for (int o = 0; d->ngrams && o < ORDERS; o++) fits = (d->slots[o] = zeros(sizeof(Slot) << d->bits)) && fits;
+        for (int o = 0; d->ngrams && o < ORDERS; o++) fits = (d->slots[o] = alloc_zeroed(sizeof(Slot) << d->bits)) && fits;
     }
     if (!fits) {
         for (int o = 0; d && o < ORDERS; o++) free(d->slots[o]);
         free(d), free(logits), free(noise);
         return 0;
     }
-    for (int32_t i = 0; i < n; i++) learn(d, text[i]);
-    if (small) session->model->pool.patience = 40000; /* the smaller model has no work for the helpers meanwhile */
+    for (int32_t i = 0; i < n; i++) ngram_insert(d, text[i]);
+    if (small) session->model->pool.spin_limit = 40000; /* the smaller model has no work for the helpers meanwhile */
     free(session->logits), free(session->streams->noise);
     session->logits = logits, session->streams->noise = noise, session->drafter = d, session->small = small;
     return 1;
@@ -253,18 +253,18 @@ void gpt_drafted(const Session *session, int64_t *numbers) {
 /* The text of stream `i` goes on with these tokens, whatever the model would have written. */
 void gpt_push(Session *session, int32_t i, const int32_t *tokens, int32_t n) {
     for (int t = 0; t < n; t++) {
-        push(session->model, &session->streams[i], tokens[t]);
-        if (session->drafter) learn(session->drafter, tokens[t]);
-        if (session->small) push(session->small->model, session->small->streams, tokens[t]);
+        append_token(session->model, &session->streams[i], tokens[t]);
+        if (session->drafter) ngram_insert(session->drafter, tokens[t]);
+        if (session->small) append_token(session->small->model, session->small->streams, tokens[t]);
     }
 }
 
 /* (n,) tokens, at most a context -> (n, V) logits: of what follows each. */
 void gpt_score(Session *session, const int32_t *tokens, int32_t n, float *logits) {
-    Row rows[MAX_ROWS];
-    if (session->rooms->pool) wake(&session->model->pool);
+    BatchToken rows[MAX_ROWS];
+    if (session->rooms->pool) ensure_awake(&session->model->pool);
     for (int i = 0, k = 0; i < n; i++) {
-        rows[k++] = (Row){session->streams, i, tokens[i], logits + (size_t)i * session->model->net.vocab_size};
+        rows[k++] = (BatchToken){session->streams, i, tokens[i], logits + (size_t)i * session->model->net.vocab_size};
         if (k == MAX_ROWS || i == n - 1) forward(session->rooms, rows, k), k = 0;
     }
     session->streams->cached = 0;

@@ -12,11 +12,11 @@ from typing import Protocol
 import numpy as np
 
 from gpt_cli.errors import Notify
-from gpt_cli.native import reference
-from gpt_cli.native.choice import Choice
+from gpt_cli.native import numpy_gpt
+from gpt_cli.native.bindings import Handle, Sampling, address, load_library, to_c_structs
 from gpt_cli.native.kernel import WrongKernel
-from gpt_cli.native.library import Handle, Sampling, address, describe, load_library
-from gpt_cli.native.rounding import WeightFormat, rounded
+from gpt_cli.native.numpy_sampler import TokenChoice
+from gpt_cli.native.quantize import WeightDtype, fake_quantize
 from gpt_cli.native.weights import Array, Weights
 
 _CHUNK_SECONDS = 0.01
@@ -27,7 +27,7 @@ differs by far more."""
 
 
 @dataclass(frozen=True)
-class Draft:
+class DraftOptions:
     """Where guesses come from, by which one text is written faster: several tokens by one pass over the weights.
 
     They do not change the text: a guess stays only where it is the token that would have been chosen without.
@@ -47,9 +47,13 @@ class Decoder(Protocol):
     engine: str
     weights: Weights
 
-    def begin(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: Choice, draft: Draft | None = None
-    ) -> "Writing":
+    def start(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        choice: TokenChoice,
+        draft: DraftOptions | None = None,
+    ) -> "DecodeSession":
         """Begin a text for each prompt (not empty; of a long one the last `context_length` tokens are seen).
 
         A `draft` makes a single text faster; the texts of a batch, which share the weights already, are not drafted.
@@ -59,17 +63,17 @@ class Decoder(Protocol):
         """(T,) tokens, at most a context -> (T, V): the logits of what follows each."""
 
 
-class Writing(Protocol):
+class DecodeSession(Protocol):
     """Texts that are being written."""
 
-    def write(self, steps: int) -> list[list[int]]:
+    def decode(self, steps: int) -> list[list[int]]:
         """Up to `steps` lists of the next token of each text; fewer once all texts have ended."""
 
     def stop(self, text: int) -> None:
         """Text number `text` has ended: what is written for it from now on means nothing."""
 
 
-def tokens_of(writing: Writing, length: int) -> Iterator[list[list[int]]]:
+def stream_tokens(writing: DecodeSession, length: int) -> Iterator[list[list[int]]]:
     """`length` steps in chunks: of one token at first, so that it comes at once, then of what takes some 10 ms, so
     that text streams, Ctrl-C is heard, and what Python does between the chunks is lost in them.
     """
@@ -77,7 +81,7 @@ def tokens_of(writing: Writing, length: int) -> Iterator[list[list[int]]]:
     while done < length:
         size = min(size, length - done)
         started = time.perf_counter()
-        written = writing.write(size)
+        written = writing.decode(size)
         seconds = time.perf_counter() - started
         if written:
             yield written
@@ -92,7 +96,7 @@ class NativeDecoder:
 
     Many rows at once go through int8 weights in AMX's tiles where there are any, unless `tiles` says no: same sums.
 
-    Raises NoKernel when there is no kernel, or its logits differ from those of the reference on a probe.
+    Raises KernelUnavailable when there is no kernel, or its logits differ from those of the reference on a probe.
     """
 
     engine = "native"
@@ -101,14 +105,14 @@ class NativeDecoder:
         self,
         weights: Weights,
         *,
-        format: WeightFormat = "fp32",
+        format: WeightDtype = "fp32",
         threads: int = 1,
         tiles: bool = True,
         note: Notify = lambda _: None,
     ) -> None:
         self.weights = weights
         self.format = format
-        self._keep = describe(weights, format, threads, tiles)  # what the kernel points into
+        self._keep = to_c_structs(weights, format, threads, tiles)  # what the kernel points into
         self._open(load_library(note))
         if not self._is_right():
             note("the compiled decoder is wrong: its logits differ from those of the reference; compiling it again")
@@ -121,17 +125,21 @@ class NativeDecoder:
         self._library = library
         self._model = Handle(library.gpt_open(ctypes.byref(net), layers), library.gpt_close)
 
-    def begin(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: Choice, draft: Draft | None = None
-    ) -> "NativeWriting":
-        writing = NativeWriting(self, prompts, seeds, choice)
+    def start(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        choice: TokenChoice,
+        draft: DraftOptions | None = None,
+    ) -> "NativeSession":
+        writing = NativeSession(self, prompts, seeds, choice)
         if draft is not None and len(prompts) == 1:
             writing.draft(draft, prompts[0])
         return writing
 
     def score(self, tokens: Sequence[int]) -> Array:
         logits = np.empty((len(tokens), self.weights.vocab_size), np.float32)
-        session = self.begin([tokens[:1]], [0], Choice(temperature=0.0))
+        session = self.start([tokens[:1]], [0], TokenChoice(temperature=0.0))
         ids = np.asarray(tokens, np.int32)
         self._library.gpt_score(session.handle.pointer, address(ids), len(tokens), address(logits))
         return logits
@@ -140,20 +148,20 @@ class NativeDecoder:
         """Whether the logits of a probe are those of the reference, on these very weights."""
         vocab_size, length = self.weights.vocab_size, min(_PROBE, self.weights.config.context_length)
         probe = [(i * i * 31 + 7) % vocab_size for i in range(length)]
-        expected, found = reference.forward(self._kept_weights(), probe), self.score(probe)
+        expected, found = numpy_gpt.forward(self._kept_weights(), probe), self.score(probe)
         allowed = _TOLERANCE[self.format] * max(1.0, float(np.abs(expected).max()))
         return bool(np.abs(expected - found).max() <= allowed)  # not when something is not a number
 
     def _kept_weights(self) -> Weights:
         """The weights as the kernel keeps them: rounded to their format."""
-        return self.weights if self.format == "fp32" else rounded(self.weights, self.format)
+        return self.weights if self.format == "fp32" else fake_quantize(self.weights, self.format)
 
 
-class NativeWriting:
+class NativeSession:
     """Texts that the kernel writes."""
 
     def __init__(
-        self, decoder: NativeDecoder, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: Choice
+        self, decoder: NativeDecoder, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: TokenChoice
     ) -> None:
         context = decoder.weights.config.context_length
         windows = [prompt[-context:] for prompt in prompts]
@@ -170,9 +178,9 @@ class NativeWriting:
         )
         del never  # the session has a copy
         self.handle = Handle(pointer, self._library.gpt_end)
-        self._drafts: NativeWriting | None = None  # of the smaller model
+        self._drafts: NativeSession | None = None  # of the smaller model
 
-    def draft(self, draft: Draft, prompt: Sequence[int]) -> None:
+    def draft(self, draft: DraftOptions, prompt: Sequence[int]) -> None:
         """Guess from now on; nothing has been written yet. Raises MemoryError."""
         known = np.zeros(0, np.int32)
         if draft.model is None:
@@ -180,35 +188,35 @@ class NativeWriting:
         elif draft.model.weights.vocab_size != self._decoder.weights.vocab_size:
             raise ValueError("the model that guesses has another vocabulary")
         else:
-            self._drafts = draft.model.begin([prompt], [0], Choice(temperature=0.0))
+            self._drafts = draft.model.start([prompt], [0], TokenChoice(temperature=0.0))
         small = None if self._drafts is None else self._drafts.handle.pointer
         if not self._library.gpt_draft(self.handle.pointer, small, address(known), len(known), draft.length or 0):
             raise MemoryError
 
-    def drafted(self) -> tuple[int, int, int]:
+    def draft_stats(self) -> tuple[int, int, int]:
         """With a draft: passes over the weights, tokens that were guessed, and those of them that were right."""
         numbers = np.zeros(3, np.int64)
         self._library.gpt_drafted(self.handle.pointer, address(numbers))
         passes, guessed, right = numbers.tolist()
         return passes, guessed, right
 
-    def write(self, steps: int) -> list[list[int]]:
-        return self._write(steps, None)
+    def decode(self, steps: int) -> list[list[int]]:
+        return self._decode(steps, None)
 
     def stop(self, text: int) -> None:
         self._library.gpt_stop(self.handle.pointer, text)
 
-    def write_with_logits(self, steps: int) -> tuple[list[list[int]], Array]:
+    def decode_with_logits(self, steps: int) -> tuple[list[list[int]], Array]:
         """Also the (steps, B, V) logits that the tokens were chosen from."""
         logits = np.empty((steps, self._batch, self._decoder.weights.vocab_size), np.float32)
-        return self._write(steps, logits), logits
+        return self._decode(steps, logits), logits
 
-    def push(self, text: int, tokens: Sequence[int]) -> None:
+    def force_tokens(self, text: int, tokens: Sequence[int]) -> None:
         """Go on with these tokens, whatever would have been written."""
         ids = np.asarray(tokens, np.int32)
         self._library.gpt_push(self.handle.pointer, text, address(ids), len(tokens))
 
-    def _write(self, steps: int, logits: Array | None) -> list[list[int]]:
+    def _decode(self, steps: int, logits: Array | None) -> list[list[int]]:
         tokens = np.empty((steps, self._batch), np.int32)
         made = self._library.gpt_write(
             self.handle.pointer,
@@ -221,7 +229,7 @@ class NativeWriting:
         return written
 
 
-def settings_of(choice: Choice) -> tuple[Sampling, Array]:
+def settings_of(choice: TokenChoice) -> tuple[Sampling, Array]:
     """`choice` as the kernel takes it, and what it points into."""
     never = np.array(choice.never, np.int32)
     settings = Sampling(

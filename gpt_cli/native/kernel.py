@@ -21,20 +21,20 @@ from gpt_cli.errors import Notify, UserError
 from gpt_cli.files import cache_dir
 from gpt_cli.files.safe_io import write_all
 from gpt_cli.native import compiler as compilers
-from gpt_cli.native.compiler import Compiler, CompilerHangs, NoKernel, WrongKernel, find_compiler
+from gpt_cli.native.build_store import BuildRecord, DamagedLibraryError, Store
+from gpt_cli.native.compiler import Compiler, CompilerHangs, KernelUnavailable, WrongKernel, find_compiler
 from gpt_cli.native.hangs import forget_hang, remember_hang, remembered_hang
-from gpt_cli.native.store import DamagedLibraryError, Record, Store
 from gpt_cli.native.trust import UntrustedError
 
 __all__ = [
     "DECODER",
     "Kernel",
-    "NoKernel",
+    "KernelUnavailable",
     "WrongKernel",
+    "build_in_background",
     "find_compiler",
-    "leaving_nothing",
-    "load_ahead",
     "load_kernel",
+    "no_build_cache",
 ]
 
 SOURCE = Path(__file__).with_name("decode.c")
@@ -72,7 +72,7 @@ DECODER = Kernel(
 
 
 @dataclass
-class _Job:
+class _BuildJob:
     """The loading of a kernel by a thread of its own; `remarks` are for whoever asks for it."""
 
     thread: threading.Thread
@@ -81,7 +81,7 @@ class _Job:
     error: Exception | None = None
 
 
-_jobs: dict[object, _Job] = {}
+_jobs: dict[object, _BuildJob] = {}
 _lock = threading.Lock()
 _descriptors: list[int] = []  # of what is loaded: its name must mean nothing else while the process lives
 
@@ -89,7 +89,7 @@ _descriptors: list[int] = []  # of what is loaded: its name must mean nothing el
 def load_kernel(
     kernel: Kernel = DECODER, *, anew: bool = False, note: Notify = lambda _: None, patience: float = _PATIENCE
 ) -> ctypes.CDLL:
-    """The compiled kernel, from memory, from the cache or compiled now (a few seconds). Raises NoKernel.
+    """The compiled kernel, from memory, from the cache or compiled now (a few seconds). Raises KernelUnavailable.
 
     `anew`: compiled now whatever there is, in place of what is kept. `note` is told what was wrong with what is kept,
     and after `patience` seconds that a compiler is being waited for.
@@ -105,20 +105,20 @@ def load_kernel(
         with _lock:  # the next who asks tries again
             if _jobs.get(_key(kernel)) is job:
                 del _jobs[_key(kernel)]
-        if isinstance(job.error, NoKernel):
-            raise NoKernel(str(job.error)) from job.error
+        if isinstance(job.error, KernelUnavailable):
+            raise KernelUnavailable(str(job.error)) from job.error
         assert job.error is not None
         raise job.error
     return job.library
 
 
-def load_ahead(kernel: Kernel = DECODER) -> None:
+def build_in_background(kernel: Kernel = DECODER) -> None:
     """Begin what `load_kernel` will do, in the background: the compiler works while Python imports."""
     _job(kernel, anew=False)
 
 
 @contextmanager
-def leaving_nothing() -> Iterator[None]:
+def no_build_cache() -> Iterator[None]:
     """Within: what is compiled is not kept in the cache."""
     token = _KEEP.set(False)
     try:
@@ -142,16 +142,16 @@ def _key(kernel: Kernel) -> object:
     return kernel, os.getpid()  # a fork has no thread that works for it
 
 
-def _job(kernel: Kernel, *, anew: bool) -> _Job:
+def _job(kernel: Kernel, *, anew: bool) -> _BuildJob:
     """What loads, or has loaded, the kernel in this process."""
     with _lock:
         job = _jobs.get(_key(kernel))
         if job is None or (anew and not job.thread.is_alive()):
             context = copy_context()
-            job = _Job(threading.Thread(target=lambda: context.run(work), daemon=True))
+            job = _BuildJob(threading.Thread(target=lambda: context.run(work), daemon=True))
             _jobs[_key(kernel)] = job
 
-            def work(job: _Job = job) -> None:
+            def work(job: _BuildJob = job) -> None:
                 try:
                     job.library = load(kernel, job.remarks.append, anew=anew)
                 except Exception as error:  # told to who asks for the kernel
@@ -162,12 +162,12 @@ def _job(kernel: Kernel, *, anew: bool) -> _Job:
 
 
 def load(kernel: Kernel, remark: Callable[[str], None], *, anew: bool = False) -> ctypes.CDLL:
-    """Load a kernel from the cache, or compile it and keep it there. Raises NoKernel.
+    """Load a kernel from the cache, or compile it and keep it there. Raises KernelUnavailable.
 
     `remark` is told what is wrong with the cache; nothing of that keeps the kernel from being compiled.
     """
     if os.name != "posix":
-        raise NoKernel("the kernel is written for POSIX threads")
+        raise KernelUnavailable("the kernel is written for POSIX threads")
     compiler = Compiler.find()
     key = key_of(kernel, compiler)
     store = _open_store(remark)
@@ -176,7 +176,7 @@ def load(kernel: Kernel, remark: Callable[[str], None], *, anew: bool = False) -
             try:
                 if (kept := store.read(f"{kernel.name}-{key}")) is not None:
                     return open_library(kept, kernel)
-            except (DamagedLibraryError, NoKernel) as error:
+            except (DamagedLibraryError, KernelUnavailable) as error:
                 remark(f"{error}; compiling it again")
         options = options_for(kernel, compiler)
         made = _compile(compiler, kernel, options, store)
@@ -184,7 +184,7 @@ def load(kernel: Kernel, remark: Callable[[str], None], *, anew: bool = False) -
         if store is not None and _KEEP.get():
             sources = compilers.sources_sha256(compilers.source_texts(kernel.sources))
             sha256 = hashlib.sha256(made).hexdigest()
-            record = Record(key, compiler.path, compiler.version(), options, sources, sha256)
+            record = BuildRecord(key, compiler.path, compiler.version(), options, sources, sha256)
             try:
                 store.write(kernel.name, made, record)
             except OSError as error:
@@ -208,14 +208,14 @@ def key_of(kernel: Kernel, compiler: Compiler) -> str:
 
 
 def open_library(library: bytes, kernel: Kernel) -> ctypes.CDLL:
-    """Load these very bytes. Raises NoKernel for what is no library or lacks a function."""
+    """Load these very bytes. Raises KernelUnavailable for what is no library or lacks a function."""
     try:
         opened = _open_in_memory(library, kernel.name) or _open_copy(library)
     except OSError as error:
-        raise NoKernel(f"what the compiler made cannot be loaded: {error}") from None
+        raise KernelUnavailable(f"what the compiler made cannot be loaded: {error}") from None
     for name in kernel.functions:
         if not hasattr(opened, name):
-            raise NoKernel(f"what the compiler made of {kernel.name}.c has no function {name}")
+            raise KernelUnavailable(f"what the compiler made of {kernel.name}.c has no function {name}")
     return opened
 
 
@@ -239,7 +239,7 @@ def _not_kept(reason: str) -> str:
 
 def _compile(compiler: Compiler, kernel: Kernel, options: tuple[str, ...], store: Store | None) -> bytes:
     if store is not None and (seconds := remembered_hang(store, compiler)) is not None:
-        raise NoKernel(
+        raise KernelUnavailable(
             f"{compiler.path} did not end within {seconds:.0f} s at an earlier start; to try it again remove"
             f" {store.path / 'hang.json'}"
         )
@@ -251,7 +251,7 @@ def _compile(compiler: Compiler, kernel: Kernel, options: tuple[str, ...], store
             remember_hang(store, compiler, compilers.SECONDS)
         raise
     except OSError as error:
-        raise NoKernel(f"{compiler.path} cannot be used: {error.strerror}") from error
+        raise KernelUnavailable(f"{compiler.path} cannot be used: {error.strerror}") from error
     if store is not None and _KEEP.get():
         forget_hang(store)
     return made

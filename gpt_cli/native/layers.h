@@ -1,7 +1,7 @@
 /* A pass of rows through all layers. */
 
 static void embed(void *context, int begin, int end) {
-    Pass *p = context;
+    ForwardContext *p = context;
     const Network *net = &p->model->net;
     for (int r = begin; r < end; r++) {
         const float *token = net->tokens + (size_t)p->rows[r].token * net->n_embd;
@@ -13,13 +13,13 @@ static void embed(void *context, int begin, int end) {
 
 /* The norms of a model that has them after its branches. */
 static void normalise_stream(void *context, int begin, int end) {
-    Pass *p = context;
+    ForwardContext *p = context;
     float *x = p->room->x + (size_t)begin * p->model->c;
     normalise(p->model, p->gain, p->gain_bias, x, x, end - begin);
 }
 
 /* Leave out the rows whose logits nobody asks for: after the last layer's keys and values nothing else needs them. */
-static void keep_wanted(Pass *p, Row *kept) {
+static void compact_rows(ForwardContext *p, BatchToken *kept) {
     size_t c = p->model->c, apart = p->room->y_stride;
     float *x = p->room->x, *y = p->room->y;
     int wanted = 0;
@@ -32,8 +32,8 @@ static void keep_wanted(Pass *p, Row *kept) {
     p->n = wanted, p->rows = kept;
 }
 
-static void hand_out_logits(void *context, int begin, int end) {
-    Pass *p = context;
+static void copy_logits(void *context, int begin, int end) {
+    ForwardContext *p = context;
     const Network *net = &p->model->net;
     int stride = p->model->head.panels * PANEL;
     for (int r = begin; r < end; r++) {
@@ -49,34 +49,34 @@ static void hand_out_logits(void *context, int begin, int end) {
 
 /* The logits of those of up to MAX_ROWS rows that ask for them. Rows of one stream stand in the order of positions,
    and continue what its cache holds. */
-static void forward(const Room *room, const Row *rows, int n) {
+static void forward(const Workspace *room, const BatchToken *rows, int n) {
     const Model *m = room->model;
     const Network *net = &m->net;
-    Row kept[MAX_ROWS];
-    Pass pass = {.room = room, .model = m, .rows = rows, .n = n};
-    Pass *p = &pass;
+    BatchToken kept[MAX_ROWS];
+    ForwardContext pass = {.room = room, .model = m, .rows = rows, .n = n};
+    ForwardContext *p = &pass;
     for_rows(p, embed);
     for (int l = 0; l < net->n_layer; l++) {
         const Packed *layer = &m->packed[l];
         bool before = !net->post_norm;
         p->layer = l, p->last = l == net->n_layer - 1;
-        give(p, &layer->qkv, room->x, m->c, before ? layer->norm1 : NULL, layer->norm1_bias);
-        multiply_out(p, room->qkv, room->qkv_stride, false);
+        prepare_input(p, &layer->qkv, room->x, m->c, before ? layer->norm1 : NULL, layer->norm1_bias);
+        linear(p, room->qkv, room->qkv_stride, false);
         attend_all(p);
-        if (p->last) keep_wanted(p, kept);
+        if (p->last) compact_rows(p, kept);
         if (!p->n) return;
-        give(p, &layer->out, room->y, room->y_stride, NULL, NULL);
-        multiply_out(p, room->x, m->c, true);
+        prepare_input(p, &layer->out, room->y, room->y_stride, NULL, NULL);
+        linear(p, room->x, m->c, true);
         p->gain = layer->norm1, p->gain_bias = layer->norm1_bias;
         if (!before) for_rows(p, normalise_stream);
-        give(p, &layer->up, room->x, m->c, before ? layer->norm2 : NULL, layer->norm2_bias);
-        share_out(room->pool, layer->up.panels, widen, p);
+        prepare_input(p, &layer->up, room->x, m->c, before ? layer->norm2 : NULL, layer->norm2_bias);
+        parallel_for(room->pool, layer->up.panels, mlp_up, p);
         give_hidden(p, &layer->down);
-        multiply_out(p, room->x, m->c, true);
+        linear(p, room->x, m->c, true);
         p->gain = layer->norm2, p->gain_bias = layer->norm2_bias;
         if (!before) for_rows(p, normalise_stream);
     }
-    give(p, &m->head, room->x, m->c, m->norm, m->norm_bias);
-    multiply_out(p, room->logits, m->head.panels * PANEL, false);
-    for_rows(p, hand_out_logits);
+    prepare_input(p, &m->head, room->x, m->c, m->norm, m->norm_bias);
+    linear(p, room->logits, m->head.panels * PANEL, false);
+    for_rows(p, copy_logits);
 }

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpt_cli.native import reference
-from gpt_cli.native.choice import Choice, choose, draw
-from gpt_cli.native.decoder import Draft
+from gpt_cli.native import numpy_gpt
+from gpt_cli.native.decoder import DraftOptions
+from gpt_cli.native.numpy_sampler import TokenChoice, gumbel_noise, sample_token
 from gpt_cli.native.weights import Array, Weights
 
 
@@ -18,29 +18,33 @@ class NumpyDecoder:
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
 
-    def begin(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: Choice, draft: Draft | None = None
-    ) -> "NumpyWriting":
-        return NumpyWriting(self.weights, prompts, seeds, choice)
+    def start(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        choice: TokenChoice,
+        draft: DraftOptions | None = None,
+    ) -> "NumpySession":
+        return NumpySession(self.weights, prompts, seeds, choice)
 
     def score(self, tokens: Sequence[int]) -> Array:
-        return reference.forward(self.weights, list(tokens))
+        return numpy_gpt.forward(self.weights, list(tokens))
 
 
-class NumpyWriting:
+class NumpySession:
     """Texts that NumPy writes, one after another."""
 
     def __init__(
-        self, weights: Weights, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: Choice
+        self, weights: Weights, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: TokenChoice
     ) -> None:
         context = weights.config.context_length
         self._weights, self._choice = weights, choice
         self._windows = [list(prompt[-context:]) for prompt in prompts]
-        self._caches = [reference.NumpyCache(weights) for _ in prompts]
+        self._caches = [numpy_gpt.NumpyCache(weights) for _ in prompts]
         self._twisters = [np.random.RandomState(seed & 0xFFFFFFFF) for seed in seeds]
         self._ended = [False] * len(prompts)
 
-    def write(self, steps: int) -> list[list[int]]:
+    def decode(self, steps: int) -> list[list[int]]:
         written: list[list[int]] = []
         for _ in range(steps):
             if all(self._ended):
@@ -53,11 +57,11 @@ class NumpyWriting:
 
     def _next(self, text: int) -> int:
         window, cache, context = self._windows[text], self._caches[text], self._weights.config.context_length
-        noise = None if self._choice.greedy else draw(self._twisters[text], self._weights.vocab_size)
+        noise = None if self._choice.greedy else gumbel_noise(self._twisters[text], self._weights.vocab_size)
         if self._ended[text]:
             return window[-1]
-        logits = reference.forward(self._weights, window[cache.length :], cache)[-1]
-        token = choose(logits, self._choice, noise)
+        logits = numpy_gpt.forward(self._weights, window[cache.length :], cache)[-1]
+        token = sample_token(logits, self._choice, noise)
         if len(window) == context:  # the older half goes, the rest is read anew
             del window[: context // 2]
             cache.length = 0

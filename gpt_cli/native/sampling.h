@@ -10,7 +10,7 @@ typedef struct { /* as gpt_cli/sampling has it; 0 is off */
 } Sampling;
 
 /* The Mersenne Twister (Matsumoto and Nishimura, 1998), torch's generator on a CPU. */
-static void seed_twister(Stream *s, uint32_t seed) {
+static void seed_twister(Sequence *s, uint32_t seed) {
     s->twister[0] = seed;
     for (uint32_t i = 1; i < 624; i++)
         s->twister[i] = 1812433253u * (s->twister[i - 1] ^ (s->twister[i - 1] >> 30)) + i;
@@ -33,7 +33,7 @@ static void twist(uint32_t *t) {
 }
 
 /* (V,) standard Gumbel noise: -ln(-ln(1 - u)), u uniform in steps of 2^-24, as gpt_cli/sampling/noise.py has it. */
-static void draw(Stream *s, int n, float *noise) {
+static void draw(Sequence *s, int n, float *noise) {
     for (int done = 0; done < n;) {
         if (s->drawn == 624) twist(s->twister), s->drawn = 0;
         int some = n - done < 624 - s->drawn ? n - done : 624 - s->drawn;
@@ -51,11 +51,11 @@ static void draw(Stream *s, int n, float *noise) {
     for (int i = n; i % LANES; i++) noise[i] = 0;
     for (int i = 0; i < n; i += LANES) {
         vec exponential_ = -logarithm(1.0f - *(vec *)(noise + i));
-        *(vec *)(noise + i) = -logarithm(larger(exponential_, splat(0x1p-25f)));
+        *(vec *)(noise + i) = -logarithm(vmax(exponential_, splat(0x1p-25f)));
     }
 }
 
-static void sift(float *heap, int n, int i) {
+static void sift_down(float *heap, int n, int i) {
     float x = heap[i];
     for (int child; (child = 2 * i + 1) < n; i = child) {
         if (child + 1 < n && heap[child + 1] > heap[child]) child++;
@@ -65,19 +65,19 @@ static void sift(float *heap, int n, int i) {
     heap[i] = x;
 }
 
-static void cut(float *logits, int n, float threshold) {
+static void mask_below(float *logits, int n, float threshold) {
     for (int i = 0; i < n; i++) logits[i] = logits[i] < threshold ? -INFINITY : logits[i];
 }
 
 /* The first of the largest of (n,). */
-static int largest(const float *x, int n) {
+static int argmax(const float *x, int n) {
     const ivec count = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     vec most = *(const vec *)x;
     ivec at = count;
     for (int i = LANES; i < n; i += LANES) {
         vec v = *(const vec *)(x + i);
         ivec more = v > most;
-        most = pick(more, v, most), at = (more & (count + i)) | (~more & at);
+        most = blend(more, v, most), at = (more & (count + i)) | (~more & at);
     }
     int best = 0;
     for (int lane = 1; lane < LANES; lane++)
@@ -87,42 +87,42 @@ static int largest(const float *x, int n) {
 
 /* (V,) logits -> a token; logits and noise fill whole vectors, `heap` has room for V. See gpt_cli/sampling/filters.py, which
    is the definition. */
-static int choose(float *logits, int n, const Sampling *how, const float *noise, float *heap) {
+static int sample_token(float *logits, int n, const Sampling *how, const float *noise, float *heap) {
     for (int i = n; i % LANES; i++) logits[i] = -INFINITY;
     for (int i = 0; i < how->n_never; i++) logits[how->never[i]] = -INFINITY;
     if (how->temperature > 0) {
         for (int i = 0; i < n; i += LANES) *(vec *)(logits + i) /= how->temperature;
         if (how->top_k > 0 || (how->top_p > 0 && how->top_p < 1)) {
             memcpy(heap, logits, n * sizeof *heap);
-            for (int i = n / 2; i >= 0; i--) sift(heap, n, i);
+            for (int i = n / 2; i >= 0; i--) sift_down(heap, n, i);
             float threshold = -INFINITY, top = heap[0];
             int left = n; /* the likeliest of the rest stands first */
             if (how->top_k > 0) {
                 int k = how->top_k < n ? how->top_k : n;
-                for (int i = 1; i < k; i++) heap[0] = heap[--left], sift(heap, left, 0);
-                cut(logits, n, heap[0]);
+                for (int i = 1; i < k; i++) heap[0] = heap[--left], sift_down(heap, left, 0);
+                mask_below(logits, n, heap[0]);
             }
             if (how->top_p > 0 && how->top_p < 1) {
                 double total = 0;
                 for (int i = 0; i < n; i++) total += expf(logits[i] - top);
                 memcpy(heap, logits, n * sizeof *heap);
-                for (int i = n / 2; i >= 0; i--) sift(heap, n, i);
+                for (int i = n / 2; i >= 0; i--) sift_down(heap, n, i);
                 double limit = how->top_p * 0x1p40;
                 int64_t likelier = 0;
                 for (left = n; left > 0 && likelier < limit && heap[0] > -INFINITY;) {
                     threshold = heap[0];
                     likelier += (int64_t)((float)(expf(heap[0] - top) / total) * 0x1p40f);
-                    heap[0] = heap[--left], sift(heap, left, 0);
+                    heap[0] = heap[--left], sift_down(heap, left, 0);
                 }
-                cut(logits, n, threshold);
+                mask_below(logits, n, threshold);
             }
         }
         if (how->use_min_p) {
             float top = logits[0];
             for (int i = 1; i < n; i++) top = logits[i] > top ? logits[i] : top;
-            cut(logits, n, top + how->log_min_p);
+            mask_below(logits, n, top + how->log_min_p);
         }
         for (int i = 0; i < n; i += LANES) *(vec *)(logits + i) += *(const vec *)(noise + i);
     }
-    return largest(logits, n);
+    return argmax(logits, n);
 }

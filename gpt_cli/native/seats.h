@@ -7,7 +7,7 @@ enum { FREE, SHOWN, LEFT }; /* whether a text's logits are kept for the caller, 
 enum { NOT_YET = -1, YOURS = -2 }; /* in place of a token: nothing was written; the caller is to choose, and gpt_put */
 
 typedef struct Seat {
-    Stream stream;
+    Sequence stream;
     Sampling sampling;
     const Model *model;
     int32_t shows, end_of_text;
@@ -18,7 +18,7 @@ typedef struct Seat {
 typedef struct { /* room for the passes of all seats of a model */
     Model *model;
     int n_rooms;
-    Room rooms[MAX_HELPERS + 1];
+    Workspace rooms[MAX_HELPERS + 1];
 } Desk;
 
 void gpt_close_desk(Desk *desk) {
@@ -29,11 +29,11 @@ void gpt_close_desk(Desk *desk) {
 
 /* NULL: out of memory. */
 Desk *gpt_open_desk(Model *m) {
-    Desk *desk = zeros(sizeof *desk);
+    Desk *desk = alloc_zeroed(sizeof *desk);
     if (!desk) return NULL;
     desk->model = m, desk->n_rooms = m->pool.helpers + 1;
     bool fits = true;
-    for (int i = 0; fits && i < desk->n_rooms; i++) fits = make_room(&desk->rooms[i], m);
+    for (int i = 0; fits && i < desk->n_rooms; i++) fits = alloc_workspace(&desk->rooms[i], m);
     if (!fits) gpt_close_desk(desk), desk = NULL;
     return desk;
 }
@@ -47,16 +47,16 @@ void gpt_leave(Seat *seat) {
 /* A text that begins with `length` tokens (1 to a context). NULL: out of memory. */
 Seat *gpt_join(const Model *m, const int32_t *prompt, int32_t length, uint32_t seed, const Sampling *sampling,
                int32_t end_of_text, int32_t shows) {
-    Seat *seat = zeros(sizeof *seat);
+    Seat *seat = alloc_zeroed(sizeof *seat);
     if (!seat) return NULL;
     size_t v = padded(m->net.vocab_size, PANEL) * sizeof(float), n_never = sampling->n_never * sizeof(int32_t);
-    int32_t *never = zeros(n_never);
+    int32_t *never = alloc_zeroed(n_never);
     seat->model = m, seat->sampling = *sampling, seat->sampling.never = never;
     seat->shows = shows, seat->end_of_text = end_of_text;
-    Stream *s = &seat->stream;
-    s->window = zeros(m->net.context_length * sizeof *s->window);
-    s->cache = zeros(cache_bytes(m)), s->noise = zeros(v);
-    seat->logits = zeros(v), seat->heap = zeros(v), seat->shown = zeros(shows ? v : 1);
+    Sequence *s = &seat->stream;
+    s->window = alloc_zeroed(m->net.context_length * sizeof *s->window);
+    s->cache = alloc_zeroed(cache_bytes(m)), s->noise = alloc_zeroed(v);
+    seat->logits = alloc_zeroed(v), seat->heap = alloc_zeroed(v), seat->shown = alloc_zeroed(shows ? v : 1);
     if (!never || !s->window || !s->cache || !s->noise || !seat->logits || !seat->heap || !seat->shown) {
         gpt_leave(seat);
         return NULL;
@@ -72,7 +72,7 @@ Seat *gpt_join(const Model *m, const int32_t *prompt, int32_t length, uint32_t s
 const float *gpt_shown(const Seat *seat) { return seat->shown; }
 
 /* The token that the caller has chosen. */
-void gpt_put(Seat *seat, int32_t token) { push(seat->model, &seat->stream, token); }
+void gpt_put(Seat *seat, int32_t token) { append_token(seat->model, &seat->stream, token); }
 
 typedef struct { /* what gpt_round is asked for */
     const Desk *desk;
@@ -81,19 +81,19 @@ typedef struct { /* what gpt_round is asked for */
 } Round;
 
 /* Read what the caches of seats begin ... end - 1 lack, of long prompts a part; the logits of those that lack nothing. */
-static void read_seats(const Round *r, const Room *room, int begin, int end) {
-    Row rows[MAX_ROWS];
+static void read_seats(const Round *r, const Workspace *room, int begin, int end) {
+    BatchToken rows[MAX_ROWS];
     int n = 0, left = r->most;
     for (int i = begin; i < end; i++) {
         Seat *seat = r->seats[i];
-        Stream *s = &seat->stream;
+        Sequence *s = &seat->stream;
         seat->due = false;
         if (!s->active) continue;
         int lacks = s->length - s->cached, some = lacks == 1 || lacks <= left ? lacks : left;
         if (lacks > 1) left -= some;
         for (seat->due = some == lacks; some; some--, s->cached++) {
             bool newest = s->cached == s->length - 1;
-            rows[n++] = (Row){s, s->cached, s->window[s->cached], newest ? seat->logits : NULL};
+            rows[n++] = (BatchToken){s, s->cached, s->window[s->cached], newest ? seat->logits : NULL};
             if (n == MAX_ROWS) forward(room, rows, n), n = 0;
         }
     }
@@ -105,7 +105,7 @@ static void fill_seats(const Round *r, int step, int begin, int end) {
     int v = r->desk->model->net.vocab_size;
     for (int i = begin; i < end; i++) {
         Seat *seat = r->seats[i];
-        Stream *s = &seat->stream;
+        Sequence *s = &seat->stream;
         int32_t *token = &r->tokens[(size_t)step * r->n + i];
         *token = NOT_YET;
         if (!seat->due) continue;
@@ -115,8 +115,8 @@ static void fill_seats(const Round *r, int step, int begin, int end) {
             continue;
         }
         if (seat->sampling.temperature > 0) draw(s, v, s->noise);
-        *token = choose(seat->logits, v, &seat->sampling, s->noise, seat->heap);
-        push(seat->model, s, *token);
+        *token = sample_token(seat->logits, v, &seat->sampling, s->noise, seat->heap);
+        append_token(seat->model, s, *token);
         if (*token == seat->end_of_text) s->active = false;
     }
 }
@@ -124,7 +124,7 @@ static void fill_seats(const Round *r, int step, int begin, int end) {
 static void round_of_share(void *context, int begin, int end) {
     const Round *r = context;
     int parts = r->desk->model->pool.helpers + 1, part = 0;
-    while (part < parts - 1 && r->n * part / parts < begin) part++; /* as share_out divides */
+    while (part < parts - 1 && r->n * part / parts < begin) part++; /* as parallel_for divides */
     for (int step = 0; step < r->steps; step++) {
         read_seats(r, &r->desk->rooms[part], begin, end);
         fill_seats(r, step, begin, end);
@@ -140,19 +140,19 @@ void gpt_round(Desk *desk, Seat **seats, int32_t n, int32_t steps, int32_t most,
     Pool *pool = workers(m);
     Round r = {.desk = desk, .seats = seats, .n = n, .steps = steps, .most = most, .tokens = tokens};
     for (int i = 0; i < desk->n_rooms; i++) desk->rooms[i].pool = NULL;
-    if (m->pool.helpers && n >= (m->near ? 1 : MANY) * (m->pool.helpers + 1)) {
+    if (m->pool.helpers && n >= (m->fits_l2 ? 1 : MIN_AMX_ROWS) * (m->pool.helpers + 1)) {
         r.most = (most + m->pool.helpers) / (m->pool.helpers + 1);
-        wake(&m->pool);
+        ensure_awake(&m->pool);
         m->pool.lengthy = true;
-        share_out(&m->pool, n, round_of_share, &r);
+        parallel_for(&m->pool, n, round_of_share, &r);
         m->pool.lengthy = false;
         return;
     }
     desk->rooms->pool = pool;
-    if (pool) wake(pool);
+    if (pool) ensure_awake(pool);
     for (; r.steps; r.steps--, r.tokens += n) {
         read_seats(&r, desk->rooms, 0, n);
-        share_out(pool, n, fill_first, &r);
+        parallel_for(pool, n, fill_first, &r);
     }
     desk->rooms->pool = NULL;
 }

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpt_cli.native.choice import Choice
+from gpt_cli.native.bindings import Handle, address
 from gpt_cli.native.decoder import NativeDecoder, settings_of
-from gpt_cli.native.library import Handle, address
+from gpt_cli.native.numpy_sampler import TokenChoice
 from gpt_cli.native.weights import Array
 
 _FREE, _SHOWN, _LEFT = 0, 1, 2  # as seats.h has them
@@ -21,7 +21,14 @@ class Seat:
     """One text. `shown`: whether its logits are kept for `logits`. `left`: the caller chooses from them, by `put`."""
 
     def __init__(
-        self, desk: "Desk", prompt: Sequence[int], seed: int, choice: Choice, *, shown: bool = False, left: bool = False
+        self,
+        desk: "Desk",
+        prompt: Sequence[int],
+        seed: int,
+        choice: TokenChoice,
+        *,
+        shown: bool = False,
+        left: bool = False,
     ) -> None:
         decoder = desk.decoder
         ids = np.asarray(prompt[-decoder.weights.config.context_length :], np.int32)

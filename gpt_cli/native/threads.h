@@ -11,16 +11,16 @@ typedef struct { /* in one line of the cache, which is what it costs to hand it 
     Work work;
     void *context;
     int begin, end;
-} Share;
+} Task;
 
 typedef struct Pool {
     int helpers, begun; /* begun: threads that have been created */
     pthread_t threads[MAX_HELPERS];
-    Share shares[MAX_HELPERS];
+    Task shares[MAX_HELPERS];
     uint64_t number;
     _Alignas(128) _Atomic bool ending;
-    _Atomic int sleeping, patience; /* patience: pauses before a helper falls asleep */
-    _Atomic uint64_t alarm;
+    _Atomic int sleeping, spin_limit; /* patience: pauses before a helper falls asleep */
+    _Atomic uint64_t generation;
     double woken_at;
     bool lengthy; /* what is shared out takes long enough to wait for a helper that sleeps */
     pthread_mutex_t mutex;
@@ -40,15 +40,15 @@ INLINE void pause_a_moment(void) {
 #endif
 }
 
-INLINE void do_share(const Share *share) {
+INLINE void do_share(const Task *share) {
     if (share->begin < share->end) share->work(share->context, share->begin, share->end);
 }
 
-static void *help(void *argument) {
+static void *worker_main(void *argument) {
     Place *place = argument;
     Pool *pool = place->pool;
     int index = place->index;
-    Share *share = &pool->shares[index];
+    Task *share = &pool->shares[index];
     _Atomic uint64_t *state = &share->state;
     free(place);
     int idle = 0;
@@ -60,14 +60,14 @@ static void *help(void *argument) {
                 atomic_store_explicit(state, seen - OFFERED + DONE, memory_order_release);
             }
             idle = 0;
-        } else if (++idle < atomic_load_explicit(&pool->patience, memory_order_relaxed)) {
+        } else if (++idle < atomic_load_explicit(&pool->spin_limit, memory_order_relaxed)) {
             pause_a_moment();
         } else {
             pthread_mutex_lock(&pool->mutex);
-            uint64_t alarm = pool->alarm;
+            uint64_t generation = pool->generation;
             pool->sleeping++;
             bool offered = atomic_load(state) != seen; /* meanwhile */
-            while (!offered && pool->alarm == alarm && !pool->ending) pthread_cond_wait(&pool->woken, &pool->mutex);
+            while (!offered && pool->generation == generation && !pool->ending) pthread_cond_wait(&pool->woken, &pool->mutex);
             pool->sleeping--;
             pthread_mutex_unlock(&pool->mutex);
             idle = 0;
@@ -82,33 +82,33 @@ static double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static void rouse(Pool *pool) {
+static void notify_all(Pool *pool) {
     pthread_mutex_lock(&pool->mutex);
-    pool->alarm++;
+    pool->generation++;
     pthread_cond_broadcast(&pool->woken);
     pthread_mutex_unlock(&pool->mutex);
 }
 
 /* Have the helpers awake for what comes now, but on a busy machine, where they lose their turn and fall asleep, not
    all the time. They are created here, at the first use. */
-static void wake(Pool *pool) {
+static void ensure_awake(Pool *pool) {
     for (; pool->begun < pool->helpers; pool->begun++) {
         Place *place = malloc(sizeof *place);
         if (place) *place = (Place){pool, pool->begun};
-        if (!place || pthread_create(&pool->threads[pool->begun], NULL, help, place)) {
+        if (!place || pthread_create(&pool->threads[pool->begun], NULL, worker_main, place)) {
             free(place);
             pool->helpers = pool->begun;
         }
     }
     if (atomic_load(&pool->sleeping) && seconds() - pool->woken_at > 2e-3) {
         pool->woken_at = seconds();
-        rouse(pool);
+        notify_all(pool);
     }
 }
 
 /* Do jobs 0 ... n - 1, `work(context, begin, end)` by `work(context, begin, end)`, and return when all are done. Without
    a pool the caller does all. */
-static void share_out(Pool *pool, int jobs, Work work, void *context) {
+static void parallel_for(Pool *pool, int jobs, Work work, void *context) {
     if (!pool || !pool->helpers || jobs < 2) {
         work(context, 0, jobs);
         return;
@@ -116,15 +116,15 @@ static void share_out(Pool *pool, int jobs, Work work, void *context) {
     int parts = pool->helpers + 1;
     uint64_t number = ++pool->number;
     for (int i = 0; i < pool->helpers; i++) {
-        Share *share = &pool->shares[i];
+        Task *share = &pool->shares[i];
         share->work = work, share->context = context;
         share->begin = (int)((int64_t)jobs * (i + 1) / parts), share->end = (int)((int64_t)jobs * (i + 2) / parts);
         atomic_store_explicit(&share->state, number * 4 + OFFERED, memory_order_release);
     }
-    if (pool->lengthy) rouse(pool);
+    if (pool->lengthy) notify_all(pool);
     work(context, 0, jobs / parts);
     for (int i = 0; i < pool->helpers; i++) {
-        Share *share = &pool->shares[i];
+        Task *share = &pool->shares[i];
         uint64_t offered = number * 4 + OFFERED;
         if (atomic_compare_exchange_strong(&share->state, &offered, number * 4 + DONE)) {
             do_share(share);

@@ -17,7 +17,7 @@ from gpt_cli.config import ModelConfig
 Array = npt.NDArray[Any]  # fp32
 
 
-class UnfitWeights(ValueError):  # noqa: N818 (named for what it says)
+class WeightMismatch(ValueError):  # noqa: N818 (named for what it says)
     """The arrays are not those of the config, or the config is not one that is decoded here."""
 
 
@@ -56,10 +56,10 @@ class Weights:
     norm: Array | None
     norm_bias: Array | None
     head: Array  # (V, C)
-    activation_steps: int | Literal["bf16"] | None = None
+    activation_qmax: int | Literal["bf16"] | None = None
     """What a matrix is multiplied by is rounded, row by row, to so many steps from 0 to its largest, or to the nearest
     bf16. None: not."""
-    cache_steps: int | None = None
+    kv_qmax: int | None = None
     """Keys and values are rounded to so many steps, each head's of a token by themselves; a step is a bf16."""
 
 
@@ -72,16 +72,16 @@ def nearest_bf16(x: Array) -> Array:
 def read_weights(config: ModelConfig, vocab_size: int, arrays: Mapping[str, npt.NDArray[Any]]) -> Weights:
     """The weights among `arrays`, named as in `GPT.state_dict()`.
 
-    Raises UnfitWeights unless they are just these, and for a model with options that the decoder does not know.
+    Raises WeightMismatch unless they are just these, and for a model with options that the decoder does not know.
     """
     if (reason := NATIVE_DECODER.refusal(config)) is not None:
-        raise UnfitWeights(f"{NATIVE_DECODER.name} does not know {reason}")
+        raise WeightMismatch(f"{NATIVE_DECODER.name} does not know {reason}")
     expected = _shapes(config, vocab_size)
     if expected.keys() != arrays.keys():
-        raise UnfitWeights(f"not the tensors of this config: {sorted(expected.keys() ^ arrays.keys())[0]}")
+        raise WeightMismatch(f"not the tensors of this config: {sorted(expected.keys() ^ arrays.keys())[0]}")
     for name, shape in expected.items():
         if arrays[name].shape != shape or arrays[name].dtype != np.float32:
-            raise UnfitWeights(f"tensor {name} has another shape or type")
+            raise WeightMismatch(f"tensor {name} has another shape or type")
     found: dict[str, Array] = {name: np.ascontiguousarray(arrays[name]) for name in expected}
     positions, cosines, sines = found.get("embedding.positions"), None, None
     if config.position == "sinusoidal":

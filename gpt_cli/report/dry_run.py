@@ -8,7 +8,7 @@ from typing import Any
 from gpt_cli.config import Config
 from gpt_cli.corpus.prepare import open_lazy
 from gpt_cli.errors import Notify
-from gpt_cli.native.kernel import leaving_nothing
+from gpt_cli.native.kernel import no_build_cache
 from gpt_cli.report.info import Info, describe, render_info
 from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.runtime.oom import available_memory
@@ -136,7 +136,7 @@ def _tried(config: Config, info: Info, vocab_size: int, runtime: Runtime) -> lis
 
 def _measure(config: Config, batches: Batches, vocab_size: int, runtime: Runtime, note: Notify) -> float:
     """Seconds of a training step, after a first one that also allocates and compiles."""
-    with leaving_nothing():
+    with no_build_cache():
         state = TrainingState.initialize(config, vocab_size, runtime, note)
     started = time.perf_counter()
     train_step(state, batches.at(0), config, 0, 0.0, runtime)

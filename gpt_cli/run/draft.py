@@ -5,9 +5,9 @@ from pathlib import Path
 from gpt_cli.capabilities import NATIVE_DECODER
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files import read_file
-from gpt_cli.native.decoder import Draft, NativeDecoder
-from gpt_cli.native.kernel import NoKernel
-from gpt_cli.native.weights import UnfitWeights, read_weights
+from gpt_cli.native.decoder import DraftOptions, NativeDecoder
+from gpt_cli.native.kernel import KernelUnavailable
+from gpt_cli.native.weights import WeightMismatch, read_weights
 from gpt_cli.run.checkpoint import open_checkpoint
 from gpt_cli.run.directory import find_run
 from gpt_cli.tokenizer import Tokenizer
@@ -16,16 +16,16 @@ NGRAM = "ngram"
 _LIMIT = 1 << 26  # bytes of a text
 
 
-def open_draft(name: str | Path, tokenizer: Tokenizer, note: Notify) -> Draft:
+def open_draft(name: str | Path, tokenizer: Tokenizer, note: Notify) -> DraftOptions:
     """The draft called `name`: `ngram`, a file of text, or a run or checkpoint with the vocabulary of `tokenizer`.
 
     Raises RequestError for what is not there or cannot guess for this vocabulary, UserError for what cannot be read.
     """
     path = Path(name)
     if str(name) == NGRAM:
-        return Draft()
+        return DraftOptions()
     if path.is_file() and path.suffix != ".safetensors":
-        return Draft(text=_tokens(path, tokenizer))
+        return DraftOptions(text=_tokens(path, tokenizer))
     saved = open_checkpoint(find_run(path), note)
     if saved.tokenizer.digest != tokenizer.digest:
         raise RequestError(
@@ -38,12 +38,14 @@ def open_draft(name: str | Path, tokenizer: Tokenizer, note: Notify) -> Draft:
         )
     try:
         weights = read_weights(saved.config.model, tokenizer.vocab_size, saved.model_arrays)
-        return Draft(model=NativeDecoder(weights, format="bf16"))  # rounded: a guess need not be exact, but quick
-    except UnfitWeights as error:
+        return DraftOptions(
+            model=NativeDecoder(weights, format="bf16")
+        )  # rounded: a guess need not be exact, but quick
+    except WeightMismatch as error:
         raise RequestError(f"the draft {path} does not fit its config: {error}") from None
-    except NoKernel as error:
+    except KernelUnavailable as error:
         note(f"nothing is drafted, since the kernel cannot be used: {error}")
-        return Draft()
+        return DraftOptions()
 
 
 def _tokens(path: Path, tokenizer: Tokenizer) -> list[int]:

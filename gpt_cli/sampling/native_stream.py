@@ -10,12 +10,12 @@ from typing import Any, Literal
 import numpy.typing as npt
 
 from gpt_cli.config import ModelConfig
-from gpt_cli.native.choice import Choice
-from gpt_cli.native.decoder import Decoder, Draft, NativeDecoder, tokens_of
-from gpt_cli.native.kernel import NoKernel
+from gpt_cli.native.decoder import Decoder, DraftOptions, NativeDecoder, stream_tokens
+from gpt_cli.native.kernel import KernelUnavailable
 from gpt_cli.native.numpy_decoder import NumpyDecoder
-from gpt_cli.native.rounding import WeightFormat
-from gpt_cli.native.weights import UnfitWeights, read_weights
+from gpt_cli.native.numpy_sampler import TokenChoice
+from gpt_cli.native.quantize import WeightDtype
+from gpt_cli.native.weights import WeightMismatch, read_weights
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.sampling.text_stream import TextStream
 from gpt_cli.shuffle import derive_seed
@@ -40,7 +40,7 @@ def open_decoder(
     vocab_size: int,
     arrays: Mapping[str, npt.NDArray[Any]],
     *,
-    weights: WeightFormat = "fp32",
+    weights: WeightDtype = "fp32",
     threads: int = 1,
     note: Callable[[str], None] = lambda _: None,
 ) -> Decoder | None:
@@ -50,11 +50,11 @@ def open_decoder(
     """
     try:
         found = read_weights(config, vocab_size, arrays)
-    except UnfitWeights:
+    except WeightMismatch:
         return None
     try:
         return NativeDecoder(found, format=weights, threads=threads, note=note)
-    except NoKernel as error:
+    except KernelUnavailable as error:
         note(f"decoding in NumPy, {TIMES_SLOWER} times slower than by compiled code, which cannot be used: {error}")
         return NumpyDecoder(found)
 
@@ -71,7 +71,7 @@ def stream_native(
     prompts: Sequence[Sequence[int]],
     sampling: SamplingParams,
     n: int | None = None,
-    draft: Draft | None = None,
+    draft: DraftOptions | None = None,
 ) -> list[TextStream]:
     """A continuation of each prompt (at least one token), written as one batch while they are being read.
 
@@ -79,7 +79,7 @@ def stream_native(
     two tokens are not as good as equal. A `draft` makes a single text come faster, and changes nothing in it.
     """
     assert not unsupported_settings(sampling)
-    choice = Choice(
+    choice = TokenChoice(
         temperature=sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,
@@ -90,9 +90,9 @@ def stream_native(
     seeds = [derive_seed(sampling.seed, "sample", i % (n or len(prompts))) for i in range(len(prompts))]
 
     def steps() -> Iterator[bool]:
-        writing = decoder.begin(prompts, seeds, choice, draft)
+        writing = decoder.start(prompts, seeds, choice, draft)
         running = set(range(len(prompts)))
-        for chunk in tokens_of(writing, sampling.max_new_tokens):
+        for chunk in stream_tokens(writing, sampling.max_new_tokens):
             for i in sorted(running):
                 texts[i].extend([step[i] for step in chunk])
                 if texts[i].finish_reason is not None:

@@ -11,8 +11,8 @@ from gpt_cli.capabilities import NATIVE_DECODER
 from gpt_cli.config import ModelConfig
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.literals import Device
-from gpt_cli.native.decoder import Decoder, Draft
-from gpt_cli.native.rounding import FORMATS, WeightFormat
+from gpt_cli.native.decoder import Decoder, DraftOptions
+from gpt_cli.native.quantize import FORMATS, WeightDtype
 from gpt_cli.sampling.native_stream import (
     ENGINES,
     EngineChoice,
@@ -50,8 +50,8 @@ class TextGenerator:
         *,
         device: Device = "auto",
         engine: EngineChoice = "auto",
-        weights: WeightFormat = "fp32",
-        draft: Draft | None = None,
+        weights: WeightDtype = "fp32",
+        draft: DraftOptions | None = None,
         note: Notify = lambda _: None,
     ) -> None:
         self.tokenizer = tokenizer

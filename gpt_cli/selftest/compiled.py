@@ -8,21 +8,21 @@ import torch
 from gpt_cli.config import ModelConfig
 from gpt_cli.errors import UserError
 from gpt_cli.model.gpt import GPT
+from gpt_cli.native.build_store import DamagedLibraryError, Store
 from gpt_cli.native.decoder import NativeDecoder
-from gpt_cli.native.kernel import NoKernel, WrongKernel, store_path
-from gpt_cli.native.rounding import FORMATS
-from gpt_cli.native.store import DamagedLibraryError, Store
+from gpt_cli.native.kernel import KernelUnavailable, WrongKernel, store_path
+from gpt_cli.native.quantize import FORMATS
 from gpt_cli.native.trust import UntrustedError
 from gpt_cli.native.weights import read_weights
 from gpt_cli.run.arrays import unpack_arrays
 from gpt_cli.run.tensors import pack_tensors
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.selftest.check import Check
-from gpt_cli.training.native.choice import proven_library
-from gpt_cli.training.native.sources import has_bf16_products
+from gpt_cli.training.native.build_settings import has_bf16_products
+from gpt_cli.training.native.select_engine import proven_library
 
 Describe = Callable[[list[str]], str]
-"""Takes what is told; returns a figure, or raises NoKernel."""
+"""Takes what is told; returns a figure, or raises KernelUnavailable."""
 _MODEL = ModelConfig(n_layer=2, n_embd=64, n_head=2, context_length=32, zero_init=False)
 
 
@@ -56,7 +56,7 @@ def _check(name: str, describe: Describe) -> Check:
         figure = describe(notes)
     except WrongKernel as error:
         return Check(name, False, str(error))
-    except NoKernel as error:  # not a fault, but slower
+    except KernelUnavailable as error:  # not a fault, but slower
         return Check(name, True, f"none here: {error}")
     wrong = [note for note in notes if not note.startswith("compiling ")]
     return Check(name, not wrong, "; ".join(wrong) or figure)

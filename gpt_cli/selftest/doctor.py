@@ -7,7 +7,7 @@ from gpt_cli.config import load_config
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.files import check_listed
-from gpt_cli.native.kernel import leaving_nothing
+from gpt_cli.native.kernel import no_build_cache
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint, list_checkpoints, load
 from gpt_cli.run.directory import DATA, is_imported, read_fingerprint
 from gpt_cli.run.load_model import build_verified
@@ -33,7 +33,7 @@ def examine(path: Path, note: Notify) -> Iterator[Check]:
     yield _passes("data", lambda: _describe_data(path, note))
     yield _passes("resume", lambda: _describe_resume(path, paths, intact))
     yield check_store()
-    with leaving_nothing():
+    with no_build_cache():
         yield from check_kernels()
 
 

@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 from starlette.requests import Request
 
-from gpt_cli.serve.engine import Text
+from gpt_cli.serve.active_text import ActiveText, Cost, Piece
 from gpt_cli.serve.limits import Limits
-from gpt_cli.serve.line import Cost, Line, Piece
 from gpt_cli.serve.problems import Problem, dumps
 from gpt_cli.serve.reading import token_text
 from gpt_cli.serve.scheduler import Mailbox, Scheduler
 from gpt_cli.serve.settings import Order
-from gpt_cli.serve.shelf import Model
+from gpt_cli.serve.shelf import ServedModel
+from gpt_cli.serve.text_engine import Text
 from gpt_cli.tokenizer import StreamDecoder
 
 Kind = Literal["text_completion", "chat.completion"]
@@ -26,7 +26,7 @@ Kind = Literal["text_completion", "chat.completion"]
 class Spoken:
     """A text as far as the client knows it, with the costs of tokens whose text it has not been sent."""
 
-    model: Model
+    model: ServedModel
     echo: str = ""
     told: str = ""
     tokens: int = 0
@@ -73,7 +73,7 @@ class Answer:
         self._spoken = [Spoken(order.model, echoes[i // n] if echoes else "") for i in range(count)]
         deadline = time.monotonic() + limits.seconds
         self._lines = [
-            Line(
+            ActiveText(
                 index=i,
                 engine=order.model.engine,
                 tokenizer=order.model.tokenizer,
@@ -206,7 +206,7 @@ class Answer:
         return _event(content | {"usage": None} if usage else content)
 
 
-def _likeliest(model: Model, cost: Cost) -> list[dict[str, Any]]:
+def _likeliest(model: ServedModel, cost: Cost) -> list[dict[str, Any]]:
     """Our own: the alternatives with their ids, and their probabilities after temperature and filters."""
     after: Sequence[float | None] = cost.after or [None for _ in cost.likeliest]
     return [
@@ -215,7 +215,7 @@ def _likeliest(model: Model, cost: Cost) -> list[dict[str, Any]]:
     ]
 
 
-def _chat_cost(model: Model, cost: Cost) -> dict[str, Any]:
+def _chat_cost(model: ServedModel, cost: Cost) -> dict[str, Any]:
     def one(token: int, log_prob: float | None) -> dict[str, Any]:
         data = list(model.tokenizer.token_bytes(token))
         return {"token": token_text(model, token), "logprob": log_prob, "bytes": data}

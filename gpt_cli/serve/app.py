@@ -23,15 +23,15 @@ from gpt_cli.serve.guard import Guard, GuardMiddleware
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.problems import Json, Problem, problem_of
 from gpt_cli.serve.reading import read_costs, score_text, token_text
-from gpt_cli.serve.scheduler import Scheduler
-from gpt_cli.serve.schema import (
+from gpt_cli.serve.requests import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     ScoreRequest,
     TokenizeRequest,
-    Writing,
+    WritingRequest,
 )
+from gpt_cli.serve.scheduler import Scheduler
 from gpt_cli.serve.settings import Order, encode, encode_chat, encode_prompts, known_tokens, make_order
 from gpt_cli.serve.shelf import Shelf
 
@@ -184,7 +184,13 @@ async def chat(serving: Serving, request: Request) -> Response:
 
 
 async def _answer(
-    serving: Serving, request: Request, kind: Kind, order: Order, asked: Writing, top: int | None, echoes: list[str]
+    serving: Serving,
+    request: Request,
+    kind: Kind,
+    order: Order,
+    asked: WritingRequest,
+    top: int | None,
+    echoes: list[str],
 ) -> Response:
     if asked.stream_options is not None and not asked.stream:
         raise Problem(400, "stream_options needs stream: true", param="stream_options")

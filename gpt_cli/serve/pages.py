@@ -21,9 +21,9 @@ from gpt_cli.run.log import read_metrics, read_samples
 from gpt_cli.serve.body import read_object
 from gpt_cli.serve.problems import Json, Problem
 from gpt_cli.serve.reading import token_text
-from gpt_cli.serve.schema import AttentionRequest
+from gpt_cli.serve.requests import AttentionRequest
 from gpt_cli.serve.settings import encode
-from gpt_cli.serve.shelf import Model, Shelf
+from gpt_cli.serve.shelf import ServedModel, Shelf
 
 if TYPE_CHECKING:
     from gpt_cli.serve.app import Serving
@@ -134,7 +134,7 @@ async def attention(serving: "Serving", request: Request) -> Response:
     return Json(await asyncio.to_thread(_attention, model, tokens, asked.layer, asked.head))
 
 
-def _attention(model: Model, tokens: list[int], layer: int, head: int) -> dict[str, Any]:
+def _attention(model: ServedModel, tokens: list[int], layer: int, head: int) -> dict[str, Any]:
     from gpt_cli.attention_maps.capture import capture_attention  # noqa: PLC0415 - it imports torch
 
     layers, heads = model.config.model.n_layer, model.config.model.n_head

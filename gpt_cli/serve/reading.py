@@ -9,14 +9,14 @@ import numpy as np
 
 from gpt_cli.scoring.scored_text import ScoredText
 from gpt_cli.scoring.sliding_windows import SlidingWindow, default_stride, windows
-from gpt_cli.serve.engine import Engine
-from gpt_cli.serve.line import Cost, cost_of
+from gpt_cli.serve.active_text import Cost, cost_of
 from gpt_cli.serve.problems import Problem
 from gpt_cli.serve.scheduler import Scheduler
-from gpt_cli.serve.shelf import Model
+from gpt_cli.serve.shelf import ServedModel
+from gpt_cli.serve.text_engine import TextEngine
 
 
-async def read_costs(scheduler: Scheduler, model: Model, tokens: Sequence[int], top: int) -> list[Cost]:
+async def read_costs(scheduler: Scheduler, model: ServedModel, tokens: Sequence[int], top: int) -> list[Cost]:
     """What each of `tokens` cost, given those before it in its window: those of `gpt score`. The first cost nothing."""
     costs = [Cost(tokens[0], None, [])]
     for window in windows(len(tokens), model.context_length, default_stride(model.context_length)):
@@ -26,13 +26,13 @@ async def read_costs(scheduler: Scheduler, model: Model, tokens: Sequence[int], 
     return costs
 
 
-def _costs(engine: Engine, window: SlidingWindow, tokens: Sequence[int], top: int) -> list[Cost]:
+def _costs(engine: TextEngine, window: SlidingWindow, tokens: Sequence[int], top: int) -> list[Cost]:
     first = window.first - window.begin
     logits = engine.read(tokens[:-1])
     return [cost_of(logits[i - 1], tokens[i], top) for i in range(first, len(tokens))]
 
 
-def token_text(model: Model, token: int) -> str:
+def token_text(model: ServedModel, token: int) -> str:
     """How a token is shown: its text; `bytes:\\xe2` where it is a part of a character."""
     data = model.tokenizer.token_bytes(token)
     if not data:
@@ -43,7 +43,9 @@ def token_text(model: Model, token: int) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
-async def score_text(scheduler: Scheduler, model: Model, text: str, tokens: list[int], top: int) -> dict[str, Any]:
+async def score_text(
+    scheduler: Scheduler, model: ServedModel, text: str, tokens: list[int], top: int
+) -> dict[str, Any]:
     """The answer of /score: the figures of `gpt score`, and what each token cost."""
     if len(tokens) < 2:
         raise Problem(400, f"a text of {len(tokens)} tokens leaves nothing to predict", param="text")

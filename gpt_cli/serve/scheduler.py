@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from gpt_cli.serve.engine import Engine
+from gpt_cli.serve.active_text import ActiveText, Piece
 from gpt_cli.serve.limits import Limits
-from gpt_cli.serve.line import Line, Piece
 from gpt_cli.serve.problems import Problem
+from gpt_cli.serve.text_engine import TextEngine
 
 _Result = TypeVar("_Result")
 _QUICK = 0.005  # seconds of a round from which on no more steps are taken at once
@@ -62,9 +62,9 @@ class Scheduler:
     def __init__(self, limits: Limits, meter: Meter | None = None) -> None:
         self._limits, self._meter = limits, meter or Meter()
         self._changed = threading.Condition()
-        self._queue = deque[Line]()
+        self._queue = deque[ActiveText]()
         self._calls = deque[tuple[Callable[[], Any], Future[Any]]]()
-        self._lines: list[Line] = []
+        self._lines: list[ActiveText] = []
         self._closing = False
         self._steps, self._text_seconds = 1, 1.0
         self._thread = threading.Thread(target=self._run, name="gpt-serve-scheduler", daemon=True)
@@ -85,7 +85,7 @@ class Scheduler:
         """Whether texts are being written."""
         return self._thread.is_alive() and not self._closing
 
-    def submit(self, lines: Sequence[Line]) -> None:
+    def submit(self, lines: Sequence[ActiveText]) -> None:
         """Have these written. Raises Problem 429 where the queue has no room for all of them."""
         with self._changed:
             if self._closing:
@@ -106,7 +106,7 @@ class Scheduler:
             self._changed.notify()
         return future
 
-    def cancel(self, lines: Sequence[Line]) -> None:
+    def cancel(self, lines: Sequence[ActiveText]) -> None:
         """Nobody waits for these any more: their seats are free before the next token."""
         with self._changed:
             for line in lines:
@@ -155,16 +155,16 @@ class Scheduler:
         if late := [line for line in (*self._lines, *self._queue) if line.deadline <= now]:
             self._finish(late, "time")
 
-    def _seat(self) -> list[Line]:
+    def _seat(self) -> list[ActiveText]:
         """Give the free seats to those who wait longest. A text of no tokens takes none."""
-        joining: list[Line] = []
+        joining: list[ActiveText] = []
         while self._queue and len(self._lines) < self._limits.seats:
             line = self._queue.popleft()
             joining.append(line)
             self._lines.append(line)
         return joining
 
-    def _advance(self, engine: Engine, lines: list[Line]) -> None:
+    def _advance(self, engine: TextEngine, lines: list[ActiveText]) -> None:
         """A round of the texts of one engine: a step, or several where these are quick and nobody waits."""
         places = [line.place for line in lines if line.place is not None]
         alone = any(place.single for place in places) or any(line.begun is None for line in lines) or self._queue
@@ -193,7 +193,7 @@ class Scheduler:
         for mailbox, pieces in posts.items():
             mailbox.put(pieces)
 
-    def _finish(self, lines: Sequence[Line], reason: str) -> None:
+    def _finish(self, lines: Sequence[ActiveText], reason: str) -> None:
         for line in lines:
             if line in self._lines:
                 self._lines.remove(line)
@@ -202,7 +202,7 @@ class Scheduler:
             line.mailbox.put([line.end(reason)])
             self._meter.ended(reason)
 
-    def _guarded(self, lines: Sequence[Line], work: Callable[[], None]) -> None:
+    def _guarded(self, lines: Sequence[ActiveText], work: Callable[[], None]) -> None:
         """Whatever fails in `work` ends these texts, not the thread."""
         try:
             work()

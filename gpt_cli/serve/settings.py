@@ -11,8 +11,8 @@ from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.sampling.sampling_params import SamplingOptions, SamplingParams, random_seed
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.problems import Problem, problem_of
-from gpt_cli.serve.schema import Message, Writing
-from gpt_cli.serve.shelf import Model
+from gpt_cli.serve.requests import Message, WritingRequest
+from gpt_cli.serve.shelf import ServedModel
 
 if TYPE_CHECKING:
     from gpt_cli.sampling.logits_processors import ProcessorFactory
@@ -27,7 +27,7 @@ _RENAMED = {"max_tokens": "max_new_tokens"}
 class Order:
     """What a request comes to: `n` texts of each prompt."""
 
-    model: Model
+    model: ServedModel
     prompts: list[list[int]]
     sampling: SamplingParams
     n: int
@@ -36,7 +36,7 @@ class Order:
 
 
 async def make_order(
-    model: Model, prompts: list[list[int]], asked: Writing, limits: Limits, max_tokens: int | None = None
+    model: ServedModel, prompts: list[list[int]], asked: WritingRequest, limits: Limits, max_tokens: int | None = None
 ) -> Order:
     """The order that a request is. Raises Problem for what is beyond the limits, or contradicts itself."""
     n = asked.n or 1
@@ -69,7 +69,7 @@ def _with_rules(order: Order, presence: float, frequency: float) -> Order:
     return replace(order, penalties=Penalties(presence, frequency), book=book)
 
 
-def _sampling(model: Model, asked: Writing, max_tokens: int | None) -> SamplingParams:
+def _sampling(model: ServedModel, asked: WritingRequest, max_tokens: int | None) -> SamplingParams:
     values: dict[str, Any] = {}
     for name in (*_SAME, *_OR_OFF):
         value = getattr(asked, name)
@@ -91,18 +91,18 @@ def _sampling(model: Model, asked: Writing, max_tokens: int | None) -> SamplingP
         raise problem_of(error) from None
 
 
-def _token(model: Model, name: str) -> int:
+def _token(model: ServedModel, name: str) -> int:
     if not (name.isascii() and name.isdigit() and len(name) < 10 and int(name) < model.tokenizer.vocab_size):
         raise Problem(400, f"logit_bias: there is no token {name[:20]!r}; a token is its id", param="logit_bias")
     return int(name)
 
 
-async def encode_prompts(model: Model, prompt: Any) -> list[list[int]]:
+async def encode_prompts(model: ServedModel, prompt: Any) -> list[list[int]]:
     """A text, a list of texts, tokens, or a list of those: the tokens of each prompt. Raises Problem."""
     return await asyncio.to_thread(_encode, model, prompt)
 
 
-def _encode(model: Model, prompt: Any) -> list[list[int]]:
+def _encode(model: ServedModel, prompt: Any) -> list[list[int]]:
     if isinstance(prompt, str):
         return [encode(model, prompt)]
     if isinstance(prompt, list) and prompt:
@@ -120,7 +120,7 @@ def _encode(model: Model, prompt: Any) -> list[list[int]]:
     )
 
 
-def encode(model: Model, text: str) -> list[int]:
+def encode(model: ServedModel, text: str) -> list[int]:
     """The tokens of a prompt. Raises Problem for characters that the vocabulary lacks."""
     try:
         return encode_prompt(model.tokenizer, text)
@@ -128,7 +128,7 @@ def encode(model: Model, text: str) -> list[int]:
         raise Problem(400, error.message, param="prompt", code="unknown_characters") from None
 
 
-def known_tokens(model: Model, tokens: Sequence[int]) -> list[int]:
+def known_tokens(model: ServedModel, tokens: Sequence[int]) -> list[int]:
     """`tokens`, if the vocabulary has them all. Raises Problem."""
     size = model.tokenizer.vocab_size
     for token in tokens:
@@ -138,7 +138,7 @@ def known_tokens(model: Model, tokens: Sequence[int]) -> list[int]:
     return list(tokens)
 
 
-def encode_chat(model: Model, messages: Sequence[Message]) -> list[int]:
+def encode_chat(model: ServedModel, messages: Sequence[Message]) -> list[int]:
     """The messages as the tokens that `gpt chat` would have the model continue: see docs/howto/serve.md.
 
     A turn is `sample.prefix` of the run's config, what the user says, `sample.suffix`, and the answer; turns stand on

@@ -11,13 +11,13 @@ from gpt_cli.config import Config, SampleConfig
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.literals import Device
 from gpt_cli.native.decoder import NativeDecoder
-from gpt_cli.native.rounding import WeightFormat
+from gpt_cli.native.quantize import WeightDtype
 from gpt_cli.run.checkpoint import Checkpoint, checkpoint_step, list_checkpoints, open_checkpoint
 from gpt_cli.run.directory import RUN, find_run, sample_defaults
 from gpt_cli.sampling.native_stream import EngineChoice as EngineName
 from gpt_cli.sampling.text_generator import TextGenerator
-from gpt_cli.serve.engine import Engine, NativeEngine, TorchEngine
 from gpt_cli.serve.problems import Problem
+from gpt_cli.serve.text_engine import NativeTexts, TextEngine, TorchTexts
 from gpt_cli.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ class How:
 
     device: Device = "auto"
     engine: EngineName = "auto"
-    weights: WeightFormat = "fp32"
+    weights: WeightDtype = "fp32"
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class ServedModel:
     """A checkpoint that is open: all that a request needs. A newer one of the same run is another object."""
 
     name: str
@@ -44,7 +44,7 @@ class Model:
     step: int
     config: Config
     tokenizer: Tokenizer
-    engine: Engine = field(repr=False)
+    engine: TextEngine = field(repr=False)
     defaults: SampleConfig
     weights_sha256: str
     created: int
@@ -73,8 +73,8 @@ class Shelf:
         """Raises RequestError for what is no run, and where two have one name."""
         self.paths: dict[str, Path] = {}
         self._how, self._note = how, note
-        self._open: dict[str, Model] = {}
-        self._steps: OrderedDict[str, Model] = OrderedDict()
+        self._open: dict[str, ServedModel] = {}
+        self._steps: OrderedDict[str, ServedModel] = OrderedDict()
         self._lock = asyncio.Lock()
         for run in runs:
             for path in expand(run):
@@ -86,7 +86,7 @@ class Shelf:
                 self.paths[name] = path
         self.first = next(iter(self.paths))
 
-    async def get(self, name: str | None) -> Model:
+    async def get(self, name: str | None) -> ServedModel:
         """The run called `name` (None: the first), or `NAME@STEP`, one of its checkpoints. Raises Problem 404."""
         run, at, step = (name or self.first).partition("@")
         if run not in self.paths or (at and not (step.isascii() and step.isdigit() and len(step) < 13)):
@@ -101,12 +101,12 @@ class Shelf:
                 return self._open[run]
             return await self._at(run, int(step))
 
-    async def open_first(self) -> Model:
+    async def open_first(self) -> ServedModel:
         """The first run, so that what is wrong with it is said at once. Raises what opening a checkpoint raises."""
         self._open[self.first] = await asyncio.to_thread(self._read, self.first, self.paths[self.first])
         return self._open[self.first]
 
-    async def refresh(self) -> list[Model]:
+    async def refresh(self) -> list[ServedModel]:
         """Open what is newer than what is open, and let it take its place: the models that changed.
 
         Texts that are being written go on with the model that they began with.
@@ -130,7 +130,7 @@ class Shelf:
         path = self.paths[name]
         return sorted(map(checkpoint_step, list_checkpoints(path))) if (path / RUN).is_file() else []
 
-    async def _at(self, run: str, step: int) -> Model:
+    async def _at(self, run: str, step: int) -> ServedModel:
         if step not in self.steps(run):
             raise Problem(404, f"{run} has no checkpoint of step {step}", param="model", code="model_not_found")
         name = f"{run}@{step}"
@@ -142,18 +142,18 @@ class Shelf:
             self._steps.popitem(last=False)
         return self._steps[name]
 
-    async def _load(self, name: str, path: Path) -> Model:
+    async def _load(self, name: str, path: Path) -> ServedModel:
         try:
             return await asyncio.to_thread(self._read, name, path)
         except UserError as error:
             self._note(error.render())
             raise Problem(503, f"the model {name} cannot be opened now: its checkpoint cannot be used") from None
 
-    def _read(self, name: str, path: Path) -> Model:
+    def _read(self, name: str, path: Path) -> ServedModel:
         return open_model(name, path, self._how, self._note, sample_defaults(self.paths[name.partition("@")[0]]))
 
 
-def open_model(name: str, path: Path, how: How, note: Notify, defaults: SampleConfig | None) -> Model:
+def open_model(name: str, path: Path, how: How, note: Notify, defaults: SampleConfig | None) -> ServedModel:
     """The model of a run or checkpoint. Raises what opening a checkpoint raises."""
     saved = open_checkpoint(path, note)
     writer = TextGenerator(
@@ -167,8 +167,10 @@ def open_model(name: str, path: Path, how: How, note: Notify, defaults: SampleCo
         note=note,
     )
     decoder = writer.decoder if writer.writes_natively() else None
-    engine: Engine = TorchEngine(writer.model) if not isinstance(decoder, NativeDecoder) else _by_kernel(decoder, saved)
-    return Model(
+    engine: TextEngine = (
+        TorchTexts(writer.model) if not isinstance(decoder, NativeDecoder) else _by_kernel(decoder, saved)
+    )
+    return ServedModel(
         name=name,
         checkpoint=saved.path,
         step=saved.step,
@@ -182,8 +184,8 @@ def open_model(name: str, path: Path, how: How, note: Notify, defaults: SampleCo
     )
 
 
-def _by_kernel(decoder: NativeDecoder, saved: Checkpoint) -> Engine:
-    return NativeEngine(decoder, saved.tokenizer)
+def _by_kernel(decoder: NativeDecoder, saved: Checkpoint) -> TextEngine:
+    return NativeTexts(decoder, saved.tokenizer)
 
 
 def _in_torch(saved: Checkpoint, device: Device) -> "GPT":

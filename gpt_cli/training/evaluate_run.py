@@ -20,7 +20,7 @@ from gpt_cli.terminal.progress import stage_progress, working
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.evaluate import Evaluation, EvaluationText, evaluate
 from gpt_cli.training.grad_scaler import GradScaler
-from gpt_cli.training.native.choice import native_network
+from gpt_cli.training.native.select_engine import try_native
 from gpt_cli.training.step import TorchEngine
 
 
@@ -74,7 +74,7 @@ def evaluate_run(
     else:
         tokens = _encode(text, form or ReaderOptions(), loaded.tokenizer, skip_unknown, note)
     model = loaded.model.to(machine.device)
-    engine = native_network(model, loaded.config.runtime, machine, note) or TorchEngine(
+    engine = try_native(model, loaded.config.runtime, machine, note) or TorchEngine(
         model, machine, GradScaler(False, machine.device), note
     )
     with working("evaluating"):

@@ -25,8 +25,8 @@ from gpt_cli.training.ema import EMA
 from gpt_cli.training.engine import Engine
 from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.lora import LoRA
-from gpt_cli.training.native.choice import native_network
 from gpt_cli.training.native.network import NativeNetwork
+from gpt_cli.training.native.select_engine import try_native
 from gpt_cli.training.optim import MuonAdamW
 from gpt_cli.training.step import TorchEngine
 
@@ -64,7 +64,7 @@ class TrainingState:
             if initial is not None:
                 load_weights(model, initial)
             model.to(runtime.device)
-            native = native_network(model, config.runtime, runtime, note)
+            native = try_native(model, config.runtime, runtime, note)
             orthogonalise = None if native is None else native.orthogonalise
             optimizer: MuonAdamW | LoRA = MuonAdamW(model, config.optim, runtime.matmul_dtype, orthogonalise)
             if config.lora.rank is not None:

@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from gpt_cli.model.gpt import GPT
-from gpt_cli.native import library as decoder
+from gpt_cli.native import bindings as decoder
 from gpt_cli.native.kernel import SOURCE, processor_flags
-from gpt_cli.native.rounding import WeightFormat
+from gpt_cli.native.quantize import WeightDtype
 from gpt_cli.native.weights import LayerWeights, Weights
 from gpt_cli.training.muon import POLAR_EXPRESS
-from gpt_cli.training.native import network, sources
-from gpt_cli.training.native.library import Backend, NativeLibrary
+from gpt_cli.training.native import build_settings, network
+from gpt_cli.training.native.train_bindings import Backend, NativeLibrary
 
 HERE = Path(__file__).parent
 STRICT = (
@@ -31,8 +31,8 @@ STRICT = (
 DRIVERS = {
     "decode": (HERE / "decode_driver.c", f"-I{SOURCE.parent}", "-pthread"),
     "train": (
-        HERE / "train_driver.c", sources.SOURCES[1], f"-I{sources.SOURCES[0].parent}", "-pthread", "-fopenmp-simd",
-        "-ftree-vectorize",
+        HERE / "train_driver.c", build_settings.SOURCES[1], f"-I{build_settings.SOURCES[0].parent}", "-pthread",
+        "-fopenmp-simd", "-ftree-vectorize",
     ),
 }  # fmt: skip
 TIMEOUT = 540.0
@@ -146,10 +146,10 @@ class Texts:
 
 
 def decode_input(
-    weights: Weights, format: WeightFormat, threads: int, scored: list[int], texts: tuple[Texts, Texts, Texts]
+    weights: Weights, format: WeightDtype, threads: int, scored: list[int], texts: tuple[Texts, Texts, Texts]
 ) -> bytes:
     """A model, tokens to score, and texts to write: of the last one, several tokens are guessed at once."""
-    net, _ = decoder.describe(weights, format, threads, tiles=True)
+    net, _ = decoder.to_c_structs(weights, format, threads, tiles=True)
     integers = int32(*(getattr(net, name) for name in decoder._INTEGERS))
     floats = np.array([getattr(net, name) for name in decoder._FLOATS], np.float32)
     tables = [getattr(weights, name) for name in decoder._POINTERS]
@@ -169,7 +169,7 @@ def train_input(
     """A model, a batch and matrices to orthogonalise; and where the gradient of each parameter begins."""
     native = network.NativeNetwork(model, NativeLibrary(ctypes.CDLL(None), Backend(), dtype), threads)
     net, slots = native._net, native._slots
-    names = [name for name, _ in network._Network._fields_]
+    names = [name for name, _ in network._TrainerNetwork._fields_]
     integers = int32(*(getattr(net, name) for name in names[:11]))
     floats = np.array([getattr(net, name) for name in names[11:15]], np.float32)
     rotary = next((module for module in model.modules() if isinstance(module, network.Rotary)), None)

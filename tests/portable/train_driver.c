@@ -50,13 +50,13 @@ int main(void) {
     for (int i = 0; i < sizes[0]; i++) parameters[i] = block();
     int64_t *inputs = block(), *targets = block();
     net.parameters = (const float *const *)parameters;
-    net.offsets = (const long *)offsets, net.places = (const long *)places, net.n_parameters = sizes[1];
-    net.matrices = room_of(sizeof(real) * (size_t)sizes[2]);
+    net.offsets = (const long *)offsets, net.packed_offsets = (const long *)places, net.n_parameters = sizes[1];
+    net.matrices = room_of(sizeof(elem_t) * (size_t)sizes[2]);
     net.backend = (Backend){plain_sgemm, one_thread, tiles_available()};
     int batch = (int)sizes[3], length = (int)sizes[4], chunk = (int)sizes[5], threads = (int)sizes[6], jobs = (int)sizes[7];
     char *rooms = room_of(room_bytes(&net, chunk, length, 1) * (size_t)threads);
     float *gradients = room_of(sizeof(float) * (size_t)(threads * sizes[1]));
-    read_parameters(&net, threads);
+    pack_weights(&net, threads);
     double losses[2];
     losses[0] = loss_and_gradients(&net, inputs, targets, batch, length, length, chunk, *weight, 7, rooms, gradients, threads);
     losses[1] = loss_and_gradients(&net, inputs, targets, batch, length, length, chunk, 0.0f, 7, rooms, NULL, threads);

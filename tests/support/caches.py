@@ -25,15 +25,15 @@ def copy_kernels(source: Path, target: Path) -> None:
 
 
 COMPILE = """
-from gpt_cli.native.kernel import DECODER, NoKernel, load_ahead, load_kernel
-from gpt_cli.training.native.sources import KERNELS
+from gpt_cli.native.kernel import DECODER, KernelUnavailable, build_in_background, load_kernel
+from gpt_cli.training.native.build_settings import KERNELS
 kernels = (*KERNELS.values(), DECODER)
 for kernel in kernels:
-    load_ahead(kernel)
+    build_in_background(kernel)
 for kernel in kernels:
     try:
         load_kernel(kernel)
-    except NoKernel:
+    except KernelUnavailable:
         pass  # tests of it say so
 """
 

@@ -2,7 +2,7 @@
 
     network.c    the loss of a GPT and its gradient; layers.h and attention.h are its parts
     muon.c       Muon's orthogonalisation
-    real.h       the type that products read, and the products; threads.h: who does what
+    numeric.h       the type that products read, and the products; threads.h: who does what
     sources      what is compiled, known without torch; library: loads it
     network      gives a model to network.c, and takes its gradients back; muon: likewise
     choice       whether a model is trained so

@@ -2,8 +2,8 @@
    N rows (tokens), C width. Gradients with respect to parameters are added to; the others are written. */
 
 /* h = (x - mean) * scale * gain + bias, scale = 1 / sqrt(variance + eps); RMSNorm takes the mean for zero. */
-SINGLE void norm_forward(int n, int c, const float *x, const float *gain, const float *bias, int rms, float eps,
-                         real *h, float *mean, float *scale) {
+NOINLINE void norm_forward(int n, int c, const float *x, const float *gain, const float *bias, int rms, float eps,
+                         elem_t *h, float *mean, float *scale) {
     for (int t = 0; t < n; t++, x += c, h += c) {
         float sum = 0.0f, squares = 0.0f;
         if (!rms) {
@@ -17,29 +17,29 @@ SINGLE void norm_forward(int n, int c, const float *x, const float *gain, const 
         mean[t] = m, scale[t] = s;
         if (bias) {
             SIMD
-            for (int i = 0; i < c; i++) h[i] = narrow((x[i] - m) * s * gain[i] + bias[i]);
+            for (int i = 0; i < c; i++) h[i] = to_elem((x[i] - m) * s * gain[i] + bias[i]);
         } else {
             SIMD
-            for (int i = 0; i < c; i++) h[i] = narrow((x[i] - m) * s * gain[i]);
+            for (int i = 0; i < c; i++) h[i] = to_elem((x[i] - m) * s * gain[i]);
         }
     }
 }
 
 /* Adds to dx what flows back through the norm from dh. */
-SINGLE void norm_backward(int n, int c, const float *dh, const float *x, const float *gain, int rms, const float *mean,
+NOINLINE void norm_backward(int n, int c, const float *dh, const float *x, const float *gain, int rms, const float *mean,
                           const float *scale, float *dx, float *d_gain, float *d_bias) {
     for (int t = 0; t < n; t++, dh += c, x += c, dx += c) {
-        float m = mean[t], s = scale[t], sum = 0.0f, along = 0.0f;
-        SIMD_SUM(sum, along)
+        float m = mean[t], s = scale[t], sum = 0.0f, delta = 0.0f;
+        SIMD_SUM(sum, delta)
         for (int i = 0; i < c; i++) {
             float normal = (x[i] - m) * s, g = dh[i] * gain[i];
-            sum += g, along += g * normal;
+            sum += g, delta += g * normal;
         }
-        sum = rms ? 0.0f : sum / (float)c, along /= (float)c;
+        sum = rms ? 0.0f : sum / (float)c, delta /= (float)c;
         SIMD
         for (int i = 0; i < c; i++) {
             float normal = (x[i] - m) * s;
-            dx[i] += s * (dh[i] * gain[i] - sum - normal * along);
+            dx[i] += s * (dh[i] * gain[i] - sum - normal * delta);
             d_gain[i] += dh[i] * normal;
         }
         if (d_bias) {
@@ -49,11 +49,11 @@ SINGLE void norm_backward(int n, int c, const float *dh, const float *x, const f
     }
 }
 
-SINGLE void bias_backward(int n, int c, const real *dy, float *d_bias) {
+NOINLINE void bias_backward(int n, int c, const elem_t *dy, float *d_bias) {
     if (d_bias)
         for (int t = 0; t < n; t++, dy += c) {
             SIMD
-            for (int i = 0; i < c; i++) d_bias[i] += wide(dy[i]);
+            for (int i = 0; i < c; i++) d_bias[i] += to_float(dy[i]);
         }
 }
 
@@ -65,12 +65,12 @@ static inline float gelu_inner(float x) { return 0.7978845608f * (x + 0.044715f 
 typedef struct {
     int kind, width; /* F */
     const float *bias; /* of the projection up; or NULL */
-    real *up, *hidden; /* (N, U), (N, F) */
-    real *d_up;        /* (N, U) */
+    elem_t *up, *hidden; /* (N, U), (N, F) */
+    elem_t *d_up;        /* (N, U) */
 } Mlp;
 
 /* A block of `up` as projected -> up and hidden; not for swiglu, whose two halves lie apart. */
-ALWAYS void activate_block(const Mlp *m, int row, int column, int rows, int columns, const float *restrict block, int ld) {
+FORCE_INLINE void activate_block(const Mlp *m, int row, int column, int rows, int columns, const float *restrict block, int ld) {
     long at = (long)row * m->width + column;
     for (int t = 0; t < rows; t++, at += m->width, block += ld) {
         float x[columns], y[columns];
@@ -93,34 +93,34 @@ ALWAYS void activate_block(const Mlp *m, int row, int column, int rows, int colu
         narrow_all(columns, y, m->hidden + at);
     }
 }
-FINISH(activate, activate_block)
+EPILOGUE(activate, activate_block)
 
 /* swiglu: hidden (N, F) of `up`. */
-SINGLE void gate(int n, const Mlp *m) {
+NOINLINE void swiglu_forward(int n, const Mlp *m) {
     int f = m->width;
-    const real *up = m->up;
+    const elem_t *up = m->up;
     for (int t = 0; t < n; t++, up += 2 * f) {
         float y[f];
         SIMD
-        for (int i = 0; i < f; i++) y[i] = wide(up[i]) * sigmoid(wide(up[i])) * wide(up[f + i]);
+        for (int i = 0; i < f; i++) y[i] = to_float(up[i]) * sigmoid(to_float(up[i])) * to_float(up[f + i]);
         narrow_all(f, y, m->hidden + (long)t * f);
     }
 }
 
 /* A block of the gradient of hidden -> d_up. */
-ALWAYS void activate_backward_block(const Mlp *m, int row, int column, int rows, int columns, const float *restrict block,
+FORCE_INLINE void activate_backward_block(const Mlp *m, int row, int column, int rows, int columns, const float *restrict block,
                                     int ld) {
     int u = m->kind == SWIGLU ? 2 * m->width : m->width;
-    const real *restrict up = m->up + (long)row * u + column;
-    real *restrict d_up = m->d_up + (long)row * u + column;
+    const elem_t *restrict up = m->up + (long)row * u + column;
+    elem_t *restrict d_up = m->d_up + (long)row * u + column;
     float dx[columns], d_gate[columns];
     for (int t = 0; t < rows; t++, up += u, d_up += u, block += ld) {
         if (m->kind == SWIGLU) {
-            const real *other = up + m->width;
+            const elem_t *other = up + m->width;
             SIMD
             for (int i = 0; i < columns; i++) {
-                float x = wide(up[i]), s = sigmoid(x);
-                d_gate[i] = block[i] * wide(other[i]) * s * (1.0f + x * (1.0f - s));
+                float x = to_float(up[i]), s = sigmoid(x);
+                d_gate[i] = block[i] * to_float(other[i]) * s * (1.0f + x * (1.0f - s));
                 dx[i] = block[i] * x * s;
             }
             narrow_all(columns, d_gate, d_up);
@@ -130,29 +130,29 @@ ALWAYS void activate_backward_block(const Mlp *m, int row, int column, int rows,
         if (m->kind == GELU) {
             SIMD
             for (int i = 0; i < columns; i++) {
-                float x = wide(up[i]), tangent = hyperbolic_tangent(gelu_inner(x));
+                float x = to_float(up[i]), tangent = hyperbolic_tangent(gelu_inner(x));
                 float inner = 0.7978845608f * (1.0f + 3.0f * 0.044715f * x * x);
                 dx[i] = block[i] * 0.5f * (1.0f + tangent + x * (1.0f - tangent * tangent) * inner);
             }
         } else {
             SIMD
             for (int i = 0; i < columns; i++) {
-                float x = wide(up[i]), slope = m->kind == RELU ? 1.0f : 2.0f * x;
+                float x = to_float(up[i]), slope = m->kind == RELU ? 1.0f : 2.0f * x;
                 dx[i] = x > 0.0f ? block[i] * slope : 0.0f;
             }
         }
         narrow_all(columns, dx, d_up);
     }
 }
-FINISH(activate_backward, activate_backward_block)
+EPILOGUE(activate_backward, activate_backward_block)
 
 /* One head's query or key: normalised (gain not NULL), then rotated (cosines not NULL); half of D are pairs (i, i + D / 2).
    `raw` and `out` may be the same. Gives the scale of the norm. */
-ALWAYS float turn_by(int d, const real *raw, const float *gain, float eps, const float *cosines, const float *sines,
-                  real *out) {
+FORCE_INLINE float turn_by(int d, const elem_t *raw, const float *gain, float eps, const float *cosines, const float *sines,
+                  elem_t *out) {
     float x[d], scale = 1.0f;
     SIMD
-    for (int i = 0; i < d; i++) x[i] = wide(raw[i]);
+    for (int i = 0; i < d; i++) x[i] = to_float(raw[i]);
     if (gain) {
         float squares = 0.0f;
         SIMD_SUM(squares)
@@ -174,9 +174,9 @@ ALWAYS float turn_by(int d, const real *raw, const float *gain, float eps, const
     return scale;
 }
 
-/* The gradient of `turn`: d_out (D) -> d_raw (D), and adds to d_gain. */
-ALWAYS void turn_backward_by(int d, const float *d_out, const real *raw, const float *gain, float scale,
-                          const float *cosines, const float *sines, real *d_raw, float *d_gain) {
+/* The gradient of `qk_norm_rope`: d_out (D) -> d_raw (D), and adds to d_gain. */
+FORCE_INLINE void turn_backward_by(int d, const float *d_out, const elem_t *raw, const float *gain, float scale,
+                          const float *cosines, const float *sines, elem_t *d_raw, float *d_gain) {
     float dx[d];
     if (cosines) {
         int half = d / 2;
@@ -189,30 +189,30 @@ ALWAYS void turn_backward_by(int d, const float *d_out, const real *raw, const f
     } else
         memcpy(dx, d_out, sizeof dx);
     if (gain) {
-        float along = 0.0f;
-        SIMD_SUM(along)
+        float delta = 0.0f;
+        SIMD_SUM(delta)
         for (int i = 0; i < d; i++) {
-            float normal = wide(raw[i]) * scale;
+            float normal = to_float(raw[i]) * scale;
             d_gain[i] += dx[i] * normal;
             dx[i] *= gain[i];
-            along += dx[i] * normal;
+            delta += dx[i] * normal;
         }
-        along /= (float)d;
+        delta /= (float)d;
         SIMD
-        for (int i = 0; i < d; i++) dx[i] = scale * (dx[i] - wide(raw[i]) * scale * along);
+        for (int i = 0; i < d; i++) dx[i] = scale * (dx[i] - to_float(raw[i]) * scale * delta);
     }
     narrow_all(d, dx, d_raw);
 }
 
 /* The usual widths of a head are compiled for. */
-SINGLE float turn(int d, const real *raw, const float *gain, float eps, const float *cosines, const float *sines, real *out) {
+NOINLINE float qk_norm_rope(int d, const elem_t *raw, const float *gain, float eps, const float *cosines, const float *sines, elem_t *out) {
     if (d == 32) return turn_by(32, raw, gain, eps, cosines, sines, out);
     if (d == 64) return turn_by(64, raw, gain, eps, cosines, sines, out);
     return turn_by(d, raw, gain, eps, cosines, sines, out);
 }
 
-SINGLE void turn_backward(int d, const float *d_out, const real *raw, const float *gain, float scale, const float *cosines,
-                          const float *sines, real *d_raw, float *d_gain) {
+NOINLINE void turn_backward(int d, const float *d_out, const elem_t *raw, const float *gain, float scale, const float *cosines,
+                          const float *sines, elem_t *d_raw, float *d_gain) {
     if (d == 32)
         turn_backward_by(32, d_out, raw, gain, scale, cosines, sines, d_raw, d_gain);
     else if (d == 64)

@@ -8,10 +8,10 @@
    N tokens of a chunk, T of a sequence, C width, G = H + 2 Hkv heads of D, F hidden, U = 2 F for swiglu else F, V vocabulary. */
 #include <stddef.h>
 
-#include "real.h"
+#include "numeric.h"
 #include "threads.h"
-#include "noise.h"
-#include "products.h"
+#include "dropout.h"
+#include "gemm.h"
 #include "layers.h"
 #include "attention.h"
 
@@ -31,24 +31,24 @@ typedef struct {
     const float *const *parameters;        /* n_layer blocks, then the network; NULL where there is none */
     const long *offsets;                   /* where each starts in a flat array of all; shared by tied ones */
     long n_parameters;                     /* of the flat array */
-    real *matrices;                        /* bf16: the matrices as products read them; two of each, see `pack` */
-    const long *places;                    /* where those of each parameter start in `matrices` */
+    elem_t *matrices;                        /* bf16: the matrices as products read them; two of each, see `pack` */
+    const long *packed_offsets;                    /* where those of each parameter start in `matrices` */
     Backend backend;
 } Network;
 
 typedef struct { /* what a block keeps for its backward pass */
-    float *x1, *x2, *mean1, *scale1, *mean2, *scale2, *turn_scales, *largests, *shares;
-    real *h1, *raw, *qkv, *y, *h2, *up, *hidden;
-} Kept;
+    float *x1, *x2, *mean1, *scale1, *mean2, *scale2, *turn_scales, *row_max, *row_inv_sum;
+    elem_t *h1, *raw, *qkv, *y, *h2, *up, *hidden;
+} Activations;
 
 typedef struct { /* of one thread */
-    Kept *kept;
+    Activations *kept;
     float *x, *dx, *wide_rows, *mean, *scale, *logits;
-    real *h, *narrow_rows, *d_logits;
-    Tiles tiles;
+    elem_t *h, *narrow_rows, *d_logits;
+    AttnBuffers tiles;
     Products products;
     Noise noise;
-} Room;
+} Workspace;
 
 enum { EMBEDDED, ATTENDED, WIDENED }; /* places of dropout; the latter two once in each block */
 
@@ -56,7 +56,7 @@ static inline int site_of(int layer, int which) { return which == EMBEDDED ? 0 :
 
 enum { LOGIT_ROWS = 128 };
 
-static void *take(char **at, size_t bytes) {
+static void *arena_alloc(char **at, size_t bytes) {
     char *here = *at;
     *at += (bytes + 63) / 64 * 64;
     return here;
@@ -69,51 +69,51 @@ static int widest(const Network *net) { /* of the rows that a projection writes 
 
 /* Lay out what a thread needs for chunks of n tokens in sequences of at most `length`; gives the bytes. Without a backward
    pass (`keep` 0) all blocks write over the same few rows, which then stay in the cache. */
-static size_t furnish(const Network *net, int n, int length, int keep, char *base, Room *room) {
+static size_t layout_workspace(const Network *net, int n, int length, int keep, char *base, Workspace *room) {
     size_t c = net->n_embd, g = net->n_head + 2 * net->n_kv_head, d = net->head_dim, f = net->hidden;
     size_t u = net->mlp == SWIGLU ? 2 * f : f, rows = (size_t)n, v = net->vocab_size, wide_row = widest(net);
-    size_t tile = (size_t)TILE * whole_strips(length), head = whole_strips(length) * whole_strips(d), logit_rows = smaller(n, LOGIT_ROWS);
+    size_t tile = (size_t)TILE * round_up_tile(length), head = round_up_tile(length) * round_up_tile(d), logit_rows = smaller(n, LOGIT_ROWS);
     char *at = base;
-    room->kept = take(&at, sizeof(Kept) * (size_t)net->n_layer);
+    room->kept = arena_alloc(&at, sizeof(Activations) * (size_t)net->n_layer);
     for (int layer = 0; layer < net->n_layer; layer++) {
-        Kept k;
+        Activations k;
         if (layer && !keep) {
             if (base) room->kept[layer] = room->kept[0];
             continue;
         }
-        k.x1 = take(&at, rows * c * sizeof(float)), k.x2 = take(&at, rows * c * sizeof(float));
-        k.mean1 = take(&at, rows * sizeof(float)), k.scale1 = take(&at, rows * sizeof(float));
-        k.mean2 = take(&at, rows * sizeof(float)), k.scale2 = take(&at, rows * sizeof(float));
-        k.turn_scales = take(&at, rows * g * sizeof(float)), k.largests = take(&at, (rows * net->n_head + LANES) * sizeof(float));
-        k.shares = take(&at, (rows * net->n_head + LANES) * sizeof(float));
-        k.h1 = take(&at, rows * c * sizeof(real)), k.h2 = take(&at, rows * c * sizeof(real));
-        k.raw = take(&at, rows * g * d * sizeof(real)), k.qkv = take(&at, rows * g * d * sizeof(real));
-        k.y = take(&at, rows * c * sizeof(real)), k.up = take(&at, rows * u * sizeof(real));
-        k.hidden = take(&at, rows * f * sizeof(real));
+        k.x1 = arena_alloc(&at, rows * c * sizeof(float)), k.x2 = arena_alloc(&at, rows * c * sizeof(float));
+        k.mean1 = arena_alloc(&at, rows * sizeof(float)), k.scale1 = arena_alloc(&at, rows * sizeof(float));
+        k.mean2 = arena_alloc(&at, rows * sizeof(float)), k.scale2 = arena_alloc(&at, rows * sizeof(float));
+        k.turn_scales = arena_alloc(&at, rows * g * sizeof(float)), k.row_max = arena_alloc(&at, (rows * net->n_head + LANES) * sizeof(float));
+        k.row_inv_sum = arena_alloc(&at, (rows * net->n_head + LANES) * sizeof(float));
+        k.h1 = arena_alloc(&at, rows * c * sizeof(elem_t)), k.h2 = arena_alloc(&at, rows * c * sizeof(elem_t));
+        k.raw = arena_alloc(&at, rows * g * d * sizeof(elem_t)), k.qkv = arena_alloc(&at, rows * g * d * sizeof(elem_t));
+        k.y = arena_alloc(&at, rows * c * sizeof(elem_t)), k.up = arena_alloc(&at, rows * u * sizeof(elem_t));
+        k.hidden = arena_alloc(&at, rows * f * sizeof(elem_t));
         if (base) room->kept[layer] = k;
     }
-    room->x = take(&at, rows * c * sizeof(float)), room->dx = take(&at, rows * c * sizeof(float));
-    room->wide_rows = take(&at, rows * wide_row * sizeof(float));
-    room->narrow_rows = take(&at, rows * wide_row * sizeof(real));
-    room->mean = take(&at, rows * sizeof(float)), room->scale = take(&at, rows * sizeof(float));
-    room->h = take(&at, rows * c * sizeof(real));
-    Tiles *tiles = &room->tiles;
-    tiles->scores = take(&at, tile * sizeof(float)), tiles->d_weights = take(&at, tile * sizeof(float));
-    tiles->weights = take(&at, tile * sizeof(real)), tiles->d_scores = take(&at, tile * sizeof(real));
-    tiles->along = take(&at, (size_t)(length + LANES) * sizeof(float));
-    real **panels[] = {&tiles->q_columns, &tiles->q_rows, &tiles->dy_columns, &tiles->dy_rows, &tiles->k_rows};
-    for (int i = 0; i < 5; i++) *panels[i] = take(&at, head * sizeof(real));
+    room->x = arena_alloc(&at, rows * c * sizeof(float)), room->dx = arena_alloc(&at, rows * c * sizeof(float));
+    room->wide_rows = arena_alloc(&at, rows * wide_row * sizeof(float));
+    room->narrow_rows = arena_alloc(&at, rows * wide_row * sizeof(elem_t));
+    room->mean = arena_alloc(&at, rows * sizeof(float)), room->scale = arena_alloc(&at, rows * sizeof(float));
+    room->h = arena_alloc(&at, rows * c * sizeof(elem_t));
+    AttnBuffers *tiles = &room->tiles;
+    tiles->scores = arena_alloc(&at, tile * sizeof(float)), tiles->d_weights = arena_alloc(&at, tile * sizeof(float));
+    tiles->weights = arena_alloc(&at, tile * sizeof(elem_t)), tiles->d_scores = arena_alloc(&at, tile * sizeof(elem_t));
+    tiles->delta = arena_alloc(&at, (size_t)(length + LANES) * sizeof(float));
+    elem_t **panels[] = {&tiles->q_columns, &tiles->q_rows, &tiles->dy_columns, &tiles->dy_rows, &tiles->k_rows};
+    for (int i = 0; i < 5; i++) *panels[i] = arena_alloc(&at, head * sizeof(elem_t));
     long deepest = larger(larger(n, (int)wide_row), (int)v);
     Products *products = &room->products;
     products->backend = &net->backend;
 #ifdef BF16
-    products->left = take(&at, sizeof(real) * STRIP * whole_strips(deepest));
-    products->panels = take(&at, sizeof(real) * whole_strips(n) * whole_strips(wide_row));
+    products->left = arena_alloc(&at, sizeof(elem_t) * STRIP * round_up_tile(deepest));
+    products->panels = arena_alloc(&at, sizeof(elem_t) * round_up_tile(n) * round_up_tile(wide_row));
 #else
     (void)deepest;
-    products->out = take(&at, sizeof(float) * rows * wide_row);
+    products->out = arena_alloc(&at, sizeof(float) * rows * wide_row);
 #endif
-    room->logits = take(&at, logit_rows * v * sizeof(float)), room->d_logits = take(&at, logit_rows * v * sizeof(real));
+    room->logits = arena_alloc(&at, logit_rows * v * sizeof(float)), room->d_logits = arena_alloc(&at, logit_rows * v * sizeof(elem_t));
     return (size_t)(at - base);
 }
 
@@ -124,20 +124,20 @@ static inline const float *vector(const Network *net, int layer, int which) {
     return net->parameters[index_of(net, layer, which)];
 }
 /* A matrix W (out, in) as the right side of x W^T, and of dy W. */
-static inline Right onward(const Network *net, int layer, int which, int out, int in) {
+static inline PackedB weight_t(const Network *net, int layer, int which, int out, int in) {
 #ifdef BF16
     (void)out;
-    return (Right){net->matrices + net->places[index_of(net, layer, which)], whole_strips(in) * STRIP};
+    return (PackedB){net->matrices + net->packed_offsets[index_of(net, layer, which)], round_up_tile(in) * STRIP};
 #else
-    return by_columns(in, out, vector(net, layer, which), in, NULL);
+    return pack_bt(in, out, vector(net, layer, which), in, NULL);
 #endif
 }
-static inline Right backward(const Network *net, int layer, int which, int out, int in) {
+static inline PackedB backward(const Network *net, int layer, int which, int out, int in) {
 #ifdef BF16
-    long onward_size = whole_strips(out) * whole_strips(in);
-    return (Right){net->matrices + net->places[index_of(net, layer, which)] + onward_size, whole_strips(out) * STRIP};
+    long onward_size = round_up_tile(out) * round_up_tile(in);
+    return (PackedB){net->matrices + net->packed_offsets[index_of(net, layer, which)] + onward_size, round_up_tile(out) * STRIP};
 #else
-    return by_rows(out, in, vector(net, layer, which), in, NULL);
+    return pack_b(out, in, vector(net, layer, which), in, NULL);
 #endif
 }
 static inline float *gradient(const Network *net, float *gradients, int layer, int which) {
@@ -146,19 +146,19 @@ static inline float *gradient(const Network *net, float *gradients, int layer, i
 }
 
 /* Adds to the gradient of W (out, in): dy^T x, with dy (N, out) and x (N, in). */
-static void add_gradient(const Network *net, int layer, int which, int n, int out, int in, const real *dy, const real *x,
+static void add_gradient(const Network *net, int layer, int which, int n, int out, int in, const elem_t *dy, const elem_t *x,
                          const Products *products, float *gradients) {
-    multiply(products, out, in, n, (Left){dy, out, 1}, by_rows(n, in, x, in, products->panels), put,
-             &(Put){gradient(net, gradients, layer, which), in, 1.0f, 1.0f});
+    multiply(products, out, in, n, (MatrixA){dy, out, 1}, pack_b(n, in, x, in, products->panels), put,
+             &(StoreF32){gradient(net, gradients, layer, which), in, 1.0f, 1.0f});
 }
 
 /* x (N, C) of `tokens` (N,), whose sequences are `length` long. */
 static void embed(const Network *net, const int64_t *tokens, int n, int length, float *x) {
     int c = net->n_embd, top = net->n_layer;
     const float *table = vector(net, top, TOKENS);
-    const float *places = net->positions ? net->positions : vector(net, top, POSITIONS);
+    const float *packed_offsets = net->positions ? net->positions : vector(net, top, POSITIONS);
     for (int t = 0; t < n; t++, x += c) {
-        const float *token = table + (long)tokens[t] * c, *place = places ? places + (long)(t % length) * c : NULL;
+        const float *token = table + (long)tokens[t] * c, *place = packed_offsets ? packed_offsets + (long)(t % length) * c : NULL;
         SIMD
         for (int i = 0; i < c; i++) x[i] = token[i] * net->embedding_scale;
         if (place) {
@@ -168,15 +168,15 @@ static void embed(const Network *net, const int64_t *tokens, int n, int length, 
     }
 }
 
-SINGLE void embed_backward(const Network *net, const int64_t *tokens, int n, int length, const float *dx, float *gradients) {
+NOINLINE void embed_backward(const Network *net, const int64_t *tokens, int n, int length, const float *dx, float *gradients) {
     int c = net->n_embd, top = net->n_layer;
-    float *table = gradient(net, gradients, top, TOKENS), *places = gradient(net, gradients, top, POSITIONS);
+    float *table = gradient(net, gradients, top, TOKENS), *packed_offsets = gradient(net, gradients, top, POSITIONS);
     for (int t = 0; t < n; t++, dx += c) {
         float *token = table + (long)tokens[t] * c;
         SIMD
         for (int i = 0; i < c; i++) token[i] += dx[i] * net->embedding_scale;
-        if (places) {
-            float *place = places + (long)(t % length) * c;
+        if (packed_offsets) {
+            float *place = packed_offsets + (long)(t % length) * c;
             SIMD
             for (int i = 0; i < c; i++) place[i] += dx[i];
         }
@@ -184,11 +184,11 @@ SINGLE void embed_backward(const Network *net, const int64_t *tokens, int n, int
 }
 
 /* dx (N, C) of the stream -> that of what was added to it. */
-SINGLE void drop_backward(int n, int c, const float *dx, const Noise *noise, int site, real *d_added) {
+NOINLINE void drop_backward(int n, int c, const float *dx, const Noise *noise, int stream_id, elem_t *d_added) {
     float factor[c];
     if (!noise->limit) narrow_all((long)n * c, dx, d_added);
     for (int t = 0; t < n && noise->limit; t++, dx += c, d_added += c) {
-        factors(noise, site, t, 0, c, factor);
+        dropout_scale(noise, stream_id, t, 0, c, factor);
         SIMD
         for (int i = 0; i < c; i++) factor[i] *= dx[i];
         narrow_all(c, factor, d_added);
@@ -199,106 +199,106 @@ SINGLE void drop_backward(int n, int c, const float *dx, const Noise *noise, int
 static void drop_embedded(int n, int c, float *x, const Noise *noise) {
     float factor[c];
     for (int t = 0; t < n && noise->limit; t++, x += c) {
-        factors(noise, site_of(0, EMBEDDED), t, 0, c, factor);
+        dropout_scale(noise, site_of(0, EMBEDDED), t, 0, c, factor);
         SIMD
         for (int i = 0; i < c; i++) x[i] *= factor[i];
     }
 }
 
 /* x1 -> x2: attention is added to the stream. */
-SINGLE void attend(const Network *net, int layer, int n, int length, const Room *room, float *x2) {
-    const Kept *k = &room->kept[layer];
+NOINLINE void attend(const Network *net, int layer, int n, int length, const Workspace *room, float *x2) {
+    const Activations *k = &room->kept[layer];
     const Products *products = &room->products;
-    int c = net->n_embd, d = net->head_dim, turned = net->n_head + net->n_kv_head, g = turned + net->n_kv_head, row = g * d;
-    Heads heads = {net->n_head, net->n_kv_head, d, net->window};
+    int c = net->n_embd, d = net->head_dim, n_qk_heads = net->n_head + net->n_kv_head, g = n_qk_heads + net->n_kv_head, row = g * d;
+    AttnShape heads = {net->n_head, net->n_kv_head, d, net->window};
     norm_forward(n, c, k->x1, vector(net, layer, NORM1), vector(net, layer, NORM1_BIAS), net->rms, net->eps, k->h1,
                  k->mean1, k->scale1);
-    multiply(products, n, row, c, (Left){k->h1, c, 0}, onward(net, layer, QKV, row, c), put_narrowed,
-             &(Narrowed){k->raw, row, vector(net, layer, QKV_BIAS)});
+    multiply(products, n, row, c, (MatrixA){k->h1, c, 0}, weight_t(net, layer, QKV, row, c), put_narrowed,
+             &(StoreBf16){k->raw, row, vector(net, layer, QKV_BIAS)});
     for (int t = 0; t < n; t++) {
         long place = (long)(t % length) * (d / 2);
         const float *cosines = net->cosines ? net->cosines + place : NULL, *sines = net->sines ? net->sines + place : NULL;
-        for (int head = 0; head < turned; head++) {
+        for (int head = 0; head < n_qk_heads; head++) {
             long at = (long)t * row + head * d;
             k->turn_scales[(long)t * g + head] =
-                turn(d, k->raw + at, vector(net, layer, head < net->n_head ? Q_NORM : K_NORM), net->eps, cosines, sines,
+                qk_norm_rope(d, k->raw + at, vector(net, layer, head < net->n_head ? Q_NORM : K_NORM), net->eps, cosines, sines,
                      k->qkv + at);
         }
-        memcpy(k->qkv + (long)t * row + turned * d, k->raw + (long)t * row + turned * d, sizeof(real) * net->n_kv_head * d);
+        memcpy(k->qkv + (long)t * row + n_qk_heads * d, k->raw + (long)t * row + n_qk_heads * d, sizeof(elem_t) * net->n_kv_head * d);
     }
     for (int t = 0; t < n; t += length)
         attention_forward(products, &heads, length, k->qkv + (long)t * row, k->y + (long)t * c,
-                          k->largests + (long)t * net->n_head, k->shares + (long)t * net->n_head, &room->tiles);
-    multiply(products, n, c, c, (Left){k->y, c, 0}, onward(net, layer, OUT, c, c), put_added,
-             &(Added){k->x1, x2, c, vector(net, layer, OUT_BIAS), &room->noise, site_of(layer, ATTENDED)});
+                          k->row_max + (long)t * net->n_head, k->row_inv_sum + (long)t * net->n_head, &room->tiles);
+    multiply(products, n, c, c, (MatrixA){k->y, c, 0}, weight_t(net, layer, OUT, c, c), put_added,
+             &(ResidualAdd){k->x1, x2, c, vector(net, layer, OUT_BIAS), &room->noise, site_of(layer, ATTENDED)});
 }
 
-SINGLE void attend_backward(const Network *net, int layer, int n, int length, const Room *room, float *gradients) {
-    const Kept *k = &room->kept[layer];
+NOINLINE void attend_backward(const Network *net, int layer, int n, int length, const Workspace *room, float *gradients) {
+    const Activations *k = &room->kept[layer];
     const Products *products = &room->products;
-    int c = net->n_embd, d = net->head_dim, turned = net->n_head + net->n_kv_head, g = turned + net->n_kv_head, row = g * d;
-    Heads heads = {net->n_head, net->n_kv_head, d, net->window};
-    real *upstream = room->h, *dy = room->narrow_rows, *d_raw = dy; /* dy is used up before d_raw is written */
+    int c = net->n_embd, d = net->head_dim, n_qk_heads = net->n_head + net->n_kv_head, g = n_qk_heads + net->n_kv_head, row = g * d;
+    AttnShape heads = {net->n_head, net->n_kv_head, d, net->window};
+    elem_t *upstream = room->h, *dy = room->narrow_rows, *d_raw = dy; /* dy is used up before d_raw is written */
     drop_backward(n, c, room->dx, &room->noise, site_of(layer, ATTENDED), upstream);
     bias_backward(n, c, upstream, gradient(net, gradients, layer, OUT_BIAS));
     add_gradient(net, layer, OUT, n, c, c, upstream, k->y, products, gradients);
-    multiply(products, n, c, c, (Left){upstream, c, 0}, backward(net, layer, OUT, c, c), put_narrowed, &(Narrowed){dy, c, NULL});
+    multiply(products, n, c, c, (MatrixA){upstream, c, 0}, backward(net, layer, OUT, c, c), put_narrowed, &(StoreBf16){dy, c, NULL});
     float *d_qkv = room->wide_rows;
     for (int t = 0; t < n; t += length)
         attention_backward(products, &heads, length, k->qkv + (long)t * row, k->y + (long)t * c,
-                           k->largests + (long)t * net->n_head, k->shares + (long)t * net->n_head, dy + (long)t * c, d_qkv + (long)t * row, &room->tiles);
+                           k->row_max + (long)t * net->n_head, k->row_inv_sum + (long)t * net->n_head, dy + (long)t * c, d_qkv + (long)t * row, &room->tiles);
     for (int t = 0; t < n; t++) {
         long place = (long)(t % length) * (d / 2);
         const float *cosines = net->cosines ? net->cosines + place : NULL, *sines = net->sines ? net->sines + place : NULL;
-        for (int head = 0; head < turned; head++) {
+        for (int head = 0; head < n_qk_heads; head++) {
             int norm = head < net->n_head ? Q_NORM : K_NORM;
             long at = (long)t * row + head * d;
             turn_backward(d, d_qkv + at, k->raw + at, vector(net, layer, norm), k->turn_scales[(long)t * g + head], cosines,
                           sines, d_raw + at, gradient(net, gradients, layer, norm));
         }
-        narrow_all((long)net->n_kv_head * d, d_qkv + (long)t * row + turned * d, d_raw + (long)t * row + turned * d);
+        narrow_all((long)net->n_kv_head * d, d_qkv + (long)t * row + n_qk_heads * d, d_raw + (long)t * row + n_qk_heads * d);
     }
     bias_backward(n, row, d_raw, gradient(net, gradients, layer, QKV_BIAS));
     add_gradient(net, layer, QKV, n, row, c, d_raw, k->h1, products, gradients);
-    multiply(products, n, c, row, (Left){d_raw, row, 0}, backward(net, layer, QKV, row, c), put,
-             &(Put){room->wide_rows, c, 1.0f, 0.0f});
+    multiply(products, n, c, row, (MatrixA){d_raw, row, 0}, backward(net, layer, QKV, row, c), put,
+             &(StoreF32){room->wide_rows, c, 1.0f, 0.0f});
     norm_backward(n, c, room->wide_rows, k->x1, vector(net, layer, NORM1), net->rms, k->mean1, k->scale1, room->dx,
                   gradient(net, gradients, layer, NORM1), gradient(net, gradients, layer, NORM1_BIAS));
 }
 
 /* x2 -> x3: the MLP is added to the stream. */
-SINGLE void widen(const Network *net, int layer, int n, const Room *room, float *x3) {
-    const Kept *k = &room->kept[layer];
+NOINLINE void mlp_forward(const Network *net, int layer, int n, const Workspace *room, float *x3) {
+    const Activations *k = &room->kept[layer];
     const Products *products = &room->products;
     int c = net->n_embd, f = net->hidden, u = net->mlp == SWIGLU ? 2 * f : f;
     const float *bias = vector(net, layer, UP_BIAS);
     Mlp mlp = {net->mlp, f, bias, k->up, k->hidden, NULL};
     norm_forward(n, c, k->x2, vector(net, layer, NORM2), vector(net, layer, NORM2_BIAS), net->rms, net->eps, k->h2,
                  k->mean2, k->scale2);
-    Left h2 = {k->h2, c, 0};
-    Right up = onward(net, layer, UP, u, c);
+    MatrixA h2 = {k->h2, c, 0};
+    PackedB up = weight_t(net, layer, UP, u, c);
     if (net->mlp == SWIGLU)
-        multiply(products, n, u, c, h2, up, put_narrowed, &(Narrowed){k->up, u, bias}), gate(n, &mlp);
+        multiply(products, n, u, c, h2, up, put_narrowed, &(StoreBf16){k->up, u, bias}), swiglu_forward(n, &mlp);
     else
         multiply(products, n, u, c, h2, up, activate, &mlp);
-    multiply(products, n, c, f, (Left){k->hidden, f, 0}, onward(net, layer, DOWN, c, f), put_added,
-             &(Added){k->x2, x3, c, vector(net, layer, DOWN_BIAS), &room->noise, site_of(layer, WIDENED)});
+    multiply(products, n, c, f, (MatrixA){k->hidden, f, 0}, weight_t(net, layer, DOWN, c, f), put_added,
+             &(ResidualAdd){k->x2, x3, c, vector(net, layer, DOWN_BIAS), &room->noise, site_of(layer, WIDENED)});
 }
 
-SINGLE void widen_backward(const Network *net, int layer, int n, const Room *room, float *gradients) {
-    const Kept *k = &room->kept[layer];
+NOINLINE void mlp_backward(const Network *net, int layer, int n, const Workspace *room, float *gradients) {
+    const Activations *k = &room->kept[layer];
     const Products *products = &room->products;
     int c = net->n_embd, f = net->hidden, u = net->mlp == SWIGLU ? 2 * f : f;
-    real *upstream = room->h, *d_up = room->narrow_rows;
+    elem_t *upstream = room->h, *d_up = room->narrow_rows;
     Mlp mlp = {net->mlp, f, NULL, k->up, k->hidden, d_up};
     drop_backward(n, c, room->dx, &room->noise, site_of(layer, WIDENED), upstream);
     bias_backward(n, c, upstream, gradient(net, gradients, layer, DOWN_BIAS));
     add_gradient(net, layer, DOWN, n, c, f, upstream, k->hidden, products, gradients);
-    multiply(products, n, f, c, (Left){upstream, c, 0}, backward(net, layer, DOWN, c, f), activate_backward, &mlp);
+    multiply(products, n, f, c, (MatrixA){upstream, c, 0}, backward(net, layer, DOWN, c, f), activate_backward, &mlp);
     bias_backward(n, u, d_up, gradient(net, gradients, layer, UP_BIAS));
     add_gradient(net, layer, UP, n, u, c, d_up, k->h2, products, gradients);
-    multiply(products, n, c, u, (Left){d_up, u, 0}, backward(net, layer, UP, u, c), put,
-             &(Put){room->wide_rows, c, 1.0f, 0.0f});
+    multiply(products, n, c, u, (MatrixA){d_up, u, 0}, backward(net, layer, UP, u, c), put,
+             &(StoreF32){room->wide_rows, c, 1.0f, 0.0f});
     norm_backward(n, c, room->wide_rows, k->x2, vector(net, layer, NORM2), net->rms, k->mean2, k->scale2, room->dx,
                   gradient(net, gradients, layer, NORM2), gradient(net, gradients, layer, NORM2_BIAS));
 }
@@ -329,7 +329,7 @@ static double cross_entropy(const Network *net, float *logits, int64_t target, f
 }
 
 /* The loss of the final stream room->x (N, C), summed; with gradients, room->dx and those of norm and head. */
-SINGLE double predict(const Network *net, int n, const int64_t *targets, float weight, const Room *room, float *gradients) {
+NOINLINE double head_loss(const Network *net, int n, const int64_t *targets, float weight, const Workspace *room, float *gradients) {
     int c = net->n_embd, v = net->vocab_size, top = net->n_layer;
     const Products *products = &room->products;
     double loss = 0.0;
@@ -337,15 +337,15 @@ SINGLE double predict(const Network *net, int n, const int64_t *targets, float w
                  room->mean, room->scale);
     for (int t = 0; t < n; t += LOGIT_ROWS) { /* logits of a large vocabulary are never there all at once */
         int rows = smaller(LOGIT_ROWS, n - t);
-        const real *h = room->h + (long)t * c;
-        multiply(products, rows, v, c, (Left){h, c, 0}, onward(net, top, HEAD, v, c), put, &(Put){room->logits, v, 1.0f, 0.0f});
+        const elem_t *h = room->h + (long)t * c;
+        multiply(products, rows, v, c, (MatrixA){h, c, 0}, weight_t(net, top, HEAD, v, c), put, &(StoreF32){room->logits, v, 1.0f, 0.0f});
         for (int i = 0; i < rows; i++)
             loss += cross_entropy(net, room->logits + (long)i * v, targets[t + i], weight, gradients != NULL);
         if (!gradients) continue;
         narrow_all((long)rows * v, room->logits, room->d_logits);
         add_gradient(net, top, HEAD, rows, v, c, room->d_logits, h, products, gradients);
-        multiply(products, rows, c, v, (Left){room->d_logits, v, 0}, backward(net, top, HEAD, v, c), put,
-                 &(Put){room->wide_rows + (long)t * c, c, 1.0f, 0.0f});
+        multiply(products, rows, c, v, (MatrixA){room->d_logits, v, 0}, backward(net, top, HEAD, v, c), put,
+                 &(StoreF32){room->wide_rows + (long)t * c, c, 1.0f, 0.0f});
     }
     if (gradients) {
         memset(room->dx, 0, sizeof(float) * (size_t)n * c);
@@ -357,18 +357,18 @@ SINGLE double predict(const Network *net, int n, const int64_t *targets, float w
 
 /* The summed loss of a chunk of whole sequences; adds to `gradients` unless it is NULL. */
 static double run_chunk(const Network *net, const int64_t *tokens, const int64_t *targets, int n, int length, float weight,
-                        const Room *room, float *gradients) {
+                        const Workspace *room, float *gradients) {
     float *embedded = net->n_layer ? room->kept[0].x1 : room->x;
     embed(net, tokens, n, length, embedded);
     drop_embedded(n, net->n_embd, embedded, &room->noise);
     for (int layer = 0; layer < net->n_layer; layer++) {
         attend(net, layer, n, length, room, room->kept[layer].x2);
-        widen(net, layer, n, room, layer + 1 < net->n_layer ? room->kept[layer + 1].x1 : room->x);
+        mlp_forward(net, layer, n, room, layer + 1 < net->n_layer ? room->kept[layer + 1].x1 : room->x);
     }
-    double loss = predict(net, n, targets, weight, room, gradients);
+    double loss = head_loss(net, n, targets, weight, room, gradients);
     if (gradients) {
         for (int layer = net->n_layer - 1; layer >= 0; layer--) {
-            widen_backward(net, layer, n, room, gradients);
+            mlp_backward(net, layer, n, room, gradients);
             attend_backward(net, layer, n, length, room, gradients);
         }
         drop_embedded(n, net->n_embd, room->dx, &room->noise);
@@ -383,14 +383,14 @@ typedef struct {
     int first, last, length, stride, chunk; /* this thread's sequences, and how many at a time */
     float weight;
     uint64_t seed;
-    Room room;
+    Workspace room;
     int64_t *rows; /* (2, chunk * length): a chunk's tokens and targets */
     float *gradients; /* its own; NULL: only the loss is wanted */
     double loss;
-} Share;
+} ThreadTask;
 
 static void work(void *argument) {
-    Share *share = argument;
+    ThreadTask *share = argument;
     const Network *net = share->net;
     int length = share->length, before = begin_products(&net->backend);
     if (share->gradients) memset(share->gradients, 0, sizeof(float) * (size_t)net->n_parameters);
@@ -415,7 +415,7 @@ typedef struct {
     int threads;
 } Sum;
 
-static void add_up(void *argument) { /* into the first row, in the order of the threads */
+static void reduce_gradients(void *argument) { /* into the first row, in the order of the threads */
     const Sum *sum = argument;
     for (int other = 1; other < sum->threads; other++) {
         const float *more = sum->gradients + sum->n_parameters * other;
@@ -431,22 +431,22 @@ typedef struct {
 } Packing;
 
 /* W (out, in) as panels: of W^T, then of W. */
-static void pack(const float *w, int out, int in, real *panels) {
-    long depth = whole_strips(in), strips = whole_strips(out);
-    real strip[STRIP * depth], *across = panels + depth * strips;
+static void pack(const float *w, int out, int in, elem_t *panels) {
+    long depth = round_up_tile(in), strips = round_up_tile(out);
+    elem_t strip[STRIP * depth], *across = panels + depth * strips;
     for (int j = 0; j < out; j += STRIP) {
         int rows = smaller(STRIP, out - j);
         for (int i = 0; i < rows; i++) narrow_all(in, w + (long)(j + i) * in, strip + i * depth);
-        by_columns(in, rows, strip, (int)depth, panels + j * depth);
-        for (int p = 0; p < in; p += STRIP) by_rows(rows, smaller(STRIP, in - p), strip + p, (int)depth, across + p * strips + j * STRIP);
+        pack_bt(in, rows, strip, (int)depth, panels + j * depth);
+        for (int p = 0; p < in; p += STRIP) pack_b(rows, smaller(STRIP, in - p), strip + p, (int)depth, across + p * strips + j * STRIP);
     }
 }
 
-SINGLE void pack_some(void *argument) {
+NOINLINE void pack_worker(void *argument) {
     const Packing *packing = argument;
     const Network *net = packing->net;
     int c = net->n_embd, f = net->hidden, top = net->n_layer * PER_BLOCK;
-    int heads = (net->n_head + 2 * net->n_kv_head) * net->head_dim, turn = 0;
+    int heads = (net->n_head + 2 * net->n_kv_head) * net->head_dim, qk_norm_rope = 0;
     for (int at = 0; at <= top + HEAD; at++) {
         int which = at < top ? at % PER_BLOCK : at - top, out = 0, in = c;
         if (at >= top) out = which == HEAD ? net->vocab_size : 0;
@@ -454,18 +454,18 @@ SINGLE void pack_some(void *argument) {
         else if (which == OUT) out = c;
         else if (which == UP) out = net->mlp == SWIGLU ? 2 * f : f;
         else if (which == DOWN) out = c, in = f;
-        if (out && turn++ % packing->step == packing->first)
-            pack(net->parameters[at], out, in, net->matrices + net->places[at]);
+        if (out && qk_norm_rope++ % packing->step == packing->first)
+            pack(net->parameters[at], out, in, net->matrices + net->packed_offsets[at]);
     }
 }
 #endif
 
 /* The matrices as products read them; to be called after every update. */
-void read_parameters(const Network *net, int threads) {
+void pack_weights(const Network *net, int threads) {
 #ifdef BF16
-    Packing shares[threads];
-    for (int i = 0; i < threads; i++) shares[i] = (Packing){net, i, threads};
-    in_threads(pack_some, shares, sizeof *shares, threads);
+    Packing row_inv_sum[threads];
+    for (int i = 0; i < threads; i++) row_inv_sum[i] = (Packing){net, i, threads};
+    parallel_run(pack_worker, row_inv_sum, sizeof *row_inv_sum, threads);
 #else
     (void)net, (void)threads;
 #endif
@@ -476,9 +476,9 @@ int tiles_available(void) { return request_tiles(); }
 
 /* Bytes of room that `loss_and_gradients` needs for each thread; `keep`: with gradients. */
 size_t room_bytes(const Network *net, int chunk, int length, int keep) {
-    Room room;
-    char *end = (char *)furnish(net, chunk * length, length, keep, NULL, &room);
-    take(&end, 2 * sizeof(int64_t) * (size_t)chunk * length);
+    Workspace room;
+    char *end = (char *)layout_workspace(net, chunk * length, length, keep, NULL, &room);
+    arena_alloc(&end, 2 * sizeof(int64_t) * (size_t)chunk * length);
     return (size_t)end; /* whole cache lines: the next thread's begins at one, too */
 }
 
@@ -487,31 +487,31 @@ size_t room_bytes(const Network *net, int chunk, int length, int keep) {
    thread. */
 double loss_and_gradients(const Network *net, const int64_t *tokens, const int64_t *targets, int sequences, int length,
                           int stride, int chunk, float weight, uint64_t seed, char *rooms, float *gradients, int threads) {
-    Share shares[threads];
+    ThreadTask row_inv_sum[threads];
     Sum sums[threads];
     size_t bytes = room_bytes(net, chunk, length, gradients != NULL);
     double loss = 0.0;
     for (int i = 0; i < threads; i++) {
-        Share *share = &shares[i];
+        ThreadTask *share = &row_inv_sum[i];
         char *room = rooms + bytes * (size_t)i;
         memset(share, 0, sizeof *share);
         share->net = net, share->tokens = tokens, share->targets = targets;
         share->first = (int)((long)sequences * i / threads), share->last = (int)((long)sequences * (i + 1) / threads);
         share->length = length, share->stride = stride, share->chunk = chunk, share->weight = weight, share->seed = seed;
-        share->rows = (int64_t *)(room + furnish(net, chunk * length, length, gradients != NULL, room, &share->room));
+        share->rows = (int64_t *)(room + layout_workspace(net, chunk * length, length, gradients != NULL, room, &share->room));
         share->gradients = gradients ? gradients + net->n_parameters * i : NULL;
         sums[i] = (Sum){gradients, net->n_parameters, net->n_parameters * i / threads, net->n_parameters * (i + 1) / threads,
                         threads};
     }
-    in_threads(work, shares, sizeof *shares, threads);
-    if (gradients && threads > 1) in_threads(add_up, sums, sizeof *sums, threads);
-    for (int i = 0; i < threads; i++) loss += shares[i].loss;
+    parallel_run(work, row_inv_sum, sizeof *row_inv_sum, threads);
+    if (gradients && threads > 1) parallel_run(reduce_gradients, sums, sizeof *sums, threads);
+    for (int i = 0; i < threads; i++) loss += row_inv_sum[i].loss;
     return loss;
 }
 
 /* What `seed` draws for a batch: the factors (rows, C) of the embedding's dropout, then of those in each block. */
 void draw_dropout(const Network *net, uint64_t seed, int rows, float *out) {
     Noise noise = noise_of(net->dropout, seed, 0);
-    for (int site = 0; site <= 2 * net->n_layer; site++)
-        for (int t = 0; t < rows; t++, out += net->n_embd) factors(&noise, site, t, 0, net->n_embd, out);
+    for (int stream_id = 0; stream_id <= 2 * net->n_layer; stream_id++)
+        for (int t = 0; t < rows; t++, out += net->n_embd) dropout_scale(&noise, stream_id, t, 0, net->n_embd, out);
 }

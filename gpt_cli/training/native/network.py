@@ -13,15 +13,15 @@ from torch import Tensor, nn
 
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.position import Rotary
-from gpt_cli.training.native.library import Backend, NativeLibrary, address
-from gpt_cli.training.native.muon import Orthogonaliser
+from gpt_cli.training.native.native_muon import NativeNewtonSchulz
+from gpt_cli.training.native.train_bindings import Backend, NativeLibrary, address
 
 _TOKENS_PER_CHUNK = 512  # of one thread: what they need stays in its cache
-_STRIP = 32  # STRIP of products.h
+_STRIP = 32  # STRIP of gemm.h
 _MLPS = ("relu", "gelu", "swiglu", "relu2")
 
 
-class _Network(ctypes.Structure):
+class _TrainerNetwork(ctypes.Structure):
     """`Network` of network.c."""
 
     _fields_ = (
@@ -42,9 +42,9 @@ class NativeNetwork:
         self.model, self.threads = model, threads
         self._library = library
         self._parameters = list(model.parameters())  # the model's own walk takes as long as a small layer
-        self.orthogonalise = Orthogonaliser(library, threads)
+        self.orthogonalise = NativeNewtonSchulz(library, threads)
         self._ones = torch.ones(model.config.n_embd)  # the gain of norms that have none
-        self._slots = list(_slots(model, self._ones))
+        self._slots = list(_parameter_order(model, self._ones))
         self._offsets: dict[int, int] = {}  # of each parameter, by its identity: tied ones share it
         n_parameters = 0
         for parameter in self._slots:
@@ -99,7 +99,7 @@ class NativeNetwork:
             parameter.grad = gradient
         return loss
 
-    def drawn_dropout(self, rows: int, seed: int) -> Tensor:
+    def dropout_masks(self, rows: int, seed: int) -> Tensor:
         """The factors (1 + 2 n_layer, rows, C) that `seed` draws: of the embedding, then of each block's two parts."""
         factors = torch.empty(1 + 2 * self._net.n_layer, rows, self._net.n_embd)
         self._library.calls.draw_dropout(ctypes.byref(self._net), seed, rows, factors.data_ptr())
@@ -118,7 +118,7 @@ class NativeNetwork:
             self._room = torch.empty(room + 64, dtype=torch.uint8)
         for i, parameter in enumerate(self._slots):
             self._pointers[i] = None if parameter is None else parameter.data_ptr()
-        calls.read_parameters(net, self.threads)
+        calls.pack_weights(net, self.threads)
         aligned = -self._room.data_ptr() % 64
         return float(
             calls.loss_and_gradients(
@@ -137,11 +137,11 @@ class NativeNetwork:
             )
         )
 
-    def _describe(self, n_parameters: int) -> _Network:
+    def _describe(self, n_parameters: int) -> _TrainerNetwork:
         config, embedding = self.model.config, self.model.embedding
         rotary = next((module for module in self.model.modules() if isinstance(module, Rotary)), None)
         fixed = None if isinstance(embedding.positions, nn.Parameter) else embedding.positions
-        return _Network(
+        return _TrainerNetwork(
             n_layer=config.n_layer,
             n_embd=config.n_embd,
             n_head=config.n_head,
@@ -169,7 +169,7 @@ class NativeNetwork:
         )
 
 
-def _slots(model: GPT, ones: Tensor) -> Iterator[Tensor | None]:
+def _parameter_order(model: GPT, ones: Tensor) -> Iterator[Tensor | None]:
     """The parameters in the order of network.c, None where the model has none; `ones` for the gains it lacks."""
     named = dict(model.named_parameters(remove_duplicate=False))
     for layer in range(model.config.n_layer):
@@ -187,7 +187,7 @@ def _slots(model: GPT, ones: Tensor) -> Iterator[Tensor | None]:
 
 
 def _packed_size(parameter: Tensor) -> int:
-    """Elements of the two copies of a matrix that products.h reads, each side filled up to strips of 32."""
+    """Elements of the two copies of a matrix that gemm.h reads, each side filled up to strips of 32."""
     return 2 * math.prod(-(-size // _STRIP) * _STRIP for size in parameter.shape) if parameter.ndim == 2 else 0
 
 

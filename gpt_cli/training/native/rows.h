@@ -46,12 +46,12 @@ static inline void turn_words(Row r[16]) {
     }
 }
 
-static void block_by_vectors(const real *a, const real *b, int k, float *block) {
+static void kernel_avx512(const elem_t *a, const elem_t *b, int k, float *block) {
     enum { ROWS = 8 };
     for (int i = 0; i < STRIP; i += ROWS) {
         __m512 sums[ROWS][2];
         for (int r = 0; r < ROWS; r++) sums[r][0] = sums[r][1] = _mm512_setzero_ps();
-        const real *left = a + i * STRIP, *right = b;
+        const elem_t *left = a + i * STRIP, *right = b;
         for (int p = 0; p < k; p += STRIP, left += STRIP * STRIP)
             for (int q = 0; q < STRIP; q += 2, right += 64) {
                 __m512bh first = (__m512bh)row_of(right), second = (__m512bh)row_of(right + 32);
@@ -110,13 +110,13 @@ static inline void turn_words(Row r[16]) {
     memcpy(r, s, sizeof s);
 }
 
-static void block_by_vectors(const real *a, const real *b, int k, float *block) {
+static void kernel_avx512(const elem_t *a, const elem_t *b, int k, float *block) {
     enum { ROWS = 2, QUARTERS = STRIP / 4 };
     for (int i = 0; i < STRIP; i += ROWS) {
         float32x4_t sums[ROWS][QUARTERS];
         for (int r = 0; r < ROWS; r++)
             for (int j = 0; j < QUARTERS; j++) sums[r][j] = vdupq_n_f32(0);
-        const real *left = a + i * STRIP, *right = b;
+        const elem_t *left = a + i * STRIP, *right = b;
         for (int p = 0; p < k; p += STRIP, left += STRIP * STRIP)
             for (int q = 0; q < STRIP; q += 2, right += 64) {
                 bfloat16x8_t both[ROWS];

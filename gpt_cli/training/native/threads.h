@@ -7,11 +7,11 @@
 typedef struct {
     void (*work)(void *);
     void *share;
-} Errand;
+} ThreadArg;
 
 /* Numbers below 1e-38 are taken for zero: they mean nothing here, and cost a hundred times as much as others. */
-static void *run_errand(void *argument) {
-    Errand *errand = argument;
+static void *thread_main(void *argument) {
+    ThreadArg *errand = argument;
 #ifdef __SSE2__
     unsigned before = _mm_getcsr();
     _mm_setcsr(before | 0x8040);
@@ -24,14 +24,14 @@ static void *run_errand(void *argument) {
 }
 
 /* work(shares[i]) for every i, each in a thread; one that cannot be started is done here, with the same result. */
-static void in_threads(void (*work)(void *), void *shares, size_t size, int n) {
+static void parallel_run(void (*work)(void *), void *row_inv_sum, size_t size, int n) {
     pthread_t threads[n];
-    Errand errands[n];
+    ThreadArg errands[n];
     int started[n];
     for (int i = n - 1; i >= 0; i--) {
-        errands[i] = (Errand){work, (char *)shares + size * (size_t)i};
-        started[i] = i > 0 && pthread_create(&threads[i], NULL, run_errand, &errands[i]) == 0;
-        if (!started[i]) run_errand(&errands[i]);
+        errands[i] = (ThreadArg){work, (char *)row_inv_sum + size * (size_t)i};
+        started[i] = i > 0 && pthread_create(&threads[i], NULL, thread_main, &errands[i]) == 0;
+        if (!started[i]) thread_main(&errands[i]);
     }
     for (int i = 1; i < n; i++)
         if (started[i]) pthread_join(threads[i], NULL);

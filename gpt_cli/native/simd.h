@@ -31,7 +31,7 @@
 typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
 typedef float half __attribute__((vector_size(32)));
 typedef float quarter __attribute__((vector_size(16)));
-typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef float vec_u __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES), may_alias));
 typedef uint8_t bytes __attribute__((vector_size(LANES)));
 typedef uint16_t shorts __attribute__((vector_size(2 * LANES), may_alias));
@@ -40,7 +40,7 @@ typedef uint32_t uvec __attribute__((vector_size(4 * LANES), may_alias));
 INLINE int padded(int n, int to) { return (n + to - 1) / to * to; }
 
 /* What is large lies in large pages where the system has them: of 64 MB a core reads nearly twice as much in a second then. */
-static void *zeros(size_t bytes_) {
+static void *alloc_zeroed(size_t bytes_) {
     size_t large = 1 << 21, page = bytes_ < large ? 4096 : large, size = (bytes_ + page - 1) / page * page + 4096;
     if (page == large) size = (size + page - 1) / page * page;
     void *memory = aligned_alloc(page == large ? large : 64, size);
@@ -51,28 +51,28 @@ static void *zeros(size_t bytes_) {
 }
 
 /* Have memory come nearer that will be wanted soon. */
-INLINE void expect(const void *at, size_t size) {
+INLINE void prefetch(const void *at, size_t size) {
     for (size_t i = 0; i < size; i += 64) __builtin_prefetch((const char *)at + i, 0, 2);
 }
 
 /* The same, of a line as far `away` from one that is being read: asked for between computations, far memory comes while they
    go on, faster than all of it asked for at once. */
-INLINE void expect_line(const void *now, ptrdiff_t away) { __builtin_prefetch((const char *)now + away, 0, 2); }
+INLINE void prefetch_line(const void *now, ptrdiff_t away) { __builtin_prefetch((const char *)now + away, 0, 2); }
 
 INLINE vec splat(float x) { return x - (vec){0}; }
-INLINE vec pick(ivec mask, vec a, vec b) { return (vec)(((ivec)a & mask) | ((ivec)b & ~mask)); }
+INLINE vec blend(ivec mask, vec a, vec b) { return (vec)(((ivec)a & mask) | ((ivec)b & ~mask)); }
 #if defined(__AVX512F__)
-INLINE vec larger(vec a, vec b) { return (vec)_mm512_max_ps((__m512)a, (__m512)b); }
-INLINE vec smaller(vec a, vec b) { return (vec)_mm512_min_ps((__m512)a, (__m512)b); }
+INLINE vec vmax(vec a, vec b) { return (vec)_mm512_max_ps((__m512)a, (__m512)b); }
+INLINE vec vmin(vec a, vec b) { return (vec)_mm512_min_ps((__m512)a, (__m512)b); }
 /* 1 / x to about a unit in the last place, by a step of Newton's from 14 bits: a division takes five times as long. */
-INLINE vec inverse(vec x) {
+INLINE vec reciprocal(vec x) {
     vec y = (vec)_mm512_rcp14_ps((__m512)x);
     return y + y * (1.0f - x * y);
 }
 #else
-INLINE vec larger(vec a, vec b) { return pick(a > b, a, b); }
-INLINE vec smaller(vec a, vec b) { return pick(a < b, a, b); }
-INLINE vec inverse(vec x) { return 1.0f / x; }
+INLINE vec vmax(vec a, vec b) { return blend(a > b, a, b); }
+INLINE vec vmin(vec a, vec b) { return blend(a < b, a, b); }
+INLINE vec reciprocal(vec x) { return 1.0f / x; }
 #endif
 
 /* As many words as the processor multiplies the bytes of at once: PARTS of them are a vector. `add_to_part`: four products of
@@ -120,17 +120,17 @@ INLINE ivec add_products(ivec sum, ivec a, ivec b) {
 }
 
 /* Of a high digit and a low one. */
-INLINE vec joined(ivec high, ivec low) {
+INLINE vec combine_bytes(ivec high, ivec low) {
     return 256.0f * __builtin_convertvector(high, vec) + __builtin_convertvector(low, vec);
 }
 
 /* Adding this to a float leaves no fraction, and its whole number in the lowest bits. */
 static const float ROUNDER = 12582912.0f; /* 1.5 * 2^23 */
-INLINE ivec whole(vec x) { return (ivec)(x + ROUNDER) - 0x4b400000; }
+INLINE ivec round_to_int(vec x) { return (ivec)(x + ROUNDER) - 0x4b400000; }
 
 #if defined(__AVX512F__)
-INLINE float sum_of(vec v) { return _mm512_reduce_add_ps((__m512)v); }
-INLINE float most_of(vec v) { return _mm512_reduce_max_ps((__m512)v); }
+INLINE float hsum(vec v) { return _mm512_reduce_add_ps((__m512)v); }
+INLINE float hmax(vec v) { return _mm512_reduce_max_ps((__m512)v); }
 #else
 /* The lanes of a vector halved until one is left, rather than one after another, each waiting for the one before. */
 #define FOLD(v, OP)                                                                                                  \
@@ -144,12 +144,12 @@ INLINE float most_of(vec v) { return _mm512_reduce_max_ps((__m512)v); }
 #define MOST(a, b) ((a) > (b) ? (a) : (b))
 #define MOST_EACH(a, b) ((__typeof__(a))((((a) > (b)) & (__typeof__((a) > (b)))(a)) | (~((a) > (b)) & (__typeof__((a) > (b)))(b))))
 
-INLINE float sum_of(vec v) {
+INLINE float hsum(vec v) {
     FOLD(v, PLUS)
     return (four[0] + four[1]) + (four[2] + four[3]);
 }
 
-INLINE float most_of(vec v) {
+INLINE float hmax(vec v) {
     FOLD(v, MOST_EACH)
     float a = MOST(four[0], four[1]), b = MOST(four[2], four[3]);
     return MOST(a, b);
@@ -159,19 +159,19 @@ INLINE float most_of(vec v) {
 INLINE vec absolute(vec x) { return (vec)((ivec)x & 0x7fffffff); }
 
 /* The largest absolute value of (n,), a multiple of 16: in four vectors, since one would wait for itself. */
-INLINE float most_absolute(const float *x, int n) {
+INLINE float absmax(const float *x, int n) {
     vec most[4] = {{0}};
     int i = 0;
     for (; i + 4 * LANES <= n; i += 4 * LANES)
 #pragma GCC unroll 4
-        for (int j = 0; j < 4; j++) most[j] = larger(most[j], absolute(*(const vec *)(x + i + j * LANES)));
-    for (; i < n; i += LANES) most[0] = larger(most[0], absolute(*(const vec *)(x + i)));
-    return most_of(larger(larger(most[0], most[1]), larger(most[2], most[3])));
+        for (int j = 0; j < 4; j++) most[j] = vmax(most[j], absolute(*(const vec *)(x + i + j * LANES)));
+    for (; i < n; i += LANES) most[0] = vmax(most[0], absolute(*(const vec *)(x + i)));
+    return hmax(vmax(vmax(most[0], most[1]), vmax(most[2], most[3])));
 }
 
 /* 2^x: 2^n 2^r with |r| <= 1/2, 2^r by the polynomial of degree 5 that is 1 at 0 and furthest off by least, by 9.1e-8 of it. */
 INLINE vec power_of_two(vec x) {
-    x = smaller(larger(x, splat(-126.0f)), splat(126.0f));
+    x = vmin(vmax(x, splat(-126.0f)), splat(126.0f));
     vec shifted = x + ROUNDER, r = x - (shifted - ROUNDER);
     vec power = splat(0.0013264727f);
     power = power * r + 0.0096715130f;
@@ -186,18 +186,18 @@ INLINE vec power_of_two(vec x) {
    e^0 of a softmax is nothing. */
 INLINE vec exponential(vec x) { return power_of_two(1.44269504f * x); }
 
-INLINE vec sigmoid(vec x) { return inverse(1.0f + power_of_two(-1.44269504f * x)); }
+INLINE vec sigmoid(vec x) { return reciprocal(1.0f + power_of_two(-1.44269504f * x)); }
 
 enum { NONE = -1, RELU, GELU, SWIGLU, RELU2 };
 
 /* The activation of an MLP: a constant once inlined. `gate` is SwiGLU's. */
-INLINE vec activated(const int MLP, vec x, vec gate) {
+INLINE vec activate(const int MLP, vec x, vec gate) {
     switch (MLP) {
     case SWIGLU: return gate * sigmoid(gate) * x;
     case GELU: /* the approximation by tanh, of which x sigmoid(1.5957691 x + 0.0713548 x^3) is another spelling */
-        return x * inverse(1.0f + power_of_two(x * (-2.30220820f - 0.10294324f * x * x)));
-    case RELU2: return larger(x, (vec){0}) * larger(x, (vec){0});
-    default: return larger(x, (vec){0});
+        return x * reciprocal(1.0f + power_of_two(x * (-2.30220820f - 0.10294324f * x * x)));
+    case RELU2: return vmax(x, (vec){0}) * vmax(x, (vec){0});
+    default: return vmax(x, (vec){0});
     }
 }
 

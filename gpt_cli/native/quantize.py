@@ -7,13 +7,13 @@ import numpy as np
 
 from gpt_cli.native.weights import Array, LayerWeights, Weights, nearest_bf16
 
-WeightFormat = Literal["fp32", "bf16", "int8"]
-FORMATS: tuple[WeightFormat, ...] = ("fp32", "bf16", "int8")
-_ACTIVATION_STEPS = 127 * 256  # of int8, whose products are of integers: two bytes for what the weights meet
-_CACHE_STEPS = 127  # one byte for what is kept of a text
+WeightDtype = Literal["fp32", "bf16", "int8"]
+FORMATS: tuple[WeightDtype, ...] = ("fp32", "bf16", "int8")
+_ACTIVATION_QMAX = 127 * 256  # of int8, whose products are of integers: two bytes for what the weights meet
+_KV_QMAX = 127  # one byte for what is kept of a text
 
 
-def rounded(weights: Weights, format: WeightFormat) -> Weights:
+def fake_quantize(weights: Weights, format: WeightDtype) -> Weights:
     """The weights with their matrices as the kernel keeps them in `format`, in fp32 again."""
     matrices = ("qkv", "out", "up", "down")
     layers = tuple(
@@ -24,11 +24,11 @@ def rounded(weights: Weights, format: WeightFormat) -> Weights:
     kept = {f.name: getattr(weights, f.name) for f in fields(weights)}
     kept |= {"layers": layers, "head": _round(weights.head, format)}
     if format != "fp32":
-        kept |= {"activation_steps": _ACTIVATION_STEPS if format == "int8" else "bf16", "cache_steps": _CACHE_STEPS}
+        kept |= {"activation_qmax": _ACTIVATION_QMAX if format == "int8" else "bf16", "kv_qmax": _KV_QMAX}
     return Weights(**kept)
 
 
-def _round(matrix: Array, format: WeightFormat) -> Array:
+def _round(matrix: Array, format: WeightDtype) -> Array:
     if format == "bf16":
         return nearest_bf16(matrix)
     if format == "int8":

@@ -9,23 +9,23 @@ enum { STRIP = 16, DEEP = 64, STRIP_BYTES = STRIP * DEEP };
 
 /* The bytes of a row as part of a strip, in either format; where a row begins. */
 INLINE int strip_bytes(int inputs) { return 2 * padded(inputs, DEEP); }
-INLINE uint8_t *row_of_strip(uint8_t *digits, int inputs, int row) {
-    return digits + (size_t)(row / STRIP * STRIP) * strip_bytes(inputs) + row % STRIP * DEEP;
+INLINE uint8_t *row_of_strip(uint8_t *limbs, int inputs, int row) {
+    return limbs + (size_t)(row / STRIP * STRIP) * strip_bytes(inputs) + row % STRIP * DEEP;
 }
 
 typedef struct { /* how the hidden numbers of an MLP are activated */
     int mlp, stride;
     const float *gates; /* of SwiGLU, (n, stride) */
-    uint8_t *digits;    /* of bf16: where they go then, as the next product reads them */
+    uint8_t *limbs;    /* of bf16: where they go then, as the next product reads them */
     int digit_stride;
-} Hidden;
+} ActivationEpilogue;
 
 typedef struct { /* where sums go */
     float *y;
     int stride;
     bool add;
-    const Hidden *hidden; /* NULL: they are none */
-} Goal;
+    const ActivationEpilogue *hidden; /* NULL: they are none */
+} GemmOutput;
 
 #if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512VNNI__) && defined(__AVX512BF16__) \
     && defined(__AVX512VBMI__) && defined(__linux__)
@@ -33,10 +33,10 @@ typedef struct { /* where sums go */
 #include <unistd.h>
 
 /* Ask the system for the registers of tiles, which Linux hands out on request. */
-static bool request_tiles(void) { return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18) == 0; }
+static bool amx_request(void) { return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18) == 0; }
 
 /* As quantise: (inputs,) -> one row of a strip. Returns the step. */
-static float quantise_into_strip(const float *x, int inputs, uint8_t *digits) {
+static float quantise_into_strip(const float *x, int inputs, uint8_t *limbs) {
     static const _Alignas(64) uint8_t lowest_then_next[64] = { /* bytes of the words of two vectors */
         0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60,
         64, 68, 72, 76, 80, 84, 88, 92, 96, 100, 104, 108, 112, 116, 120, 124,
@@ -44,10 +44,10 @@ static float quantise_into_strip(const float *x, int inputs, uint8_t *digits) {
         65, 69, 73, 77, 81, 85, 89, 93, 97, 101, 105, 109, 113, 117, 121, 125,
     };
     const int filled = padded(inputs, LANES);
-    const float top = most_absolute(x, filled), factor = top > 0 ? MOST_STEPS / top : 0;
+    const float top = absmax(x, filled), factor = top > 0 ? MOST_STEPS / top : 0;
     const __m512i chosen = _mm512_load_si512(lowest_then_next), offset = _mm512_set1_epi8((char)128);
-    for (int i = 0; i < inputs; i += DEEP, digits += 2 * STRIP_BYTES) {
-        __m512i steps[4]; /* of which the whole numbers are the low halves: see `whole` */
+    for (int i = 0; i < inputs; i += DEEP, limbs += 2 * STRIP_BYTES) {
+        __m512i steps[4]; /* of which the whole numbers are the low halves: see `round_to_int` */
         for (int j = 0; j < 4; j++) {
             vec part = i + j * LANES < filled ? *(const vec *)(x + i + j * LANES) : (vec){0};
             steps[j] = (__m512i)(part * factor + ROUNDER);
@@ -55,13 +55,13 @@ static float quantise_into_strip(const float *x, int inputs, uint8_t *digits) {
         __m512i a = _mm512_permutex2var_epi8(steps[0], chosen, steps[1]), b = _mm512_permutex2var_epi8(steps[2], chosen, steps[3]);
         __mmask64 of_row = inputs - i < DEEP ? (1ull << (inputs - i)) - 1 : ~0ull;
         __m512i low = _mm512_shuffle_i64x2(a, b, 0x44), high = _mm512_xor_si512(_mm512_shuffle_i64x2(a, b, 0xee), offset);
-        _mm512_store_si512(digits, _mm512_maskz_mov_epi8(of_row, high));
-        _mm512_store_si512(digits + STRIP_BYTES, _mm512_maskz_mov_epi8(of_row, low));
+        _mm512_store_si512(limbs, _mm512_maskz_mov_epi8(of_row, high));
+        _mm512_store_si512(limbs + STRIP_BYTES, _mm512_maskz_mov_epi8(of_row, low));
     }
     return top / MOST_STEPS;
 }
 
-static void begin_tiles(void) {
+static void amx_configure(void) {
     static const _Alignas(64) uint8_t eight_tiles[64] = { /* of 16 rows of 64 bytes */
         1, [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
         [48] = 16, 16, 16, 16, 16, 16, 16, 16,
@@ -70,11 +70,11 @@ static void begin_tiles(void) {
 }
 
 /* (inputs,) -> the nearest bf16, as one row of a strip. */
-static void round_into_strip(const float *x, int inputs, uint8_t *strip) {
+static void round_into_strip(const float *x, int inputs, uint8_t *row_tile) {
     int filled = padded(inputs, LANES), deep = padded(inputs, PAIRS_DEEP);
     for (int i = 0; i < deep; i += LANES) {
         __m256i rounded = i < filled ? (__m256i)_mm512_cvtneps_pbh(_mm512_load_ps(x + i)) : _mm256_setzero_si256();
-        _mm256_store_si256((__m256i *)(strip + i / PAIRS_DEEP * STRIP_BYTES + i % PAIRS_DEEP * 2), rounded);
+        _mm256_store_si256((__m256i *)(row_tile + i / PAIRS_DEEP * STRIP_BYTES + i % PAIRS_DEEP * 2), rounded);
     }
 }
 
@@ -84,8 +84,8 @@ typedef struct {
 } Sums;
 
 /* Sums of rows `from` ... `until` - 1 after `row` go where they go: with their bias, and activated where MLP is one. */
-INLINE void settle(const int FORMAT, const int MLP, const Matrix *m, int panel, const Sums *sums, int row, int from, int until,
-                   const float *steps, const Goal goal) {
+INLINE void epilogue(const int FORMAT, const int MLP, const Matrix *m, int panel, const Sums *sums, int row, int from, int until,
+                   const float *steps, const GemmOutput goal) {
     const size_t at = (size_t)panel * PANEL;
     const vec *bias = (const vec *)(m->bias + at), *scale = (const vec *)(m->scale + at);
     const vec biases[2] = {bias[0], bias[1]}, scales[2] = {scale[0], scale[1]};
@@ -96,16 +96,16 @@ INLINE void settle(const int FORMAT, const int MLP, const Matrix *m, int panel, 
             first = (vec)sum[0] + biases[0], second = (vec)sum[STRIP] + biases[1];
         } else {
             float step = steps[row + r];
-            first = joined(sum[0], sum[2 * STRIP]) * (step * scales[0]) + biases[0];
-            second = joined(sum[STRIP], sum[3 * STRIP]) * (step * scales[1]) + biases[1];
+            first = combine_bytes(sum[0], sum[2 * STRIP]) * (step * scales[0]) + biases[0];
+            second = combine_bytes(sum[STRIP], sum[3 * STRIP]) * (step * scales[1]) + biases[1];
         }
         if (MLP != NONE) {
             const vec *gate = (const vec *)(goal.hidden->gates + (size_t)(row + r) * goal.hidden->stride + at);
-            first = activated(MLP, first, gate[0]), second = activated(MLP, second, gate[1]);
+            first = activate(MLP, first, gate[0]), second = activate(MLP, second, gate[1]);
         }
         if (MLP != NONE && FORMAT == BF16) {
-            uint8_t *strip = goal.hidden->digits + (size_t)((row + r) / STRIP * STRIP) * goal.hidden->digit_stride;
-            _mm512_store_si512(strip + panel * STRIP_BYTES + r % STRIP * DEEP,
+            uint8_t *row_tile = goal.hidden->limbs + (size_t)((row + r) / STRIP * STRIP) * goal.hidden->digit_stride;
+            _mm512_store_si512(row_tile + panel * STRIP_BYTES + r % STRIP * DEEP,
                                (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
         } else {
             vec *to = (vec *)(goal.y + (size_t)(row + r) * goal.stride + at);
@@ -129,8 +129,8 @@ INLINE void settle(const int FORMAT, const int MLP, const Matrix *m, int panel, 
    others; into the second cache only, since the first holds the rows; weights that are wanted once go past it. While some rows
    are multiplied the sums that were made before are settled, a few with each step, so that tiles and vectors work side by side; not
    where steps are so few that each would settle more than MOST_SETTLED rows. (Measured on the machine of docs/sampling_speed.md.) */
-INLINE void multiply_by_tiles(const int FORMAT, const int MLP, const Matrix *m, int begin, int end, int rows, const Input *in,
-                              const Goal goal) {
+INLINE void multiply_by_tiles(const int FORMAT, const int MLP, const Matrix *m, int begin, int end, int rows, const GemmInput *in,
+                              const GemmOutput goal) {
     enum { OF_STEP = 2 * STRIP_BYTES, AHEAD = 12 * OF_STEP, EIGHTH = 8 * 64, MOST_SETTLED = 4 };
     const int bf16 = FORMAT == BF16, at_once = bf16 ? 2 * STRIP : STRIP, passes = (rows + at_once - 1) / at_once;
     const int steps = (m->inputs - 1) / (bf16 ? PAIRS_DEEP : DEEP) + 1, a_step = bf16 ? STRIP_BYTES : 2 * STRIP_BYTES;
@@ -141,11 +141,11 @@ INLINE void multiply_by_tiles(const int FORMAT, const int MLP, const Matrix *m, 
     const float *of_rows = in->steps;
     Sums sums[2];
     int which = 0, last_panel = begin, last_row = 0, last_n = 0;
-    begin_tiles();
+    amx_configure();
     for (int panel = begin; panel < end; panel++) {
         const char *panel_weights = (const char *)m->weights + panel * apart, *ahead = panel_weights + AHEAD;
         for (int row = 0; row < rows; row += at_once, which = !which) {
-            const uint8_t *a = in->digits + (size_t)row * in->digit_stride;
+            const uint8_t *a = in->limbs + (size_t)row * in->digit_stride;
             const char *b = panel_weights;
             int n = rows - row < at_once ? rows - row : at_once, each = (last_n + steps - 1) / steps, settled = 0;
             if (bf16) {
@@ -170,7 +170,7 @@ INLINE void multiply_by_tiles(const int FORMAT, const int MLP, const Matrix *m, 
                     MULTIPLY(3, 5, 7);
                 }
                 int until = settled + each < last_n ? settled + each : last_n;
-                settle(FORMAT, MLP, m, last_panel, &sums[!which], last_row, settled, until, of_rows, goal);
+                epilogue(FORMAT, MLP, m, last_panel, &sums[!which], last_row, settled, until, of_rows, goal);
                 settled = until;
             }
             _tile_stored(0, sums[which].of, 64);
@@ -179,29 +179,29 @@ INLINE void multiply_by_tiles(const int FORMAT, const int MLP, const Matrix *m, 
             _tile_stored(3, sums[which].of + 3 * STRIP, 64);
             last_panel = panel, last_row = row, last_n = n;
             if (at_once > MOST_SETTLED * steps) {
-                settle(FORMAT, MLP, m, panel, &sums[which], row, 0, n, of_rows, goal);
+                epilogue(FORMAT, MLP, m, panel, &sums[which], row, 0, n, of_rows, goal);
                 last_n = 0;
             }
         }
     }
-    settle(FORMAT, MLP, m, last_panel, &sums[!which], last_row, 0, last_n, of_rows, goal);
+    epilogue(FORMAT, MLP, m, last_panel, &sums[!which], last_row, 0, last_n, of_rows, goal);
     _tile_release();
 }
 
-static void panels_by_tiles(const Matrix *m, int format, int begin, int end, int rows, const Input *in, Goal goal) {
+static void gemm_amx(const Matrix *m, int format, int begin, int end, int rows, const GemmInput *in, GemmOutput goal) {
     if (format == INT8 && !goal.hidden) multiply_by_tiles(INT8, NONE, m, begin, end, rows, in, goal);
     else if (format == INT8) FOR_MLP(goal.hidden->mlp, multiply_by_tiles(INT8, MLP, m, begin, end, rows, in, goal))
     else if (!goal.hidden) multiply_by_tiles(BF16, NONE, m, begin, end, rows, in, goal);
     else FOR_MLP(goal.hidden->mlp, multiply_by_tiles(BF16, MLP, m, begin, end, rows, in, goal))
 }
 #else
-static void round_into_strip(const float *x, int inputs, uint8_t *strip) { (void)x, (void)inputs, (void)strip; }
-static bool request_tiles(void) { return false; }
-static float quantise_into_strip(const float *x, int inputs, uint8_t *digits) {
-    (void)x, (void)inputs, (void)digits;
+static void round_into_strip(const float *x, int inputs, uint8_t *row_tile) { (void)x, (void)inputs, (void)row_tile; }
+static bool amx_request(void) { return false; }
+static float quantise_into_strip(const float *x, int inputs, uint8_t *limbs) {
+    (void)x, (void)inputs, (void)limbs;
     return 0;
 }
-static void panels_by_tiles(const Matrix *m, int format, int begin, int end, int rows, const Input *in, Goal goal) {
+static void gemm_amx(const Matrix *m, int format, int begin, int end, int rows, const GemmInput *in, GemmOutput goal) {
     (void)m, (void)format, (void)begin, (void)end, (void)rows, (void)in, (void)goal;
 }
 #endif

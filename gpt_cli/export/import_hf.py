@@ -15,9 +15,9 @@ from torch import Tensor
 
 from gpt_cli.config import Config, ModelConfig, TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.export.architectures import read_model
+from gpt_cli.export.hf_config import read_model
 from gpt_cli.export.layouts import Layout
-from gpt_cli.export.names import named_tensors, to_ours
+from gpt_cli.export.names import from_foreign, named_tensors
 from gpt_cli.export.vocabulary import read_tokenizer
 from gpt_cli.files import read_file
 from gpt_cli.model.sizing import build_on_meta
@@ -166,7 +166,7 @@ def _convert(
     for name, tensor in expected.items():
         if found[name].shape != tensor.shape:
             raise UserError(f"{place}: tensor {name} is {list(found[name].shape)}, not {list(tensor.shape)}")
-    ours = to_ours(layout.names, model, layout.restore(model, found))
+    ours = from_foreign(layout.names, model, layout.restore(model, found))
     if "embedding.positions.weight" in ours:
         ours["embedding.positions"] = ours.pop("embedding.positions.weight")
     if model.tie_embeddings:

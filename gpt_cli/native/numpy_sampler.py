@@ -15,7 +15,7 @@ _SMALLEST = np.float32(2.0**-25)
 
 
 @dataclass(frozen=True)
-class Choice:
+class TokenChoice:
     """What is chosen from, and when a text ends. None is off; the numbers are those of `Sampling`."""
 
     temperature: float
@@ -31,7 +31,7 @@ class Choice:
         return self.temperature < 1e-6
 
 
-def choose(logits: Array, choice: Choice, noise: Array | None) -> int:
+def sample_token(logits: Array, choice: TokenChoice, noise: Array | None) -> int:
     """(V,), (V,) Gumbel noise -> the token with the largest sum of both, among those that the filters leave."""
     if noise is None:
         logits = logits.copy()
@@ -40,7 +40,7 @@ def choose(logits: Array, choice: Choice, noise: Array | None) -> int:
     return int((filtered(logits, choice) + noise).argmax())
 
 
-def filtered(logits: Array, choice: Choice) -> Array:
+def filtered(logits: Array, choice: TokenChoice) -> Array:
     """(V,) -> (V,): over the temperature, which is not 0, and -inf for what the filters leave out."""
     logits = logits.copy()
     logits[list(choice.never)] = -np.inf
@@ -59,7 +59,7 @@ def filtered(logits: Array, choice: Choice) -> Array:
     return logits
 
 
-def draw(twister: np.random.RandomState, vocab_size: int) -> Array:
+def gumbel_noise(twister: np.random.RandomState, vocab_size: int) -> Array:
     """(V,) standard Gumbel noise. Torch's generator on a CPU is this Mersenne Twister, 24 bits of each word."""
     bits = twister._bit_generator.random_raw(vocab_size) & 0xFFFFFF
     uniform = bits.astype(np.float32) * np.float32(2.0**-24)

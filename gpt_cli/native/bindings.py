@@ -7,7 +7,7 @@ import numpy as np
 
 from gpt_cli.errors import Notify
 from gpt_cli.native.kernel import load_kernel
-from gpt_cli.native.rounding import FORMATS, WeightFormat
+from gpt_cli.native.quantize import FORMATS, WeightDtype
 from gpt_cli.native.weights import LayerWeights, Weights
 
 _MLPS = ("relu", "gelu", "swiglu", "relu2")
@@ -35,7 +35,7 @@ _FLOATS = ("norm_eps", "softcap", "embedding_scale")
 _POINTERS = ("tokens", "positions", "cosines", "sines", "norm", "norm_bias", "head")
 
 
-class _Network(ctypes.Structure):  # Network in network.h
+class _DecoderNetwork(ctypes.Structure):  # Network in network.h
     _fields_ = (
         [(name, ctypes.c_int32) for name in _INTEGERS]
         + [(name, ctypes.c_float) for name in _FLOATS]
@@ -60,7 +60,7 @@ class Sampling(ctypes.Structure):  # Sampling in sampling.h
 
 
 def load_library(note: Notify, *, anew: bool = False) -> ctypes.CDLL:
-    """The decoder's functions, compiled `anew` or as `load_kernel` finds them. Raises NoKernel."""
+    """The decoder's functions, compiled `anew` or as `load_kernel` finds them. Raises KernelUnavailable."""
     library = load_kernel(anew=anew, note=note)
     for name, result, arguments in (
         ("gpt_open", ctypes.c_void_p, 2),
@@ -91,11 +91,11 @@ def load_library(note: Notify, *, anew: bool = False) -> ctypes.CDLL:
     return library
 
 
-def describe(
-    weights: Weights, format: WeightFormat, threads: int, tiles: bool
-) -> tuple[_Network, "ctypes.Array[_Layer]"]:
+def to_c_structs(
+    weights: Weights, format: WeightDtype, threads: int, tiles: bool
+) -> tuple[_DecoderNetwork, "ctypes.Array[_Layer]"]:
     config = weights.config
-    net = _Network(
+    net = _DecoderNetwork(
         n_layer=config.n_layer,
         n_head=config.n_head,
         n_kv_head=config.kv_heads,

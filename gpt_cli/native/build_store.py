@@ -33,7 +33,7 @@ class DamagedLibraryError(Exception):
 
 
 @dataclass(frozen=True)
-class Record:
+class BuildRecord:
     """How a library was made: by which compiler, with which flags, from sources with which SHA-256."""
 
     key: str
@@ -85,13 +85,13 @@ class Store:
         found = (re.fullmatch(r"(\w+-[0-9a-f]{32})\.json", name) for name in os.listdir(self._folder))
         return sorted(match[1] for match in found if match)
 
-    def record(self, name: str) -> Record | None:
+    def record(self, name: str) -> BuildRecord | None:
         """How the library `name` was made; None if there is none. Raises DamagedLibraryError."""
         if (text := self.read_file(f"{name}.json", 1 << 20)) is None:
             return None
         try:
             facts: dict[str, Any] = json.loads(text)
-            record = Record(**{**facts, "flags": tuple(facts["flags"])})
+            record = BuildRecord(**{**facts, "flags": tuple(facts["flags"])})
             known = record.key == name.rpartition("-")[2] and re.fullmatch("[0-9a-f]{64}", record.sha256)
         except (ValueError, TypeError, KeyError):
             known = None
@@ -110,7 +110,7 @@ class Store:
             raise DamagedLibraryError(f"{self.path / file} is damaged: its SHA-256 is not that of what was compiled")
         return library
 
-    def write(self, stem: str, library: bytes, record: Record) -> None:
+    def write(self, stem: str, library: bytes, record: BuildRecord) -> None:
         """Keep `library`, replacing whatever is in its place. Raises OSError."""
         name = f"{stem}-{record.key}"
         self.write_file(f"{name}-{record.sha256[:16]}.so", library)

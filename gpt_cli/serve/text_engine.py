@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.native.choice import Choice
 from gpt_cli.native.decoder import NativeDecoder
+from gpt_cli.native.numpy_sampler import TokenChoice
 from gpt_cli.native.seats import Desk, Seat
 from gpt_cli.sampling.native_stream import unsupported_settings
 from gpt_cli.sampling.sampling_params import SamplingParams
@@ -54,7 +54,7 @@ class Place(Protocol):
     """Whether it takes one step at a time."""
 
 
-class Engine(Protocol):
+class TextEngine(Protocol):
     """The texts of one model."""
 
     name: str
@@ -78,7 +78,7 @@ class _NativePlace:
         self.matcher = None if chooser is None else chooser.matcher
 
 
-class NativeEngine:
+class NativeTexts:
     """By the compiled kernel, all texts of a step together."""
 
     name = "native"
@@ -130,7 +130,7 @@ class _TorchPlace:
         self.rows = SequenceBatch(model, [text.prompt], text.sampling.max_new_tokens)
 
 
-class TorchEngine:
+class TorchTexts:
     """By torch, for every model and device: each text by itself, a token of each in turn. The model is in eval mode."""
 
     name = "torch"
@@ -171,9 +171,9 @@ class TorchEngine:
         return found
 
 
-def choice_of(sampling: SamplingParams, tokenizer: Tokenizer) -> Choice:
+def choice_of(sampling: SamplingParams, tokenizer: Tokenizer) -> TokenChoice:
     """The filters that the kernel knows."""
-    return Choice(
+    return TokenChoice(
         temperature=sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,

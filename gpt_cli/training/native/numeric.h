@@ -1,6 +1,6 @@
 /* Numbers.
 
-   `real` is what matrix products read: bfloat16 or float, chosen when this is compiled (-DBF16 or not). Sums,
+   `elem_t` is what matrix products read: bfloat16 or float, chosen when this is compiled (-DBF16 or not). Sums,
    the residual stream, gradients and statistics are always float. */
 #include <math.h>
 #include <stdint.h>
@@ -15,23 +15,23 @@
 #define SIMD _Pragma("omp simd")
 #define SIMD_SUM(...) _Pragma(TEXT(omp simd reduction(+ : __VA_ARGS__)))
 #define TEXT(...) #__VA_ARGS__
-#define ALWAYS static inline __attribute__((always_inline))
-#define SINGLE static __attribute__((noinline)) /* compilers take much longer for one large function than for its parts */
+#define FORCE_INLINE static inline __attribute__((always_inline))
+#define NOINLINE static __attribute__((noinline)) /* compilers take much longer for one large function than for its parts */
 enum { LANES = 16 }; /* floats of the longest vector: rows of scores are walked in whole ones */
 
-typedef union { float number; uint32_t bits; } Word;
+typedef union { float number; uint32_t bits; } f32_bits;
 
 #ifdef BF16
-typedef uint16_t real;
+typedef uint16_t elem_t;
 
-ALWAYS float wide(real value) { return ((Word){.bits = (uint32_t)value << 16}).number; }
+FORCE_INLINE float to_float(elem_t value) { return ((f32_bits){.bits = (uint32_t)value << 16}).number; }
 
-ALWAYS real narrow(float value) { /* to nearest, ties to even */
-    uint32_t bits = ((Word){.number = value}).bits;
-    return (real)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+FORCE_INLINE elem_t to_elem(float value) { /* to nearest, ties to even */
+    uint32_t bits = ((f32_bits){.number = value}).bits;
+    return (elem_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-ALWAYS void narrow_all(long n, const float *x, real *y) {
+FORCE_INLINE void narrow_all(long n, const float *x, elem_t *y) {
     long i = 0;
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
     for (; i + 8 <= n; i += 8) {
@@ -48,20 +48,20 @@ ALWAYS void narrow_all(long n, const float *x, real *y) {
         memcpy(y + i, &some, sizeof some);
     }
 #endif
-    for (long rest = n - i; rest > 0; rest--, i++) y[i] = narrow(x[i]);
+    for (long rest = n - i; rest > 0; rest--, i++) y[i] = to_elem(x[i]);
 }
 #else
-typedef float real;
-ALWAYS float wide(real value) { return value; }
-ALWAYS real narrow(float value) { return value; }
-ALWAYS void narrow_all(long n, const float *x, real *y) { memcpy(y, x, sizeof *y * (size_t)n); }
+typedef float elem_t;
+FORCE_INLINE float to_float(elem_t value) { return value; }
+FORCE_INLINE elem_t to_elem(float value) { return value; }
+FORCE_INLINE void narrow_all(long n, const float *x, elem_t *y) { memcpy(y, x, sizeof *y * (size_t)n); }
 #endif
 
 static inline int smaller(int a, int b) { return a < b ? a : b; }
 static inline int larger(int a, int b) { return a > b ? a : b; }
 
 /* The largest of (n,). */
-ALWAYS float most_of(long n, const float *x) {
+FORCE_INLINE float most_of(long n, const float *x) {
     float most = -INFINITY;
 #ifdef __clang__ /* which makes no vectors of the loop below, for the sake of NaN */
     float each[LANES];
@@ -80,10 +80,10 @@ ALWAYS float most_of(long n, const float *x) {
 
 /* e^x to about 2e-7 relative (the polynomial of Moshier's Cephes library); NaN stays NaN. Adding 1.5 * 2^23 leaves the
    nearest whole number in the lowest bits, from where it goes into the exponent. */
-ALWAYS float exponential(float x) {
+FORCE_INLINE float exponential(float x) {
     x = -87.0f > x ? -87.0f : x;
     x = 88.0f < x ? 88.0f : x;
-    Word shifted = {.number = x * 1.44269504f + 12582912.0f};
+    f32_bits shifted = {.number = x * 1.44269504f + 12582912.0f};
     float n = shifted.number - 12582912.0f, r = x - n * 0.693359375f + n * 2.12194440e-4f;
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
@@ -91,9 +91,9 @@ ALWAYS float exponential(float x) {
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
-    Word power = {.bits = (shifted.bits << 23) + 0x3f800000u};
+    f32_bits power = {.bits = (shifted.bits << 23) + 0x3f800000u};
     return (p * r * r + r + 1.0f) * power.number;
 }
 
-ALWAYS float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
-ALWAYS float hyperbolic_tangent(float x) { return 1.0f - 2.0f / (exponential(2.0f * x) + 1.0f); }
+FORCE_INLINE float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
+FORCE_INLINE float hyperbolic_tangent(float x) { return 1.0f - 2.0f / (exponential(2.0f * x) + 1.0f); }

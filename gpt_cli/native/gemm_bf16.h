@@ -55,7 +55,7 @@ INLINE void panels_of_pairs(const int ROWS, const int PANELS, const Matrix *m, i
 #pragma GCC unroll 2
             for (int half = 0; half < 2; half++) {
                 size_t at = (size_t)(panel + p) * PANEL;
-                put(m, at, half, sums[r * PANELS + p][half], y + (size_t)r * y_stride, add);
+                store_output(m, at, half, sums[r * PANELS + p][half], y + (size_t)r * y_stride, add);
             }
 }
 
@@ -91,11 +91,11 @@ INLINE void panel_by_dots(const int ROWS, const Matrix *m, int panel, const floa
         for (int part = 0; part < 2; part++) {
             vec sum;
             memcpy(&sum, &sums[r][part * QUARTERS / 2], sizeof sum);
-            put(m, (size_t)panel * PANEL, part, sum, y + (size_t)r * y_stride, add);
+            store_output(m, (size_t)panel * PANEL, part, sum, y + (size_t)r * y_stride, add);
         }
 }
 
-static void few_panels_of_pairs(const Matrix *m, int begin, int end, int rows, const Input *in, float *y, int y_stride,
+static void few_panels_of_pairs(const Matrix *m, int begin, int end, int rows, const GemmInput *in, float *y, int y_stride,
                                 bool add) {
 #define TIMES_DOTS(ROWS)                                                                                             \
     panel_by_dots(ROWS, m, panel, in->x + row * (size_t)in->stride, in->stride, y + row * (size_t)y_stride, y_stride, add)
@@ -108,7 +108,7 @@ static void few_panels_of_pairs(const Matrix *m, int begin, int end, int rows, c
 }
 #else
 /* Any number of rows through 1 ... 4 panels. */
-static void few_panels_of_pairs(const Matrix *m, int begin, int end, int rows, const Input *in, float *y, int y_stride,
+static void few_panels_of_pairs(const Matrix *m, int begin, int end, int rows, const GemmInput *in, float *y, int y_stride,
                                 bool add) {
 #define TIMES_PAIRS(ROWS, PANELS)                                                                                    \
     panels_of_pairs(ROWS, PANELS, m, panel, in->x + row * (size_t)in->stride, in->stride, y + row * (size_t)y_stride, \

@@ -6,16 +6,16 @@ from gpt_cli.capabilities import NATIVE_TRAINER
 from gpt_cli.config import ModelConfig, RuntimeConfig
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.native.kernel import NoKernel, WrongKernel
+from gpt_cli.native.kernel import KernelUnavailable, WrongKernel
 from gpt_cli.runtime.device import Runtime
-from gpt_cli.training.native.library import NativeLibrary
 from gpt_cli.training.native.network import NativeNetwork
 from gpt_cli.training.native.proof import find_difference
+from gpt_cli.training.native.train_bindings import NativeLibrary
 
 TIMES_SLOWER = "2 to 3"  # see docs/reliability.md, "Without compiled code"
 
 
-def native_network(
+def try_native(
     model: GPT, config: RuntimeConfig, runtime: Runtime, note: Notify = lambda _: None
 ) -> NativeNetwork | None:
     """`model` in compiled code, or None where torch is to compute it; `note` is told why, if nobody asked for torch.
@@ -38,7 +38,7 @@ def native_network(
         return None
     try:
         native = NativeNetwork(model, proven_library(model.config, runtime, note), runtime.threads)
-    except NoKernel as error:
+    except KernelUnavailable as error:
         if config.engine == "native":
             raise UserError(f"runtime.engine: native cannot be had here: {error}", hint=way_out) from error
         note(_slower(str(error)))
@@ -52,7 +52,7 @@ def native_network(
 def proven_library(config: ModelConfig, runtime: Runtime, note: Notify) -> NativeLibrary:
     """The compiled code, whose gradient of a tiny batch is that of torch; if it is not, it is compiled once more.
 
-    Raises NoKernel.
+    Raises KernelUnavailable.
     """
     library = NativeLibrary.load(runtime.matmul_dtype, note)
     if (difference := find_difference(library, config, runtime.threads)) is None:

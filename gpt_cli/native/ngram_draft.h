@@ -2,7 +2,7 @@
    over its weights, and keeps those that it would have written itself.
 
    Two sources: what followed the same last tokens before, in this text or in another that was fed (n-grams; the idea of
-   prompt lookup decoding, Saxena, 2023), and a smaller model, see `guess` in decode.c. How far ahead it pays to guess
+   prompt lookup decoding, Saxena, 2023), and a smaller model, see `draft_with_model` in decode.c. How far ahead it pays to guess
    is worked out from how often such guesses were right and how long passes took. None of this changes the text. */
 
 #define MOST_GUESSES 15 /* with the token that they follow, two blocks of rows */
@@ -30,12 +30,12 @@ typedef struct {
     double one_guess;              /* seconds of a guess by the model */
     int measured;
     int64_t passes, guessed, right; /* told to who asks */
-} Drafter;
+} DraftState;
 
 typedef struct {
     int32_t token;
     Record *record; /* whom to tell whether it was right */
-} Guess;
+} DraftToken;
 
 static uint32_t hash_of(const int32_t *tokens, int n) { /* FNV-1a, mixed once more */
     uint32_t h = 2166136261u;
@@ -44,13 +44,13 @@ static uint32_t hash_of(const int32_t *tokens, int n) { /* FNV-1a, mixed once mo
     return h ^ h >> 13;
 }
 
-static Slot *slot_of(const Drafter *d, int order, const int32_t *end, uint32_t *tag) {
+static Slot *slot_of(const DraftState *d, int order, const int32_t *end, uint32_t *tag) {
     *tag = hash_of(end - order_of[order], order_of[order]);
     return &d->slots[order][*tag >> (32 - d->bits)];
 }
 
 /* The text goes on with `token`. */
-static void learn(Drafter *d, int32_t token) {
+static void ngram_insert(DraftState *d, int32_t token) {
     for (int o = 0; d->ngrams && o < ORDERS; o++) {
         if (d->known < order_of[o]) continue;
         uint32_t tag;
@@ -65,34 +65,34 @@ static void learn(Drafter *d, int32_t token) {
 }
 
 /* What followed the longest n-gram that is known to end at `end`, of which `known` tokens stand before it. */
-static bool look_up(Drafter *d, const int32_t *end, int known, Guess *guess) {
+static bool ngram_lookup(DraftState *d, const int32_t *end, int known, DraftToken *draft_with_model) {
     for (int o = 0; o < ORDERS; o++) {
         if (known < order_of[o]) continue;
         uint32_t tag;
         Slot *slot = slot_of(d, o, end, &tag);
         if (!slot->votes || slot->tag != tag) continue;
         int bucket = slot->votes < 2 ? 0 : slot->votes < 4 ? 1 : slot->votes < 16 ? 2 : 3;
-        *guess = (Guess){slot->token, &d->records[o][bucket]};
+        *draft_with_model = (DraftToken){slot->token, &d->records[o][bucket]};
         return true;
     }
     return false;
 }
 
 /* How often such guesses are right, presumed to be as good as not before they have been tried. */
-static double chance(const Record *r) { return (r->right + 1) / (r->tried + 2); }
+static double acceptance_rate(const Record *r) { return (r->right + 1) / (r->tried + 2); }
 
-static void judge(Record *r, bool right) {
+static void update_acceptance(Record *r, bool right) {
     if (r->tried >= 64) r->right /= 2, r->tried /= 2; /* what is long past counts less */
     r->right += right, r->tried += 1;
 }
 
 /* How many of n guesses to have looked at: as many as make for the most tokens a second. */
-static int worth(const Drafter *d, const Guess *guesses, int n) {
-    double whole = 1, tokens = 1, best = tokens / d->one_row;
+static int best_draft_length(const DraftState *d, const DraftToken *guesses, int n) {
+    double round_to_int = 1, tokens = 1, best = tokens / d->one_row;
     int most = 0;
     if (d->always) return n < d->always ? n : d->always;
     for (int k = 1; k <= n; k++) {
-        tokens += whole *= chance(guesses[k - 1].record);
+        tokens += round_to_int *= acceptance_rate(guesses[k - 1].record);
         double rate = tokens / (d->one_row + k * d->more_rows);
         if (rate > best) best = rate, most = k;
     }
@@ -100,7 +100,7 @@ static int worth(const Drafter *d, const Guess *guesses, int n) {
 }
 
 /* A pass of `rows` rows took so long. A pass that the system interrupted does not count for more than four. */
-static void time_pass(Drafter *d, int rows, double took) {
+static void update_cost_model(DraftState *d, int rows, double took) {
     d->measured++;
     if (rows == 1) {
         if (!d->one_row) d->one_row = took;

@@ -13,17 +13,17 @@ static inline Noise noise_of(float rate, uint64_t seed, long first) {
 }
 
 /* Wellons' lowbias32: every bit of x changes half of the bits of the result. */
-ALWAYS uint32_t mixed(uint32_t x) {
+FORCE_INLINE uint32_t hash32(uint32_t x) {
     x = (x ^ (x >> 16)) * 0x7feb352du;
     x = (x ^ (x >> 15)) * 0x846ca68bu;
     return x ^ (x >> 16);
 }
 
-/* Of row `row` at place `site` the factors of n columns from `column` on: 0 or `scale`. */
-ALWAYS void factors(const Noise *noise, int site, long row, int column, int n, float *out) {
-    uint32_t key = mixed((uint32_t)noise->seed + 0x9e3779b9u * (uint32_t)site) ^ (uint32_t)(noise->seed >> 32);
-    key = mixed(mixed(key) + (uint32_t)(noise->first + row));
+/* Of row `row` at place `stream_id` the factors of n columns from `column` on: 0 or `scale`. */
+FORCE_INLINE void dropout_scale(const Noise *noise, int stream_id, long row, int column, int n, float *out) {
+    uint32_t key = hash32((uint32_t)noise->seed + 0x9e3779b9u * (uint32_t)stream_id) ^ (uint32_t)(noise->seed >> 32);
+    key = hash32(hash32(key) + (uint32_t)(noise->first + row));
     SIMD
     for (int i = 0; i < n; i++)
-        out[i] = (mixed(key + 0x9e3779b9u * (uint32_t)(column + i)) >> 8) < noise->limit ? 0.0f : noise->scale;
+        out[i] = (hash32(key + 0x9e3779b9u * (uint32_t)(column + i)) >> 8) < noise->limit ? 0.0f : noise->scale;
 }

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpt_cli.native.choice import filtered
+from gpt_cli.native.numpy_sampler import filtered
 from gpt_cli.sampling.native_stream import unsupported_settings
 from gpt_cli.sampling.text_stream import TextStream
-from gpt_cli.serve.engine import Engine, Logits, Place, Text, Written, choice_of
+from gpt_cli.serve.text_engine import Logits, Place, Text, TextEngine, Written, choice_of
 from gpt_cli.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ class Piece:
 
 
 @dataclass(eq=False)
-class Line:
+class ActiveText:
     """A text in the scheduler: who waits for it, and how far it has got."""
 
     index: int
-    engine: Engine
+    engine: TextEngine
     tokenizer: Tokenizer
     text: Text
     top: int | None

@@ -67,7 +67,7 @@ class StreamOptions(_Strict):
     include_usage: bool = False
 
 
-class Writing(_Strict):
+class WritingRequest(_Strict):
     """What completions and chat have in common. None: what the run's config says."""
 
     model: str | None = None
@@ -96,7 +96,7 @@ class Writing(_Strict):
     allow: Annotated[str, Field(max_length=1000)] | None = None
 
 
-class CompletionRequest(Writing):
+class CompletionRequest(WritingRequest):
     """`POST /v1/completions`."""
 
     prompt: Any = ""
@@ -125,7 +125,7 @@ class Message(_Strict):
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
-class ChatRequest(Writing):
+class ChatRequest(WritingRequest):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=500)]

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from gpt_cli.training.muon import POLAR_EXPRESS
-from gpt_cli.training.native.library import NativeLibrary
+from gpt_cli.training.native.train_bindings import NativeLibrary
 
 
-class _Job(ctypes.Structure):
+class _NewtonSchulzJob(ctypes.Structure):
     """`Job` of muon.c."""
 
     _fields_ = (
@@ -22,7 +22,7 @@ class _Job(ctypes.Structure):
     )
 
 
-class Orthogonaliser:
+class NativeNewtonSchulz:
     """Compiled code for `gpt_cli.training.muon.newton_schulz_batched`, each matrix by one thread.
 
     What it needs, and what it gives, is kept for the next call with the same shapes: memory that is asked of the
@@ -46,7 +46,7 @@ class Orthogonaliser:
         order = sorted(
             range(len(sources)), key=lambda i: -sources[i].numel() * min(sources[i].shape)
         )  # the dearest first
-        jobs = (_Job * len(sources))()
+        jobs = (_NewtonSchulzJob * len(sources))()
         for job, i in zip(jobs, order, strict=True):
             rows, columns = sorted(sources[i].shape)
             job.matrix, job.out = sources[i].data_ptr(), self._results[i].data_ptr()

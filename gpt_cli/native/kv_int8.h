@@ -21,9 +21,9 @@ INLINE size_t keys_at(const Model *m, int g) { return steps_at(m->net.n_kv_head)
 INLINE size_t values_at(const Model *m, int g) { return keys_at(m, g) + 4 * m->d; }
 
 /* The bytes of a layer that a text of so many tokens has written. */
-INLINE size_t written(const Model *m, int tokens) {
-    int blocks = (tokens - 1) / LANES, fours = (tokens - 1) % LANES / 4 + 1;
-    return blocks * block_stride(m) + keys_at(m, 0) + fours * fours_apart(m);
+INLINE size_t kv_bytes_used(const Model *m, int tokens) {
+    int blocks = (tokens - 1) / LANES, group4 = (tokens - 1) % LANES / 4 + 1;
+    return blocks * block_stride(m) + keys_at(m, 0) + group4 * fours_apart(m);
 }
 
 /* The step of which what is to be kept is at most 127: the next bf16 up. */
@@ -36,23 +36,23 @@ INLINE float step_of(float most, uint16_t *kept) {
     return step;
 }
 
-/* As `keep`, of key/value head g. */
-static void keep_bytes(const Model *m, const float *key, const float *value, int lane, int g, uint8_t *block) {
+/* As `kv_store`, of key/value head g. */
+static void kv_store_int8(const Model *m, const float *key, const float *value, int lane, int g, uint8_t *block) {
     int wide = m->d, shift = lane % 4 * 8;
     uint16_t *steps = (uint16_t *)(block + steps_at(g)) + lane;
-    float of_key = step_of(most_absolute(key, wide), steps), of_value = step_of(most_absolute(value, wide), steps + LANES);
+    float of_key = step_of(absmax(key, wide), steps), of_value = step_of(absmax(value, wide), steps + LANES);
     float factor = of_key > 0 ? 1 / of_key : 0;
     block += lane / 4 * fours_apart(m);
     uint8_t *keys = block + keys_at(m, g) + lane % 4 * LANES;
     for (int i = 0; i < wide; i += LANES, keys += 4 * LANES) {
-        bytes sixteen = __builtin_convertvector(whole(*(const vec *)(key + i) * factor) + 128, bytes);
+        bytes sixteen = __builtin_convertvector(round_to_int(*(const vec *)(key + i) * factor) + 128, bytes);
         memcpy(keys, &sixteen, LANES);
     }
     factor = of_value > 0 ? 1 / of_value : 0;
     const int32_t mask = (int32_t)(255u << shift);
     ivec *words = (ivec *)(block + values_at(m, g));
     for (int i = 0; i < wide; i += LANES, words++)
-        *words = (*words & ~mask) | ((whole(*(const vec *)(value + i) * factor) & 255) << shift);
+        *words = (*words & ~mask) | ((round_to_int(*(const vec *)(value + i) * factor) & 255) << shift);
 }
 
 /* The whole numbers in `steps` as a high digit with a sign and a low one, 16 of each. */
@@ -72,15 +72,15 @@ typedef struct { /* one query on its way */
 
 /* What is read next comes from far away, and only while it is asked for: some of it with all that is computed, a line of it for
    each line that is read here would leave nothing to do for the memory later on. */
-INLINE const char *expect_next(const char *ahead, int lines) {
-    for (int line = 0; line < lines; line++, ahead += 64) expect_line(ahead, 0);
+INLINE const char *prefetch_advance(const char *ahead, int lines) {
+    for (int line = 0; line < lines; line++, ahead += 64) prefetch_line(ahead, 0);
     return ahead;
 }
 
 /* Lines are asked for in proportion to what else there is to do. Of the 33 that a block has where heads are 64 wide it is 22 with
    the products; 2 while a key is kept, 3 while a query is placed, 2 while it is split, 4 while keys are weighed. Of other widths
    as many in proportion. */
-INLINE int share_of_lines(const Model *m, int lines) { return lines * m->d / 64; }
+INLINE int prefetch_budget(const Model *m, int lines) { return lines * m->d / 64; }
 
 /* 16 bytes, four times. */
 INLINE ivec four_times(const int32_t *sixteen) {
@@ -127,7 +127,7 @@ INLINE void score_bytes(const int FOURS, Query *of, ivec high_offset, ivec low_o
     for (int f = 0; f < FOURS; f++) high[f] = high_offset, low[f] = low_offset;
     for (int i = 0; i < parts; i++, keys += 64) {
         ivec of_high = four_times(of->high + 4 * i), of_low = four_times(of->low + 4 * i);
-        of->ahead = expect_next(of->ahead, FOURS * 5 / 8);
+        of->ahead = prefetch_advance(of->ahead, FOURS * 5 / 8);
 #pragma GCC unroll 8
         for (int f = 0; f < FOURS; f++) {
             ivec k = *(const ivec *)(keys + f / 4 * stride + f % 4 * apart);
@@ -135,7 +135,7 @@ INLINE void score_bytes(const int FOURS, Query *of, ivec high_offset, ivec low_o
         }
     }
 #pragma GCC unroll 2
-    for (int b = 0; b < (FOURS + 3) / 4; b++) scores[b] = in_order(joined(totals(high + 4 * b), totals(low + 4 * b)));
+    for (int b = 0; b < (FOURS + 3) / 4; b++) scores[b] = in_order(combine_bytes(totals(high + 4 * b), totals(low + 4 * b)));
 }
 
 /* out[0 .. 16 PARTS) of the values `begin` ... end - 1 in fours, of which those of the first block are at `values`. */
@@ -146,24 +146,24 @@ INLINE void add_values(const int PARTS, Query *of, const uint8_t *values, size_t
         const uint8_t *four = values;
         int stop = first + 4 < end ? first + 4 : end;
         for (int j = first; j < stop; j++, four += apart) {
-            const ivec *fours = (const ivec *)four;
+            const ivec *group4 = (const ivec *)four;
             ivec of_high = of->high[j] - (ivec){0}, of_low = of->low[j] - (ivec){0};
 #pragma GCC unroll 4
             for (int b = 0; b < PARTS; b++) {
-                high[b] = add_products(high[b], of_high, fours[b]), low[b] = add_products(low[b], of_low, fours[b]);
-                if (b < 3) of->ahead = expect_next(of->ahead, 1);
+                high[b] = add_products(high[b], of_high, group4[b]), low[b] = add_products(low[b], of_low, group4[b]);
+                if (b < 3) of->ahead = prefetch_advance(of->ahead, 1);
             }
         }
     }
 #pragma GCC unroll 4
-    for (int b = 0; b < PARTS; b++) out[b] = joined(high[b], low[b]) * share;
+    for (int b = 0; b < PARTS; b++) out[b] = combine_bytes(high[b], low[b]) * share;
 }
 
-static void take_query(const Model *m, Query *of, const float *q) {
-    float top = most_absolute(q, m->d), factor = top > 0 ? MOST_STEPS / top : 0;
+static void quantize_query(const Model *m, Query *of, const float *q) {
+    float top = absmax(q, m->d), factor = top > 0 ? MOST_STEPS / top : 0;
     of->step = top / MOST_STEPS;
     for (int i = 0; i < m->d; i += LANES)
-        split_signed(whole(*(const vec *)(q + i) * factor), of->high + i / 4, of->low + i / 4);
+        split_signed(round_to_int(*(const vec *)(q + i) * factor), of->high + i / 4, of->low + i / 4);
 }
 
 INLINE vec steps_of(const Model *m, const Query *of, int block, int which) {
@@ -173,7 +173,7 @@ INLINE vec steps_of(const Model *m, const Query *of, int block, int which) {
 
 /* Scores of blocks begin ... end - 1, of which keys first ... last are seen, and the largest. */
 static void score_keys(const Model *m, Query *of, int begin, int end, int first, int last) {
-    int parts = m->d / LANES, k = begin, fours = last % LANES / 4 + 1;
+    int parts = m->d / LANES, k = begin, group4 = last % LANES / 4 + 1;
     size_t stride = block_stride(m), apart = fours_apart(m);
     const ivec offset = (int32_t)0x80808080 - (ivec){0}; /* what keys are counted from */
     ivec high = {0}, low = {0};
@@ -185,7 +185,7 @@ static void score_keys(const Model *m, Query *of, int begin, int end, int first,
 #define SCORE(FOURS) score_bytes(FOURS, of, -high, -low, of->keys + k * stride, stride, apart, parts, scores + k)
     for (; k + 2 < end; k += 2) SCORE(8);
     if (k + 2 == end) { SCORE(4); k++; }
-    switch (fours) {
+    switch (group4) {
     case 4: SCORE(4); break;
     case 3: SCORE(3); break;
     case 2: SCORE(2); break;
@@ -193,28 +193,28 @@ static void score_keys(const Model *m, Query *of, int begin, int end, int first,
     }
 #undef SCORE
     for (k = begin; k < end; k++) scores[k] *= of->step * steps_of(m, of, k, 0);
-    hide((float *)scores, begin * LANES, first, last, end * LANES);
+    mask_scores((float *)scores, begin * LANES, first, last, end * LANES);
     of->top = most_between((const float *)scores, begin * LANES, end * LANES);
 }
 
 /* e^score, times the step of the value; the largest. */
-static void weigh(const Model *m, Query *of, int begin, int end) {
+static void softmax_scores(const Model *m, Query *of, int begin, int end) {
     vec total = {0}, most = {0}, *scores = of->scores;
     for (int k = begin; k < end; k++) {
         vec weight = weights_of(scores[k], of->top);
-        of->ahead = expect_next(of->ahead, share_of_lines(m, 4));
+        of->ahead = prefetch_advance(of->ahead, prefetch_budget(m, 4));
         total += weight;
         scores[k] = weight *= steps_of(m, of, k, 1); /* those of what is hidden are zero or old, and finite */
-        most = larger(most, weight);
+        most = vmax(most, weight);
     }
-    of->top = most_of(most), of->share = 1 / sum_of(total);
+    of->top = hmax(most), of->share = 1 / hsum(total);
 }
 
 /* The sum of the values up to `last`, weighed. */
-static void gather(const Model *m, Query *of, int begin, int end, int last, float *out) {
+static void weighted_sum(const Model *m, Query *of, int begin, int end, int last, float *out) {
     float factor = of->top > 0 ? MOST_WEIGHT / of->top : 0, share = of->share * of->top / MOST_WEIGHT;
     for (int k = begin; k < end; k++) {
-        ivec steps = whole(of->scores[k] * factor);
+        ivec steps = round_to_int(of->scores[k] * factor);
         bytes more = __builtin_convertvector(steps >> 8, bytes), less = __builtin_convertvector(steps & 255, bytes);
         memcpy(of->high + k * 4, &more, LANES), memcpy(of->low + k * 4, &less, LANES);
     }
@@ -229,26 +229,26 @@ static void gather(const Model *m, Query *of, int begin, int end, int last, floa
 
 /* Heads begin ... end - 1 of a row look back, and ask for what lies from `ahead` to `stop`. One query waits for itself most of
    the time: some go side by side. */
-static void look_at_bytes(const Pass *p, int row, int begin_head, int end_head, const char *ahead, const char *stop) {
+static void attend_int8(const ForwardContext *p, int row, int begin_head, int end_head, const char *ahead, const char *stop) {
     enum { SOME = 8 };
     const Model *m = p->model;
     const Network *net = &m->net;
     int d = net->head_dim, wide = m->d, group = net->n_head / net->n_kv_head, last = p->rows[row].position;
-    int first = first_seen(net, last), begin = first / LANES, end = last / LANES + 1, words = (m->s + 3 * wide) / 4;
+    int first = window_start(net, last), begin = first / LANES, end = last / LANES + 1, words = (m->s + 3 * wide) / 4;
     int some = end_head - begin_head < SOME ? end_head - begin_head : SOME;
     float q[some * wide] __attribute__((aligned(64))), scores[some * m->s] __attribute__((aligned(64)));
-    int32_t digits[some * 2 * words] __attribute__((aligned(64)));
+    int32_t limbs[some * 2 * words] __attribute__((aligned(64)));
     Query queries[SOME];
     for (int h = begin_head; h < end_head; h += some) {
         int n = end_head - h < some ? end_head - h : some;
         for (int i = 0; i < n; i++) {
-            place_head(m, qkv_of(p, row) + (h + i) * d, m->packed[p->layer].q_norm, last, 1.0f / sqrtf((float)d), q + i * wide);
-            if (ahead < stop) ahead = expect_next(ahead, share_of_lines(m, 3) * (end - begin));
+            norm_rope_head(m, qkv_of(p, row) + (h + i) * d, m->packed[p->layer].q_norm, last, 1.0f / sqrtf((float)d), q + i * wide);
+            if (ahead < stop) ahead = prefetch_advance(ahead, prefetch_budget(m, 3) * (end - begin));
             int g = (h + i) / group;
             const uint8_t *cache = (const uint8_t *)cache_of(p, row);
             queries[i] = (Query){.keys = cache + keys_at(m, g), .steps = cache + steps_at(g), .values = cache + values_at(m, g),
-                                 .scores = (vec *)(scores + i * m->s), .high = digits + 2 * i * words,
-                                 .low = digits + (2 * i + 1) * words};
+                                 .scores = (vec *)(scores + i * m->s), .high = limbs + 2 * i * words,
+                                 .low = limbs + (2 * i + 1) * words};
         }
         for (int stage = 0; stage < 4; stage++)
             for (int i = 0; i < n; i++) {
@@ -257,12 +257,12 @@ static void look_at_bytes(const Pass *p, int row, int begin_head, int end_head, 
                 of->ahead = more ? ahead : (const char *)of->keys + begin * block_stride(m); /* near: asking costs nothing */
                 switch (stage) {
                 case 0:
-                    take_query(m, of, q + i * wide);
-                    of->ahead = expect_next(of->ahead, share_of_lines(m, 2) * (end - begin));
+                    quantize_query(m, of, q + i * wide);
+                    of->ahead = prefetch_advance(of->ahead, prefetch_budget(m, 2) * (end - begin));
                     break;
                 case 1: score_keys(m, of, begin, end, first, last); break;
-                case 2: weigh(m, of, begin, end); break;
-                case 3: gather(m, of, begin, end, last, q + i * wide);
+                case 2: softmax_scores(m, of, begin, end); break;
+                case 3: weighted_sum(m, of, begin, end, last, q + i * wide);
                 }
                 if (more) ahead = of->ahead;
             }

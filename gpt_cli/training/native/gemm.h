@@ -7,7 +7,7 @@
 
 enum { STRIP = 32 }; /* rows, columns and depths of a block */
 
-static inline long whole_strips(long n) { return (n + STRIP - 1) / STRIP * STRIP; }
+static inline long round_up_tile(long n) { return (n + STRIP - 1) / STRIP * STRIP; }
 
 typedef struct {
     void (*sgemm)(const char *, const char *, const int *, const int *, const int *, const float *, const float *,
@@ -18,18 +18,18 @@ typedef struct {
 
 typedef struct {
     const Backend *backend;
-    real *left;   /* bf16: a strip of the left matrix, 32 rows of the largest k */
-    real *panels; /* bf16: a right matrix that is used once */
+    elem_t *left;   /* bf16: a strip of the left matrix, 32 rows of the largest k */
+    elem_t *panels; /* bf16: a right matrix that is used once */
     float *out;   /* fp32: a product that is handed on */
 } Products;
 
 /* What becomes of a block of the product: its place in it, its sizes, its elements with rows `ld` apart. */
-typedef void (*Finish)(const void *to, int row, int column, int rows, int columns, const float *block, int ld);
+typedef void (*Epilogue)(const void *to, int row, int column, int rows, int columns, const float *block, int ld);
 
-typedef struct { const real *at; int ld, turned; } Left; /* (m, k) with rows `ld` apart; turned: (k, m) in memory */
+typedef struct { const elem_t *at; int ld, n_qk_heads; } MatrixA; /* (m, k) with rows `ld` apart; turned: (k, m) in memory */
 
 /* Most blocks are as wide as a strip: their loops are compiled for that width. */
-#define FINISH(name, body) \
+#define EPILOGUE(name, body) \
     static inline void name(const void *to, int row, int column, int rows, int columns, const float *block, int ld) { \
         if (columns == STRIP) \
             body(to, row, column, rows, STRIP, block, ld); \
@@ -37,9 +37,9 @@ typedef struct { const real *at; int ld, turned; } Left; /* (m, k) with rows `ld
             body(to, row, column, rows, columns, block, ld); \
     }
 
-typedef struct { float *to; int ld; float alpha, beta; } Put; /* to <- alpha block + beta to */
+typedef struct { float *to; int ld; float alpha, beta; } StoreF32; /* to <- alpha block + beta to */
 
-ALWAYS void put_block(const Put *p, int row, int column, int rows, int columns, const float *restrict block, int ld) {
+FORCE_INLINE void put_block(const StoreF32 *p, int row, int column, int rows, int columns, const float *restrict block, int ld) {
     float *restrict out = p->to + (long)row * p->ld + column;
     float alpha = p->alpha, beta = p->beta;
     for (int i = 0; i < rows; i++, out += p->ld, block += ld) {
@@ -52,13 +52,13 @@ ALWAYS void put_block(const Put *p, int row, int column, int rows, int columns, 
         }
     }
 }
-FINISH(put, put_block)
+EPILOGUE(put, put_block)
 
-typedef struct { real *to; int ld; const float *bias; } Narrowed; /* to <- block + bias; bias may be NULL */
+typedef struct { elem_t *to; int ld; const float *bias; } StoreBf16; /* to <- block + bias; bias may be NULL */
 
-ALWAYS void put_narrowed_block(const Narrowed *p, int row, int column, int rows, int columns, const float *restrict block,
+FORCE_INLINE void put_narrowed_block(const StoreBf16 *p, int row, int column, int rows, int columns, const float *restrict block,
                                int ld) {
-    real *restrict out = p->to + (long)row * p->ld + column;
+    elem_t *restrict out = p->to + (long)row * p->ld + column;
     for (int i = 0; i < rows; i++, out += p->ld, block += ld) {
         if (p->bias) {
             float sum[columns];
@@ -69,7 +69,7 @@ ALWAYS void put_narrowed_block(const Narrowed *p, int row, int column, int rows,
             narrow_all(columns, block, out);
     }
 }
-FINISH(put_narrowed, put_narrowed_block)
+EPILOGUE(put_narrowed, put_narrowed_block)
 
 typedef struct { /* to <- from + factors (block + bias) */
     const float *from;
@@ -77,10 +77,10 @@ typedef struct { /* to <- from + factors (block + bias) */
     int ld;
     const float *bias; /* or NULL */
     const Noise *noise;
-    int site;
-} Added;
+    int stream_id;
+} ResidualAdd;
 
-ALWAYS void put_added_block(const Added *p, int row, int column, int rows, int columns, const float *restrict block, int ld) {
+FORCE_INLINE void put_added_block(const ResidualAdd *p, int row, int column, int rows, int columns, const float *restrict block, int ld) {
     long at = (long)row * p->ld + column;
     float sum[columns], factor[columns];
     for (int i = 0; i < rows; i++, at += p->ld, block += ld) {
@@ -92,7 +92,7 @@ ALWAYS void put_added_block(const Added *p, int row, int column, int rows, int c
             term = sum;
         }
         if (p->noise->limit) {
-            factors(p->noise, p->site, row + i, column, columns, factor);
+            dropout_scale(p->noise, p->stream_id, row + i, column, columns, factor);
             SIMD
             for (int j = 0; j < columns; j++) sum[j] = term[j] * factor[j];
             term = sum;
@@ -101,27 +101,27 @@ ALWAYS void put_added_block(const Added *p, int row, int column, int rows, int c
         for (int j = 0; j < columns; j++) out[j] = from[j] + term[j];
     }
 }
-FINISH(put_added, put_added_block)
+EPILOGUE(put_added, put_added_block)
 
 #ifdef BF16
 
-typedef struct { const real *at; long panel; } Right; /* panels, and how far apart they begin */
+typedef struct { const elem_t *at; long panel; } PackedB; /* panels, and how far apart they begin */
 
 #include "rows.h"
 
 /* At most 32 x 32 of a matrix, the rest of `square` zero. */
-static void copy_square(const real *from, int ld, int rows, int columns, real *square) {
-    memset(square, 0, sizeof(real) * STRIP * STRIP);
-    for (int i = 0; i < rows; i++) memcpy(square + i * STRIP, from + (long)i * ld, sizeof(real) * (size_t)columns);
+static void copy_square(const elem_t *from, int ld, int rows, int columns, elem_t *square) {
+    memset(square, 0, sizeof(elem_t) * STRIP * STRIP);
+    for (int i = 0; i < rows; i++) memcpy(square + i * STRIP, from + (long)i * ld, sizeof(elem_t) * (size_t)columns);
 }
 
 /* 32 rows of the left matrix, from row `i` on: (k / 32, 32, 32). */
-static void take_left(Left left, int i, int rows, int k, real *strip) {
-    _Alignas(64) real square[STRIP * STRIP];
+static void pack_a(MatrixA left, int i, int rows, int k, elem_t *strip) {
+    _Alignas(64) elem_t square[STRIP * STRIP];
     for (int p = 0; p < k; p += STRIP, strip += STRIP * STRIP) {
         int depth = smaller(STRIP, k - p), whole = rows == STRIP && depth == STRIP;
-        if (!left.turned) {
-            const real *from = left.at + (long)i * left.ld + p;
+        if (!left.n_qk_heads) {
+            const elem_t *from = left.at + (long)i * left.ld + p;
             if (!whole)
                 copy_square(from, left.ld, rows, depth, strip);
             else
@@ -129,7 +129,7 @@ static void take_left(Left left, int i, int rows, int k, real *strip) {
                     store_row(strip + r * STRIP, row_of(from));
             continue;
         }
-        const real *from = left.at + (long)p * left.ld + i;
+        const elem_t *from = left.at + (long)p * left.ld + i;
         int ld = left.ld;
         if (!whole) copy_square(from, ld, depth, rows, square), from = square, ld = STRIP;
         Row first[16], second[16];
@@ -145,14 +145,14 @@ static void take_left(Left left, int i, int rows, int k, real *strip) {
 }
 
 /* b (k, n), rows `ld` apart, as panels in `room`. */
-static Right by_rows(int k, int n, const real *b, int ld, real *room) {
-    _Alignas(64) real square[STRIP * STRIP];
-    long panel = whole_strips(k) * STRIP;
+static PackedB pack_b(int k, int n, const elem_t *b, int ld, elem_t *room) {
+    _Alignas(64) elem_t square[STRIP * STRIP];
+    long panel = round_up_tile(k) * STRIP;
     for (int j = 0; j < n; j += STRIP) {
-        real *to = room + j / STRIP * panel;
+        elem_t *to = room + j / STRIP * panel;
         for (int p = 0; p < k; p += STRIP, to += STRIP * STRIP) {
             int depth = smaller(STRIP, k - p), columns = smaller(STRIP, n - j), apart = ld;
-            const real *from = b + (long)p * ld + j;
+            const elem_t *from = b + (long)p * ld + j;
             if (depth < STRIP || columns < STRIP)
                 copy_square(from, ld, depth, columns, square), from = square, apart = STRIP;
             for (int q = 0; q < 16; q++, from += 2 * apart) {
@@ -163,18 +163,18 @@ static Right by_rows(int k, int n, const real *b, int ld, real *room) {
             }
         }
     }
-    return (Right){room, panel};
+    return (PackedB){room, panel};
 }
 
 /* The right matrix (k, n) that is the transpose of b (n, k), rows `ld` apart, as panels in `room`. */
-static Right by_columns(int k, int n, const real *b, int ld, real *room) {
-    _Alignas(64) real square[STRIP * STRIP];
-    long panel = whole_strips(k) * STRIP;
+static PackedB pack_bt(int k, int n, const elem_t *b, int ld, elem_t *room) {
+    _Alignas(64) elem_t square[STRIP * STRIP];
+    long panel = round_up_tile(k) * STRIP;
     for (int j = 0; j < n; j += STRIP) {
-        real *to = room + j / STRIP * panel;
+        elem_t *to = room + j / STRIP * panel;
         for (int p = 0; p < k; p += STRIP, to += STRIP * STRIP) {
             int depth = smaller(STRIP, k - p), columns = smaller(STRIP, n - j), apart = ld;
-            const real *from = b + (long)j * ld + p;
+            const elem_t *from = b + (long)j * ld + p;
             if (depth < STRIP || columns < STRIP)
                 copy_square(from, ld, columns, depth, square), from = square, apart = STRIP;
             for (int half = 0; half < 2; half++) {
@@ -187,12 +187,12 @@ static Right by_columns(int k, int n, const real *b, int ld, real *room) {
             }
         }
     }
-    return (Right){room, panel};
+    return (PackedB){room, panel};
 }
 
-static inline Right from_row(Right right, int row) { return (Right){right.at + (long)row * STRIP, right.panel}; }
-static inline Right from_column(Right right, int column) { /* a multiple of 32, as is the row above */
-    return (Right){right.at + column / STRIP * right.panel, right.panel};
+static inline PackedB from_row(PackedB right, int row) { return (PackedB){right.at + (long)row * STRIP, right.panel}; }
+static inline PackedB from_column(PackedB right, int column) { /* a multiple of 32, as is the row above */
+    return (PackedB){right.at + column / STRIP * right.panel, right.panel};
 }
 
 #ifdef __AMX_BF16__
@@ -217,7 +217,7 @@ static void end_products(const Backend *backend, int before) {
     if (backend->tiles) _tile_release();
 }
 
-static void block_by_tiles(const real *a, const real *b, int k, float *block) {
+static void kernel_amx(const elem_t *a, const elem_t *b, int k, float *block) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -242,24 +242,24 @@ static void block_by_tiles(const real *a, const real *b, int k, float *block) {
 static inline int request_tiles(void) { return 0; }
 static int begin_products(const Backend *backend) { return (void)backend, 0; }
 static void end_products(const Backend *backend, int before) { (void)backend, (void)before; }
-static void block_by_tiles(const real *a, const real *b, int k, float *block) { (void)a, (void)b, (void)k, (void)block; }
+static void kernel_amx(const elem_t *a, const elem_t *b, int k, float *block) { (void)a, (void)b, (void)k, (void)block; }
 #endif
 
 /* Fetch what a sum is added to, while the sum is computed: rows that lie far apart are not guessed by the processor. */
-static void expect(const Put *put, int row, int column, int rows) {
+static void prefetch_c(const StoreF32 *put, int row, int column, int rows) {
     const char *at = (const char *)(put->to + (long)row * put->ld + column);
     for (int i = 0; i < rows; i++, at += put->ld * sizeof(float)) __builtin_prefetch(at), __builtin_prefetch(at + 64);
 }
 
-static void multiply(const Products *products, int m, int n, int k, Left left, Right right, Finish finish, const void *to) {
+static void multiply(const Products *products, int m, int n, int k, MatrixA left, PackedB right, Epilogue finish, const void *to) {
     _Alignas(64) float block[STRIP * STRIP];
     for (int i = 0; i < m; i += STRIP) {
         int rows = smaller(STRIP, m - i);
-        take_left(left, i, rows, k, products->left);
+        pack_a(left, i, rows, k, products->left);
         for (int j = 0; j < n; j += STRIP) {
-            if (finish == put) expect(to, i, j, rows);
-            const real *panel = right.at + j / STRIP * right.panel;
-            (products->backend->tiles ? block_by_tiles : block_by_vectors)(products->left, panel, k, block);
+            if (finish == put) prefetch_c(to, i, j, rows);
+            const elem_t *panel = right.at + j / STRIP * right.panel;
+            (products->backend->tiles ? kernel_amx : kernel_avx512)(products->left, panel, k, block);
             finish(to, i, j, rows, smaller(STRIP, n - j), block, STRIP);
         }
     }
@@ -267,19 +267,19 @@ static void multiply(const Products *products, int m, int n, int k, Left left, R
 
 #else /* fp32 */
 
-typedef struct { const real *at; int ld, turned; } Right;
+typedef struct { const elem_t *at; int ld, n_qk_heads; } PackedB;
 
-static Right by_rows(int k, int n, const real *b, int ld, real *room) {
+static PackedB pack_b(int k, int n, const elem_t *b, int ld, elem_t *room) {
     (void)k, (void)n, (void)room;
-    return (Right){b, ld, 0};
+    return (PackedB){b, ld, 0};
 }
-static Right by_columns(int k, int n, const real *b, int ld, real *room) {
+static PackedB pack_bt(int k, int n, const elem_t *b, int ld, elem_t *room) {
     (void)k, (void)n, (void)room;
-    return (Right){b, ld, 1};
+    return (PackedB){b, ld, 1};
 }
-static inline Right from_row(Right r, int row) { return (Right){r.at + (r.turned ? row : (long)row * r.ld), r.ld, r.turned}; }
-static inline Right from_column(Right r, int column) {
-    return (Right){r.at + (r.turned ? (long)column * r.ld : column), r.ld, r.turned};
+static inline PackedB from_row(PackedB r, int row) { return (PackedB){r.at + (r.n_qk_heads ? row : (long)row * r.ld), r.ld, r.n_qk_heads}; }
+static inline PackedB from_column(PackedB r, int column) {
+    return (PackedB){r.at + (r.n_qk_heads ? (long)column * r.ld : column), r.ld, r.n_qk_heads};
 }
 
 static inline int request_tiles(void) { return 0; }
@@ -288,10 +288,10 @@ static inline int request_tiles(void) { return 0; }
 static int begin_products(const Backend *backend) { return backend->set_threads(1); }
 static void end_products(const Backend *backend, int before) { backend->set_threads(before); }
 
-static void multiply(const Products *products, int m, int n, int k, Left left, Right right, Finish finish, const void *to) {
-    const Put plain = {products->out, n, 1.0f, 0.0f}, *p = finish == put ? to : &plain;
+static void multiply(const Products *products, int m, int n, int k, MatrixA left, PackedB right, Epilogue finish, const void *to) {
+    const StoreF32 plain = {products->out, n, 1.0f, 0.0f}, *p = finish == put ? to : &plain;
     /* a stored row is Fortran's column: out^T = right^T left^T */
-    products->backend->sgemm(right.turned ? "T" : "N", left.turned ? "T" : "N", &n, &m, &k, &p->alpha, right.at, &right.ld,
+    products->backend->sgemm(right.n_qk_heads ? "T" : "N", left.n_qk_heads ? "T" : "N", &n, &m, &k, &p->alpha, right.at, &right.ld,
                              left.at, &left.ld, &p->beta, p->to, &p->ld);
     if (finish != put) finish(to, 0, 0, m, n, products->out, n);
 }

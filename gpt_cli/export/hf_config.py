@@ -55,7 +55,7 @@ _ROTARY = {"position": "rope", "norm": "rmsnorm"}
 
 
 @dataclass(frozen=True)
-class Reader:
+class ConfigReader:
     """How the config.json of one architecture is read.
 
     sizes     our option -> its key
@@ -72,7 +72,7 @@ class Reader:
 
 
 READERS = {
-    "gpt2": Reader(
+    "gpt2": ConfigReader(
         GPT2,
         {
             "n_layer": "n_layer",
@@ -86,7 +86,7 @@ READERS = {
         "activation_function",
         {"tie_word_embeddings": True, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"},
     ),
-    "llama": Reader(
+    "llama": ConfigReader(
         LLAMA,
         _LLAMA_SIZES,
         {**_ROTARY, "mlp": "swiglu", "qk_norm": False},
@@ -94,7 +94,7 @@ READERS = {
         "hidden_act",
         {"rms_norm_eps": 1e-6, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
     ),
-    "qwen3": Reader(
+    "qwen3": ConfigReader(
         QWEN3,
         _LLAMA_SIZES,
         {**_ROTARY, "mlp": "swiglu", "qk_norm": True},
@@ -102,7 +102,7 @@ READERS = {
         "hidden_act",
         {"rms_norm_eps": 1e-6, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "head_dim": 128},
     ),
-    "nanochat": Reader(
+    "nanochat": ConfigReader(
         NANOCHAT,
         {**_LLAMA_SIZES, "logit_softcap": "final_logit_softcapping"},
         {**_ROTARY, "qk_norm": True, "norm_gain": False, "embedding_norm": True},
@@ -133,7 +133,7 @@ def read_model(file: Mapping[str, Any], place: str) -> tuple[Layout, ModelConfig
     return reader.layout, config
 
 
-def _candidate(reader: Reader, given: Mapping[str, Any], place: str) -> ModelConfig:
+def _candidate(reader: ConfigReader, given: Mapping[str, Any], place: str) -> ModelConfig:
     """What the sizes say. Raises UserError for one that is missing, no number, or out of any range."""
     values = {option: given.get(key) for option, key in reader.sizes.items() if given.get(key) is not None}
     values |= {**reader.constant, "tie_embeddings": given["tie_word_embeddings"]}

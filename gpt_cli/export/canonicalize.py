@@ -13,13 +13,13 @@ from gpt_cli.config import ModelConfig
 from gpt_cli.export.names import Tensors, qkv_rows
 from gpt_cli.model.position import sinusoids
 
-Model = tuple[ModelConfig, Tensors]
+ModelTensors = tuple[ModelConfig, Tensors]
 
 TOKENS, POSITIONS, HEAD = "embedding.tokens.weight", "embedding.positions.weight", "head.weight"
 _GAIN = "embedding.norm.weight"
 
 
-def positions_in_a_table(config: ModelConfig, tensors: Tensors) -> Model:
+def materialize_positions(config: ModelConfig, tensors: Tensors) -> ModelTensors:
     """Sinusoids, or no positions at all, as a table that could have been learned.
 
     With sinusoids the tokens are scaled, so the head, where it was tied, keeps a copy of its own.
@@ -34,7 +34,7 @@ def positions_in_a_table(config: ModelConfig, tensors: Tensors) -> Model:
     return config, tensors
 
 
-def biases_of_zero(config: ModelConfig, tensors: Tensors) -> Model:
+def add_zero_biases(config: ModelConfig, tensors: Tensors) -> ModelTensors:
     """Zero for each bias that a linear layer or a norm of the model lacks."""
     if config.bias:
         return config, tensors
@@ -43,7 +43,7 @@ def biases_of_zero(config: ModelConfig, tensors: Tensors) -> Model:
     return config.model_copy(update={"bias": True}), {**tensors, **biases}
 
 
-def norm_biases_of_zero(config: ModelConfig, tensors: Tensors) -> Model:
+def add_zero_norm_biases(config: ModelConfig, tensors: Tensors) -> ModelTensors:
     """Zero for the bias that each LayerNorm lacks; linear layers stay as they are, and so does `bias`."""
     if config.bias or config.norm != "layernorm":
         return config, tensors
@@ -51,7 +51,7 @@ def norm_biases_of_zero(config: ModelConfig, tensors: Tensors) -> Model:
     return config, {**tensors, **{name.removesuffix("weight") + "bias": torch.zeros(config.n_embd) for name in norms}}
 
 
-def own_keys_for_each_head(config: ModelConfig, tensors: Tensors) -> Model:
+def expand_gqa(config: ModelConfig, tensors: Tensors) -> ModelTensors:
     """Keys and values of a group of query heads repeated for each of them (Ainslie et al., 2023, backwards)."""
     if config.kv_heads == config.n_head:
         return config, tensors
@@ -65,7 +65,7 @@ def own_keys_for_each_head(config: ModelConfig, tensors: Tensors) -> Model:
     return config.model_copy(update={"n_kv_head": None}), repeated
 
 
-def gains_of_one(config: ModelConfig, tensors: Tensors) -> Model:
+def add_unit_gains(config: ModelConfig, tensors: Tensors) -> ModelTensors:
     """One for each gain of norms that have none."""
     if config.norm_gain:
         return config, tensors
@@ -78,7 +78,7 @@ def gains_of_one(config: ModelConfig, tensors: Tensors) -> Model:
     return config.model_copy(update={"norm_gain": True}), {**tensors, **gains}
 
 
-def tokens_normalised_in_their_table(config: ModelConfig, tensors: Tensors) -> Model:
+def fold_embedding_norm(config: ModelConfig, tensors: Tensors) -> ModelTensors:
     """The norm after the embedding applied to the table: where no positions are added, it sees single rows of it."""
     if not config.embedding_norm or (config.position, config.norm) != ("rope", "rmsnorm"):
         return config, tensors

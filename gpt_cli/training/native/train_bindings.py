@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from gpt_cli.errors import Notify
-from gpt_cli.native.kernel import NoKernel, load_kernel
-from gpt_cli.training.native.sources import KERNELS, has_bf16_products
+from gpt_cli.native.kernel import KernelUnavailable, load_kernel
+from gpt_cli.training.native.build_settings import KERNELS, has_bf16_products
 
 
 class Backend(ctypes.Structure):
-    """`Backend` of products.h: what computes matrix products."""
+    """`Backend` of gemm.h: what computes matrix products."""
 
     _fields_ = (("sgemm", ctypes.c_void_p), ("set_threads", ctypes.c_void_p), ("tiles", ctypes.c_int))
 
@@ -28,10 +28,10 @@ class NativeLibrary:
 
     @classmethod
     def load(cls, dtype: torch.dtype, note: Notify = lambda _: None, *, anew: bool = False) -> "NativeLibrary":
-        """The code for `dtype`, fp32 or bf16, from the cache or (so always if `anew`) compiled. Raises NoKernel."""
+        """The code for `dtype`, fp32 or bf16, cached or compiled (always if `anew`). Raises KernelUnavailable."""
         bf16 = dtype == torch.bfloat16
         if bf16 and not has_bf16_products():
-            raise NoKernel(
+            raise KernelUnavailable(
                 "in bf16 it needs a processor with AVX512-BF16 or, of ARM, BF16 (runtime.precision=fp32 does not)"
             )
         backend = Backend() if bf16 else _blas_of_torch()
@@ -46,13 +46,13 @@ def _blas_of_torch() -> Backend:
         torch_itself = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
         functions = (torch_itself.sgemm_, torch_itself.MKL_Set_Num_Threads_Local)
     except (OSError, AttributeError) as error:
-        raise NoKernel("this build of torch brings no MKL, by which it multiplies in fp32") from error
+        raise KernelUnavailable("this build of torch brings no MKL, by which it multiplies in fp32") from error
     return Backend(*(ctypes.cast(function, ctypes.c_void_p) for function in functions))
 
 
 def _declare(calls: ctypes.CDLL) -> None:
     pointer, integer, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
-    calls.read_parameters.argtypes, calls.read_parameters.restype = (pointer, integer), None
+    calls.pack_weights.argtypes, calls.pack_weights.restype = (pointer, integer), None
     calls.tiles_available.argtypes, calls.tiles_available.restype = (), integer
     calls.room_bytes.argtypes, calls.room_bytes.restype = (pointer, integer, integer, integer), size
     calls.loss_and_gradients.argtypes = (

@@ -55,7 +55,7 @@ def _attention(weights: Weights, layer: LayerWeights, index: int, x: Array, cach
     if layer.q_norm is not None and layer.k_norm is not None:
         q, k = _rms(q, layer.q_norm, config.norm_eps), _rms(k, layer.k_norm, config.norm_eps)
     q, k = _rotate(weights, q, start), _rotate(weights, k, start)
-    k, v = _kept(k, weights.cache_steps), _kept(v, weights.cache_steps)
+    k, v = _quantize_kv(k, weights.kv_qmax), _quantize_kv(v, weights.kv_qmax)
     cache.keys[index, :, start:end], cache.values[index, :, start:end] = k, v
     keys = cache.keys[index, :, :end].repeat(heads // groups, axis=0)  # (H, S, D)
     values = cache.values[index, :, :end].repeat(heads // groups, axis=0)
@@ -83,28 +83,28 @@ def _mlp(weights: Weights, layer: LayerWeights, x: Array) -> Array:
 
 
 def _linear(weights: Weights, x: Array, matrix: Array, bias: Array | None) -> Array:
-    y: Array = _stepped(x, weights.activation_steps) @ matrix.T
+    y: Array = _quantize_activations(x, weights.activation_qmax) @ matrix.T
     return y if bias is None else y + bias
 
 
-def _stepped(x: Array, steps: int | Literal["bf16"] | None) -> Array:
+def _quantize_activations(x: Array, steps: int | Literal["bf16"] | None) -> Array:
     """(..., n) rounded to `steps` from 0 to the largest of the last axis, or to the nearest bf16."""
     if steps is None:
         return x
     if steps == "bf16":
         return nearest_bf16(x)
-    return _whole_steps(x, np.abs(x).max(axis=-1, keepdims=True) / np.float32(steps))
+    return _round_to_scale(x, np.abs(x).max(axis=-1, keepdims=True) / np.float32(steps))
 
 
-def _kept(x: Array, steps: int | None) -> Array:
+def _quantize_kv(x: Array, steps: int | None) -> Array:
     """(..., n) rounded to at most `steps` of the last axis from 0, a step being the next bf16 that is large enough."""
     if steps is None:
         return x
     least = np.abs(x).max(axis=-1, keepdims=True) / np.float32(steps)
-    return _whole_steps(x, ((least.view(np.uint32) + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32))
+    return _round_to_scale(x, ((least.view(np.uint32) + np.uint32(0xFFFF)) & np.uint32(0xFFFF0000)).view(np.float32))
 
 
-def _whole_steps(x: Array, step: Array) -> Array:
+def _round_to_scale(x: Array, step: Array) -> Array:
     y: Array = np.rint(np.divide(x, step, out=np.zeros_like(x), where=step > 0)) * step
     return y
 

@@ -2,7 +2,7 @@
 
    A matrix is stored in panels of 32 outputs, so that a product is nothing but multiply-adds on registers, and up to 8 rows
    share each weight that is read. Weights may be stored as bf16 or int8, and are widened on the way, or multiplied as
-   integers where the processor can. Many rows go through int8 weights in AMX's tiles, see tiles.h. */
+   integers where the processor can. Many rows go through int8 weights in AMX's tiles, see gemm_amx.h. */
 
 #define PANEL 32       /* outputs that are computed together: two vectors */
 
@@ -18,14 +18,14 @@ typedef struct {
 typedef struct { /* rows that a matrix is multiplied by */
     const float *x;
     int stride;
-    const uint8_t *digits; /* for int8, see quantise */
+    const uint8_t *limbs; /* for int8, see quantise */
     const float *steps;
     int digit_stride;
-    bool strips; /* digits as AMX's tiles want them, see tiles.h */
-} Input;
+    bool strips; /* digits as AMX's tiles want them, see gemm_amx.h */
+} GemmInput;
 
 /* y[at + half] (+)= sum + bias, of one row y: how the product of every format ends. */
-INLINE void put(const Matrix *m, size_t at, int half, vec sum, float *y, bool add) {
+INLINE void store_output(const Matrix *m, size_t at, int half, vec sum, float *y, bool add) {
     vec *to = (vec *)(y + at) + half;
     sum += ((const vec *)(m->bias + at))[half];
     if (add) sum += *to;
@@ -37,7 +37,7 @@ INLINE void put(const Matrix *m, size_t at, int half, vec sum, float *y, bool ad
    whatever is computed beside it: a token's logits do not depend on the rows that share the pass, to the last bit.
 
    8 rows ask for LINES lines of the cache (at most 8) with each four inputs, from `ahead` on. */
-INLINE void panels_times(const int ROWS, const int PANELS, const int FORMAT, const Matrix *m, int panel, const float *x,
+INLINE void gemm_panel(const int ROWS, const int PANELS, const int FORMAT, const Matrix *m, int panel, const float *x,
                          int x_stride, float *y, int y_stride, bool add, const int LINES, const char *ahead) {
     const int inputs = padded(m->inputs, 4);
     const size_t apart = (size_t)inputs * PANEL, start = panel * apart;
@@ -54,8 +54,8 @@ INLINE void panels_times(const int ROWS, const int PANELS, const int FORMAT, con
 #pragma GCC unroll 4
                 for (int c = 0; c < 4; c++) {
                     first[c] = w[2 * c], second[c] = w[2 * c + 1];
-                    if (ROWS == 8 && c < LINES) expect_line(ahead, (i / 4 * LINES + c) * 64);
-                    if (ROWS == 8 && c + 4 < LINES) expect_line(ahead, (i / 4 * LINES + c + 4) * 64);
+                    if (ROWS == 8 && c < LINES) prefetch_line(ahead, (i / 4 * LINES + c) * 64);
+                    if (ROWS == 8 && c + 4 < LINES) prefetch_line(ahead, (i / 4 * LINES + c + 4) * 64);
                 }
             } else { /* a word: of one output inputs i ... i + 3 */
                 const ivec *w = (const ivec *)((const int8_t *)m->weights + at);
@@ -84,7 +84,7 @@ INLINE void panels_times(const int ROWS, const int PANELS, const int FORMAT, con
                 size_t at = (size_t)(panel + p) * PANEL;
                 vec sum = sums[r * PANELS + p][half];
                 if (FORMAT == INT8) sum *= ((const vec *)(m->scale + at))[half];
-                put(m, at, half, sum, y + (size_t)r * y_stride, add);
+                store_output(m, at, half, sum, y + (size_t)r * y_stride, add);
             }
 }
 
@@ -120,11 +120,11 @@ INLINE void panel_by_quarters(const int ROWS, const int FORMAT, const Matrix *m,
             vec sum;
             memcpy(&sum, &sums[r][part * QUARTERS / 2], sizeof sum);
             if (FORMAT == INT8) sum *= ((const vec *)(m->scale + at))[part];
-            put(m, at, part, sum, y + (size_t)r * y_stride, add);
+            store_output(m, at, part, sum, y + (size_t)r * y_stride, add);
         }
 }
 
-INLINE void few_panels_by_quarters(const int FORMAT, const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
+INLINE void few_panels_by_quarters(const int FORMAT, const Matrix *m, int begin, int end, int rows, const GemmInput *in, float *y,
                                    int y_stride, bool add) {
 #define QUARTERS_TIMES(ROWS)                                                                                         \
     panel_by_quarters(ROWS, FORMAT, m, panel, in->x + row * (size_t)in->stride, in->stride, y + row * (size_t)y_stride,\
@@ -140,7 +140,7 @@ INLINE void few_panels_by_quarters(const int FORMAT, const Matrix *m, int begin,
 
 #if defined(__AVX512VNNI__) || defined(__ARM_FEATURE_MATMUL_INT8) || defined(__ARM_FEATURE_DOTPROD)
 /* The same for int8 weights, in integers: x in two digits, and so sums without rounding, see quantise. */
-INLINE void panels_times_digits(const int ROWS, const int PANELS, const Matrix *m, int panel, const uint8_t *digits,
+INLINE void panels_times_digits(const int ROWS, const int PANELS, const Matrix *m, int panel, const uint8_t *limbs,
                                 int digit_stride, const float *steps, float *y, int y_stride, bool add) {
     const int inputs = padded(m->inputs, 4);
     const size_t apart = (size_t)inputs * PANEL, start = panel * apart;
@@ -154,7 +154,7 @@ INLINE void panels_times_digits(const int ROWS, const int PANELS, const Matrix *
 #pragma GCC unroll 4
         for (int r = 0; r < ROWS; r++) {
             int32_t words[2];
-            memcpy(words, digits + (size_t)r * digit_stride + 2 * i, sizeof words);
+            memcpy(words, limbs + (size_t)r * digit_stride + 2 * i, sizeof words);
             of_high[r] = part_of(words[0]), of_low[r] = part_of(words[1]);
         }
 #pragma GCC unroll 4
@@ -184,17 +184,17 @@ INLINE void panels_times_digits(const int ROWS, const int PANELS, const Matrix *
                 ivec more, less;
                 memcpy(&more, &high[r * PANELS + p][half * PARTS], sizeof more);
                 memcpy(&less, &low[r * PANELS + p][half * PARTS], sizeof less);
-                vec sum = joined(more + ((const ivec *)(m->sums + at))[half], less);
+                vec sum = combine_bytes(more + ((const ivec *)(m->sums + at))[half], less);
                 sum *= steps[r] * ((const vec *)(m->scale + at))[half];
-                put(m, at, half, sum, y + (size_t)r * y_stride, add);
+                store_output(m, at, half, sum, y + (size_t)r * y_stride, add);
             }
 }
 
 #define TIMES_DIGITS(ROWS, PANELS)                                                                                   \
-    panels_times_digits(ROWS, PANELS, m, panel, in->digits + row * (size_t)in->digit_stride, in->digit_stride,       \
+    panels_times_digits(ROWS, PANELS, m, panel, in->limbs + row * (size_t)in->digit_stride, in->digit_stride,       \
                         in->steps + row, y + row * (size_t)y_stride, y_stride, add)
 
-static void few_panels_of_integers(const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
+static void few_panels_of_integers(const Matrix *m, int begin, int end, int rows, const GemmInput *in, float *y,
                                    int y_stride, bool add) {
     int row = 0, panel;
     if (PARTS > 1) { /* the sums of a row fill the registers */
@@ -211,7 +211,7 @@ static void few_panels_of_integers(const Matrix *m, int begin, int end, int rows
     }
 }
 #else
-static void few_panels_of_integers(const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
+static void few_panels_of_integers(const Matrix *m, int begin, int end, int rows, const GemmInput *in, float *y,
                                    int y_stride, bool add) {
     (void)m, (void)begin, (void)end, (void)rows, (void)in, (void)y, (void)y_stride, (void)add;
 }
@@ -219,37 +219,37 @@ static void few_panels_of_integers(const Matrix *m, int begin, int end, int rows
 
 #define MOST_STEPS 32512.0f /* 127 * 256 */
 
-#include "pairs.h"
-#include "tiles.h"
+#include "gemm_bf16.h"
+#include "gemm_amx.h"
 
 /* (inputs,) -> whole numbers of steps, 65,025 of them from the largest to its negative: for each four inputs their high
    bytes, counted from -128, then their low ones. Where there are no products of bytes, the rounded floats. Returns the
    step. A step is to the largest what 2^-15 is to 1: far less than what the weights lost. */
-static float quantise(const float *x, int inputs, uint8_t *digits) {
-    float top = most_absolute(x, inputs), factor = top > 0 ? MOST_STEPS / top : 0, step = top / MOST_STEPS;
+static float quantize_rows(const float *x, int inputs, uint8_t *limbs) {
+    float top = absmax(x, inputs), factor = top > 0 ? MOST_STEPS / top : 0, step = top / MOST_STEPS;
     for (int i = 0; i < inputs; i += LANES) {
-        ivec steps = whole(*(const vec *)(x + i) * factor);
+        ivec steps = round_to_int(*(const vec *)(x + i) * factor);
         if (!INTEGERS) {
-            *(vec *)(digits + 4 * i) = __builtin_convertvector(steps, vec) * step;
+            *(vec *)(limbs + 4 * i) = __builtin_convertvector(steps, vec) * step;
             continue;
         }
         bytes high = __builtin_convertvector((steps >> 8) + 128, bytes), low = __builtin_convertvector(steps & 255, bytes);
         for (int four = 0; four < 4; four++) {
-            memcpy(digits + 2 * i + 8 * four, (const char *)&high + 4 * four, 4);
-            memcpy(digits + 2 * i + 8 * four + 4, (const char *)&low + 4 * four, 4);
+            memcpy(limbs + 2 * i + 8 * four, (const char *)&high + 4 * four, 4);
+            memcpy(limbs + 2 * i + 8 * four + 4, (const char *)&low + 4 * four, 4);
         }
     }
     return step;
 }
 
 #define TIMES_ASKING(ROWS, PANELS, FORMAT, LINES, ahead)                                                             \
-    panels_times(ROWS, PANELS, FORMAT, m, panel, in->x + row * (size_t)in->stride, in->stride,                       \
+    gemm_panel(ROWS, PANELS, FORMAT, m, panel, in->x + row * (size_t)in->stride, in->stride,                       \
                  y + row * (size_t)y_stride, y_stride, add, LINES, ahead)
 #define TIMES(ROWS, PANELS, FORMAT) TIMES_ASKING(ROWS, PANELS, FORMAT, 0, NULL)
 
 /* Rows through panels begin ... end - 1, 8 at a time. Each 8 ask for about their share of the next panel: all of it asked for by the
    first of them would be more than far memory gives in that time, and leave it idle later. */
-INLINE void by_eights(const int FORMAT, const int LINES, const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
+INLINE void gemm_rows8(const int FORMAT, const int LINES, const Matrix *m, int begin, int end, int rows, const GemmInput *in, float *y,
                       int y_stride, bool add) {
     const size_t deep = padded(m->inputs, 4);
     for (int panel = begin; panel < end; panel++) {
@@ -259,17 +259,17 @@ INLINE void by_eights(const int FORMAT, const int LINES, const Matrix *m, int be
 }
 
 /* Any number of rows through 1 ... 4 panels, whose weights stay in a near cache meanwhile. */
-INLINE void few_panels(const int FORMAT, const Matrix *m, int begin, int end, int rows, const Input *in, float *y,
+INLINE void gemm_panels(const int FORMAT, const Matrix *m, int begin, int end, int rows, const GemmInput *in, float *y,
                        int y_stride, bool add) {
 #if defined(__ARM_NEON)
     few_panels_by_quarters(FORMAT, m, begin, end, rows, in, y, y_stride, add);
 #else
     int row = rows / 8 * 8, panel;
-    if (FORMAT != FP32) by_eights(FORMAT, 0, m, begin, end, rows, in, y, y_stride, add);
-    else if (row > 32) by_eights(FORMAT, 1, m, begin, end, rows, in, y, y_stride, add);
-    else if (row > 16) by_eights(FORMAT, 2, m, begin, end, rows, in, y, y_stride, add);
-    else if (row > 8) by_eights(FORMAT, 4, m, begin, end, rows, in, y, y_stride, add);
-    else if (row) by_eights(FORMAT, 8, m, begin, end, rows, in, y, y_stride, add);
+    if (FORMAT != FP32) gemm_rows8(FORMAT, 0, m, begin, end, rows, in, y, y_stride, add);
+    else if (row > 32) gemm_rows8(FORMAT, 1, m, begin, end, rows, in, y, y_stride, add);
+    else if (row > 16) gemm_rows8(FORMAT, 2, m, begin, end, rows, in, y, y_stride, add);
+    else if (row > 8) gemm_rows8(FORMAT, 4, m, begin, end, rows, in, y, y_stride, add);
+    else if (row) gemm_rows8(FORMAT, 8, m, begin, end, rows, in, y, y_stride, add);
     if (rows & 4) {
         for (panel = begin; panel + 2 <= end; panel += 2) TIMES(4, 2, FORMAT);
         if (panel < end) TIMES(4, 1, FORMAT);
@@ -289,18 +289,18 @@ INLINE void few_panels(const int FORMAT, const Matrix *m, int begin, int end, in
 #endif
 }
 
-static void multiply(const Matrix *m, int format, int begin, int end, int rows, const Input *in, float *y, int y_stride,
+static void gemm(const Matrix *m, int format, int begin, int end, int rows, const GemmInput *in, float *y, int y_stride,
                      bool add) {
     if (in->strips) {
-        panels_by_tiles(m, format, begin, end, rows, in, (Goal){.y = y, .stride = y_stride, .add = add});
+        gemm_amx(m, format, begin, end, rows, in, (GemmOutput){.y = y, .stride = y_stride, .add = add});
         return;
     }
     for (int next; begin < end; begin = next) {
         next = begin + 4 < end ? begin + 4 : end;
-        if (format == FP32) few_panels(FP32, m, begin, next, rows, in, y, y_stride, add);
+        if (format == FP32) gemm_panels(FP32, m, begin, next, rows, in, y, y_stride, add);
         else if (format == BF16) few_panels_of_pairs(m, begin, next, rows, in, y, y_stride, add);
         else if (INTEGERS) few_panels_of_integers(m, begin, next, rows, in, y, y_stride, add);
-        else few_panels(INT8, m, begin, next, rows, in, y, y_stride, add);
+        else gemm_panels(INT8, m, begin, next, rows, in, y, y_stride, add);
     }
 }
 
@@ -321,8 +321,8 @@ static bool pack(Matrix *m, char **room, int format, int outputs, int inputs, co
     int deep = padded(inputs, 4);
     m->outputs = outputs, m->inputs = inputs, m->panels = padded(outputs, PANEL) / PANEL;
     m->weights = *room, *room += weight_bytes(format, outputs, inputs);
-    m->bias = zeros((size_t)m->panels * PANEL * 4), m->scale = zeros((size_t)m->panels * PANEL * 4);
-    m->sums = zeros((size_t)m->panels * PANEL * 4);
+    m->bias = alloc_zeroed((size_t)m->panels * PANEL * 4), m->scale = alloc_zeroed((size_t)m->panels * PANEL * 4);
+    m->sums = alloc_zeroed((size_t)m->panels * PANEL * 4);
     if (!m->bias || !m->scale || !m->sums) return false;
     for (int o = 0; o < outputs; o++) {
         const float *row = w + (size_t)o * inputs;
@@ -339,9 +339,9 @@ static bool pack(Matrix *m, char **room, int format, int outputs, int inputs, co
             if (format == FP32) ((float *)m->weights)[at + lane] = row[i];
             if (format == BF16) ((uint16_t *)m->weights)[to + i / 2 * 2 * PANEL + lane * 2 + i % 2] = to_bf16(row[i]);
             if (format == INT8) {
-                int8_t whole = (int8_t)lrintf(most ? row[i] * (127 / most) : 0);
-                ((int8_t *)m->weights)[to + i / 4 * 4 * PANEL + lane / 16 * 64 + lane % 16 * 4 + i % 4] = whole;
-                m->sums[o] -= 128 * whole;
+                int8_t round_to_int = (int8_t)lrintf(most ? row[i] * (127 / most) : 0);
+                ((int8_t *)m->weights)[to + i / 4 * 4 * PANEL + lane / 16 * 64 + lane % 16 * 4 + i % 4] = round_to_int;
+                m->sums[o] -= 128 * round_to_int;
             }
         }
     }

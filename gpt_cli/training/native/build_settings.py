@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from gpt_cli.native.kernel import DECODER, Kernel, load_ahead, processor_flags
+from gpt_cli.native.kernel import DECODER, Kernel, build_in_background, processor_flags
 
 _HERE = Path(__file__).parent
 _USUAL = ("-fopenmp-simd", "-O2", "-ftree-vectorize")  # as fast as -O3 here, and compiled in two thirds of the time
 _FUNCTIONS = (
-    *("read_parameters", "tiles_available", "room_bytes", "loss_and_gradients", "draw_dropout"),
+    *("pack_weights", "tiles_available", "room_bytes", "loss_and_gradients", "draw_dropout"),
     *("orthogonalise_bytes", "orthogonalise"),
 )
 SOURCES = (_HERE / "network.c", _HERE / "muon.c")
@@ -20,9 +20,9 @@ def has_bf16_products() -> bool:
     return not {"avx512_bf16", "bf16"}.isdisjoint(processor_flags())  # as Linux calls them there and there
 
 
-def compile_ahead(*, samples: bool) -> None:
+def build_engine_in_background(*, samples: bool) -> None:
     """Begin to compile what a run on this processor will most likely ask for; `samples`: also what writes them."""
     if has_bf16_products():
-        load_ahead(KERNELS[True])
+        build_in_background(KERNELS[True])
         if samples:
-            load_ahead(DECODER)
+            build_in_background(DECODER)
