@@ -14,7 +14,7 @@ CODE = """
 #define EACH(NAME, WHAT)                                              \\
     void NAME(const float *from, float *to, int n) {{                   \\
         for (int i = 0; i < n; i += LANES) {{                            \\
-            vec x = *(const loose *)(from + i);                       \\
+            vec x = *(const vec_u *)(from + i);                       \\
             *(vec_u *)(to + i) = WHAT;                                \\
         }}                                                             \\
     }}
