@@ -222,3 +222,30 @@ def test_every_control_has_a_name_and_every_id_is_one(page: Page, client: Client
     assert page.run("document.documentElement.lang") == "en"
     ids = page.run("[...document.querySelectorAll('[id]')].map(e => e.id)")
     assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_no_fault_in_any_part(page: Page, client: Client, width: int, dark: bool) -> None:
+    axe = Path(pytest.importorskip("axe_core_python").__file__).with_name("axe.min.js").read_text(encoding="utf-8")
+    start(page, client, width, dark=dark)
+    page.run(f"{axe}; 1")
+    page.click("#go")
+    wait_written(page)
+    page.click(".tok")
+    page.click("#odds button:not(.taken)")
+    page.wait("document.querySelectorAll('#tree li').length == 2 && document.querySelector('#cancel').disabled")
+    page.run("document.querySelector('details').open = true; document.querySelector('.tok').click()")
+    page.run("for (const id of ['text', 'seen']) document.querySelector(`#${id}`).value = 'ab cd'")
+    for tab, begin, shown in (
+        ("write", None, ".tok"),
+        ("read", "#readform .do", "#readings .tok"),
+        ("look", "#lookform .do", "canvas"),
+        ("watch", None, "#progress p"),
+    ):
+        page.click(f"#tab-{tab}")
+        if begin is not None:
+            page.click(begin)
+        page.wait(f"document.querySelector('{shown}')")
+        faults = page.run("axe.run().then(r => r.violations.map(v => [v.id, v.nodes.map(n => n.html)]))")
+        assert faults == [], tab

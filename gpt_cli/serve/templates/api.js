@@ -91,6 +91,7 @@ function tokenElement(item, first, choose) {
   const element = make("span", { className: `tok ${level(item.logprob)}${item.fixed ? " fixed" : ""}`, role: "button",
     tabIndex: first ? 0 : -1 }, shown(item.text));
   if (item.logprob !== null) element.title = `${bits(item.logprob).toFixed(2)} bits`;
+  if (!item.text.trim()) element.setAttribute("aria-label", item.text.includes("\n") ? "new line" : "space");
   element.onclick = () => choose(item, element);
   element.onkeydown = (event) => {
     if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(item, element); }
