@@ -71,6 +71,10 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown key": ({"qwen3.rope.scaling.factor": 2.0}, "it says qwen3.rope.scaling.factor"),
     "no tokenizer of ours": ({"tokenizer.huggingface.json": None}, "it has no tokenizer.huggingface.json"),
     "damaged tokenizer": ({"tokenizer.huggingface.json": "{}"}, "tokenizer.huggingface.json is no tokenizer of ours"),
+    "damaged at length": (
+        {"tokenizer.huggingface.json": '{"model": {"type": "%s"}}' % ("Unigram " * 99)},
+        "Unigram ...",
+    ),
     "no size": ({"qwen3.block_count": None}, "does not say qwen3.block_count"),
     "layers out of reach": ({"qwen3.block_count": 9000}, "9,000 layers"),
     "another width of heads": ({"qwen3.attention.key_length": 16}, "qwen3.attention.key_length is 16, and 8"),

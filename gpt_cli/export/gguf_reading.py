@@ -5,6 +5,7 @@ Every key is one that the export writes for this very model, or is known to chan
 
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,9 @@ def import_gguf(file: Path, run_dir: Path) -> Layout:
         keys = {key: value.contents() for key, value in reader.fields.items() if not key.startswith("GGUF.")}
         kinds = {tensor.name: tensor.tensor_type.name for tensor in reader.tensors}
     except Exception as error:  # of the many that damaged bytes cause in it
-        raise UserError(f"it is no GGUF file, or a damaged one: {str(error)[:100]}", where=str(file)) from None
+        raise UserError(
+            f"it is no GGUF file, or a damaged one: {shorten(str(error), 100, placeholder=' ...')}", where=str(file)
+        ) from None
     layout, model, tokenizer = _model(keys, kinds, str(file))
     for name, kind in kinds.items():
         if kind not in _EXACT:
@@ -82,7 +85,9 @@ def _model(keys: Mapping[str, Any], kinds: Mapping[str, str], place: str) -> tup
         tokenizer = parse_exported(keys[TOKENIZER_JSON])
         vocabulary = gguf_vocabulary(tokenizer)
     except (ValueError, RequestError) as error:
-        raise UserError(f"{TOKENIZER_JSON} is no tokenizer of ours: {str(error)[:200]}", where=place) from None
+        raise UserError(
+            f"{TOKENIZER_JSON} is no tokenizer of ours: {shorten(str(error), 200, placeholder=' ...')}", where=place
+        ) from None
     model = _candidate(layout, keys, kinds, place)
     ours: dict[str, Any] = {**model_keys(model, layout, len(vocabulary.tokens)), **vocabulary.keys()}
     for key, value in keys.items():

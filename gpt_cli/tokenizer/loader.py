@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from gpt_cli.errors import UserError
@@ -36,7 +37,7 @@ def load_tokenizer(path: Path, pattern: Pattern | None = None) -> Tokenizer:
         return _parse_file(path, _read(path), pattern)
     except ValueError as error:
         raise UserError(
-            f"this is no tokenizer that gpt can use: {str(error)[:200]}",
+            f"this is no tokenizer that gpt can use: {shorten(str(error), 200, placeholder=' ...')}",
             where=str(path),
             hint="take a tokenizer.json of `gpt tokenize` or of a byte-level BPE such as GPT-2's, GPT-2's encoder.json"
             " and vocab.bpe, or a rank file of tiktoken's",

@@ -62,7 +62,7 @@ function drawProducts(query, key) {
   svg.replaceChildren();
   const a = q.subarray(query * width, (query + 1) * width), b = k.subarray(key * width, (key + 1) * width);
   const product = a.map((value, d) => value * b[d]);
-  [["query", a], ["key", b], ["product", product]].forEach(([name, values], row) => {
+  [["query", a], ["key", b], ["q·k", product]].forEach(([name, values], row) => {
     const most = Math.max(1e-9, ...values.map(Math.abs)), middle = row * high + high / 2;
     add(svg, "text", { x: 46, y: middle + 4, class: "end" }, name);
     add(svg, "path", { d: `M52 ${middle}H${WIDE}`, class: "grid" });
