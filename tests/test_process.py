@@ -94,3 +94,17 @@ def test_a_second_ctrl_c_while_the_first_unwinds_leaves_at_once_without_a_traceb
         "entry.run()"
     )
     assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_a_second_signal_to_a_run_says_that_it_stops_at_once() -> None:
+    done = run(
+        "import os, signal\n"
+        "from gpt_cli.runtime.signals import stop_requests\n"
+        "with stop_requests() as request:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    assert request.exit_code == 130\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    signal.pause()"
+    )
+    assert done.returncode == 130
+    assert done.stderr == "stopped at once, by a second signal; what was saved before it is whole\n"
