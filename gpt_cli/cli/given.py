@@ -1,4 +1,4 @@
-"""What a verb is given that needs no config: a file or none, and changes to it."""
+"""The config argument of a verb that needs none: a file or none, and changes to it."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How `--help` reads: sections for groups of options, and plain words for what an option takes."""
+"""The layout of `--help`: sections for groups of options, and plain words for what an option takes."""
 
 import re
 from collections.abc import Callable, Sequence

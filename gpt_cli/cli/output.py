@@ -1,4 +1,4 @@
-"""What a verb says: data on stdout, everything else on stderr, nothing that could drive a terminal."""
+"""Output of a verb: data on stdout, everything else on stderr, nothing that could drive a terminal."""
 
 import json
 import os

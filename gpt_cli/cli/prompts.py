@@ -1,4 +1,4 @@
-"""What `gpt sample` continues: from the command line, a file or standard input; one text, or one a line."""
+"""The prompts of `gpt sample`: from the command line, a file or standard input; one text, or one a line."""
 
 import json
 import sys

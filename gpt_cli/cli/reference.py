@@ -64,7 +64,7 @@ def config_page() -> str:
 
 
 def values(schema: dict[str, Any]) -> str:
-    """What a JSON Schema lets a value be, in words and limits: "whole number, at least 1, or `null`"."""
+    """The values that a JSON Schema allows, in words and limits: "whole number, at least 1, or `null`"."""
     words = [word for choice in schema.get("anyOf", [schema]) for word in _words(choice)]
     *most, last = words
     comma = "," if any("," in word for word in most) else ""  # which then ends the limits of what stands before

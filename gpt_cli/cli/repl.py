@@ -149,7 +149,7 @@ class Repl:
                 note("(the model ended its text)")
 
     def _say(self, said: str) -> "ContextWindow":
-        """What the model is to continue."""
+        """The context to continue."""
         if not said:
             return self._conversation.continue_()
         (said,) = without_unknown(self._writer.tokenizer, [said], skip=self._skip_unknown, form="({})")

@@ -1,4 +1,4 @@
-"""What `gpt train` is asked for, as a config: a config file, a run to resume, or a text that a config is fitted to."""
+"""The request of `gpt train` as a config: a config file, a run to resume, or a text that a config is fitted to."""
 
 import filecmp
 import os
@@ -34,7 +34,7 @@ def is_override(argument: str) -> bool:
 
 
 class Request:
-    """What was asked for: `config`, the `file` it was read from (None: it was fitted to a text), and `overrides`."""
+    """A request: `config`, the `file` it was read from (None: it was fitted to a text), and `overrides`."""
 
     def __init__(self, arguments: Sequence[str], file: Path | None, *, leave_nothing: bool) -> None:
         """Read the arguments of `gpt train`. `leave_nothing`: standard input is not kept beside the run."""

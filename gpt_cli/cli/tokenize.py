@@ -249,7 +249,7 @@ def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processe
 
 
 def _describe(corpus: "Tokenized", out: Path) -> dict[str, Any]:
-    """What the tokens of a corpus are like, as --json prints it."""
+    """Statistics of a corpus's tokens, as --json prints them."""
     from gpt_cli.tokenizer import BPETokenizer
     from gpt_cli.tokenizer.vocab_stats import longest_tokens, merges, unused_ids
 

@@ -84,7 +84,7 @@ def takes_changes(context: Any) -> bool:
 
 
 def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
-    """What stands for the unknown option `name` here: one of the verb's own, or a key of the config."""
+    """The suggestion for the unknown option `name`: one of the verb's own, or a key of the config."""
     known = [option.lstrip("-") for parameter in context.command.params for option in parameter.opts]
     name, _, _ = name.partition("=")
     spelled = name.replace("_", "-").lower()
@@ -109,7 +109,7 @@ def _assignment(key: str, name: str, value: str) -> str:
 
 
 def _value_of(name: str, arguments: Sequence[str]) -> str:
-    """What stands behind the option on the command line."""
+    """The text after the option on the command line."""
     for number, argument in enumerate(arguments):
         option, equals, value = argument.lstrip("-").partition("=")
         if argument.startswith("-") and option == name:

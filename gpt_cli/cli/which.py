@@ -1,4 +1,4 @@
-"""Which run a verb is about: RUN, or `--run RUN`, which means the same; without either the newest one."""
+"""The run of a verb: RUN, or `--run RUN`, which means the same; without either the newest one."""
 
 from collections.abc import Sequence
 from pathlib import Path

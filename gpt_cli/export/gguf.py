@@ -102,7 +102,7 @@ class GGUFVocabulary:
     end_of_text: int
 
     def keys(self) -> dict[str, Any]:
-        """What the file says of it, by key."""
+        """Its metadata, by key."""
         kinds = [_CONTROL if i in self.special else _NORMAL for i in range(len(self.tokens))]
         told = {
             "model": "gpt2",
@@ -182,7 +182,7 @@ def _kind(key: str, tensor: Tensor, dtype: GGUFType) -> str:
 
 
 def model_keys(config: ModelConfig, layout: Layout, vocab_size: int) -> dict[str, int | float]:
-    """What the file says of the model, by key."""
+    """Metadata of the model, by key."""
     sizes: dict[str, int | float] = {
         "context_length": config.context_length,
         "embedding_length": config.n_embd,

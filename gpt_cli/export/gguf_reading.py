@@ -73,7 +73,7 @@ def _values(gguf: Any, tensor: Any) -> Tensor:
 
 
 def _model(keys: Mapping[str, Any], kinds: Mapping[str, str], place: str) -> tuple[Layout, ModelConfig, Tokenizer]:
-    """What the keys say. Raises UserError, naming the key, unless it is what the export says of such a model."""
+    """The model of the keys. Raises UserError, naming the key, unless it is what the export says of such a model."""
     kind = keys.get(ARCHITECTURE)
     layout = next((layout for layout in LAYOUTS if layout.model_type == kind), None)
     if layout is None:

@@ -56,7 +56,7 @@ _ROTARY = {"position": "rope", "norm": "rmsnorm"}
 
 @dataclass(frozen=True)
 class ConfigReader:
-    """How the config.json of one architecture is read.
+    """A parser of the config.json of one architecture.
 
     sizes     our option -> its key
     constant  what all models of the architecture have
@@ -134,7 +134,7 @@ def read_model(file: Mapping[str, Any], place: str) -> tuple[Layout, ModelConfig
 
 
 def _candidate(reader: ConfigReader, given: Mapping[str, Any], place: str) -> ModelConfig:
-    """What the sizes say. Raises UserError for one that is missing, no number, or out of any range."""
+    """The model of the sizes. Raises UserError for one that is missing, no number, or out of any range."""
     values = {option: given.get(key) for option, key in reader.sizes.items() if given.get(key) is not None}
     values |= {**reader.constant, "tie_embeddings": given["tie_word_embeddings"]}
     if missing := {"n_layer", "n_head", "n_embd", "context_length"} - values.keys():
@@ -181,7 +181,7 @@ def mlp_ratio(inner: int, width: Any) -> float:
 
 
 def _window(given: Mapping[str, Any], place: str) -> Any:
-    """How far each layer of a Qwen3 looks back, None for all the way. Raises UserError where that differs by layer."""
+    """The window of a Qwen3's layers, None for all the way. Raises UserError where that differs by layer."""
     if not given.get("use_sliding_window") or given.get("sliding_window") is None:
         return None
     kinds, full, layers = given.get("layer_types"), given.get("max_window_layers", 28), given["num_hidden_layers"]

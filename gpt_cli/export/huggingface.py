@@ -60,7 +60,7 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
 
 
 def _generation(sample: SampleConfig) -> dict[str, Any]:
-    """How the run samples, in Transformers' words; there top_k is 50 unless it is said to be off."""
+    """The generation config; in Transformers top_k is 50 unless it is said to be off."""
     if sample.temperature == 0:
         return {"do_sample": False, "max_new_tokens": sample.max_new_tokens}
     off: dict[str, Any] = {"top_k": 0, "top_p": 1.0}

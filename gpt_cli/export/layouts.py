@@ -1,4 +1,4 @@
-"""Which standard architecture is a given model, exactly: its names for our tensors and its config.json.
+"""The standard architecture that computes exactly the same as a model: its names for our tensors and its config.json.
 
 A layout says what it needs of a model, option by option; what a rewrite can supply is not asked for. The first one
 whose needs are met is taken, the most common architectures first.
@@ -128,7 +128,7 @@ _TO_GAINS = (fold_embedding_norm, add_unit_gains)
 
 
 def _llama_config(config: ModelConfig) -> dict[str, Any]:
-    """What most architectures after Llama call things."""
+    """Config keys that most architectures after Llama share."""
     return {
         "hidden_size": config.n_embd,
         "intermediate_size": config.mlp_hidden,

@@ -44,7 +44,7 @@ What differs from the defaults of `gpt`:
 
 
 def _facts(run: LoadedRun) -> dict[str, str]:
-    """What training says of the checkpoint."""
+    """Training facts of the checkpoint."""
     facts = {"step": f"{run.step:,}"}
     if isinstance(loss := run.state.get("val_loss"), float):
         facts["validation loss"] = f"{loss:.4f} nats per token"

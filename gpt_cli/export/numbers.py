@@ -9,7 +9,7 @@ from gpt_cli.errors import UserError
 
 @dataclass(frozen=True)
 class Range:
-    """What a number may be. An upper limit is there to be named; none of a working model comes near it."""
+    """The range of a number. An upper limit is there to be named; none of a working model comes near it."""
 
     low: float
     high: float

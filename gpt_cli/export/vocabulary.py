@@ -36,7 +36,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> str:
 
 
 def tokenizer_config(tokenizer: Tokenizer, context_length: int, allow_special: bool) -> dict[str, Any]:
-    """What tokenizer_config.json says: the special tokens, and whether text that reads like one becomes it."""
+    """Contents of tokenizer_config.json: the special tokens, and whether text that reads like one becomes it."""
     end = None if tokenizer.eot_id is None else tokenizer.decode([tokenizer.eot_id])
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",

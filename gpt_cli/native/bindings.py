@@ -123,5 +123,5 @@ def to_c_structs(
 
 
 def address(array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None") -> int | None:
-    """Where the numbers of an array begin; whoever passes it on keeps the array."""
+    """The address of an array's data; the caller keeps the array alive."""
     return None if array is None else array.ctypes.data

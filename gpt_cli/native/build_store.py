@@ -29,12 +29,12 @@ _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0
 
 
 class DamagedLibraryError(Exception):
-    """What is kept is not what was compiled; the message says what is wrong with it."""
+    """The cached library is not the one that was compiled; the message says what is wrong with it."""
 
 
 @dataclass(frozen=True)
 class BuildRecord:
-    """How a library was made: by which compiler, with which flags, from sources with which SHA-256."""
+    """The build record of a library: by which compiler, with which flags, from sources with which SHA-256."""
 
     key: str
     compiler: str
@@ -86,7 +86,7 @@ class Store:
         return sorted(match[1] for match in found if match)
 
     def record(self, name: str) -> BuildRecord | None:
-        """How the library `name` was made; None if there is none. Raises DamagedLibraryError."""
+        """The build record of the library `name`; None if there is none. Raises DamagedLibraryError."""
         if (text := self.read_file(f"{name}.json", 1 << 20)) is None:
             return None
         try:

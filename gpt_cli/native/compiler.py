@@ -44,7 +44,7 @@ class KernelUnavailable(Exception):  # noqa: N818 (named for what it says)
 
 
 class WrongKernel(KernelUnavailable):
-    """What was compiled computes something else than its reference."""
+    """The compiled kernel computes something else than its reference."""
 
 
 class CompilerHangs(KernelUnavailable):
@@ -241,7 +241,7 @@ def _require_in_time(name: str, group: int, seconds: float, limit: float) -> Non
 
 
 def _processor_seconds(group: int) -> float | None:
-    """What the processes of a group have computed so far; None where the system does not say."""
+    """Processor seconds of a process group; None where the system does not say."""
     ticks, found = 0, False
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError, IndexError):

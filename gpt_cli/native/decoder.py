@@ -28,7 +28,7 @@ differs by far more."""
 
 @dataclass(frozen=True)
 class DraftOptions:
-    """Where guesses come from, by which one text is written faster: several tokens by one pass over the weights.
+    """Options of speculative decoding: several tokens of one text by a pass over the weights.
 
     They do not change the text: a guess stays only where it is the token that would have been chosen without.
     """

@@ -58,7 +58,7 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """What it is called in the cache."""
+        """Its name in the cache."""
         return self.sources[0].stem
 
 
@@ -128,12 +128,12 @@ def no_build_cache() -> Iterator[None]:
 
 
 def store_path() -> Path:
-    """Where compiled libraries are kept. Raises UserError."""
+    """The directory of compiled libraries. Raises UserError."""
     return cache_dir() / "native"
 
 
 def processor_flags() -> frozenset[str]:
-    """What the processor can do, in Linux' words; empty where they are not told."""
+    """The processor's flags as Linux names them; empty if unknown."""
     lines = _processor().splitlines()
     return frozenset(word for line in lines if line.startswith(("flags", "Features")) for word in line.split())
 
@@ -143,7 +143,7 @@ def _key(kernel: Kernel) -> object:
 
 
 def _job(kernel: Kernel, *, anew: bool) -> _BuildJob:
-    """What loads, or has loaded, the kernel in this process."""
+    """The build job of a kernel in this process."""
     with _lock:
         job = _jobs.get(_key(kernel))
         if job is None or (anew and not job.thread.is_alive()):
@@ -202,7 +202,7 @@ def options_for(kernel: Kernel, compiler: Compiler) -> tuple[str, ...]:
 
 
 def key_of(kernel: Kernel, compiler: Compiler) -> str:
-    """What tells the library of `kernel` from any other that sources, options and processors could make."""
+    """The cache key of `kernel`: sources, options, compiler and processor."""
     facts = (_FORMAT, compilers.source_texts(kernel.sources), compiler, options_for(kernel, compiler), _processor())
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
@@ -287,7 +287,7 @@ def _open_copy(library: bytes) -> ctypes.CDLL:
 
 
 def _processor() -> str:
-    """What the processor can do, for a cache that several machines share."""
+    """The processor's part of the cache key, for a cache that several machines share."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             lines = file.read(1 << 16).partition("\n\n")[0].splitlines()

@@ -16,7 +16,7 @@ _SMALLEST = np.float32(2.0**-25)
 
 @dataclass(frozen=True)
 class TokenChoice:
-    """What is chosen from, and when a text ends. None is off; the numbers are those of `Sampling`."""
+    """Sampling parameters of the kernel. None is off; the numbers are those of `Sampling`."""
 
     temperature: float
     top_k: int | None = None

@@ -60,7 +60,7 @@ class Seat:
 
 
 class Desk:
-    """Where texts of one model are written: any of them, in any order, at each step."""
+    """A decode session that texts join and leave: any of them, in any order, at each step."""
 
     def __init__(self, decoder: NativeDecoder) -> None:
         self.decoder = decoder

@@ -1,4 +1,4 @@
-"""Which files and folders nobody else could have put there, or could exchange."""
+"""Check that files and directories can be written by their owner alone."""
 
 import os
 import stat

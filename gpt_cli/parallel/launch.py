@@ -21,7 +21,7 @@ _SECONDS_TO_SAVE = 300  # after a signal was passed on; what has not ended then 
 
 
 def device_count(asked: str) -> int:
-    """How many processes `asked` means: a number, or auto, one for each GPU that there is. Raises RequestError."""
+    """The number of processes for `asked`: a number, or auto, one for each GPU that there is. Raises RequestError."""
     gpus = torch.cuda.device_count()
     if asked == "auto":
         return max(1, gpus)

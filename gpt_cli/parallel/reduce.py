@@ -90,7 +90,7 @@ def subtrees(tree: Range, within: Range) -> Iterator[Range]:
 
 
 def _slices(sums: list[Gradients], processes: int, size: int) -> Tensor:
-    """What goes to each process, one after the other: its slice (S,) of each sum."""
+    """The parts for the processes, one after the other: each its slice (S,) of each sum."""
     flat = sums[0][0].new_zeros(len(sums), processes * size)
     for row, gradients in zip(flat, sums, strict=True):
         filled = sum(gradient.numel() for gradient in gradients)

@@ -123,7 +123,7 @@ ALONE = World()
 
 
 class _Joined:
-    """What the processes exchange by, while they are `joined`."""
+    """The means of exchange of processes that are `joined`."""
 
     store: Any = None
     host: Any = None

@@ -1,4 +1,4 @@
-"""What a check found, and several as a table."""
+"""Results of checks, and a table of several."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Check:
 
 
 def attempt(name: str, check: Callable[[], Check]) -> Check:
-    """What `check` finds; a UserError that stops it is a finding, too."""
+    """The result of `check`; a UserError that stops it is a finding, too."""
     try:
         return check()
     except UserError as error:

@@ -68,7 +68,7 @@ def run_selftest(parent: Path, *, quick: bool, seed: int, note: Notify) -> Itera
 
 
 def check_disk(folder: Path, size: int) -> Check:
-    """How fast `size` bytes are written so that they survive a power cut."""
+    """Measure how fast `size` bytes are written and flushed to disk."""
     data = os.urandom(1_000_000) * (size // 1_000_000)
     started = time.perf_counter()
     write_file(folder / "speed", data)

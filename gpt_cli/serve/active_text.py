@@ -35,7 +35,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Piece:
-    """What has been written since the last piece, of text `index` of a request."""
+    """The text written since the last piece, of text `index` of a request."""
 
     index: int
     text: str
@@ -101,7 +101,7 @@ class ActiveText:
         return self._piece(piece, None if reason is None else "length" if reason == "length" else "stop")
 
     def _after(self, logits: Logits, cost: Cost) -> list[float] | None:
-        """What temperature and filters leave of the probabilities of the likeliest tokens."""
+        """Probabilities of the likeliest tokens after temperature and filters."""
         if self.text.penalties or unsupported_settings(self.text.sampling):
             return None
         if self.text.sampling.greedy:
@@ -125,7 +125,7 @@ class ActiveText:
 
 
 def cost_of(logits: Logits, token: int, top: int) -> Cost:
-    """What `token` cost where (V,) `logits` predicted it, and the `top` likeliest."""
+    """The cost of `token` under (V,) `logits`, and the `top` likeliest."""
     numbers = logits.astype(np.float64)
     numbers -= numbers.max()
     numbers -= np.log(np.exp(numbers).sum())

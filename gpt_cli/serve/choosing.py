@@ -19,7 +19,7 @@ from gpt_cli.sampling.sampling_params import SamplingParams
 
 @dataclass(frozen=True)
 class Penalties:
-    """What is taken off the logit of a token that the text, without its prompt, holds: once, and for each time."""
+    """Presence and frequency penalties on the logits of tokens that the text holds, without its prompt."""
 
     presence: float = 0.0
     frequency: float = 0.0

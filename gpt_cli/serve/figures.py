@@ -1,4 +1,4 @@
-"""What /metrics tells, in Prometheus' words."""
+"""The figures of /metrics, in Prometheus' format."""
 
 from collections.abc import Callable
 

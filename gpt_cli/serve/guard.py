@@ -1,4 +1,4 @@
-"""Who may ask: a key, a host that is ours, an origin that is ours. In front of every route.
+"""Access control: a key, a host that is ours, an origin that is ours. In front of every route.
 
 A page that somebody else wrote can have a browser send requests to this machine, under a name of its own that it points
 at 127.0.0.1 (DNS rebinding). So the name in `Host` must be one of ours, and an `Origin`, where there is one, too.

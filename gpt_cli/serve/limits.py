@@ -1,4 +1,4 @@
-"""What a client may ask for, and how many at once. Beyond it a request is refused: nothing grows without bound."""
+"""Limits of requests, and of their number at once. Beyond it a request is refused: nothing grows without bound."""
 
 from dataclasses import dataclass
 

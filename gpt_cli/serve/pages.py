@@ -1,4 +1,4 @@
-"""What only the page at / asks for: the page itself, the runs with their curves, and where heads look."""
+"""Routes of the page at /: the page itself, the runs with their curves, and where heads look."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""What went wrong, in the shape that OpenAI's clients read: {"error": {"message", "type", "param", "code"}}."""
+"""Errors in the shape that OpenAI's clients read: {"error": {"message", "type", "param", "code"}}."""
 
 import re
 from collections.abc import Mapping

@@ -33,7 +33,7 @@ def _costs(engine: TextEngine, window: SlidingWindow, tokens: Sequence[int], top
 
 
 def token_text(model: ServedModel, token: int) -> str:
-    """How a token is shown: its text; `bytes:\\xe2` where it is a part of a character."""
+    """The display text of a token; `bytes:\\xe2` where it is a part of a character."""
     data = model.tokenizer.token_bytes(token)
     if not data:
         return model.tokenizer.decode([token])

@@ -1,4 +1,4 @@
-"""What a request may say. What it says beyond that is refused by name, never ignored."""
+"""Schemas of requests. Unknown keys are refused by name, never ignored."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -62,13 +62,13 @@ def _problem(kind: str, param: str, message: str) -> Problem:
 
 
 class StreamOptions(_Strict):
-    """How a stream ends."""
+    """Options of a stream."""
 
     include_usage: bool = False
 
 
 class WritingRequest(_Strict):
-    """What completions and chat have in common. None: what the run's config says."""
+    """Fields that completions and chat share. None: the run's config decides."""
 
     model: str | None = None
     max_tokens: int | None = Field(None, ge=0)

@@ -22,7 +22,7 @@ _MOST_STEPS = 32
 
 
 class Mailbox:
-    """Where the pieces of a request's texts arrive, in the thread of its event loop."""
+    """The queue of pieces of a request's texts, in the thread of its event loop."""
 
     def __init__(self) -> None:
         self._loop, self._pieces = asyncio.get_running_loop(), asyncio.Queue[Piece]()
@@ -44,7 +44,7 @@ class Mailbox:
 
 
 class Meter:
-    """What the scheduler tells of itself; `figures` counts it."""
+    """Callbacks of the scheduler, which `figures` counts."""
 
     def wrote(self, tokens: int) -> None:
         """So many tokens."""

@@ -25,7 +25,7 @@ _RENAMED = {"max_tokens": "max_new_tokens"}
 
 @dataclass(frozen=True)
 class Order:
-    """What a request comes to: `n` texts of each prompt."""
+    """A request, resolved: `n` texts of each prompt."""
 
     model: ServedModel
     prompts: list[list[int]]

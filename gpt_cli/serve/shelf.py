@@ -28,7 +28,7 @@ _OLD_STEPS = 4  # checkpoints that are kept open because somebody asked for them
 
 @dataclass(frozen=True)
 class How:
-    """How models are computed."""
+    """Device, engine and dtype of the served models."""
 
     device: Device = "auto"
     engine: EngineName = "auto"
@@ -62,7 +62,7 @@ class ServedModel:
 
     @property
     def fingerprint(self) -> str:
-        """What clients compare to know whether the same model answers."""
+        """The fingerprint by which clients see if the same model answers."""
         return f"{self.weights_sha256[:12]}-{self.engine.name}"
 
 
@@ -205,7 +205,7 @@ def expand(path: Path) -> list[Path]:
 
 
 def name_of(path: Path) -> str:
-    """What a run is called: its folder; a checkpoint, RUN-STEP."""
+    """The name of a run: its directory; a checkpoint, RUN-STEP."""
     whole = path.resolve()
     if whole.parent.name == "checkpoints":
         return f"{whole.parent.parent.name}-{whole.name}"

@@ -36,7 +36,7 @@ Written = list[tuple[int, Logits | None]]
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """What is to be written: sample number `sample` of a prompt. `shown`: its logits are wanted, too."""
+    """A text to write: sample number `sample` of a prompt. `shown`: its logits are wanted, too."""
 
     prompt: Sequence[int]
     sampling: SamplingParams
@@ -47,7 +47,7 @@ class Text:
 
 
 class Place(Protocol):
-    """Where a text stands in an engine."""
+    """A text's handle in an engine."""
 
     matcher: "Matcher | None"
     single: bool
@@ -66,7 +66,7 @@ class TextEngine(Protocol):
         """Begin to write it. Leaving is forgetting the place."""
 
     def step(self, places: Sequence[Any], steps: int, prompt_tokens: int) -> list[Written]:
-        """What each text goes on with, and the logits that it was chosen from; nothing while a prompt is being read."""
+        """The next tokens of each text with their logits; none while its prompt is being read."""
 
     def read(self, tokens: Sequence[int]) -> Logits:
         """(T,) tokens, at most a context -> (T, V): the logits of what follows each."""

@@ -1,4 +1,4 @@
-"""Which C sources are compiled, and how: known before torch is imported, so that the compiler can work meanwhile."""
+"""The C sources and their compiler flags: known before torch is imported, so that the compiler can work meanwhile."""
 
 from pathlib import Path
 

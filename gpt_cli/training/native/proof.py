@@ -22,7 +22,7 @@ _KINKED = {torch.float32: 5e-2, torch.bfloat16: 3e-1}
 
 
 def find_difference(library: NativeLibrary, config: ModelConfig, threads: int) -> str | None:
-    """Where the compiled code computes something else than torch, for a tiny model of the kind of `config`; or None.
+    """A description of how the compiled code differs from torch, for a tiny model of the kind of `config`; or None.
 
     Takes some 10 ms, and no randomness of the process.
     """

@@ -67,5 +67,5 @@ def _declare(calls: ctypes.CDLL) -> None:
 
 
 def address(tensor: Tensor | None) -> int | None:
-    """Where the elements of a contiguous tensor are."""
+    """The address of a contiguous tensor."""
     return None if tensor is None else tensor.data_ptr()
