@@ -98,6 +98,7 @@ def test_every_verb_has_a_help_page(gpt: Callable[..., Any]) -> None:
             "tune",
             "export",
             "import",
+            "serve",
             "doctor",
             "selftest",
         )
