@@ -10,6 +10,8 @@ import torch
 from bench import gpu
 from bench.gpu import PARTS, Setup, append, run_part, summary
 
+pytestmark = pytest.mark.robust
+
 HANGS = "import subprocess as s, sys; s.run([sys.executable, '-c', 'import time; time.sleep(10**6)'])"
 FIGURES = {
     "gpt2 eager": {"tokens_per_second", "first_step_seconds", "peak_memory_bytes", "seconds_by_part"},

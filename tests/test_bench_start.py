@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.waiting import HANG
 
+pytestmark = pytest.mark.robust
+
 ROOT = Path(__file__).parents[1]
 
 

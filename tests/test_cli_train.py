@@ -222,9 +222,10 @@ def test_a_dry_run_says_what_would_be_and_leaves_nothing(gpt_here, place, monkey
 OF_ITSELF = """
 import json, resource, sys
 from gpt_cli.cli.main import main
+from tests.support.memory import peak_kilobytes
 code = main(sys.argv[1:])
 facts = resource.getrusage(resource.RUSAGE_SELF)
-print(json.dumps([code, facts.ru_utime + facts.ru_stime, facts.ru_maxrss / (1 if sys.platform == "darwin" else 1024)]))
+print(json.dumps([code, facts.ru_utime + facts.ru_stime, peak_kilobytes() / 1024]))
 """
 
 

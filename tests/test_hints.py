@@ -16,6 +16,8 @@ from gpt_cli.cli.main import main
 from gpt_cli.cli.usage import COMMANDS
 from gpt_cli.config.keys import FOREIGN_ALIASES, fields, suggest
 
+pytestmark = pytest.mark.robust
+
 ROOT = Path(__file__).parents[1]
 ROWS = re.findall(
     r"^\$ gpt (.*)\nerror: (.*)\nhint: ?(.*)\n\$ gpt (.*)$",

@@ -13,6 +13,8 @@ from gpt_cli.model.sizing import build_on_meta, parameter_table
 from gpt_cli.report import dry_run
 from tests.support.waiting import HANG
 
+pytestmark = pytest.mark.robust
+
 ROOT = Path(__file__).parents[1]
 MOST = 500_000  # kilobytes
 LAYERS, LARGEST = 10_000, 2**31 - 1
@@ -28,10 +30,11 @@ COMMANDS = {
     "planned in fp32 by torch": ["train", "c.yaml", "--dry-run", *WIDE, "runtime.engine=torch", "optim.ema=0.9"],
 }
 CODE = """
-import resource, sys
+import sys
 from gpt_cli.cli.main import main
+from tests.support.memory import peak_kilobytes
 code = main(sys.argv[1:])
-print(code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(code, peak_kilobytes())
 """
 
 

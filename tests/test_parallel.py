@@ -52,7 +52,7 @@ def train_in(processes: int, tmp_path: Path, names: list[str]) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.robust)])
 def test_any_number_of_processes_trains_the_same_bits(tmp_path: Path, processes: int) -> None:
     for name, overrides in TABLE.items():
         config = make_config(tmp_path, *overrides, name=f"{name}-together")
@@ -67,6 +67,7 @@ def test_any_number_of_processes_trains_the_same_bits(tmp_path: Path, processes:
         assert samples(str(together)) == samples(alone.run_dir)
 
 
+@pytest.mark.robust
 def test_a_run_goes_on_with_another_number_of_processes_as_if_it_had_always_had_it(tmp_path: Path) -> None:
     overrides = ("train.batch_size=12", "train.micro_batch_size=1", "optim.ema=0.9", "schedule.kind=constant")
     whole = run(make_config(tmp_path, *overrides, name="whole"))

@@ -12,6 +12,8 @@ from mutations import MUTATIONS, ROOT, planted
 from promise import Promise, Where
 from promises import PAGE, PROMISES, TITLES, Figures, is_of, written
 
+pytestmark = pytest.mark.robust
+
 
 def table(where: Where) -> dict[str, list[str]]:
     """The rows of a table of the page, by their promise."""

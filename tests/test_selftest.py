@@ -22,6 +22,8 @@ from gpt_cli.selftest.doctor import examine
 from gpt_cli.selftest.model import check_cache, check_causality
 from gpt_cli.training.state import TrainingState
 
+pytestmark = pytest.mark.robust
+
 
 def test_a_quick_selftest_passes_here_and_leaves_nothing(gpt, tmp_path):
     cache = Path(os.environ["GPT_CACHE"])

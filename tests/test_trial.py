@@ -16,6 +16,8 @@ from safetensors.numpy import load_file, save_file
 
 from gpt_cli.cli.main import main
 
+pytestmark = pytest.mark.robust
+
 ROOT = Path(__file__).parents[1]
 TINY = (
     "model.n_layer=1 model.n_head=1 model.n_embd=8 model.context_length=8 train.batch_size=1 train.steps=1"
