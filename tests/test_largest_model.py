@@ -11,6 +11,8 @@ from gpt_cli.config import load_config
 from gpt_cli.model.attention import alibi_slopes
 from gpt_cli.model.sizing import build_on_meta, parameter_table
 from gpt_cli.report import dry_run
+from gpt_cli.report.info import describe
+from gpt_cli.runtime.device import Runtime
 from tests.support.waiting import HANG
 
 pytestmark = pytest.mark.robust
@@ -86,3 +88,12 @@ def test_the_slopes_of_alibi_are_those_of_the_paper_to_the_last_bit() -> None:
         paper = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
         paper += [2 ** (-4 * (2 * i + 1) / whole) for i in range(heads - whole)]
         assert torch.equal(alibi_slopes(heads), torch.tensor(paper)), heads
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda file: file.stem)
+def test_a_shipped_model_is_measured_as_it_is_where_there_is_room(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dry_run, "available_memory", lambda _: None)
+    config = load_config(file, ["runtime.device=cpu"])
+    vocab_size = config.tokenizer.vocab_size or 50_257
+    cpu = Runtime(torch.device("cpu"), "fp32", threads=1)
+    assert dry_run._tried(config, describe(Path(), config, vocab_size), vocab_size, cpu) == [config]

@@ -22,7 +22,7 @@ from gpt_cli.training.step import train_step
 _MEASURED_STEPS = 3
 _LONG = 10.0  # seconds of a first step, after which it is the measure: nobody waits for three more
 _LEAST_SHARE = 4  # of the activations estimated for torch, the C engine keeps this part at least
-_MOST_BYTES = 1 << 30  # of a step on a CPU, by the estimate for torch: of a larger model few layers are measured
+_MOST_BYTES = 1 << 32  # of weights, gradients and optimizer on a CPU: of a larger model few layers are measured
 _MOST_BYTES_OF_FEW = 150_000_000
 _MEASURED_TOKENS = 1 << 20  # of the training split, which the measured steps are taken from
 
@@ -125,7 +125,8 @@ def _tried(config: Config, info: Info, vocab_size: int, runtime: Runtime) -> lis
     Layers take equally long, so what two take more than one tells what all take.
     """
     available = available_memory(runtime.device)
-    is_small = runtime.device.type != "cpu" or sum(info.memory_bytes.values()) <= _MOST_BYTES
+    kept = sum(info.memory_bytes.values()) - info.memory_bytes["activations"]
+    is_small = runtime.device.type != "cpu" or kept <= _MOST_BYTES
     if is_small and _fits(info, available):
         return [config]
     few = [config.model_copy(update={"model": config.model.model_copy(update={"n_layer": n})}) for n in (1, 2)]
