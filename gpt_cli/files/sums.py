@@ -93,7 +93,8 @@ def read_member(path: Path) -> Iterator[bytes]:
         except OSError as error:
             if error.errno not in (errno.EIO, errno.ELOOP):
                 raise
-            raise DamagedError(f"{path.parent} is damaged: {path.name} cannot be read ({error.strerror})") from error
+            reason = (error.strerror or "").lower()  # as every message says it
+            raise DamagedError(f"{path.parent} is damaged: {path.name} cannot be read ({reason})") from error
 
 
 def _listed(path: Path) -> set[tuple[str, str]]:
