@@ -40,7 +40,7 @@ SWIGLU = ModelConfig(n_layer=1, n_embd=32, n_head=2, context_length=16)
 FAULTS = [
     ("network.c", "logits[target] -= at_target;", "", SWIGLU),
     ("network.c", "other = 1; other < sum->threads", "other = 2; other < sum->threads", SWIGLU),
-    ("layers.h", "sum - normal * along", "sum", SWIGLU),
+    ("layers.h", "sum - normal * delta", "sum", SWIGLU),
     ("layers.h", "(1.0f + x * (1.0f - s))", "(1.0f + x * s)", SWIGLU),
     ("layers.h", "3.0f * 0.044715f", "2.0f * 0.044715f", SWIGLU.model_copy(update={"mlp": "gelu"})),
     ("layers.h", "x[i] = a * cosines[i] - b * sines[i]", "x[i] = a * cosines[i] + b * sines[i]", SWIGLU),
