@@ -73,7 +73,7 @@ SIZES: Mapping[str, KnownValues] = {
     "init_std": ANY,  # nothing but the first step sees it, nor this one:
     "zero_init": BOTH,
 }
-"""What all rows know, but for exceptions that they state."""
+"""Options in every row, but for the exceptions that a row states."""
 
 _FUNCTION: Mapping[str, KnownValues] = {
     **SIZES,

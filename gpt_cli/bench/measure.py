@@ -46,7 +46,7 @@ class Bench:
 
     device: str
     engine: str
-    """What computed losses and gradients: "C", "torch, eager" or "torch, compiled"."""
+    """The engine of losses and gradients: "C", "torch, eager" or "torch, compiled"."""
     torch: str
     parameters: int
     vocab_size: int

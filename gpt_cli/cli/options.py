@@ -103,7 +103,7 @@ def given_options(**options: Any) -> "SamplingOptions":
 
 
 def sampling_options(arguments: Mapping[str, Any]) -> "SamplingOptions":
-    """Those of a verb's `arguments` that are sampling settings and were given, but for the seed, which is never off."""
+    """The `arguments` of a verb that are sampling settings and were given, but for the seed, which is never off."""
     from gpt_cli.sampling import SamplingOptions
 
     settings = {

@@ -24,7 +24,7 @@ _FILE, _TEXT = "gpt train --config configs/quickstart.yaml", "gpt train book.txt
 
 
 def is_override(argument: str) -> bool:
-    """Whether it is `section.key=value`; a file may be called like one, but not like one of a key that there is."""
+    """True if it is `section.key=value`; a file may be called like one, but not like one of a key that there is."""
     from gpt_cli.config.keys import fields, sections
 
     if not re.match(r"[a-z_]+(\.[a-z_]+)*=", argument):

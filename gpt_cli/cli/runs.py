@@ -73,7 +73,7 @@ def remove(
 
 
 def _confirmed(question: str) -> bool:
-    """Whether who sits at the terminal says yes. Raises RequestError where nobody does."""
+    """Ask at the terminal; True for yes. Raises RequestError where nobody does."""
     if sys.stdin is None or not sys.stdin.isatty():
         raise RequestError("nobody can be asked: standard input is not a terminal", hint="--yes does not ask")
     print(escape_control_chars(f"{question} [y/N] "), end="", file=sys.stderr, flush=True)

@@ -79,7 +79,7 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
 
 
 def takes_changes(context: Any) -> bool:
-    """Whether a verb takes `section.key=value`."""
+    """True if a verb takes `section.key=value`."""
     return any("section.key=value" in (parameter.metavar or "") for parameter in context.command.params)
 
 

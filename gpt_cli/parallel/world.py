@@ -42,7 +42,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes what is written once."""
+        """True if this process writes what is written once."""
         return self.rank == 0
 
     def wait(self) -> None:
@@ -82,7 +82,7 @@ class World:
         return float(facts[0, 0]), int(facts[:, 1].max()) or None
 
     def any(self, here: bool) -> bool:
-        """Whether `here` is true in any process."""
+        """True if `here` is true in any process."""
         if self.size == 1:
             return here
         flag = torch.tensor([int(here)])
@@ -98,7 +98,7 @@ class World:
         return values
 
     def fails_first(self) -> bool:
-        """Whether no other process has said that it fails: one of them tells the user."""
+        """True if no other process has said that it fails: one of them tells the user."""
         if self.size == 1:
             return True
         try:
