@@ -44,7 +44,7 @@ class DeviceTokens:
         return self._widen(self.ids[start:stop])
 
     def _widen(self, ids: Tensor) -> Tensor:
-        if ids.device != self.device:
+        if ids.device.type != self.device.type:  # "cuda" is not equal to "cuda:0"
             if self.device.type == "cuda":
                 ids = ids.contiguous().pin_memory()  # or the copy would wait for the step before
             ids = ids.to(self.device, non_blocking=True)
