@@ -18,8 +18,6 @@ KnownValues = tuple[Any, ...]
 
 
 class _AnyValue(tuple[Any, ...]):
-    """Contains everything."""
-
     __slots__ = ()
 
     def __contains__(self, value: object) -> bool:

@@ -14,8 +14,6 @@ INTERRUPTED = 130
 
 
 class ExitCode(IntEnum):
-    """Exit codes of `gpt`."""
-
     DONE = 0
     FAILED = 1  # the work could not be done: data, disk, memory, a loss that is not finite, a lock
     USAGE = 2  # the request is wrong: command line, config, settings that do not fit together

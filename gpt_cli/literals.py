@@ -3,16 +3,16 @@
 from typing import Literal
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
-"""Where to compute. auto: cuda, then mps, then cpu."""
+"""Device to compute on. auto: cuda, then mps, then cpu."""
 
 TokenizerKind = Literal["char", "byte", "bpe"]
-"""What an id stands for: a character, a byte, or a learned run of bytes."""
+"""Unit of a token: a character, a byte, or a learned run of bytes."""
 
 Pattern = Literal["gpt2", "gpt4", "o200k"]
 """The rule that splits text before BPE merges: see `gpt_cli.tokenizer.pretokenizer`."""
 
 SplitBy = Literal["characters", "documents", "files"]
-"""What is never divided between training, validation and test."""
+"""Unit that is never divided between training, validation and test."""
 
 Recipe = Literal["classic", "modern", "speed"]
 """A named set of values for model, optim and schedule: see `gpt_cli.config.presets`."""

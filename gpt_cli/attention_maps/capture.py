@@ -36,7 +36,6 @@ class LayerAttention:
 
     @property
     def n_head(self) -> int:
-        """H."""
         return self.q.shape[0]
 
     @property
@@ -92,7 +91,7 @@ class _Seen:
 
 @contextmanager
 def _watched(modules: Sequence[Attention]) -> Iterator[dict[Attention, _Seen]]:
-    """Within: each forward pass of `modules` leaves in the dictionary what it computed."""
+    """Hook `modules`: each forward pass stores what it computed in the yielded dictionary."""
     seen = {module: _Seen() for module in modules}
     handles = [handle for module in modules for handle in _watch(module, seen[module])]
     try:

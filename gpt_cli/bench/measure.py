@@ -54,7 +54,7 @@ class Bench:
     steps: int
     step_seconds: tuple[float, float, float]
     first_step_seconds: float
-    """Of the first step, which also allocates and compiles."""
+    """Seconds of the first step, which also allocates and compiles."""
     tokens_per_second: float
     flops_per_token: int
     flops_per_second: float
@@ -63,11 +63,10 @@ class Bench:
     utilisation: float
     """flops_per_second / matmul_ceiling."""
     peak_memory_bytes: int | None
-    """Of the GPU's memory what tensors took; on a CPU the whole process, with Python and torch. None: not told here."""
+    """Peak bytes of tensors on a GPU; on a CPU of the whole process, with Python and torch. None: unknown."""
     seconds_by_part: dict[str, float]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it by name."""
         return asdict(self)
 
 
@@ -110,7 +109,6 @@ def bench(config: Config, note: Callable[[str], None], seconds: float = 10.0) ->
 
 
 def render_bench(bench: Bench) -> str:
-    """The figures as text: what was measured, then where the time goes."""
     low, median, high = (1e3 * seconds for seconds in bench.step_seconds)
     of_what = "of the GPU" if "cpu" not in bench.device else "of the process"
     facts = {

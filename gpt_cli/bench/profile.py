@@ -25,13 +25,12 @@ from gpt_cli.training.step import TorchEngine, optimizer_step
 
 _MODEL_PARTS = ("embedding", "attention", "mlp", "norms", "rest of forward", "head and loss")
 PARTS = ("batch", *_MODEL_PARTS, "backward", "optimizer")
-"""Of an eager step."""
+"""Seconds of an eager step, by part."""
 FUSED_PARTS = ("batch", "forward and backward", "optimizer")
-"""Of a step whose forward and backward pass are one call: of the C engine, or compiled."""
+"""Seconds of a step whose forward and backward pass are one call: of the C engine, or compiled."""
 
 
 def engine_name(engine: Engine) -> str:
-    """The engine of the training step, as text."""
     if not isinstance(engine, TorchEngine):
         return "C"
     return "torch, eager" if engine.loss is engine.eager else "torch, compiled"
@@ -98,19 +97,18 @@ class _Clock:
         self._running = ""  # what `timing` times
 
     def now(self) -> float:
-        """The time once the device has done what it was asked."""
         synchronize(self.device)
         return time.perf_counter()
 
     @contextmanager
     def timing(self, name: str) -> Iterator[None]:
-        """Within: the time counts for `name`."""
+        """Add the time of the block to `name`."""
         self._began[name], self._running = self.now(), name
         yield
         self.seconds[name] += self.now() - self._began[name]
 
     def watch(self, part: str, module: nn.Module) -> list[RemovableHandle]:
-        """Have the forward passes of `module` count for `part`; of the time to the head, its end is the end."""
+        """Add the forward passes of `module` to `part`; the time to the head ends with it."""
         if part == "to the head":
             return [module.register_forward_hook(partial(self._ends, part, "forward"))]
         return [

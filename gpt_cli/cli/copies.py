@@ -31,13 +31,13 @@ class Copies:
         return [found.to_json() for found in measure_novelty(texts, self._training)]
 
     def tell(self, text: str) -> None:
-        """Say on stderr what `text` copies."""
+        """Print on stderr what `text` copies."""
 
         self._longest = max(self._longest, len(text))
         self._tell(text)
 
     def compare(self) -> None:
-        """Say what as much of the text that the model was not trained on has in common with what it was."""
+        """Print, for comparison, what as much of the validation text has in common with the training text."""
         passage = self._validation[: self._longest]
         note(f"the first {len(passage):,} characters of the validation text, for comparison:")
         self._tell(passage)

@@ -16,7 +16,6 @@ class GroupedCommand(TyperCommand):
     """A command whose `--help` lists arguments, then options by the `rich_help_panel` they name, the others last."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the sections."""
         for name, records in self.sections(ctx).items():
             with formatter.section(name):
                 formatter.write_dl(records, col_max=26)
@@ -46,5 +45,4 @@ class Verbs(typer.Typer):
     def command(
         self, name: str | None = None, *, cls: type[TyperCommand] | None = GroupedCommand, **settings: Any
     ) -> Callable[..., Any]:
-        """Typer's, with another class of command."""
         return super().command(name, cls=cls, **settings)

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Within: torch is imported, unless it has been, and no garbage is looked for.
+    """Import torch, unless it has been, and keep the garbage collector off meanwhile.
 
     The half million objects that its modules consist of stay. Looking through them again and again while they come
     takes a sixth of their import, and a while again each time later: so they are set apart for good.

@@ -23,7 +23,6 @@ class Prompt:
     id: Any = None
 
     def wrapped(self, prefix: str, suffix: str) -> "Prompt":
-        """The same between two texts."""
         return replace(self, text=prefix + self.text + suffix)
 
 

@@ -122,7 +122,7 @@ class Repl:
             )
 
     def _answer(self, said: str) -> None:
-        """Have the model go on, and print its text while it is being written."""
+        """Generate the model's turn, and print it while it is being written."""
         seen = self._say(said)
         _tell_dropped(seen)
         seed, reason = self._sampling.seed, None
@@ -196,7 +196,7 @@ class Repl:
 
 
 def _tell_dropped(seen: "ContextWindow") -> None:
-    """Say what no longer fits into the context."""
+    """Print what no longer fits into the context."""
     if seen.dropped_turns == 1:
         note("(the oldest turn no longer fits into the context, and is forgotten)")
     elif seen.dropped_turns:
@@ -207,7 +207,7 @@ def _tell_dropped(seen: "ContextWindow") -> None:
 
 @contextmanager
 def interrupts() -> Iterator[Callable[[], bool]]:
-    """Within, the first Ctrl-C is but noted, so that nothing is left half done; the yielded function tells it.
+    """Defer the first Ctrl-C, so that nothing is left half done; the yielded function returns whether it came.
 
     A second one raises KeyboardInterrupt, for what hangs. Where SIGINT is ignored it stays so.
     """

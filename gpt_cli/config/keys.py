@@ -58,7 +58,7 @@ _ELSEWHERE = {
     "run_dir": ("out_dir", "output_dir", "output", "out", "name", "run_name", "save_dir"),
 }
 FOREIGN_ALIASES = {name: key for key, names in _ELSEWHERE.items() for name in names}
-"""What other trainers call our keys."""
+"""Names of our keys in other trainers."""
 
 
 @cache
@@ -111,7 +111,6 @@ def _tell_meanings() -> None:
 
 
 def get_key(config: Config, key: str) -> Any:
-    """The value of a dotted key."""
     section, _, name = key.rpartition(".")
     return getattr(getattr(config, section) if section else config, name)
 
@@ -169,7 +168,6 @@ def accepted_types(schema: dict[str, Any]) -> list[str]:
 
 
 def join_or(words: list[str]) -> str:
-    """`a, b or c`."""
     *most, last = words
     return f"{', '.join(most)} or {last}" if most else last
 

@@ -37,18 +37,18 @@ class DataConfig(ConfigSection):
     """A text file, folder, glob, `-` (standard input), token store, `builtin:NAME`, `corpus:NAME`, `hf:NAME` (Hugging
     Face; needs the network), or a list of these."""
     weights: Annotated[list[Count], Field(min_length=1)] | None = None
-    """How often each of the listed sources is repeated in the training split. null: once."""
+    """Repetitions of each listed source in the training split. null: once each."""
     encoding: Name = "utf-8"
-    """Of the text files, by Python's name for it. JSON lines and Parquet are always UTF-8."""
+    """Encoding of the text files, by Python's name for it. JSON lines and Parquet are always UTF-8."""
     text_key: Name = "text"
-    """Which key of .jsonl lines, or column of .csv and .parquet tables, holds the documents."""
+    """Key of .jsonl lines, or column of .csv and .parquet tables, that holds the documents."""
     split: SplitBy = "characters"
-    """What is never divided between splits. characters: the text is cut in order, training first, then validation, then
-    test; else the documents (or files) are dealt out by a hash of their content, equal ones alike."""
+    """Unit that is never divided between splits. characters: the text is cut in order, training first, then validation,
+    then test; else the documents (or files) are dealt out by a hash of their content, equal ones alike."""
     val_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
-    """How much of the text is held out for validation: the last part where `split` is characters."""
+    """Share of the text held out for validation: the last part where `split` is characters."""
     test_fraction: Probability = 0.0
-    """How much more is held out for `gpt eval --split test`, which alone reads it: the part after validation's."""
+    """Share held out besides for `gpt eval --split test`, which alone reads it: the part after validation's."""
     val_source: Name | Annotated[list[Name], Field(min_length=1)] | None = None
     """Texts that validate, in place of a val_fraction of `source`. null: none."""
 
@@ -72,17 +72,17 @@ class TokenizerConfig(ConfigSection):
     kind: TokenizerKind = "char"
     """One id per character, one per byte, or byte-level byte-pair encoding (Sennrich et al., 2016)."""
     vocab_size: Annotated[int, Field(ge=257, le=1_000_000)] | None = None
-    """How many ids a BPE learns, `<|endoftext|>` and the 256 bytes included. null: as many as suit the text."""
+    """Ids of a BPE, `<|endoftext|>` and the 256 bytes included. null: as many as suit the text."""
     pattern: Pattern | None = None
-    """Which rule splits text before BPE merges: GPT-2's, GPT-4's or GPT-4o's. null: gpt2, or the file's own."""
+    """Rule that splits text before BPE merges: GPT-2's, GPT-4's or GPT-4o's. null: gpt2, or the file's own."""
     train_bytes: Count = 100_000_000
-    """How much text BPE learns from at most: of a longer one, parts evenly spread over the training split."""
+    """Most text that BPE learns from: of a longer one, parts evenly spread over the training split."""
     unknown: Literal["error", "token"] = "error"
-    """What a char vocabulary does with a character it lacks: refuse the text, or take `<unk>` for it."""
+    """Handling of a character that a char vocabulary lacks: refuse the text, or take `<unk>` for it."""
     min_count: Count = 1
-    """How often a character must occur for an id of its own; the others become `<unk>`, so unknown must be token."""
+    """Occurrences that give a character an id of its own; the others become `<unk>`, so unknown must be token."""
     allow_special: bool = False
-    """Whether text that reads like a special token of a BPE, such as `<|endoftext|>`, becomes that token."""
+    """Encode text that reads like a special token of a BPE, such as `<|endoftext|>`, as that token."""
     file: Name | None = None
     """A ready tokenizer to take instead of learning one: a tokenizer.json, GPT-2's files, a tiktoken rank file."""
 
@@ -119,7 +119,7 @@ class ModelConfig(ConfigSection):
     """Llama 3.1's lower rotary frequencies for a context longer than it was first trained with: factor,
     low_freq_factor, high_freq_factor, original_max_position_embeddings of its config.json. null: none."""
     rope_rounding: Literal["reciprocal", "power"] = "reciprocal"
-    """How rotary frequencies are computed in fp32: 1 / theta ** (2i / D), bit for bit as in Transformers, or
+    """Formula of the rotary frequencies in fp32: 1 / theta ** (2i / D), bit for bit as in Transformers, or
     theta ** -(2i / D), as in runs made before this key."""
     norm: Literal["layernorm", "rmsnorm"] = "rmsnorm"
     """Ba et al. (2016), or without mean and shift (Zhang and Sennrich, 2019)."""
@@ -157,7 +157,6 @@ class ModelConfig(ConfigSection):
 
     @property
     def head_dim(self) -> int:
-        """Width of one head."""
         return self.n_embd // self.n_head
 
     @property
@@ -234,7 +233,7 @@ class ScheduleConfig(ConfigSection):
     warmup_steps: Steps = 20
     """Linear warm-up from near zero."""
     min_lr_ratio: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    """Where the decay ends, as a multiple of the peak."""
+    """End of the decay, as a multiple of the peak."""
     decay_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
     """The last part of the run in which wsd decays."""
 
@@ -293,7 +292,7 @@ class LoraConfig(ConfigSection):
     alpha: Positive = 16.0
     """The change is multiplied by alpha / rank."""
     targets: Annotated[list[Literal["qkv", "out", "up", "down"]], Field(min_length=1)] = ["qkv", "out"]
-    """Which matrices change: of attention qkv and out, of the MLP up (with its gate) and down."""
+    """Matrices that change: of attention qkv and out, of the MLP up (with its gate) and down."""
 
 
 class EvalConfig(ConfigSection):
@@ -322,7 +321,7 @@ class SampleConfig(ConfigSection):
     every: Every = 250
     """Steps between samples; the last step always samples. null: never."""
     prompt: str = ""
-    """What the samples continue. Empty: the start of a text."""
+    """Text that the samples continue. Empty: the start of a text."""
     max_new_tokens: Count = 200
     """Tokens written."""
     temperature: Annotated[float, Field(ge=0.0)] = 0.8
@@ -350,7 +349,7 @@ class SampleConfig(ConfigSection):
     beams: Count | None = None
     """Search for the likeliest text with so many candidates, in place of sampling. null: off."""
     length_penalty: float = 1.0
-    """Of beams: the exponent of the length by which a text's log-probability is divided."""
+    """Exponent, in beam search, of the length by which a text's log-probability is divided."""
     prefix: str = ""
     """Put before each prompt."""
     suffix: str = ""
@@ -363,7 +362,7 @@ class LogConfig(ConfigSection):
     every: Count = 10
     """Steps between lines of training loss."""
     sinks: list[Literal["csv", "tensorboard", "wandb"]] = []
-    """Where else metrics.jsonl goes while it is written: metrics.csv, TensorBoard, Weights & Biases."""
+    """Other places to which metrics are written as they come: metrics.csv, TensorBoard, Weights & Biases."""
 
 
 class RuntimeConfig(ConfigSection):
@@ -372,12 +371,12 @@ class RuntimeConfig(ConfigSection):
     device: Device = "auto"
     """auto: cuda, then mps, then cpu."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Of the matrix products; weights stay fp32. auto: bf16 where the hardware is good at it, else fp32."""
+    """Precision of the matrix products; weights stay fp32. auto: bf16 where the hardware is good at it, else fp32."""
     compile: Literal["auto", "reduce-overhead"] | bool = "auto"
     """torch.compile of the step. auto: on a GPU, for runs so long that compiling saves more time than it takes.
     reduce-overhead: with CUDA graphs, for small models."""
     engine: Literal["auto", "native", "torch"] = "auto"
-    """What computes losses and gradients on a CPU: code compiled for this machine, or torch. auto: the compiled code
+    """Engine of losses and gradients on a CPU: code compiled for this machine, or torch. auto: the compiled code
     where a C compiler is at hand and it knows the model."""
     deterministic: Literal["auto"] | bool = "auto"
     """Use only algorithms that repeat bit for bit. auto: on a CPU, where it costs nothing; on a GPU the last bits
@@ -400,11 +399,11 @@ class Config(ConfigSection):
     """Everything that decides what a run does."""
 
     run_dir: Name | None = None
-    """Where the run is kept. null: runs/ and the config file's name."""
+    """Directory of the run. null: runs/ and the config file's name."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1337
-    """Of weights, data order, dropout and samples."""
+    """Seed of weights, data order, dropout and samples."""
     recipe: Recipe | None = None
-    """What the keys of model, optim and schedule are that are not written down: classic as in GPT-2, modern as in
+    """Preset of the keys of model, optim and schedule that are not written down: classic as in GPT-2, modern as in
     Qwen3, trained by Muon, speed the same for runs of some hundred steps. Sizes and lengths are in no recipe. null: the
     defaults here."""
     data: DataConfig = DataConfig()

@@ -66,7 +66,7 @@ def _wrong_value(path: KeyPath, details: list[ErrorDetails], document: ParsedYam
 
 
 def _most_specific(detail: ErrorDetails) -> tuple[bool, bool]:
-    """Of the complaints about one value, those about an item or a limit: others name types it does not have."""
+    """The most specific errors of one value: those about an item or a limit; others name types it does not have."""
     return any(isinstance(part, int) for part in detail["loc"]), not detail["type"].endswith("_type")
 
 
@@ -141,7 +141,7 @@ def look_up(values: dict[str, Any], path: KeyPath) -> Any:
 
 
 def _place_of_disagreement(message: str, section: KeyPath, document: ParsedYaml) -> SourceLocation:
-    """Of the keys that `message` says do not fit together: one that is overridden, else the first one set."""
+    """The key to blame of those that `message` names: one that is overridden, else the first one set."""
     places = [document.places[path] for path in _keys_in(message) if path in document.places]
     overridden = [place for place in places if place.line is None]
     return next(iter([*overridden, *places]), document.place(section))

@@ -26,7 +26,7 @@ _BYTES_PER_TOKEN = (
     *((256, 1.0), (300, 1.4), (384, 1.9), (512, 2.3), (1_024, 2.8)),
     *((4_096, 3.6), (16_384, 4.2), (50_257, 4.5)),
 )
-"""Of a BPE of so many ids, on English."""
+"""Bytes per token of a BPE of so many ids, on English."""
 _ENCODED = 200_000  # characters that tell how many tokens of a ready tokenizer a text has
 _EPOCHS = 20  # of a text that a model learns from scratch; a trained one needs fewer
 _TUNING_EPOCHS = 3
@@ -46,7 +46,7 @@ class _TextFacts:
     training_tokens: float
     validation_tokens: float
     chosen: ConfigValues
-    """What the text decides: keys of data, tokenizer and sample."""
+    """Values that the text decides: keys of data, tokenizer and sample."""
     spelling: str
     """A sentence on how it becomes tokens."""
     division: str
@@ -235,7 +235,7 @@ def _scan_text(data: DataConfig, fixed: ConfigValues, has_gpu: bool, progress: S
 
 
 def _bytes_per_token(start: str, plan: ConfigValues) -> float:
-    """Of a BPE, about: what a ready one makes of `start`; what one that is yet to be trained usually comes to."""
+    """An estimate for a BPE: measured on `start` if it exists already, else its usual figure."""
     file = plan.get("tokenizer.file")
     if file is not None and Path(file).exists():
         ready = load_tokenizer(Path(file), plan.get("tokenizer.pattern"))

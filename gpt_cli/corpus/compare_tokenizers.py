@@ -27,7 +27,7 @@ class TokenizerCandidate:
     name: str
     source: TokenizerConfig | Path
     pattern: Pattern | None = None
-    """Of a file that does not say how it splits text."""
+    """Pre-tokenizer of a file that does not name one."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Measured:
     unused_ids: int
     """Ids that occur neither in the training nor in the validation text."""
     tokens: int
-    """Of both parts."""
+    """Tokens of both parts."""
     bytes_per_token: float
     """Of the validation text."""
     characters_per_token: float

@@ -20,7 +20,7 @@ class TextBlock:
     """A stretch of a document: as many characters as fit into BLOCK bytes, fewer only where the document ends."""
 
     name: str
-    """Of the document, for messages."""
+    """The document's name, for messages."""
     data: bytes
     """The text, in UTF-8."""
     ends: bool
@@ -28,7 +28,6 @@ class TextBlock:
 
     @property
     def text(self) -> str:
-        """The text."""
         return self.data.decode()
 
 
@@ -38,7 +37,7 @@ class SourceFile:
 
     file: TextFile
     weight: int
-    """How often its training text is repeated."""
+    """Repetitions of its training text."""
     validates: bool
     """True if all of it is validation text: `data.val_source`."""
 
@@ -102,7 +101,7 @@ class CorpusText:
             self._kept[number] = read
 
     def mute_notes(self) -> None:
-        """Say that a pass begins in which what was said before need not be said again."""
+        """Begin another pass, in which notes are not repeated."""
         self._note = lambda _: None
 
 

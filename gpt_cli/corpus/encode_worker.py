@@ -25,7 +25,7 @@ from gpt_cli.tokenizer.loader import parse_tokenizer
 
 
 def send_tokenizer(stream: IO[bytes], tokenizer: Tokenizer, allow_special: bool) -> None:
-    """Say what to encode with. This comes first."""
+    """Send the tokenizer; the first message."""
     _write(stream, [bytes([allow_special]), tokenizer.to_json().encode()])
 
 

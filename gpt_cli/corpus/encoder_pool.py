@@ -28,8 +28,6 @@ from gpt_cli.tokenizer.vocab_stats import Counts, count_ids
 
 
 class EncodedBatch(NamedTuple):
-    """The ids of a batch."""
-
     ids: Tokens
     lengths: npt.NDArray[np.uint32]
     """(segments,) how many ids each of its segments has."""
@@ -133,7 +131,6 @@ def spawn_worker(module: str) -> "subprocess.Popen[bytes]":
 
 
 def worker_died(worker: "subprocess.Popen[bytes]") -> UserError:
-    """The error for a worker process that died."""
     with suppress(subprocess.TimeoutExpired):
         worker.wait(1)  # its pipes close a moment before it has an exit code
     return UserError(

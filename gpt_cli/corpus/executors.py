@@ -20,17 +20,16 @@ class SerialExecutor(Protocol):
     """Runs tasks one at a time, in order."""
 
     def submit(self, work: Callable[..., Any], *given: Any) -> None:
-        """Have `work(*given)` done, now or later. Raises what this or something before it raises."""
+        """Run `work(*given)`, now or later. Raises what this or an earlier task raises."""
 
     def wait(self) -> None:
-        """Come back when everything is done. Raises what something raises."""
+        """Return when all tasks are done. Raises what a task raises."""
 
 
 class InlineExecutor:
     """Does what it is given before it goes on."""
 
     def submit(self, work: Callable[..., Any], *given: Any) -> None:
-        """Call `work`."""
         work(*given)
 
     def wait(self) -> None:
@@ -51,13 +50,12 @@ class ThreadedExecutor:
         self._pending: deque[Future[Any]] = deque()
 
     def submit(self, work: Callable[..., Any], *given: Any) -> None:
-        """Have `work` called later, once little enough is waiting."""
+        """Queue the call of `work`; blocks while the queue is full."""
         while len(self._pending) >= _WAITING:
             self._pending.popleft().result()
         self._pending.append(self._thread.submit(work, *given))
 
     def wait(self) -> None:
-        """Wait for what was given."""
         while self._pending:
             self._pending.popleft().result()
 

@@ -142,7 +142,6 @@ class _Sizes:
         self._fewest = self._last = _ROWS  # values of a page, but for the last
 
     def add(self, page: Page) -> None:
-        """The page that follows those before."""
         if page.is_dictionary:
             self._dictionary = max(self._dictionary, page.size)
         elif page.is_data:

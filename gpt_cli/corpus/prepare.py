@@ -27,7 +27,7 @@ class Corpus:
     val: Tokens
     """(n,) ids."""
     facts: dict[Split, SplitStats]
-    """Of each split there is."""
+    """Statistics of each split there is."""
     fingerprint: str
     """sha256 (hex) of the text."""
     source: str | list[str]
@@ -96,7 +96,7 @@ class LazyCorpus:
 
     tokenizer: Tokenizer
     facts: dict[Split, SplitStats]
-    """Of each split there is."""
+    """Statistics of each split there is."""
     read: Callable[[Split, int, int], Tokens]
     """(stop - start,) ids of a split, fewer where it ends."""
 

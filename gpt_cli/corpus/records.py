@@ -176,11 +176,11 @@ class _RowLines(Iterator[str]):
         self._name = name
         self._lines = self._read(pieces)
         self.number = 0
-        """Of the line that was read last."""
+        """Number of the line that was read last."""
         self.begin_row()
 
     def begin_row(self) -> None:
-        """Say that the row is whole to which the lines so far belong."""
+        """Start another row; the one so far is whole."""
         self._first = True
         self._start, self._size, self._commas = self.number + 1, 0, 0
 

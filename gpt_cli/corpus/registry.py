@@ -27,18 +27,16 @@ from gpt_cli.files.safe_io import format_size, translate_os_errors
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """One text that can be had by name."""
-
     name: str
     about: str
     url: str
     size: int
-    """Of the download, in bytes."""
+    """Bytes of the download."""
     sha256: str
-    """Of the download."""
+    """SHA-256 of the download."""
     licence: str
     split: str
-    """How the literature divides it."""
+    """The split that the literature uses."""
     zip_member: str | None = None
     """The one file of a zip archive that is the text. None: the download is the text."""
     text_limit: int = 0
@@ -46,7 +44,6 @@ class DatasetInfo:
 
     @property
     def file_name(self) -> str:
-        """The file name of the text."""
         return f"{self.name}.txt"
 
 
@@ -141,7 +138,6 @@ def find_corpus(name: str) -> DatasetInfo:
 
 
 def corpora_dir() -> Path:
-    """The default directory of downloads."""
     return cache_dir() / "corpora"
 
 

@@ -26,7 +26,7 @@ class CorpusStats:
 
     fingerprint: str
     characters: int
-    """Of the text that is to be divided, so without `data.val_source`, and with the newlines between documents."""
+    """Characters to be divided, so without `data.val_source`, and with the newlines between documents."""
     bytes: int
     """The same in UTF-8, as often as it is repeated."""
     total_bytes: int
@@ -36,7 +36,7 @@ class CorpusStats:
     files: "array[int]"
     """The same of each file."""
     alphabet: str | None = None
-    """Where it was asked for: every character, by code point, those that only keep documents apart included."""
+    """Every character, by code point, those that only keep documents apart included; None if not asked for."""
 
 
 class Fingerprint:
@@ -70,7 +70,6 @@ class Fingerprint:
         self._whole.update(b"validation")
 
     def hexdigest(self) -> str:
-        """Of all documents so far."""
         return self._whole.hexdigest()
 
 

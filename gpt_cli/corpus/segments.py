@@ -29,7 +29,6 @@ class Segment:
 
     @property
     def text(self) -> str:
-        """The text."""
         return self.data.decode()
 
 

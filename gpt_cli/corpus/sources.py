@@ -49,7 +49,7 @@ class Document:
     """One text that stands by itself: a file, or a line of a .jsonl file, or a row of a table."""
 
     name: str
-    """Where it comes from, for messages."""
+    """Its source, for messages."""
     text: str
 
 
@@ -97,7 +97,7 @@ def find_files(source: str, form: ReaderOptions, note: Notify) -> list[TextFile]
 
 
 def _tell_of_raw_tables(paths: list[Path], note: Notify) -> None:
-    """Say that what looks like a table or like documents is read as the text that it is."""
+    """Note that what looks like a table or like documents is read as plain text."""
     raw = [path for path in paths if inner_suffix(path) in (".tsv", ".json")]
     if raw and len(raw) == len(paths):  # among others they are part of a project
         note(f"{raw[0]} is read as plain text, marks and all;\ndocuments are read from .jsonl, .csv and .parquet")

@@ -38,7 +38,6 @@ class Chunk:
 
     @property
     def text(self) -> str:
-        """The text."""
         return self.data.decode()
 
 

@@ -38,11 +38,9 @@ _HEADER = re.compile(rb"\{('descr': '[<>|=]?[a-zA-Z]\d+(?:\[\w+\])?', 'fortran_o
 
 @dataclass(frozen=True)
 class SplitStats:
-    """Sizes of one split."""
-
     characters: int
     bytes: int
-    """Of the text in UTF-8: what bits per byte are counted over."""
+    """Bytes of the text in UTF-8: what bits per byte are counted over."""
     tokens: int
     documents: int
     document_starts: npt.NDArray[np.int64] = field(compare=False, repr=False)
@@ -59,7 +57,6 @@ class SplitSpec:
 
     @classmethod
     def of(cls, data: DataConfig) -> "SplitSpec":
-        """From a config."""
         return cls(data.split, data.val_fraction, data.test_fraction)
 
 
@@ -107,7 +104,7 @@ class TokenStore:
     path: Path
     tokenizer: Tokenizer
     facts: dict[Split, SplitStats]
-    """Of each split there is: a store need not have a test split."""
+    """Statistics of each split there is: a store need not have a test split."""
     fingerprint: str
     """sha256 (hex) of the text that the tokens encode."""
     division: SplitSpec
@@ -225,7 +222,6 @@ class StoreWriter:
         write_file(self._directory / _MANIFEST, (json.dumps(asdict(manifest), indent=1) + "\n").encode())
 
     def abort(self) -> None:
-        """Close what is open."""
         for file in self._open.values():
             file.abort()
 

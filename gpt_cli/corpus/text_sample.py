@@ -21,7 +21,6 @@ class TextSpan:
 
     @property
     def end(self) -> int:
-        """The position after it."""
         return self.start + len(self.text)
 
 
@@ -49,7 +48,7 @@ class TextSample:
     train: str
     val: str
     characters: int
-    """Of the whole of both."""
+    """Characters of the whole of both."""
 
     @property
     def whole(self) -> bool:

@@ -61,7 +61,6 @@ class _SplitCounter:
             self.tokens += length
 
     def facts(self) -> SplitStats:
-        """The counts."""
         starts = np.frombuffer(self.starts, dtype=np.int64) if self.starts else np.zeros(0, dtype=np.int64)
         return SplitStats(self.characters, self.bytes, self.tokens, len(self.starts), starts)
 
@@ -152,7 +151,6 @@ class TokenizePipeline:
         return self.config.model_copy(update={"vocab_size": vocab_size})
 
     def encode_to_store(self, writer: StoreWriter) -> Tokenized:
-        """Encode the text into a token store."""
         made = self._encode(writer.tokenizer, writer.append)
         writer.finish(made.facts, fingerprint=made.fingerprint, division=SplitSpec.of(self.data))
         return made

@@ -12,8 +12,6 @@ from gpt_cli.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class ContextTarget:
-    """A context, and the token to predict."""
-
     context: tuple[int, ...]
     target: int
 

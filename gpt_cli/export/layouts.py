@@ -148,7 +148,7 @@ def _llama_config(config: ModelConfig) -> dict[str, Any]:
 
 
 LLAMA3_SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-"""What `model.rope_scaling` says, in its order."""
+"""Keys of `model.rope_scaling`, in its order."""
 
 
 def _rope_config(config: ModelConfig) -> dict[str, Any]:

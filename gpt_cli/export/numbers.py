@@ -16,7 +16,7 @@ class Range:
     whole: bool = False
 
     def allows(self, value: object) -> bool:
-        """Whether it is such a number. True and False are none, nor is 2.0 a whole one."""
+        """True if it is such a number. True and False are none, nor is 2.0 a whole one."""
         if isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
             return False
         return self.low <= value <= self.high  # which NaN is not

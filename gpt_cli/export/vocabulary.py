@@ -21,7 +21,6 @@ _LARGEST = 128 << 20  # bytes of a tokenizer.json
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> str:
-    """The text of tokenizer.json."""
     if isinstance(tokenizer, BPETokenizer):
         return tokenizer.to_json()
     parts = _char_parts(tokenizer) if isinstance(tokenizer, CharTokenizer) else _byte_parts()
@@ -120,7 +119,7 @@ def _read_byte(file: dict[str, Any]) -> ByteTokenizer | None:
 
 
 def _equal(file: dict[str, Any], tokenizer: Tokenizer) -> bool:
-    """Whether a tokenizer.json says what ours would; what other writers add to the model's part is told by nothing."""
+    """True if a tokenizer.json says what ours would, but for what other writers add to the model's part."""
     ours = json.loads(tokenizer_json(tokenizer))
     model = file.get("model")
     if not isinstance(model, dict) or any(model.get(key) != value for key, value in ours["model"].items()):

@@ -30,7 +30,6 @@ class AppendOnlyFile:
         self._descriptor = self._open()
 
     def append(self, line: str) -> None:
-        """Write `line` and a newline."""
         assert "\n" not in line
         with translate_os_errors("write", self.path):
             write_all(self._descriptor, f"{line}\n".encode())
@@ -43,7 +42,6 @@ class AppendOnlyFile:
         self._descriptor = opened
 
     def sync(self) -> None:
-        """Flush what was written to the disk."""
         with translate_os_errors("flush", self.path):
             os.fsync(self._descriptor)
 

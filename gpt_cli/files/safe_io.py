@@ -46,7 +46,6 @@ class NewFile:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write `data` after what was written before."""
         with translate_os_errors("write", self._path):
             write_all(self._descriptor, data)
 

@@ -11,7 +11,7 @@ from gpt_cli.model.gpt import GPT
 
 
 def apply_activation_checkpointing(model: GPT) -> GPT:
-    """Have every block keep only its input for the backward pass, which computes the rest again, in place.
+    """Checkpoint every block, in place: it keeps its input, and the backward pass computes the rest again.
 
     Chen et al. (2016), "Training deep nets with sublinear memory cost", with a block as the unit. The same kernels
     run on the same numbers, dropout noise included, so losses and gradients are the same bits; a step takes about a

@@ -65,7 +65,6 @@ class KVCache:
         self.length += n_token
 
     def reset(self) -> None:
-        """Forget everything."""
         self.length = 0
 
     def reorder(self, rows: Sequence[int]) -> None:
@@ -131,11 +130,9 @@ class RaggedCache(KVCache):
         self.length += n_token
 
     def reset(self) -> None:
-        """Forget everything."""
         self._set([0] * len(self._lengths))
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """As in `KVCache`."""
         super().reorder(rows)
         self._row = torch.arange(len(rows), device=self.keys.device)[:, None]
         self._set([self._lengths[row] for row in rows])

@@ -71,7 +71,6 @@ class Store:
         return cls(path)
 
     def close(self) -> None:
-        """Close the folder."""
         os.close(self._folder)
 
     def __enter__(self) -> Self:

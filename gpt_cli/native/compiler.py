@@ -71,7 +71,7 @@ class Compiler:
 
     @property
     def is_gcc(self) -> bool:
-        """Whether the file behind all links is called gcc."""
+        """True if the file behind all links is called gcc."""
         return "gcc" in os.path.basename(os.path.realpath(self.path))
 
     def version(self) -> str:
@@ -170,7 +170,7 @@ def _remove_leftovers(place: Path) -> None:
 
 
 def _is_left(folder: Path, facts: os.stat_result) -> bool:
-    """Whether nobody works in `folder` any more."""
+    """True if no process works in `folder` any more."""
     try:
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:  # it was just made, or is half removed

@@ -22,7 +22,7 @@ from gpt_cli.native.weights import Array, Weights
 _CHUNK_SECONDS = 0.01
 _PROBE = 7  # tokens that are compared when a model is opened
 _TOLERANCE = {"fp32": 1e-3, "bf16": 3e-2, "int8": 1e-2}
-"""Of the largest logit, between sums in two orders, and numbers that may be rounded the other way. A wrong network
+"""Tolerance relative to the largest logit, for sums in two orders and numbers rounded the other way. A wrong network
 differs by far more."""
 
 
@@ -145,7 +145,7 @@ class NativeDecoder:
         return logits
 
     def _is_right(self) -> bool:
-        """Whether the logits of a probe are those of the reference, on these very weights."""
+        """True if the logits of a probe are those of the reference, on these very weights."""
         vocab_size, length = self.weights.vocab_size, min(_PROBE, self.weights.config.context_length)
         probe = [(i * i * 31 + 7) % vocab_size for i in range(length)]
         expected, found = numpy_gpt.forward(self._kept_weights(), probe), self.score(probe)
@@ -158,8 +158,6 @@ class NativeDecoder:
 
 
 class NativeSession:
-    """Texts that the kernel writes."""
-
     def __init__(
         self, decoder: NativeDecoder, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: TokenChoice
     ) -> None:

@@ -119,7 +119,7 @@ def build_in_background(kernel: Kernel = DECODER) -> None:
 
 @contextmanager
 def no_build_cache() -> Iterator[None]:
-    """Within: what is compiled is not kept in the cache."""
+    """Keep nothing that is compiled meanwhile in the cache."""
     token = _KEEP.set(False)
     try:
         yield

@@ -27,7 +27,7 @@ class TokenChoice:
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is always taken."""
+        """True if the likeliest token is always taken."""
         return self.temperature < 1e-6
 
 

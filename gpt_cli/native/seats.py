@@ -68,7 +68,7 @@ class Desk:
         self._handle = Handle(library.gpt_open_desk(decoder._model.pointer), library.gpt_close_desk)
 
     def step(self, seats: Sequence[Seat], steps: int, prompt_tokens: int) -> list[list[int | None]]:
-        """Of each seat the tokens of up to `steps` steps: the text goes on with them, or None: it is to be `put`.
+        """The tokens of each seat for up to `steps` steps: the text goes on with them, or None: it is to be `put`.
 
         Fewer, or none, where a text ended, or its prompt is still being read: of prompts about so many tokens a step.
         """

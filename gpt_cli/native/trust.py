@@ -63,7 +63,7 @@ def _steps(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _is_own_group_alone(facts: os.stat_result) -> bool:
-    """Whether those who may write are the group that many systems make for each user, with nobody else in it."""
+    """True if the group that may write is the user's own, which many systems make, with nobody else in it."""
     if facts.st_mode & stat.S_IWOTH:
         return False
     import grp  # noqa: PLC0415 (POSIX alone has them, and few folders ask)

@@ -57,7 +57,7 @@ class Weights:
     norm_bias: Array | None
     head: Array  # (V, C)
     activation_qmax: int | Literal["bf16"] | None = None
-    """What a matrix is multiplied by is rounded, row by row, to so many steps from 0 to its largest, or to the nearest
+    """Steps from 0 to the largest value to which the rows that a matrix is multiplied by are rounded, or the nearest
     bf16. None: not."""
     kv_qmax: int | None = None
     """Keys and values are rounded to so many steps, each head's of a token by themselves; a step is a bf16."""

@@ -68,7 +68,7 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """Within: processes that are started know this one; in the end signals and variables are as they were."""
+    """Signals and variables for the processes to be started; restored on exit."""
     handlers = {name: signal.getsignal(getattr(signal, name)) for name in _SIGNALS.split(",")}
     before = dict(os.environ)
     os.environ |= {LAUNCHER: str(os.getpid()), "TORCH_CPP_LOG_LEVEL": "ERROR"}

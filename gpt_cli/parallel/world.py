@@ -53,7 +53,7 @@ class World:
 
     @contextmanager
     def main_first(self) -> Iterator[None]:
-        """Within: process 0, and after it the others, which find what it left on the disk."""
+        """Run the block in process 0, then in the others, which find what it left on the disk."""
         if not self.is_main:
             self.wait()
         yield
@@ -108,7 +108,7 @@ class World:
 
     @contextmanager
     def exchanging(self) -> Iterator[None]:
-        """Within: tensors are exchanged. Raises LostProcessError."""
+        """Turn a failed exchange of tensors into LostProcessError."""
         try:
             yield
         except RuntimeError as error:
@@ -158,7 +158,7 @@ def world_of_environment() -> World:
 
 @contextmanager
 def joined() -> Iterator[World]:
-    """Within: this process and the others that torchrun started can exchange tensors. Raises UserError."""
+    """Join the process group that torchrun started; left on exit. Raises UserError."""
     world = world_of_environment()
     if world.size == 1:
         yield world

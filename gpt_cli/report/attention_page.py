@@ -58,7 +58,6 @@ def write_attention(looked: AttentionReport, output: Path) -> None:
 
 
 def render_attention(looked: AttentionReport) -> str:
-    """The page as HTML."""
     weights = weights_of(looked.layers, looked.heads)
     cells = {
         (head.layer, head.head): {

@@ -18,7 +18,6 @@ WeightsOf = dict[tuple[int, int], WeightMatrix]  # (layer, head) -> (T, T)
 
 
 def weights_of(layers: Sequence[LayerAttention], heads: Sequence[Head]) -> WeightsOf:
-    """The weights of the chosen heads."""
     of_layer = {layer.layer: layer.weights().numpy() for layer in layers}
     return {(head.layer, head.head): of_layer[head.layer][head.head] for head in heads}
 

@@ -47,7 +47,6 @@ class Plan:
     """Layers of the models that were measured: of a large one a few, from which the time of all is worked out."""
 
     def to_json(self) -> dict[str, Any]:
-        """All of it by name."""
         rest = asdict(self)
         info: dict[str, Any] = rest.pop("info")
         return info | rest
@@ -91,7 +90,6 @@ def plan(config: Config, note: Notify) -> Plan:
 
 
 def render_plan(plan: Plan) -> str:
-    """The plan as text: the model, then what its training would take."""
     facts = {
         "device": plan.device,
         "inputs": f"{_shape(plan.input_shape)} tokens",

@@ -38,7 +38,6 @@ def png(weights: WeightMatrix, colour: tuple[int, int, int]) -> bytes:
 
 
 def data_url(picture: bytes) -> str:
-    """The picture as a URL that holds it."""
     return f"data:image/png;base64,{base64.b64encode(picture).decode()}"
 
 

@@ -39,7 +39,6 @@ def render_page(template: str, script: str | None, **content: Any) -> str:
 
 
 def stylesheet() -> str:
-    """The style of all pages."""
     return (_TEMPLATES / "style.css").read_text(encoding="utf-8")
 
 

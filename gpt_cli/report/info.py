@@ -48,7 +48,6 @@ class Info:
     checkpoint: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """All of it by name."""
         return asdict(self)
 
 
@@ -73,7 +72,6 @@ def info_of_run(path: Path, note: Notify) -> Info:
 
 
 def render_info(info: Info) -> str:
-    """The figures as text: facts, parameters, memory."""
     facts = {
         "path": info.path,
         "vocabulary": f"{info.vocab_size:,} ids ({info.tokenizer})",

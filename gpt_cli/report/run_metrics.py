@@ -83,7 +83,6 @@ def format_metric(key: str, value: Value) -> str:
 
 
 def run_outcome(record: RunRecord) -> str:
-    """The outcome of a run, in a few words."""
     asked = record.config.train.steps
     ends = [event for event in record.events if event["event"] in ("started", "ended", "died", "killed")]
     match ends[-1] if ends else None:

@@ -29,8 +29,6 @@ class SavedWeights:
 
 @dataclass(frozen=True)
 class SplitSize:
-    """Size of a split."""
-
     characters: int
     bytes: int
     tokens: int
@@ -60,12 +58,11 @@ class RunRecord:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens in one optimizer step."""
         return self.config.train.batch_size * self.config.model.context_length
 
     @property
     def bytes_per_token(self) -> float:
-        """Of the training text."""
+        """Bytes of the training text to a token."""
         train = self.splits["train"]
         return max(1, train.bytes) / max(1, train.tokens)
 

@@ -45,7 +45,7 @@ class Bar:
     name: str
     bits: float
     share: float
-    """Of the longest bar."""
+    """Share of the longest bar."""
     colour: int | None
 
 
@@ -75,7 +75,6 @@ def write_report(runs: Sequence[Path], output: Path, *, baselines: bool, note: N
 
 
 def render_report(records: Sequence[RunRecord], *, baselines: bool, note: Notify) -> str:
-    """The report as HTML."""
     told = [_collect(record, number, baselines, note) for number, record in enumerate(records)]
     alike = len({record.tokenizer.digest for record in records}) == 1  # else their tokens do not compare
     return render_page(

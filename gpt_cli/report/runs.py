@@ -34,7 +34,7 @@ class RunLine:
     state: str
     """complete, stopped, training, new, or what is wrong with it."""
     steps: int | None = None
-    """Of the newest checkpoint."""
+    """Step of the newest checkpoint."""
     of_steps: int | None = None
     val_loss: float | None = None
     """The lowest, in nats per token."""
@@ -47,7 +47,6 @@ class RunLine:
     """Keys of its config that are not as in most of the runs."""
 
     def to_json(self) -> dict[str, Any]:
-        """All of it by name."""
         return asdict(self)
 
 

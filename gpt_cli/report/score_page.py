@@ -25,16 +25,16 @@ class Scored:
     run: str
     step: int
     name: str
-    """Of the text."""
+    """Name of the text."""
     text: ScoredText
     lines: Sequence[ScoredLine]
-    """Those that are shown, in this order."""
+    """The lines shown, in this order."""
     worst: Sequence[ScoredLine]
     """The most surprising ones, the worst first."""
     how: str
-    """How it was read, in a sentence."""
+    """A sentence on how it was read."""
     in_order: bool = True
-    """Whether `lines` are the whole text, not the most surprising ones."""
+    """True if `lines` are the whole text, not the most surprising ones."""
 
 
 def write_scored(scored: Scored, output: Path) -> None:
@@ -49,7 +49,6 @@ def write_scored(scored: Scored, output: Path) -> None:
 
 
 def render_scored(scored: Scored) -> str:
-    """The page as HTML."""
     chunks = None
     if sum(len(line.tokens) for line in scored.lines) > _AT_ONCE:
         chunks = list(_chunks(scored.lines))

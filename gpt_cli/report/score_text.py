@@ -64,7 +64,6 @@ def paint(spans: Sequence[Span]) -> str:
 
 
 def render_legend() -> str:
-    """The legend of the colours."""
     names = [f"{least:g}+" for least in LEVELS]
     return "bits: " + " ".join(
         f"\x1b[38;5;{colour[1]};48;5;{colour[0]}m {name} {_END}"

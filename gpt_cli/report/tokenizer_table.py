@@ -33,17 +33,16 @@ class Column:
     measured: Measured
     parameters: int
     embedding_parameters: int
-    """Of the token embedding and, unless it is tied to it, the output head."""
+    """Parameters of the token embedding and, unless it is tied to it, the output head."""
     context_characters: float
-    """What the model sees at once, by the validation text's characters per token."""
+    """Characters that a context holds, by the validation text's characters per token."""
 
     @property
     def embedding_share(self) -> float:
-        """Of the parameters."""
+        """Share of the parameters."""
         return self.embedding_parameters / self.parameters
 
     def to_json(self) -> dict[str, Any]:
-        """All of it by name."""
         rest = asdict(self)
         measured: dict[str, Any] = rest.pop("measured")
         return {**measured, **rest, "embedding_share": self.embedding_share}
@@ -62,7 +61,6 @@ def read_model(model: str | None) -> ModelConfig:
 
 
 def columns(measured: Sequence[Measured], model: ModelConfig) -> list[Column]:
-    """A column for each tokenizer, for `model`."""
     return [_column(one, model) for one in measured]
 
 

@@ -98,7 +98,6 @@ class Checkpoint:
 
 
 def checkpoints_dir(run_dir: Path) -> Path:
-    """The directory of the checkpoints of `run_dir`."""
     return run_dir / "checkpoints"
 
 

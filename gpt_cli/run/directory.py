@@ -308,7 +308,7 @@ def _to_json(value: dict[str, Any]) -> str:
 
 
 def is_imported(run: Path) -> bool:
-    """Whether `run` is a run directory that a model of other tools was made."""
+    """True if `run` was imported from another tool."""
     return (run / DATA).is_file() and read_fingerprint(run / DATA) == ""
 
 

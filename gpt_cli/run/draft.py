@@ -49,7 +49,7 @@ def open_draft(name: str | Path, tokenizer: Tokenizer, note: Notify) -> DraftOpt
 
 
 def _tokens(path: Path, tokenizer: Tokenizer) -> list[int]:
-    """Of the text without the characters that the vocabulary lacks, which the model will not write."""
+    """Tokens of the text, without characters that the vocabulary lacks: the model will not write these."""
     try:
         text = read_file(path, _LIMIT).decode("utf-8-sig")
     except UnicodeDecodeError as error:

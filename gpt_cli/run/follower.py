@@ -69,7 +69,7 @@ class _NoLog(RunLog):
 
 
 class _NoLifecycle(RunLifecycle):
-    """That of a process which another one speaks for."""
+    """The lifecycle of a process other than process 0."""
 
     def __init__(self) -> None:
         self.begun = False

@@ -71,7 +71,6 @@ class RunLog:
             file.sync()
 
     def close(self) -> None:
-        """Close the files."""
         self.sinks.close()
         for file in (self._metrics, self._samples, self._events):
             file.close()

@@ -114,15 +114,12 @@ class Sinks:
         self._told = told
 
     def begin(self, step: int, records: Sequence[MetricsRecord]) -> None:
-        """See `Sink`."""
         self._each(lambda sink: sink.begin(step, records))
 
     def metrics(self, record: MetricsRecord) -> None:
-        """See `Sink`."""
         self._each(lambda sink: sink.metrics(record))
 
     def close(self) -> None:
-        """See `Sink`."""
         self._each(lambda sink: sink.close())
 
     def _each(self, act: Callable[[Sink], None]) -> None:

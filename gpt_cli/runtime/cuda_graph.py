@@ -13,7 +13,7 @@ _WARM_UPS = 2  # calls before the capture: what compiles, loads or plans itself 
 
 
 def graphs_available(device: torch.device) -> bool:
-    """Whether CUDA graphs are worth a try. On AMD's GPUs they trained wrongly, unnoticed (pytorch/pytorch#187715)."""
+    """True if CUDA graphs are worth a try. On AMD's GPUs they trained wrongly, unnoticed (pytorch/pytorch#187715)."""
     return device.type == "cuda" and torch.version.hip is None
 
 

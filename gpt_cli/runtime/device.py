@@ -32,7 +32,7 @@ class Runtime:
         return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[self.precision]
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Within: forward passes compute in the chosen precision; weights and reductions stay fp32."""
+        """Autocast of forward passes to the chosen precision; weights and reductions stay fp32."""
         if self.precision == "fp32":
             return nullcontext()
         return torch.autocast(self.device.type, self.matmul_dtype)
@@ -43,7 +43,6 @@ class Runtime:
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
 
     def describe(self) -> str:
-        """The choice in words."""
         threads = f", {self.threads} threads" if self.device.type == "cpu" else ""
         processes = f", {self.world.size} processes" if self.world.size > 1 else ""
         return f"{self.name}, {self.precision}{threads}{processes}"
@@ -72,7 +71,7 @@ def setup_runtime(config: RuntimeConfig) -> Runtime:
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Whether bf16 matrix products beat fp32 ones: AVX512-BF16, AMX or ARM's BF16 on a CPU, Ampere or later on CUDA.
+    """True if bf16 matrix products beat fp32 ones: AVX512-BF16, AMX or ARM's BF16 on a CPU, Ampere or later on CUDA.
 
     Of ARM it is what the instructions promise: none was measured.
     """

@@ -18,7 +18,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def oom_as_user_error(doing: str, hint: str) -> Iterator[None]:
-    """Within: running out of memory is a UserError that says while `doing` what, with this way out."""
+    """Turn running out of memory while `doing` something into a UserError with this hint."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -22,7 +22,7 @@ def processor_name() -> str:
 
 
 def has_arm_bf16() -> bool:
-    """Whether this is an ARM processor that multiplies bf16, as Linux says."""
+    """True if Linux says that this ARM processor multiplies bf16."""
     facts = (line.partition(":") for line in _read("/proc/cpuinfo").splitlines())
     return any(key.strip() == "Features" and "bf16" in value.split() for key, _, value in facts)
 

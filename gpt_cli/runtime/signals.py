@@ -25,7 +25,7 @@ class StopRequest:
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Within: SIGINT, SIGTERM, SIGUSR1 and SIGHUP are noted instead of ending the process; a second one ends it.
+    """Defer SIGINT, SIGTERM, SIGUSR1 and SIGHUP: the first is noted, a second one ends the process.
 
     SIGHUP comes when a terminal goes away. Where it is ignored (`nohup`), it stays so.
     """

@@ -27,7 +27,7 @@ class Hypothesis:
     total: float = 0.0
     """The sum of the log-probabilities of its tokens, in nats, after the rules."""
     log_probs: tuple[float, ...] = ()
-    """That of each token under the model itself."""
+    """Log-probability of each token under the model itself."""
 
     def score(self, length_penalty: float) -> float:
         """The log-probability over length to the power of `length_penalty` (Wu et al., 2016, section 7)."""

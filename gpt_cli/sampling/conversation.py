@@ -75,7 +75,6 @@ class Conversation:
         self.turns.append(Turn(self._said, text, seed))
 
     def reset(self) -> None:
-        """Forget everything."""
         self.turns.clear()
         self._seen.clear()
         self._text = ""

@@ -55,7 +55,6 @@ class LogitBias:
             self._bias[token] = value
 
     def apply(self, logits: Tensor) -> Tensor:
-        """(B, V) -> (B, V)."""
         return logits + self._bias
 
     def accept(self, tokens: Sequence[int]) -> None:
@@ -72,11 +71,9 @@ class MinNewTokens:
         self._token, self._n = token, n
 
     def apply(self, logits: Tensor) -> Tensor:
-        """(B, V) -> (B, V)."""
         return logits.index_fill(1, torch.tensor([self._token], device=logits.device), -math.inf) if self._n else logits
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """One token nearer."""
         self._n = max(0, self._n - 1)
 
     def reorder(self, rows: Sequence[int]) -> None:

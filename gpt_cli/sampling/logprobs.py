@@ -16,11 +16,10 @@ class LogprobRecorder:
 
     def __init__(self, n_sequence: int) -> None:
         self.log_probs: list[list[float]] = [[] for _ in range(n_sequence)]
-        """Of each sequence, in the order of its tokens."""
+        """Log-probabilities of each sequence, in the order of its tokens."""
         self._latest: Tensor | None = None
 
     def apply(self, logits: Tensor) -> Tensor:
-        """(B, V) -> the same."""
         self._latest = logits.float().log_softmax(dim=-1)
         return logits
 
@@ -38,5 +37,4 @@ class LogprobRecorder:
         """Nothing: `note` is told."""
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Go on with the history of these rows."""
         self.log_probs = [list(self.log_probs[row]) for row in rows]

@@ -24,16 +24,13 @@ class RepetitionPenalty:
             row[torch.tensor(prompt, dtype=torch.long, device=device)] = True
 
     def apply(self, logits: Tensor) -> Tensor:
-        """(B, V) -> (B, V)."""
         penalised = torch.where(logits > 0, logits / self._penalty, logits * self._penalty)
         return torch.where(self._seen, penalised, logits)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """The tokens just written are seen from now on."""
         self._seen.scatter_(1, torch.tensor(tokens, device=self._seen.device)[:, None], True)
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Go on with the history of these rows."""
         self._seen = self._seen[torch.tensor(rows, device=self._seen.device)]
 
 
@@ -53,7 +50,6 @@ class NoRepeatNgram:
                 self._note(row, token)
 
     def apply(self, logits: Tensor) -> Tensor:
-        """(B, V) -> (B, V)."""
         for row in range(len(logits)):
             if forbidden := self._follows[row].get(self._prefix(row)):
                 rest = logits[row].index_fill(0, torch.tensor(sorted(forbidden), device=logits.device), -math.inf)
@@ -62,17 +58,14 @@ class NoRepeatNgram:
         return logits
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """The n-grams that these tokens complete are forbidden from now on."""
         for row, token in enumerate(tokens):
             self._note(row, token)
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Go on with the history of these rows."""
         self._follows = [{prefix: set(next_) for prefix, next_ in self._follows[row].items()} for row in rows]
         self._last = [self._last[row].copy() for row in rows]
 
     def _prefix(self, row: int) -> tuple[int, ...]:
-        """The last n - 1 tokens."""
         last = tuple(self._last[row])
         return last[len(last) - self._n + 1 :] if len(last) >= self._n - 1 else (-1,)
 

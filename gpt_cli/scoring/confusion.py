@@ -20,22 +20,18 @@ class ConfusionMatrix:
         self.confusion = [[0] * len(self.labels) for _ in self.labels]
 
     def add(self, true: int, chosen: int) -> None:
-        """One more."""
         self.confusion[true][chosen] += 1
 
     @property
     def examples(self) -> int:
-        """Counted."""
         return sum(map(sum, self.confusion))
 
     @property
     def right(self) -> int:
-        """The number of correct predictions."""
         return sum(row[i] for i, row in enumerate(self.confusion))
 
     @property
     def accuracy(self) -> float:
-        """The share of them."""
         return self.right / self.examples
 
     @property

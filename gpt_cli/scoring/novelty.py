@@ -37,7 +37,6 @@ class Novelty:
     """n -> the share of its n-grams that the training text has, too. None: it has fewer than n characters."""
 
     def to_json(self) -> dict[str, Any]:
-        """By name."""
         shares = {f"copied_{n}": None if share is None else round(share, 6) for n, share in self.copied.items()}
         return {"longest": len(self.span), "span": self.span, **shares}
 
@@ -75,7 +74,7 @@ class _Sample:
     n: int
     automaton: SuffixAutomaton = field(init=False)
     hashes: NgramHashes = field(init=False)
-    """Of its n-grams, sorted."""
+    """Hashes of its n-grams, sorted."""
     table: npt.NDArray[np.bool_] = field(init=False)
     """(65,536,) whether any of them has these highest bits."""
 
@@ -120,7 +119,7 @@ class _Sample:
 
 
 def _read(samples: Sequence[_Sample], training: str, n: int) -> None:
-    """Have each sample meet what it has in common with the training text, in substrings of at least `n`."""
+    """Mark in each sample the substrings of at least `n` that are in the training text."""
     for start, hashes in _hashes_of(training, n):
         for sample in samples:
             if len(sample.hashes):

@@ -13,7 +13,7 @@ class SuffixAutomaton:
         self._next: list[dict[str, int]] = [{}]
         self._link = [-1]
         self._length = [0]
-        """Of the longest substring of each state."""
+        """Length of the longest substring of each state."""
         self._prefixes: list[int] = []  # the state of text[: i + 1]
         last = 0
         for character in text:

@@ -25,11 +25,9 @@ def attempt(name: str, check: Callable[[], Check]) -> Check:
 
 
 def render_checks(checks: Sequence[Check]) -> str:
-    """The checks as a table, for a terminal."""
     rows = [(check.name, "ok" if check.passed else "FAILED", check.figure) for check in checks]
     return render_table(rows, header=("check", "result", "detail"))
 
 
 def all_passed(checks: Iterable[Check]) -> bool:
-    """Whether every check passed."""
     return all(check.passed for check in checks)

@@ -63,7 +63,7 @@ def run_quietly(config: Config) -> Summary:
 
 
 def environment() -> dict[str, str]:
-    """That of this process, in which another one finds this very package."""
+    """This process's environment, in which a child imports this very package."""
     package = str(Path(gpt_cli.__file__).parents[1])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -101,7 +101,7 @@ def _starts(run_dir: Path) -> int:
 
 
 def _is_held_in_save(process: subprocess.Popen[str], run_dir: Path, left_over: set[str]) -> bool:
-    """Whether the trainer stands still in the middle of a save, of which nothing was `left_over` by those before it.
+    """True if the trainer stands still in the middle of a save, of which nothing was `left_over` by those before it.
 
     A save takes a few milliseconds: seen from here it may be over before a kill arrives, so that the trainer is held
     first and looked at again. Where processes cannot be held (Windows), seeing the save has to do.

@@ -45,7 +45,7 @@ def check_cache(model: GPT) -> Check:
 
 @contextmanager
 def _exact_products() -> Iterator[None]:
-    """Within: products of fp32 are made in fp32, whatever a training in this process has asked for."""
+    """Compute products of fp32 in fp32, whatever a training in this process has asked for."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:

@@ -54,7 +54,7 @@ class ActiveText:
     tokenizer: Tokenizer
     text: Text
     top: int | None
-    """How many alternatives of each token are told; None: not even what it cost."""
+    """Alternatives to report of each token; None: not even its log-probability."""
     mailbox: "Mailbox"
     deadline: float
     submitted: float = field(default_factory=time.monotonic)

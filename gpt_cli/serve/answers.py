@@ -228,7 +228,7 @@ def _event(content: dict[str, Any]) -> bytes:
 
 
 async def while_connected(request: Request, answer: Answer, work: "asyncio.Task[dict[str, Any]]") -> dict[str, Any]:
-    """What `work` returns; where the client leaves meanwhile its seats are free at once. Raises Problem."""
+    """The result of `work`; if the client leaves meanwhile its seats are freed at once. Raises Problem."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":

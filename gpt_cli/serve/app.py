@@ -130,7 +130,7 @@ async def _follow(serving: Serving, seconds: float) -> None:
 
 
 async def health(serving: Serving, _: Request) -> Response:
-    """Whether texts are being written, and how many."""
+    """Health: whether the scheduler runs, and how many texts are being written."""
     here = serving.scheduler
     status = {"status": "ok" if here.alive else "ending", "writing": here.writing, "waiting": here.waiting}
     return Json(status, 200 if here.alive else 503)
@@ -226,7 +226,7 @@ async def detokenize(serving: Serving, request: Request) -> Response:
 
 
 async def score(serving: Serving, request: Request) -> Response:
-    """What each token of a text cost."""
+    """Log-probability of each token of a text."""
     asked = ScoreRequest.read(await read_object(request, serving.limits))
     _check_top("top_logprobs", asked.top_logprobs, serving.limits)
     found = await serving.shelf.get(asked.model)

@@ -35,7 +35,6 @@ class Penalised:
         self._penalties, self._counts = penalties, Counter[int]()
 
     def apply(self, logits: Tensor) -> Tensor:
-        """(1, V) -> (1, V)."""
         if not self._counts:
             return logits
         ids = torch.tensor(list(self._counts), device=logits.device)
@@ -44,7 +43,6 @@ class Penalised:
         return logits.index_add(1, ids, -off[None])
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """It holds this token once more."""
         self._counts.update(tokens)
 
     def reorder(self, rows: Sequence[int]) -> None:

@@ -15,12 +15,10 @@ class Connection(H11Protocol):
     _stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client is there."""
         super().connection_made(transport)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """It sent something."""
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._stop()
@@ -28,19 +26,16 @@ class Connection(H11Protocol):
             self._wait()
 
     def pause_writing(self) -> None:
-        """It does not take what it is sent."""
         super().pause_writing()
         self._stalled = self.loop.call_later(self.stalled_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It does again."""
         super().resume_writing()
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is gone."""
         self._stop()
         if self._stalled is not None:
             self._stalled.cancel()

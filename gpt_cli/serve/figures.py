@@ -31,7 +31,6 @@ class Figures(Meter):
             Gauge(name, meaning, registry=self._registry).set_function(value)
 
     def answered(self, path: str, status: int) -> None:
-        """A request."""
         self._requests.labels(path, str(status)).inc()
 
     def wrote(self, tokens: int) -> None:
@@ -44,5 +43,4 @@ class Figures(Meter):
         self._texts.labels(how).inc()
 
     def text(self) -> bytes:
-        """All of them."""
         return generate_latest(self._registry)

@@ -12,13 +12,13 @@ class Limits:
     queue: int = 256
     """Texts that wait; with so many a request gets 429."""
     prompt_tokens: int = 16_384
-    """Of one prompt. The model sees the last ones of what is longer than its context."""
+    """Tokens of one prompt. The model sees the last ones of what is longer than its context."""
     max_tokens: int = 4096
-    """Of one text."""
+    """New tokens of one text."""
     n: int = 16
     """SequenceBatch of a prompt."""
     texts: int = 128
-    """Of one request: prompts times n."""
+    """Texts of one request: prompts times n."""
     body: int = 1 << 20
     """Bytes of a request."""
     seconds: float = 300.0

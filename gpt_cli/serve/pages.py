@@ -127,7 +127,7 @@ def _thinned(metrics: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 async def attention(serving: "Serving", request: Request) -> Response:
-    """Where one head looks in a text."""
+    """Attention of one head on a text."""
     asked = AttentionRequest.read(await read_object(request, serving.limits))
     model = await serving.shelf.get(asked.model)
     tokens = encode(model, asked.text)[: min(_SEEN, model.context_length)]

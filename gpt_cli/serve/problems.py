@@ -44,7 +44,6 @@ class Problem(Exception):  # noqa: N818 - what a client is told
         self.headers = dict(headers or {})
 
     def content(self) -> dict[str, Any]:
-        """The body."""
         kind = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "overloaded_error"}
         usual = "invalid_request_error" if self.status < 500 else "server_error"
         return {
@@ -57,7 +56,6 @@ class Problem(Exception):  # noqa: N818 - what a client is told
         }
 
     def response(self) -> Json:
-        """The whole answer."""
         return Json(self.content(), self.status, self.headers)
 
 

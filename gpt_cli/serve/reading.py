@@ -17,7 +17,7 @@ from gpt_cli.serve.text_engine import TextEngine
 
 
 async def read_costs(scheduler: Scheduler, model: ServedModel, tokens: Sequence[int], top: int) -> list[Cost]:
-    """What each of `tokens` cost, given those before it in its window: those of `gpt score`. The first cost nothing."""
+    """Cost of each of `tokens`, given those before it in its window, as in `gpt score`. The first has none."""
     costs = [Cost(tokens[0], None, [])]
     for window in windows(len(tokens), model.context_length, default_stride(model.context_length)):
         part = tokens[window.begin : window.end]

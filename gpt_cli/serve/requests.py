@@ -121,7 +121,6 @@ class Message(_Strict):
 
     @property
     def text(self) -> str:
-        """All of what it says."""
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 

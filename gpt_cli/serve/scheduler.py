@@ -82,11 +82,11 @@ class Scheduler:
 
     @property
     def alive(self) -> bool:
-        """Whether texts are being written."""
+        """True if the thread runs."""
         return self._thread.is_alive() and not self._closing
 
     def submit(self, lines: Sequence[ActiveText]) -> None:
-        """Have these written. Raises Problem 429 where the queue has no room for all of them."""
+        """Queue these texts. Raises Problem 429 where the queue has no room for all of them."""
         with self._changed:
             if self._closing:
                 raise Problem(503, "the server is ending", headers={"Retry-After": "1"})
@@ -97,7 +97,7 @@ class Scheduler:
             self._changed.notify()
 
     def call(self, work: Callable[[], _Result]) -> "Future[_Result]":
-        """Have `work`, which uses an engine, done between two steps. Raises Problem 429 as `submit` does."""
+        """Run `work`, which uses an engine, between two steps. Raises Problem 429 as `submit` does."""
         future: Future[_Result] = Future()
         with self._changed:
             if len(self._calls) >= self._limits.queue:
@@ -203,7 +203,7 @@ class Scheduler:
             self._meter.ended(reason)
 
     def _guarded(self, lines: Sequence[ActiveText], work: Callable[[], None]) -> None:
-        """Whatever fails in `work` ends these texts, not the thread."""
+        """Run `work`; an error in it ends these texts, not the thread."""
         try:
             work()
         except Exception:

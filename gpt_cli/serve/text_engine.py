@@ -51,7 +51,7 @@ class Place(Protocol):
 
     matcher: "Matcher | None"
     single: bool
-    """Whether it takes one step at a time."""
+    """True if it takes one step at a time."""
 
 
 class TextEngine(Protocol):
@@ -60,7 +60,7 @@ class TextEngine(Protocol):
     name: str
 
     def needs_rules(self, sampling: SamplingParams) -> bool:
-        """Whether a text with these settings needs a `book`."""
+        """True if a text with these settings needs a `book`."""
 
     def join(self, text: Text) -> Place:
         """Begin to write it. Leaving is forgetting the place."""

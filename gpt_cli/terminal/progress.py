@@ -51,12 +51,10 @@ class BrokenPipeSafeStream:
         self._stream = stream
 
     def write(self, text: str) -> None:
-        """Write; errors are ignored."""
         with suppress(OSError):
             self._stream.write(text)
 
     def flush(self) -> None:
-        """Flush; errors are ignored."""
         with suppress(OSError):
             self._stream.flush()
 

@@ -62,7 +62,7 @@ class NumpyBPE:
 
 
 def _without_overlaps(at: _Array) -> _Array:
-    """Of neighbouring places, which a run of one id gives, every other one from the left."""
+    """Every other one, from the left, of neighbouring places, which a run of one id gives."""
     runs = np.flatnonzero(np.diff(at, prepend=-2) > 1)
     offsets = np.arange(len(at)) - np.repeat(runs, np.diff(runs, append=len(at)))
     every_other: _Array = at[offsets % 2 == 0]

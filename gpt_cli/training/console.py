@@ -45,7 +45,7 @@ class Console:
         step: int,
         finished: str | None,
     ) -> None:
-        """Say what is about to be trained, on what, where."""
+        """Print what is about to be trained, on what, where."""
         self.steps = config.train.steps
         parameters = sum(p.numel() for p in model.parameters())
         facts = corpus.facts
@@ -67,7 +67,7 @@ class Console:
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """Within: a bar from `start` on, if stderr is a terminal, which tells each second how long it has taken."""
+        """Show a bar from `start` on, if stderr is a terminal, redrawn each second."""
         over = threading.Event()
         try:
             if sys.stderr.isatty():
@@ -81,7 +81,7 @@ class Console:
 
     @contextmanager
     def doing(self, what: str) -> Iterator[None]:
-        """Within: the bar says `what` is being done, if that takes a second."""
+        """Show `what` is being done in the bar, if it takes a second."""
         before, self._doing = self._doing, what
         try:
             yield
@@ -107,7 +107,6 @@ class Console:
             )
 
     def step(self, step: int, loss: float, tokens_per_second: float) -> None:
-        """Training has come to `step`."""
         self._doing = ""
         if self.bar is not None:
             val = "" if self.val_loss is None else f" val {self.val_loss:.4f}"
@@ -117,7 +116,6 @@ class Console:
             self.note(f"{self._place(step)}  loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s")
 
     def evaluation(self, step: int, evaluation: Evaluation, seconds: float, seconds_left: float | None) -> None:
-        """The model was evaluated at `step`."""
         self.val_loss = evaluation.loss
         left = "" if seconds_left is None else f"  {format_duration(seconds_left)} left"
         self.note(
@@ -130,7 +128,7 @@ class Console:
         self.note("\n".join(line for written in text.split("\n") for line in _wrapped(written)))
 
     def note(self, text: str) -> None:
-        """Say something, above the bar if there is one."""
+        """Print a message, above the bar if there is one."""
         self.last_line = time.perf_counter()
         if self.bar is None:
             self.say(text)
@@ -145,7 +143,7 @@ class Console:
 
 
 class SilentConsole(Console):
-    """That of a process which another one speaks for."""
+    """The console of a process other than process 0."""
 
     def __init__(self) -> None:
         super().__init__(lambda _: None)

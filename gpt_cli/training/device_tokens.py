@@ -14,7 +14,7 @@ from gpt_cli.runtime.async_copy import to_device_async
 from gpt_cli.runtime.device import device_memory
 
 DEVICE_SHARE = 0.1
-"""How much of a device's memory a split may occupy; a larger one stays on the host, and its windows are copied."""
+"""Share of a device's memory that a split may occupy; a larger one stays on the host, and its windows are copied."""
 
 
 class DeviceTokens:

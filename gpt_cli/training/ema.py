@@ -29,7 +29,7 @@ class EMA:
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
-        """Within: the model's weights are the average, and `state_tensors` holds the raw ones."""
+        """Swap the average into the model; `state_tensors` holds the raw weights meanwhile."""
         self._swap()
         try:
             yield
@@ -37,7 +37,7 @@ class EMA:
             self._swap()
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Of average and raw weights the one that the model does not hold now, as `raw/NAME`."""
+        """The one of average and raw weights that the model does not hold now, as `raw/NAME`."""
         return {f"raw/{name}": tensor for name, tensor in self.average.items()}
 
     @torch.no_grad()

@@ -9,7 +9,7 @@ from gpt_cli.run.directory import find_run
 from gpt_cli.tokenizer import Tokenizer
 
 FREE = frozenset({"dropout", "attention_dropout", "init_std", "zero_init"})
-"""What a model is trained with may differ; what it computes may not."""
+"""Options that may differ: those of training, not of what the model computes."""
 _MEANS = {"n_kv_head": "kv_heads", "mlp_ratio": "mlp_hidden"}
 
 

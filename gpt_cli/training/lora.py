@@ -82,7 +82,6 @@ class LoRA:
             weight.copy_(torch.addmm(self.base[name], b, a, alpha=self.scale))
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
         for parameter in (*self.model.parameters(), *self.adamw.parameters.values()):
             parameter.grad = None
 

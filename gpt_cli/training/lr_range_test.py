@@ -35,7 +35,6 @@ class RangeTest:
     config_lr: float
 
     def to_json(self) -> dict[str, Any]:
-        """All of it by name."""
         return asdict(self)
 
 

@@ -57,7 +57,6 @@ class MuonAdamW:
         self.muon.step(lr_multiplier, found_inf)
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
         for parameter in (*self.adamw.parameters.values(), *self.muon.parameters.values()):
             parameter.grad = None
 

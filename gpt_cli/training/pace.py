@@ -24,7 +24,7 @@ class Pace:
     """The place in the schedule of each step. `position` counts in steps of the config, from 0 to `train.steps`."""
 
     def __init__(self, config: TrainConfig, start: int, state: Mapping[str, Any]) -> None:
-        """Of a run that goes on from step `start`, where `state` was saved."""
+        """The pace of a run that goes on from step `start`, where `state` was saved."""
         self.steps, self.start = config.steps, start
         hurries = config.budget is not None and config.max_minutes is not None
         self._end = (1.0 - _RESERVE) * 60.0 * (config.max_minutes or 0.0) / OVERRUN if hurries else None

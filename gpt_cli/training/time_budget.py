@@ -70,7 +70,6 @@ class BudgetCandidate:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that one step trains on."""
         return self.batch_size * self.context_length
 
 
@@ -110,7 +109,7 @@ def predict(candidate: BudgetCandidate, seconds: float, train_tokens: int, val_t
 
 
 def choose(measured: Sequence[BudgetCandidate], seconds: float, train_tokens: int, val_tokens: int) -> BudgetChoice:
-    """Of the candidates measured the one with the lowest loss expected. Raises RequestError where none ends in time."""
+    """The measured candidate with the lowest expected loss. Raises RequestError where none ends in time."""
     choices = [predict(candidate, seconds, train_tokens, val_tokens) for candidate in measured]
     possible = [choice for choice in choices if choice is not None]
     if not possible:
@@ -124,7 +123,6 @@ def choose(measured: Sequence[BudgetCandidate], seconds: float, train_tokens: in
 
 
 def settings(choice: BudgetChoice, seconds: float, train_tokens: int) -> dict[str, Any]:
-    """The keys of CHOSEN and their values."""
     candidate, steps = choice.candidate, choice.steps
     epochs = steps * candidate.tokens_per_step / train_tokens
     n_layer, n_head, n_embd = candidate.shape

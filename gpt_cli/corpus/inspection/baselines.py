@@ -23,8 +23,6 @@ _COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
 
 @dataclass(frozen=True)
 class Baseline:
-    """Bits that a baseline needs for the validation text."""
-
     name: str
     bits_per_character: float
     bits_per_byte: float

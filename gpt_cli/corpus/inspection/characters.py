@@ -15,8 +15,6 @@ _REPLACEMENT = "\ufffd"
 
 @dataclass(frozen=True)
 class CharacterCount:
-    """A character, its code point and name in Unicode, and how often it occurs."""
-
     character: str
     code_point: str
     name: str
@@ -31,18 +29,16 @@ class CharacterCounts:
         """By code point."""
 
     def add(self, codes: npt.NDArray[np.uint32]) -> None:
-        """Count the characters of a stretch of text."""
         counted = np.bincount(codes)
         self.counts[: len(counted)] += counted
 
     @property
     def characters(self) -> int:
-        """In all."""
         return int(self.counts.sum())
 
     @property
     def bytes(self) -> int:
-        """Of the text in UTF-8."""
+        """Size of the text in UTF-8."""
         lengths = (self.counts.sum(), self.counts[0x80:].sum(), self.counts[0x800:].sum(), self.counts[0x10000:].sum())
         return int(sum(lengths))
 

@@ -46,7 +46,6 @@ class LineLengths:
         self._last = int(codes[-1])
 
     def facts(self) -> LineFacts:
-        """The counts, at the end of the text."""
         if self._read > self._start:  # a last line without a newline
             self._count(np.array([self._read - self._start]))
             self._start = self._read

@@ -13,9 +13,9 @@ class DuplicateCount:
     """Duplicates among the things compared."""
 
     compared: int
-    """How many things were compared: all of them, or those whose hash is in the sample."""
+    """Things compared: all of them, or those whose hash is in the sample."""
     copies: int
-    """How many of these equal an earlier one."""
+    """Things that equal an earlier one."""
 
     @property
     def share(self) -> float:
@@ -25,8 +25,6 @@ class DuplicateCount:
 
 @dataclass(frozen=True)
 class RepeatedLine:
-    """A line that is there several times."""
-
     text: str
     count: int
 
@@ -44,9 +42,9 @@ class Contamination:
     """Validation text that is also in the training text."""
 
     passages: DuplicateCount
-    """Of 32 characters, starting at every character."""
+    """Passages of 32 characters, starting at every character."""
     lines: DuplicateCount
-    """Of at least 30 characters."""
+    """Lines of at least 30 characters."""
     longest: tuple[CopiedPassage, ...]
     """The longest passages, where the whole text was compared."""
 
@@ -68,7 +66,7 @@ class TextReport:
     """Characters of the validation text that the training text lacks, if it was read whole."""
     duplicate_documents: DuplicateCount
     duplicate_lines: DuplicateCount
-    """Of at least 30 characters."""
+    """Lines of at least 30 characters."""
     repeated: tuple[RepeatedLine, ...]
     """The most frequent of them."""
     leak: Contamination
@@ -81,9 +79,7 @@ class TextReport:
     """Share of the passages that were looked up in the training text: 1 unless the text is large."""
 
     def baseline(self, name: str) -> Baseline:
-        """The baseline of that name."""
         return next(baseline for baseline in self.baselines if baseline.name == name)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it by name."""
         return asdict(self)

@@ -23,7 +23,7 @@ _LISTED = 5
 
 
 def inspect_text(text: SplitText, progress: StageProgress) -> TextReport:
-    """Say what the training and the validation part of a text are like; what is kept for the test is passed over.
+    """Report on the training and the validation part of a text; the test part is passed over.
 
     Memory is bounded: of a text of more than 2 million characters a sample is compared, and of more than 4 million one
     is learned from, spread over all of it. Raises what reading raises.
@@ -89,11 +89,9 @@ class _TextScanner:
         self._unfinished = TextSpan(begun.start + whole, begun.text[whole:])
 
     def finish(self) -> None:
-        """The text is at its end."""
         self._add_lines(self._unfinished)
 
     def result(self) -> TextReport:
-        """The results."""
         characters, cut = self.sample.characters, self.cut
         train, val = self.sample.text(0, cut, _LEARN), self.sample.text(cut, characters, _MEASURE)
         lines, line_places = self.line_hashes.arrays()

@@ -20,7 +20,7 @@ class Constraint:
     def __init__(self, pattern: CompiledPattern, n_sequence: int) -> None:
         self._spared = pattern.exempt
         self.matchers = [pattern.matcher() for _ in range(n_sequence)]
-        """Of each sequence: the texts share them, to know where they end."""
+        """One for each sequence, shared with the texts, which end by them."""
 
     def apply(self, logits: Tensor) -> Tensor:
         """(B, V) -> (B, V): -inf for what may not follow."""
@@ -32,10 +32,8 @@ class Constraint:
         return logits.masked_fill(torch.from_numpy(excluded).to(logits.device), -math.inf)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Each text goes on with its token."""
         for matcher, token in zip(self.matchers, tokens, strict=True):
             matcher.append(token)
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Go on with copies of these."""
         self.matchers = [copy(self.matchers[row]) for row in rows]

@@ -30,7 +30,6 @@ class Classes:
         return max(self.classes) + 1
 
     def of(self, code: int) -> int:
-        """The class of a code point."""
         return self.classes[bisect_right(self.starts, code) - 1]
 
 

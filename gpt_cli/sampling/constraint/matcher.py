@@ -100,7 +100,6 @@ class CompiledPattern:
         self._check_satisfiable()
 
     def matcher(self) -> Matcher:
-        """For a new text."""
         return Matcher(self._table, self._budget, self._ends)
 
     def _check_satisfiable(self) -> None:

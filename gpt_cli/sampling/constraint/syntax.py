@@ -27,9 +27,9 @@ class NFA:
     """States are numbers; `start` is the first, `accept` the one in which a text has matched."""
 
     free: list[list[int]] = field(default_factory=list)
-    """Of each state: where one may go without a character."""
+    """Epsilon transitions of each state."""
     edges: list[list[tuple[Ranges, int]]] = field(default_factory=list)
-    """Of each state: where one may go with a character out of these ranges."""
+    """Transitions of each state by a character in one of these ranges."""
     start: int = 0
     accept: int = 0
 
@@ -99,7 +99,6 @@ def _add(nfa: NFA, at: int, node: regex.Node, *, begins: bool = False, ends: boo
 
 
 def _repeat(nfa: NFA, at: int, item: regex.Node, least: int, most: int | None) -> int:
-    """See `_add`."""
     for _ in range(least):
         at = _add(nfa, at, item)
     end = nfa.state()

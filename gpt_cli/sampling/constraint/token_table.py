@@ -52,7 +52,6 @@ class TokenTable:
 
     @property
     def start(self) -> State:
-        """The start state."""
         return 0, self._decoder.root
 
     def place(self, number: int) -> State:

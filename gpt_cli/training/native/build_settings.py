@@ -16,7 +16,7 @@ KERNELS = {bf16: Kernel(SOURCES, (*_USUAL, "-DBF16") if bf16 else _USUAL, _FUNCT
 
 
 def has_bf16_products() -> bool:
-    """Whether this processor multiplies bf16: with AVX512-BF16, faster where it has AMX, or with ARMv8.6's BF16."""
+    """True if this processor multiplies bf16: with AVX512-BF16, faster where it has AMX, or with ARMv8.6's BF16."""
     return not {"avx512_bf16", "bf16"}.isdisjoint(processor_flags())  # as Linux calls them there and there
 
 

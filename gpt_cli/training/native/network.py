@@ -66,12 +66,10 @@ class NativeNetwork:
         self._net = self._describe(n_parameters)
 
     def forward_backward(self, inputs: Tensor, targets: Tensor, parts: int, seed: int) -> Tensor:
-        """See `Engine`."""
         share = 1.0 / (inputs.numel() * parts)
         return torch.tensor(self.add_gradients(inputs, targets, share, seed) * share)
 
     def summed_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """See `Engine`."""
         return torch.tensor(self.loss(inputs, targets), dtype=torch.float64)
 
     def loss(self, inputs: Tensor, targets: Tensor) -> float:

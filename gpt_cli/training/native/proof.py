@@ -15,10 +15,10 @@ _VOCAB_SIZE, _LENGTH, _BATCH = 37, 70, 2  # more than what is computed at once, 
 _WINDOW = 9
 _WIDEST_HEAD = 64
 _TOLERANCE = {torch.float32: (1e-5, 5e-5, 1e-4), torch.bfloat16: (2e-2, 1e-1, 2e-1)}
-"""Of the loss, and, relative to their norms, of the gradient and of an orthogonalised matrix: several times what sums
-in another order, or numbers rounded to bf16, are apart. A wrong constant or a wrong index is further off."""
+"""Tolerances of the loss, and, relative to their norms, of the gradient and of an orthogonalised matrix: several times
+what sums in another order, or numbers rounded to bf16, are apart. A wrong constant or a wrong index is further off."""
 _KINKED = {torch.float32: 5e-2, torch.bfloat16: 3e-1}
-"""Of the gradient with relu, where one sum next to zero that is rounded to its other side changes a whole row."""
+"""Tolerance of the gradient with relu, where a sum near zero that is rounded to its other side changes a whole row."""
 
 
 def find_difference(library: NativeLibrary, config: ModelConfig, threads: int) -> str | None:
@@ -83,5 +83,5 @@ def _compare(library: NativeLibrary, config: ModelConfig, threads: int) -> str |
 
 
 def _distance(a: Tensor | None, b: Tensor) -> float:
-    """Of `a` from `b`, relative to the norm of `b`; NaN where something is."""
+    """Distance of `a` from `b`, relative to the norm of `b`; NaN where something is."""
     return float("nan") if a is None else float((a - b).norm() / (b.norm() + 1e-12))

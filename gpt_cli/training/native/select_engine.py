@@ -1,4 +1,4 @@
-"""Whether a model is trained by compiled code."""
+"""The choice of the engine that trains: compiled code or torch."""
 
 import torch
 
