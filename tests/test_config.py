@@ -91,6 +91,8 @@ def configs(draw: st.DrawFn) -> Config:
         train["budget"] = train["init_from"] = None
     if train["init_from"] is None:
         values["lora"]["rank"] = None
+    if values["lora"]["rank"] is not None:
+        values["parallel"]["shard"] = "none"
     if train["micro_batch_size"] is not None:
         train["micro_batch_size"] = draw(small)
         train["batch_size"] = train["micro_batch_size"] * draw(small)

@@ -9,6 +9,7 @@ from collections import Counter
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -17,15 +18,18 @@ from hypothesis import strategies as st
 from test_training import make_config, run, samples, timeless, weights
 
 from gpt_cli.cli.main import main
-from gpt_cli.config import dump_config
-from gpt_cli.errors import RequestError
+from gpt_cli.config import ModelConfig, OptimConfig, dump_config
+from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import read_sums
+from gpt_cli.model.gpt import GPT
 from gpt_cli.parallel.launch import device_count
 from gpt_cli.parallel.reduce import Range, children, own_leaves, subtrees, tree_sum
+from gpt_cli.parallel.shard import Shard, share_out
 from gpt_cli.parallel.world import VARIABLES, World, world_of_environment
 from gpt_cli.run.checkpoint import list_checkpoints
 from gpt_cli.selftest.kills import with_steps
 from gpt_cli.selftest.processes import check_processes
+from gpt_cli.training.optim import MuonAdamW, state_owners
 from tests.support.waiting import HANG, wait_until
 
 ROOT = Path(__file__).parents[1]
@@ -37,6 +41,7 @@ TABLE = {
     "torch-muon": (*SMALL, "runtime.engine=torch", "model.dropout=0.2", "runtime.precision=fp32"),
     "torch-adamw": (*SMALL, "runtime.engine=torch", "optim.name=adamw", "train.micro_batch_size=1", "optim.ema=0.9"),
 }
+SHARDED = ("parallel.shard=optimizer",)
 
 
 def environment(tmp_path: Path) -> dict[str, str]:
@@ -54,22 +59,27 @@ def train_in(processes: int, tmp_path: Path, names: list[str]) -> None:
 
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.robust)])
 def test_any_number_of_processes_trains_the_same_bits(tmp_path: Path, processes: int) -> None:
+    kinds = {"whole": (), "sharded": SHARDED}
     for name, overrides in TABLE.items():
-        config = make_config(tmp_path, *overrides, name=f"{name}-together")
-        (tmp_path / f"{name}.yaml").write_text(dump_config(config))
-    train_in(processes, tmp_path, list(TABLE))
+        for kind, more in kinds.items():
+            config = make_config(tmp_path, *overrides, *more, name=f"{name}-{kind}")
+            (tmp_path / f"{name}-{kind}.yaml").write_text(dump_config(config))
+    train_in(processes, tmp_path, [f"{name}-{kind}" for name in TABLE for kind in kinds])
     for name, overrides in TABLE.items():
         alone = run(make_config(tmp_path, *overrides, name=f"{name}-alone"))
-        together = tmp_path / f"{name}-together"
-        sums = read_sums(list_checkpoints(together)[0])
-        assert {key: sums[key] for key in weights(alone)} == weights(alone), name
-        assert timeless(str(together)) == timeless(alone.run_dir)
-        assert samples(str(together)) == samples(alone.run_dir)
+        for kind in kinds:
+            together = tmp_path / f"{name}-{kind}"
+            sums = read_sums(list_checkpoints(together)[0])
+            assert {key: sums[key] for key in weights(alone)} == weights(alone), (name, kind)
+            assert timeless(str(together)) == timeless(alone.run_dir)
+            assert samples(str(together)) == samples(alone.run_dir)
 
 
 @pytest.mark.robust
-def test_a_run_goes_on_with_another_number_of_processes_as_if_it_had_always_had_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["muon", "adamw"])
+def test_a_run_goes_on_with_other_processes_and_shards_as_if_it_had_always_had_them(tmp_path: Path, name: str) -> None:
     overrides = ("train.batch_size=12", "train.micro_batch_size=1", "optim.ema=0.9", "schedule.kind=constant")
+    overrides += (f"optim.name={name}",)
     whole = run(make_config(tmp_path, *overrides, name="whole"))
     run(
         make_config(
@@ -79,8 +89,9 @@ def test_a_run_goes_on_with_another_number_of_processes_as_if_it_had_always_had_
             name="parts",
         )
     )
-    for processes, steps in ((2, 8), (3, 12)):
-        config = make_config(tmp_path, *overrides, f"train.steps={steps}", name="parts")
+    for processes, steps, shard in ((2, 6, "optimizer"), (3, 8, "none"), (3, 10, "optimizer"), (1, 12, "optimizer")):
+        parts = (f"train.steps={steps}", f"parallel.shard={shard}")
+        config = make_config(tmp_path, *overrides, *parts, name="parts")
         (tmp_path / "parts.yaml").write_text(dump_config(config))
         train_in(processes, tmp_path, ["parts"])
     sums = read_sums(list_checkpoints(tmp_path / "parts")[0])
@@ -185,6 +196,36 @@ def test_subtrees_of_all_processes_are_each_leaf_once_and_add_up_to_the_same_bit
     assert torch.equal(together, alone)
     exact = [float(sum(Fraction(float(x)) for x in column)) for column in values.T]
     assert alone.tolist() == pytest.approx(exact, abs=1e-4)
+
+
+@given(size=st.integers(1, 9), name=st.sampled_from(["muon", "adamw"]))
+def test_the_shards_of_all_processes_are_the_whole_optimizer_once(size: int, name: Literal["muon", "adamw"]) -> None:
+    model, optim = GPT(ModelConfig(n_layer=2, n_embd=32, context_length=8), 100), OptimConfig(name=name)
+    parameters = dict(model.named_parameters())
+    owners = state_owners({name: p.shape for name, p in parameters.items()}, optim, size)
+    kept = []
+    for rank in range(size):
+        shard = Shard(parameters, World(rank, size), owners)
+        tensors = MuonAdamW(model, optim, zeros=shard.zeros).state_tensors()
+        kept.append({name: tensor.numel() for name, tensor in tensors.items() if not tensor.is_meta})
+    whole = MuonAdamW(model, optim).state_tensors()
+    assert Counter(key for found in kept for key in found) == Counter(list(whole)) | Counter({"n_step": size})
+    largest = max(tensor.numel() for tensor in whole.values())
+    assert max(sum(found.values()) for found in kept) <= sum(t.numel() for t in whole.values()) / size + 4 * largest
+
+
+@given(costs=st.dictionaries(st.text(max_size=3), st.integers(0, 1000)), size=st.integers(1, 9))
+def test_what_is_shared_out_is_even_to_within_its_largest_piece(costs: dict[str, int], size: int) -> None:
+    loads = [0] * size
+    owners = share_out(costs, loads)
+    assert owners.keys() == costs.keys()
+    assert loads == [sum(costs[name] for name, owner in owners.items() if owner == rank) for rank in range(size)]
+    assert max(loads) - min(loads) <= max(costs.values(), default=0)
+
+
+def test_lora_is_not_sharded(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"parallel\.shard must be none"):
+        make_config(tmp_path, "lora.rank=2", "train.init_from=x", *SHARDED)
 
 
 @given(leaves=st.integers(2, 200))

@@ -24,6 +24,7 @@ RESUMABLE_CHANGES = frozenset(
         "sample.*",
         "log.*",
         "runtime.*",
+        "parallel.*",
     }
 )
 """Keys, or whole sections as `section.*`, in which the config of a resumed run may differ from the run's own."""

@@ -395,6 +395,14 @@ class RuntimeConfig(ConfigSection):
         return values
 
 
+class ParallelConfig(ConfigSection):
+    """Several processes that train one model together (`gpt train --devices N`, or torchrun)."""
+
+    shard: Literal["none", "optimizer"] = "none"
+    """none: each keeps the whole model and the whole optimizer. optimizer: each keeps the optimizer state of some
+    parameters, and updates these for all (ZeRO stage 1, Rajbhandari et al., 2020): less memory, the same traffic."""
+
+
 class Config(ConfigSection):
     """Everything that decides what a run does."""
 
@@ -418,6 +426,7 @@ class Config(ConfigSection):
     sample: SampleConfig = SampleConfig()
     log: LogConfig = LogConfig()
     runtime: RuntimeConfig = RuntimeConfig()
+    parallel: ParallelConfig = ParallelConfig()
 
     @model_validator(mode="before")
     @classmethod
@@ -429,6 +438,8 @@ class Config(ConfigSection):
     def _check_lora(self) -> Self:
         if self.lora.rank is not None and self.train.init_from is None:
             raise ValueError("lora.rank needs train.init_from, the run whose weights it changes")
+        if self.lora.rank is not None and self.parallel.shard != "none":
+            raise ValueError("lora.rank leaves little optimizer state: parallel.shard must be none")
         return self
 
     @model_validator(mode="after")

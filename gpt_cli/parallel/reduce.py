@@ -9,7 +9,7 @@ process has one subtree, which it has if leaves and processes are powers of two.
 Shapes: P elements of all gradients together, S = ceil(P / processes) of a slice, N subtrees of all processes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
@@ -34,24 +34,48 @@ def combine(world: World, leaves: int, sums: list[Gradients]) -> Gradients:
     """The sum over all `leaves`, from the `partial_sums` of all processes; `sums` is emptied."""
     if world.size == 1:
         return sums.pop()
-    tree = (0, leaves)
-    held = [list(subtrees(tree, own_leaves(world, leaves, rank))) for rank in range(world.size)]
     shapes = [gradient.shape for gradient in sums[0]]
     numels = [shape.numel() for shape in shapes]
-    size = -(-sum(numels) // world.size)
-    sent = _slices(sums, world.size, size)
-    sums.clear()
-    received = sent.new_empty(sum(map(len, held)) * size)
-    with world.exchanging():
-        lengths = [len(parts) * size for parts in held]
-        dist.all_to_all_single(received, sent, lengths, [lengths[world.rank]] * world.size)
-    rows = dict(zip((part for parts in held for part in parts), received.view(-1, size), strict=True))  # N of (S,)
-    total = tree_sum(tree, lambda part, _: [rows[part]] if part in rows else None)[0]
+    total = _sum_of_slice(world, leaves, sums, [-(-sum(numels) // world.size)] * world.size)
     whole = [torch.empty_like(total) for _ in range(world.size)]
     with world.exchanging():
         dist.all_gather(whole, total)
     pieces = torch.cat(whole)[: sum(numels)].split(numels)
     return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+
+
+def combine_own(world: World, leaves: int, sums: list[Gradients], owners: Sequence[int]) -> list[Tensor | None]:
+    """The same sum of the gradients that this process owns; None for those that another one does."""
+    shapes = [gradient.shape for gradient in sums[0]]
+    order = sorted(range(len(shapes)), key=owners.__getitem__)
+    sizes = [0] * world.size
+    for owner, shape in zip(owners, shapes, strict=True):
+        sizes[owner] += shape.numel()
+    for row in sums:
+        row[:] = [row[i] for i in order]
+    total = _sum_of_slice(world, leaves, sums, sizes)
+    own = [i for i in order if owners[i] == world.rank]
+    found: list[Tensor | None] = [None] * len(shapes)
+    for i, piece in zip(own, total.split([shapes[i].numel() for i in own]), strict=True):
+        found[i] = piece.view(shapes[i])
+    return found
+
+
+def _sum_of_slice(world: World, leaves: int, sums: list[Gradients], sizes: Sequence[int]) -> Tensor:
+    """The sum (S,) over all `leaves` of this process's slice, where the slices of all have these `sizes`."""
+    tree, size = (0, leaves), sizes[world.rank]
+    held = [list(subtrees(tree, own_leaves(world, leaves, rank))) for rank in range(world.size)]
+    sent = _slices(sums, sizes)
+    sums.clear()
+    received = sent.new_empty(sum(map(len, held)) * size)
+    with world.exchanging():
+        n_own = len(held[world.rank])
+        dist.all_to_all_single(
+            received, sent, [len(parts) * size for parts in held], [n_own * length for length in sizes]
+        )
+    parts = [part for parts in held for part in parts]
+    rows = dict(zip(parts, received.view(len(parts), size), strict=True))  # N of (S,)
+    return tree_sum(tree, lambda part, _: [rows[part]] if part in rows else None)[0]
 
 
 def own_leaves(world: World, leaves: int, rank: int) -> Range:
@@ -89,10 +113,10 @@ def subtrees(tree: Range, within: Range) -> Iterator[Range]:
             yield from subtrees(child, within)
 
 
-def _slices(sums: list[Gradients], processes: int, size: int) -> Tensor:
+def _slices(sums: list[Gradients], sizes: Sequence[int]) -> Tensor:
     """The parts for the processes, one after the other: each its slice (S,) of each sum."""
-    flat = sums[0][0].new_zeros(len(sums), processes * size)
+    flat = sums[0][0].new_zeros(len(sums), sum(sizes))
     for row, gradients in zip(flat, sums, strict=True):
         filled = sum(gradient.numel() for gradient in gradients)
         torch.cat([gradient.reshape(-1) for gradient in gradients], out=row[:filled])
-    return flat.view(len(sums), processes, size).transpose(0, 1).reshape(-1)
+    return torch.cat([part.reshape(-1) for part in flat.split(list(sizes), dim=1)])

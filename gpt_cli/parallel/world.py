@@ -97,6 +97,17 @@ class World:
                 dist.all_reduce(values)  # of one number and zeros: exact
         return values
 
+    def bring(self, tensor: Tensor, owner: int) -> Tensor:
+        """The `tensor` of process `owner`, in process 0, on the host; elsewhere that of this process."""
+        if owner != 0 and self.rank in (0, owner):
+            with self.exchanging():
+                if self.rank == owner:
+                    dist.send(tensor.detach().cpu().contiguous(), dst=0, group=_host_group())
+                else:
+                    tensor = torch.empty(tensor.shape, dtype=tensor.dtype)
+                    dist.recv(tensor, src=owner, group=_host_group())
+        return tensor
+
     def fails_first(self) -> bool:
         """True if no other process has said that it fails: one of them tells the user."""
         if self.size == 1:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gpt_cli.parallel.reduce import Range, combine, own_leaves, partial_sums
+from gpt_cli.parallel.reduce import Range, combine, combine_own, own_leaves, partial_sums
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.runtime.oom import is_out_of_memory
 from gpt_cli.shuffle import derive_seed
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def accumulate_gradients(
     state: "TrainingState", micro_batches: MicroBatches, seed: int, step: int, runtime: Runtime
 ) -> Tensor:
-    """Set `grad` of every trained parameter to that of the mean loss over the micro-batches of all processes.
+    """Set `grad` of each trained parameter that is updated here to that of the mean loss over all micro-batches.
 
     Returns that loss, a scalar on the device. Neither depends on the number of processes: the noise of a micro-batch is
     that of its place among all of them, and sums are added in an order of their own (`parallel/reduce.py`). Raises what
@@ -49,7 +49,9 @@ def accumulate_gradients(
         failed = error
     if world.any(failed is not None):
         raise failed or MemoryError("out of memory in another process")
-    for parameter, gradient in zip(trained, combine(world, n, sums), strict=True):
+    owners = state.shard.owners
+    whole = combine(world, n, sums) if owners is None else combine_own(world, n, sums, owners)
+    for parameter, gradient in zip(trained, whole, strict=True):
         parameter.grad = gradient
     loss = torch.zeros((), device=runtime.device)
     for share in world.fill(losses).unbind():

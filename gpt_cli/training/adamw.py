@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from gpt_cli.parallel.shard import Zeros, zeros_of
+
 
 class AdamW:
     """AdamW over torch's fused kernel: one call for all parameters, which matters when they are small.
@@ -22,6 +24,7 @@ class AdamW:
         eps: float,
         weight_decay: float,
         lr_scales: Mapping[str, float] | None = None,
+        zeros: Zeros = zeros_of,
     ) -> None:
         """`lr_scales`: parameter name -> what its learning rate is multiplied by, where that is not 1."""
         self.parameters = dict(parameters)
@@ -30,8 +33,8 @@ class AdamW:
         for name, parameter in parameters.items():
             settings = (lr * (lr_scales or {}).get(name, 1.0), weight_decay if parameter.dim() >= 2 else 0.0)
             self._groups.setdefault(settings, {})[name] = parameter
-        self.exp_avg = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        self.exp_avg_sq = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        self.exp_avg = {name: zeros(name, p) for name, p in parameters.items()}
+        self.exp_avg_sq = {name: zeros(name, p) for name, p in parameters.items()}
         device = next(iter(parameters.values())).device
         self.n_step = torch.zeros((), dtype=torch.float32, device=device)  # the kernel wants a float, on the device
 

@@ -32,7 +32,7 @@ def _first_bad(state: TrainingState, grad_norms: Tensor | None, loss_is_finite: 
     weights, moments = state.tensors()
     for what, tensors in (("optimizer state", moments), ("weight", weights)):
         for name, tensor in tensors.items():
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            if tensor.is_floating_point() and not tensor.is_meta and not bool(torch.isfinite(tensor).all()):
                 return f"{what} {name}"
     if not loss_is_finite or grad_norms is None:
         return None

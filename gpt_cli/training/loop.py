@@ -71,9 +71,10 @@ def train(config: Config, console: Console) -> Summary:
                     if done or (step > 0 and (stopping.is_best(val_loss) or due(step, config.checkpoint.every))):
                         journal.flush()
                         facts = journal.facts(val_loss, corpus.fingerprint) | state.scalars() | pace.kept()
+                        tensors = state.collect_tensors()
                         if world.is_main:
                             with run.place_to_save() as place:
-                                checkpoint.save(place, step, *state.tensors(), facts, run.config, corpus.tokenizer)
+                                checkpoint.save(place, step, *tensors, facts, run.config, corpus.tokenizer)
                             checkpoint.prune(run.path, config.checkpoint.keep)
             if done:
                 break

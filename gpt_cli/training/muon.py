@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from gpt_cli.parallel.shard import Zeros, zeros_of
+
 # The five steps of Polar Express (Amsel et al., 2025, "The Polar Express", table of coefficients for bf16),
 # each X <- a X + b (X X^T) X + c (X X^T)^2 X.
 POLAR_EXPRESS = (
@@ -41,12 +43,13 @@ class Muon:
         momentum: float,
         weight_decay: float,
         orthogonalise: NewtonSchulz,
+        zeros: Zeros = zeros_of,
     ) -> None:
         self.parameters = dict(parameters)
         self.pieces = {name: tuple(pieces.get(name, (p.shape[0],))) for name, p in parameters.items()}
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
         self.orthogonalise = orthogonalise
-        self.buffers = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        self.buffers = {name: zeros(name, p) for name, p in parameters.items()}
 
     @torch.no_grad()
     def step(self, lr_multiplier: float, found_inf: Tensor | None = None) -> None:

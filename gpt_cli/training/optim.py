@@ -1,6 +1,7 @@
 """Muon for hidden matrices, AdamW for the rest; optimizer state by parameter name."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from gpt_cli.config import ModelConfig, OptimConfig
 from gpt_cli.model.gpt import BASE_WIDTH, GPT
 from gpt_cli.model.sizing import is_hidden_matrix
+from gpt_cli.parallel.shard import Zeros, share_out, zeros_of
 from gpt_cli.training.adamw import AdamW
 from gpt_cli.training.muon import Muon, NewtonSchulz, newton_schulz_batched
 
@@ -25,11 +27,12 @@ class MuonAdamW:
         config: OptimConfig,
         matmul_dtype: torch.dtype = torch.float32,
         orthogonalise: NewtonSchulz | None = None,
+        zeros: Zeros = zeros_of,
     ) -> None:
+        """`zeros` makes the state of a parameter, of given name."""
         parameters = dict(model.named_parameters())
-        matrices = {n: p for n, p in parameters.items() if is_hidden_matrix(n, tuple(p.shape))}
-        if config.name == "adamw":
-            matrices = {}
+        by_muon = updated_by_muon({n: p.shape for n, p in parameters.items()}, config)
+        matrices = {n: p for n, p in parameters.items() if n in by_muon}
         head_scale = min(1.0, BASE_WIDTH / model.config.n_embd) if config.name == "muon" else 1.0
         self.adamw = AdamW(
             {n: p for n, p in parameters.items() if n not in matrices},
@@ -38,6 +41,7 @@ class MuonAdamW:
             eps=config.eps,
             weight_decay=config.weight_decay,
             lr_scales={"head.weight": head_scale},
+            zeros=zeros,
         )
         self.muon = Muon(
             matrices,
@@ -46,6 +50,7 @@ class MuonAdamW:
             momentum=config.momentum,
             weight_decay=config.weight_decay,
             orthogonalise=orthogonalise or partial(newton_schulz_batched, dtype=matmul_dtype),
+            zeros=zeros,
         )
 
     def step(self, lr_multiplier: float, found_inf: Tensor | None = None) -> None:
@@ -74,6 +79,19 @@ class MuonAdamW:
         """Take over the state that `state_tensors` gave; the names must be the same."""
         for key, value in self.state_tensors().items():
             value.copy_(tensors[key])
+
+
+def updated_by_muon(shapes: Mapping[str, Sequence[int]], config: OptimConfig) -> set[str]:
+    """The names of the parameters that Muon updates; AdamW updates the others."""
+    return {name for name, shape in shapes.items() if config.name == "muon" and is_hidden_matrix(name, tuple(shape))}
+
+
+def state_owners(shapes: Mapping[str, Sequence[int]], config: OptimConfig, processes: int) -> dict[str, int]:
+    """The process that updates each parameter: Muon's work is shared out evenly, then the state that AdamW keeps."""
+    by_muon = updated_by_muon(shapes, config)
+    owners = share_out({n: math.prod(shapes[n]) * min(shapes[n]) for n in by_muon}, [0] * processes)
+    kept = [sum(math.prod(shapes[n]) for n in by_muon if owners[n] == rank) for rank in range(processes)]
+    return owners | share_out({n: 2 * math.prod(shape) for n, shape in shapes.items() if n not in by_muon}, kept)
 
 
 def fused_row_splits(config: ModelConfig) -> dict[str, tuple[int, ...]]:

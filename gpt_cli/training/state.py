@@ -13,6 +13,8 @@ from gpt_cli.errors import Notify
 from gpt_cli.model.activation_checkpointing import apply_activation_checkpointing
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.sizing import flops_per_token
+from gpt_cli.parallel.shard import Shard
+from gpt_cli.parallel.world import World
 from gpt_cli.run.checkpoint import Checkpoint, load_newest
 from gpt_cli.run.directory import RunDirectory
 from gpt_cli.run.load_model import load_weights, tensor_specs
@@ -27,7 +29,7 @@ from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.lora import LoRA
 from gpt_cli.training.native.network import NativeNetwork
 from gpt_cli.training.native.select_engine import try_native
-from gpt_cli.training.optim import MuonAdamW
+from gpt_cli.training.optim import MuonAdamW, state_owners
 from gpt_cli.training.step import TorchEngine
 
 
@@ -40,6 +42,7 @@ class TrainingState:
     ema: EMA
     grad_scaler: GradScaler
     engine: Engine  # computes losses and gradients
+    shard: Shard  # which parameters this process updates
 
     @property
     def is_native(self) -> bool:
@@ -65,10 +68,13 @@ class TrainingState:
                 load_weights(model, initial)
             model.to(runtime.device)
             native = try_native(model, config.runtime, runtime, note)
+            shard = _shard(model, config, runtime.world)
             orthogonalise = None if native is None else native.orthogonalise
-            optimizer: MuonAdamW | LoRA = MuonAdamW(model, config.optim, runtime.matmul_dtype, orthogonalise)
+            optimizer: MuonAdamW | LoRA
             if config.lora.rank is not None:
                 optimizer = LoRA(model, config.lora, config.optim, config.seed)
+            else:
+                optimizer = MuonAdamW(model, config.optim, runtime.matmul_dtype, orthogonalise, shard.zeros)
             average = EMA(model, config.optim.ema)
         if config.train.activation_checkpointing:
             apply_activation_checkpointing(model)
@@ -77,11 +83,16 @@ class TrainingState:
         if engine is None:
             mode = compile_mode(config.runtime.compile, runtime.device, _eager_seconds(config, vocab_size, runtime))
             engine = TorchEngine(model, runtime, grad_scaler, note, mode)
-        return cls(model=model, optimizer=optimizer, ema=average, grad_scaler=grad_scaler, engine=engine)
+        return cls(model=model, optimizer=optimizer, ema=average, grad_scaler=grad_scaler, engine=engine, shard=shard)
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Tensors for a checkpoint: the model's, and all others."""
+        """The model's tensors, and all others; on the device meta are those that another process keeps."""
         return dict(self.model.state_dict()), self._optimizer_tensors()
+
+    def collect_tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The same for a checkpoint: process 0 receives what others keep. All call this together."""
+        optimizer = self.shard.collect(self.optimizer.state_tensors())
+        return dict(self.model.state_dict()), optimizer | self.ema.state_tensors()
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
         """All tensors but the model's own."""
@@ -115,6 +126,15 @@ class TrainingState:
         self.ema.load_state_tensors(tensors)
         self.grad_scaler.scale.fill_(checkpoint.get_float("loss_scale", torch.finfo(torch.float32).max))
         self.grad_scaler.good_updates.fill_(int(checkpoint.get_float("loss_scale_good_updates", 2**53)))
+
+
+def _shard(model: GPT, config: Config, world: World) -> Shard:
+    """The share of the optimizer that this process keeps."""
+    parameters = dict(model.named_parameters())
+    if config.parallel.shard == "none":
+        return Shard(parameters)
+    shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    return Shard(parameters, world, state_owners(shapes, config.optim, world.size))
 
 
 def _eager_seconds(config: Config, vocab_size: int, runtime: Runtime) -> float:

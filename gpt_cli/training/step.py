@@ -56,7 +56,7 @@ def optimizer_step(state: "TrainingState", optim: OptimConfig, step: int, lr_mul
     """
     parameters = [p for p in state.parameters if p.grad is not None]
     state.grad_scaler.unscale_(parameters)
-    grad_norms = torch.stack(torch._foreach_norm([p.grad for p in parameters if p.grad is not None]))
+    grad_norms = state.shard.gradient_norms(parameters)
     grad_norm = torch.linalg.vector_norm(grad_norms)
     max_norm = math.inf if optim.grad_clip is None else optim.grad_clip
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, grad_norm)
@@ -64,6 +64,7 @@ def optimizer_step(state: "TrainingState", optim: OptimConfig, step: int, lr_mul
     # A CPU can be asked at no cost, so weights stay finite there; a GPU's log stops the run one step later.
     if found_inf is not None or grad_norm.device.type != "cpu" or bool(torch.isfinite(grad_norm)):
         state.optimizer.step(lr_multiplier, found_inf)
+        state.shard.spread_weights()
         state.ema.update(step)
     return grad_norms
 
