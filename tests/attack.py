@@ -63,7 +63,8 @@ ATTACK = [
     Promise(
         "What the system refuses is one error, and the same command resumes to the same bits",
         "EIO, EROFS, EDQUOT, ENOLCK, EOPNOTSUPP of write, fsync, rename, read, create, mkdir and flock, below Python"
-        " and in a file system of its own (FUSE), once or from then on, at random moments of a training",
+        " and in a file system of its own (FUSE), once or from then on, at random moments of a training; one that turns"
+        " read-only, over its quota or without locks as a whole, and an ext4 that is made read-only",
         ("test_io_errors.py",),
         where="attack",
     ),

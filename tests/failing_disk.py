@@ -52,7 +52,7 @@ class Mounted:
     """failing_fs.c, whose Control is a file."""
 
     run = "mount/failing"
-    _LAYOUT = "32s4q"
+    _LAYOUT = "64s4q"
 
     def __init__(self, control: str) -> None:
         with open(control, "r+b") as file:

@@ -2,7 +2,8 @@
 
    failing_fs FOLDER CONTROL -f MOUNTPOINT      CONTROL: a file that holds a Control, which whoever commands it changes
 
-   Call number `at` (from 1; 0: none) of `call` gives `error`, and if `lasting` all that follow of it do; `calls` counts them. */
+   Call number `at` (from 1; 0: none) of those that `call` names gives `error`, and if `lasting` all that follow of them
+   do; `calls` counts them. */
 
 #define FUSE_USE_VERSION 31
 #define _GNU_SOURCE
@@ -21,7 +22,7 @@
 #include <unistd.h>
 
 typedef struct {
-    char call[32];
+    char call[64]; /* names, and spaces between them; none is part of another */
     int64_t at, error, lasting, calls;
 } Control;
 
@@ -29,7 +30,7 @@ static volatile Control *control;
 static const char *folder;
 
 static int refused(const char *call) {
-    if (strcmp(call, (const char *)control->call)) return 0;
+    if (!strstr((const char *)control->call, call)) return 0;
     int64_t now = ++control->calls, at = control->at;
     return at && (control->lasting ? now >= at : now == at) ? (int)-control->error : 0;
 }
@@ -59,7 +60,10 @@ static int remove_file(const char *path) {
     REFUSE("unlink");
     return RESULT(unlink(in_folder(path, 0)));
 }
-static int remove_folder(const char *path) { return RESULT(rmdir(in_folder(path, 0))); }
+static int remove_folder(const char *path) {
+    REFUSE("rmdir");
+    return RESULT(rmdir(in_folder(path, 0)));
+}
 static int move(const char *from, const char *to, unsigned flags) {
     REFUSE("rename");
     return flags ? -EINVAL : RESULT(rename(in_folder(from, 0), in_folder(to, 1)));

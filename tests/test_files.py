@@ -148,14 +148,22 @@ def test_space_that_is_not_there_is_noticed_before_anything_is_written(tmp_path:
         files.require_space(tmp_path, 10**18)
 
 
-@pytest.mark.parametrize("error", [errno.EACCES, errno.EROFS])
+WAY_OUT = {
+    errno.EACCES: "choose a directory you may write to",
+    errno.EROFS: "mount it for writing and run the same command again, or choose another directory",
+    errno.EIO: "the disk may be failing, see the system's log (dmesg); when it is well, run the same command again",
+}
+
+
+@pytest.mark.parametrize("error", WAY_OUT)
 def test_a_place_that_may_not_be_written_to_is_named_with_a_way_out(
     tmp_path: Path, disk: FaultyDisk, error: int
 ) -> None:
     disk.fail(0, error)
-    with pytest.raises(DiskError, match=r"cannot create .*/new: (permission denied|read-only)") as caught:
+    says = r"cannot create .*/new: (permission denied|read-only|input/output error)"
+    with pytest.raises(DiskError, match=says) as caught:
         files.make_directory(tmp_path / "new")
-    assert caught.value.hint == "choose a directory you may write to"
+    assert caught.value.hint == WAY_OUT[error]
 
 
 def test_made_directories_are_on_the_disk_with_all_their_parents(tmp_path: Path, disk: FaultyDisk) -> None:

@@ -1,17 +1,22 @@
 """Input and output errors of the system itself: one clear error, nothing lost, and the same command resumes."""
 
+import errno
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
-from test_kill_anytime import CONFIG, DEFAULTS, TEXT
+from conftest import ROOT, Outcome
+from test_gone import GATED
+from test_kill_anytime import CONFIG, DEFAULTS, TEXT, remains
 
+from gpt_cli.run.checkpoint import list_checkpoints, load
 from tests.support.waiting import HANG, wait_until
 
 pytestmark = [
@@ -21,6 +26,34 @@ pytestmark = [
     ),
 ]
 ALL = {"write", "fsync", "rename", "read", "create", "mkdir", "flock"}
+TRAIN = ["train", "--config", "config.yaml", "train.steps=30"]
+RUN = "run_dir=mount/turned"
+CONTROL = struct.Struct("64s4q")  # Control of failing_fs.c
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a file system refuses from one moment on, and what is said of it; a run that `goes_on` is not disturbed."""
+
+    calls: str
+    error: int
+    says: str
+    hint: str
+    goes_on: bool = False
+
+
+TURNS = {
+    "read-only": Turn(
+        "write fsync create mkdir rename unlink rmdir truncate",
+        errno.EROFS,
+        "read-only file system",
+        "mount it for writing and run the same command again",
+    ),
+    "over its quota": Turn(
+        "write create mkdir", errno.EDQUOT, "disk quota exceeded", "free some space and run the same command again"
+    ),
+    "without locks": Turn("flock", errno.ENOLCK, "no locks available", "another file system", goes_on=True),
+}
 
 
 @pytest.fixture
@@ -43,7 +76,7 @@ def mounted(tmp_path: Path) -> Iterator[dict[str, str]]:
     made, control, folder, mount = (tmp_path / name for name in ("failing_fs", "control", "behind", "mount"))
     source = ROOT / "tests" / "failing_fs.c"
     subprocess.run(["gcc", "-Wall", "-Wextra", "-O1", "-o", made, source, *found.stdout.split()], check=True)
-    control.write_bytes(bytes(64))
+    control.write_bytes(bytes(CONTROL.size))
     folder.mkdir()
     mount.mkdir()
     with open(tmp_path / "said", "w") as said:
@@ -85,3 +118,123 @@ def test_whatever_a_real_file_system_refuses_is_one_error_and_the_same_command_r
     tmp_path: Path, mounted: dict[str, str], record_property: Callable[[str, object], None]
 ) -> None:
     fail_and_resume(tmp_path, mounted, 6, record_property)
+
+
+@pytest.fixture
+def real_disk(tmp_path: Path) -> Iterator[Path]:
+    """An ext4 of its own, mounted at `mount`; skipped where nothing may be mounted."""
+    image, mount = tmp_path / "image", tmp_path / "mount"
+    if os.geteuid() or not shutil.which("mkfs.ext4"):
+        pytest.skip("only root mounts, and mkfs.ext4 makes what is mounted")
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    mount.mkdir()
+    subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
+    done = subprocess.run(["mount", "-o", "loop", image, mount], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    try:
+        yield mount
+    finally:
+        subprocess.run(["umount", mount], check=True)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What an undisturbed training leaves."""
+    folder = prepared(tmp_path_factory.mktemp("whole"))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "gpt_cli", *TRAIN, "run_dir=whole"]
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, timeout=HANG)
+    return remains(folder / "whole")
+
+
+def prepared(folder: Path) -> Path:
+    (folder / "text.txt").write_text(TEXT)
+    (folder / "config.yaml").write_text(CONFIG.format(**DEFAULTS))
+    return folder
+
+
+def train_through(folder: Path, turn: Callable[[], object]) -> tuple[int, str]:
+    """Train on `mount` in `folder`; `turn` is called before step 20. The exit code, and what was said."""
+    os.mkfifo(folder / "gate")
+    process = subprocess.Popen(
+        [sys.executable, "-c", GATED, *TRAIN, RUN], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    gate = os.open(folder / "gate", os.O_WRONLY)  # returns when training has come there
+    turn()
+    os.close(gate)
+    _, said = process.communicate(timeout=HANG)
+    return process.returncode, said
+
+
+def assert_one_error(said: str, turn: Turn) -> None:
+    error, hint = said.splitlines()[-2:]
+    assert said.count("error: ") == 1, said
+    assert "Traceback" not in said
+    assert error.startswith("error: ")
+    assert turn.says in error
+    assert hint.startswith("hint: ")
+    assert turn.hint in hint
+
+
+def assert_only_reading_goes_on(folder: Path, turn: Turn, gpt: Callable[..., Outcome]) -> None:
+    """While it is as it turned: what was saved verifies and is read, and every start is refused before it trains."""
+    checkpoints = list_checkpoints(folder / "mount/turned")
+    assert len(checkpoints) == 2
+    for checkpoint in checkpoints:
+        load(checkpoint)
+    assert gpt("sample", "--run", "mount/turned", "--max-new-tokens", "3").rc == 0
+    for run in (RUN, "run_dir=mount/new"):
+        refused = gpt(*TRAIN, run)
+        assert refused.rc == 1
+        assert "step" not in refused.stderr
+        assert_one_error(refused.stderr, turn)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", TURNS)
+def test_a_file_system_that_turns_while_it_is_trained_on_is_one_error_and_loses_nothing(
+    how: str, tmp_path: Path, mounted: dict[str, str], whole: dict[str, str], gpt: Callable[..., Outcome]
+) -> None:
+    turn, folder = TURNS[how], prepared(tmp_path)
+
+    def refuse(at: int) -> None:
+        Path(mounted["CONTROL"]).write_bytes(CONTROL.pack(turn.calls.encode(), at, turn.error, 1, 0))
+
+    code, said = train_through(folder, lambda: refuse(1))
+    if turn.goes_on:
+        assert code == 0, said
+        assert remains(folder / "mount/turned") == whole
+    else:
+        assert code == 1, said
+        assert_one_error(said, turn)
+    assert_only_reading_goes_on(folder, turn, gpt)
+    refuse(0)
+    for name in ("turned", "new"):  # the same commands
+        done = gpt(*TRAIN, f"run_dir=mount/{name}")
+        assert done.rc == 0, done.stderr
+        assert remains(folder / "mount" / name) == whole
+
+
+@pytest.mark.slow
+def test_an_ext4_that_is_made_read_only_while_it_is_trained_on_is_one_error_and_loses_nothing(
+    tmp_path: Path, real_disk: Path, whole: dict[str, str], gpt: Callable[..., Outcome]
+) -> None:
+    turn, folder = TURNS["read-only"], prepared(tmp_path)
+    abort = [
+        "mount",
+        "-o",
+        "remount,abort",
+        real_disk,
+    ]  # as the kernel does when the disk fails; what is open stays open
+    code, said = train_through(folder, lambda: subprocess.run(abort, check=True))
+    assert code == 1, said
+    assert_one_error(said, turn)
+    assert_only_reading_goes_on(folder, turn, gpt)
+    shutil.copytree(real_disk / "turned", folder / "elsewhere")
+    done = gpt("train", "elsewhere")
+    assert done.rc == 0, done.stderr
+    assert "resuming from step 20" in done.stderr
+    assert remains(folder / "elsewhere") == whole

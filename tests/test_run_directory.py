@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from faulty_disk import FaultyDisk
+from test_files import WAY_OUT
 
 from gpt_cli.config import RESUMABLE_CHANGES, Config, load_config
 from gpt_cli.config.keys import fields
@@ -122,14 +123,14 @@ def test_an_empty_directory_becomes_a_run(tmp_path: Path) -> None:
     assert (tmp_path / "empty" / "run.json").is_file()
 
 
-@pytest.mark.parametrize("error", [errno.EACCES, errno.EROFS])
+@pytest.mark.parametrize("error", WAY_OUT)
 def test_a_read_only_place_is_told_with_a_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
     disk = FaultyDisk(tmp_path, monkeypatch)
     disk.fail(1, error)  # 0 is the look at what is there
-    with pytest.raises(DiskError, match=r"(permission denied|read-only file system)") as caught:
+    with pytest.raises(DiskError, match=r"(permission denied|read-only file system|input/output error)") as caught:
         open_run(tmp_path / "run")
     assert caught.value.exit_code == ExitCode.FAILED
-    assert caught.value.hint == "choose a directory you may write to"
+    assert caught.value.hint == WAY_OUT[error]
 
 
 def test_a_name_that_no_system_takes_is_a_wrong_request(tmp_path: Path) -> None:

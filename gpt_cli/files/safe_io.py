@@ -199,8 +199,7 @@ def translate_os_errors(action: str, path: Path, needed: int | None = None) -> I
         if error.errno == errno.EDQUOT:  # what is free on the disk is not for this user
             raise DiskError(f"disk quota exceeded while writing {path}", hint=_FREE_SPACE) from error
         reason = (error.strerror or str(error)).lower()
-        hint = "choose a directory you may write to" if _forbids_writing(action, error) else None
-        raise DiskError(f"cannot {action} {path}: {reason}", hint=hint) from error
+        raise DiskError(f"cannot {action} {path}: {reason}", hint=_way_out(action, error)) from error
 
 
 def format_size(size: int) -> str:
@@ -248,8 +247,14 @@ def _no_space(path: Path, needed: int | None) -> DiskError:
     )
 
 
-def _forbids_writing(action: str, error: OSError) -> bool:
-    return action != "read" and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+def _way_out(action: str, error: OSError) -> str | None:
+    if error.errno == errno.EIO:
+        return "the disk may be failing, see the system's log (dmesg); when it is well, run the same command again"
+    if action == "read":
+        return None
+    if error.errno == errno.EROFS:  # as the system mounts a disk again once it fails
+        return "mount it for writing and run the same command again, or choose another directory"
+    return "choose a directory you may write to" if error.errno in (errno.EACCES, errno.EPERM) else None
 
 
 def _kind(mode: int) -> str:

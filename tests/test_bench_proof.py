@@ -1,0 +1,39 @@
+"""`python -m bench.proof` times the checks of compiled code in new processes, and says which keep their bounds."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.proof import BOUNDS
+from gpt_cli.config import RuntimeConfig
+from gpt_cli.native.kernel import KernelUnavailable
+from gpt_cli.runtime.device import setup_runtime
+from gpt_cli.training.native.train_bindings import NativeLibrary
+from tests.support.waiting import HANG
+
+pytestmark = pytest.mark.robust
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_each_check_is_a_row_and_the_exit_code_is_whether_all_keep_their_bounds() -> None:
+    try:
+        NativeLibrary.load(setup_runtime(RuntimeConfig(device="cpu")).matmul_dtype)
+    except KernelUnavailable as error:
+        pytest.skip(f"there is no compiled code here: {error}")
+    command = [sys.executable, "-m", "bench.proof", "--rounds", "2", "runtime.threads=1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=HANG, env=os.environ)
+    assert done.stderr == ""
+    header, *rows = done.stdout.splitlines()
+    assert header.split() == ["check", "least", "ms", "median", "ms", "at", "most"]
+    kept = []
+    for (name, bound), row in zip(BOUNDS.items(), rows, strict=True):
+        assert row.startswith(name)
+        least, median, *most = map(float, row.removeprefix(name).split())
+        assert 0 < least <= median
+        assert most == ([] if bound is None else [bound])
+        kept.append(bound is None or least < bound)
+    assert done.returncode == (not all(kept))
