@@ -16,6 +16,7 @@ from gpt_cli.cli.main import main
 from gpt_cli.config import parse_config
 from gpt_cli.model.sizing import flops_per_token
 from gpt_cli.runtime.device import Runtime, setup_runtime
+from gpt_cli.training import timing
 from gpt_cli.training.state import TrainingState
 
 TINY = """
@@ -33,7 +34,7 @@ class OperationClock(TorchDispatchMode):
     def __init__(self, monkeypatch, seconds=lambda *_: 1):
         super().__init__()
         self.now, self._seconds = 0, seconds
-        for module in (ceiling, measure, profile):
+        for module in (ceiling, timing, profile):
             monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: self.now))
 
     def pass_(self, seconds):
@@ -71,8 +72,8 @@ def test_steps_are_counted_whole_and_a_device_is_waited_for_at_the_ends_of_spans
             seen.append(len(micro_batches))
             clock.pass_(0.5 if len(seen) == 1 else 1 / 128)
 
-        monkeypatch.setattr(measure, "train_step", train_step)
-        monkeypatch.setattr(measure, "synchronize", lambda _: waited.append(len(seen)))
+        monkeypatch.setattr(timing, "train_step", train_step)
+        monkeypatch.setattr(timing, "synchronize", lambda _: waited.append(len(seen)))
         monkeypatch.setattr(measure, "profile_step", lambda *_: {"batch": 1.0})
         monkeypatch.setattr(measure, "peak_matmul_flops", lambda *_: 1e9)
         figures = bench(config, print, seconds=1.0)

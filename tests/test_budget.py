@@ -17,7 +17,7 @@ from gpt_cli.config import Config, load_config
 from gpt_cli.config.duration import parse_duration
 from gpt_cli.config.keys import get_key
 from gpt_cli.errors import RequestError
-from gpt_cli.training import loop, time_budget
+from gpt_cli.training import loop, time_budget, timing
 from gpt_cli.training.time_budget import (
     CHOSEN,
     BudgetCandidate,
@@ -111,7 +111,8 @@ def book(tmp_path: Path) -> Path:
     return text
 
 
-CLOCKED = ("cli.train", "cli.budget", "training.time_budget", "training.metrics_logger", "training.console")
+CLOCKED = tuple(f"training.{name}" for name in ("time_budget", "timing", "metrics_logger", "console"))
+CLOCKED += ("cli.train", "cli.budget")
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, tick: float) -> None:
@@ -185,7 +186,7 @@ def test_a_run_ends_within_its_budget_by_a_quarter(book, monkeypatch, capsys):
         norms = torch.ones(sum(1 for _ in state.model.parameters()))
         return torch.tensor(1.0), norms
 
-    monkeypatch.setattr(time_budget, "train_step", step)
+    monkeypatch.setattr(timing, "train_step", step)
     monkeypatch.setattr(loop, "train_step", step)
     assert main(["train", "book.txt", "train.budget=20s", "runtime.device=cpu", "runtime.threads=1"]) == 0
     assert 15 <= now[0] <= 25

@@ -179,7 +179,7 @@ def test_every_option_of_the_choice_of_tokens_has_its_effect(sample: Sample, cha
         (b"a\xff\n", [], "the prompt is not UTF-8 text: byte 0xff at offset 1\n  --> {file}"),
         (b'{"prompt": 3}', ["jsonl"], "a JSON object with the key prompt, a text, is expected\n  --> {file}:1"),
         (b'{"prompt": "a"}\n[1', ["jsonl"], "--> {file}:2"),
-        (b"[" * 100_000, ["jsonl"], "not a line of JSON"),
+        (b"[" * 100_000, ["jsonl"], "this line is not JSON"),
         (b"\n\n", ["jsonl"], "there are no prompts"),
         (b'{"prompt": "a\\ud800"}', ["jsonl"], "half a surrogate pair"),
     ],

@@ -7,7 +7,6 @@ text, evaluations, samples, checkpoints and, but for the first step, the time th
 
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -24,12 +23,12 @@ from gpt_cli.config import Config
 from gpt_cli.files.safe_io import format_size
 from gpt_cli.model.sizing import flops_per_token, num_parameters
 from gpt_cli.report.info import vocab_size_of
-from gpt_cli.runtime.device import Runtime, setup_runtime, synchronize
+from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.terminal.table import render_pairs, render_table
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.state import TrainingState
-from gpt_cli.training.step import train_step
+from gpt_cli.training.timing import time_steps
 
 _WARM_UP, _MOST = 3, 200  # steps
 _SPANS = 10  # a device is waited for at the end of each, not of each step
@@ -139,18 +138,10 @@ def random_batches(config: Config, vocab_size: int, runtime: Runtime) -> Batches
 def _time_steps(
     config: Config, state: TrainingState, batches: Batches, runtime: Runtime, seconds: float
 ) -> tuple[float, list[float], int]:
-    """Seconds of the first training step, seconds per step of several spans of steps after it, and how many steps.
-
-    As in a run, a GPU is sent the next step while it computes this one: it is waited for at the ends of spans alone.
-    """
+    """Seconds of the first training step, seconds per step of several spans of steps after it, and how many steps."""
 
     def span(first: int, steps: int) -> float:
-        synchronize(runtime.device)
-        started = time.perf_counter()
-        for step in range(first, first + steps):
-            train_step(state, batches.at(step), config, step, 1.0, runtime)
-        synchronize(runtime.device)
-        return (time.perf_counter() - started) / steps
+        return time_steps(state, batches, config, runtime, range(first, first + steps)) / steps
 
     first = span(0, 1)
     usual = span(1, _WARM_UP - 1)

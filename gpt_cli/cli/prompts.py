@@ -1,17 +1,12 @@
 """The prompts of `gpt sample`: from the command line, a file or standard input; one text, or one a line."""
 
-import json
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from gpt_cli.errors import RequestError
-from gpt_cli.files import read_file
 
 PromptsFormat = Literal["auto", "lines", "jsonl"]
-
-_LIMIT = 1 << 26  # bytes of a file
 
 
 @dataclass(frozen=True)
@@ -37,55 +32,28 @@ def read_prompts(
     given = [name for name, source in sources.items() if source is not None]
     if len(given) > 1:
         raise RequestError(f"give {given[0]} or {given[1]}, not both")
+    from gpt_cli.corpus.small_file import read_small_file
+
     if prompts is not None:
         return _read_many(prompts, prompts_format)
     if prompt_file is not None:
-        return [Prompt(_read(prompt_file))]
+        return [Prompt(read_small_file(prompt_file, "the prompt"))]
     if prompt == "-":
-        return [Prompt(_read(Path("-")))]
+        return [Prompt(read_small_file(Path("-"), "the prompt"))]
     return None if prompt is None else [Prompt(prompt)]
-
-
-def _read(path: Path) -> str:
-    """The text of a file, to its last newline, or of standard input."""
-    if str(path) == "-":
-        if sys.stdin is None:
-            raise RequestError("standard input is closed")
-        return _decode(sys.stdin.buffer.read(), "standard input")
-    if not path.exists():
-        raise RequestError(f"there is no file {path}")
-    return _decode(read_file(path, _LIMIT), str(path))
-
-
-def _decode(data: bytes, name: str) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise RequestError(
-            f"the prompt is not UTF-8 text: byte 0x{byte:02x} at offset {error.start}", where=name
-        ) from None
 
 
 def _read_many(path: Path, format_: PromptsFormat) -> list[Prompt]:
     """A prompt for each line: the line itself, or the key `prompt` of the JSON object that it is."""
-    name = "standard input" if str(path) == "-" else str(path)
-    lines = _read(path).removesuffix("\n").split("\n")
-    places = [(line.removesuffix("\r"), f"{name}:{number}") for number, line in enumerate(lines, start=1)]
+    from gpt_cli.corpus.small_file import file_name, json_objects, numbered_lines, read_small_file, refusing_its_form
+
+    name, text = file_name(path), read_small_file(path, "the prompt")
     if format_ == "jsonl" or (format_ == "auto" and path.suffix == ".jsonl"):
-        found = [_from_json(line, where) for line, where in places if line.strip()]
+        with refusing_its_form():
+            objects = list(json_objects(text, name, "prompt"))
+        found = [Prompt(value["prompt"], where, value.get("id")) for where, value in objects]
     else:
-        found = [Prompt(line, where) for line, where in places]
-    if not found or lines == [""]:
+        found = [Prompt(line, where) for where, line in numbered_lines(text, name)]
+    if not found or text == "\n":
         raise RequestError("there are no prompts", where=name)
     return found
-
-
-def _from_json(line: str, where: str) -> Prompt:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"not a line of JSON: {error}", where=where) from None
-    if not isinstance(value, dict) or not isinstance(value.get("prompt"), str):
-        raise RequestError("a JSON object with the key prompt, a text, is expected", where=where)
-    return Prompt(value["prompt"], where, value.get("id"))

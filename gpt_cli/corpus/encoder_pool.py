@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -79,7 +78,7 @@ class EncoderPool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for worker in self._workers:
             worker.kill()  # it has nothing to lose; and a thread that waits for its answer wakes up
         self._threads.shutdown(cancel_futures=True)

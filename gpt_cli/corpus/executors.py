@@ -38,7 +38,7 @@ class InlineExecutor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
 

@@ -42,11 +42,25 @@ def read_csv(name: str, pieces: Iterable[str], key: str) -> Iterator[Stream]:
     Raises UserError for what is not CSV, for a row of more than LONGEST_RECORD characters or 1,048,576 commas, and for
     MOST_SILENCE rows without text.
     """
+    column: int | None = None
+    silence = 0
+    for where, row in read_rows(name, pieces):
+        silence += 1
+        check_silence(name, silence)
+        if column is None:
+            column = find_column(name, key, row)
+        elif len(row) <= column:
+            raise UserError(f"this row has no column '{key}': it has {len(row)} columns", where=where)
+        elif row[column]:
+            silence = 0
+            yield where, [row[column].encode()]
+
+
+def read_rows(name: str, pieces: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """The rows of CSV that are not empty, each with its place. Raises UserError for what `read_csv` refuses."""
     csv.field_size_limit(LONGEST_RECORD)
     lines = _RowLines(name, pieces)
     rows = csv.reader(lines, strict=True)
-    column: int | None = None
-    silence = 0
     while True:
         lines.begin_row()
         try:
@@ -55,19 +69,8 @@ def read_csv(name: str, pieces: Iterable[str], key: str) -> Iterator[Stream]:
             raise UserError(f"this is not CSV: {error}", where=f"{name}:{lines.number}") from error
         if row is None:
             return
-        if not row:
-            continue
-        silence += 1
-        check_silence(name, silence)
-        if column is None:
-            column = find_column(name, key, row)
-        elif len(row) <= column:
-            raise UserError(
-                f"this row has no column '{key}': it has {len(row)} columns", where=f"{name}:{lines.number}"
-            )
-        elif row[column]:
-            silence = 0
-            yield f"{name}:{lines.number}", [row[column].encode()]
+        if row:
+            yield f"{name}:{lines.number}", row
 
 
 def find_column(name: str, key: str, columns: list[str]) -> int:
@@ -103,7 +106,8 @@ def encoded(text: str, where: str) -> bytes:
         raise UserError(f"the text holds half a surrogate pair at character {error.start:,}", where=where) from error
 
 
-def _under_key(line: str, key: str, where: str) -> str:
+def parse_json_line(line: str, where: str) -> Any:
+    """The value of a line of JSON. Raises UserError for what is none, or takes too much memory besides its strings."""
     if len(line) > _MOST_STRUCTURE and len(re.sub(_STRING, '""', line)) > _MOST_STRUCTURE:
         raise UserError(
             f"this line has more than {format_size(_MOST_STRUCTURE)} of JSON besides its strings, the most that is"
@@ -111,9 +115,13 @@ def _under_key(line: str, key: str, where: str) -> str:
             where=where,
         )
     try:
-        value: Any = json.loads(line)
+        return json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"this line is not JSON: {error}", where=where) from error
+
+
+def _under_key(line: str, key: str, where: str) -> str:
+    value = parse_json_line(line, where)
     if isinstance(value, dict) and isinstance(text := value.get(key), str):
         return text
     strings = [name for name, one in value.items() if isinstance(one, str)] if isinstance(value, dict) else []

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from gpt_cli.files.safe_io import (
@@ -53,9 +52,7 @@ class AppendOnlyFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _open(self) -> int:

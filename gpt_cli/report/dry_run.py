@@ -1,6 +1,5 @@
 """Plan a run without training it: `gpt train --dry-run`."""
 
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from gpt_cli.terminal.table import format_duration, render_pairs
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.state import TrainingState
-from gpt_cli.training.step import train_step
+from gpt_cli.training.timing import time_steps
 
 _MEASURED_STEPS = 3
 _LONG = 10.0  # seconds of a first step, after which it is the measure: nobody waits for three more
@@ -137,15 +136,10 @@ def _measure(config: Config, batches: Batches, vocab_size: int, runtime: Runtime
     """Seconds of a training step, after a first one that also allocates and compiles."""
     with no_build_cache():
         state = TrainingState.initialize(config, vocab_size, runtime, note)
-    started = time.perf_counter()
-    train_step(state, batches.at(0), config, 0, 0.0, runtime)
-    if (first := time.perf_counter() - started) > _LONG and runtime.device.type != "cuda":
+    first = time_steps(state, batches, config, runtime, [0])
+    if first > _LONG and runtime.device.type != "cuda":
         return first
-    started = time.perf_counter()
-    for step in range(_MEASURED_STEPS):
-        loss, _ = train_step(state, batches.at(step), config, step, 0.0, runtime)
-    loss.item()  # a GPU is done only now
-    return (time.perf_counter() - started) / _MEASURED_STEPS
+    return time_steps(state, batches, config, runtime, range(_MEASURED_STEPS)) / _MEASURED_STEPS
 
 
 def _shape(sizes: tuple[int, ...]) -> str:

@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from importlib import metadata
 from itertools import chain, count
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from gpt_cli.config import (
@@ -138,9 +137,7 @@ class RunDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         try:
             self.lifetime.end(error)
         finally:

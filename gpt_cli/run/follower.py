@@ -1,7 +1,6 @@
 """A run's directory as the processes see it that train it together: process 0 writes it, the others read it."""
 
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from gpt_cli.config import Config
@@ -34,9 +33,7 @@ class FollowedRun(RunDirectory):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

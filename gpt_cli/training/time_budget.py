@@ -29,7 +29,7 @@ from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.pace import OVERRUN
 from gpt_cli.training.state import TrainingState
-from gpt_cli.training.step import train_step
+from gpt_cli.training.timing import time_steps
 
 SHAPE = ("model.n_layer", "model.n_head", "model.n_embd")
 CHOSEN = (
@@ -194,12 +194,7 @@ def measure(config: Config, corpus: Corpus, runtime: Runtime, note: Callable[[st
     config = config.model_copy(update={"runtime": eager})
     state = TrainingState.initialize(config, corpus.tokenizer.vocab_size, runtime, note)
     batches = Batches.of(config, DeviceTokens(corpus.train, runtime.device))
-    times = []
-    for step in range(1 + _MEASURED_STEPS):
-        before = time.perf_counter()
-        loss, _ = train_step(state, batches.at(step), config, step, 0.0, runtime)
-        loss.item()  # a GPU is done only now
-        times.append(time.perf_counter() - before)
+    times = [time_steps(state, batches, config, runtime, [step]) for step in range(1 + _MEASURED_STEPS)]
     model = config.model
     return BudgetCandidate(
         (model.n_layer, model.n_head, model.n_embd),
