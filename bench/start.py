@@ -28,23 +28,23 @@ MOST_IMPORTS, MOST_SHARE = 1.5, 0.05
 TO_FIRST_STEP = """
 import os, sys, time
 from contextlib import contextmanager
-from gpt_cli.cli import train as verb
+from gpt_cli.cli.verbs import train as verb
 from gpt_cli.cli.main import main
 
-importing = verb.importing
+gc_paused = verb.gc_paused
 
 def train_step(*arguments):
     print(time.time(), flush=True)
     os._exit(0)
 
 @contextmanager
-def importing_all_but_the_step():
-    with importing():
+def gc_paused_but_for_the_step():
+    with gc_paused():
         yield
     from gpt_cli.training import loop
     loop.train_step = train_step
 
-verb.importing = importing_all_but_the_step
+verb.gc_paused = gc_paused_but_for_the_step
 main(sys.argv[1:])
 """
 

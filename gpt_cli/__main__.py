@@ -18,9 +18,9 @@ def run() -> NoReturn:
         code = main()
     except KeyboardInterrupt:
         code = INTERRUPTED
-    from gpt_cli.cli.process import end
+    from gpt_cli.cli.process import fast_exit
 
-    end(code)
+    fast_exit(code)
 
 
 def _interrupted(_number: int, _frame: FrameType | None) -> NoReturn:

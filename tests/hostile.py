@@ -30,8 +30,8 @@ import torch
 import typer
 from watched import watch
 
-from gpt_cli.cli.fitting import name_after
 from gpt_cli.cli.main import main
+from gpt_cli.cli.options.fit_config import run_name
 from gpt_cli.config import Config, ModelConfig, SampleConfig, annotate_config, dump_config, load_config
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.errors import UserError
@@ -229,7 +229,7 @@ def names() -> Case:
         name = "".join(dice.choices(["a", "runs", *PIECES], k=dice.choice([1, 1, 2, 4])))
         name = name.replace("\ud800", "")  # no command line and no config can hold it
         try:
-            made = name_after(name)
+            made = run_name(name)
             assert Path("runs", made).parent == Path("runs"), name
             assert all(c.isalnum() or c in "_-" for c in made), name
             assert made not in ("", ".", ".."), name

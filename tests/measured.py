@@ -44,6 +44,6 @@ def run(command: list[str], seconds: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    for name in ("gpt_cli.cli.tokenize", "gpt_cli.corpus.prepare", "pyarrow.parquet", "zstandard"):
+    for name in ("gpt_cli.cli.verbs.tokenize", "gpt_cli.corpus.prepare", "pyarrow.parquet", "zstandard"):
         importlib.import_module(name)
     json.dump([run(command, int(sys.argv[1])) for command in json.load(sys.stdin)], sys.stdout)

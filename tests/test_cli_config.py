@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from gpt_cli.cli.config import app
+from gpt_cli.cli.verbs.config import app
 from gpt_cli.config import Config, json_schema, load_config
 from gpt_cli.config.keys import fields
 from gpt_cli.errors import UserError

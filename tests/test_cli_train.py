@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from gpt_cli.cli.fitting import name_after
-from gpt_cli.cli.train import train
+from gpt_cli.cli.options.fit_config import run_name
+from gpt_cli.cli.verbs.train import train
 from gpt_cli.config import Config, dump_config
 from gpt_cli.errors import RequestError
 from gpt_cli.native import kernel
@@ -149,7 +149,7 @@ NAMES = {
 def test_a_run_is_named_after_its_text_in_letters_that_need_no_quotes(tmp_path, monkeypatch, source):
     (tmp_path / "folder/in side").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "folder/in side")
-    assert name_after(source) == NAMES[source]
+    assert run_name(source) == NAMES[source]
 
 
 def asked(*arguments: str) -> Config:

@@ -36,7 +36,7 @@ def test_no_two_classes_have_one_name() -> None:
 def test_no_two_modules_have_one_name_but_a_verb_and_what_it_calls() -> None:
     homes = defaultdict(list)
     for path in FILES:
-        if path.name != "__init__.py" and path.parent.name != "cli":
+        if path.name != "__init__.py" and path.parent.name != "verbs":
             homes[path.name].append(name(path))
     assert {module: files for module, files in homes.items() if len(files) > 1} == {}
 

@@ -22,13 +22,13 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 def test_the_end_has_its_code_and_everything_that_was_to_happen_before(torch: str, code: int) -> None:
     done = run(
         "import atexit, sys, threading, time\n"
-        "from gpt_cli.cli.process import end\n"
+        "from gpt_cli.cli.process import fast_exit\n"
         f"{torch}\n"
         "atexit.register(lambda: print('registered', flush=True))\n"
         "threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()\n"
         "sys.stdout.write('not flushed\\n')\n"
         "sys.stderr.write('said')\n"
-        f"end({code})"
+        f"fast_exit({code})"
     )
     assert done.returncode == code
     assert sorted(done.stdout.split("\n")) == ["", "not flushed", "registered", "thread"]
@@ -37,24 +37,24 @@ def test_the_end_has_its_code_and_everything_that_was_to_happen_before(torch: st
 
 def test_a_process_with_torch_ends_without_taking_it_apart() -> None:
     done = run(
-        "import sys\nfrom gpt_cli.cli.process import end\n"
+        "import sys\nfrom gpt_cli.cli.process import fast_exit\n"
         "class Left:\n    def __del__(self): print('taken apart', flush=True)\n"
-        "sys.modules['torch'] = kept = Left()\nend(3)"
+        "sys.modules['torch'] = kept = Left()\nfast_exit(3)"
     )
     assert (done.returncode, done.stdout) == (3, "")
 
 
 def test_imports_are_set_apart_from_garbage_collection_which_goes_on_afterwards() -> None:
     done = run(
-        "import gc, sys\nfrom gpt_cli.cli.process import importing\n"
-        "with importing():\n    made = [[] for _ in range(100_000)]\n    assert not gc.isenabled()\n"
+        "import gc, sys\nfrom gpt_cli.cli.process import gc_paused\n"
+        "with gc_paused():\n    made = [[] for _ in range(100_000)]\n    assert not gc.isenabled()\n"
         "assert gc.isenabled() and gc.get_freeze_count() > 100_000\n"
         "gc.unfreeze()\nsys.modules['torch'] = None\n"
-        "with importing():\n    assert gc.isenabled()\n"
+        "with gc_paused():\n    assert gc.isenabled()\n"
         "assert gc.get_freeze_count() == 0\n"
         "del sys.modules['torch']\n"
-        "try:\n    with importing():\n        raise ImportError\nexcept ImportError:\n    assert gc.isenabled()\n"
-        "gc.disable()\nwith importing():\n    pass\nassert not gc.isenabled()"
+        "try:\n    with gc_paused():\n        raise ImportError\nexcept ImportError:\n    assert gc.isenabled()\n"
+        "gc.disable()\nwith gc_paused():\n    pass\nassert not gc.isenabled()"
     )
     assert done.returncode == 0, done.stderr
 
@@ -72,11 +72,11 @@ LATE = {
 def test_ctrl_c_while_the_process_ends_leaves_at_once_with_its_code_and_no_traceback(late: str, torch: str) -> None:
     done = run(
         "import atexit, os, signal, sys, threading, time\n"
-        "from gpt_cli.cli.process import end\n"
+        "from gpt_cli.cli.process import fast_exit\n"
         "interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
         "def until_it_ends():\n"
         "    while signal.getsignal(signal.SIGINT) is signal.default_int_handler: time.sleep(0.01)\n"
-        f"{torch}\n{LATE[late]}\nend(3)"
+        f"{torch}\n{LATE[late]}\nfast_exit(3)"
     )
     assert (done.returncode, done.stderr) == (3, "")
 

@@ -14,7 +14,7 @@ import torch
 
 import gpt_cli
 from gpt_cli.cli.main import main
-from gpt_cli.cli.sample import sample as verb
+from gpt_cli.cli.verbs.sample import sample as verb
 from gpt_cli.errors import RequestError
 from gpt_cli.run.checkpoint import load
 from gpt_cli.terminal.escape import escape_control_chars

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpt_cli.cli.main import main
-from gpt_cli.cli.request import Request
+from gpt_cli.cli.options.train_request import Request
 from gpt_cli.config import Config, dump_config, load_config
 from gpt_cli.corpus import auto_config
 from gpt_cli.errors import RequestError

@@ -1,4 +1,4 @@
-"""The command line: one small module a verb, and what several verbs share (options, prompts, output).
+"""The command line: `verbs/`, the `options/` that several share, and the process, output and errors around them.
 
 Read first: `main.py`, then the verb.
 Never: computes: a verb parses, imports its room when it runs, calls it and prints.

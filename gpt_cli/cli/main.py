@@ -12,34 +12,34 @@ from typing import Annotated
 import typer
 
 from gpt_cli import __version__
-from gpt_cli.cli import config, data, runs
-from gpt_cli.cli.attention import attention
-from gpt_cli.cli.bench import bench
-from gpt_cli.cli.chat import chat
-from gpt_cli.cli.diff import diff
-from gpt_cli.cli.draw import draw
-from gpt_cli.cli.eval import evaluate
-from gpt_cli.cli.export import export
-from gpt_cli.cli.grouped import Verbs
-from gpt_cli.cli.import_ import import_
-from gpt_cli.cli.info import info
+from gpt_cli.cli.help_format import App
 from gpt_cli.cli.output import discard, note
-from gpt_cli.cli.plot import plot
-from gpt_cli.cli.report import report
-from gpt_cli.cli.sample import sample
-from gpt_cli.cli.score import score
-from gpt_cli.cli.selftest import doctor, selftest
-from gpt_cli.cli.serve import serve
-from gpt_cli.cli.tokenize import tokenize
-from gpt_cli.cli.train import train
-from gpt_cli.cli.tune import tune
 from gpt_cli.cli.usage import hint_for, usage_error
+from gpt_cli.cli.verbs import config, data, runs
+from gpt_cli.cli.verbs.attention import attention
+from gpt_cli.cli.verbs.bench import bench
+from gpt_cli.cli.verbs.chat import chat
+from gpt_cli.cli.verbs.diff import diff
+from gpt_cli.cli.verbs.draw import draw
+from gpt_cli.cli.verbs.eval import evaluate
+from gpt_cli.cli.verbs.export import export
+from gpt_cli.cli.verbs.import_ import import_
+from gpt_cli.cli.verbs.info import info
+from gpt_cli.cli.verbs.plot import plot
+from gpt_cli.cli.verbs.report import report
+from gpt_cli.cli.verbs.sample import sample
+from gpt_cli.cli.verbs.score import score
+from gpt_cli.cli.verbs.selftest import doctor, selftest
+from gpt_cli.cli.verbs.serve import serve
+from gpt_cli.cli.verbs.tokenize import tokenize
+from gpt_cli.cli.verbs.train import train
+from gpt_cli.cli.verbs.tune import tune
 from gpt_cli.errors import INTERRUPTED, ExitCode, UserError
 
 COMPLETION = "_GPT_COMPLETE"  # the environment variable in which a shell asks
 CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
-app = Verbs(
+app = App(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

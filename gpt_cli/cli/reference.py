@@ -17,7 +17,7 @@ from typing import Any
 
 import typer
 
-from gpt_cli.cli.grouped import GroupedCommand
+from gpt_cli.cli.help_format import PanelCommand
 from gpt_cli.config.explain import RESUMABLE_CHANGES
 from gpt_cli.config.keys import accepted_types, description, fields, get_key, join_or, schema_of, sections
 from gpt_cli.config.schema import INT32_MAX, Config
@@ -167,7 +167,7 @@ def _below(group: Any, context: typer.Context) -> Iterator[tuple[str, typer.Cont
 
 def _page(path: str, context: typer.Context) -> Iterator[str]:
     command = context.command
-    assert isinstance(command, GroupedCommand)
+    assert isinstance(command, PanelCommand)
     usage = " ".join([path, *command.collect_usage_pieces(context)])
     yield from ["```text", usage, "```"]
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
@@ -181,7 +181,7 @@ def _page(path: str, context: typer.Context) -> Iterator[str]:
     yield from ["", "```text", example(command), "```"]
 
 
-def example(command: GroupedCommand) -> str:
+def example(command: PanelCommand) -> str:
     """The command line that a verb's help gives as its example."""
     found = re.search(r"^Example: (gpt .*)$", inspect.cleandoc(command.help or ""), re.MULTILINE)
     assert found is not None, f"the help of {command.name} has no example"

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from gpt_cli.cli.options import given_options
+from gpt_cli.cli.options.sampling_options import set_options
 from gpt_cli.cli.output import note, write_text
-from gpt_cli.cli.unknown import without_unknown
+from gpt_cli.cli.unknown_characters import without_unknown
 from gpt_cli.errors import ExitCode, RequestError, UserError
 from gpt_cli.terminal.escape import escape_control_chars
 
@@ -163,7 +163,7 @@ class Repl:
             except ValueError:
                 article = "a whole number" if kind is int else "a number"
                 raise RequestError(f"/{name} takes {article}, not '{escape_control_chars(value[:30])}'") from None
-            changed = self._sampling.replace(given_options(**{key: number}))
+            changed = self._sampling.replace(set_options(**{key: number}))
             self._writer.require(changed)
             self._sampling = changed
         now = getattr(self._sampling, key)

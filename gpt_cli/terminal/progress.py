@@ -44,6 +44,21 @@ def stage_progress() -> Iterator[Callable[[str, int, int | None], None]]:
             bar.close()
 
 
+@contextmanager
+def progress_bar(label: str, unit: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Yield a function that is told how much is done of how much in all, if that is known.
+
+    Without a terminal it shows nothing.
+    """
+    with tqdm(desc=label, unit=unit, unit_scale=True, dynamic_ncols=True, leave=False, disable=None) as bar:
+
+        def show(done: int, total: int | None) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield show
+
+
 class BrokenPipeSafeStream:
     """A stream that ignores write errors: a terminal that goes away loses the bar, not the training."""
 

@@ -1,0 +1,92 @@
+"""The engine of `gpt sample`, `chat` and `score`: torch is imported only where it is what computes."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gpt_cli.cli.options.sampling_options import DtypeOption, EngineOption
+from gpt_cli.cli.output import note
+from gpt_cli.literals import Device
+
+if TYPE_CHECKING:
+    from gpt_cli.model.gpt import GPT
+    from gpt_cli.run.checkpoint import Checkpoint
+    from gpt_cli.sampling import SamplingParams, TextStream
+    from gpt_cli.sampling.text_generator import TextGenerator
+    from gpt_cli.scoring.logprob_scorer import LogprobScorer
+
+# Multiply-adds of a pass from which more than one of torch's threads pay. They meet at each operation, and soon sleep
+# where they have to wait (see `main`): with two, one text takes longer at 0.8M and 10M parameters, and 64 texts half as
+# long again at 0.8M; at 10M these take a sixth less.
+_WORTH_THREADS = 2**28
+
+
+def generate_texts(
+    saved: "Checkpoint",
+    prompts: Sequence[Sequence[int]],
+    sampling: "SamplingParams",
+    n: int,
+    batch_size: int,
+    device: Device,
+    engine: EngineOption,
+    weights: DtypeOption,
+    draft: str | None = None,
+) -> tuple[str, "Iterator[list[TextStream]]"]:
+    """The engine's name, and `n` continuations of each prompt that are written while they are read.
+
+    Raises RequestError where the native engine is asked for and cannot write what is asked.
+    """
+    rows = sampling.beams or min(n * len(prompts), max(n, batch_size))
+    if rows > 1:  # a long prompt of several texts is most of the work
+        rows = max(rows, rows * max(map(len, prompts)) // max(1, sampling.max_new_tokens))
+    writer = open_generator(saved, device, engine, weights, draft, rows=rows)
+    return writer.generate(prompts, sampling, n, batch_size)
+
+
+def open_generator(
+    saved: "Checkpoint",
+    device: Device,
+    engine: EngineOption,
+    weights: DtypeOption,
+    draft: str | None = None,
+    *,
+    rows: int | None,
+) -> "TextGenerator":
+    """The model, ready to write text after text: about so many `rows`, tokens, in a pass (None: many)."""
+    from gpt_cli.run.draft import open_draft
+    from gpt_cli.sampling.text_generator import TextGenerator
+
+    def build() -> "GPT":
+        import torch
+
+        from gpt_cli.run.load_model import build_model
+        from gpt_cli.runtime.device import choose_device
+
+        model = build_model(saved, choose_device(device)).model
+        if rows is not None and rows * sum(weight.numel() for weight in model.parameters()) < _WORTH_THREADS:
+            torch.set_num_threads(1)
+        return model
+
+    return TextGenerator(
+        saved.config.model,
+        saved.tokenizer,
+        saved.model_arrays,
+        build,
+        device=device,
+        engine=engine,
+        weights=weights,
+        draft=None if draft is None else open_draft(draft, saved.tokenizer, note),
+        note=note,
+    )
+
+
+def open_scorer(saved: "Checkpoint", device: Device, engine: EngineOption, weights: DtypeOption) -> "LogprobScorer":
+    """The model, ready to say how likely a text is, by the engine that would write. Raises as `generate_texts` does."""
+    writer = open_generator(saved, device, engine, weights, rows=None)
+    if writer.writes_natively() and writer.decoder is not None:
+        from gpt_cli.scoring.logprob_scorer import NativeScorer
+
+        return NativeScorer(writer.decoder)
+
+    from gpt_cli.scoring.torch_scorer import TorchScorer
+
+    return TorchScorer(writer.model)

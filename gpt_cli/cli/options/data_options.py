@@ -1,0 +1,49 @@
+"""The options that say which texts are meant and how they are divided, as the data section of a config."""
+
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+from gpt_cli.errors import RequestError
+
+if TYPE_CHECKING:
+    from gpt_cli.config import DataConfig
+
+VAL_FRACTION = "The last part of the text, held out for validation."
+TEST_FRACTION = "The part after it, for `gpt eval --split test`."
+SPLIT = "What is never divided between the splits."
+VAL_SOURCE = "A text to validate on instead; may be repeated."
+ENCODING = "Of the text files."
+TEXT_KEY = "Of .jsonl lines, or column of tables."
+
+
+def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
+    """The data section that the options amount to. Raises RequestError, with the options' names, for what cannot be."""
+    from pydantic import ValidationError
+
+    from gpt_cli.config import DataConfig
+    from gpt_cli.corpus.sources import find_path
+    from gpt_cli.corpus.store import is_store
+
+    if not 0 < keys["val_fraction"] < 1:
+        raise RequestError(f"--val-fraction must lie between 0 and 1, not {keys['val_fraction']}")
+    if not 0 <= keys["test_fraction"] < 1:
+        raise RequestError(f"--test-fraction must lie between 0 and 1, not {keys['test_fraction']}")
+    for source in corpus:
+        if not source:
+            raise RequestError("a CORPUS is empty text, which names nothing")
+        if "\0" not in source and is_store(find_path(source)):
+            hint = f"train on it as it is: gpt train {quote(source)}; or give the text that it was made of"
+            raise RequestError(f"{source} is a token store already, not text", hint=hint)
+    try:
+        return DataConfig(source=corpus[0] if len(corpus) == 1 else corpus, **keys)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = "".join(f"{part}: " for part in first["loc"][:1])
+        raise RequestError(f"{key}{first['msg'].removeprefix('Value error, ')}") from error
+
+
+def corpus_name(corpus: list[str]) -> str:
+    """`shakespeare` for the file books/shakespeare.txt.gz: what is made of it is called so."""
+    first = corpus[0].partition(":")[2] if corpus[0].startswith(("builtin:", "corpus:")) else Path(corpus[0]).name
+    return "standard-input" if corpus == ["-"] else first.partition(".")[0] if len(corpus) == 1 else "corpus"

@@ -1,0 +1,53 @@
+"""A text instead of a config: what its run is called, and a config fitted to it and to this machine."""
+
+import re
+import unicodedata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpt_cli.errors import RequestError
+
+if TYPE_CHECKING:
+    from gpt_cli.config import Config
+    from gpt_cli.corpus.auto_config import ConfigValues
+
+
+def run_name(source: str) -> str:
+    """A name of letters (of any script), digits, _ and - for what is made of the text `source`, any data.source."""
+    scheme, _, name = source.partition(":")
+    path = Path(name) if scheme in ("builtin", "corpus", "hf") else resolve_source(source)
+    return to_slug(path.stem)
+
+
+def to_slug(stem: str) -> str:
+    """`stem` in letters, digits, _ and -, which no shell needs quotes for."""
+    return re.sub(r"[^\w-]+", "-", unicodedata.normalize("NFC", stem)).strip("-") or "text"
+
+
+def resolve_source(source: str) -> Path:
+    """The absolute path, free of links, that `source` names; equal for two ways to write the same file.
+
+    Raises RequestError for what cannot be a path.
+    """
+    from os.path import realpath
+
+    from gpt_cli.corpus.sources import find_path
+
+    if "\0" in source:
+        raise RequestError(f"{source} cannot be a path: it has a NUL character")
+    return Path(realpath(find_path(source)))  # Path.resolve fails at links in a circle
+
+
+def fit_to_this_machine(
+    given: "ConfigValues", run_dir: str, base: "ConfigValues | None" = None
+) -> tuple["Config", list[str]]:
+    """`fit_config` for the processor and the GPU that are here."""
+    import torch
+
+    from gpt_cli.corpus.auto_config import fit_config
+    from gpt_cli.runtime.processor import physical_cores
+    from gpt_cli.terminal.progress import stage_progress
+
+    has_gpu, cores = torch.cuda.is_available(), physical_cores()
+    with stage_progress() as progress:
+        return fit_config(given, run_dir=run_dir, has_gpu=has_gpu, cores=cores, base=base, progress=progress)

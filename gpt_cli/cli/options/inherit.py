@@ -1,0 +1,90 @@
+"""`train.init_from` with a text: what the trained model brings along, so that nothing of it need be written down."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpt_cli.cli.output import note
+from gpt_cli.errors import RequestError
+
+if TYPE_CHECKING:
+    from gpt_cli.corpus.auto_config import ConfigValues
+
+_GENTLER = 0.1  # of the rates of a model that starts from nothing: large steps forget what was learned
+
+
+@dataclass(frozen=True)
+class Base:
+    """Dotted keys and their values that a trained model decides, and what is to be said of them."""
+
+    values: dict[str, Any]
+    sentences: list[str]
+
+    def refuse_another_model(self, given: "ConfigValues") -> None:
+        """Raise RequestError where another shape is asked for, into which the weights do not fit."""
+        from gpt_cli.config import to_yaml_scalar
+        from gpt_cli.training.init_from import FREE
+
+        for key, value in given.items():
+            if not key.startswith("model.") or key.removeprefix("model.") in FREE:
+                continue
+            if None not in (value, self.values[key]) and value != self.values[key]:  # null: what others make it
+                path = self.values["train.init_from"]
+                raise RequestError(
+                    f"{key}={to_yaml_scalar(value)} asks for another model than {path}, where it is"
+                    f" {to_yaml_scalar(self.values[key])}",
+                    hint=f"leave {key} out: train.init_from={path} brings its own",
+                )
+
+    def refuse_another_tokenizer(self, given: "ConfigValues") -> None:
+        """Raise RequestError where something else is asked for: its ids would mean something else to the model."""
+        if "tokenizer.file" in given:
+            return  # which is compared, id by id
+        for key, value in given.items():
+            if key.startswith("tokenizer.") and self.values.get(key) != value:
+                path = self.values["train.init_from"]
+                raise RequestError(
+                    f"{key}={value} asks for another tokenizer than the one that {path} was trained with",
+                    hint=f"leave {key} out: train.init_from={path} brings its own",
+                )
+
+
+def inherit(path: Path) -> Base:
+    """Model, tokenizer, optimizer and gentler rates of the run or checkpoint `path`.
+
+    Raises RequestError where there is none, and what loading a checkpoint raises.
+    """
+    from gpt_cli.run.checkpoint import is_checkpoint, load, load_newest
+    from gpt_cli.run.directory import find_run
+
+    run = find_run(path)
+    if run.is_file():
+        raise RequestError(
+            f"train.init_from: {run} is a file", hint="a directory can be trained further: train.init_from=RUN"
+        )
+    checkpoint = load(run) if is_checkpoint(run) else load_newest(run, note)
+    if checkpoint is None:
+        raise RequestError(f"train.init_from: {run} has no checkpoint yet", hint=f"gpt train {run}")
+    base = checkpoint.config
+    values: dict[str, Any] = {f"model.{key}": value for key, value in base.model.model_dump().items()}
+    del values["model.dropout"]  # it depends on the text
+    values |= {f"optim.{key}": value for key, value in base.optim.model_dump().items()}
+    values |= {"tokenizer.kind": checkpoint.tokenizer.kind, "tokenizer.file": str(checkpoint.path / "tokenizer.json")}
+    values |= {"tokenizer.allow_special": base.tokenizer.allow_special, "train.init_from": str(path)}
+    if checkpoint.tokenizer.unk_id is not None:
+        values["tokenizer.unknown"] = "token"
+    if not is_checkpoint(run):  # checkpoints come and go
+        values["tokenizer.file"] = str(run / "tokenizer.json")
+    tuned = base.train.init_from is not None  # with rates that are gentle already
+    rates = {key: float(f"{values[key] * (1 if tuned else _GENTLER):.3g}") for key in ("optim.lr", "optim.adamw_lr")}
+    values |= rates
+    said = " ".join(f"{key}={rate:g}" for key, rate in rates.items())
+    share = "as there" if tuned else "a tenth of those there"
+    return Base(
+        values,
+        [
+            f"It starts from {run}, step {checkpoint.step:,}: the same model and the same {checkpoint.tokenizer.kind}"
+            f" tokenizer of {checkpoint.tokenizer.vocab_size:,} ids.",
+            f"Its rates are {share}, so that it keeps what it knows: {said}.",
+        ],
+    )

@@ -1,0 +1,130 @@
+"""The options of verbs that sample, each declared once, and the sampling settings that were set by them."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from gpt_cli.errors import RequestError
+from gpt_cli.literals import Device
+from gpt_cli.terminal.escape import escape_control_chars
+
+if TYPE_CHECKING:
+    from gpt_cli.sampling import SamplingOptions
+
+_LENGTH, _CHOICE, _LIMITS = "How long", "How to choose tokens", "What may be written"
+
+DeviceOption = Annotated[Device, typer.Option(help="Where to compute.")]
+EngineOption = Annotated[
+    Literal["auto", "native", "torch"],
+    typer.Option(help="native: without torch, on a CPU. auto: that, if it can."),
+]
+DtypeOption = Annotated[
+    Literal["fp32", "bf16", "int8"],
+    typer.Option("--dtype", "--weights", help="How native (or CUDA: bf16) keeps the matrices; fp32 is exact."),
+]
+DraftOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ngram|RUN|FILE",
+        help="Guess ahead, for the same text sooner: from the text itself, a smaller run, or a text like it.",
+    ),
+]
+MaxNewTokensOption = Annotated[int | None, typer.Option(help="Tokens to write.", rich_help_panel=_LENGTH)]
+MinNewTokensOption = Annotated[
+    int | None, typer.Option(help="Tokens before which nothing ends the text.", rich_help_panel=_LENGTH)
+]
+StopOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="End before this text. Repeatable.", rich_help_panel=_LENGTH),
+]
+TemperatureOption = Annotated[
+    float | None,
+    typer.Option(help="Below 1 safer, above 1 wilder; 0: always the likeliest.", rich_help_panel=_CHOICE),
+]
+TopKOption = Annotated[int | None, typer.Option(help="Among the k likeliest tokens. 0: off.", rich_help_panel=_CHOICE)]
+TopPOption = Annotated[
+    float | None,
+    typer.Option(help="Among the likeliest with this probability. 1: off.", rich_help_panel=_CHOICE),
+]
+MinPOption = Annotated[
+    float | None,
+    typer.Option(help="Not below this times the likeliest's probability. 0: off.", rich_help_panel=_CHOICE),
+]
+TypicalPOption = Annotated[
+    float | None,
+    typer.Option(help="Locally typical sampling with this probability. 1: off.", rich_help_panel=_CHOICE),
+]
+RepetitionPenaltyOption = Annotated[
+    float | None, typer.Option(help="Above 1: against tokens seen before. 1: off.", rich_help_panel=_CHOICE)
+]
+NoRepeatNgramOption = Annotated[
+    int | None, typer.Option(help="Never the same n tokens in a row again. 0: off.", rich_help_panel=_CHOICE)
+]
+LogitBiasOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TOKEN=X", help="Add X to a token's logit: its text, or #id. Repeatable.", rich_help_panel=_CHOICE
+    ),
+]
+SeedOption = Annotated[
+    int | None,
+    typer.Option(help="The same seed, the same text. [default: random, printed]", rich_help_panel=_CHOICE),
+]
+BeamsOption = Annotated[
+    int | None,
+    typer.Option(help="Search the likeliest text with so many candidates. 0: off.", rich_help_panel=_CHOICE),
+]
+LengthPenaltyOption = Annotated[
+    float | None, typer.Option(help="Of beams: the higher, the longer.", rich_help_panel=_CHOICE)
+]
+ForbidOption = Annotated[
+    str | None, typer.Option(metavar="CHARS", help="None of these characters.", rich_help_panel=_LIMITS)
+]
+AllowOption = Annotated[
+    str | None, typer.Option(metavar="CHARS", help="Only these characters.", rich_help_panel=_LIMITS)
+]
+ChoicesOption = Annotated[
+    str | None, typer.Option(metavar="A,B,...", help="One of these texts.", rich_help_panel=_LIMITS)
+]
+RegexOption = Annotated[
+    str | None,
+    typer.Option(metavar="PATTERN", help="A match of this, as Python's re reads it.", rich_help_panel=_LIMITS),
+]
+
+
+def set_options(**options: Any) -> "SamplingOptions":
+    """The options that were given (not None). What switches a filter off, 0 or no characters, becomes None."""
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in ("top_k", "min_p", "no_repeat_ngram", "beams", "forbid", "allow"):
+        if name in given:
+            given[name] = given[name] or None
+    return given  # type: ignore[return-value]
+
+
+def sampling_options(arguments: Mapping[str, Any]) -> "SamplingOptions":
+    """The `arguments` of a verb that are sampling settings and were given, but for the seed, which is never off."""
+    from gpt_cli.sampling import SamplingOptions
+
+    settings = {
+        name: arguments[name] for name in SamplingOptions.__annotations__ if name in arguments and name != "seed"
+    }
+    if settings.get("logit_bias") is not None:
+        settings["logit_bias"] = [parse_bias(text) for text in settings["logit_bias"]]
+    if settings.get("choices") is not None:
+        settings["choices"] = settings["choices"].split(",")
+    return set_options(**settings)
+
+
+def parse_bias(text: str) -> tuple[str | int, float]:
+    """`TOKEN=X`, where TOKEN is a text, or # and an id."""
+    token, equals, number = text.rpartition("=")
+    try:
+        if not token or not equals:
+            raise ValueError
+        is_id = token.startswith("#") and token[1:].isdecimal()
+        return (int(token[1:]) if is_id else token), float(number)
+    except ValueError:
+        raise RequestError(
+            f"--logit-bias must be TOKEN=NUMBER, not '{escape_control_chars(text)}'", hint="such as --logit-bias e=-2"
+        ) from None

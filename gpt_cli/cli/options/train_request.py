@@ -1,0 +1,228 @@
+"""The request of `gpt train` as a config: a config file, a run to resume, or a text that a config is fitted to."""
+
+import filecmp
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+from gpt_cli.cli.output import note
+from gpt_cli.errors import RequestError
+from gpt_cli.terminal.escape import WIDTH
+
+if TYPE_CHECKING:
+    from gpt_cli.config import Config
+
+_YAML = (".yaml", ".yml")
+_BPE = ("tokenizer.vocab_size", "tokenizer.pattern", "tokenizer.train_bytes")
+_FILE, _TEXT = "gpt train --config configs/quickstart.yaml", "gpt train book.txt"
+
+
+def is_override(argument: str) -> bool:
+    """True if it is `section.key=value`; a file may be called like one, but not like one of a key that there is."""
+    from gpt_cli.config.keys import fields, sections
+
+    if not re.match(r"[a-z_]+(\.[a-z_]+)*=", argument):
+        return False
+    key = argument.partition("=")[0]
+    return key in fields() or key in sections() or not os.path.lexists(argument)
+
+
+class Request:
+    """A request: `config`, the `file` it was read from (None: it was fitted to a text), and `overrides`."""
+
+    def __init__(self, arguments: Sequence[str], file: Path | None, *, leave_nothing: bool) -> None:
+        """Read the arguments of `gpt train`. `leave_nothing`: standard input is not kept beside the run."""
+        self.overrides = [argument for argument in arguments if is_override(argument)]
+        self.file = file
+        self._leave_nothing = leave_nothing
+        sources = [argument for argument in arguments if argument not in self.overrides]
+        if sources and file is not None:
+            raise RequestError(
+                f"give either --config {file} or {sources[0]}, not both",
+                hint=f"gpt train {quote(str(file))} trains what the config says",
+            )
+        self.config = self._of_file(file) if file is not None else self._of(sources)
+
+    def _of_file(self, file: Path) -> "Config":
+        from gpt_cli.config import load_config
+
+        self.file = file
+        config = load_config(file, self.overrides)
+        if config.run_dir is not None:
+            _refuse_imported(Path(config.run_dir))
+        return config
+
+    def _of(self, sources: list[str]) -> "Config":
+        if len(sources) == 1 and (file := _config_file(sources[0])) is not None:
+            return self._of_file(file)
+        return self._fitted(sources)
+
+    def _fitted(self, sources: list[str]) -> "Config":
+        """The config of the run that was made for this text before, or else one fitted to it and this machine."""
+        from gpt_cli.config import dump_config, parse_config, to_yaml_scalar
+        from gpt_cli.config.load import check_overrides
+        from gpt_cli.terminal.table import fold
+
+        if any(key.startswith(_BPE) for key in self.overrides) and not _names(self.overrides, "tokenizer.kind"):
+            self.overrides = [*self.overrides, "tokenizer.kind=bpe"]
+        given = check_overrides(self.overrides)
+        source = _source(sources, given.get("data.source"))
+        if "data.weights" in given and source != "-":  # of which there are as many as texts
+            check_overrides([*self.overrides, f"data.source={to_yaml_scalar(source)}"])
+        if "train.budget" in given and "train.steps" in given:
+            raise RequestError("train.steps and train.budget contradict each other", hint="leave one of them out")
+        base = None
+        if (init_from := given.get("train.init_from")) is not None:
+            from gpt_cli.cli.options.inherit import inherit
+
+            base = inherit(Path(init_from))
+            base.refuse_another_model(given)
+            base.refuse_another_tokenizer(given)
+        run_dir = given.get("run_dir") or f"runs/{_run_name(source, init_from)}"
+        if source == "-":
+            source = _spool(run_dir, leave_nothing=self._leave_nothing)
+        if (Path(run_dir) / "config.yaml").is_file():
+            return self._existing(Path(run_dir), source, init_from)
+        from gpt_cli.cli.options.fit_config import fit_to_this_machine
+
+        fitted, reasons = fit_to_this_machine(
+            {**given, "data.source": source}, run_dir, None if base is None else base.values
+        )
+        by_time = "train.budget" in given  # which decides on the shape
+        sentences = [*(base.sentences if base is not None else []), *(reasons[:2] if by_time else reasons)]
+        note("\n".join(line for sentence in sentences for line in fold(sentence.split(" "), WIDTH)))
+        overrides = [one for one in self.overrides if not one.startswith("data.source=")]
+        return parse_config(dump_config(fitted, full=False), str(Path(run_dir) / "config.yaml"), overrides)
+
+    def _existing(self, run_dir: Path, source: str | list[str], init_from: str | None) -> "Config":
+        from gpt_cli.cli.options.fit_config import resolve_source
+        from gpt_cli.config import load_config
+
+        def resolved(sources: str | list[str]) -> list[Path]:
+            return [resolve_source(one) for one in ([sources] if isinstance(sources, str) else sources)]
+
+        overrides = [one for one in self.overrides if not one.startswith("data.source=")]
+        existing = load_config(run_dir / "config.yaml", overrides)
+        if resolved(existing.data.source) == resolved(source):
+            return existing
+        said = existing.data.source if isinstance(existing.data.source, str) else ", ".join(existing.data.source)
+        asked = [source] if isinstance(source, str) else source
+        more = [f"train.init_from={quote(init_from)}"] if init_from is not None else []
+        another = " ".join(["gpt train", *map(quote, asked), "run_dir=runs/NAME", *more])
+        raise RequestError(f"{run_dir} is a run on another text, {said}", hint=f"give this one another name: {another}")
+
+
+def _config_file(source: str) -> Path | None:
+    """The config that `source` means: itself, or that of the run it is. Raises RequestError for what has several."""
+    path = Path(source)
+    if "\0" in source:
+        return None
+    if path.suffix in _YAML and not path.is_dir():
+        return path
+    if not path.is_dir():
+        return None
+    if (path / "run.json").is_file():
+        return path / "config.yaml"
+    if (path / "SHA256SUMS").is_file() and (path / "state.json").is_file():
+        run = path.parent.parent
+        resume = f"resume its run with: gpt train {quote(str(run))}" if (run / "run.json").is_file() else None
+        start = f"start a new run from it with: gpt train TEXT train.init_from={quote(source)}"
+        raise RequestError(f"{source} is a checkpoint", hint=resume or start)
+    runs = sorted(run.parent for run in path.glob("*/run.json"))
+    if runs:
+        raise RequestError(
+            f"{source} is a folder of runs", hint=f"resume one: gpt train {quote(str(runs[0]))}; gpt runs lists them"
+        )
+    names = [file.name for file in path.iterdir() if not file.name.startswith(".")]
+    if names and all(Path(name).suffix in _YAML for name in names):
+        example = path / min(names)
+        raise RequestError(f"{source} is a folder of configs", hint=f"name one: gpt train {quote(str(example))}")
+    return None
+
+
+def _refuse_imported(run: Path) -> None:
+    """Raise RequestError where `run` came from other tools: it has no text to resume on."""
+    from gpt_cli.run.directory import is_imported
+
+    if is_imported(run):
+        raise RequestError(
+            f"{run} was imported, not trained: it has no text of its own",
+            hint=f"start a new run from it with: gpt train TEXT train.init_from={quote(str(run))}",
+        )
+
+
+def _names(overrides: Sequence[str], key: str) -> bool:
+    return any(override.startswith(f"{key}=") for override in overrides)
+
+
+def _source(sources: list[str], override: Any) -> Any:
+    """The text, or the texts, that the command line names."""
+    if sources and override is not None:
+        raise RequestError(
+            f"the text is named twice: {', '.join(sources)}, and data.source={override}",
+            hint=f"leave one of them out: {' '.join(['gpt train', *map(quote, sources)])}",
+        )
+    if not sources and override is None:
+        raise RequestError("there is nothing to train: give a text, a config or a run", hint=f"{_TEXT}, or: {_FILE}")
+    if override is not None:
+        return override
+    return sources[0] if len(sources) == 1 else sources
+
+
+def _run_name(source: Any, init_from: str | None) -> str:
+    from gpt_cli.cli.options.fit_config import run_name
+
+    first, more = (source, 0) if isinstance(source, str) else (source[0], len(source) - 1)
+    name = "standard-input" if first == "-" else run_name(first)
+    if more:
+        name += f"-and-{more}-more"
+    if init_from is not None:
+        path = Path(init_from)
+        run = path.parent.parent if path.parent.name == "checkpoints" else path
+        name += f"-from-{run_name(run.name)}"
+    return name
+
+
+def _spool(run_dir: str, *, leave_nothing: bool) -> str:
+    """Standard input as a file beside the run, which can be resumed from there: its path."""
+    if sys.stdin is None:
+        raise RequestError("standard input is closed")
+    if sys.stdin.isatty():
+        note("the text is read from this terminal; Ctrl-D ends it")
+    if leave_nothing:
+        spool = tempfile.NamedTemporaryFile(suffix=".txt")  # noqa: SIM115 - as long as the process
+        shutil.copyfileobj(sys.stdin.buffer, spool)
+        spool.flush()
+        _SPOOLS.append(spool)
+        return spool.name
+    path = Path(f"{run_dir}.txt")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with new.open("xb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+            file.flush()
+            os.fsync(file.fileno())
+        if not path.exists():
+            if not new.stat().st_size:
+                raise RequestError("standard input is empty")
+            new.rename(path)
+            note(f"standard input is kept in {path}\nthis run resumes with: gpt train {quote(run_dir)}")
+        elif not filecmp.cmp(path, new, shallow=False):
+            raise RequestError(
+                f"{path} keeps another text than standard input has now",
+                hint="give this one another name: gpt train - run_dir=runs/NAME",
+            )
+    finally:
+        new.unlink(missing_ok=True)
+    return str(path)
+
+
+_SPOOLS: list[Any] = []
+"""Temporary files of this process, which vanish with it."""

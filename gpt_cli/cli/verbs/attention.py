@@ -1,0 +1,110 @@
+"""`gpt attention`: where a model looks."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
+from gpt_cli.cli.output import note, print_json
+from gpt_cli.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpt_cli.attention_maps import Head
+    from gpt_cli.run.load_model import LoadedRun
+
+_MOST = 256  # tokens that a picture still shows
+_TOKENS = 64
+
+
+def attention(
+    run: RunArgument = None,
+    run_option: RunOption = None,
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What the model reads. [default: sample.prompt of the run]")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="An .html file.")] = Path(
+        "attention.html"
+    ),
+    layer: Annotated[
+        list[int] | None, typer.Option(metavar="N", help="Show this layer. May be given several times.")
+    ] = None,
+    head: Annotated[list[int] | None, typer.Option(metavar="N", help="Show this head of each layer. Likewise.")] = None,
+    max_tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, max=_MOST, help="Of a longer text the last ones are shown.")
+    ] = _TOKENS,
+    unknown: Annotated[
+        Literal["error", "skip"], typer.Option(help="What to do with characters that the vocabulary lacks.")
+    ] = "error",
+    ascii: Annotated[bool, typer.Option("--ascii", help="Print it for a terminal instead.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print scores and weights as one JSON object instead.")] = False,
+) -> None:
+    """Show where a model looks: each head of each layer on a text, and what kind of head it is.
+
+    The weights follow from the model's own queries and keys. Heads are marked that look at the token before
+    (previous), at the first token (first), or at what followed the same token earlier (induction). Layers and heads
+    count from 0.
+
+    Example: gpt attention runs/quickstart --prompt "The class" -o att.html
+    """
+    if ascii and json:
+        raise RequestError("give --ascii or --json, not both")
+
+    import torch
+
+    from gpt_cli.attention_maps import capture_attention, classify_heads
+    from gpt_cli.report.attention_page import AttentionReport, write_attention
+    from gpt_cli.report.attention_text import render_heads, weights_of
+    from gpt_cli.report.html import check_page
+    from gpt_cli.run.load_model import load_model
+    from gpt_cli.sampling import drop_unknown
+
+    if not (ascii or json):
+        check_page(output, hint='gpt attention RUN --prompt "Once upon" -o attention.html')
+    path = find_one(run, run_option, text_option="--prompt")
+    loaded = load_model(path, torch.device("cpu"), note)
+    text = loaded.config.sample.prompt if prompt is None else prompt
+    if unknown == "skip":
+        text, _ = drop_unknown(loaded.tokenizer, text)
+    tokens, left_out = _tokens(loaded, text, max_tokens)
+    layers = capture_attention(loaded.model, tokens)
+    heads = _chosen(classify_heads(layers, tokens), layer, head)
+    pieces = [loaded.tokenizer.token_bytes(token).decode(errors="backslashreplace") for token in tokens]
+    weights = weights_of(layers, heads)
+    if json:
+        shown = [
+            {"layer": h.layer, "head": h.head, "scores": h.scores, "marks": h.marks, "weights": w.tolist()}
+            for h, w in zip(heads, weights.values(), strict=True)
+        ]
+        print_json({"run": path, "step": loaded.step, "tokens": tokens, "pieces": pieces, "heads": shown})
+    elif ascii:
+        print(render_heads(weights, heads, pieces))
+    else:
+        write_attention(AttentionReport(path.resolve().name, loaded.step, pieces, left_out, layers, heads), output)
+        note(f"wrote {output}")
+
+
+def _tokens(loaded: "LoadedRun", text: str, max_tokens: int) -> tuple[list[int], int]:
+    """The tokens that the model is to read, the last ones of the text, and how many before them are left out."""
+    from gpt_cli.sampling import encode_prompt
+
+    tokens = encode_prompt(loaded.tokenizer, text)
+    most = min(max_tokens, loaded.config.model.context_length)
+    if (left_out := len(tokens) - most) > 0:
+        why = "--max-tokens" if most == max_tokens else "the model's context"
+        note(f"the text has {len(tokens):,} tokens; the last {most:,} are shown ({why})")
+    return tokens[-most:], max(0, left_out)
+
+
+def _chosen(heads: "Sequence[Head]", layers: list[int] | None, numbers: list[int] | None) -> "list[Head]":
+    """The heads that the filters leave. Raises RequestError for a layer or head that is not there."""
+    there = {"layer": {head.layer for head in heads}, "head": {head.head for head in heads}}
+    for name, wanted in (("layer", layers), ("head", numbers)):
+        if missing := sorted(set(wanted or ()) - there[name]):
+            raise RequestError(
+                f"there is no {name} {missing[0]}: they are numbered from 0 to {max(there[name])}",
+                hint=f"--{name} 0",
+            )
+    return [head for head in heads if (not layers or head.layer in layers) and (not numbers or head.head in numbers)]

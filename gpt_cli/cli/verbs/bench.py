@@ -1,0 +1,37 @@
+"""`gpt bench`: how fast this machine trains a model."""
+
+from typing import Annotated
+
+import typer
+
+from gpt_cli.cli.options.config_argument import config_or_defaults
+from gpt_cli.cli.output import note, print_json
+
+
+def bench(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="CONFIG|section.key=value",
+            help="A config file, and changes to it. [default: the default model on builtin:python-docs]",
+            show_default=False,
+        ),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="How long to measure steps.")] = 10.0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Measure training steps: tokens/s, share of what this device can multiply, memory, time by part.
+
+    Whole steps on random tokens of the config's shape; nothing is read but the vocabulary, nothing is kept.
+
+    Example: gpt bench configs/quickstart.yaml train.batch_size=64
+    """
+    from gpt_cli.bench.measure import bench as measure
+    from gpt_cli.bench.measure import render_bench
+
+    config = config_or_defaults(arguments or (), hint="gpt bench configs/quickstart.yaml")
+    figures = measure(config, note, seconds)
+    if json:
+        print_json(figures.to_json())
+    else:
+        print(render_bench(figures))

@@ -1,0 +1,87 @@
+"""`gpt chat`: write a text with a model, in turns."""
+
+import sys
+from typing import Annotated, Literal
+
+import typer
+
+from gpt_cli.cli.open_engine import open_generator
+from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
+from gpt_cli.cli.options.sampling_options import (
+    DeviceOption,
+    DraftOption,
+    DtypeOption,
+    EngineOption,
+    MaxNewTokensOption,
+    MinPOption,
+    SeedOption,
+    StopOption,
+    TemperatureOption,
+    TopKOption,
+    TopPOption,
+    sampling_options,
+)
+from gpt_cli.cli.output import note
+from gpt_cli.errors import RequestError
+
+_TURN = "What a turn is"
+
+
+def chat(
+    run: RunArgument = None,
+    run_option: RunOption = None,
+    device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+    weights: DtypeOption = "fp32",
+    draft: DraftOption = None,
+    prefix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Put before what you write.", rich_help_panel=_TURN)
+    ] = None,
+    suffix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Put between that and the answer.", rich_help_panel=_TURN)
+    ] = None,
+    unknown: Annotated[
+        Literal["error", "skip"],
+        typer.Option(help="Characters that the vocabulary lacks are an error, or left out.", rich_help_panel=_TURN),
+    ] = "error",
+    stop: StopOption = None,
+    max_new_tokens: MaxNewTokensOption = None,
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    min_p: MinPOption = None,
+    seed: SeedOption = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Send control characters to a terminal as they are.")] = False,
+) -> int:
+    """Write a text with a model, in turns: you write a line, it continues.
+
+    A line is sent with Enter; an empty one has the model go on. /help lists what else can be said, such as /temp 0.5
+    or /save FILE. Ctrl-C stops an answer, Ctrl-D ends the chat. A model continues text, and answers only if it
+    learned to from its own: --prefix, --suffix and --stop make a turn of it. It sees the last turns that fit into its
+    context.
+
+    Example: gpt chat runs/quickstart --prefix "Q: " --suffix " A: " --stop "Q:"
+    """
+    arguments = locals()
+    from gpt_cli.cli.repl import Repl
+    from gpt_cli.run.checkpoint import open_checkpoint
+    from gpt_cli.run.directory import sample_defaults
+    from gpt_cli.sampling import SamplingParams, random_seed
+    from gpt_cli.sampling.conversation import Conversation
+
+    if sys.stdin is None:
+        raise RequestError("standard input is closed")
+    path = find_one(run, run_option)
+    saved = open_checkpoint(path, note)
+    defaults = sample_defaults(path) or saved.config.sample
+    options = sampling_options(arguments)
+    sampling = SamplingParams.from_config(defaults, random_seed() if seed is None else seed).replace(options)
+    before, between = defaults.prefix if prefix is None else prefix, defaults.suffix if suffix is None else suffix
+    for name, template in (("prefix", before), ("suffix", between)):
+        if missing := [] if saved.tokenizer.unk_id is not None else saved.tokenizer.unknown_characters(template):
+            raise RequestError(f"--{name} has a character that the vocabulary lacks: {missing[0]!r}")
+    writer = open_generator(saved, device, engine, weights, draft, rows=1)
+    writer.warm_up()
+    conversation = Conversation(saved.tokenizer, saved.config.model.context_length, before, between)
+    note(f"{path}, step {saved.step:,}, seed {sampling.seed}\n/help lists the commands, Ctrl-D ends the chat")
+    return Repl(writer, conversation, sampling, skip_unknown=unknown == "skip", raw=raw).run()

@@ -1,0 +1,144 @@
+"""`gpt config`: see what a config says, start one, and teach an editor its keys."""
+
+from pathlib import Path
+from shlex import quote
+from typing import Annotated
+
+import typer
+
+from gpt_cli.cli.help_format import App
+from gpt_cli.cli.output import note, print_json, write_text
+from gpt_cli.errors import RequestError
+from gpt_cli.terminal.escape import WIDTH
+
+VALUE_WIDTH = 40  # a longer value does not push the other origins aside
+
+app = App(rich_markup_mode=None)
+
+
+@app.callback(invoke_without_command=True)
+def config(context: typer.Context) -> None:
+    """Show what a config says, start a new one, or print the schema."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def show(
+    file: Annotated[Path, typer.Argument(metavar="FILE|RUN", help="A config file, or a run.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="section.key=value", help="Changes to the config file.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with each key's meaning.")] = False,
+) -> None:
+    """Print every key, its value and where that is from.
+
+    A value is from the defaults, a line of the file, or an override.
+
+    Example: gpt config show configs/quickstart.yaml model.n_layer=8
+    """
+    from gpt_cli.config import explain, load_config, to_yaml_scalar
+    from gpt_cli.terminal.table import terminal_columns
+
+    if (file / "run.json").is_file():
+        file = file / "config.yaml"
+    rows = explain(load_config(file, overrides or ()), file, overrides or ())
+    if json:
+        fields = ("value", "origin", "description")
+        print_json({row.key: {field: getattr(row, field) for field in fields} for row in rows})
+        return
+    key_width = max(len(row.key) for row in rows)
+    values = [to_yaml_scalar(row.value) for row in rows]
+    value_width = min(max(map(len, values)), VALUE_WIDTH)
+    columns = terminal_columns()
+    for row, value in zip(rows, values, strict=True):
+        if columns < WIDTH:
+            write_text(f"{row.key}: {value}\n  {row.origin}\n")
+        else:
+            write_text(f"{row.key:<{key_width}}  {value:<{value_width}}  {row.origin}\n")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a config, for editors.
+
+    They complete and check YAML by it, for instance after the comment
+    `# yaml-language-server: $schema=gpt.schema.json` on top of a config.
+
+    Example: gpt config schema > gpt.schema.json
+    """
+    from json import dumps
+
+    from gpt_cli.config import json_schema
+
+    print(dumps(json_schema(), indent=2))
+
+
+@app.command()
+def init(
+    text: Annotated[
+        str | None,
+        typer.Argument(metavar="TEXT", help="A text file, folder, glob or token store.", show_default=False),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="section.key=value", help="What is to be in the config.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where to write; - prints. [default: config.yaml, or named after TEXT]",
+            show_default=False,
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
+) -> None:
+    """Write a config, fitted to TEXT or with everything explained.
+
+    With TEXT, the config suits that text and this machine, as `gpt train TEXT` would have it. Without, it has
+    every key with its meaning and its default.
+
+    Example: gpt config init book.txt data.encoding=latin-1
+    """
+    from gpt_cli.cli.options.fit_config import run_name
+    from gpt_cli.cli.options.train_request import is_override
+
+    if text is not None and is_override(text):
+        raise RequestError(f"{text} changes a config that is fitted to a text: which one?", hint="gpt config init TEXT")
+
+    path = output or Path("config.yaml" if text is None else f"{run_name(text)}.yaml")
+    printed = str(path) == "-"
+    if not (printed or force) and path.exists():
+        raise RequestError(f"{path} exists already", hint="name another file with -o, or replace it with --force")
+    content = _starter() if text is None else _fitted(text, overrides or [])
+    if printed:
+        write_text(content)
+        return
+    from gpt_cli.files import replace_file
+
+    replace_file(path, content.encode())
+    note(f"wrote {path}; train it with: gpt train --config {quote(str(path))}")
+
+
+def _starter() -> str:
+    from gpt_cli.config import Config, annotate_config, comment
+
+    heading = comment(["Every key with its meaning and its default. A key that is left out has its default, too."])
+    return "\n".join([*heading, "", annotate_config(Config())])
+
+
+def _fitted(source: str, overrides: list[str]) -> str:
+    from gpt_cli.cli.options.fit_config import fit_to_this_machine
+    from gpt_cli.config import comment, dump_config, parse_config
+    from gpt_cli.config.load import check_overrides
+
+    given = check_overrides(overrides)
+    fitted, reasons = fit_to_this_machine({**given, "data.source": source}, "runs/text")
+    heading = comment([f"Fitted to {source} and the machine it was written on.", *reasons])
+    # Without run_dir the run gets the name of the file, whatever that will be.
+    content = dump_config(fitted.model_copy(update={"run_dir": None}), full=False)
+    changed = dump_config(parse_config(content, "the fitted config", overrides), full=False)
+    return "\n".join([*heading, "", changed])

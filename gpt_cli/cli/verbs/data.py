@@ -1,0 +1,85 @@
+"""`gpt data`: the corpora that are known by name, and what a text is like."""
+
+import os
+from pathlib import Path
+from shlex import quote
+from typing import Annotated
+
+import typer
+
+from gpt_cli.cli.help_format import App
+from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.verbs.inspect_text import inspect
+from gpt_cli.cli.verbs.peek import peek
+
+app = App(rich_markup_mode=None)
+
+
+@app.callback(invoke_without_command=True)
+def data(context: typer.Context) -> None:
+    """List the texts that are known by name, download one, or look into one."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command("list")
+def list_corpora(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """List the known corpora, and which of them are on this machine.
+
+    Example: gpt data list
+    """
+    from gpt_cli.corpus.registry import CORPORA, corpora_dir, corpus_path
+    from gpt_cli.files.safe_io import format_size
+    from gpt_cli.terminal.table import render_table
+
+    paths = {corpus.name: corpus_path(corpus, corpora_dir()) for corpus in CORPORA}
+    here = {name for name, path in paths.items() if path.exists()}
+    if json:
+        kept = {name: path if name in here else None for name, path in paths.items()}
+        keys = ("name", "about", "url", "size", "sha256", "licence", "split")
+        print_json({"corpora": [{**{key: getattr(c, key) for key in keys}, "path": kept[c.name]} for c in CORPORA]})
+        return
+    rows = [
+        (
+            corpus.name,
+            format_size(corpus.size),
+            "yes" if corpus.name in here else "",
+            f"{corpus.about}; {corpus.licence}",
+        )
+        for corpus in CORPORA
+    ]
+    print(render_table(rows, header=("name", "download", "here", "text; licence")))
+    note("download one with: gpt data get NAME")
+
+
+@app.command("get")
+def get(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As `gpt data list` shows it.", show_default=False)],
+    to: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep it in DIR/NAME. [default: the cache]")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Download a corpus, verify its sha256, and print where it is.
+
+    What was downloaded before is not downloaded again, and an interrupted download resumes where it stopped.
+
+    Example: gpt data get tiny-shakespeare
+    """
+    from gpt_cli.corpus.registry import corpora_dir, fetch_corpus, find_corpus
+    from gpt_cli.terminal.progress import progress_bar
+
+    corpus = find_corpus(name)
+    with progress_bar(corpus.name, "B") as progress:
+        path = fetch_corpus(corpus, to or corpora_dir(), progress=progress)
+    source = f"corpus:{name}" if to is None else os.fspath(path)
+    if json:
+        print_json({"name": name, "path": path, "source": source, "licence": corpus.licence, "split": corpus.split})
+    else:
+        print(path)
+    note(f"licence: {corpus.licence}; divided as: {corpus.split}")
+    note(f"train on it with: gpt train {quote(source)}")
+
+
+app.command("inspect")(inspect)
+app.command("peek")(peek)

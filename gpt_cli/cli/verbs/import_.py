@@ -1,0 +1,53 @@
+"""`gpt import`: the models of others as runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpt_cli.cli.output import note, print_json
+from gpt_cli.errors import RequestError
+
+
+def import_(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[hf|gguf] DIR|NAME|FILE [RUN]",
+            help="A model of Transformers, in safetensors: its directory, or its name on the hub; or a GGUF file that"
+            " gpt export wrote. [default of RUN: its name, in runs/]",
+        ),
+    ],
+    download: Annotated[
+        bool, typer.Option("--download", help="Get NAME from the hub if it is not in the cache of this machine.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Make a model of GPT-2's, Llama's, Qwen3's or NanoChat's architecture a run.
+
+    It samples, is evaluated on any text, is exported again, and is what train.init_from names to train it further.
+
+    Example: gpt import hf exports/quickstart runs/imported
+    """
+    from gpt_cli.cli.options.fit_config import to_slug
+
+    kind = arguments.pop(0) if arguments[0] in ("hf", "gguf") and len(arguments) > 1 else None
+    if len(arguments) > 2:
+        raise RequestError(f"one model becomes one run, and {arguments[2]} is a third name")
+    source = arguments[0]
+    run_dir = Path(arguments[1]) if len(arguments) > 1 else Path("runs") / to_slug(Path(source).stem)
+    if kind == "gguf" or (kind is None and source.endswith(".gguf")):
+        from gpt_cli.export.gguf_reading import import_gguf
+
+        layout = import_gguf(Path(source), run_dir)
+        architecture = layout.model_type
+    else:
+        if source.endswith(".gguf") and Path(source).is_file():
+            raise RequestError(f"{source} is a file for llama.cpp", hint=f"gpt import {source} {run_dir}")
+        from gpt_cli.export.import_hf import import_huggingface
+
+        layout = import_huggingface(source, run_dir, download=download)
+        architecture = layout.architecture
+    if json:
+        print_json({"source": source, "run_dir": run_dir, "architecture": architecture})
+    note(f"{run_dir}: {source}, a {architecture}")

@@ -1,0 +1,44 @@
+"""`gpt info`: what a config or a run amounts to."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpt_cli.cli.options.run_options import RunOption, one_run
+from gpt_cli.cli.output import note, print_json
+from gpt_cli.errors import RequestError
+
+
+def info(
+    path: Annotated[
+        Path | None,
+        typer.Argument(metavar="RUN|CONFIG", help="A run, checkpoint or config file. [default: the newest run]"),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="section.key=value", help="Changes to the config file.")
+    ] = None,
+    run_option: RunOption = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Say how large a model is, what training it costs, and how far a run has come.
+
+    Example: gpt info configs/quickstart.yaml model.n_layer=8
+    """
+    from gpt_cli.report.info import info_of_config, info_of_run, render_info
+    from gpt_cli.run.directory import find_run
+
+    path = one_run(path, run_option)
+    if path is not None and (path.is_file() or path.suffix in (".yaml", ".yml")):
+        figures = info_of_config(path, overrides or [], note)
+    elif overrides:
+        raise RequestError(
+            f"a run has the config it has: {overrides[0]} cannot change it",
+            hint=f"change its config: gpt info {path or 'RUN'}/config.yaml {overrides[0]}",
+        )
+    else:
+        figures = info_of_run(find_run(path), note)
+    if json:
+        print_json(figures.to_json())
+    else:
+        print(render_info(figures))

@@ -1,0 +1,63 @@
+"""`gpt data inspect`: a text, looked over before a model learns from it."""
+
+from typing import Annotated
+
+import typer
+
+from gpt_cli.cli.options.data_options import (
+    ENCODING,
+    SPLIT,
+    TEST_FRACTION,
+    TEXT_KEY,
+    VAL_FRACTION,
+    VAL_SOURCE,
+    data_config,
+)
+from gpt_cli.cli.output import note, print_json
+from gpt_cli.literals import SplitBy
+
+
+def inspect(
+    corpus: Annotated[
+        list[str],
+        typer.Argument(metavar="CORPUS", help="Files, folders, globs, - or builtin:python-docs.", show_default=False),
+    ],
+    val_fraction: Annotated[float, typer.Option(help=VAL_FRACTION)] = 0.1,
+    test_fraction: Annotated[float, typer.Option(help=TEST_FRACTION + " It is not looked at.")] = 0.0,
+    split: Annotated[SplitBy, typer.Option(help=SPLIT)] = "characters",
+    val_source: Annotated[list[str] | None, typer.Option(metavar="TEXT", help=VAL_SOURCE)] = None,
+    encoding: Annotated[str, typer.Option(help=ENCODING)] = "utf-8",
+    text_key: Annotated[str, typer.Option(metavar="KEY", help=TEXT_KEY)] = "text",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """Look a text over: rare and invisible characters, duplicates, train/val overlap, what a good loss is.
+
+    The text is divided as training divides it, and the test split is not read. The baselines are
+    Kneser-Ney n-gram models and compressors, learned on the training part and measured on the validation part. Of a
+    large text, samples are compared, and that is said.
+
+    Example: gpt data inspect book.txt
+    """
+    from gpt_cli.corpus.inspection.advice import advise
+    from gpt_cli.corpus.inspection.scanner import inspect_text
+    from gpt_cli.corpus.split_text import SplitText
+    from gpt_cli.report.text_report_view import render_inspection
+    from gpt_cli.terminal.progress import stage_progress
+
+    data = data_config(
+        corpus,
+        val_fraction=val_fraction,
+        test_fraction=test_fraction,
+        split=split,
+        val_source=val_source,
+        encoding=encoding,
+        text_key=text_key,
+    )
+    with stage_progress() as progress:
+        found = inspect_text(SplitText.find(data, note, progress), progress)
+    if test_fraction:
+        note("what is kept for the test was not looked at")
+    if json:
+        print_json({"corpus": corpus, **found.to_json(), "advice": advise(found)})
+    else:
+        print(render_inspection(found))

@@ -1,0 +1,36 @@
+"""`gpt plot`: the course of runs as a picture."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from gpt_cli.cli.options.run_options import RunsArgument, RunsOption, find_many
+from gpt_cli.cli.output import note
+
+
+def plot(
+    runs: RunsArgument = None,
+    run_options: RunsOption = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="A .png, .svg or .pdf.")] = Path(
+        "loss.png"
+    ),
+    y: Annotated[
+        Literal["loss", "bpb", "lr", "grad_norm", "throughput"],
+        typer.Option(help="What is drawn; bpb: bits per byte, by which any two models compare."),
+    ] = "loss",
+    x: Annotated[Literal["step", "tokens", "bytes", "time"], typer.Option(help="What it is drawn over.")] = "step",
+    log_x: Annotated[bool, typer.Option("--log-x", help="Draw the horizontal axis logarithmically.")] = False,
+    log_y: Annotated[bool, typer.Option("--log-y", help="Draw the vertical axis logarithmically.")] = False,
+    width: Annotated[float, typer.Option(metavar="INCHES", help="3.4 suits a column of a paper.", min=2, max=40)] = 8,
+) -> None:
+    """Draw the training and validation loss of one or more runs, or another of their curves, for a paper.
+
+    The same runs give the same bytes. `gpt report` makes a page of all the curves instead.
+
+    Example: gpt plot runs/small runs/large -o bpb.pdf --y bpb --width 3.4
+    """
+    from gpt_cli.report.plot import plot_runs
+
+    plot_runs(find_many(runs, run_options), output, x=x, y=y, log_x=log_x, log_y=log_y, width=width)
+    note(f"wrote {output}")

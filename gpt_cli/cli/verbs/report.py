@@ -1,0 +1,32 @@
+"""`gpt report`: runs as a page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpt_cli.cli.options.run_options import RunsArgument, RunsOption, find_many
+from gpt_cli.cli.output import note
+
+
+def report(
+    runs: RunsArgument = None,
+    run_options: RunsOption = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="An .html file.")] = Path(
+        "report.html"
+    ),
+    baselines: Annotated[
+        bool, typer.Option(help="Read the text of each run again, for n-gram models and compressors to compare with.")
+    ] = True,
+) -> None:
+    """Tell all about one or more runs in one page: a file that needs no network and no script.
+
+    What was trained, on what, how well, and how it went: curves, samples, config, environment, events. Several runs
+    stand side by side, with their differences.
+
+    Example: gpt report runs/small runs/large -o report.html
+    """
+    from gpt_cli.report.run_report import write_report
+
+    write_report(find_many(runs, run_options), output, baselines=baselines, note=note)
+    note(f"wrote {output}")

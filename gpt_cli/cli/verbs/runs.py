@@ -1,0 +1,83 @@
+"""`gpt runs`: the runs there are, and one less."""
+
+import sys
+from pathlib import Path
+from shlex import quote
+from typing import Annotated
+
+import typer
+
+from gpt_cli.cli.help_format import App
+from gpt_cli.cli.output import note, print_json
+from gpt_cli.errors import INTERRUPTED, ExitCode, RequestError
+from gpt_cli.terminal.escape import escape_control_chars
+
+app = App(rich_markup_mode=None)
+
+
+@app.callback(invoke_without_command=True)
+def runs(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where they are.")] = Path("runs"),
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    """List the runs in runs/, with loss, size, steps, date and what sets each config apart; or remove one.
+
+    The run that was saved last comes first. The loss is the lowest on the run's validation text; bits per byte
+    compare whatever the tokenizers are. The config is told where it is not as in most of the runs listed.
+
+    Example: gpt runs
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from gpt_cli.cli.output import terminal_width
+    from gpt_cli.report.runs import list_runs, render_runs
+
+    lines = list_runs(folder)
+    if json:
+        print_json({"runs": [line.to_json() for line in lines]})
+    elif lines:
+        print(render_runs(lines, width=terminal_width()))
+    else:
+        note(f"there are no runs in {folder}; train one: gpt train TEXT")
+
+
+@app.command("rm")
+def remove(
+    paths: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories.", show_default=False)],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> int:
+    """Move runs to the trash, a folder beside them, after asking.
+
+    A run in which something trains stays. What was moved can be moved back.
+
+    Example: gpt runs rm runs/book
+    """
+    from gpt_cli.files.safe_io import format_size
+    from gpt_cli.run.checkpoint import checkpoint_step, is_checkpoint, list_checkpoints
+    from gpt_cli.run.directory import find_run, hint_at_run
+    from gpt_cli.run.trash import size_of, trash_run
+
+    for given in paths:
+        path = find_run(given, check=False)
+        if is_checkpoint(path) or path.is_file():
+            raise RequestError(f"{path} is not a run directory", hint=hint_at_run(path))
+        checkpoints = list_checkpoints(path)
+        steps = f"{checkpoint_step(checkpoints[0]):,} steps, " if checkpoints else ""
+        if not yes and not _confirmed(f"move {path} ({steps}{format_size(size_of(path))}) to the trash?"):
+            note(f"{path} stays")
+            continue
+        moved = trash_run(path)
+        note(f"moved to {moved}; to have it back: mv {quote(str(moved))} {quote(str(path))}")
+    return ExitCode.DONE
+
+
+def _confirmed(question: str) -> bool:
+    """Ask at the terminal; True for yes. Raises RequestError where nobody does."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise RequestError("nobody can be asked: standard input is not a terminal", hint="--yes does not ask")
+    print(escape_control_chars(f"{question} [y/N] "), end="", file=sys.stderr, flush=True)
+    try:
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None

@@ -1,0 +1,237 @@
+"""`gpt sample`: read what a model writes."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from gpt_cli.cli.novelty_output import NoveltyReport
+from gpt_cli.cli.open_engine import generate_texts
+from gpt_cli.cli.options.prompts import Prompt, PromptsFormat, read_prompts
+from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
+from gpt_cli.cli.options.sampling_options import (
+    AllowOption,
+    BeamsOption,
+    ChoicesOption,
+    DeviceOption,
+    DraftOption,
+    DtypeOption,
+    EngineOption,
+    ForbidOption,
+    LengthPenaltyOption,
+    LogitBiasOption,
+    MaxNewTokensOption,
+    MinNewTokensOption,
+    MinPOption,
+    NoRepeatNgramOption,
+    RegexOption,
+    RepetitionPenaltyOption,
+    SeedOption,
+    StopOption,
+    TemperatureOption,
+    TopKOption,
+    TopPOption,
+    TypicalPOption,
+    sampling_options,
+)
+from gpt_cli.cli.output import note, print_json, write_text
+from gpt_cli.cli.unknown_characters import without_unknown
+from gpt_cli.errors import RequestError
+
+if TYPE_CHECKING:
+    from gpt_cli.sampling import TextStream
+    from gpt_cli.tokenizer import Tokenizer
+
+_PROMPTS, _OUTPUT = "What to continue", "How many, and what is printed"
+
+
+_DRAWS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+"""Options that say how tokens are drawn, which beams are not."""
+
+
+def sample(
+    run: RunArgument = None,
+    run_option: RunOption = None,
+    device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+    weights: DtypeOption = "fp32",
+    draft: DraftOption = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="The prompt; - reads it from standard input.", rich_help_panel=_PROMPTS),
+    ] = None,
+    prompt_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A UTF-8 file that is one prompt, to its end.", rich_help_panel=_PROMPTS),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A file with a prompt a line; - is standard input.", rich_help_panel=_PROMPTS
+        ),
+    ] = None,
+    prompts_format: Annotated[
+        PromptsFormat,
+        typer.Option(help='jsonl: lines such as {"prompt": "..."}; auto: by the name.', rich_help_panel=_PROMPTS),
+    ] = "auto",
+    prefix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Put before each prompt.", rich_help_panel=_PROMPTS)
+    ] = None,
+    suffix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Put after each prompt.", rich_help_panel=_PROMPTS)
+    ] = None,
+    unknown: Annotated[
+        Literal["error", "skip"],
+        typer.Option(help="Characters that the vocabulary lacks are an error, or left out.", rich_help_panel=_PROMPTS),
+    ] = "error",
+    max_new_tokens: MaxNewTokensOption = None,
+    min_new_tokens: MinNewTokensOption = None,
+    stop: StopOption = None,
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    min_p: MinPOption = None,
+    typical_p: TypicalPOption = None,
+    repetition_penalty: RepetitionPenaltyOption = None,
+    no_repeat_ngram: NoRepeatNgramOption = None,
+    logit_bias: LogitBiasOption = None,
+    seed: SeedOption = None,
+    beams: BeamsOption = None,
+    length_penalty: LengthPenaltyOption = None,
+    forbid: ForbidOption = None,
+    allow: AllowOption = None,
+    choices: ChoicesOption = None,
+    regex: RegexOption = None,
+    n: Annotated[int, typer.Option("-n", min=1, help="Samples of each prompt.", rich_help_panel=_OUTPUT)] = 1,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Texts that are written at once.", rich_help_panel=_OUTPUT)
+    ] = 64,
+    jsonl: Annotated[
+        bool,
+        typer.Option("--jsonl", help="A JSON line for each, with log-probabilities.", rich_help_panel=_OUTPUT),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object on stdout.", rich_help_panel=_OUTPUT)
+    ] = False,
+    novelty: Annotated[
+        bool,
+        typer.Option("--novelty", help="Say what each text copies from the training text.", rich_help_panel=_OUTPUT),
+    ] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Send control characters to a terminal as they are.", rich_help_panel=_OUTPUT)
+    ] = False,
+) -> None:
+    """Continue prompts with a trained model.
+
+    An option that is not given has its value from the section `sample` of the run's config.yaml. An empty prompt starts
+    a new text. Of a prompt longer than the context the model sees the last tokens; when its own text outgrows the
+    context, the older half of what it sees is dropped.
+
+    Example: gpt sample --prompt "ROMEO:" --temperature 0.7 --stop JULIET -n 3
+    """
+    arguments = locals()
+    given = read_prompts(prompt, prompt_file, prompts, prompts_format)
+    if as_json and prompts is not None:
+        raise RequestError("--json is for one prompt", hint="--jsonl prints a line for each")
+    options = sampling_options({**arguments, "log_probs": jsonl or None})
+
+    if beams is not None and beams > 0 and (drawn := [name for name in _DRAWS if options.get(name)]):
+        named = f"--{drawn[0].replace('_', '-')}"
+        raise RequestError(
+            f"--beams searches the likeliest text, in which {named} has no say", hint=f"leave {named} out"
+        )
+
+    from gpt_cli.run.checkpoint import open_checkpoint
+    from gpt_cli.run.directory import sample_defaults
+    from gpt_cli.sampling import SamplingParams, random_seed
+
+    seed = random_seed() if seed is None else seed
+    path = find_one(run, run_option, text_option="--prompt")
+    loaded = open_checkpoint(path, note)
+    defaults = sample_defaults(path) or loaded.config.sample
+    asked = [Prompt(defaults.prompt)] if given is None else given
+    sampling = SamplingParams.from_config(defaults, seed).replace(options)
+    before, after = (defaults.prefix if prefix is None else prefix), (defaults.suffix if suffix is None else suffix)
+    whole = [one.wrapped(before, after) for one in asked]
+    kept = without_unknown(loaded.tokenizer, [one.text for one in whole], skip=unknown == "skip", source="prompt")
+    whole = [Prompt(text, one.where, one.id) for text, one in zip(kept, whole, strict=True)]
+    copies = NoveltyReport(loaded) if novelty else None
+    tokens = _encode(whole, loaded.tokenizer, loaded.config.model.context_length)
+    writer, texts = generate_texts(loaded, tokens, sampling, n, batch_size, device, engine, weights, draft)
+    if as_json:
+        written = next(texts)
+        samples: list[dict[str, Any]] = [
+            {"text": t.text(), "tokens": t.tokens, "finish_reason": t.finish_reason} for t in written
+        ]
+        if copies is not None:
+            found = copies.to_json([text.text() for text in written])
+            samples = [sample | {"novelty": one} for sample, one in zip(samples, found, strict=True)]
+        print_json(
+            {
+                **{"run": path, "step": loaded.step, "prompt": whole[0].text, "seed": seed},
+                **{"engine": writer, "samples": samples},
+            }
+        )
+        return
+    random = not (sampling.greedy or sampling.beams)
+    note(f"{path}, step {loaded.step:,}" + (f", seed {seed}" if random else ""))
+    if jsonl:
+        _print_lines(zip(whole, texts, strict=True), seed, copies)
+    else:
+        _print_samples(whole, texts, n, raw, copies)
+
+
+def _encode(prompts: Sequence[Prompt], tokenizer: "Tokenizer", context_length: int) -> list[list[int]]:
+    from gpt_cli.sampling import encode_prompt
+
+    tokens = []
+    for prompt in prompts:
+        try:
+            tokens.append(encode_prompt(tokenizer, prompt.text))
+        except RequestError as error:
+            error.where = error.where or prompt.where
+            raise
+    longest = max(map(len, tokens))
+    if longest > context_length:
+        note(
+            f"the {'longest ' if len(prompts) > 1 else ''}prompt has {longest:,} tokens;"
+            f" the model sees the last {context_length:,}, its context"
+        )
+    return tokens
+
+
+def _print_samples(
+    prompts: list[Prompt], texts: "Iterator[list[TextStream]]", n: int, raw: bool, copies: NoveltyReport | None
+) -> None:
+    """Print each text after its prompt, as it is being written; of a batch, the first unfinished one is live."""
+    for number, (prompt, samples) in enumerate(zip(prompts, texts, strict=True), start=1):
+        for i, text in enumerate(samples, start=1):
+            parts = [f"prompt {number} of {len(prompts)}"] * (len(prompts) > 1) + [f"sample {i} of {n}"] * (n > 1)
+            if parts:
+                write_text(f"--- {', '.join(parts)}\n")
+            write_text(prompt.text, raw)
+            last = prompt.text
+            for last in text:
+                write_text(last, raw)
+            if not last.endswith("\n"):
+                write_text("\n")
+            if copies is not None:
+                copies.print_text(text.text())
+    if copies is not None:
+        copies.print_validation()
+
+
+def _print_lines(texts: "Iterable[tuple[Prompt, list[TextStream]]]", seed: int, copies: NoveltyReport | None) -> None:
+    """Print a JSON object for each text as soon as it is complete, in the order of the prompts."""
+    for prompt, samples in texts:
+        found = None if copies is None else copies.to_json([text.text() for text in samples])
+        for number, text in enumerate(samples, start=1):
+            line = {} if prompt.id is None else {"id": prompt.id}
+            line |= {"prompt": prompt.text, "sample": number, "seed": seed, "text": text.text()}
+            log_probs = [round(log_prob, 6) for log_prob in text.log_probs or ()]
+            line |= {"tokens": text.tokens, "log_probs": log_probs, "finish_reason": text.finish_reason}
+            if found is not None:
+                line["novelty"] = found[number - 1]
+            print(json.dumps(line, allow_nan=False), flush=True)

@@ -1,0 +1,248 @@
+"""`gpt score`: what a model makes of a text, token by token and line by line; and which label it would give a text."""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from gpt_cli.cli.open_engine import open_scorer
+from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
+from gpt_cli.cli.options.sampling_options import DeviceOption, DtypeOption, EngineOption
+from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.unknown_characters import without_unknown
+from gpt_cli.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpt_cli.corpus.readers import ReaderOptions
+    from gpt_cli.scoring.scored_text import ScoredLine
+    from gpt_cli.tokenizer import Tokenizer
+
+_READ, _SHOW, _LABELS = "How it is read", "What is shown", "Choosing among labels"
+
+
+def score(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A text; - is standard input.", show_default=False)],
+    run: RunArgument = None,
+    run_option: RunOption = None,
+    device: DeviceOption = "auto",
+    engine: EngineOption = "auto",
+    weights: DtypeOption = "fp32",
+    stride: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Tokens by which a window of the context moves on. [default: half the context]",
+            rich_help_panel=_READ,
+        ),
+    ] = None,
+    unknown: Annotated[
+        Literal["error", "skip"],
+        typer.Option(help="Characters that the vocabulary lacks are an error, or left out.", rich_help_panel=_READ),
+    ] = "error",
+    encoding: Annotated[str, typer.Option(help="Of FILE.", rich_help_panel=_READ)] = "utf-8",
+    text_key: Annotated[
+        str,
+        typer.Option(metavar="KEY", help="Which column or key of FILE holds the text.", rich_help_panel=_READ),
+    ] = "text",
+    worst: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="The N most surprising lines, worst first.", rich_help_panel=_SHOW),
+    ] = None,
+    by: Annotated[
+        Literal["bits-per-byte", "bits"],
+        typer.Option(help="What makes a line surprising: its rate, or its sum.", rich_help_panel=_SHOW),
+    ] = "bits-per-byte",
+    tokens: Annotated[bool, typer.Option("--tokens", help="A row for each token.", rich_help_panel=_SHOW)] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write one offline page instead.", rich_help_panel=_SHOW)
+    ] = None,
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", help="A JSON line for each line, with log-probabilities.", rich_help_panel=_SHOW)
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object with the sums.", rich_help_panel=_SHOW)
+    ] = False,
+    labels: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,...", help="Say which of these follows each text best.", rich_help_panel=_LABELS),
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Put before each text.", rich_help_panel=_LABELS)
+    ] = None,
+    suffix: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Put between each text and the label.", rich_help_panel=_LABELS),
+    ] = None,
+    after: Annotated[
+        str, typer.Option(metavar="TEXT", help="Put after the label, and scored with it.", rich_help_panel=_LABELS)
+    ] = "",
+    normalise: Annotated[
+        Literal["none", "tokens", "bytes"],
+        typer.Option(help="Divide a label's log-probability by its length.", rich_help_panel=_LABELS),
+    ] = "none",
+    format: Annotated[
+        Literal["auto", "csv", "jsonl", "lines"],
+        typer.Option(help="Of FILE, with --labels. auto: by its name.", rich_help_panel=_LABELS),
+    ] = "auto",
+    label_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Which one holds the true label. [default: label, if it is there]",
+            rich_help_panel=_LABELS,
+        ),
+    ] = None,
+) -> None:
+    """Say how surprising a text is to a model, in bits, line by line and token by token.
+
+    Every token but the first is predicted once. A text longer than the context is read in windows that overlap, so
+    that each token has more than half a context before it. With --labels, each text of FILE is given the label that
+    is the likeliest to follow it.
+
+    Example: gpt score letter.txt --worst 10
+    """
+    shown = [
+        name
+        for name, given in (("--html", html), ("--jsonl", jsonl), ("--json", as_json), ("--tokens", tokens))
+        if given not in (None, False)
+    ]
+    if len(shown) > 1:
+        raise RequestError(f"give {shown[0]} or {shown[1]}, not both")
+
+    from gpt_cli.run.checkpoint import open_checkpoint
+    from gpt_cli.run.directory import sample_defaults
+
+    if labels is None:
+        _only_with_labels(
+            prefix=prefix,
+            suffix=suffix,
+            after=after,
+            normalise=normalise,
+            format=format,
+            label_key=label_key,
+        )
+        if html is not None:
+            from gpt_cli.report.html import check_page
+
+            check_page(html, hint="gpt score FILE --html score.html")
+    path = find_one(run, run_option)
+    saved = open_checkpoint(path, note)
+    if labels is not None:
+        from gpt_cli.cli.verbs.classify import classify
+        from gpt_cli.scoring.classifier import Classifier
+        from gpt_cli.scoring.confusion import parse_labels
+        from gpt_cli.scoring.examples import read_examples
+
+        if html is not None or tokens or stride is not None:
+            raise RequestError("--labels does not go with --html, --tokens or --stride")
+        names = parse_labels(labels)
+        examples = read_examples(Path(file), format, text_key, label_key)
+        defaults = sample_defaults(path) or saved.config.sample
+        before, between = defaults.prefix if prefix is None else prefix, defaults.suffix if suffix is None else suffix
+        reader = open_scorer(saved, device, engine, weights)
+        classifier = Classifier(reader, saved.tokenizer, names, before, between, after, normalise)
+        note(f"{path}, step {saved.step:,}")
+        facts = {"run": path, "step": saved.step, "engine": reader.engine}
+        classify(classifier, examples, unknown, worst, jsonl=jsonl, as_json=as_json, facts=facts)
+        return
+    from gpt_cli.corpus.readers import ReaderOptions
+    from gpt_cli.scoring.scored_text import ScoredText
+    from gpt_cli.scoring.sliding_windows import checked_stride, read_tokens
+
+    step_by = checked_stride(stride, saved.config.model.context_length)
+    name, written = _read(file, ReaderOptions(encoding, text_key), saved.tokenizer, unknown)
+    try:
+        ids = saved.tokenizer.encode(written)
+    except RequestError as error:  # the text has what the vocabulary lacks
+        error.where = error.where or name
+        raise
+    reader = open_scorer(saved, device, engine, weights)
+    text = ScoredText(saved.tokenizer, written, ids, read_tokens(reader, ids, step_by))
+    chosen = range(len(text)) if worst is None else text.top_surprising(worst, by)
+    if as_json:
+        facts = {"run": path, "step": saved.step, "text": name, "engine": reader.engine, "stride": step_by}
+        print_json(facts | text.figures())
+        return
+    how = _how(len(ids), saved.config.model.context_length, step_by)
+    note(f"{path}, step {saved.step:,}")
+    if html is not None:
+        from gpt_cli.report.score_page import WORST, Scored, write_scored
+
+        lines = [text.line(i) for i in chosen]
+        top = [text.line(i) for i in text.top_surprising(WORST, by)] if worst is None and len(text) > WORST else []
+        write_scored(Scored(path.resolve().name, saved.step, name, text, lines, top, how, worst is None), html)
+        note(f"wrote {html}")
+    elif jsonl:
+        for i in chosen:
+            print(json.dumps(_as_object(text.line(i)), allow_nan=False))
+    else:
+        _print_rows((text.line(i) for i in chosen), len(text), tokens)
+    note(f"{text.tokens:,} tokens, loss {text.loss:.4f}, {text.bits_per_byte:.4f} bits per byte")
+
+
+def _read(source: str, form: "ReaderOptions", tokenizer: "Tokenizer", unknown: str) -> tuple[str, str]:
+    """The name and the text of what is to be scored, without what the vocabulary lacks if that is to be skipped."""
+    from gpt_cli.corpus.sources import read_documents
+
+    name = "standard input" if source == "-" else source
+    documents = [document.text for document in read_documents(source, note=note, form=form)]
+    last = documents.pop()
+    text = "".join(one if one.endswith("\n") else f"{one}\n" for one in documents) + last  # as in training
+    if documents:
+        note(f"{len(documents) + 1:,} documents, each of which begins a line; lines are counted through them")
+    (text,) = without_unknown(tokenizer, [text], skip=unknown == "skip", source="text")
+    return name, text
+
+
+def _how(n_token: int, context_length: int, stride: int) -> str:
+    """In a sentence, what each token was predicted from."""
+    if n_token <= context_length + 1:
+        return "Each token is predicted from all before it."
+    least = context_length + 1 - stride
+    return (
+        f"Each token is predicted once, in windows of {context_length:,} tokens that move on by {stride:,}:"
+        f" past the first from at least {least:,} token{'s' * (least > 1)}."
+    )
+
+
+def _as_object(line: "ScoredLine") -> dict[str, Any]:
+    """A line for JSON: its parts, joined, are the text."""
+    log_probs = [None if value is None else round(value, 6) for value in line.log_probs]
+    rate = line.bits_per_byte
+    return {
+        "line": line.number,
+        "text": line.text,
+        "tokens": line.tokens,
+        "pieces": line.pieces,
+        "log_probs": log_probs,
+        "bits": round(line.bits, 6),
+        "bytes": line.bytes,
+        "bits_per_byte": None if rate is None else round(rate, 6),
+    }
+
+
+def _print_rows(lines: "Iterable[ScoredLine]", last: int, tokens: bool) -> None:
+    """Coloured on a terminal that has colours; else columns, as wide as COLUMNS says, or 80."""
+    from gpt_cli.report.score_text import render_legend, render_lines, render_tokens
+
+    coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    columns = shutil.get_terminal_size().columns
+    width = None if coloured else columns
+    for row in render_tokens(lines, last, columns) if tokens else render_lines(lines, last, width):
+        print(row)
+    sys.stdout.flush()
+    if coloured and not tokens:
+        print(render_legend(), flush=True)
+
+
+def _only_with_labels(**given: Any) -> None:
+    """Refuse what is for --labels alone."""
+    for name, value in given.items():
+        if value not in (None, "", "none", "auto"):
+            raise RequestError(f"--{name.replace('_', '-')} is for --labels", hint="--labels yes,no")

@@ -1,0 +1,62 @@
+"""`gpt selftest` and `gpt doctor`: the promises tried out here, and one run examined."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
+from gpt_cli.cli.output import note, print_json
+from gpt_cli.errors import ExitCode
+
+
+def selftest(
+    quick: Annotated[bool, typer.Option("--quick", help="Take seconds instead of minutes.")] = False,
+    directory: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Where to work, on the disk to be tested.", show_default=False)
+    ] = Path(),
+    seed: Annotated[int, typer.Option(min=0, help="Of the moments of the kills and the places of the flips.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> int:
+    """Try the promises of gpt on this machine and this disk.
+
+    Trains a tiny model, kills it again and again, flips bits in its checkpoints, and compares what is left with what
+    should be. Works in a temporary directory, which it removes. Exits with 1 if anything fails.
+
+    Example: gpt selftest --quick
+    """
+    from gpt_cli.selftest.check import all_passed, render_checks
+    from gpt_cli.selftest.machine import run_selftest
+
+    checks = list(run_selftest(directory, quick=quick, seed=seed, note=note))
+    if json:
+        print_json({"passed": all_passed(checks), "seed": seed, "checks": [asdict(check) for check in checks]})
+    else:
+        print(render_checks(checks))
+    return ExitCode.DONE if all_passed(checks) else ExitCode.FAILED
+
+
+def doctor(
+    run: RunArgument = None,
+    run_option: RunOption = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> int:
+    """Examine a run: its files, its model, and where it would go on.
+
+    Verifies the sums of every checkpoint, that all numbers are finite, that the model cannot see the future and
+    decodes the same with a cache, and that tokenizer and text are those it was trained with. Changes nothing. Exits
+    with 1 if anything is wrong.
+
+    Example: gpt doctor runs/quickstart
+    """
+    from gpt_cli.selftest.check import all_passed, render_checks
+    from gpt_cli.selftest.doctor import examine
+
+    path = find_one(run, run_option, check=False)
+    checks = list(examine(path, note))
+    if json:
+        print_json({"run": path, "passed": all_passed(checks), "checks": [asdict(check) for check in checks]})
+    else:
+        print(render_checks(checks))
+    return ExitCode.DONE if all_passed(checks) else ExitCode.FAILED

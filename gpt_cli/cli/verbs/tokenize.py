@@ -1,0 +1,328 @@
+"""`gpt tokenize`: a tokenizer for a text, the text as tokens, and what the two look like."""
+
+import re
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from gpt_cli.cli.interruptible import Interrupted, interruptible_progress
+from gpt_cli.cli.options.data_options import (
+    ENCODING,
+    SPLIT,
+    TEST_FRACTION,
+    TEXT_KEY,
+    VAL_FRACTION,
+    VAL_SOURCE,
+    corpus_name,
+    data_config,
+)
+from gpt_cli.cli.options.fit_config import to_slug
+from gpt_cli.cli.output import note, print_json, write_text
+from gpt_cli.cli.verbs.compare_tokenizers import compare as compare_tokenizers
+from gpt_cli.errors import RequestError
+from gpt_cli.literals import Pattern, SplitBy, TokenizerKind
+
+if TYPE_CHECKING:
+    from gpt_cli.config import DataConfig, TokenizerConfig
+    from gpt_cli.corpus.tokenize_pipeline import Tokenized
+    from gpt_cli.tokenizer import Tokenizer
+
+UNKNOWN = "<unk>"  # how a table shows the token; in text it is U+FFFD
+_SHOWN = 10  # longest tokens, and merges
+_UNITS = ("characters", "bytes", "tokens")
+
+
+def tokenize(
+    corpus: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="CORPUS", help="Files, folders, globs, -, builtin:python-docs or hf:NAME.", show_default=False
+        ),
+    ] = None,
+    kind: Annotated[
+        TokenizerKind | None, typer.Option(help="One token per character, per byte, or learned tokens. [default: char]")
+    ] = None,
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(
+            min=257, max=1_000_000, help="How many tokens a BPE has, the 256 bytes included. [default: by the text]"
+        ),
+    ] = None,
+    pattern: Annotated[
+        Pattern | None, typer.Option(help="How text is split before BPE merges. [default: gpt2]")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Take this one: a tokenizer.json, GPT-2's encoder.json and vocab.bpe, or a tiktoken rank file.",
+        ),
+    ] = None,
+    train_bytes: Annotated[
+        int | None, typer.Option(min=1, max=2**31 - 1, help="How much text BPE learns from. [default: 100,000,000]")
+    ] = None,
+    unknown: Annotated[
+        Literal["error", "token"], typer.Option(help="What --kind char does with a character that it lacks.")
+    ] = "error",
+    min_count: Annotated[
+        int, typer.Option(min=1, help="How often a character must occur, else --unknown token stands for it.")
+    ] = 1,
+    allow_special: Annotated[
+        bool, typer.Option("--allow-special", help="Text such as <|endoftext|> becomes the special token of a BPE.")
+    ] = False,
+    val_fraction: Annotated[float, typer.Option(help=VAL_FRACTION)] = 0.1,
+    test_fraction: Annotated[float, typer.Option(help=TEST_FRACTION)] = 0.0,
+    split: Annotated[SplitBy, typer.Option(help=SPLIT)] = "characters",
+    val_source: Annotated[list[str] | None, typer.Option(metavar="TEXT", help=VAL_SOURCE)] = None,
+    weight: Annotated[
+        list[int] | None, typer.Option(min=1, help="Repeats of each CORPUS in the training split, one for each.")
+    ] = None,
+    encoding: Annotated[str, typer.Option(help=ENCODING)] = "utf-8",
+    text_key: Annotated[str, typer.Option(metavar="KEY", help=TEXT_KEY)] = "text",
+    processes: Annotated[
+        int | None,
+        typer.Option(min=1, max=1024, help="How many encode side by side. [default: one a core]"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="DIR", help="Where the tokens go. [default: tokens/ and the corpus's name]"
+        ),
+    ] = None,
+    text: Annotated[str | None, typer.Option(metavar="TEXT", help="Show how this is encoded.")] = None,
+    ids: Annotated[str | None, typer.Option(metavar="IDS", help="Show what these ids mean, as in '1 2 3'.")] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Compare tokenizers instead: char,byte,bpe:512,gpt2=FILE; -o for a picture."),
+    ] = None,
+    model_config: Annotated[
+        str | None, typer.Option(metavar="FILE|N", help="Compare for the model of a config, or of width N.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> int:
+    """Train or take a tokenizer, write the corpus as tokens, and print what they are like.
+
+    The tokens and tokenizer.json go to --out, which `gpt train` takes as data.source. With --text or --ids only
+    that encoding or decoding is shown, and nothing is written unless --out is given. With --compare the tokenizers
+    of a list are learned or loaded and shown side by side, and -o names a picture.
+
+    Example: gpt tokenize book.txt --kind bpe --vocab-size 1024
+    """
+    from gpt_cli.tokenizer import UnknownCharacters
+
+    looks = text is not None or ids is not None
+    if not corpus and not (tokenizer is not None and looks):
+        raise RequestError(
+            "there is nothing to tokenize", hint="give a CORPUS, or --tokenizer FILE with --text TEXT or --ids IDS"
+        )
+    data = None
+    if corpus:
+        data = data_config(
+            corpus,
+            weights=weight,
+            encoding=encoding,
+            text_key=text_key,
+            split=split,
+            val_fraction=val_fraction,
+            test_fraction=test_fraction,
+            val_source=val_source,
+        )
+    if compare is not None:
+        alone = {
+            "--kind": kind is not None,
+            "--vocab-size": vocab_size is not None,
+            "--tokenizer": tokenizer is not None,
+            "--train-bytes": train_bytes is not None,
+            "--unknown": unknown != "error",
+            "--min-count": min_count != 1,
+            "--allow-special": allow_special,
+            "--text": text is not None,
+            "--ids": ids is not None,
+            "--weight": weight is not None,
+            "--processes": processes is not None,
+        }
+        if given := next((option for option, is_given in alone.items() if is_given), None):
+            raise RequestError(f"{given} cannot be combined with --compare", hint="name what to compare in its list")
+        assert data is not None  # `looks` is refused, so there is a corpus
+        compare_tokenizers(data, compare, pattern=pattern, model=model_config, picture=out, json=json)
+        return 0
+    if model_config is not None:
+        raise RequestError("--model-config is for --compare", hint="gpt info CONFIG describes a model")
+    config = _config(kind, vocab_size, pattern, tokenizer, train_bytes, unknown, min_count, allow_special)
+    result: dict[str, Any] = {}
+    try:
+        if corpus and data is not None:
+            directory = out or (None if looks else _directory(corpus, config))
+            if directory is None:
+                from gpt_cli.corpus.prepare import learn_tokenizer
+
+                with interruptible_progress() as progress:
+                    used = learn_tokenizer(data, config, note=note, progress=progress)
+            else:
+                made = _tokenize(data, config, directory, processes)
+                used = made.tokenizer
+                result |= _describe(made, directory)
+        else:
+            from gpt_cli.tokenizer import load_tokenizer
+
+            assert tokenizer is not None  # checked above
+            used = load_tokenizer(tokenizer, pattern)
+        if text is not None:
+            result["encoding"] = _encode(used, text, allow_special)
+        if ids is not None:
+            result["decoding"] = used.decode(_parse_ids(ids))
+    except UnknownCharacters as error:
+        raise RequestError(
+            error.message,
+            hint="--kind byte and --kind bpe know every character, --unknown token has one for the others",
+        ) from error
+    except Interrupted as stop:
+        note(stop.message)
+        return stop.exit_code
+    print_json(result) if json else _show(result)
+    return 0
+
+
+def _config(
+    kind: TokenizerKind | None,
+    vocab_size: int | None,
+    pattern: Pattern | None,
+    file: Path | None,
+    train_bytes: int | None,
+    unknown: Literal["error", "token"],
+    min_count: int,
+    allow_special: bool,
+) -> "TokenizerConfig":
+    """The tokenizer section that the options amount to."""
+    from gpt_cli.config import TokenizerConfig
+
+    if file is not None:
+        from gpt_cli.tokenizer import load_tokenizer
+
+        if not file.exists():
+            raise RequestError(f"{file} does not exist")
+        kind = kind or load_tokenizer(file, pattern).kind  # type: ignore[assignment]  # one of the three
+    kind = kind or ("char" if vocab_size is None else "bpe")
+    if kind != "bpe" and (vocab_size, pattern) != (None, None):
+        option = "--pattern" if vocab_size is None else "--vocab-size"
+        raise RequestError(f"{option} is only for --kind bpe: a {kind} vocabulary has the size it has")
+    if train_bytes is not None and (kind != "bpe" or file is not None):
+        raise RequestError("--train-bytes is only for a BPE that is learned")
+    if kind != "char" and (unknown, min_count) != ("error", 1):
+        raise RequestError(f"--unknown and --min-count are only for --kind char: a {kind} vocabulary knows every text")
+    if min_count > 1 and unknown != "token":
+        raise RequestError(
+            f"--min-count {min_count} leaves characters out", hint="add --unknown token to stand for them"
+        )
+    return TokenizerConfig(
+        kind=kind,
+        vocab_size=vocab_size,
+        pattern=pattern,
+        unknown=unknown,
+        min_count=min_count,
+        allow_special=allow_special,
+        file=None if file is None else str(file),
+        **({} if train_bytes is None else {"train_bytes": train_bytes}),
+    )
+
+
+def _directory(corpus: list[str], config: "TokenizerConfig") -> Path:
+    """tokens/shakespeare-bpe1024 for the file books/shakespeare.txt.gz."""
+    return Path("tokens", f"{to_slug(corpus_name(corpus))}-{config.kind}{config.vocab_size or ''}")
+
+
+def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processes: int | None) -> "Tokenized":
+    """The corpus as tokens in `out`, which is looked at before the work, so that nothing fails late."""
+    from gpt_cli.corpus.prepare import tokenize_corpus
+    from gpt_cli.corpus.store import is_store
+
+    if out.exists() and not is_store(out) and not (out.is_dir() and not any(out.iterdir())):
+        raise RequestError(f"{out} exists and is not a token store", hint="choose another --out")
+    with interruptible_progress() as progress:
+        made = tokenize_corpus(
+            out, data, config, replace=out.exists(), note=note, progress=progress, processes=processes
+        )
+    note(f"the tokens and tokenizer.json are in {out}\ntrain on them with: gpt train {quote(str(out))}")
+    return made
+
+
+def _describe(corpus: "Tokenized", out: Path) -> dict[str, Any]:
+    """Statistics of a corpus's tokens, as --json prints them."""
+    from gpt_cli.tokenizer import BPETokenizer
+    from gpt_cli.tokenizer.vocab_stats import longest_tokens, merges, unused_ids
+
+    tokenizer = corpus.tokenizer
+    counts = corpus.counts
+    splits: dict[str, dict[str, Any]] = {
+        split: {unit: getattr(facts, unit) for unit in _UNITS} for split, facts in corpus.facts.items()
+    }
+    splits["all"] = {unit: sum(part[unit] for part in splits.values()) for unit in _UNITS}
+    learned = merges(tokenizer, counts)[:_SHOWN] if isinstance(tokenizer, BPETokenizer) else []
+    return {
+        "out": out,
+        "kind": tokenizer.kind,
+        "vocab_size": tokenizer.vocab_size,
+        "tokenizer_sha256": tokenizer.digest,
+        "text_sha256": corpus.fingerprint,
+        "splits": {
+            split: {**part, "bytes_per_token": part["bytes"] / part["tokens"]} for split, part in splits.items()
+        },
+        "unused_ids": unused_ids(counts),
+        "unknown_characters": None if tokenizer.unk_id is None else int(counts[tokenizer.unk_id]),
+        "longest_tokens": [_token(tokenizer, token) for token in longest_tokens(tokenizer, _SHOWN)],
+        "merges": [
+            {"left": _readable(m.left), "right": _readable(m.right), "id": m.token, "count": m.count} for m in learned
+        ],
+    }
+
+
+def _encode(tokenizer: "Tokenizer", text: str, allow_special: bool) -> dict[str, Any]:
+    ids = [int(token) for token in tokenizer.encode(text, allow_special=allow_special)]
+    return {"ids": ids, "pieces": [_token(tokenizer, token)["text"] for token in ids], "bytes": len(text.encode())}
+
+
+def _parse_ids(text: str) -> list[int]:
+    words = re.split(r"[\s,]+", text.strip("[] \n"))
+    if wrong := next((word for word in words if not re.fullmatch(r"[0-9]{1,9}", word)), None):
+        raise RequestError(f"--ids takes whole numbers, not '{wrong}'")
+    return [int(word) for word in words if word]
+
+
+def _token(tokenizer: "Tokenizer", token: int) -> dict[str, Any]:
+    special = UNKNOWN if token == tokenizer.unk_id else tokenizer.decode([token])
+    return {"id": token, "text": _readable(tokenizer.token_bytes(token)) or special}
+
+
+def _readable(token: bytes) -> str:
+    """The text of a token; bytes that are only a part of a character as \\xe2."""
+    return token.decode(errors="backslashreplace")
+
+
+def _show(result: dict[str, Any]) -> None:
+    from gpt_cli.terminal.table import render_pairs, render_table
+
+    if "splits" in result:
+        splits: dict[str, dict[str, Any]] = result["splits"]
+        rows = [
+            (unit.replace("_", " "), *(part[unit] for part in splits.values())) for unit in (*_UNITS, "bytes_per_token")
+        ]
+        print(render_table(rows, header=("", *splits)))
+        print()
+        longest = [f"'{token['text']}'" for token in result["longest_tokens"]]
+        facts: dict[str, object] = {"tokenizer": result["kind"], "ids": f"{result['vocab_size']:,}"}
+        if (unknown := result["unknown_characters"]) is not None:
+            share = unknown / splits["all"]["characters"]
+            facts["unknown"] = f"{unknown:,} characters ({share:.2%}) became {UNKNOWN}, which cannot be decoded"
+        facts |= {"unused ids": f"{len(result['unused_ids']):,}", "longest tokens": longest}
+        print(render_pairs(facts))
+    if result.get("merges"):
+        print()
+        rows = [(f"'{m['left']}' + '{m['right']}'", m["id"], m["count"]) for m in result["merges"]]
+        print(render_table(rows, header=("first merges", "id", "occurs")))
+    if (encoding := result.get("encoding")) is not None:
+        pieces = [f"'{piece}'" for piece in encoding["pieces"]]
+        print(render_pairs({"ids": [str(token) for token in encoding["ids"]], "tokens": pieces}))
+    if (decoding := result.get("decoding")) is not None:
+        write_text(decoding + "\n")
