@@ -48,12 +48,22 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
-def train_in(processes: int, tmp_path: Path, names: list[str]) -> None:
+def torchrun(processes: int, tmp_path: Path, names: list[str]) -> "subprocess.CompletedProcess[str]":
     """Train the configs of these names in so many processes."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     files = [str(tmp_path / f"{name}.yaml") for name in names]
-    command = [*torchrun, str(ROOT / "tests" / "together.py"), *files]
-    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=HANG, check=False)
+    return subprocess.run(
+        [*launcher, str(ROOT / "tests" / "together.py"), *files],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=False,
+    )
+
+
+def train_in(processes: int, tmp_path: Path, names: list[str]) -> None:
+    done = torchrun(processes, tmp_path, names)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -153,6 +163,20 @@ def test_a_wrong_request_is_one_error_of_one_process(gpt, tmp_path: Path) -> Non
     assert outcome.rc == 2
     assert outcome.stderr.startswith("error: train.batch_size (7) must be a multiple of")
     assert outcome.stderr.count("error:") == 1
+
+
+@pytest.mark.robust
+def test_a_process_with_another_text_is_refused_by_its_number(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    other = tmp_path / "other.txt"
+    other.write_text((tmp_path / "text.txt").read_text().replace("times", "trees"))
+    theirs = config.model_copy(update={"data": config.data.model_copy(update={"source": str(other)})})
+    for name, found in (("run", config), ("run.1", theirs)):
+        (tmp_path / f"{name}.yaml").write_text(dump_config(found))
+    done = torchrun(2, tmp_path, ["run"])
+    assert done.returncode == 1
+    assert "process 1 has another text" in done.stderr
+    assert not list_checkpoints(tmp_path / "run")
 
 
 @pytest.mark.parametrize("devices", ["0", "-1", "two", ""])

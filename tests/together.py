@@ -1,8 +1,14 @@
 """Train each `NAME.yaml` that is named, one after the other, as one of the processes that torchrun started.
 
+Where there is a `NAME.RANK.yaml`, the process of that rank takes it. ROOM in the environment limits the memory that
+each may take, in bytes, beyond that of its imports.
+
 python -m torch.distributed.run --standalone --nproc-per-node 2 tests/together.py a.yaml b.yaml
 """
 
+import os
+import re
+import resource
 import sys
 from pathlib import Path
 
@@ -11,6 +17,16 @@ from gpt_cli.parallel.world import joined
 from gpt_cli.training.console import Console, SilentConsole
 from gpt_cli.training.loop import train
 
+if room := os.environ.get("ROOM"):
+    found = re.search(r"^VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found
+    limit = 1024 * int(found[1]) + int(room)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    print(f"limited to {room} bytes more", flush=True)
+
 with joined() as world:
     for file in sys.argv[1:]:
-        train(load_config(Path(file), []), Console(print) if world.is_main else SilentConsole())
+        own = Path(file).with_suffix(f".{world.rank}.yaml")
+        train(
+            load_config(own if own.exists() else Path(file), []), Console(print) if world.is_main else SilentConsole()
+        )

@@ -32,6 +32,7 @@ def train_together(choose: Callable[[], Config], *, json: bool) -> int:
         try:
             config = world.broadcast(choose() if world.is_main else None)
             assert config is not None
+            world.answer_within(config.parallel.timeout_minutes)
             summary = train(config, Console(note) if world.is_main else SilentConsole())
             if world.is_main:
                 print_summary(summary, json=json)

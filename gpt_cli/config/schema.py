@@ -401,6 +401,8 @@ class ParallelConfig(ConfigSection):
     shard: Literal["none", "optimizer"] = "none"
     """none: each keeps the whole model and the whole optimizer. optimizer: each keeps the optimizer state of some
     parameters, and updates these for all (ZeRO stage 1, Rajbhandari et al., 2020): less memory, the same traffic."""
+    timeout_minutes: Positive = 10.0
+    """How long a process waits for another one before it takes it for lost and ends."""
 
 
 class Config(ConfigSection):

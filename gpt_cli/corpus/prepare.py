@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus.mapped import MappedTokens
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.corpus.sources import find_path
 from gpt_cli.corpus.split import Split
@@ -14,6 +15,7 @@ from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.files import DamagedError, ExistsError, cache_dir
 from gpt_cli.tokenizer import Tokenizer, train_tokenizer
 
+MAPPED_FROM = 1 << 27  # ids of a split that stay on the disk, in place of a quarter of a gigabyte of memory
 _HEAD = 1 << 22  # ids of each split that an outline holds: a short text is encoded once
 
 
@@ -22,9 +24,9 @@ class Corpus:
     """A text as tokens, in its splits."""
 
     tokenizer: Tokenizer
-    train: Tokens
-    """(n,) ids."""
-    val: Tokens
+    train: Tokens | MappedTokens
+    """(n,) ids, in memory or, of a long text, on the disk."""
+    val: Tokens | MappedTokens
     """(n,) ids."""
     facts: dict[Split, SplitStats]
     """Statistics of each split there is."""
@@ -32,7 +34,7 @@ class Corpus:
     """sha256 (hex) of the text."""
     source: str | list[str]
     """`data.source` as it was given."""
-    test: Tokens | None = None
+    test: Tokens | MappedTokens | None = None
     """(n,) ids; None unless asked for: nothing but a final evaluation looks at them."""
 
 
@@ -163,13 +165,19 @@ def _cached(entry: Path, note: Notify) -> TokenStore | None:
 def _from_store(store: TokenStore, data: DataConfig, with_test: bool) -> Corpus:
     return Corpus(
         store.tokenizer,
-        store.tokens("train"),
-        store.tokens("val"),
+        _ids(store, "train"),
+        _ids(store, "val"),
         store.facts,
         store.fingerprint,
         data.source,
-        store.tokens("test") if with_test else None,
+        _ids(store, "test") if with_test else None,
     )
+
+
+def _ids(store: TokenStore, split: Split) -> Tokens | MappedTokens:
+    part = store.facts.get(split)
+    ids = store.mapped if part is not None and part.tokens >= MAPPED_FROM else store.tokens
+    return ids(split)
 
 
 def _open_matching_store(path: Path, data: DataConfig, config: TokenizerConfig) -> TokenStore:

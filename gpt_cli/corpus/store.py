@@ -21,6 +21,7 @@ import numpy.typing as npt
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from gpt_cli.config.schema import DataConfig
+from gpt_cli.corpus.mapped import MappedTokens
 from gpt_cli.corpus.split import SPLITS, Split
 from gpt_cli.errors import RequestError
 from gpt_cli.files import DamagedError, NewFile, atomic_directory, read_directory, write_file
@@ -139,6 +140,17 @@ class TokenStore:
             self._check_ids(place, into)
             start += shard.tokens
         return tokens
+
+    def mapped(self, split: Split) -> MappedTokens:
+        """(n,) ids of a split, read from the files when they are asked for. Raises as `tokens` does.
+
+        A store that is replaced meanwhile stays readable; one whose files are cut short ends the process.
+        """
+        part, dtype = self._part(split), token_dtype(self.tokenizer.vocab_size)
+        pieces = [_map(self.path / Path(shard.file).name, dtype, shard.tokens) for shard in part.shards]
+        for shard, piece in zip(part.shards, pieces, strict=True):
+            self._check_ids(self.path / Path(shard.file).name, piece)
+        return MappedTokens(pieces)
 
     def read(self, split: Split, start: int, stop: int) -> Tokens:
         """(stop - start,) ids of a split from index `start` on, fewer where it ends. Raises as `tokens` does."""
@@ -310,6 +322,19 @@ def _load(path: Path, into: npt.NDArray[Any], *, of: int | None = None, skip: in
                 raise DamagedError(f"{path} is damaged: something follows its {size:,} ids")
     except (ValueError, OSError, EOFError) as error:
         raise DamagedError(f"{path} is damaged: {error}") from error
+
+
+def _map(path: Path, dtype: np.dtype[Any], size: int) -> Tokens:
+    """The ids of the .npy file `path`, mapped. Raises DamagedError as `_load` does."""
+    _load(path, np.empty(0, dtype=dtype), of=size)
+    with path.open("rb") as stream:
+        _read_header(stream)
+        offset = stream.tell()
+    if path.stat().st_size != offset + size * dtype.itemsize:
+        raise DamagedError(f"{path} is damaged: it does not end with its {size:,} ids")
+    if not size:
+        return np.empty(0, dtype=dtype)
+    return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=(size,)).view(np.ndarray)
 
 
 def _require_size(path: Path, least: int) -> None:

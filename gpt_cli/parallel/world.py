@@ -5,11 +5,12 @@ they decide, they decide from the same numbers: none of them goes by its own clo
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from signal import SIGTERM
+from threading import Thread
 from typing import Any, TypeVar
 
 import torch
@@ -24,7 +25,9 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 LOST = 75  # the exit code, to the launcher alone, of a process that lost another one
 LAUNCHER = "GPT_LAUNCHER"
 """The environment variable with the number of the process that launched this one."""
-_TIMEOUT = timedelta(minutes=10)  # of one exchange; whoever waits longer for a process that hangs ends with an error
+_TIMEOUT = timedelta(minutes=10)  # of one exchange until `answer_within` sets another
+_PATIENCE = timedelta(days=2)  # with process 0 while it prepares a text, or tries learning rates
+_SECONDS_TO_ASK = 10.0  # for the number of failures, of a store that may be gone without a word
 
 
 class LostProcessError(UserError):
@@ -55,18 +58,43 @@ class World:
     def main_first(self) -> Iterator[None]:
         """Run the block in process 0, then in the others, which find what it left on the disk."""
         if not self.is_main:
-            self.wait()
+            self._wait_patiently()
         yield
         if self.is_main:
-            self.wait()
+            self._wait_patiently()
+
+    def _wait_patiently(self) -> None:
+        if self.size > 1:
+            with self.exchanging():
+                dist.barrier(_joined.patient)
+
+    def answer_within(self, minutes: float) -> None:
+        """From now on a process that does not take part in an exchange for so long is taken for lost."""
+        for group in (dist.group.WORLD, _joined.host) if self.size > 1 else ():
+            dist.distributed_c10d._set_pg_timeout(timedelta(minutes=minutes), group)
+
+    def compare(self, facts: Mapping[str, str]) -> None:
+        """Raise UserError, naming a process, unless all have the same `facts`, which are told by name."""
+        if self.size == 1:
+            return
+        found: list[Mapping[str, str]] = [{}] * self.size
+        with self.exchanging():
+            dist.all_gather_object(found, dict(facts), group=_host_group())
+        for rank, theirs in enumerate(found):
+            for name, value in found[0].items():
+                if theirs[name] != value:
+                    raise UserError(
+                        f"process {rank} has another {name} ({theirs[name][:12]}) than process 0 ({value[:12]})",
+                        hint="give every machine the same files and the same installation",
+                    )
 
     def broadcast(self, value: T) -> T:
-        """The `value` of process 0, everywhere."""
+        """The `value` of process 0, which may take long to have it, everywhere."""
         if self.size == 1:
             return value
         box = [value]
         with self.exchanging():
-            dist.broadcast_object_list(box, src=0, group=_host_group())
+            dist.broadcast_object_list(box, src=0, group=_joined.patient)
         return box[0]
 
     def agree(self, seconds: float, signal: int | None) -> tuple[float, int | None]:
@@ -109,13 +137,22 @@ class World:
         return tensor
 
     def fails_first(self) -> bool:
-        """True if no other process has said that it fails: one of them tells the user."""
+        """True if no other process has said that it fails: one of them tells the user.
+
+        Where nobody can be asked, one of each machine does.
+        """
         if self.size == 1:
             return True
-        try:
-            return int(_joined.store.add("gpt/failures", 1)) == 1
-        except (RuntimeError, AttributeError):  # the store is gone, or was never reached
-            return self.is_main
+        answers: list[bool] = []
+
+        def ask() -> None:
+            with suppress(RuntimeError, AttributeError):  # the store is gone, or was never reached
+                answers.append(int(_joined.store.add("gpt/failures", 1)) == 1)
+
+        asking = Thread(target=ask, daemon=True)  # a store whose machine has vanished does not answer for long
+        asking.start()
+        asking.join(_SECONDS_TO_ASK)
+        return answers[0] if answers else self.local_rank == 0
 
     @contextmanager
     def exchanging(self) -> Iterator[None]:
@@ -138,6 +175,7 @@ class _Joined:
 
     store: Any = None
     host: Any = None
+    patient: Any = None
 
 
 _joined = _Joined()
@@ -182,6 +220,7 @@ def joined() -> Iterator[World]:
         _joined.store, _, _ = next(iter(rendezvous("env://", timeout=_TIMEOUT)))
         dist.init_process_group(backend, store=_joined.store, rank=world.rank, world_size=world.size, timeout=_TIMEOUT)
         _joined.host = dist.new_group(backend="gloo", timeout=_TIMEOUT)
+        _joined.patient = dist.new_group(backend="gloo", timeout=_PATIENCE)
     except (RuntimeError, ValueError) as error:
         raise UserError(
             f"process {world.rank} of {world.size} cannot reach the others: {str(error).partition(chr(10))[0]}",
@@ -191,5 +230,5 @@ def joined() -> Iterator[World]:
         yield world
         world.wait()  # a process that ends before the others have saved would have them ended, too
     finally:
-        _joined.host = None
+        _joined.host = _joined.patient = None
         dist.destroy_process_group()

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.corpus.inspection.baselines import Baseline, measure_baselines
+from gpt_cli.corpus.mapped import MappedTokens
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.corpus.store import Tokens
 from gpt_cli.errors import UserError
@@ -70,10 +71,11 @@ def _key(record: RunRecord) -> str:
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
 
 
-def _spell(tokens: Tokens, tokenizer: Tokenizer, limit: int) -> str:
+def _spell(tokens: Tokens | MappedTokens, tokenizer: Tokenizer, limit: int) -> str:
     """The text of (n,) `tokens`, without the marks between documents; of a long one, parts of about `limit` bytes."""
-    kept: npt.NDArray[np.uint16 | np.uint32] = tokens
-    if len(tokens) > limit:
+    if len(tokens) <= limit:
+        kept: npt.NDArray[np.uint16 | np.uint32] = tokens[:]
+    else:
         size = limit // _PARTS
         starts = np.linspace(0, len(tokens) - size, _PARTS).astype(np.int64)
         kept = np.concatenate([tokens[start : start + size] for start in starts])

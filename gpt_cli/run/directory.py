@@ -250,7 +250,7 @@ def _write_metadata(path: Path, config: Config, tokenizer: Tokenizer, data: dict
                     "processor": processor_name(),
                     "cores": physical_cores(),
                 },
-                "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+                "versions": package_versions(),
             }
         ),
     }
@@ -291,6 +291,11 @@ def _check(path: Path, config: Config, corpus: "Corpus") -> Changes:
 
 def _may_change(key: str) -> bool:
     return key in RESUMABLE_CHANGES or f"{key.split('.')[0]}.*" in RESUMABLE_CHANGES
+
+
+def package_versions() -> dict[str, str | None]:
+    """The version of Python and of each package that computes; None for one that is not installed."""
+    return {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
 
 
 def _version(package: str) -> str | None:

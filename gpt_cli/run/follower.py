@@ -8,12 +8,17 @@ from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.errors import Notify
 from gpt_cli.parallel.world import World
 from gpt_cli.run.crash_loop import RunLifecycle
-from gpt_cli.run.directory import RunDirectory
+from gpt_cli.run.directory import RunDirectory, package_versions
 from gpt_cli.run.log import RunLog
 
 
 def open_run(config: Config, corpus: Corpus, world: World) -> RunDirectory:
-    """The run of `config`, opened for training by process 0 and then by the others; raises what that raises."""
+    """The run of `config`, opened for training by process 0 and then by the others.
+
+    Raises what that raises, and UserError if processes have different texts, tokenizers or installations.
+    """
+    versions = {f"version of {package}": str(version) for package, version in package_versions().items()}
+    world.compare({"text": corpus.fingerprint, "tokenizer": corpus.tokenizer.digest, **versions})
     with world.main_first():
         return RunDirectory.open_for_training(config, corpus) if world.is_main else FollowedRun(config)
 

@@ -2,6 +2,7 @@
 
 import codecs
 
+from gpt_cli.corpus.mapped import MappedTokens
 from gpt_cli.corpus.store import Tokens
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.run.checkpoint import Checkpoint
@@ -29,7 +30,7 @@ def training_and_validation_text(checkpoint: Checkpoint, note: Notify) -> tuple[
     return decode_all(corpus.tokenizer, corpus.train), decode_all(corpus.tokenizer, corpus.val)
 
 
-def decode_all(tokenizer: Tokenizer, tokens: Tokens) -> str:
+def decode_all(tokenizer: Tokenizer, tokens: Tokens | MappedTokens) -> str:
     """The text of any number of tokens, half a surrogate pair for each special one."""
     pieces = [tokenizer.token_bytes(token) or _BORDER for token in range(tokenizer.vocab_size)]
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")

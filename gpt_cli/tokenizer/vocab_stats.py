@@ -1,7 +1,7 @@
 """Facts about a vocabulary and its use, for tables."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,14 @@ _CHUNK = 1 << 24  # ids counted at once, which bounds the memory
 Counts = npt.NDArray[np.int64]
 
 
+class Ids(Protocol):
+    """(n,) ids, in memory or not."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, stretch: slice, /) -> npt.NDArray[Any]: ...
+
+
 @dataclass(frozen=True)
 class Merge:
     """A merge of a BPE: the bytes of its pair, the id it makes, and how often that id was counted."""
@@ -25,7 +33,7 @@ class Merge:
     count: int
 
 
-def count_ids(ids: npt.NDArray[Any], vocab_size: int) -> Counts:
+def count_ids(ids: Ids, vocab_size: int) -> Counts:
     """(vocab_size,) how often each id occurs in `ids`."""
     counts = np.zeros(vocab_size, dtype=np.int64)
     for start in range(0, len(ids), _CHUNK):

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gpt_cli.corpus.mapped import MappedTokens
 from gpt_cli.runtime.async_copy import to_device_async
 from gpt_cli.runtime.device import device_memory
 
@@ -21,27 +22,33 @@ class DeviceTokens:
     """(N,) ids, from which windows are cut where they lie. Both places return the same windows."""
 
     def __init__(
-        self, ids: npt.NDArray[np.unsignedinteger], device: torch.device, *, resident: bool | None = None
+        self,
+        ids: npt.NDArray[np.unsignedinteger] | MappedTokens,
+        device: torch.device,
+        *,
+        resident: bool | None = None,
     ) -> None:
         """`ids` is uint16 or uint32. `resident`: kept on `device`; None: if it fits in DEVICE_SHARE of its memory."""
+        on_disk = isinstance(ids, MappedTokens)
         if resident is None:
-            resident = ids.nbytes <= DEVICE_SHARE * device_memory(device)
-        # Not every device indexes unsigned integers: their bits are kept as signed ones, see `_widen`.
-        signed = torch.from_numpy(ids.view(np.int16 if ids.itemsize == 2 else np.int32))
+            resident = ids.nbytes <= DEVICE_SHARE * device_memory(device) and not (on_disk and device.type == "cpu")
         self.device = device
-        self.ids = signed.to(device) if resident else signed
+        self.mapped = ids if isinstance(ids, MappedTokens) and not resident else None
+        self.ids = _signed(ids[:0] if self.mapped else ids[:]).to(device if resident else "cpu")
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.ids) if self.mapped is None else len(self.mapped)
 
     def windows(self, starts: Sequence[int], length: int) -> Tensor:
         """(W, L) int64 on the device: the `length` ids from each of `starts` on. No device is waited for."""
+        if self.mapped is not None:
+            return self._widen(_signed(self.mapped.windows(starts, length)))
         first = to_device_async(list(starts), self.ids.device)
         return self._widen(self.ids[first[:, None] + torch.arange(length, device=self.ids.device)])
 
     def span(self, start: int, stop: int) -> Tensor:
         """(stop - start,) int64 on the device: the ids in that range."""
-        return self._widen(self.ids[start:stop])
+        return self._widen(self.ids[start:stop] if self.mapped is None else _signed(self.mapped[start:stop]))
 
     def _widen(self, ids: Tensor) -> Tensor:
         if ids.device.type != self.device.type:  # "cuda" is not equal to "cuda:0"
@@ -49,3 +56,8 @@ class DeviceTokens:
                 ids = ids.contiguous().pin_memory()  # or the copy would wait for the step before
             ids = ids.to(self.device, non_blocking=True)
         return ids.long() & 0xFFFF if ids.dtype == torch.int16 else ids.long()
+
+
+def _signed(ids: npt.NDArray[np.unsignedinteger]) -> Tensor:
+    """The same bits as signed integers, as not every device indexes unsigned ones; see `DeviceTokens._widen`."""
+    return torch.from_numpy(ids.view(np.int16 if ids.itemsize == 2 else np.int32))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gpt_cli.corpus.mapped import MappedTokens
 from gpt_cli.errors import UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.parallel.world import ALONE, World
@@ -72,7 +73,7 @@ class EvaluationText:
     @classmethod
     def of(
         cls,
-        ids: npt.NDArray[np.unsignedinteger],
+        ids: npt.NDArray[np.unsignedinteger] | MappedTokens,
         tokenizer: Tokenizer,
         device: torch.device,
         max_tokens: int | None = None,

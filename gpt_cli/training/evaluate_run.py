@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gpt_cli.corpus.mapped import MappedTokens
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.segments import encode_stream
 from gpt_cli.corpus.sources import find_files
@@ -83,7 +84,9 @@ def evaluate_run(
     return EvalResult(str(loaded.path), loaded.step, name, evaluation)
 
 
-def _split_tokens(loaded: LoadedRun, split: Literal["val", "test"], note: Notify) -> np.ndarray[Any, Any]:
+def _split_tokens(
+    loaded: LoadedRun, split: Literal["val", "test"], note: Notify
+) -> np.ndarray[Any, Any] | MappedTokens:
     instead = "evaluate it on a text of your choice with --text FILE"
     with stage_progress() as progress:
         corpus = load_run_corpus(loaded, note=note, progress=progress, with_test=split == "test", instead=instead)

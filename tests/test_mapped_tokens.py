@@ -1,0 +1,102 @@
+"""Ids that stay on the disk are the ids that would be in memory, and a long text is never in memory."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_corpus_store import reseal, write
+from test_parallel import ROOT, environment
+from test_training import make_config, run, weights
+
+from gpt_cli.config import dump_config
+from gpt_cli.corpus import prepare
+from gpt_cli.corpus import store as store_module
+from gpt_cli.corpus.mapped import MappedTokens
+from gpt_cli.files import DamagedError, read_sums
+from gpt_cli.run.checkpoint import list_checkpoints
+from gpt_cli.training.device_tokens import DeviceTokens
+from tests.support.waiting import HANG
+
+CPU = torch.device("cpu")
+DIVISION = ("data.split=characters", "data.val_fraction=0.1", "tokenizer.kind=char", "sample.every=null")
+
+
+@settings(max_examples=50)
+@given(ids=st.lists(st.integers(0, 7), min_size=1), shard=st.integers(1, 9), data=st.data())
+def test_mapped_ids_are_those_in_memory_however_they_are_cut_into_files(
+    tmp_path: Path, ids: list[int], shard: int, data: st.DataObject
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_module, "SHARD_TOKENS", shard)
+        mapped = write(tmp_path / "store", ids, replace=True).mapped("train")
+    bounds = st.none() | st.integers(-9, len(ids) + 9)
+    start, stop, length = data.draw(bounds), data.draw(bounds), data.draw(st.integers(0, len(ids)))
+    assert (len(mapped), mapped[:].tolist(), mapped.nbytes) == (len(ids), ids, 2 * len(ids))
+    assert mapped[start:stop].tolist() == ids[start:stop]
+    starts = data.draw(st.lists(st.integers(0, len(ids) - length), min_size=1, max_size=5))
+    there, here = DeviceTokens(mapped, CPU), DeviceTokens(np.array(ids, dtype=np.uint16), CPU)
+    assert len(there) == len(here)
+    assert there.windows(starts, length).equal(here.windows(starts, length))
+    assert there.span(starts[0], starts[0] + length).equal(here.span(starts[0], starts[0] + length))
+    assert DeviceTokens(mapped, CPU, resident=True).ids.equal(here.ids)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda data: data + b"\0\0", "something follows|does not end"),
+        (lambda data: data[:-2], "cannot be|does not end"),
+        (lambda data: data[:-2] + b"\xff\x00", "none of the vocabulary's"),
+        (lambda data: data.replace(b"<u2", b"<i2"), "it holds"),
+    ],
+)
+def test_a_damaged_file_is_not_mapped(tmp_path: Path, change, reason: str) -> None:
+    store = write(tmp_path / "store", [1, 2, 3])
+    file = tmp_path / "store" / "train-00000.npy"
+    file.write_bytes(change(file.read_bytes()))
+    reseal(tmp_path / "store")
+    with pytest.raises(DamagedError, match=reason):
+        store.mapped("train")
+
+
+def test_training_from_the_disk_gives_the_weights_of_training_from_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "store", [0, 1, 2, 3] * 99, [1, 2] * 50)
+    settings = (f"data.source={tmp_path / 'store'}", *DIVISION)
+    here = run(make_config(tmp_path, *settings, name="here"))
+    monkeypatch.setattr(prepare, "MAPPED_FROM", 1)
+    config = make_config(tmp_path, *settings, name="there")
+    assert isinstance(prepare.prepare_corpus(config.data, config.tokenizer, note=print).train, MappedTokens)
+    assert weights(run(config)) == weights(here)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is limited by what /proc says")
+def test_of_processes_that_train_together_none_has_room_for_the_text_nor_needs_it(tmp_path: Path) -> None:
+    size = 2 * store_module.SHARD_TOKENS + 5
+    ids = np.tile(np.arange(8, dtype=np.uint16), size // 8 + 1)[:size]
+    write(tmp_path / "store", ids, [1, 2] * 50)
+    overrides = (f"data.source={tmp_path / 'store'}", *DIVISION, "train.micro_batch_size=2")
+    config = make_config(tmp_path, *overrides)
+    (tmp_path / "run.yaml").write_text(dump_config(config))
+    room = ids.nbytes // 2
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, str(ROOT / "tests" / "together.py"), str(tmp_path / "run.yaml")],
+        env={**environment(tmp_path), "ROOM": str(room), "MALLOC_ARENA_MAX": "1"},
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count(f"limited to {room} bytes more") == 2
+    alone = run(make_config(tmp_path, *overrides, name="alone"))
+    sums = read_sums(list_checkpoints(tmp_path / "run")[0])
+    assert {key: sums[key] for key in weights(alone)} == weights(alone)
