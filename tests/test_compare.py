@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from gpt_cli.analysis import compare_tokenizers
+from gpt_cli.analysis.compare_tokenizers import Measured, measure_tokenizers, parse_candidates
+from gpt_cli.analysis.split_text import SplitText
+from gpt_cli.analysis.text_sample import SystematicSample, TextSample, TextSpan, sample_text
 from gpt_cli.cli.main import main
 from gpt_cli.config import DataConfig, ModelConfig, TokenizerConfig
-from gpt_cli.corpus import compare_tokenizers
-from gpt_cli.corpus.compare_tokenizers import Measured, measure_tokenizers, parse_candidates
 from gpt_cli.corpus.prepare import prepare_corpus
-from gpt_cli.corpus.split_text import SplitText
-from gpt_cli.corpus.text_sample import SystematicSample, TextSample, TextSpan, sample_text
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.report.tokenizer_table import columns, draw_comparison
@@ -142,7 +142,7 @@ def test_a_large_text_is_measured_on_a_sample_and_that_is_said(run: Run, monkeyp
         sample = sample_text(text, progress)
         return TextSample(sample.train[:5000], sample.val, sample.characters)
 
-    monkeypatch.setattr("gpt_cli.corpus.text_sample.sample_text", small)
+    monkeypatch.setattr("gpt_cli.analysis.text_sample.sample_text", small)
     answer = run("--compare", "char")
     assert f"of the {len(TEXT):,} characters" in answer.err
 

@@ -15,21 +15,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpt_cli.analysis import scanner, text_sample
+from gpt_cli.analysis.advice import advise
+from gpt_cli.analysis.baselines import ORDERS
+from gpt_cli.analysis.lines import LineFacts, LineLengths
+from gpt_cli.analysis.ngrams import KneserNey
+from gpt_cli.analysis.passages import PASSAGE, HashPrefixSample, ShingleHasher, hash_texts, hash_windows
+from gpt_cli.analysis.results import TextReport
+from gpt_cli.analysis.scanner import inspect_text
+from gpt_cli.analysis.split_text import SplitText
+from gpt_cli.analysis.text_sample import SystematicSample, TextSpan, text_blocks
 from gpt_cli.cli.main import main
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.corpus import text_sample
 from gpt_cli.corpus.corpus_text import CorpusText, SourceFile
-from gpt_cli.corpus.inspection import scanner
-from gpt_cli.corpus.inspection.advice import advise
-from gpt_cli.corpus.inspection.baselines import ORDERS
-from gpt_cli.corpus.inspection.lines import LineFacts, LineLengths
-from gpt_cli.corpus.inspection.ngrams import KneserNey
-from gpt_cli.corpus.inspection.passages import PASSAGE, HashPrefixSample, ShingleHasher, hash_texts, hash_windows
-from gpt_cli.corpus.inspection.results import TextReport
-from gpt_cli.corpus.inspection.scanner import inspect_text
 from gpt_cli.corpus.readers import TextFile
-from gpt_cli.corpus.split_text import SplitText
-from gpt_cli.corpus.text_sample import SystematicSample, TextSpan, text_blocks
 from gpt_cli.errors import UserError
 from tests.support.waiting import HANG
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.corpus.inspection.baselines import Baseline, measure_baselines
+from gpt_cli.analysis.baselines import Baseline, measure_baselines
 from gpt_cli.corpus.mapped import MappedTokens
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.corpus.store import Tokens

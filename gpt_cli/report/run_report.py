@@ -8,9 +8,9 @@ from typing import Any, Literal
 from markupsafe import Markup
 
 from gpt_cli import __version__
+from gpt_cli.analysis.baselines import Baseline
 from gpt_cli.config import Config, to_yaml_scalar
 from gpt_cli.config.keys import description, fields, get_key
-from gpt_cli.corpus.inspection.baselines import Baseline
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.files.safe_io import format_size
 from gpt_cli.report.chart import Line, ReferenceLine, draw_chart

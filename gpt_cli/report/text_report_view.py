@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from textwrap import fill
 
-from gpt_cli.corpus.inspection.advice import advise
-from gpt_cli.corpus.inspection.characters import CharacterCount
-from gpt_cli.corpus.inspection.results import DuplicateCount, TextReport
+from gpt_cli.analysis.advice import advise
+from gpt_cli.analysis.characters import CharacterCount
+from gpt_cli.analysis.results import DuplicateCount, TextReport
 from gpt_cli.terminal.table import render_cell, render_pairs, render_table, terminal_columns, truncate
 
 _CHARACTERS = 20  # listed of each kind

@@ -8,8 +8,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gpt_cli.analysis.compare_tokenizers import Measured
 from gpt_cli.config import ModelConfig, load_config, parse_config
-from gpt_cli.corpus.compare_tokenizers import Measured
 from gpt_cli.model.sizing import parameter_table
 from gpt_cli.report.figure_io import COLOURS, label, write_picture
 from gpt_cli.terminal.table import fold, render_table, terminal_columns

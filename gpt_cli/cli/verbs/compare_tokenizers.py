@@ -20,9 +20,9 @@ def compare(
     json: bool,
 ) -> None:
     """Print the table, and draw it into `picture` if there is one. Keeps no tokens, and looks at no test split."""
-    from gpt_cli.corpus.compare_tokenizers import measure_tokenizers, parse_candidates
-    from gpt_cli.corpus.split_text import SplitText
-    from gpt_cli.corpus.text_sample import sample_text
+    from gpt_cli.analysis.compare_tokenizers import measure_tokenizers, parse_candidates
+    from gpt_cli.analysis.split_text import SplitText
+    from gpt_cli.analysis.text_sample import sample_text
     from gpt_cli.report.figure_io import check_output
     from gpt_cli.report.tokenizer_table import columns, draw_comparison, read_model, render_comparison
     from gpt_cli.terminal.progress import progress_bar, stage_progress

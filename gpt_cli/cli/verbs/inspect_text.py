@@ -38,9 +38,9 @@ def inspect(
 
     Example: gpt data inspect book.txt
     """
-    from gpt_cli.corpus.inspection.advice import advise
-    from gpt_cli.corpus.inspection.scanner import inspect_text
-    from gpt_cli.corpus.split_text import SplitText
+    from gpt_cli.analysis.advice import advise
+    from gpt_cli.analysis.scanner import inspect_text
+    from gpt_cli.analysis.split_text import SplitText
     from gpt_cli.report.text_report_view import render_inspection
     from gpt_cli.terminal.progress import stage_progress
 

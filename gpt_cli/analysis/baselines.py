@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.corpus.inspection.ngrams import KneserNey
+from gpt_cli.analysis.ngrams import KneserNey
 from gpt_cli.tokenizer.base import encode_text
 
 ORDERS = {1: "unigram", 2: "bigram", 3: "3-gram", 5: "5-gram", 8: "8-gram"}

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpt_cli.analysis.text_sample import TextSample
 from gpt_cli.config.schema import TokenizerConfig
-from gpt_cli.corpus.text_sample import TextSample
 from gpt_cli.errors import RequestError
 from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer import Tokenizer, UnknownCharacters, load_tokenizer, train_tokenizer

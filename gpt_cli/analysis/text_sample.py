@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from gpt_cli.analysis.split_text import SplitText
 from gpt_cli.corpus.scan import StageProgress
-from gpt_cli.corpus.split_text import SplitText
 
 BLOCK = 1 << 20  # characters looked at together
 _PART = 1 << 16  # characters that a sample takes or leaves

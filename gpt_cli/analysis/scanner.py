@@ -6,14 +6,14 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.corpus.inspection.baselines import measure_baselines
-from gpt_cli.corpus.inspection.characters import CharacterCounts
-from gpt_cli.corpus.inspection.lines import LineLengths
-from gpt_cli.corpus.inspection.passages import PASSAGE, HashPrefixSample, ShingleHasher, hash_texts, is_informative
-from gpt_cli.corpus.inspection.results import Contamination, CopiedPassage, DuplicateCount, RepeatedLine, TextReport
+from gpt_cli.analysis.baselines import measure_baselines
+from gpt_cli.analysis.characters import CharacterCounts
+from gpt_cli.analysis.lines import LineLengths
+from gpt_cli.analysis.passages import PASSAGE, HashPrefixSample, ShingleHasher, hash_texts, is_informative
+from gpt_cli.analysis.results import Contamination, CopiedPassage, DuplicateCount, RepeatedLine, TextReport
+from gpt_cli.analysis.split_text import SplitText
+from gpt_cli.analysis.text_sample import BLOCK, SystematicSample, TextSpan, text_blocks
 from gpt_cli.corpus.scan import StageProgress
-from gpt_cli.corpus.split_text import SplitText
-from gpt_cli.corpus.text_sample import BLOCK, SystematicSample, TextSpan, text_blocks
 from gpt_cli.tokenizer.base import encode_text
 
 _LEARN = 4_000_000  # characters that the baselines learn from, at most

@@ -1,6 +1,6 @@
 """Advice for training on a text, from its inspection."""
 
-from gpt_cli.corpus.inspection.results import TextReport
+from gpt_cli.analysis.results import TextReport
 
 _SHORT = 200_000  # characters
 _LARGE_ALPHABET = 512

@@ -3,9 +3,9 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpt_cli.corpus.inspection.baselines import Baseline
-from gpt_cli.corpus.inspection.characters import CharacterCount
-from gpt_cli.corpus.inspection.lines import LineFacts
+from gpt_cli.analysis.baselines import Baseline
+from gpt_cli.analysis.characters import CharacterCount
+from gpt_cli.analysis.lines import LineFacts
 
 
 @dataclass(frozen=True)
