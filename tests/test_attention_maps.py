@@ -5,9 +5,9 @@ import itertools
 import pytest
 import torch
 
-from gpt_cli.attention_maps import capture_attention, classify_heads
-from gpt_cli.attention_maps.heads import THRESHOLD, classify_head
 from gpt_cli.config import ModelConfig
+from gpt_cli.evaluation.attention_capture import capture_attention
+from gpt_cli.evaluation.attention_heads import THRESHOLD, classify_head, classify_heads
 from gpt_cli.model.attention import reference_attention
 from gpt_cli.model.gpt import GPT
 

@@ -10,10 +10,10 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gpt_cli.attention_maps import capture_attention
 from gpt_cli.capabilities import ANY, ENGINES, NATIVE_DECODER, NATIVE_TRAINER, Capabilities
 from gpt_cli.config import Config, LoraConfig, ModelConfig, OptimConfig, RuntimeConfig
 from gpt_cli.errors import RequestError
+from gpt_cli.evaluation.attention_capture import capture_attention
 from gpt_cli.export import gguf, huggingface, layouts
 from gpt_cli.export.layouts import choose_layout
 from gpt_cli.model.gpt import GPT

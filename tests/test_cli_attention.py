@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from gpt_cli.attention_maps import capture_attention
 from gpt_cli.cli.main import main
+from gpt_cli.evaluation.attention_capture import capture_attention
 from gpt_cli.report.heatmap import RAMP, ascii_rows, png, shade
 from gpt_cli.run.load_model import load_model
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, DataConfig, ModelConfig, TokenizerConfig
 from gpt_cli.corpus.prepare import prepare_corpus
+from gpt_cli.evaluation import novelty
+from gpt_cli.evaluation.novelty import measure_novelty
+from gpt_cli.evaluation.suffix_automaton import SuffixAutomaton
+from gpt_cli.evaluation.training_text import decode_all
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
-from gpt_cli.scoring import novelty
-from gpt_cli.scoring.novelty import measure_novelty
-from gpt_cli.scoring.suffix_automaton import SuffixAutomaton
-from gpt_cli.scoring.training_text import decode_all
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, train_tokenizer
 
 

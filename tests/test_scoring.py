@@ -19,17 +19,17 @@ from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, TokenizerConfig
+from gpt_cli.evaluation.classifier import Classifier, common_prefix
+from gpt_cli.evaluation.logprob_scorer import LogprobScorer, NativeScorer
+from gpt_cli.evaluation.scored_text import ScoredLine, ScoredText
+from gpt_cli.evaluation.sliding_windows import read_tokens, windows
+from gpt_cli.evaluation.torch_scorer import TorchScorer
 from gpt_cli.model.gpt import GPT
 from gpt_cli.report import score_page
 from gpt_cli.report.score_text import paint, render_lines
 from gpt_cli.run.checkpoint import save
 from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.sampling.native_stream import open_decoder
-from gpt_cli.scoring.classifier import Classifier, common_prefix
-from gpt_cli.scoring.logprob_scorer import LogprobScorer, NativeScorer
-from gpt_cli.scoring.scored_text import ScoredLine, ScoredText
-from gpt_cli.scoring.sliding_windows import read_tokens, windows
-from gpt_cli.scoring.torch_scorer import TorchScorer
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, train_tokenizer
 from gpt_cli.training.evaluate import EvaluationText, evaluate
 from gpt_cli.training.grad_scaler import GradScaler

@@ -19,14 +19,14 @@ class NoveltyReport:
     """
 
     def __init__(self, saved: "Checkpoint") -> None:
-        from gpt_cli.scoring.training_text import training_and_validation_text
+        from gpt_cli.evaluation.training_text import training_and_validation_text
 
         self._training, self._validation = training_and_validation_text(saved, note)
         self._longest = 0
 
     def to_json(self, texts: Sequence[str]) -> list[dict[str, Any]]:
         """For JSON, what each text copies."""
-        from gpt_cli.scoring.novelty import measure_novelty
+        from gpt_cli.evaluation.novelty import measure_novelty
 
         return [found.to_json() for found in measure_novelty(texts, self._training)]
 
@@ -42,7 +42,7 @@ class NoveltyReport:
         self._print(passage)
 
     def _print(self, text: str) -> None:
-        from gpt_cli.scoring.novelty import measure_novelty
+        from gpt_cli.evaluation.novelty import measure_novelty
 
         (found,) = measure_novelty([text], self._training)
         span = escape_control_chars(found.span)

@@ -8,11 +8,11 @@ from gpt_cli.cli.output import note
 from gpt_cli.literals import Device
 
 if TYPE_CHECKING:
+    from gpt_cli.evaluation.logprob_scorer import LogprobScorer
     from gpt_cli.model.gpt import GPT
     from gpt_cli.run.checkpoint import Checkpoint
     from gpt_cli.sampling import SamplingParams, TextStream
     from gpt_cli.sampling.text_generator import TextGenerator
-    from gpt_cli.scoring.logprob_scorer import LogprobScorer
 
 # Multiply-adds of a pass from which more than one of torch's threads pay. They meet at each operation, and soon sleep
 # where they have to wait (see `main`): with two, one text takes longer at 0.8M and 10M parameters, and 64 texts half as
@@ -83,10 +83,10 @@ def open_scorer(saved: "Checkpoint", device: Device, engine: EngineOption, weigh
     """The model, ready to say how likely a text is, by the engine that would write. Raises as `generate_texts` does."""
     writer = open_generator(saved, device, engine, weights, rows=None)
     if writer.writes_natively() and writer.decoder is not None:
-        from gpt_cli.scoring.logprob_scorer import NativeScorer
+        from gpt_cli.evaluation.logprob_scorer import NativeScorer
 
         return NativeScorer(writer.decoder)
 
-    from gpt_cli.scoring.torch_scorer import TorchScorer
+    from gpt_cli.evaluation.torch_scorer import TorchScorer
 
     return TorchScorer(writer.model)

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.attention_maps import Head, LayerAttention
-from gpt_cli.attention_maps.heads import KINDS, THRESHOLD
 from gpt_cli.errors import RequestError
+from gpt_cli.evaluation.attention_capture import LayerAttention
+from gpt_cli.evaluation.attention_heads import KINDS, THRESHOLD, Head
 from gpt_cli.report.attention_text import weights_of
 from gpt_cli.report.heatmap import data_url, png
 from gpt_cli.report.html import render_page, write_page

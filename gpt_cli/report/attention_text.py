@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from gpt_cli.attention_maps import Head, LayerAttention
-from gpt_cli.attention_maps.heads import KINDS
+from gpt_cli.evaluation.attention_capture import LayerAttention
+from gpt_cli.evaluation.attention_heads import KINDS, Head
 from gpt_cli.report.heatmap import RAMP, WeightMatrix, ascii_rows
 from gpt_cli.terminal.table import fold, render_table, terminal_columns, truncate
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from gpt_cli.errors import RequestError
+from gpt_cli.evaluation.scored_text import ScoredLine, ScoredText
 from gpt_cli.report.html import render_page, write_page
 from gpt_cli.report.score_text import LEVELS, level
-from gpt_cli.scoring.scored_text import ScoredLine, ScoredText
 from gpt_cli.terminal.escape import escape_control_chars
 
 _MOST = 1_000_000  # tokens of a page

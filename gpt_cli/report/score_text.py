@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpt_cli.scoring.scored_text import ScoredLine, Span
+from gpt_cli.evaluation.scored_text import ScoredLine, Span
 from gpt_cli.terminal.escape import display_width, escape_control_chars
 from gpt_cli.terminal.table import shorten
 

@@ -135,7 +135,7 @@ async def attention(serving: "Serving", request: Request) -> Response:
 
 
 def _attention(model: ServedModel, tokens: list[int], layer: int, head: int) -> dict[str, Any]:
-    from gpt_cli.attention_maps.capture import capture_attention  # noqa: PLC0415 - it imports torch
+    from gpt_cli.evaluation.attention_capture import capture_attention  # noqa: PLC0415 - it imports torch
 
     layers, heads = model.config.model.n_layer, model.config.model.n_head
     for name, value, most in (("layer", layer, layers), ("head", head, heads)):

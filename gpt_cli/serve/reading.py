@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gpt_cli.scoring.scored_text import ScoredText
-from gpt_cli.scoring.sliding_windows import SlidingWindow, default_stride, windows
+from gpt_cli.evaluation.scored_text import ScoredText
+from gpt_cli.evaluation.sliding_windows import SlidingWindow, default_stride, windows
 from gpt_cli.serve.active_text import Cost, cost_of
 from gpt_cli.serve.problems import Problem
 from gpt_cli.serve.scheduler import Scheduler

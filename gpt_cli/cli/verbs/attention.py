@@ -12,7 +12,7 @@ from gpt_cli.errors import RequestError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpt_cli.attention_maps import Head
+    from gpt_cli.evaluation.attention_heads import Head
     from gpt_cli.run.load_model import LoadedRun
 
 _MOST = 256  # tokens that a picture still shows
@@ -54,7 +54,8 @@ def attention(
 
     import torch
 
-    from gpt_cli.attention_maps import capture_attention, classify_heads
+    from gpt_cli.evaluation.attention_capture import capture_attention
+    from gpt_cli.evaluation.attention_heads import classify_heads
     from gpt_cli.report.attention_page import AttentionReport, write_attention
     from gpt_cli.report.attention_text import render_heads, weights_of
     from gpt_cli.report.html import check_page

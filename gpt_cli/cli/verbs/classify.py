@@ -10,9 +10,9 @@ from gpt_cli.cli.unknown_characters import without_unknown
 from gpt_cli.terminal.escape import display_width, escape_control_chars
 
 if TYPE_CHECKING:
-    from gpt_cli.scoring.classifier import Classifier, Prediction
-    from gpt_cli.scoring.confusion import ConfusionMatrix
-    from gpt_cli.scoring.examples import Example
+    from gpt_cli.evaluation.classifier import Classifier, Prediction
+    from gpt_cli.evaluation.confusion import ConfusionMatrix
+    from gpt_cli.evaluation.examples import Example
 
 _LENGTHS = {"none": "as it is", "tokens": "over its tokens", "bytes": "over its bytes"}
 
@@ -28,7 +28,7 @@ def classify(
     facts: dict[str, Any],
 ) -> None:
     """Print a verdict for each text, or, where all true labels are known, how many are right."""
-    from gpt_cli.scoring.confusion import ConfusionMatrix, index_of
+    from gpt_cli.evaluation.confusion import ConfusionMatrix, index_of
 
     truths = [index_of(example, classifier.labels) for example in examples]
     texts = _known(classifier, examples, unknown)

@@ -36,8 +36,8 @@ def evaluate(
     """
     with gc_paused():
         from gpt_cli.corpus.readers import ReaderOptions
+        from gpt_cli.evaluation.evaluate_run import evaluate_run
         from gpt_cli.terminal.table import render_pairs
-        from gpt_cli.training.evaluate_run import evaluate_run
 
     if text is not None and split == "test":
         raise RequestError("--split test cannot be combined with --text: a text is evaluated whole")

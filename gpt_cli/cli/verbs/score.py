@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpt_cli.corpus.readers import ReaderOptions
-    from gpt_cli.scoring.scored_text import ScoredLine
+    from gpt_cli.evaluation.scored_text import ScoredLine
     from gpt_cli.tokenizer import Tokenizer
 
 _READ, _SHOW, _LABELS = "How it is read", "What is shown", "Choosing among labels"
@@ -135,9 +135,9 @@ def score(
     saved = open_checkpoint(path, note)
     if labels is not None:
         from gpt_cli.cli.verbs.classify import classify
-        from gpt_cli.scoring.classifier import Classifier
-        from gpt_cli.scoring.confusion import parse_labels
-        from gpt_cli.scoring.examples import read_examples
+        from gpt_cli.evaluation.classifier import Classifier
+        from gpt_cli.evaluation.confusion import parse_labels
+        from gpt_cli.evaluation.examples import read_examples
 
         if html is not None or tokens or stride is not None:
             raise RequestError("--labels does not go with --html, --tokens or --stride")
@@ -152,8 +152,8 @@ def score(
         classify(classifier, examples, unknown, worst, jsonl=jsonl, as_json=as_json, facts=facts)
         return
     from gpt_cli.corpus.readers import ReaderOptions
-    from gpt_cli.scoring.scored_text import ScoredText
-    from gpt_cli.scoring.sliding_windows import checked_stride, read_tokens
+    from gpt_cli.evaluation.scored_text import ScoredText
+    from gpt_cli.evaluation.sliding_windows import checked_stride, read_tokens
 
     step_by = checked_stride(stride, saved.config.model.context_length)
     name, written = _read(file, ReaderOptions(encoding, text_key), saved.tokenizer, unknown)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpt_cli.attention_maps.capture import LayerAttention
+from gpt_cli.evaluation.attention_capture import LayerAttention
 from gpt_cli.model.attention import causal_mask
 
 THRESHOLD = 0.4

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
+from gpt_cli.evaluation.logprob_scorer import LogProbs, pick_log_probs
 from gpt_cli.model.gpt import GPT
-from gpt_cli.scoring.logprob_scorer import LogProbs, pick_log_probs
 
 _NUMBERS = 2**25  # logits of a forward pass, which bounds its memory
 

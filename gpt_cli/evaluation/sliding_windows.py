@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.scoring.logprob_scorer import LogProbs, LogprobScorer
+from gpt_cli.evaluation.logprob_scorer import LogProbs, LogprobScorer
 
 _AT_ONCE = 64  # windows that a reader is given together
 

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.scoring.logprob_scorer import LogProbs
+from gpt_cli.evaluation.logprob_scorer import LogProbs
 from gpt_cli.tokenizer import Ids, Tokenizer
 
 SurpriseKey = Literal["bits-per-byte", "bits"]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.scoring.suffix_automaton import SuffixAutomaton
+from gpt_cli.evaluation.suffix_automaton import SuffixAutomaton
 
 GRAMS = (8, 20)
 _FILTERS = (8, 4, 1)  # characters that are hashed; the shorter ones where nothing of 8 was copied

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpt_cli.errors import RequestError
+from gpt_cli.evaluation.logprob_scorer import LogprobScorer
 from gpt_cli.sampling.prompt import encode_prompt
-from gpt_cli.scoring.logprob_scorer import LogprobScorer
 from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.tokenizer import Tokenizer
 
