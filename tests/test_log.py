@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt_cli.files import DamagedError
-from gpt_cli.run.log import RunLog, read_metrics
+from gpt_cli.run.log import RunLog, read_events, read_metrics, read_samples
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    """What others read: its lines without their sums."""
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    assert all(list(line)[-1] == "crc32" and int(line.pop("crc32"), 16) < 1 << 32 for line in found)
+    return found
 
 
 def write(run: Path, *steps: int) -> None:
@@ -90,6 +94,37 @@ def test_a_line_half_written_when_the_process_died_is_dropped(tmp_path: Path, si
     write(tmp_path, 3)
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 3]
     assert [line["step"] for line in lines(tmp_path / "samples.jsonl")] == [1, 2, 3]
+
+
+def test_every_flip_of_one_bit_in_a_log_is_told_also_while_it_is_opened(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    write(tmp_path, 1, 20)
+    with RunLog(tmp_path) as log:
+        log.event("note", text="deadbeef")
+    flips = 0
+    for name, read in (("metrics", read_metrics), ("samples", read_samples), ("events", read_events)):
+        path = tmp_path / f"{name}.jsonl"
+        whole = path.read_bytes()
+        for at in range(len(whole)):
+            for bit in range(8):
+                path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+                with pytest.raises(DamagedError, match="damaged line"):
+                    read(tmp_path)
+                flips += 1
+        path.write_bytes(whole[:-1] + b"\x0b")
+        with pytest.raises(DamagedError, match="damaged line"):
+            RunLog(tmp_path)
+        assert path.read_bytes()[-1:] == b"\x0b"
+        path.write_bytes(whole)
+    record_property("faults", flips)
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 20]
+
+
+def test_lines_of_an_older_run_have_no_sum_and_are_read_as_before(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "time": 0.1, "loss": 2.5}\n')
+    write(tmp_path, 2)
+    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2]
 
 
 @pytest.mark.parametrize("bad", ["", "{", "[]", "3", '{"loss": 1}', '{"step": "1"}', "[" * 100_000, "\0\0", "\udcff"])

@@ -1,4 +1,4 @@
-"""What is written once in a run is summed: a flipped bit is told by every command that reads the run, and not used."""
+"""What is written in a run is summed: a flipped bit is told by every command that reads it, and is not used."""
 
 import json
 import random
@@ -26,11 +26,12 @@ model: {n_layer: 1, n_head: 2, n_embd: 8, context_length: 8}
 train: {steps: 4, batch_size: 2}
 eval: {every: 2}
 checkpoint: {every: 2, keep: 2}
-sample: {every: null, max_new_tokens: 3}
+sample: {every: 2, max_new_tokens: 3}
 runtime: {device: cpu, threads: 1, engine: torch}
 """
 ONCE = ["config.yaml", "tokenizer.json", "data.json", "run.json", "SHA256SUMS"]
 SAVED = ["model.safetensors", "optimizer.safetensors", "state.json", "config.yaml", "tokenizer.json", "SHA256SUMS"]
+LOGS = ["metrics", "samples", "events"]
 READERS = {  # of a run, and of its newest checkpoint
     "info": ["info", "runs/one"],
     "sample": ["sample", "--run", "runs/one", "--max-new-tokens", "2", "--seed", "1", "--engine", "torch"],
@@ -129,6 +130,20 @@ def test_every_command_that_reads_a_checkpoint_tells_a_flip_in_it(
         assert is_told(outcome, folder), (command, outcome)
 
 
+@pytest.mark.parametrize("name", LOGS)
+def test_every_command_that_reads_a_log_tells_a_flip_in_it(
+    folder: Path, gpt_here: Callable[..., Outcome], name: str, record_property: Callable[[str, object], None]
+) -> None:
+    flip(folder / "runs" / "one" / f"{name}.jsonl", random.Random(name))
+    readers = [READERS[command] for command in ("report", "doctor", "train")]
+    readers += [ONLY_RUN["plot"], ["export", "runs/one", "hf", "--to", "hf"]] if name == "metrics" else []
+    record_property("faults", len(readers))
+    for command in readers:
+        outcome = gpt_here(*command)
+        assert outcome.rc == 1, (command, outcome)
+        assert is_told(outcome, folder), (command, outcome)
+
+
 def test_a_damaged_run_is_listed_as_such_and_can_be_removed(folder: Path, gpt_here: Callable[..., Outcome]) -> None:
     flip(folder / "runs" / "one" / "data.json", random.Random(2))
     listed = gpt_here("runs")
@@ -148,8 +163,11 @@ def test_a_thousand_flips_are_told_by_the_commands_that_read_them(
             shutil.rmtree(made) if made.is_dir() else made.unlink()
         shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
         run = tmp_path / "runs" / "one"
-        path = dice.choice([run / name for name in ONCE] + [list_checkpoints(run)[0] / name for name in SAVED])
+        logs = [run / f"{name}.jsonl" for name in LOGS]
+        path = dice.choice([run / name for name in ONCE] + [list_checkpoints(run)[0] / name for name in SAVED] + logs)
         readers = READERS | (ONLY_RUN if path.parent == run and path.name == "config.yaml" else {})
+        if path in logs:
+            readers = {command: READERS[command] for command in ("report", "doctor", "train")}
         if path.name == "optimizer.safetensors":
             readers = {command[0]: command for command in FEW}
         flip(path, dice)

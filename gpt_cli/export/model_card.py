@@ -1,7 +1,6 @@
 """The README of an exported model: what it is, how good it is, how to use it."""
 
 from gpt_cli.config import dump_config
-from gpt_cli.errors import UserError
 from gpt_cli.run.load_model import LoadedRun
 from gpt_cli.run.log import read_metrics
 
@@ -55,10 +54,7 @@ def _facts(run: LoadedRun) -> dict[str, str]:
 
 def _bits(run: LoadedRun) -> float | None:
     """Bits per byte at the checkpoint, from the run that it is in, if it still is."""
-    try:
-        lines = read_metrics(run.path.parent.parent)
-    except UserError:  # a damaged log: the card does without it
-        return None
+    lines = read_metrics(run.path.parent.parent)
     return next((line["bpb"] for line in lines if line["step"] == run.step and "bpb" in line), None)
 
 

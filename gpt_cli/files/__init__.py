@@ -6,6 +6,7 @@ Never: writes through a symbolic link or into a device, or bypasses `os`, whose 
 
 from gpt_cli.files.append_only import AppendOnlyFile as AppendOnlyFile
 from gpt_cli.files.append_only import read_lines as read_lines
+from gpt_cli.files.append_only import read_unfinished_line as read_unfinished_line
 from gpt_cli.files.atomic_dir import ChecksumCache as ChecksumCache
 from gpt_cli.files.atomic_dir import ExistsError as ExistsError
 from gpt_cli.files.atomic_dir import atomic_directory as atomic_directory

@@ -76,3 +76,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         return
     *lines, _unfinished = read_file(path).decode("utf-8", errors="replace").split("\n")
     yield from enumerate(lines, start=1)
+
+
+def read_unfinished_line(path: Path) -> tuple[int, str]:
+    """The number and text of a last line without its newline; empty if there is none, or no file."""
+    lines = read_file(path).decode("utf-8", errors="replace").split("\n") if path.exists() else [""]
+    return len(lines), lines[-1]

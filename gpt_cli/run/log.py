@@ -4,27 +4,34 @@
     samples.jsonl   {"step": 120, "prompt": "...", "text": "..."}
     events.jsonl    {"time": "2026-01-31T12:00:00+00:00", "event": "resumed", ...}
 
-The console, plots and reports render these files. They are ASCII, so that showing one drives no terminal.
+Each line ends with `"crc32"`, the sum of the line without it, so that a bit that flips is told by whoever reads the
+file; lines of older runs have none. The console, plots and reports render these files. They are ASCII, so that showing
+one drives no terminal.
 """
 
 import json
 import math
+import re
+import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 from gpt_cli.errors import Notify
-from gpt_cli.files import AppendOnlyFile, DamagedError, read_lines
+from gpt_cli.files import AppendOnlyFile, DamagedError, read_lines, read_unfinished_line
 from gpt_cli.run.sinks import Sinks
 
 METRICS, SAMPLES, EVENTS = "metrics.jsonl", "samples.jsonl", "events.jsonl"
+_SUM = re.compile(r', "(.{5})": "([0-9a-f]{8})"\}$')  # also of one whose name is no longer crc32
 
 
 class RunLog:
     """The three files of a run, open for writing by the one process that trains it."""
 
     def __init__(self, run_dir: Path) -> None:
+        for name in (METRICS, SAMPLES, EVENTS):
+            _check_end(run_dir / name)  # before opening it removes what has no newline
         self._metrics = AppendOnlyFile(run_dir / METRICS)
         self._samples = AppendOnlyFile(run_dir / SAMPLES)
         self._events = AppendOnlyFile(run_dir / EVENTS)
@@ -104,15 +111,34 @@ def _read_records(path: Path, key: str = "step", kind: type = int) -> Iterator[t
     """Each whole line of `path`, which has a `key` of that `kind`: parsed, and as it is."""
     for number, line in read_lines(path):
         try:
-            record = json.loads(line)
+            record = json.loads(line) if _is_whole(line) else None
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict) or type(record.get(key)) is not kind:
-            raise DamagedError(
-                f"{path} has a damaged line", where=f"{path}:{number}", hint="remove that line and try again"
-            )
+            raise _damaged(path, number)
+        record.pop("crc32", None)
         yield record, line
+    _check_end(path)
+
+
+def _is_whole(line: str) -> bool:
+    """Whether `line` has the sum that it ends with, or none."""
+    if (found := _SUM.search(line)) is None:
+        return '"crc32": ' not in line
+    return found[1] == "crc32" and zlib.crc32(f"{line[: found.start()]}}}".encode()) == int(found[2], 16)
+
+
+def _check_end(path: Path) -> None:
+    """Raise DamagedError if the last line is whole but for its newline, which became another character."""
+    number, end = read_unfinished_line(path)
+    if _SUM.search(end[:-1]) and _is_whole(end[:-1]):
+        raise _damaged(path, number)
+
+
+def _damaged(path: Path, number: int) -> DamagedError:
+    return DamagedError(f"{path} has a damaged line", where=f"{path}:{number}", hint="remove that line and try again")
 
 
 def _to_json(record: dict[str, Any]) -> str:
-    return json.dumps(record, allow_nan=False)
+    line = json.dumps(record, allow_nan=False)
+    return f'{line[:-1]}, "crc32": "{zlib.crc32(line.encode()):08x}"}}'

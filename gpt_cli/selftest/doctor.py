@@ -11,7 +11,7 @@ from gpt_cli.native.kernel import no_build_cache
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint, list_checkpoints, load
 from gpt_cli.run.directory import DATA, is_imported, read_fingerprint
 from gpt_cli.run.load_model import build_verified
-from gpt_cli.run.log import read_events, read_metrics
+from gpt_cli.run.log import read_events, read_metrics, read_samples
 from gpt_cli.run.tensors import require_finite
 from gpt_cli.selftest.check import Check, attempt
 from gpt_cli.selftest.compiled import check_kernels, check_store
@@ -71,11 +71,11 @@ def _describe_files(path: Path) -> str:
 
 
 def _describe_logs(path: Path) -> str:
-    metrics, events = read_metrics(path), read_events(path)
+    metrics, samples, events = read_metrics(path), read_samples(path), read_events(path)
     steps = [line["step"] for line in metrics if "loss" in line]
     if steps != sorted(set(steps)):
         raise UserError("metrics.jsonl tells a step twice or out of order")
-    return f"{len(metrics):,} lines of metrics, {len(events):,} events"
+    return f"{len(metrics):,} lines of metrics, {len(samples):,} samples, {len(events):,} events"
 
 
 def _describe_tokenizer(path: Path, intact: list[Checkpoint]) -> str:
