@@ -83,7 +83,7 @@ ATTACK = [
     ),
     Promise(
         "A flipped bit in a run is told by the command that meets it",
-        "a random bit of any file of the run that is summed, or of its newest checkpoint, and then one of ten commands",
+        "a random bit of any file of the run or of its newest checkpoint, and then one of ten commands",
         ("test_run_sums.py::test_a_thousand_flips_are_told_by_the_commands_that_read_them",),
         where="attack",
     ),

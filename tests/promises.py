@@ -82,11 +82,13 @@ PROMISES = [
     ),
     Promise(
         "A flipped bit in a run is told by every command that reads it",
-        "flipped bits in each file that is written once, of the run and of its newest checkpoint; commands that read"
+        "flipped bits in each file of the run and of its newest checkpoint; every bit of logs; commands that read"
         " them; a config that is replaced on a failing disk, and while it is read",
         (f"{SUMS}::test_a_thousand_flips_of_a_thousand_are_noticed",
          f"{SUMS}::test_every_command_that_reads_a_run_tells_a_flip_in_what_is_written_once",
          f"{SUMS}::test_every_command_that_reads_a_checkpoint_tells_a_flip_in_it",
+         f"{SUMS}::test_every_command_that_reads_a_log_tells_a_flip_in_it",
+         "test_log.py::test_every_flip_of_one_bit_in_a_log_is_told_also_while_it_is_opened",
          f"{SUMS}::test_a_replacement_that_fails_anywhere_leaves_what_verifies",
          f"{SUMS}::test_what_is_read_while_it_is_replaced_is_not_called_damaged"),
     ),
