@@ -79,7 +79,7 @@ MUTATIONS = [
     Mutation(
         "saved without the last update",
         "training/loop.py",
-        (("checkpoint.save(place, step, *state", "checkpoint.save(place, step + 1, *state"),),
+        (("checkpoint.save(place, step, *tensors", "checkpoint.save(place, step + 1, *tensors"),),
         RESUME + "[1-muon]",
     ),
     Mutation(
@@ -324,7 +324,7 @@ MUTATIONS = [
     ),
     Mutation(
         "several texts are worth no more threads than one",
-        "cli/engine.py",
+        "cli/open_engine.py",
         (("if rows is not None and rows * sum(", "if rows is not None and sum("),),
         "test_cli_sample.py::test_what_a_pass_is_worth_counts_texts_beams_and_the_prompt_of_several",
     ),

@@ -16,7 +16,7 @@ from gpt_cli.cli.main import main
 from gpt_cli.config import parse_config
 from gpt_cli.model.sizing import flops_per_token
 from gpt_cli.runtime.device import Runtime, setup_runtime
-from gpt_cli.training import timing
+from gpt_cli.search import timing
 from gpt_cli.training.state import TrainingState
 
 TINY = """

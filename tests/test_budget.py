@@ -17,8 +17,8 @@ from gpt_cli.config import Config, load_config
 from gpt_cli.config.duration import parse_duration
 from gpt_cli.config.keys import get_key
 from gpt_cli.errors import RequestError
-from gpt_cli.training import loop, time_budget, timing
-from gpt_cli.training.time_budget import (
+from gpt_cli.search import time_budget, timing
+from gpt_cli.search.time_budget import (
     CHOSEN,
     BudgetCandidate,
     choose,
@@ -28,6 +28,7 @@ from gpt_cli.training.time_budget import (
     settings,
     with_values,
 )
+from gpt_cli.training import loop
 
 SMALL = BudgetCandidate((2, 2, 64), 64, 12, 100_000, 0.01)
 MIDDLE = BudgetCandidate((4, 4, 128), 128, 16, 800_000, 0.05)
@@ -111,8 +112,8 @@ def book(tmp_path: Path) -> Path:
     return text
 
 
-CLOCKED = tuple(f"training.{name}" for name in ("time_budget", "timing", "metrics_logger", "console"))
-CLOCKED += ("cli.train", "cli.budget")
+CLOCKED = ("search.time_budget", "search.timing", "training.metrics_logger", "training.console")
+CLOCKED += ("cli.verbs.train", "cli.options.budget")
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, tick: float) -> None:

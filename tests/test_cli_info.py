@@ -12,9 +12,10 @@ from gpt_cli.cli.main import main
 from gpt_cli.config import Config, load_config
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.model.gpt import GPT
-from gpt_cli.report.info import Info, info_of_config, info_of_run, render_info
+from gpt_cli.report.info_view import render_info
 from gpt_cli.run.checkpoint import save
 from gpt_cli.run.directory import RunDirectory
+from gpt_cli.run.model_info import Info, info_of_config, info_of_run
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 40
 

@@ -156,8 +156,8 @@ def asked(*arguments: str) -> Config:
     """What `gpt train ARGUMENTS` would train, asked in this process."""
     with pytest.MonkeyPatch.context() as patch:
         configs = []
-        patch.setattr("gpt_cli.report.dry_run.plan", lambda config, _: configs.append(config))
-        patch.setattr("gpt_cli.report.dry_run.render_plan", str)
+        patch.setattr("gpt_cli.search.dry_run.plan", lambda config, _: configs.append(config))
+        patch.setattr("gpt_cli.report.info_view.render_plan", str)
         train(list(arguments), dry_run=True)
     return configs[0]
 

@@ -332,5 +332,5 @@ def test_a_token_store_among_texts_is_refused(english: Path, tmp_path: Path) -> 
 
 
 def test_the_room_loads_no_torch() -> None:
-    check = "import sys, gpt_cli.corpus.prepare, gpt_cli.corpus.auto_config; sys.exit('torch' in sys.modules)"
+    check = "import sys, gpt_cli.corpus.prepare, gpt_cli.search.auto_config; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from gpt_cli.config.schema import Config, DataConfig, TokenizerConfig
-from gpt_cli.corpus.auto_config import fit_config
 from gpt_cli.corpus.prepare import prepare_corpus, tokenize_corpus
 from gpt_cli.errors import RequestError
+from gpt_cli.search.auto_config import fit_config
 
 ENGLISH = "".join(
     f"Once upon a time there were {n} mice, and the {n}th of them lived in a shoe.\n" for n in range(1000)

@@ -10,9 +10,10 @@ import torch
 from gpt_cli.config import load_config
 from gpt_cli.model.attention import alibi_slopes
 from gpt_cli.model.sizing import build_on_meta, parameter_table
-from gpt_cli.report import dry_run
-from gpt_cli.report.info import describe
+from gpt_cli.report.info_view import render_plan
+from gpt_cli.run.model_info import describe
 from gpt_cli.runtime.device import Runtime
+from gpt_cli.search import dry_run
 from tests.support.waiting import HANG
 
 pytestmark = pytest.mark.robust
@@ -79,7 +80,7 @@ def test_a_plan_without_the_memory_for_a_step_says_so_instead_of_trying(free, tm
     monkeypatch.setattr(dry_run, "available_memory", lambda _: free)
     planned = dry_run.plan(config, lambda _: None)
     assert (planned.seconds is None) is (free == 0)
-    assert ("not measured: it takes more memory than is free here" in dry_run.render_plan(planned)) is (free == 0)
+    assert ("not measured: it takes more memory than is free here" in render_plan(planned)) is (free == 0)
 
 
 def test_the_slopes_of_alibi_are_those_of_the_paper_to_the_last_bit() -> None:

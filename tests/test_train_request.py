@@ -14,8 +14,8 @@ import pytest
 from gpt_cli.cli.main import main
 from gpt_cli.cli.options.train_request import Request
 from gpt_cli.config import Config, dump_config, load_config
-from gpt_cli.corpus import auto_config
 from gpt_cli.errors import RequestError
+from gpt_cli.search import auto_config
 
 ROOT = Path(__file__).parents[1]
 LINE = "Der müde Bär überquert die Straße, während es schneit und es über Nacht kälter wird.\n"

@@ -9,7 +9,7 @@ import pytest
 from gpt_cli.cli.main import main
 from gpt_cli.config import load_config
 from gpt_cli.errors import UserError
-from gpt_cli.training.lr_range_test import moving_average, suggest_lr
+from gpt_cli.search.lr_range_test import moving_average, suggest_lr
 
 RATES = [10 ** (-5 + i / 20) for i in range(100)]
 

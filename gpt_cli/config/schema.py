@@ -1,8 +1,7 @@
 """The schema of a config file: one frozen section per stage of a run, in the order of the run.
 
 Every key has its one home, its default and its meaning here, in the text below it; `gpt config schema` and the
-reference are generated from them. `None` (in YAML: `null`) switches a thing off or leaves it to be derived, as its
-text says.
+reference are generated from them. `None` (in YAML: `null`) is off, or to be derived, as the text says.
 """
 
 from collections.abc import Mapping
@@ -402,7 +401,7 @@ class ParallelConfig(ConfigSection):
     """none: each keeps the whole model and the whole optimizer. optimizer: each keeps the optimizer state of some
     parameters, and updates these for all (ZeRO stage 1, Rajbhandari et al., 2020): less memory, the same traffic."""
     timeout_minutes: Positive = 10.0
-    """How long a process waits for another one before it takes it for lost and ends."""
+    """Minutes that a process waits for another one before it takes it for lost and ends."""
 
 
 class Config(ConfigSection):

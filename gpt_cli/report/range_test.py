@@ -5,7 +5,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from gpt_cli.report.figure_io import COLOURS, write_picture
-from gpt_cli.training.lr_range_test import RangeTest
+from gpt_cli.search.lr_range_test import RangeTest
 
 
 def draw_range_test(test: RangeTest, output: Path) -> None:

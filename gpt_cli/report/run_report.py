@@ -15,12 +15,12 @@ from gpt_cli.errors import Notify, UserError
 from gpt_cli.files.safe_io import format_size
 from gpt_cli.report.chart import Line, ReferenceLine, draw_chart
 from gpt_cli.report.html import check_page, render_page, write_page
-from gpt_cli.report.info import describe
 from gpt_cli.report.run_baselines import RunBaselines
 from gpt_cli.report.run_diff import compare
 from gpt_cli.report.run_metrics import figures, format_metric, run_outcome
 from gpt_cli.report.run_record import RunRecord, read_records
 from gpt_cli.report.series import X_LABELS, Measure, Series, XAxis, series, smooth
+from gpt_cli.run.model_info import describe
 from gpt_cli.terminal.table import format_duration
 from gpt_cli.tokenizer.vocab_stats import longest_tokens, repr_token
 

@@ -21,7 +21,7 @@ def choose_for_budget(config: "Config", file: Path | None, overrides: Sequence[s
     from gpt_cli.config.duration import parse_duration
     from gpt_cli.config.load import merge_layers, read_config_file
     from gpt_cli.corpus.prepare import prepare_corpus
-    from gpt_cli.training.time_budget import choice_of_run, choose_config
+    from gpt_cli.search.time_budget import choice_of_run, choose_config
 
     asked = _keys(merge_layers("", "the overrides", overrides).values)
     if "train.steps" in asked:

@@ -9,7 +9,7 @@ from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
     from gpt_cli.config import Config
-    from gpt_cli.corpus.auto_config import ConfigValues
+    from gpt_cli.search.auto_config import ConfigValues
 
 
 def run_name(source: str) -> str:
@@ -44,8 +44,8 @@ def fit_to_this_machine(
     """`fit_config` for the processor and the GPU that are here."""
     import torch
 
-    from gpt_cli.corpus.auto_config import fit_config
     from gpt_cli.runtime.processor import physical_cores
+    from gpt_cli.search.auto_config import fit_config
     from gpt_cli.terminal.progress import stage_progress
 
     has_gpu, cores = torch.cuda.is_available(), physical_cores()

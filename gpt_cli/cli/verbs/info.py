@@ -25,8 +25,9 @@ def info(
 
     Example: gpt info configs/quickstart.yaml model.n_layer=8
     """
-    from gpt_cli.report.info import info_of_config, info_of_run, render_info
+    from gpt_cli.report.info_view import render_info
     from gpt_cli.run.directory import find_run
+    from gpt_cli.run.model_info import info_of_config, info_of_run
 
     path = one_run(path, run_option)
     if path is not None and (path.is_file() or path.suffix in (".yaml", ".yml")):

@@ -56,7 +56,8 @@ def train(
 def _train(arguments: Sequence[str], file: Path | None, started: float, *, dry_run: bool, json: bool) -> int:
     chosen = _choose(arguments, file, started, dry_run=dry_run)
     if dry_run:
-        from gpt_cli.report.dry_run import plan, render_plan
+        from gpt_cli.report.info_view import render_plan
+        from gpt_cli.search.dry_run import plan
 
         outlook = plan(chosen, note)
         if json:
@@ -87,7 +88,7 @@ def _choose(arguments: Sequence[str], file: Path | None, started: float, *, dry_
 
         chosen = choose_for_budget(chosen, request.file, request.overrides, started)
     if chosen.optim.lr == "auto" and not dry_run:
-        from gpt_cli.training.lr_range_test import with_proposed_lr
+        from gpt_cli.search.lr_range_test import with_proposed_lr
 
         chosen = with_proposed_lr(chosen, note)
     return chosen

@@ -28,7 +28,7 @@ def tune(
     from gpt_cli.config import load_config
     from gpt_cli.report.figure_io import check_output
     from gpt_cli.report.range_test import draw_range_test
-    from gpt_cli.training.lr_range_test import lr_range_test
+    from gpt_cli.search.lr_range_test import lr_range_test
 
     check_output(output, hint="gpt tune CONFIG -o lr.png")
     test = lr_range_test(load_config(config, overrides or []), note, steps)

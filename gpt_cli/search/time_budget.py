@@ -25,11 +25,11 @@ from gpt_cli.errors import RequestError
 from gpt_cli.model.sizing import num_parameters
 from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.runtime.oom import is_out_of_memory
+from gpt_cli.search.timing import time_steps
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.pace import OVERRUN
 from gpt_cli.training.state import TrainingState
-from gpt_cli.training.timing import time_steps
 
 SHAPE = ("model.n_layer", "model.n_head", "model.n_embd")
 CHOSEN = (

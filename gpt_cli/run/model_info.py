@@ -8,13 +8,11 @@ from typing import Any
 from gpt_cli.config import Config, load_config
 from gpt_cli.corpus.prepare import learn_tokenizer
 from gpt_cli.errors import Notify
-from gpt_cli.files.safe_io import format_size
 from gpt_cli.model.memory_estimate import estimate_memory
 from gpt_cli.model.sizing import flops_per_token, parameter_table
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint, load, load_newest
 from gpt_cli.runtime.device import planned_device
 from gpt_cli.terminal.progress import stage_progress
-from gpt_cli.terminal.table import render_pairs, render_table
 from gpt_cli.tokenizer import load_tokenizer
 
 
@@ -69,37 +67,6 @@ def info_of_run(path: Path, note: Notify) -> Info:
     if checkpoint is None:
         return describe(path, load_config(path / CONFIG), load_tokenizer(path / TOKENIZER).vocab_size)
     return describe(path, checkpoint.config, checkpoint.tokenizer.vocab_size, checkpoint)
-
-
-def render_info(info: Info) -> str:
-    facts = {
-        "path": info.path,
-        "vocabulary": f"{info.vocab_size:,} ids ({info.tokenizer})",
-        "context": f"{info.context_length:,} tokens",
-        "step": f"{info.batch_size:,} sequences, {info.tokens_per_step:,} tokens",
-        "training": f"{info.flops_per_token:,} FLOPs per token",
-    }
-    if info.checkpoint is not None:
-        loss = "" if info.val_loss is None else f", validation loss {info.val_loss:.4f}"
-        facts |= {
-            "checkpoint": info.checkpoint,
-            "trained": f"{info.step:,} steps{loss}",
-            "weights sha256": str(info.weights_sha256),
-        }
-    tensors: list[tuple[object, ...]] = [
-        (group.name, " x ".join(map(str, group.shape)), group.tensors, group.parameters)
-        for group in info.parameter_table
-    ]
-    total = ("total", "", None, info.parameters)
-    memory = {name: format_size(size) for name, size in info.memory_bytes.items()}
-    memory["total"] = format_size(sum(info.memory_bytes.values()))
-    return "\n\n".join(
-        [
-            render_pairs(facts),
-            render_table([*tensors, total], header=("parameters", "shape", "tensors", "elements")),
-            "memory to train, estimated\n" + render_pairs(memory),
-        ]
-    )
 
 
 def describe(path: Path, config: Config, vocab_size: int, checkpoint: Checkpoint | None = None) -> Info:

@@ -8,15 +8,14 @@ from gpt_cli.config import Config
 from gpt_cli.corpus.prepare import open_lazy
 from gpt_cli.errors import Notify
 from gpt_cli.native.kernel import no_build_cache
-from gpt_cli.report.info import Info, describe, render_info
+from gpt_cli.run.model_info import Info, describe
 from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.runtime.oom import available_memory
+from gpt_cli.search.timing import time_steps
 from gpt_cli.terminal.progress import stage_progress
-from gpt_cli.terminal.table import format_duration, render_pairs
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.state import TrainingState
-from gpt_cli.training.timing import time_steps
 
 _MEASURED_STEPS = 3
 _LONG = 10.0  # seconds of a first step, after which it is the measure: nobody waits for three more
@@ -88,26 +87,6 @@ def plan(config: Config, note: Notify) -> Plan:
     )
 
 
-def render_plan(plan: Plan) -> str:
-    facts = {
-        "device": plan.device,
-        "inputs": f"{_shape(plan.input_shape)} tokens",
-        "logits": _shape(plan.logits_shape),
-        "text": f"{plan.train_tokens:,} tokens train, {plan.val_tokens:,} validation",
-        "epochs": f"{plan.epochs:.2f}, in {plan.steps:,} steps",
-        "tokens per parameter": f"{plan.tokens_per_parameter:.2f}",
-        "time": _time(plan),
-    }
-    return f"{render_info(plan.info)}\n\n{render_pairs(facts)}"
-
-
-def _time(plan: Plan) -> str:
-    if plan.seconds is None or plan.seconds_per_step is None:
-        return "not measured: it takes more memory than is free here, or than is tried"
-    how = "measured" if len(plan.measured_layers) == 1 else "by what one layer and two take"
-    return f"about {format_duration(plan.seconds)} at {1e3 * plan.seconds_per_step:,.0f} ms a step, {how}"
-
-
 def _fits(info: Info, available: int | None) -> bool:
     """True if a step can be tried with so many bytes: what it keeps depends on the engine, its state does not."""
     if available is None:
@@ -140,7 +119,3 @@ def _measure(config: Config, batches: Batches, vocab_size: int, runtime: Runtime
     if first > _LONG and runtime.device.type != "cuda":
         return first
     return time_steps(state, batches, config, runtime, range(_MEASURED_STEPS)) / _MEASURED_STEPS
-
-
-def _shape(sizes: tuple[int, ...]) -> str:
-    return " x ".join(f"{size:,}" for size in sizes)

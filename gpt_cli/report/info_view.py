@@ -1,0 +1,61 @@
+"""The figures of a model and the plan of a run, for the terminal."""
+
+from gpt_cli.files.safe_io import format_size
+from gpt_cli.run.model_info import Info
+from gpt_cli.search.dry_run import Plan
+from gpt_cli.terminal.table import format_duration, render_pairs, render_table
+
+
+def render_info(info: Info) -> str:
+    facts = {
+        "path": info.path,
+        "vocabulary": f"{info.vocab_size:,} ids ({info.tokenizer})",
+        "context": f"{info.context_length:,} tokens",
+        "step": f"{info.batch_size:,} sequences, {info.tokens_per_step:,} tokens",
+        "training": f"{info.flops_per_token:,} FLOPs per token",
+    }
+    if info.checkpoint is not None:
+        loss = "" if info.val_loss is None else f", validation loss {info.val_loss:.4f}"
+        facts |= {
+            "checkpoint": info.checkpoint,
+            "trained": f"{info.step:,} steps{loss}",
+            "weights sha256": str(info.weights_sha256),
+        }
+    tensors: list[tuple[object, ...]] = [
+        (group.name, " x ".join(map(str, group.shape)), group.tensors, group.parameters)
+        for group in info.parameter_table
+    ]
+    total = ("total", "", None, info.parameters)
+    memory = {name: format_size(size) for name, size in info.memory_bytes.items()}
+    memory["total"] = format_size(sum(info.memory_bytes.values()))
+    return "\n\n".join(
+        [
+            render_pairs(facts),
+            render_table([*tensors, total], header=("parameters", "shape", "tensors", "elements")),
+            "memory to train, estimated\n" + render_pairs(memory),
+        ]
+    )
+
+
+def render_plan(plan: Plan) -> str:
+    facts = {
+        "device": plan.device,
+        "inputs": f"{_shape(plan.input_shape)} tokens",
+        "logits": _shape(plan.logits_shape),
+        "text": f"{plan.train_tokens:,} tokens train, {plan.val_tokens:,} validation",
+        "epochs": f"{plan.epochs:.2f}, in {plan.steps:,} steps",
+        "tokens per parameter": f"{plan.tokens_per_parameter:.2f}",
+        "time": _time(plan),
+    }
+    return f"{render_info(plan.info)}\n\n{render_pairs(facts)}"
+
+
+def _time(plan: Plan) -> str:
+    if plan.seconds is None or plan.seconds_per_step is None:
+        return "not measured: it takes more memory than is free here, or than is tried"
+    how = "measured" if len(plan.measured_layers) == 1 else "by what one layer and two take"
+    return f"about {format_duration(plan.seconds)} at {1e3 * plan.seconds_per_step:,.0f} ms a step, {how}"
+
+
+def _shape(sizes: tuple[int, ...]) -> str:
+    return " x ".join(f"{size:,}" for size in sizes)
