@@ -7,15 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, load_config
 from gpt_cli.corpus.prepare import prepare_corpus
+from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
+from gpt_cli.parallel.shard import Shard
+from gpt_cli.parallel.world import World
 from gpt_cli.report.info_view import render_info
 from gpt_cli.run.checkpoint import save
 from gpt_cli.run.directory import RunDirectory
 from gpt_cli.run.model_info import Info, info_of_config, info_of_run
+from gpt_cli.training.batches import Batches
+from gpt_cli.training.device_share import device_share
+from gpt_cli.training.device_tokens import DeviceTokens
+from gpt_cli.training.optim import MuonAdamW, state_owners
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 40
 
@@ -161,3 +169,46 @@ def test_a_wrong_request_is_refused_with_code_2(
     monkeypatch.chdir(run.parent)
     assert main(["info", *arguments]) == 2
     assert capsys.readouterr().err.startswith(error)
+
+
+@pytest.mark.parametrize("extra", [[], ["optim.name=adamw"], ["optim.ema=0.9"]])
+def test_each_device_keeps_what_its_optimizer_allocates(config_file: Path, extra: list[str]) -> None:
+    overrides = ["train.batch_size=8", "train.micro_batch_size=1", *extra]
+    config = load_config(config_file, overrides)
+    model = model_of(config)
+    share = device_share(config, len(set(TEXT)), 4)
+    parameters = dict(model.named_parameters())
+    owners = state_owners({name: p.shape for name, p in parameters.items()}, config.optim, 4)
+    kept = []
+    for rank in range(4):
+        optimizer = MuonAdamW(model, config.optim, zeros=Shard(parameters, World(rank, 4), owners).zeros)
+        kept.append(sum(t.nbytes for name, t in optimizer.state_tensors().items() if "/" in name and not t.is_meta))
+    average = 0 if config.optim.ema is None else sum(p.nbytes for p in parameters.values())
+    assert share.memory_bytes["optimizer"]["optimizer"] == max(kept) + average
+    assert share.memory_bytes["none"]["optimizer"] == sum(kept) + average
+    assert (share.sequences, share.micro_batch_size, share.micro_batches) == (2, 1, 2)
+    assert share.bytes_sent == 2 * 3 / 4 * sum(p.nbytes for p in parameters.values())
+
+
+def test_one_device_has_what_training_takes_and_sends_nothing(config_file: Path) -> None:
+    info = info_of_config(config_file, [], ignore)
+    share = device_share(load_config(config_file), info.vocab_size, 1)
+    assert share.totals["none"] == sum(info.memory_bytes.values())
+    assert share.bytes_sent == 0
+
+
+def test_devices_that_training_would_refuse_are_refused_in_the_same_words(
+    config_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["info", str(config_file), "--devices", "3"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    config = load_config(config_file)
+    corpus = prepare_corpus(config.data, config.tokenizer, note=ignore)
+    with pytest.raises(RequestError) as refused:
+        Batches.of(config, DeviceTokens(corpus.train, torch.device("cpu")), World(0, 3))
+    assert str(refused.value.message) in shown
+
+
+def test_a_run_has_no_devices_to_plan(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", str(run), "--devices", "2"]) == 2
+    assert "--devices is for a config file" in capsys.readouterr().err

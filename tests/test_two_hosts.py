@@ -34,12 +34,11 @@ class Hosts:
     def start(self, host: int, config: Path) -> "subprocess.Popen[str]":
         """`torchrun --nnodes=2 ... -m gpt_cli train` on one of them."""
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
-        torchrun += ["--rdzv-backend=c10d", f"--rdzv-endpoint={ADDRESSES[0]}:29400", "--rdzv-id=two"]
-        torchrun += [f"--rdzv-conf=is_host={int(host == 0)}", f"--local-addr={ADDRESSES[host]}"]
+        torchrun += [f"--node-rank={host}", f"--master-addr={ADDRESSES[0]}", "--master-port=29400"]
         command = [*torchrun, "-m", "gpt_cli", "train", "--config", str(config)]
         return subprocess.Popen(
             [IP, "netns", "exec", self.names[host], *command],
-            env={**environment(config.parent), "GLOO_SOCKET_IFNAME": "cable", "TORCHELASTIC_ERROR_FILE": ""},
+            env={**environment(config.parent), "GLOO_SOCKET_IFNAME": "cable"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

@@ -42,6 +42,6 @@ def train_together(choose: Callable[[], Config], *, json: bool) -> int:
                 raise SystemExit(LOST) from error  # the launcher knows which one, and how it ended
             if not world.fails_first():
                 raise SystemExit(error.exit_code) from error  # another process tells the reason
-            if not (world.is_main or isinstance(error, RequestError)):
+            if not (world.is_main or isinstance(error, RequestError | LostProcessError)):
                 error.message = f"process {world.rank}: {error.message}"
             raise

@@ -119,4 +119,6 @@ def _slices(sums: list[Gradients], sizes: Sequence[int]) -> Tensor:
     for row, gradients in zip(flat, sums, strict=True):
         filled = sum(gradient.numel() for gradient in gradients)
         torch.cat([gradient.reshape(-1) for gradient in gradients], out=row[:filled])
+    if len(sums) == 1:
+        return flat.view(-1)
     return torch.cat([part.reshape(-1) for part in flat.split(list(sizes), dim=1)])

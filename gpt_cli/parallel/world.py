@@ -70,8 +70,9 @@ class World:
 
     def answer_within(self, minutes: float) -> None:
         """From now on a process that does not take part in an exchange for so long is taken for lost."""
+        _joined.timeout = timedelta(minutes=minutes)
         for group in (dist.group.WORLD, _joined.host) if self.size > 1 else ():
-            dist.distributed_c10d._set_pg_timeout(timedelta(minutes=minutes), group)
+            dist.distributed_c10d._set_pg_timeout(_joined.timeout, group)
 
     def compare(self, facts: Mapping[str, str]) -> None:
         """Raise UserError, naming a process, unless all have the same `facts`, which are told by name."""
@@ -130,10 +131,12 @@ class World:
         if owner != 0 and self.rank in (0, owner):
             with self.exchanging():
                 if self.rank == owner:
-                    dist.send(tensor.detach().cpu().contiguous(), dst=0, group=_host_group())
+                    work = dist.isend(tensor.detach().cpu().contiguous(), dst=0, group=_host_group())
                 else:
                     tensor = torch.empty(tensor.shape, dtype=tensor.dtype)
-                    dist.recv(tensor, src=owner, group=_host_group())
+                    work = dist.irecv(tensor, src=owner, group=_host_group())
+                assert work is not None
+                work.wait(_joined.timeout)  # the group's own is not that of sending and receiving
         return tensor
 
     def fails_first(self) -> bool:
@@ -176,6 +179,7 @@ class _Joined:
     store: Any = None
     host: Any = None
     patient: Any = None
+    timeout: timedelta = _TIMEOUT
 
 
 _joined = _Joined()

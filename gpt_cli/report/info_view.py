@@ -4,6 +4,7 @@ from gpt_cli.files.safe_io import format_size
 from gpt_cli.run.model_info import Info
 from gpt_cli.search.dry_run import Plan
 from gpt_cli.terminal.table import format_duration, render_pairs, render_table
+from gpt_cli.training.device_share import DeviceShare
 
 
 def render_info(info: Info) -> str:
@@ -35,6 +36,23 @@ def render_info(info: Info) -> str:
             "memory to train, estimated\n" + render_pairs(memory),
         ]
     )
+
+
+def render_share(share: DeviceShare) -> str:
+    head = f"each of {share.devices:,} devices"
+    if share.refused is not None:
+        return f"{head}\n" + render_pairs({"refused": share.refused})
+    facts = {
+        "batch": f"{share.sequences:,} sequences, {share.micro_batches:,} times {share.micro_batch_size:,}",
+        "sends": f"{format_size(share.bytes_sent)} a step",
+    }
+    kinds = ("weights", "gradients", "optimizer", "activations", "exchange")
+    rows: list[tuple[object, ...]] = [
+        (kind, *(format_size(sizes[kind]) for sizes in share.memory_bytes.values())) for kind in kinds
+    ]
+    rows.append(("at most", *map(format_size, share.totals.values())))
+    table = render_table(rows, header=("parallel.shard", *share.memory_bytes))
+    return f"{head}\n{render_pairs(facts)}\n\n{table}"
 
 
 def render_plan(plan: Plan) -> str:

@@ -56,12 +56,8 @@ class Batches:
                 f" model.context_length {self.context_length} and its targets",
                 hint="give more text, or a smaller model.context_length",
             )
-        if self.batch_size % (self.micro_batch_size * self.world_size):
-            raise RequestError(
-                f"train.batch_size ({self.batch_size}) must be a multiple of train.micro_batch_size"
-                f" ({self.micro_batch_size}) times the number of devices ({self.world_size})",
-                hint="train.micro_batch_size=N says how many sequences a device computes at once",
-            )
+        if refused := batch_refusal(self.batch_size, self.micro_batch_size, self.world_size):
+            raise RequestError(refused[0], hint=refused[1])
 
     @property
     def windows_per_epoch(self) -> int:
@@ -85,6 +81,17 @@ class Batches:
         starts = self.offsets(step)[self.rank * share : (self.rank + 1) * share]
         windows = self.tokens.windows(starts, self.context_length + 1)  # (B / world_size, T + 1)
         return [(rows[:, :-1], rows[:, 1:]) for rows in windows.split(self.micro_batch_size)]
+
+
+def batch_refusal(batch_size: int, rows: int, devices: int) -> tuple[str, str] | None:
+    """The reason why a batch cannot be shared out in micro-batches of so many `rows`, and a way out."""
+    if batch_size % (rows * devices) == 0:
+        return None
+    return (
+        f"train.batch_size ({batch_size}) must be a multiple of train.micro_batch_size ({rows}) times the number of"
+        f" devices ({devices})",
+        "train.micro_batch_size=N says how many sequences a device computes at once",
+    )
 
 
 def micro_batch_size(config: Config, world: World) -> int:

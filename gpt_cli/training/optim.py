@@ -89,9 +89,16 @@ def updated_by_muon(shapes: Mapping[str, Sequence[int]], config: OptimConfig) ->
 def state_owners(shapes: Mapping[str, Sequence[int]], config: OptimConfig, processes: int) -> dict[str, int]:
     """The process that updates each parameter: Muon's work is shared out evenly, then the state that AdamW keeps."""
     by_muon = updated_by_muon(shapes, config)
+    sizes = state_bytes(shapes, config)
     owners = share_out({n: math.prod(shapes[n]) * min(shapes[n]) for n in by_muon}, [0] * processes)
-    kept = [sum(math.prod(shapes[n]) for n in by_muon if owners[n] == rank) for rank in range(processes)]
-    return owners | share_out({n: 2 * math.prod(shape) for n, shape in shapes.items() if n not in by_muon}, kept)
+    kept = [sum(sizes[n] for n in by_muon if owners[n] == rank) for rank in range(processes)]
+    return owners | share_out({n: size for n, size in sizes.items() if n not in by_muon}, kept)
+
+
+def state_bytes(shapes: Mapping[str, Sequence[int]], config: OptimConfig) -> dict[str, int]:
+    """The bytes of the state of each parameter: Muon's momentum, or AdamW's two moments, in fp32."""
+    by_muon = updated_by_muon(shapes, config)
+    return {name: (4 if name in by_muon else 8) * math.prod(shape) for name, shape in shapes.items()}
 
 
 def fused_row_splits(config: ModelConfig) -> dict[str, tuple[int, ...]]:

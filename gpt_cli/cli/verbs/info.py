@@ -1,5 +1,6 @@
 """`gpt info`: what a config or a run amounts to."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from gpt_cli.cli.options.run_options import RunOption, one_run
 from gpt_cli.cli.output import note, print_json
+from gpt_cli.config import load_config
 from gpt_cli.errors import RequestError
 
 
@@ -19,19 +21,32 @@ def info(
         list[str] | None, typer.Argument(metavar="section.key=value", help="Changes to the config file.")
     ] = None,
     run_option: RunOption = None,
+    devices: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Say what falls to each of so many devices, too.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     """Say how large a model is, what training it costs, and how far a run has come.
 
     Example: gpt info configs/quickstart.yaml model.n_layer=8
     """
-    from gpt_cli.report.info_view import render_info
+    from gpt_cli.report.info_view import render_info, render_share
     from gpt_cli.run.directory import find_run
     from gpt_cli.run.model_info import info_of_config, info_of_run
 
+    share = None
     path = one_run(path, run_option)
     if path is not None and (path.is_file() or path.suffix in (".yaml", ".yml")):
         figures = info_of_config(path, overrides or [], note)
+        if devices is not None:
+            from gpt_cli.training.device_share import device_share
+
+            share = device_share(load_config(path, overrides or []), figures.vocab_size, devices)
+    elif devices is not None:
+        raise RequestError(
+            "--devices is for a config file: a run has been trained already",
+            hint=f"gpt info {path or 'RUN'}/config.yaml --devices {devices}",
+        )
     elif overrides:
         raise RequestError(
             f"a run has the config it has: {overrides[0]} cannot change it",
@@ -40,6 +55,6 @@ def info(
     else:
         figures = info_of_run(find_run(path), note)
     if json:
-        print_json(figures.to_json())
+        print_json(figures.to_json() | ({} if share is None else {"per_device": asdict(share)}))
     else:
-        print(render_info(figures))
+        print(render_info(figures) if share is None else f"{render_info(figures)}\n\n{render_share(share)}")
