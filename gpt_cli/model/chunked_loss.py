@@ -31,7 +31,7 @@ def chunked_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "
     hidden = model.features(inputs).flatten(0, 1)  # (N, C)
     weight, device = model.head.weight, hidden.device
     dtype = hidden.dtype
-    if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
+    if device.type != "meta" and torch.is_autocast_enabled(device.type):
         dtype = torch.get_autocast_dtype(device.type)
     rows = rows_per_chunk(len(weight), device)
     cap = model.config.logit_softcap
@@ -75,7 +75,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             x, target = hidden[piece].to(dtype), targets[piece, None]  # (n, C), (n, 1)
             learns = to_hidden is not None or to_weight is not None
             loss, gradient = _chunk_loss(x, matrix, target, vocab_size, cap, exact, learns=learns)
-            total += loss
+            total = total + loss  # in place, torch 2.11 compiles a backward pass of zeros
             if to_hidden is not None:
                 to_hidden[piece] = (gradient @ matrix).to(hidden.dtype)
             if to_weight is not None:

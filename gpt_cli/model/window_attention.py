@@ -13,7 +13,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 _Some = Tensor | None
 _Blocks = tuple[Tensor, Tensor, _Some, _Some, _Some, _Some, _Some, _Some]
 """The tensors of a `BlockMask`, in its order."""
-_NARROWEST = 16  # head_dim that its kernels take
+_SHORTEST, _NARROWEST = 128, 16  # sequence and head_dim that its kernels take
 
 
 def takes_flex(q: Tensor, k: Tensor, dropout: float) -> bool:
@@ -22,7 +22,8 @@ def takes_flex(q: Tensor, k: Tensor, dropout: float) -> bool:
     It is a template for a compiler, on a GPU; elsewhere it would write out all scores. It knows no dropout.
     """
     compiling = torch.compiler.is_compiling() and q.device.type == "cuda"
-    return compiling and q.shape[2] == k.shape[2] and q.shape[3] >= _NARROWEST and dropout == 0.0
+    large = q.shape[2] >= _SHORTEST and q.shape[3] >= _NARROWEST
+    return compiling and large and q.shape[2] == k.shape[2] and dropout == 0.0
 
 
 def flex_window_attention(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:

@@ -37,7 +37,7 @@ def accumulate_gradients(
         losses[leaf[0]] = state.engine.forward_backward(inputs, targets, n, noise)
         found = [parameter.grad for parameter in trained if parameter.grad is not None]
         state.optimizer.zero_grad()
-        reused = keep and len(micro_batches) > 1 and state.is_native  # the next micro-batch's would be written there
+        reused = keep and len(micro_batches) > 1 and state.engine.reuses_gradients
         return [gradient.clone() for gradient in found] if reused else found
 
     failed: Exception | None = None

@@ -11,11 +11,14 @@ from torch import Tensor
 class Engine(Protocol):
     """Losses and gradients of one model."""
 
+    reuses_gradients: bool
+    """True if `forward_backward` writes gradients where those of the call before lie."""
+
     def forward_backward(self, inputs: Tensor, targets: Tensor, parts: int, seed: int) -> Tensor:
         """(B, T), (B, T), one of `parts` micro-batches -> its share of the mean loss, a scalar on the device.
 
-        Adds the gradient of that share (times the loss scale, under fp16) to the `grad` of every trained parameter.
-        Dropout is that of `seed`.
+        Sets `grad`, which is None, of every trained parameter to the gradient of that share (under fp16 times the loss
+        scale). Dropout is that of `seed`.
         """
         ...
 

@@ -87,7 +87,7 @@ class TorchEngine:
         """`compile_mode`: a mode of torch.compile ("default", "reduce-overhead"), or None for eager."""
         self.runtime, self.grad_scaler, self.note = runtime, grad_scaler, note
         self.parameters = list(model.parameters())
-        self.replays = compile_mode == "reduce-overhead"  # CUDA graphs
+        self.reuses_gradients = compile_mode == "reduce-overhead"  # a CUDA graph writes to the same memory again
         self.eager = partial(token_loss, model)
         self.loss: Callable[..., Tensor] = self.eager
         self.eval_shape: torch.Size | None = None
@@ -108,18 +108,18 @@ class TorchEngine:
 
     def _forward_backward(self, inputs: Tensor, targets: Tensor, parts: int, seed: int) -> Tensor:
         torch.manual_seed(seed)
-        if self.replays:
+        if self.reuses_gradients:
             torch.compiler.cudagraph_mark_step_begin()
         with self.runtime.autocast():
             loss = self.loss(inputs, targets) / parts
         scaled = self.grad_scaler.scale_loss(loss)
-        if not self.replays:
+        if not self.reuses_gradients:
             scaled.backward()
             return loss.detach()
-        # Replayed gradients lie where the next replay writes, so `grad` must not alias them (pytorch #169545).
+        # `backward` would copy them, and add the next to memory that a replay has overwritten (pytorch #169545).
         trained = [p for p in self.parameters if p.requires_grad]
         for parameter, gradient in zip(trained, torch.autograd.grad(scaled, trained), strict=True):
-            parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad.add_(gradient)
+            parameter.grad = gradient
         return loss.detach()
 
     def summed_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ class TorchEngine:
         if self.loss is self.eager or is_out_of_memory(error):
             raise error
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        self.loss, self.replays = self.eager, False
+        self.loss, self.reuses_gradients = self.eager, False
         self.note(f"torch.compile does not work here ({reason}); continuing without it")
 
 

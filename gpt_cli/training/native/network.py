@@ -38,6 +38,8 @@ class _TrainerNetwork(ctypes.Structure):
 class NativeNetwork:
     """A model's loss and gradients by compiled code; the model's own tensors are read, and its gradients set."""
 
+    reuses_gradients = True
+
     def __init__(self, model: GPT, library: NativeLibrary, threads: int) -> None:
         self.model, self.threads = model, threads
         self._library = library
