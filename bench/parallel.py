@@ -1,8 +1,9 @@
 """The same bits by any number of processes, and their speed: `python -m bench.parallel [--devices 1,2,4] [--steps 50]`.
 
 Trains a small model on builtin:python-docs by each engine, optimizer and precision there is, once for each number of
-processes, and prints the weights' SHA-256 (which must not differ in a row) and tokens/s of the whole run. Each process
-computes with one thread. Exits with 1 if a row has two sums. `--config FILE` measures another model.
+processes and each `parallel.shard`, and prints the weights' SHA-256 (which must not differ in a row) and tokens/s of
+the whole run. Each process computes with one thread. Exits with 1 if a row has two sums. `--config FILE` measures
+another model.
 """
 
 import argparse
@@ -52,20 +53,26 @@ def main() -> int:
     source = ["builtin:python-docs"] if given.config is None else []
     usual = [f"train.steps={given.steps}", "train.micro_batch_size=4", "runtime.threads=1", "runtime.device=cpu"]
     usual += ["sample.every=null", "model.dropout=0.1", "optim.ema=0.9", f"eval.every={given.steps}"]
+    ways = [(n, shard) for n in numbers for shard in ("none", "optimizer") if n > 1 or shard == "none"]
     rows, differ = [], False
     with tempfile.TemporaryDirectory(prefix="parallel-") as folder:
         for engine, optimizer, precision in ROWS:
             facts = [f"runtime.engine={engine}", f"optim.name={optimizer}", f"runtime.precision={precision}"]
             name = "-".join((engine, optimizer, precision))
-            found = [train(n, [*source, *model, *usual, *facts, f"run_dir={folder}/{name}-{n}"]) for n in numbers]
+            given_facts = [*source, *model, *usual, *facts]
+            found = [
+                train(n, [*given_facts, f"parallel.shard={shard}", f"run_dir={folder}/{name}-{n}-{shard}"])
+                for n, shard in ways
+            ]
             sums = {summary["weights_sha256"] for summary in found}
             differ = differ or len(sums) > 1
             shown = sums.pop()[:16] if len(sums) == 1 else "DIFFER"
             speeds = [f"{summary['tokens_per_second']:,.0f}" for summary in found]
             rows.append((engine, optimizer, precision, shown, *speeds))
-    header = ("engine", "optimizer", "precision", "weights", *(f"tokens/s by {n}" for n in numbers))
+    header = ("engine", "optimizer", "precision", "weights", *(f"{n}, {shard}" for n, shard in ways))
     print(render_table(rows, header=header))
-    print(f"\n{os.cpu_count()} cores, one thread a process, torch {torch.__version__}, {given.steps} steps")
+    print("\ntokens/s by so many processes and parallel.shard; ", end="")
+    print(f"{os.cpu_count()} cores, one thread a process, torch {torch.__version__}, {given.steps} steps")
     return int(differ)
 
 

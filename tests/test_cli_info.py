@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -212,3 +213,14 @@ def test_devices_that_training_would_refuse_are_refused_in_the_same_words(
 def test_a_run_has_no_devices_to_plan(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", str(run), "--devices", "2"]) == 2
     assert "--devices is for a config file" in capsys.readouterr().err
+
+
+def test_what_the_page_on_scaling_shows_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    root = Path(__file__).parents[1]
+    page = (root / "docs" / "scaling.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\$ gpt (info \S+ .*)\n\.\.\.\n([^`]+)", page, re.MULTILINE)
+    assert len(shown) == 2
+    for command, text in shown:
+        assert main(command.replace("configs/", f"{root}/configs/").split()) == 0
+        printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+        assert "\n".join(printed).endswith(text.rstrip())

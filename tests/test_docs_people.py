@@ -20,7 +20,15 @@ pytestmark = pytest.mark.docs
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted([DOCS / "tutorial.md", DOCS / "explanation.md", DOCS / "python.md", *(DOCS / "howto").glob("*.md")])
+PAGES = sorted(
+    [
+        DOCS / "tutorial.md",
+        DOCS / "explanation.md",
+        DOCS / "python.md",
+        DOCS / "scaling.md",
+        *(DOCS / "howto").glob("*.md"),
+    ]
+)
 FEW = ("model.n_layer=1", "model.n_embd=32", "model.context_length=32", "train.batch_size=2", "sample.every=null")
 BOOK = "ROMEO: Once the mouse lived in a shoe, and the shoe was The King's.\n" * 200
 # What measures for long on the page measures briefly here; what is tried out elsewhere is not tried again.
