@@ -25,11 +25,11 @@ import json, sys, time
 from pathlib import Path
 from gpt_cli.config import load_config
 from gpt_cli.model.gpt import GPT
-from gpt_cli.native import kernel
+from gpt_cli.cpu.common import kernel
 from gpt_cli.runtime.device import setup_runtime
-from gpt_cli.training.native.build_settings import KERNELS
-from gpt_cli.training.native.proof import find_difference
-from gpt_cli.training.native.train_bindings import NativeLibrary
+from gpt_cli.cpu.train.build_settings import KERNELS
+from gpt_cli.training.proof import find_difference
+from gpt_cli.cpu.train.train_bindings import NativeLibrary
 import torch
 
 config = load_config(Path(sys.argv[1]), sys.argv[2:])

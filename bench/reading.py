@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from gpt_cli.native.kernel import find_compiler
+from gpt_cli.cpu.common.kernel import find_compiler
 from gpt_cli.terminal.table import render_table
 
 SOURCE = Path(__file__).with_suffix(".c")

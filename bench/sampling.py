@@ -30,12 +30,12 @@ import numpy as np
 import torch
 
 from gpt_cli.config import Config, ModelConfig
+from gpt_cli.cpu.decode.decoder import Decoder, DraftOptions, NativeDecoder
+from gpt_cli.cpu.decode.numpy_decoder import NumpyDecoder
+from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
+from gpt_cli.cpu.decode.quantize import FORMATS
+from gpt_cli.cpu.decode.weights import Weights, read_weights
 from gpt_cli.model.gpt import GPT
-from gpt_cli.native.decoder import Decoder, DraftOptions, NativeDecoder
-from gpt_cli.native.numpy_decoder import NumpyDecoder
-from gpt_cli.native.numpy_sampler import TokenChoice
-from gpt_cli.native.quantize import FORMATS
-from gpt_cli.native.weights import Weights, read_weights
 from gpt_cli.run.arrays import unpack_arrays
 from gpt_cli.run.checkpoint import open_checkpoint, save
 from gpt_cli.run.draft import open_draft

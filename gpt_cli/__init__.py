@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpt_cli.cpu.decode.quantize import WeightDtype
     from gpt_cli.literals import Device
     from gpt_cli.model.gpt import GPT
-    from gpt_cli.native.quantize import WeightDtype
     from gpt_cli.sampling import Sampler, SamplingParams, TextStream
     from gpt_cli.sampling.generate import generate
     from gpt_cli.sampling.native_stream import EngineChoice

@@ -91,7 +91,7 @@ NATIVE_TRAINER = Capabilities(
     "the C trainer",
     {**_FUNCTION, "norm_position": ("pre",), "embedding_norm": (False,), "attention_dropout": (0.0,)},
 )
-"""`training/native`. Another model is trained by torch."""
+"""`cpu/train`. Another model is trained by torch."""
 
 NATIVE_DECODER = Capabilities("the C decoder", {**_FUNCTION, "norm_gain": (True,), "embedding_norm": (False,)})
 """`native`: the C decoder and, beside it, its reference in NumPy, which knows no more and no less. Another model is

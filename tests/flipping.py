@@ -16,13 +16,13 @@ import torch
 from planting import plant
 
 from gpt_cli.config import ModelConfig, RuntimeConfig
+from gpt_cli.cpu.common import kernel
+from gpt_cli.cpu.common.build_store import Store
+from gpt_cli.cpu.common.compiler import Compiler
+from gpt_cli.cpu.train.build_settings import KERNELS
 from gpt_cli.model.gpt import GPT
-from gpt_cli.native import kernel
-from gpt_cli.native.build_store import Store
-from gpt_cli.native.compiler import Compiler
 from gpt_cli.runtime.device import Runtime
-from gpt_cli.training.native.build_settings import KERNELS
-from gpt_cli.training.native.select_engine import try_native
+from gpt_cli.training.select_engine import try_native
 
 CONFIG = ModelConfig(n_layer=2, n_embd=64, n_head=2, context_length=64, zero_init=False)
 RUNTIME = Runtime(torch.device("cpu"), "fp32", 1)

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt_cli.native.kernel import processor_flags
+from gpt_cli.cpu.common.kernel import processor_flags
 
 ROOT = Path(__file__).parents[1]
 POWER_CUT = "test_checkpoint.py::test_a_power_cut_at_any_moment_never_loses_what_was_said_to_be_saved"
@@ -286,32 +286,32 @@ MUTATIONS = [
     ),
     Mutation(
         "keys of two blocks are those of one",
-        "native/kv_int8.h",
+        "cpu/decode/kv_int8.h",
         (("keys + f / 4 * stride + f % 4 * apart", "keys + f % 4 * apart"),),
         BYTES,
     ),
     Mutation(
         "values begin at the first block whatever is seen",
-        "native/kv_int8.h",
+        "cpu/decode/kv_int8.h",
         (("first_four = begin * 4,", "first_four = 0,"),),
         BYTES,
     ),
     Mutation(
         "of the last block a four is left out",
-        "native/kv_int8.h",
+        "cpu/decode/kv_int8.h",
         (("stop = last / 4 + 1;", "stop = (last + 3) / 4;"),),
         BYTES,
     ),
     Mutation(
         "the last sums of a product are not all settled",
-        "native/gemm_amx.h",
+        "cpu/decode/gemm_amx.h",
         (("last_row, 0, last_n, of_rows", "last_row, 0, last_n - 1, of_rows"),),
         TILES,
         needs="amx_bf16",
     ),
     Mutation(
         "sums are settled while they are being made",
-        "native/gemm_amx.h",
+        "cpu/decode/gemm_amx.h",
         (("&sums[!which], last_row, settled", "&sums[which], last_row, settled"),),
         TILES,
         needs="amx_bf16",

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpt_cli.native import compiler, kernel
-from gpt_cli.native.build_store import Store
-from gpt_cli.native.compiler import Compiler
-from gpt_cli.native.kernel import Kernel
+from gpt_cli.cpu.common import compiler, kernel
+from gpt_cli.cpu.common.build_store import Store
+from gpt_cli.cpu.common.compiler import Compiler
+from gpt_cli.cpu.common.kernel import Kernel
 
 
 def with_fault(original: Kernel, folder: Path, file: str, old: str, new: str) -> Kernel:

@@ -9,9 +9,9 @@ import pytest
 
 from bench.proof import BOUNDS
 from gpt_cli.config import RuntimeConfig
-from gpt_cli.native.kernel import KernelUnavailable
+from gpt_cli.cpu.common.kernel import KernelUnavailable
+from gpt_cli.cpu.train.train_bindings import NativeLibrary
 from gpt_cli.runtime.device import setup_runtime
-from gpt_cli.training.native.train_bindings import NativeLibrary
 from tests.support.waiting import HANG
 
 pytestmark = pytest.mark.robust

@@ -12,15 +12,17 @@ from pydantic import ValidationError
 
 from gpt_cli.capabilities import ANY, ENGINES, NATIVE_DECODER, NATIVE_TRAINER, Capabilities
 from gpt_cli.config import Config, LoraConfig, ModelConfig, OptimConfig, RuntimeConfig
+from gpt_cli.cpu.common.kernel import KernelUnavailable
+from gpt_cli.cpu.decode import numpy_gpt
+from gpt_cli.cpu.decode.weights import WeightMismatch, read_weights
+from gpt_cli.cpu.train.network import NativeNetwork
+from gpt_cli.cpu.train.train_bindings import NativeLibrary
 from gpt_cli.errors import RequestError
 from gpt_cli.evaluation.attention_capture import capture_attention
 from gpt_cli.export import gguf, huggingface, layouts
 from gpt_cli.export.layouts import choose_layout
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
-from gpt_cli.native import numpy_gpt
-from gpt_cli.native.kernel import KernelUnavailable
-from gpt_cli.native.weights import WeightMismatch, read_weights
 from gpt_cli.run import draft
 from gpt_cli.run.checkpoint import Checkpoint
 from gpt_cli.run.load_model import LoadedRun
@@ -33,9 +35,7 @@ from gpt_cli.sampling.text_generator import TextGenerator
 from gpt_cli.tokenizer import ByteTokenizer
 from gpt_cli.training.evaluate import cross_entropy
 from gpt_cli.training.lora import LoRA
-from gpt_cli.training.native.network import NativeNetwork
-from gpt_cli.training.native.select_engine import try_native
-from gpt_cli.training.native.train_bindings import NativeLibrary
+from gpt_cli.training.select_engine import try_native
 
 ROWS = (*ENGINES, *(layout.capabilities for layout in (*layouts.LAYOUTS, *gguf.LAYOUTS)))
 each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

@@ -19,8 +19,8 @@ import pytest
 from gpt_cli.cli.options.fit_config import run_name
 from gpt_cli.cli.verbs.train import train
 from gpt_cli.config import Config, dump_config
+from gpt_cli.cpu.common import kernel
 from gpt_cli.errors import RequestError
-from gpt_cli.native import kernel
 from tests.support.waiting import HANG, wait_until
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40

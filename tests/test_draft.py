@@ -14,13 +14,13 @@ import torch
 import gpt_cli
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, SampleConfig
+from gpt_cli.cpu.common.kernel import KernelUnavailable, load_kernel
+from gpt_cli.cpu.decode import numpy_gpt
+from gpt_cli.cpu.decode.decoder import DraftOptions, NativeDecoder, NativeSession, stream_tokens
+from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
+from gpt_cli.cpu.decode.quantize import FORMATS
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.native import numpy_gpt
-from gpt_cli.native.decoder import DraftOptions, NativeDecoder, NativeSession, stream_tokens
-from gpt_cli.native.kernel import KernelUnavailable, load_kernel
-from gpt_cli.native.numpy_sampler import TokenChoice
-from gpt_cli.native.quantize import FORMATS
 from gpt_cli.run.checkpoint import save
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
 from tests.test_native import CONTEXT, OPTIONS, VOCAB_SIZE, make_model, weights_of

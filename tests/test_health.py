@@ -14,13 +14,13 @@ import torch
 from test_training import interrupt_at, make_config, run, timeless, weights
 
 from gpt_cli.config import dump_config
+from gpt_cli.cpu.train.network import NativeNetwork
 from gpt_cli.errors import UserError
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.log import read_events
 from gpt_cli.runtime.oom_killer import oom_kill_count
 from gpt_cli.training import loop, state, training_samples
 from gpt_cli.training.health import SpikeDetector
-from gpt_cli.training.native.network import NativeNetwork
 from gpt_cli.training.oom_retry import next_smaller, resplit
 from gpt_cli.training.step import train_step
 from tests.support.waiting import HANG

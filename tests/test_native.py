@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig
+from gpt_cli.cpu.common.kernel import KernelUnavailable, load_kernel
+from gpt_cli.cpu.decode.decoder import NativeDecoder, stream_tokens
+from gpt_cli.cpu.decode.numpy_decoder import NumpyDecoder
+from gpt_cli.cpu.decode.numpy_sampler import TokenChoice, gumbel_noise, sample_token
+from gpt_cli.cpu.decode.quantize import FORMATS, fake_quantize
+from gpt_cli.cpu.decode.weights import WeightMismatch, Weights, read_weights
+from gpt_cli.cpu.decode.weights import rotary_frequencies as numpy_frequencies
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.position import rotary_frequencies
-from gpt_cli.native.decoder import NativeDecoder, stream_tokens
-from gpt_cli.native.kernel import KernelUnavailable, load_kernel
-from gpt_cli.native.numpy_decoder import NumpyDecoder
-from gpt_cli.native.numpy_sampler import TokenChoice, gumbel_noise, sample_token
-from gpt_cli.native.quantize import FORMATS, fake_quantize
-from gpt_cli.native.weights import WeightMismatch, Weights, read_weights
-from gpt_cli.native.weights import rotary_frequencies as numpy_frequencies
 from gpt_cli.run.arrays import unpack_arrays
 from gpt_cli.run.checkpoint import save
 from gpt_cli.run.tensors import pack_tensors

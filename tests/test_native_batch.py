@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpt_cli.native import bindings
-from gpt_cli.native.decoder import NativeDecoder
-from gpt_cli.native.kernel import SOURCE, Kernel, find_compiler, load_kernel
-from gpt_cli.native.numpy_decoder import NumpyDecoder
-from gpt_cli.native.numpy_sampler import TokenChoice
-from gpt_cli.native.quantize import FORMATS, fake_quantize
-from gpt_cli.training.native.build_settings import SOURCES
+from gpt_cli.cpu.common.kernel import SOURCE, Kernel, find_compiler, load_kernel
+from gpt_cli.cpu.decode import bindings
+from gpt_cli.cpu.decode.decoder import NativeDecoder
+from gpt_cli.cpu.decode.numpy_decoder import NumpyDecoder
+from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
+from gpt_cli.cpu.decode.quantize import FORMATS, fake_quantize
+from gpt_cli.cpu.train.build_settings import SOURCES
 from tests.test_native import VOCAB_SIZE, compiled, make_model, weights_of
 
 __all__ = ["compiled"]

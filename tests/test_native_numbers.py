@@ -1,4 +1,4 @@
-"""The functions of numbers in C (gpt_cli/native/simd.h) against NumPy's in double precision."""
+"""The functions of numbers in C (gpt_cli/cpu/decode/simd.h) against NumPy's in double precision."""
 
 import ctypes
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt_cli.native.kernel import SOURCE, Kernel, KernelUnavailable, find_compiler, load_kernel, no_build_cache
+from gpt_cli.cpu.common.kernel import SOURCE, Kernel, KernelUnavailable, find_compiler, load_kernel, no_build_cache
 
 CODE = """
 #include "{header}"

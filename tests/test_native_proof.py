@@ -15,21 +15,21 @@ from planting import compiled, own_kernels, plant, with_fault
 from test_training import make_config
 
 from gpt_cli.config import ModelConfig, RuntimeConfig
+from gpt_cli.cpu.common.kernel import DECODER, KernelUnavailable, load_kernel
+from gpt_cli.cpu.decode.decoder import NativeDecoder
+from gpt_cli.cpu.decode.numpy_decoder import NumpyDecoder
+from gpt_cli.cpu.decode.weights import read_weights
+from gpt_cli.cpu.train.build_settings import KERNELS
+from gpt_cli.cpu.train.train_bindings import NativeLibrary
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.native.decoder import NativeDecoder
-from gpt_cli.native.kernel import DECODER, KernelUnavailable, load_kernel
-from gpt_cli.native.numpy_decoder import NumpyDecoder
-from gpt_cli.native.weights import read_weights
 from gpt_cli.run.arrays import unpack_arrays
 from gpt_cli.run.log import read_events
 from gpt_cli.run.tensors import pack_tensors
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.sampling.native_stream import open_decoder
-from gpt_cli.training.native.build_settings import KERNELS
-from gpt_cli.training.native.proof import find_difference
-from gpt_cli.training.native.select_engine import try_native
-from gpt_cli.training.native.train_bindings import NativeLibrary
+from gpt_cli.training.proof import find_difference
+from gpt_cli.training.select_engine import try_native
 
 pytestmark = pytest.mark.robust
 
@@ -119,7 +119,7 @@ def test_a_wrong_library_in_the_cache_whose_sum_is_right_is_compiled_again(
     (told,) = (note for note in notes if not note.startswith("compiling"))
     assert told.startswith("the compiled training code is wrong: its gradient of ")
     assert told.endswith(" is not that of torch; compiling it again")
-    monkeypatch.setattr("gpt_cli.native.kernel._jobs", {})  # as another process finds it
+    monkeypatch.setattr("gpt_cli.cpu.common.kernel._jobs", {})  # as another process finds it
     notes.clear()
     assert try_native(make_model(), RuntimeConfig(), FP32, notes.append) is not None
     assert notes == []
@@ -140,7 +140,7 @@ def test_a_fault_in_the_decoder_is_found_and_made_again_or_numpy_decodes(
         "the compiled decoder is wrong: its logits differ from those of the reference; compiling it again"
     ]
     notes.clear()
-    monkeypatch.setattr("gpt_cli.native.bindings.load_kernel", lambda **given: load_kernel(wrong, **given))
+    monkeypatch.setattr("gpt_cli.cpu.decode.bindings.load_kernel", lambda **given: load_kernel(wrong, **given))
     decoder = open_decoder(model.config, 17, arrays, note=notes.append)
     assert decoder is not None
     assert decoder.engine == "numpy"

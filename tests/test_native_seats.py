@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt_cli.native.decoder import NativeDecoder
-from gpt_cli.native.numpy_sampler import TokenChoice
-from gpt_cli.native.quantize import FORMATS
-from gpt_cli.native.seats import Desk, Seat
+from gpt_cli.cpu.decode.decoder import NativeDecoder
+from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
+from gpt_cli.cpu.decode.quantize import FORMATS
+from gpt_cli.cpu.decode.seats import Desk, Seat
 from tests.test_native import CONTEXT, VOCAB_SIZE, compiled, make_model, weights_of
 
 __all__ = ["compiled"]

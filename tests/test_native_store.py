@@ -18,10 +18,10 @@ import pytest
 from conftest import ROOT
 from exchanging import exchange
 
-from gpt_cli.native import compiler, kernel
-from gpt_cli.native.compiler import Compiler, CompilerHangs, KernelUnavailable, find_compiler
-from gpt_cli.native.kernel import Kernel, load, load_kernel, no_build_cache
-from gpt_cli.native.trust import UntrustedError, require_trusted_parents
+from gpt_cli.cpu.common import compiler, kernel
+from gpt_cli.cpu.common.compiler import Compiler, CompilerHangs, KernelUnavailable, find_compiler
+from gpt_cli.cpu.common.kernel import Kernel, load, load_kernel, no_build_cache
+from gpt_cli.cpu.common.trust import UntrustedError, require_trusted_parents
 from tests.support.waiting import HANG, wait_until
 
 pytestmark = pytest.mark.robust
@@ -427,7 +427,7 @@ def test_what_a_killed_compilation_leaves_is_removed_by_the_next_and_what_is_in_
         tmp_path, monkeypatch, f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; sleep 100000"
     )
     program = (
-        "import sys; from pathlib import Path; from gpt_cli.native.kernel import Kernel, load\n"
+        "import sys; from pathlib import Path; from gpt_cli.cpu.common.kernel import Kernel, load\n"
         "load(Kernel((Path(sys.argv[1]),)), print)"
     )
     process = subprocess.Popen([sys.executable, "-c", program, mine.sources[0]], cwd=ROOT)

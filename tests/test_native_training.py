@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.config import ModelConfig, RuntimeConfig
+from gpt_cli.cpu.common.kernel import KernelUnavailable
+from gpt_cli.cpu.train.native_muon import NativeNewtonSchulz
+from gpt_cli.cpu.train.network import NativeNetwork
+from gpt_cli.cpu.train.train_bindings import Backend, NativeLibrary
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.native.kernel import KernelUnavailable
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.evaluate import cross_entropy
-from gpt_cli.training.muon import newton_schulz_batched
-from gpt_cli.training.native.native_muon import NativeNewtonSchulz
-from gpt_cli.training.native.network import NativeNetwork
-from gpt_cli.training.native.select_engine import try_native
-from gpt_cli.training.native.train_bindings import Backend, NativeLibrary
+from gpt_cli.training.muon import POLAR_EXPRESS, newton_schulz_batched
+from gpt_cli.training.select_engine import try_native
 
 SHAPE = {"n_layer": 2, "n_embd": 48, "n_head": 4, "context_length": 80}
 LAYOUTS = [
@@ -259,7 +259,7 @@ def test_orthogonalised_matrices_are_those_of_torch(dtype, tolerance):
     matrices = [torch.randn(shape) * 10.0 ** (i - 3) for i, shape in enumerate(shapes)]
     matrices.append(torch.zeros(8, 8))
     scales = [1.0, -0.5, 2.0, 1.0, 1.0, 1.0, 1.0]
-    found = NativeNewtonSchulz(library(dtype), 2)(matrices, scales)
+    found = NativeNewtonSchulz(library(dtype), 2, POLAR_EXPRESS)(matrices, scales)
     for a, b in zip(found, newton_schulz_batched(matrices, scales, torch.float32), strict=True):
         assert distance(a, b) < tolerance
     assert not found[-1].any()

@@ -13,10 +13,10 @@ import pytest
 import torch
 from test_native_training import by_autograd, make_model
 
+from gpt_cli.cpu.decode import numpy_gpt
+from gpt_cli.cpu.decode.quantize import FORMATS, WeightDtype, fake_quantize
+from gpt_cli.cpu.decode.weights import Weights, read_weights
 from gpt_cli.model.gpt import GPT
-from gpt_cli.native import numpy_gpt
-from gpt_cli.native.quantize import FORMATS, WeightDtype, fake_quantize
-from gpt_cli.native.weights import Weights, read_weights
 from gpt_cli.run.arrays import unpack_arrays
 from gpt_cli.run.tensors import pack_tensors
 from gpt_cli.training.muon import newton_schulz_batched

@@ -12,9 +12,9 @@ import torch
 import gpt_cli
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, SampleConfig
+from gpt_cli.cpu.common.kernel import KernelUnavailable, load_kernel
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.native.kernel import KernelUnavailable, load_kernel
 from gpt_cli.run.checkpoint import open_checkpoint, save
 from gpt_cli.run.load_model import build_model
 from gpt_cli.sampling import SamplingParams

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from gpt_cli.native.compiler import find_compiler
+from gpt_cli.cpu.common.compiler import find_compiler
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = str(ROOT / "gpt_cli")

@@ -21,7 +21,7 @@ from gpt_cli.terminal.progress import stage_progress, working
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.evaluate import Evaluation, EvaluationText, evaluate
 from gpt_cli.training.grad_scaler import GradScaler
-from gpt_cli.training.native.select_engine import try_native
+from gpt_cli.training.select_engine import try_native
 from gpt_cli.training.step import TorchEngine
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.native.decoder import Decoder
+from gpt_cli.cpu.decode.decoder import Decoder
 
 LogProbs = npt.NDArray[np.float64]
 

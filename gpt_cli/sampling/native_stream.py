@@ -10,12 +10,12 @@ from typing import Any, Literal
 import numpy.typing as npt
 
 from gpt_cli.config import ModelConfig
-from gpt_cli.native.decoder import Decoder, DraftOptions, NativeDecoder, stream_tokens
-from gpt_cli.native.kernel import KernelUnavailable
-from gpt_cli.native.numpy_decoder import NumpyDecoder
-from gpt_cli.native.numpy_sampler import TokenChoice
-from gpt_cli.native.quantize import WeightDtype
-from gpt_cli.native.weights import WeightMismatch, read_weights
+from gpt_cli.cpu.common.kernel import KernelUnavailable
+from gpt_cli.cpu.decode.decoder import Decoder, DraftOptions, NativeDecoder, stream_tokens
+from gpt_cli.cpu.decode.numpy_decoder import NumpyDecoder
+from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
+from gpt_cli.cpu.decode.quantize import WeightDtype
+from gpt_cli.cpu.decode.weights import WeightMismatch, read_weights
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.sampling.text_stream import TextStream
 from gpt_cli.shuffle import derive_seed

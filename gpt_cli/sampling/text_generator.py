@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from gpt_cli.capabilities import NATIVE_DECODER
 from gpt_cli.config import ModelConfig
+from gpt_cli.cpu.decode.decoder import Decoder, DraftOptions
+from gpt_cli.cpu.decode.quantize import FORMATS, WeightDtype
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.literals import Device
-from gpt_cli.native.decoder import Decoder, DraftOptions
-from gpt_cli.native.quantize import FORMATS, WeightDtype
 from gpt_cli.sampling.native_stream import (
     ENGINES,
     EngineChoice,

@@ -6,8 +6,8 @@ from typing import Any
 
 from gpt_cli.config import Config
 from gpt_cli.corpus.prepare import open_lazy
+from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify
-from gpt_cli.native.kernel import no_build_cache
 from gpt_cli.run.model_info import Info, describe
 from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.runtime.oom import available_memory

@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterator
 import torch
 
 from gpt_cli.config import ModelConfig
+from gpt_cli.cpu.common.build_store import DamagedLibraryError, Store
+from gpt_cli.cpu.common.kernel import KernelUnavailable, WrongKernel, store_path
+from gpt_cli.cpu.common.trust import UntrustedError
+from gpt_cli.cpu.decode.decoder import NativeDecoder
+from gpt_cli.cpu.decode.quantize import FORMATS
+from gpt_cli.cpu.decode.weights import read_weights
+from gpt_cli.cpu.train.build_settings import has_bf16_products
 from gpt_cli.errors import UserError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.native.build_store import DamagedLibraryError, Store
-from gpt_cli.native.decoder import NativeDecoder
-from gpt_cli.native.kernel import KernelUnavailable, WrongKernel, store_path
-from gpt_cli.native.quantize import FORMATS
-from gpt_cli.native.trust import UntrustedError
-from gpt_cli.native.weights import read_weights
 from gpt_cli.run.arrays import unpack_arrays
 from gpt_cli.run.tensors import pack_tensors
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.selftest.check import Check
-from gpt_cli.training.native.build_settings import has_bf16_products
-from gpt_cli.training.native.select_engine import proven_library
+from gpt_cli.training.select_engine import proven_library
 
 Describe = Callable[[list[str]], str]
 """Takes what is told; returns a figure, or raises KernelUnavailable."""

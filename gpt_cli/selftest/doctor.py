@@ -5,9 +5,9 @@ from pathlib import Path
 
 from gpt_cli.config import load_config
 from gpt_cli.corpus.prepare import prepare_corpus
+from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.files import check_listed
-from gpt_cli.native.kernel import no_build_cache
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint, list_checkpoints, load
 from gpt_cli.run.directory import DATA, is_imported, read_fingerprint
 from gpt_cli.run.load_model import build_verified

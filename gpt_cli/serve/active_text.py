@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpt_cli.native.numpy_sampler import filtered
+from gpt_cli.cpu.decode.numpy_sampler import filtered
 from gpt_cli.sampling.native_stream import unsupported_settings
 from gpt_cli.sampling.text_stream import TextStream
 from gpt_cli.serve.text_engine import Logits, Place, Text, TextEngine, Written, choice_of

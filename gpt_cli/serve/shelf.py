@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt_cli.config import Config, SampleConfig
+from gpt_cli.cpu.decode.decoder import NativeDecoder
+from gpt_cli.cpu.decode.quantize import WeightDtype
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.literals import Device
-from gpt_cli.native.decoder import NativeDecoder
-from gpt_cli.native.quantize import WeightDtype
 from gpt_cli.run.checkpoint import Checkpoint, checkpoint_step, list_checkpoints, open_checkpoint
 from gpt_cli.run.directory import RUN, find_run, sample_defaults
 from gpt_cli.sampling.native_stream import EngineChoice as EngineName

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.native.decoder import NativeDecoder
-from gpt_cli.native.numpy_sampler import TokenChoice
-from gpt_cli.native.seats import Desk, Seat
+from gpt_cli.cpu.decode.decoder import NativeDecoder
+from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
+from gpt_cli.cpu.decode.seats import Desk, Seat
 from gpt_cli.sampling.native_stream import unsupported_settings
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.shuffle import derive_seed

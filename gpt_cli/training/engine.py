@@ -1,4 +1,4 @@
-"""The interface of what computes losses and gradients: torch (`step.TorchEngine`) or the C engine (`training/native`).
+"""The interface of what computes losses and gradients: torch (`step.TorchEngine`) or the C engine (`cpu/train`).
 
 Shapes: B sequences, T tokens each.
 """

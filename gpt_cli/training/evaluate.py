@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gpt_cli.corpus.mapped import MappedTokens
+from gpt_cli.cpu.train.network import NativeNetwork
 from gpt_cli.errors import UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.parallel.world import ALONE, World
@@ -21,7 +22,6 @@ from gpt_cli.runtime.oom import is_out_of_memory, oom_as_user_error
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.engine import Engine
-from gpt_cli.training.native.network import NativeNetwork
 
 # Numbers in the widest layer of a forward pass. On a CPU they stay where the caches reach: 8 times as many took
 # half as long again, and more memory than training. Elsewhere there is more to keep busy.

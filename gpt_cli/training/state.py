@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from gpt_cli.config import Config
+from gpt_cli.cpu.train.native_muon import NativeNewtonSchulz
+from gpt_cli.cpu.train.network import NativeNetwork
 from gpt_cli.errors import Notify
 from gpt_cli.model.activation_checkpointing import apply_activation_checkpointing
 from gpt_cli.model.gpt import GPT
@@ -27,9 +29,9 @@ from gpt_cli.training.ema import EMA
 from gpt_cli.training.engine import Engine
 from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.lora import LoRA
-from gpt_cli.training.native.network import NativeNetwork
-from gpt_cli.training.native.select_engine import try_native
+from gpt_cli.training.muon import POLAR_EXPRESS
 from gpt_cli.training.optim import MuonAdamW, state_owners
+from gpt_cli.training.select_engine import try_native
 from gpt_cli.training.step import TorchEngine
 
 
@@ -69,7 +71,9 @@ class TrainingState:
             model.to(runtime.device)
             native = try_native(model, config.runtime, runtime, note)
             shard = _shard(model, config, runtime.world)
-            orthogonalise = None if native is None else native.orthogonalise
+            orthogonalise = (
+                None if native is None else NativeNewtonSchulz(native.library, native.threads, POLAR_EXPRESS)
+            )
             optimizer: MuonAdamW | LoRA
             if config.lora.rank is not None:
                 optimizer = LoRA(model, config.lora, config.optim, config.seed)

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import torch
 
+from gpt_cli.cpu.common.kernel import SOURCE, processor_flags
+from gpt_cli.cpu.decode import bindings as decoder
+from gpt_cli.cpu.decode.quantize import WeightDtype
+from gpt_cli.cpu.decode.weights import LayerWeights, Weights
+from gpt_cli.cpu.train import build_settings, network
+from gpt_cli.cpu.train.train_bindings import Backend, NativeLibrary
 from gpt_cli.model.gpt import GPT
-from gpt_cli.native import bindings as decoder
-from gpt_cli.native.kernel import SOURCE, processor_flags
-from gpt_cli.native.quantize import WeightDtype
-from gpt_cli.native.weights import LayerWeights, Weights
 from gpt_cli.training.muon import POLAR_EXPRESS
-from gpt_cli.training.native import build_settings, network
-from gpt_cli.training.native.train_bindings import Backend, NativeLibrary
 
 HERE = Path(__file__).parent
 STRICT = (

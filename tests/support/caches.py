@@ -25,8 +25,8 @@ def copy_kernels(source: Path, target: Path) -> None:
 
 
 COMPILE = """
-from gpt_cli.native.kernel import DECODER, KernelUnavailable, build_in_background, load_kernel
-from gpt_cli.training.native.build_settings import KERNELS
+from gpt_cli.cpu.common.kernel import DECODER, KernelUnavailable, build_in_background, load_kernel
+from gpt_cli.cpu.train.build_settings import KERNELS
 kernels = (*KERNELS.values(), DECODER)
 for kernel in kernels:
     build_in_background(kernel)

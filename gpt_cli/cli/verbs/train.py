@@ -67,7 +67,7 @@ def _train(arguments: Sequence[str], file: Path | None, started: float, *, dry_r
         return 0
 
     if chosen.runtime.engine != "torch":
-        from gpt_cli.training.native.build_settings import build_engine_in_background
+        from gpt_cli.cpu.train.build_settings import build_engine_in_background
 
         build_engine_in_background(samples=chosen.sample.every is not None)
     with gc_paused():

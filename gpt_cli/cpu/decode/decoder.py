@@ -11,13 +11,13 @@ from typing import Protocol
 
 import numpy as np
 
+from gpt_cli.cpu.common.kernel import WrongKernel
+from gpt_cli.cpu.decode import numpy_gpt
+from gpt_cli.cpu.decode.bindings import Handle, Sampling, address, load_library, to_c_structs
+from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
+from gpt_cli.cpu.decode.quantize import WeightDtype, fake_quantize
+from gpt_cli.cpu.decode.weights import Array, Weights
 from gpt_cli.errors import Notify
-from gpt_cli.native import numpy_gpt
-from gpt_cli.native.bindings import Handle, Sampling, address, load_library, to_c_structs
-from gpt_cli.native.kernel import WrongKernel
-from gpt_cli.native.numpy_sampler import TokenChoice
-from gpt_cli.native.quantize import WeightDtype, fake_quantize
-from gpt_cli.native.weights import Array, Weights
 
 _CHUNK_SECONDS = 0.01
 _PROBE = 7  # tokens that are compared when a model is opened

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpt_cli.native.kernel import DECODER, Kernel, build_in_background, processor_flags
+from gpt_cli.cpu.common.kernel import DECODER, Kernel, build_in_background, processor_flags
 
 _HERE = Path(__file__).parent
 _USUAL = ("-fopenmp-simd", "-O2", "-ftree-vectorize")  # as fast as -O3 here, and compiled in two thirds of the time

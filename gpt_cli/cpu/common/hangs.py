@@ -4,8 +4,8 @@ import json
 from contextlib import suppress
 from dataclasses import asdict
 
-from gpt_cli.native.build_store import DamagedLibraryError, Store
-from gpt_cli.native.compiler import Compiler
+from gpt_cli.cpu.common.build_store import DamagedLibraryError, Store
+from gpt_cli.cpu.common.compiler import Compiler
 
 _FILE = "hang.json"
 _LIMIT = 10_000  # bytes

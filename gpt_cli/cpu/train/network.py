@@ -11,10 +11,9 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
+from gpt_cli.cpu.train.train_bindings import Backend, NativeLibrary, address
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.position import Rotary
-from gpt_cli.training.native.native_muon import NativeNewtonSchulz
-from gpt_cli.training.native.train_bindings import Backend, NativeLibrary, address
 
 _TOKENS_PER_CHUNK = 512  # of one thread: what they need stays in its cache
 _STRIP = 32  # STRIP of gemm.h
@@ -42,9 +41,8 @@ class NativeNetwork:
 
     def __init__(self, model: GPT, library: NativeLibrary, threads: int) -> None:
         self.model, self.threads = model, threads
-        self._library = library
+        self.library = library
         self._parameters = list(model.parameters())  # the model's own walk takes as long as a small layer
-        self.orthogonalise = NativeNewtonSchulz(library, threads)
         self._ones = torch.ones(model.config.n_embd)  # the gain of norms that have none
         self._slots = list(_parameter_order(model, self._ones))
         self._offsets: dict[int, int] = {}  # of each parameter, by its identity: tied ones share it
@@ -102,7 +100,7 @@ class NativeNetwork:
     def dropout_masks(self, rows: int, seed: int) -> Tensor:
         """The factors (1 + 2 n_layer, rows, C) that `seed` draws: of the embedding, then of each block's two parts."""
         factors = torch.empty(1 + 2 * self._net.n_layer, rows, self._net.n_embd)
-        self._library.calls.draw_dropout(ctypes.byref(self._net), seed, rows, factors.data_ptr())
+        self.library.calls.draw_dropout(ctypes.byref(self._net), seed, rows, factors.data_ptr())
         return factors
 
     def _run(self, inputs: Tensor, targets: Tensor, weight: float, gradients: Tensor | None, seed: int = 0) -> float:
@@ -112,7 +110,7 @@ class NativeNetwork:
         sequences = -(-batch // self.threads)
         chunk = max(1, min(sequences, _TOKENS_PER_CHUNK // length))
         threads = min(self.threads, batch)
-        calls, net = self._library.calls, ctypes.byref(self._net)
+        calls, net = self.library.calls, ctypes.byref(self._net)
         room = calls.room_bytes(net, chunk, length, gradients is not None) * threads
         if len(self._room) < room + 64:
             self._room = torch.empty(room + 64, dtype=torch.uint8)
@@ -165,7 +163,7 @@ class NativeNetwork:
             n_parameters=n_parameters,
             matrices=address(self._matrices),
             places=ctypes.addressof(self._places),
-            backend=self._library.backend,
+            backend=self.library.backend,
         )
 
 

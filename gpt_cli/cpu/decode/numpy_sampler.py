@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpt_cli.native.weights import Array
+from gpt_cli.cpu.decode.weights import Array
 
 _WHOLE = 2**40
 _SMALLEST = np.float32(2.0**-25)

@@ -7,8 +7,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from gpt_cli.training.muon import POLAR_EXPRESS
-from gpt_cli.training.native.train_bindings import NativeLibrary
+from gpt_cli.cpu.train.train_bindings import NativeLibrary
 
 
 class _NewtonSchulzJob(ctypes.Structure):
@@ -29,9 +28,10 @@ class NativeNewtonSchulz:
     system anew costs more than the work on small matrices.
     """
 
-    def __init__(self, library: NativeLibrary, threads: int) -> None:
-        self._library, self._threads = library, threads
-        self._coefficients = (ctypes.c_float * (3 * len(POLAR_EXPRESS)))(*chain.from_iterable(POLAR_EXPRESS))
+    def __init__(self, library: NativeLibrary, threads: int, polynomials: Sequence[Sequence[float]]) -> None:
+        """`polynomials`: the three coefficients of each iteration."""
+        self._library, self._threads, self._iterations = library, threads, len(polynomials)
+        self._coefficients = (ctypes.c_float * (3 * len(polynomials)))(*chain.from_iterable(polynomials))
         self._results: list[Tensor] = []
         self._room = torch.empty(0, dtype=torch.uint8)
 
@@ -57,6 +57,5 @@ class NativeNewtonSchulz:
         if len(self._room) < size * self._threads + 64:
             self._room = torch.empty(size * self._threads + 64, dtype=torch.uint8)
         room = self._room.data_ptr() + -self._room.data_ptr() % 64
-        iterations = len(POLAR_EXPRESS)
-        calls.orthogonalise(backend, jobs, len(jobs), self._coefficients, iterations, room, size, self._threads)
+        calls.orthogonalise(backend, jobs, len(jobs), self._coefficients, self._iterations, room, size, self._threads)
         return list(self._results)

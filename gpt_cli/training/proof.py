@@ -4,12 +4,12 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import ModelConfig
+from gpt_cli.cpu.train.native_muon import NativeNewtonSchulz
+from gpt_cli.cpu.train.network import NativeNetwork
+from gpt_cli.cpu.train.train_bindings import NativeLibrary
 from gpt_cli.model.gpt import GPT
 from gpt_cli.training.evaluate import cross_entropy
-from gpt_cli.training.muon import newton_schulz_batched
-from gpt_cli.training.native.native_muon import NativeNewtonSchulz
-from gpt_cli.training.native.network import NativeNetwork
-from gpt_cli.training.native.train_bindings import NativeLibrary
+from gpt_cli.training.muon import POLAR_EXPRESS, newton_schulz_batched
 
 _VOCAB_SIZE, _LENGTH, _BATCH = 37, 70, 2  # more than what is computed at once, and no multiple of it
 _WINDOW = 9
@@ -75,7 +75,7 @@ def _compare(library: NativeLibrary, config: ModelConfig, threads: int) -> str |
         if name in gradients and not _distance(parameter.grad, gradients[name]) <= of_gradient:
             return f"its gradient of {name} is not that of torch"
     matrices, scales = [torch.randn(20, 36), torch.randn(36, 20)], [1.0, -0.5]
-    results = NativeNewtonSchulz(library, threads)(matrices, scales)
+    results = NativeNewtonSchulz(library, threads, POLAR_EXPRESS)(matrices, scales)
     for ours, theirs in zip(results, newton_schulz_batched(matrices, scales, torch.float32), strict=True):
         if not _distance(ours, theirs) <= of_matrix:
             return "a matrix that it orthogonalised is not that of torch"

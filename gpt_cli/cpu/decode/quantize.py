@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from gpt_cli.native.weights import Array, LayerWeights, Weights, nearest_bf16
+from gpt_cli.cpu.decode.weights import Array, LayerWeights, Weights, nearest_bf16
 
 WeightDtype = Literal["fp32", "bf16", "int8"]
 FORMATS: tuple[WeightDtype, ...] = ("fp32", "bf16", "int8")

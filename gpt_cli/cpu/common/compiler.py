@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt_cli.native.trust import UntrustedError, require_own, require_trusted_parents
+from gpt_cli.cpu.common.trust import UntrustedError, require_own, require_trusted_parents
 
 if sys.platform != "win32":
     import fcntl

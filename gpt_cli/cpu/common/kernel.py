@@ -17,14 +17,14 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpt_cli.cpu.common import compiler as compilers
+from gpt_cli.cpu.common.build_store import BuildRecord, DamagedLibraryError, Store
+from gpt_cli.cpu.common.compiler import Compiler, CompilerHangs, KernelUnavailable, WrongKernel, find_compiler
+from gpt_cli.cpu.common.hangs import forget_hang, remember_hang, remembered_hang
+from gpt_cli.cpu.common.trust import UntrustedError
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.files import cache_dir
 from gpt_cli.files.safe_io import write_all
-from gpt_cli.native import compiler as compilers
-from gpt_cli.native.build_store import BuildRecord, DamagedLibraryError, Store
-from gpt_cli.native.compiler import Compiler, CompilerHangs, KernelUnavailable, WrongKernel, find_compiler
-from gpt_cli.native.hangs import forget_hang, remember_hang, remembered_hang
-from gpt_cli.native.trust import UntrustedError
 
 __all__ = [
     "DECODER",
@@ -37,7 +37,7 @@ __all__ = [
     "no_build_cache",
 ]
 
-SOURCE = Path(__file__).with_name("decode.c")
+SOURCE = Path(__file__).parents[1] / "decode" / "decode.c"
 _FORMAT = 2  # of what is kept
 # What of -O3 makes decode.c fast, without what only takes time: gcc compiles it in two thirds of the time.
 _OPTIONS_OF_GCC = ("-O2", "-fvect-cost-model=dynamic")

@@ -5,10 +5,10 @@ from dataclasses import fields
 
 import numpy as np
 
+from gpt_cli.cpu.common.kernel import load_kernel
+from gpt_cli.cpu.decode.quantize import FORMATS, WeightDtype
+from gpt_cli.cpu.decode.weights import LayerWeights, Weights
 from gpt_cli.errors import Notify
-from gpt_cli.native.kernel import load_kernel
-from gpt_cli.native.quantize import FORMATS, WeightDtype
-from gpt_cli.native.weights import LayerWeights, Weights
 
 _MLPS = ("relu", "gelu", "swiglu", "relu2")
 

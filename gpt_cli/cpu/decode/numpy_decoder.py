@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpt_cli.native import numpy_gpt
-from gpt_cli.native.decoder import DraftOptions
-from gpt_cli.native.numpy_sampler import TokenChoice, gumbel_noise, sample_token
-from gpt_cli.native.weights import Array, Weights
+from gpt_cli.cpu.decode import numpy_gpt
+from gpt_cli.cpu.decode.decoder import DraftOptions
+from gpt_cli.cpu.decode.numpy_sampler import TokenChoice, gumbel_noise, sample_token
+from gpt_cli.cpu.decode.weights import Array, Weights
 
 
 class NumpyDecoder:

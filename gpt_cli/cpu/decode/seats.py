@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpt_cli.native.bindings import Handle, address
-from gpt_cli.native.decoder import NativeDecoder, settings_of
-from gpt_cli.native.numpy_sampler import TokenChoice
-from gpt_cli.native.weights import Array
+from gpt_cli.cpu.decode.bindings import Handle, address
+from gpt_cli.cpu.decode.decoder import NativeDecoder, settings_of
+from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
+from gpt_cli.cpu.decode.weights import Array
 
 _FREE, _SHOWN, _LEFT = 0, 1, 2  # as seats.h has them
 _NOT_YET, _YOURS = -1, -2

@@ -4,13 +4,13 @@ import torch
 
 from gpt_cli.capabilities import NATIVE_TRAINER
 from gpt_cli.config import ModelConfig, RuntimeConfig
+from gpt_cli.cpu.common.kernel import KernelUnavailable, WrongKernel
+from gpt_cli.cpu.train.network import NativeNetwork
+from gpt_cli.cpu.train.train_bindings import NativeLibrary
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.native.kernel import KernelUnavailable, WrongKernel
 from gpt_cli.runtime.device import Runtime
-from gpt_cli.training.native.network import NativeNetwork
-from gpt_cli.training.native.proof import find_difference
-from gpt_cli.training.native.train_bindings import NativeLibrary
+from gpt_cli.training.proof import find_difference
 
 TIMES_SLOWER = "2 to 3"  # see docs/reliability.md, "Without compiled code"
 

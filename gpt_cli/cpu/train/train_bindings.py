@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gpt_cli.cpu.common.kernel import KernelUnavailable, load_kernel
+from gpt_cli.cpu.train.build_settings import KERNELS, has_bf16_products
 from gpt_cli.errors import Notify
-from gpt_cli.native.kernel import KernelUnavailable, load_kernel
-from gpt_cli.training.native.build_settings import KERNELS, has_bf16_products
 
 
 class Backend(ctypes.Structure):
