@@ -26,7 +26,7 @@ from gpt_cli.parallel.launch import device_count
 from gpt_cli.parallel.reduce import Range, children, own_leaves, subtrees, tree_sum
 from gpt_cli.parallel.shard import Shard, share_out
 from gpt_cli.parallel.world import VARIABLES, World, world_of_environment
-from gpt_cli.run.checkpoint import list_checkpoints
+from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.selftest.kills import with_steps
 from gpt_cli.selftest.processes import check_processes
 from gpt_cli.training.optim import MuonAdamW, state_owners
@@ -106,6 +106,19 @@ def test_a_run_goes_on_with_other_processes_and_shards_as_if_it_had_always_had_t
         train_in(processes, tmp_path, ["parts"])
     sums = read_sums(list_checkpoints(tmp_path / "parts")[0])
     assert {key: sums[key] for key in weights(whole)} == weights(whole)
+
+
+@pytest.mark.robust
+@pytest.mark.parametrize("name", ["muon", "adamw"])
+def test_a_process_that_owns_no_parameter_trains_with_the_others(tmp_path: Path, name: str) -> None:
+    few = ("model.norm_gain=false", "model.tie_embeddings=true", "model.mlp=relu", f"optim.name={name}")
+    batch = ("train.batch_size=6", "train.micro_batch_size=1")
+    alone = run(make_config(tmp_path, *few, *batch, name="alone"))
+    assert len(load(Path(alone.checkpoint)).model_tensors) < 6 + 1  # embedding and head are one
+    (tmp_path / "run.yaml").write_text(dump_config(make_config(tmp_path, *few, *batch, *SHARDED)))
+    train_in(6, tmp_path, ["run"])
+    sums = read_sums(list_checkpoints(tmp_path / "run")[0])
+    assert {key: sums[key] for key in weights(alone)} == weights(alone)
 
 
 def start(tmp_path: Path, *overrides: str) -> "subprocess.Popen[str]":

@@ -52,7 +52,7 @@ class Shard:
         owned = [[self.parameters[i] for i in self._of(rank)] for rank in range(self.world.size)]
         flats = [
             torch.cat([p.reshape(-1) for p in parameters])
-            if rank == self.world.rank
+            if rank == self.world.rank and parameters  # there may be more processes than parameters
             else self.parameters[0].new_empty(sum(p.numel() for p in parameters))
             for rank, parameters in enumerate(owned)
         ]

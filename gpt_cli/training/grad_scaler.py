@@ -29,8 +29,9 @@ class GradScaler:
     @torch.no_grad()
     def unscale_(self, parameters: Iterable[Tensor]) -> None:
         """Divide the gradients by the scale."""
-        if self.enabled:  # the scale is a power of two, and so is one over it
-            torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], self.scale.reciprocal())
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if self.enabled and gradients:  # the scale is a power of two, and so is one over it
+            torch._foreach_mul_(gradients, self.scale.reciprocal())
 
     @torch.no_grad()
     def update(self, grad_norm: Tensor) -> Tensor | None:
