@@ -4,9 +4,13 @@ import json
 import os
 import shutil
 import sys
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from gpt_cli.terminal.escape import WIDTH, escape_control_chars, wrap_line
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
 _INDENT = 4  # columns by which what goes on in the next line is set in
 _NARROWEST = 40  # columns of a terminal that tables are made for

@@ -2,19 +2,24 @@
 
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from gpt_cli.errors import RequestError
+from gpt_cli.literals import SplitBy
 
 if TYPE_CHECKING:
     from gpt_cli.config import DataConfig
 
-VAL_FRACTION = "The last part of the text, held out for validation."
-TEST_FRACTION = "The part after it, for `gpt eval --split test`."
-SPLIT = "What is never divided between the splits."
-VAL_SOURCE = "A text to validate on instead; may be repeated."
-ENCODING = "Of the text files."
-TEXT_KEY = "Of .jsonl lines, or column of tables."
+ValFractionOption = Annotated[float, typer.Option(help="The last part of the text, held out for validation.")]
+TestFractionOption = Annotated[float, typer.Option(help="The part after it, for `gpt eval --split test`.")]
+SplitOption = Annotated[SplitBy, typer.Option(help="What is never divided between the splits.")]
+ValSourceOption = Annotated[
+    list[str] | None, typer.Option(metavar="TEXT", help="A text to validate on instead; may be repeated.")
+]
+EncodingOption = Annotated[str, typer.Option(help="Of the text files.")]
+TextKeyOption = Annotated[str, typer.Option(metavar="KEY", help="Of .jsonl lines, or column of tables.")]
 
 
 def data_config(corpus: list[str], **keys: Any) -> "DataConfig":

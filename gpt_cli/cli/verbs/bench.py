@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from gpt_cli.cli.options.config_argument import config_or_defaults
-from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.output import JsonOption, note, print_json
 
 
 def bench(
@@ -18,7 +18,7 @@ def bench(
         ),
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="How long to measure steps.")] = 10.0,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Measure training steps: tokens/s, share of what this device can multiply, memory, time by part.
 

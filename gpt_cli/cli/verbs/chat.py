@@ -6,21 +6,8 @@ from typing import Annotated, Literal
 import typer
 
 from gpt_cli.cli.open_engine import open_generator
+from gpt_cli.cli.options import sampling_options as opts
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
-from gpt_cli.cli.options.sampling_options import (
-    DeviceOption,
-    DraftOption,
-    DtypeOption,
-    EngineOption,
-    MaxNewTokensOption,
-    MinPOption,
-    SeedOption,
-    StopOption,
-    TemperatureOption,
-    TopKOption,
-    TopPOption,
-    sampling_options,
-)
 from gpt_cli.cli.output import note
 from gpt_cli.errors import RequestError
 
@@ -30,10 +17,10 @@ _TURN = "What a turn is"
 def chat(
     run: RunArgument = None,
     run_option: RunOption = None,
-    device: DeviceOption = "auto",
-    engine: EngineOption = "auto",
-    weights: DtypeOption = "fp32",
-    draft: DraftOption = None,
+    device: opts.DeviceOption = "auto",
+    engine: opts.EngineOption = "auto",
+    weights: opts.DtypeOption = "fp32",
+    draft: opts.DraftOption = None,
     prefix: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Put before what you write.", rich_help_panel=_TURN)
     ] = None,
@@ -44,13 +31,13 @@ def chat(
         Literal["error", "skip"],
         typer.Option(help="Characters that the vocabulary lacks are an error, or left out.", rich_help_panel=_TURN),
     ] = "error",
-    stop: StopOption = None,
-    max_new_tokens: MaxNewTokensOption = None,
-    temperature: TemperatureOption = None,
-    top_k: TopKOption = None,
-    top_p: TopPOption = None,
-    min_p: MinPOption = None,
-    seed: SeedOption = None,
+    stop: opts.StopOption = None,
+    max_new_tokens: opts.MaxNewTokensOption = None,
+    temperature: opts.TemperatureOption = None,
+    top_k: opts.TopKOption = None,
+    top_p: opts.TopPOption = None,
+    min_p: opts.MinPOption = None,
+    seed: opts.SeedOption = None,
     raw: Annotated[bool, typer.Option("--raw", help="Send control characters to a terminal as they are.")] = False,
 ) -> int:
     """Write a text with a model, in turns: you write a line, it continues.
@@ -74,7 +61,7 @@ def chat(
     path = find_one(run, run_option)
     saved = open_checkpoint(path, note)
     defaults = sample_defaults(path) or saved.config.sample
-    options = sampling_options(arguments)
+    options = opts.sampling_options(arguments)
     sampling = SamplingParams.from_config(defaults, random_seed() if seed is None else seed).replace(options)
     before, between = defaults.prefix if prefix is None else prefix, defaults.suffix if suffix is None else suffix
     for name, template in (("prefix", before), ("suffix", between)):

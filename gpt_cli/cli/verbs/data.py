@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpt_cli.cli.help_format import App
-from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.cli.verbs.inspect_text import inspect
 from gpt_cli.cli.verbs.peek import peek
 
@@ -24,7 +24,7 @@ def data(context: typer.Context) -> None:
 
 @app.command("list")
 def list_corpora(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """List the known corpora, and which of them are on this machine.
 
@@ -58,7 +58,7 @@ def list_corpora(
 def get(
     name: Annotated[str, typer.Argument(metavar="NAME", help="As `gpt data list` shows it.", show_default=False)],
     to: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep it in DIR/NAME. [default: the cache]")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Download a corpus, verify its sha256, and print where it is.
 

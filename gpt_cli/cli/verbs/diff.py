@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from gpt_cli.cli.options.run_options import RunsOption, find_many
-from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
 
 
@@ -15,7 +15,7 @@ def diff(
         list[Path] | None, typer.Argument(metavar="RUN", help="Run directories.", show_default=False)
     ] = None,
     run_options: RunsOption = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Say how runs differ: in results, config, text and environment.
 

@@ -6,7 +6,7 @@ import typer
 
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.options.sampling_options import DeviceOption
-from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.cli.process import gc_paused
 from gpt_cli.errors import RequestError
 
@@ -26,7 +26,7 @@ def evaluate(
         str, typer.Option(metavar="KEY", help="Of --text: of .jsonl lines, or column of tables.")
     ] = "text",
     device: DeviceOption = "auto",
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Measure the exact loss of a run on its validation or test split, or on another text.
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
 
 
@@ -24,7 +24,7 @@ def export(
         Literal["f32", "f16", "bf16", "q8_0", "q4_0"],
         typer.Option(help="Of the matrices; q8_0 and q4_0, of 8 and 4 bits, are for gguf."),
     ] = "f32",
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Write a trained model as others read it.
 

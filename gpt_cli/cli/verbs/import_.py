@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
 
 
@@ -21,7 +21,7 @@ def import_(
     download: Annotated[
         bool, typer.Option("--download", help="Get NAME from the hub if it is not in the cache of this machine.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Make a model of GPT-2's, Llama's, Qwen3's or NanoChat's architecture a run.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpt_cli.cli.options.run_options import RunOption, one_run
-from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.config import load_config
 from gpt_cli.errors import RequestError
 
@@ -24,7 +24,7 @@ def info(
     devices: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Say what falls to each of so many devices, too.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Say how large a model is, what training it costs, and how far a run has come.
 

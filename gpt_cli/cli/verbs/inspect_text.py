@@ -5,16 +5,15 @@ from typing import Annotated
 import typer
 
 from gpt_cli.cli.options.data_options import (
-    ENCODING,
-    SPLIT,
-    TEST_FRACTION,
-    TEXT_KEY,
-    VAL_FRACTION,
-    VAL_SOURCE,
+    EncodingOption,
+    SplitOption,
+    TestFractionOption,
+    TextKeyOption,
+    ValFractionOption,
+    ValSourceOption,
     data_config,
 )
-from gpt_cli.cli.output import note, print_json
-from gpt_cli.literals import SplitBy
+from gpt_cli.cli.output import JsonOption, note, print_json
 
 
 def inspect(
@@ -22,13 +21,13 @@ def inspect(
         list[str],
         typer.Argument(metavar="CORPUS", help="Files, folders, globs, - or builtin:python-docs.", show_default=False),
     ],
-    val_fraction: Annotated[float, typer.Option(help=VAL_FRACTION)] = 0.1,
-    test_fraction: Annotated[float, typer.Option(help=TEST_FRACTION + " It is not looked at.")] = 0.0,
-    split: Annotated[SplitBy, typer.Option(help=SPLIT)] = "characters",
-    val_source: Annotated[list[str] | None, typer.Option(metavar="TEXT", help=VAL_SOURCE)] = None,
-    encoding: Annotated[str, typer.Option(help=ENCODING)] = "utf-8",
-    text_key: Annotated[str, typer.Option(metavar="KEY", help=TEXT_KEY)] = "text",
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    val_fraction: ValFractionOption = 0.1,
+    test_fraction: TestFractionOption = 0.0,
+    split: SplitOption = "characters",
+    val_source: ValSourceOption = None,
+    encoding: EncodingOption = "utf-8",
+    text_key: TextKeyOption = "text",
+    json: JsonOption = False,
 ) -> None:
     """Look a text over: rare and invisible characters, duplicates, train/val overlap, what a good loss is.
 

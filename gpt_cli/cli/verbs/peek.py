@@ -5,8 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from gpt_cli.cli.options.data_options import ENCODING, TEST_FRACTION, TEXT_KEY, VAL_FRACTION, data_config
-from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.options.data_options import (
+    EncodingOption,
+    TestFractionOption,
+    TextKeyOption,
+    ValFractionOption,
+    data_config,
+)
+from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
@@ -27,11 +33,11 @@ def peek(
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="FILE", help="How a text becomes tokens. [default: one per character]")
     ] = None,
-    val_fraction: Annotated[float, typer.Option(help=VAL_FRACTION)] = 0.1,
-    test_fraction: Annotated[float, typer.Option(help=TEST_FRACTION)] = 0.0,
-    encoding: Annotated[str, typer.Option(help=ENCODING)] = "utf-8",
-    text_key: Annotated[str, typer.Option(metavar="KEY", help=TEXT_KEY)] = "text",
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    val_fraction: ValFractionOption = 0.1,
+    test_fraction: TestFractionOption = 0.0,
+    encoding: EncodingOption = "utf-8",
+    text_key: TextKeyOption = "text",
+    json: JsonOption = False,
 ) -> None:
     """Show what the model is asked: after this context, which token comes next?
 

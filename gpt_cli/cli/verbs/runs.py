@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpt_cli.cli.help_format import App
-from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import INTERRUPTED, ExitCode, RequestError
 from gpt_cli.terminal.escape import escape_control_chars
 
@@ -19,7 +19,7 @@ app = App(rich_markup_mode=None)
 def runs(
     context: typer.Context,
     folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where they are.")] = Path("runs"),
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """List the runs in runs/, with loss, size, steps, date and what sets each config apart; or remove one.
 

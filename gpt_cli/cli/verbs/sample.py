@@ -9,33 +9,9 @@ import typer
 
 from gpt_cli.cli.novelty_output import NoveltyReport
 from gpt_cli.cli.open_engine import generate_texts
+from gpt_cli.cli.options import sampling_options as opts
 from gpt_cli.cli.options.prompts import Prompt, PromptsFormat, read_prompts
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
-from gpt_cli.cli.options.sampling_options import (
-    AllowOption,
-    BeamsOption,
-    ChoicesOption,
-    DeviceOption,
-    DraftOption,
-    DtypeOption,
-    EngineOption,
-    ForbidOption,
-    LengthPenaltyOption,
-    LogitBiasOption,
-    MaxNewTokensOption,
-    MinNewTokensOption,
-    MinPOption,
-    NoRepeatNgramOption,
-    RegexOption,
-    RepetitionPenaltyOption,
-    SeedOption,
-    StopOption,
-    TemperatureOption,
-    TopKOption,
-    TopPOption,
-    TypicalPOption,
-    sampling_options,
-)
 from gpt_cli.cli.output import note, print_json, write_text
 from gpt_cli.cli.unknown_characters import without_unknown
 from gpt_cli.errors import RequestError
@@ -54,10 +30,10 @@ _DRAWS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 def sample(
     run: RunArgument = None,
     run_option: RunOption = None,
-    device: DeviceOption = "auto",
-    engine: EngineOption = "auto",
-    weights: DtypeOption = "fp32",
-    draft: DraftOption = None,
+    device: opts.DeviceOption = "auto",
+    engine: opts.EngineOption = "auto",
+    weights: opts.DtypeOption = "fp32",
+    draft: opts.DraftOption = None,
     prompt: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="The prompt; - reads it from standard input.", rich_help_panel=_PROMPTS),
@@ -86,24 +62,24 @@ def sample(
         Literal["error", "skip"],
         typer.Option(help="Characters that the vocabulary lacks are an error, or left out.", rich_help_panel=_PROMPTS),
     ] = "error",
-    max_new_tokens: MaxNewTokensOption = None,
-    min_new_tokens: MinNewTokensOption = None,
-    stop: StopOption = None,
-    temperature: TemperatureOption = None,
-    top_k: TopKOption = None,
-    top_p: TopPOption = None,
-    min_p: MinPOption = None,
-    typical_p: TypicalPOption = None,
-    repetition_penalty: RepetitionPenaltyOption = None,
-    no_repeat_ngram: NoRepeatNgramOption = None,
-    logit_bias: LogitBiasOption = None,
-    seed: SeedOption = None,
-    beams: BeamsOption = None,
-    length_penalty: LengthPenaltyOption = None,
-    forbid: ForbidOption = None,
-    allow: AllowOption = None,
-    choices: ChoicesOption = None,
-    regex: RegexOption = None,
+    max_new_tokens: opts.MaxNewTokensOption = None,
+    min_new_tokens: opts.MinNewTokensOption = None,
+    stop: opts.StopOption = None,
+    temperature: opts.TemperatureOption = None,
+    top_k: opts.TopKOption = None,
+    top_p: opts.TopPOption = None,
+    min_p: opts.MinPOption = None,
+    typical_p: opts.TypicalPOption = None,
+    repetition_penalty: opts.RepetitionPenaltyOption = None,
+    no_repeat_ngram: opts.NoRepeatNgramOption = None,
+    logit_bias: opts.LogitBiasOption = None,
+    seed: opts.SeedOption = None,
+    beams: opts.BeamsOption = None,
+    length_penalty: opts.LengthPenaltyOption = None,
+    forbid: opts.ForbidOption = None,
+    allow: opts.AllowOption = None,
+    choices: opts.ChoicesOption = None,
+    regex: opts.RegexOption = None,
     n: Annotated[int, typer.Option("-n", min=1, help="Samples of each prompt.", rich_help_panel=_OUTPUT)] = 1,
     batch_size: Annotated[
         int, typer.Option(min=1, help="Texts that are written at once.", rich_help_panel=_OUTPUT)
@@ -135,7 +111,7 @@ def sample(
     given = read_prompts(prompt, prompt_file, prompts, prompts_format)
     if as_json and prompts is not None:
         raise RequestError("--json is for one prompt", hint="--jsonl prints a line for each")
-    options = sampling_options({**arguments, "log_probs": jsonl or None})
+    options = opts.sampling_options({**arguments, "log_probs": jsonl or None})
 
     if beams is not None and beams > 0 and (drawn := [name for name in _DRAWS if options.get(name)]):
         named = f"--{drawn[0].replace('_', '-')}"

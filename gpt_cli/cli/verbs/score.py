@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from gpt_cli.cli.open_engine import open_scorer
+from gpt_cli.cli.options import sampling_options as opts
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
-from gpt_cli.cli.options.sampling_options import DeviceOption, DtypeOption, EngineOption
 from gpt_cli.cli.output import note, print_json
 from gpt_cli.cli.unknown_characters import without_unknown
 from gpt_cli.errors import RequestError
@@ -30,9 +30,9 @@ def score(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A text; - is standard input.", show_default=False)],
     run: RunArgument = None,
     run_option: RunOption = None,
-    device: DeviceOption = "auto",
-    engine: EngineOption = "auto",
-    weights: DtypeOption = "fp32",
+    device: opts.DeviceOption = "auto",
+    engine: opts.EngineOption = "auto",
+    weights: opts.DtypeOption = "fp32",
     stride: Annotated[
         int | None,
         typer.Option(

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
-from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import ExitCode
 
 
@@ -17,7 +17,7 @@ def selftest(
         Path, typer.Option("--dir", metavar="DIR", help="Where to work, on the disk to be tested.", show_default=False)
     ] = Path(),
     seed: Annotated[int, typer.Option(min=0, help="Of the moments of the kills and the places of the flips.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    json: JsonOption = False,
 ) -> int:
     """Try the promises of gpt on this machine and this disk.
 
@@ -40,7 +40,7 @@ def selftest(
 def doctor(
     run: RunArgument = None,
     run_option: RunOption = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    json: JsonOption = False,
 ) -> int:
     """Examine a run: its files, its model, and where it would go on.
 

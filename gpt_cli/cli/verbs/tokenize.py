@@ -9,20 +9,20 @@ import typer
 
 from gpt_cli.cli.interruptible import Interrupted, interruptible_progress
 from gpt_cli.cli.options.data_options import (
-    ENCODING,
-    SPLIT,
-    TEST_FRACTION,
-    TEXT_KEY,
-    VAL_FRACTION,
-    VAL_SOURCE,
+    EncodingOption,
+    SplitOption,
+    TestFractionOption,
+    TextKeyOption,
+    ValFractionOption,
+    ValSourceOption,
     corpus_name,
     data_config,
 )
 from gpt_cli.cli.options.fit_config import to_slug
-from gpt_cli.cli.output import note, print_json, write_text
+from gpt_cli.cli.output import JsonOption, note, print_json, write_text
 from gpt_cli.cli.verbs.compare_tokenizers import compare as compare_tokenizers
 from gpt_cli.errors import RequestError
-from gpt_cli.literals import Pattern, SplitBy, TokenizerKind
+from gpt_cli.literals import Pattern, TokenizerKind
 
 if TYPE_CHECKING:
     from gpt_cli.config import DataConfig, TokenizerConfig
@@ -72,15 +72,15 @@ def tokenize(
     allow_special: Annotated[
         bool, typer.Option("--allow-special", help="Text such as <|endoftext|> becomes the special token of a BPE.")
     ] = False,
-    val_fraction: Annotated[float, typer.Option(help=VAL_FRACTION)] = 0.1,
-    test_fraction: Annotated[float, typer.Option(help=TEST_FRACTION)] = 0.0,
-    split: Annotated[SplitBy, typer.Option(help=SPLIT)] = "characters",
-    val_source: Annotated[list[str] | None, typer.Option(metavar="TEXT", help=VAL_SOURCE)] = None,
+    val_fraction: ValFractionOption = 0.1,
+    test_fraction: TestFractionOption = 0.0,
+    split: SplitOption = "characters",
+    val_source: ValSourceOption = None,
     weight: Annotated[
         list[int] | None, typer.Option(min=1, help="Repeats of each CORPUS in the training split, one for each.")
     ] = None,
-    encoding: Annotated[str, typer.Option(help=ENCODING)] = "utf-8",
-    text_key: Annotated[str, typer.Option(metavar="KEY", help=TEXT_KEY)] = "text",
+    encoding: EncodingOption = "utf-8",
+    text_key: TextKeyOption = "text",
     processes: Annotated[
         int | None,
         typer.Option(min=1, max=1024, help="How many encode side by side. [default: one a core]"),
@@ -100,7 +100,7 @@ def tokenize(
     model_config: Annotated[
         str | None, typer.Option(metavar="FILE|N", help="Compare for the model of a config, or of width N.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    json: JsonOption = False,
 ) -> int:
     """Train or take a tokenizer, write the corpus as tokens, and print what they are like.
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.output import JsonOption, note, print_json
 
 
 def tune(
@@ -17,7 +17,7 @@ def tune(
         "lr.png"
     ),
     steps: Annotated[int, typer.Option(min=10, max=10_000, help="How many steps to try rates in.")] = 100,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Propose a learning rate: train briefly while it grows until the loss does, and draw both.
 
