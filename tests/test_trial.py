@@ -27,6 +27,7 @@ BOOK = "the king and the queen went to the town, and thé mouse lived in a shoe 
 _GROUP = re.compile(r"^## (.*)\n((?:(?!## ).*\n)*)", flags=re.MULTILINE)
 _ROW = re.compile(r"^\$ gpt ?(.*)\n(\d+) (.*)$", flags=re.MULTILINE)
 GROUPS = dict(_GROUP.findall((ROOT / "tests/trial.txt").read_text(encoding="utf-8")))
+TOGETHER = ("what is trained", "to others and back", "keys and values", "a third user")
 LONGEST = 20  # commands of a test, so that the tests can be shared out
 
 
@@ -42,6 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         texts |= {"empty.txt": "", "blank.txt": "\n\n", "one.txt": "the king", "same.txt": "a" * 9000}
         texts |= {"greek.txt": "Ωμέγα the king\n" * 9, "prompts.txt": "the\nqueen\n", "notyaml.yaml": "a: [1\n"}
         texts |= {"crlf.txt": BOOK.replace("\n", "\r\n"), "table.tsv": BOOK.replace(" ", "\t")}
+        texts |= {"-dash.txt": BOOK, "semicolons.csv": "text;label\n" + "the king;x\n" * 99}
         texts |= {"broken.yaml": "model:\n  n_layr: 1\n"}
         texts |= {
             "mine.yaml": "data: {source: book.txt}\nmodel: {n_layer: 1, n_head: 1, n_embd: 12, context_length: 8}\n"
@@ -77,7 +79,11 @@ def parts() -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
         rows = _ROW.findall(body)
         assert len(rows) == body.count("$ gpt"), name
         # Later commands of a group may need what earlier ones made: only groups whose commands are apart are divided.
-        size = len(rows) if name in ("what is trained", "to others and back", "keys and values") else LONGEST
+        size = (
+            len(rows)
+            if name in ("what is trained", "to others and back", "keys and values", "a third user")
+            else LONGEST
+        )
         for start in range(0, len(rows), size):
             yield f"{name} {start // size + 1}", rows[start : start + size]
 

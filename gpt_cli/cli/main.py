@@ -68,6 +68,12 @@ def gpt(
         os.environ["GPT_DEBUG"] = "1"
     if context.invoked_subcommand is None:
         print(context.get_help())
+        return
+    try:
+        os.getcwd()
+    except OSError as error:  # MKL would end the process
+        hint = "change to one that is there, such as: cd ~"
+        raise UserError("the current directory was removed", hint=hint) from error
 
 
 app.command("train")(train)

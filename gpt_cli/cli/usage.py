@@ -3,6 +3,8 @@
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
+from itertools import takewhile
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -39,10 +41,19 @@ _ELSEWHERE = {
 
 COMMANDS = {name: command for command, names in _ELSEWHERE.items() for name in names}
 
+_OF_RUNS = {
+    **dict.fromkeys(("list", "ls", "ps", "all"), "gpt runs"),
+    **dict.fromkeys(("show", "info", "describe", "status"), "gpt info RUN"),
+    **dict.fromkeys(("delete", "remove", "del", "prune", "clean"), "gpt runs rm RUN"),
+    **dict.fromkeys(("resume", "continue"), "gpt train RUN"),
+    **dict.fromkeys(("diff", "compare"), "gpt diff RUN RUN"),
+}
+
 _OPTIONS = {
     "sample": {
         "length": "max-new-tokens", "max-length": "max-new-tokens", "max-tokens": "max-new-tokens", "n-predict":
-        "max-new-tokens", "num-samples": "n", "num-return-sequences": "n", "samples": "n", "temp": "temperature",
+        "max-new-tokens", "num-samples": "n", "num-return-sequences": "n", "samples": "n", "num": "n", "temp":
+        "temperature",
         "checkpoint": "run", "model": "run", "start": "prompt", "file": "prompt-file", "num-beams": "beams",
         "out-dir": "run", "quantize": "dtype", "no-repeat-ngram-size": "no-repeat-ngram", "random-seed": "seed",
     },
@@ -52,13 +63,31 @@ _OPTIONS = {
     "export": {"format": "to", "type": "dtype", "quantize": "dtype", "outtype": "dtype"},
 }  # fmt: skip
 _OPTIONS["chat"] = _OPTIONS["sample"]
+_SPOKEN = {
+    "step": "a checkpoint is a folder of its run: --run runs/NAME/checkpoints/step-00000600",
+    "o": "texts go to standard output: put > FILE at the end",
+    "out": "texts go to standard output: put > FILE at the end",
+    "output": "texts go to standard output: put > FILE at the end",
+}
+"""By an option that `sample` lacks: the way it is done instead."""
+_WORDS = {
+    r"Input should be a valid integer.*": "it must be a whole number, not {value}",
+    r"Input should be a valid number.*": "it must be a number, not {value}",
+    r"Input should be greater than or equal to (\S+)": r"it must be at least \1, not {value}",
+    r"Input should be less than or equal to (\S+)": r"it must be at most \1, not {value}",
+    r"Input should be greater than (\S+)": r"it must be above \1, not {value}",
+    r"Input should be less than (\S+)": r"it must be below \1, not {value}",
+    r"\.? Choose from:\s*": ": one of ",
+    r"\s*\n\s*": " ",
+}
+"""By the words of Typer and pydantic: ours."""
 _CHANGING = ("CONFIG", "TEXT", "section.key=value")  # metavars of verbs that take changes to a config
 _BOTH = re.compile(r"(--[a-z-]+(?: [^\s(]+)?) \(([a-z_]+\.[a-z_]+[^)]*)\)")
 
 
 def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> RequestError:
     """The error for a command line that Typer refuses, in our words, and with a hint that helps."""
-    message = error.format_message().rstrip(".").replace("Value error, ", "")
+    message = _in_our_words(error.format_message().rstrip(".").replace("Value error, ", ""), arguments)
     context = getattr(error, "ctx", None)  # Typer exports neither the class that has one, nor sets it always
     path = f"gpt {arguments[0]}" if context is None else context.command_path
     option = getattr(error, "option_name", None)
@@ -68,14 +97,31 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
         hint = _of_option(context, option.lstrip("-"), arguments) or hint
     elif context is not None and (unknown := re.match(r"No such command '([^']*)'", message)):
         name = unknown[1]
-        ours = COMMANDS.get(name.lower()) if path == "gpt" else None
+        ours = {"gpt": COMMANDS, "gpt runs": _OF_RUNS}.get(path, {}).get(name.lower())
         close = get_close_matches(name.lower(), context.command.commands, 1, 0.6)
         if ours is not None or close:
             message, hint = message.partition(". Did")[0], ours or f"did you mean {path} {close[0]}?"
     elif context is not None and "unexpected extra argument" in message and path in ("gpt sample", "gpt attention"):
-        words = " ".join(argument for argument in arguments[1:] if not argument.startswith("-"))
-        hint = f"a text in several words is one in quotes: {path} --prompt {quote(words)}"
+        hint = _of_words(path, list(takewhile(lambda argument: not argument.startswith("-"), arguments[1:]))) or hint
     return RequestError(message[:1].lower() + message[1:], hint=hint)
+
+
+def _in_our_words(message: str, arguments: Sequence[str]) -> str:
+    """`message` without the words of the libraries that wrote it."""
+    option = re.search(r"'--?([\w-]+)'", message)
+    value = repr(_value_of(option[1], arguments)) if option else "this"
+    for theirs, ours in _WORDS.items():
+        message = re.sub(theirs, lambda found, ours=ours: found.expand(ours).replace("{value}", value), message)  # type: ignore[misc]
+    return message
+
+
+def _of_words(path: str, words: list[str]) -> str | None:
+    """The suggestion for words that are a text, or a run and a text, or two runs."""
+    if not words or not Path(words[0]).is_dir():
+        return f"a text in several words is one in quotes: {path} --prompt {quote(' '.join(words))}" if words else None
+    if len(words) > 1 and Path(words[1]).exists():
+        return f"one run at a time: {path} {quote(words[0])}"
+    return f"a text is given by --prompt: {path} {quote(words[0])} --prompt {quote(' '.join(words[1:]))}"
 
 
 def takes_changes(context: Any) -> bool:
@@ -85,13 +131,20 @@ def takes_changes(context: Any) -> bool:
 
 def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
     """The suggestion for the unknown option `name`: one of the verb's own, or a key of the config."""
-    known = [option.lstrip("-") for parameter in context.command.params for option in parameter.opts]
+    known = {option.lstrip("-"): option for parameter in context.command.params for option in parameter.opts}
+    dashed = next((given for given in arguments[1:] if given.startswith("-") and Path(given).exists()), None)
+    if dashed is not None:
+        return f"a name that begins with a dash is given as {quote(f'./{dashed}')}"
+    if context.command_path == "gpt" and name in ("v", "V"):
+        return "gpt --version"
     name, _, _ = name.partition("=")
     spelled = name.replace("_", "-").lower()
     ours = _OPTIONS.get(context.info_name, {}).get(spelled) or (spelled if spelled in known else None)
     value = _value_of(name, arguments)
     if ours is not None:
-        return f"--{ours} {value}" if len(ours) > 1 else f"-{ours} {value}"
+        return f"{known.get(ours, f'--{ours}')} {value}"
+    if context.info_name == "sample" and spelled in _SPOKEN:
+        return _SPOKEN[spelled]
     if takes_changes(context):
         from gpt_cli.config.keys import key_for
 

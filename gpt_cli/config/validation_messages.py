@@ -117,13 +117,23 @@ def _suggest_fix_of_text(text: str, words: list[str]) -> str | None:
     if "null" in words and word in _NOTHING:
         return "write null"
     if {"a number", "a whole number"} & set(words):
-        digits = re.sub(r"(?<=\d)[_,](?=\d)", "", word).lstrip("0") or "0"
+        digits = _plain_number(word)
         number = resolve_scalar(digits)
         if not isinstance(number, int | float):
             return None
         return f"write {digits}" + (", without quotes" if digits == text else "")
     close = get_close_matches(word, words, 1, 0.75)
     return f"did you mean {close[0]}?" if close else None
+
+
+def _plain_number(word: str) -> str:
+    """`word` without what sets thousands apart, and with a point where a comma can only be one."""
+    if re.fullmatch(r"[1-9]\d{0,2}([_,]\d{3})+", word):
+        return re.sub("[_,]", "", word)
+    if re.fullmatch(r"-?0?,\d+", word):
+        return word.replace(",", ".")
+    digits = re.sub(r"(?<=\d)_(?=\d)", "", word)
+    return digits.lstrip("0") or "0" if digits.isdecimal() else digits
 
 
 def _schema_of_item(schema: dict[str, Any], index: int) -> dict[str, Any]:

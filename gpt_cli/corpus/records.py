@@ -76,6 +76,11 @@ def read_rows(name: str, pieces: Iterable[str]) -> Iterator[tuple[str, list[str]
 def find_column(name: str, key: str, columns: list[str]) -> int:
     """Index of the column called `key`. Raises UserError, naming those there are."""
     if key not in columns:
+        if len(columns) == 1 and (apart := next((mark for mark in ";\t|" if mark in columns[0]), None)) is not None:
+            raise UserError(
+                f"{name} has no commas: its columns seem to be separated by {apart!r}",
+                hint="write it anew with commas between columns, as spreadsheets and csvkit do",
+            )
         raise UserError(
             f"{name} has no column '{key}'",
             hint=_choose("columns", columns, columns),

@@ -143,6 +143,8 @@ def _find(path: Path, note: Notify) -> list[Path]:
         raise RequestError(f"{_as_given(path)} does not exist", hint=hint)
     alike = difflib.get_close_matches(path.name, list_directory(path.parent) if path.parent.is_dir() else [], n=1)
     nearest = f"did you mean {path.parent / alike[0]}?" if alike else None
+    if nearest is None and len(str(path).split()) > 1:
+        nearest = "give a file; a text itself is read from standard input: echo TEXT | gpt ... -"
     raise RequestError(f"{_as_given(path)} does not exist", hint=nearest)
 
 

@@ -21,7 +21,7 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 def check_output(output: Path, *, hint: str) -> None:
     """Raise RequestError now if a picture cannot be written to `output`: not after the work. `hint` is a right way."""
     if output.suffix.lower() not in _SUFFIXES:
-        raise RequestError(f"a picture is written as {', '.join(_SUFFIXES)}, not as {output.name}", hint=hint)
+        raise RequestError(f"a picture is written as {', '.join(_SUFFIXES)}, not as {output}", hint=hint)
     if not output.parent.is_dir():
         raise RequestError(f"there is no directory {output.parent} to write {output.name} into")
     if output.is_dir() or not os.access(output.parent, os.W_OK):

@@ -176,16 +176,29 @@ def find_run(path: Path | None, *, check: bool = True) -> Path:
 
 
 def _find_named(path: Path) -> Path:
-    if is_checkpoint(path) or (path / RUN).is_file() or (path.suffix == ".safetensors" and path.is_file()):
+    if is_checkpoint(path) or (path / RUN).is_file() or _is_single_file(path):
         return path
     if not path.exists():
         near = Path("runs") / path
         hint = f"did you mean {near}?" if (near / RUN).is_file() else None
         raise RequestError(f"there is no run at {path}", hint=hint)
+    inside = next((place for place in path.parents if is_checkpoint(place) or (place / RUN).is_file()), None)
+    if inside is not None:
+        raise RequestError(f"{path} is neither a run nor a checkpoint", hint=f"did you mean {inside}?")
+    if path.suffix.lower() == ".gguf" or (path / "config.json").is_file():
+        kind = "hf " if path.is_dir() else ""
+        raise RequestError(
+            f"{path} is a model of other tools", hint=f"make it a run: gpt import {kind}{path} runs/{path.stem}"
+        )
     name = "the current folder" if path == Path() else path
     raise RequestError(
         f"{name} is neither a run nor a checkpoint", hint="name a run, such as those that `gpt runs` lists"
     )
+
+
+def _is_single_file(path: Path) -> bool:
+    """True if it may be a checkpoint in one file, and is not a part of one."""
+    return path.suffix == ".safetensors" and path.is_file() and not is_checkpoint(path.parent)
 
 
 def hint_at_run(checkpoint: Path) -> str:

@@ -43,7 +43,7 @@ class Runtime:
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
 
     def describe(self) -> str:
-        threads = f", {self.threads} threads" if self.device.type == "cpu" else ""
+        threads = f", {self.threads} thread{'s' * (self.threads != 1)}" if self.device.type == "cpu" else ""
         processes = f", {self.world.size} processes" if self.world.size > 1 else ""
         return f"{self.name}, {self.precision}{threads}{processes}"
 

@@ -42,6 +42,8 @@ def find_one(argument: Path | None, option: Path | None, *, text_option: str | N
     try:
         return find_run(one_run(argument, option), check=check)
     except RequestError as error:
+        if "of other tools" in error.message or "did you mean" in (error.hint or ""):
+            raise
         is_text = argument is not None and (argument.is_file() or (error.hint is None and not argument.is_dir()))
         if is_text and argument is not None and not argument.is_file() and len(argument.parts) > 1:
             error.hint = "gpt runs lists the runs there are"

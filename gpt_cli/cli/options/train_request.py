@@ -42,6 +42,8 @@ class Request:
         self.file = file
         self._leave_nothing = leave_nothing
         sources = [argument for argument in arguments if argument not in self.overrides]
+        for source in sources:
+            _refuse_key(source)
         if sources and file is not None:
             raise RequestError(
                 f"give either --config {file} or {sources[0]}, not both",
@@ -144,6 +146,18 @@ def _config_file(source: str) -> Path | None:
         example = path / min(names)
         raise RequestError(f"{source} is a folder of configs", hint=f"name one: gpt train {quote(str(example))}")
     return None
+
+
+def _refuse_key(source: str) -> None:
+    """Raise RequestError for a key of the config that is not set as keys are: by an equals sign without spaces."""
+    from gpt_cli.config.keys import fields
+
+    key, value = re.fullmatch(r"([a-z_.]*)\s*[:=]?\s*(.*)", source, flags=re.DOTALL).groups()  # type: ignore[union-attr]
+    if key in fields() and not os.path.lexists(source):
+        raise RequestError(
+            f"{source} sets no key: one is written with an equals sign, without spaces",
+            hint=f"write {key}={quote(value) if value else 'VALUE'}",
+        )
 
 
 def _refuse_imported(run: Path) -> None:

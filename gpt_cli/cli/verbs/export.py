@@ -8,6 +8,11 @@ import typer
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
 
+_FOREIGN = (
+    *(".bin", ".ckpt", ".ggml", ".h5", ".json", ".mlmodel", ".npz"),
+    *(".onnx", ".pkl", ".pt", ".pth", ".tflite", ".zip"),
+)
+
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run or checkpoint.")],
@@ -30,7 +35,14 @@ def export(
 
     Example: gpt export runs/quickstart --to hf exports/quickstart
     """
-    named = {".gguf": "gguf", ".safetensors": "checkpoint"}.get(target.suffix, "hf")
+    suffix = target.suffix.lower()
+    if to is None and suffix in _FOREIGN:
+        raise RequestError(
+            f"gpt writes no {suffix}",
+            hint=f"for Transformers, and what converts from it, name a directory: {target.with_suffix('')}; a file is"
+            " .gguf or .safetensors",
+        )
+    named = {".gguf": "gguf", ".safetensors": "checkpoint"}.get(suffix, "hf")
     to = to or named  # type: ignore[assignment]  # one of the three
     if to == "hf" != named:
         raise RequestError(

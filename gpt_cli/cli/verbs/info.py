@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -46,6 +47,10 @@ def info(
         raise RequestError(
             "--devices is for a config file: a run has been trained already",
             hint=f"gpt info {path or 'RUN'}/config.yaml --devices {devices}",
+        )
+    elif overrides and "=" not in overrides[0]:
+        raise RequestError(
+            f"one run or config at a time: {overrides[0]} is a second one", hint=f"gpt info {quote(overrides[0])}"
         )
     elif overrides:
         raise RequestError(
