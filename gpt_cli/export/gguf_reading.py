@@ -17,9 +17,8 @@ from gpt_cli.config import Config, ModelConfig
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.export.gguf import ARCHITECTURE, LAYOUTS, TOKENIZER_JSON, gguf_package, gguf_vocabulary, model_keys
 from gpt_cli.export.hf_config import LONGEST_CONTEXT, mlp_ratio
-from gpt_cli.export.import_hf import create_imported
+from gpt_cli.export.import_hf import create_imported, own_tensors
 from gpt_cli.export.layouts import Layout
-from gpt_cli.export.names import from_foreign, named_tensors
 from gpt_cli.export.vocabulary import parse_exported
 from gpt_cli.model.sizing import build_on_meta
 from gpt_cli.tokenizer import Tokenizer
@@ -145,23 +144,9 @@ def _convert(
     layout: Layout, model: ModelConfig, tokenizer: Tokenizer, found: dict[str, Tensor], place: str
 ) -> dict[str, Tensor]:
     """Our tensors out of theirs. Raises UserError unless there are exactly those that the model has."""
-    added = tokenizer.eot_id is None  # a last row for the end of text
-    shapes = build_on_meta(model, tokenizer.vocab_size).state_dict()
-    expected = layout.tensors(model, named_tensors(shapes))
-    if missing := sorted(expected.keys() - found.keys()):
-        raise UserError(f"tensor {missing[0]} is missing", where=place)
-    if foreign := sorted(found.keys() - expected.keys()):
-        raise UserError(f"tensor {foreign[0]:.200} has no place in such a {layout.model_type}", where=place)
-    for name, tensor in expected.items():
-        if added and name in ("token_embd.weight", "output.weight"):
-            found[name] = found[name][:-1]
-        if found[name].shape != tensor.shape:
-            raise UserError(f"tensor {name} is {list(found[name].shape)}, not {list(tensor.shape)}", where=place)
-        if not bool(torch.isfinite(found[name]).all()):
+    if tokenizer.eot_id is None:  # a last row for the end of text
+        found |= {name: found[name][:-1] for name in ("token_embd.weight", "output.weight") if name in found}
+    for name, tensor in found.items():
+        if not bool(torch.isfinite(tensor).all()):
             raise UserError(f"tensor {name} has values that are not finite", where=place)
-    ours = from_foreign(layout.names, model, layout.restore(model, found))
-    if "embedding.positions.weight" in ours:
-        ours["embedding.positions"] = ours.pop("embedding.positions.weight")
-    if model.tie_embeddings:
-        ours["head.weight"] = ours["embedding.tokens.weight"]
-    return {name: ours[name].contiguous() for name in shapes}
+    return own_tensors(layout, model, build_on_meta(model, tokenizer.vocab_size).state_dict(), found, place)

@@ -159,13 +159,21 @@ def _convert(
         tokens = next((found[name] for name in _TOKENS if name in found), None)
         if tokens is None or not torch.equal(head, tokens):
             raise UserError(f"{place} says that its head is its embedding, and has another head")
+    return own_tensors(layout, model, shapes, found, place)
+
+
+def own_tensors(
+    layout: Layout, model: ModelConfig, shapes: Mapping[str, Tensor], found: dict[str, Tensor], place: str
+) -> dict[str, Tensor]:
+    """The tensors of our names and `shapes` out of those `found`. Raises UserError unless these are exactly theirs."""
+    expected = layout.tensors(model, named_tensors(shapes))
     if missing := sorted(expected.keys() - found.keys()):
-        raise UserError(f"{place}: tensor {missing[0]} is missing")
+        raise UserError(f"tensor {missing[0]} is missing", where=place)
     if foreign := sorted(found.keys() - expected.keys()):
-        raise UserError(f"{place}: tensor {foreign[0]:.200} has no place in a {layout.architecture} like this")
+        raise UserError(f"tensor {foreign[0]:.200} has no place in a {layout.architecture} like this", where=place)
     for name, tensor in expected.items():
         if found[name].shape != tensor.shape:
-            raise UserError(f"{place}: tensor {name} is {list(found[name].shape)}, not {list(tensor.shape)}")
+            raise UserError(f"tensor {name} is {list(found[name].shape)}, not {list(tensor.shape)}", where=place)
     ours = from_foreign(layout.names, model, layout.restore(model, found))
     if "embedding.positions.weight" in ours:
         ours["embedding.positions"] = ours.pop("embedding.positions.weight")

@@ -9,7 +9,6 @@ import typer
 
 from gpt_cli.cli.options.run_options import RunOption, one_run
 from gpt_cli.cli.output import JsonOption, note, print_json
-from gpt_cli.config import load_config
 from gpt_cli.errors import RequestError
 
 
@@ -40,6 +39,7 @@ def info(
     if path is not None and (path.is_file() or path.suffix in (".yaml", ".yml")):
         figures = info_of_config(path, overrides or [], note)
         if devices is not None:
+            from gpt_cli.config import load_config
             from gpt_cli.training.device_share import device_share
 
             share = device_share(load_config(path, overrides or []), figures.vocab_size, devices)
