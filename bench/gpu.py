@@ -9,7 +9,7 @@ it is there, the summary beside it is written anew after each part; a part that 
 next one runs. Exit code 1 if one did. `--only PART` (a prefix, repeatable) leaves out the others; `--quick` goes the
 same way at a tiny size, for any device.
 
-No figure of a GPU has been measured with it yet.
+What it measured is in docs/howto/gpu.md.
 """
 
 import argparse

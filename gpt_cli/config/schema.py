@@ -373,7 +373,7 @@ class RuntimeConfig(ConfigSection):
     """Precision of the matrix products; weights stay fp32. auto: bf16 where the hardware is good at it, else fp32."""
     compile: Literal["auto", "reduce-overhead"] | bool = "auto"
     """torch.compile of the step. auto: on a GPU, for runs so long that compiling saves more time than it takes.
-    reduce-overhead: with CUDA graphs, for small models."""
+    reduce-overhead: with CUDA graphs, as auto does."""
     engine: Literal["auto", "native", "torch"] = "auto"
     """Engine of losses and gradients on a CPU: code compiled for this machine, or torch. auto: the compiled code
     where a C compiler is at hand and it knows the model."""

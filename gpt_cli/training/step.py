@@ -92,7 +92,7 @@ class TorchEngine:
         self.loss: Callable[..., Tensor] = self.eager
         self.eval_shape: torch.Size | None = None
         if compile_mode is not None:
-            note("torch compiles the first step, which takes about a minute")
+            note("torch compiles the first step, which takes up to a minute")
             if torch.are_deterministic_algorithms_enabled():
                 torch._inductor.config.deterministic = True  # autotuning would choose kernels by the clock
             mode = compile_mode if backend == "inductor" else None
