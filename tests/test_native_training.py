@@ -15,7 +15,7 @@ from gpt_cli.cpu.train.train_bindings import Backend, NativeLibrary
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
-from gpt_cli.training.evaluate import cross_entropy
+from gpt_cli.training.evaluate import IGNORED, cross_entropy
 from gpt_cli.training.muon import POLAR_EXPRESS, newton_schulz_batched
 from gpt_cli.training.select_engine import try_native
 
@@ -273,3 +273,22 @@ def test_what_the_code_does_not_know_is_left_to_torch_or_refused_when_it_is_aske
     with pytest.raises(RequestError, match=r"model\.attention_dropout"):
         try_native(model, RuntimeConfig(engine="native"), cpu)
     assert try_native(make_model({}, 65), RuntimeConfig(engine="torch"), cpu) is None
+
+
+@pytest.mark.parametrize("options", LAYOUTS)
+def test_targets_that_do_not_count_add_neither_loss_nor_gradient(options):
+    """Of rows that are padded to one length, and of prompts: the rest has the gradient of autograd."""
+    model = make_model(options, 50)
+    native = NativeNetwork(model, library(torch.float32), 2)
+    inputs, targets = windows(3, 70, 50)
+    targets = targets.clone()
+    targets[0, :30], targets[1, 5:], targets[2, ::2] = IGNORED, IGNORED, IGNORED
+    counted = (targets != IGNORED).sum()
+    expected = cross_entropy(model(inputs), targets, "sum") / counted
+    expected.backward()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    assert native.loss(inputs, targets) / counted == pytest.approx(expected.item(), rel=2e-6)
+    assert native.forward_backward(inputs, targets, counted, 0).item() == pytest.approx(expected.item(), rel=2e-6)
+    for found, wanted in zip((p.grad for p in model.parameters()), gradients, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=2e-6)

@@ -85,6 +85,22 @@ def test_any_number_of_processes_trains_the_same_bits(tmp_path: Path, processes:
             assert samples(str(together)) == samples(alone.run_dir)
 
 
+def test_examples_of_unequal_length_are_learned_alike_by_any_number_of_processes(tmp_path: Path) -> None:
+    """Each process has another number of targets that count; the mean is over those of all."""
+    rows = [f'{{"prompt": "p{i}", "completion": "{"c" * (1 + i % 7)}"}}\n' for i in range(50)]
+    (tmp_path / "pairs.jsonl").write_text("".join(rows))
+    table = {"pairs": SMALL, "pairs-torch": (*SMALL, "runtime.engine=torch", "runtime.precision=fp32")}
+    keys = (f"data.source={tmp_path / 'pairs.jsonl'}", "data.format=pairs", "data.split=documents")
+    for name, overrides in table.items():
+        config = make_config(tmp_path, *overrides, *keys, name=f"{name}-together")
+        (tmp_path / f"{name}.yaml").write_text(dump_config(config))
+    train_in(2, tmp_path, list(table))
+    for name, overrides in table.items():
+        summary = run(make_config(tmp_path, *overrides, *keys, name=f"{name}-alone"))
+        together = list_checkpoints(tmp_path / f"{name}-together")[0]
+        assert read_sums(together)["model.safetensors"] == summary.weights_sha256
+
+
 @pytest.mark.robust
 @pytest.mark.parametrize("name", ["muon", "adamw"])
 def test_a_run_goes_on_with_other_processes_and_shards_as_if_it_had_always_had_them(tmp_path: Path, name: str) -> None:

@@ -21,6 +21,7 @@ from gpt_cli.training import muon, step
 from gpt_cli.training import state as state_module
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_tokens import DeviceTokens
+from gpt_cli.training.evaluate import IGNORED
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import TorchEngine, train_step
 from tests.test_training import make_config, run, timeless, weights
@@ -199,3 +200,20 @@ def test_a_run_of_version_0_1_whose_config_names_the_removed_key_is_resumed(tmp_
     file.write_text(file.read_text().replace("runtime:\n", "runtime:\n  measure: auto\n"))
     assert run(make_config(tmp_path, "train.steps=14")).steps == 14
     assert len(list_checkpoints(Path(config.run_dir))) > 1
+
+
+@pytest.mark.parametrize("max_chunk_logits", [2**27, 100])  # the whole, or 9 tokens at a time
+def test_targets_that_do_not_count_are_as_if_their_tokens_had_no_loss(monkeypatch, max_chunk_logits):
+    monkeypatch.setattr(chunked_loss, "_CPU_LOGITS", max_chunk_logits)
+    state, _ = engines(None)
+    engine, parameters = state.engine, state.parameters
+    inputs, targets = torch.randint(11, (2, 4, 16), generator=torch.Generator().manual_seed(0))
+    targets[:, :5], targets[1, 9:] = IGNORED, IGNORED
+    counts = targets != IGNORED
+    found = engine.forward_backward(inputs, targets, counts.sum(), 0)
+    gradients = [p.grad.clone() for p in parameters]
+    state.optimizer.zero_grad()
+    expected = -state.model(inputs).log_softmax(-1)[counts].gather(1, targets[counts][:, None]).mean()
+    torch.testing.assert_close(found, expected.detach())
+    for gradient, wanted in zip(gradients, torch.autograd.grad(expected, parameters), strict=True):
+        torch.testing.assert_close(gradient, wanted)

@@ -7,62 +7,16 @@ reference are generated from them. `None` (in YAML: `null`) is off, or to be der
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic import Field, Strict, model_validator
 
+from gpt_cli.config.data_schema import DataConfig as DataConfig
 from gpt_cli.config.duration import parse_duration
 from gpt_cli.config.presets import RECIPES, apply_preset
-from gpt_cli.literals import Device, Pattern, Recipe, SplitBy, TokenizerKind
-
-INT32_MAX = 2**31 - 1  # of whole numbers: products of two of them still fit in 64 bits
-
-Count = Annotated[int, Field(ge=1, le=INT32_MAX)]
-Steps = Annotated[int, Field(ge=0, le=INT32_MAX)]
-Every = Count | None
-Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
-Positive = Annotated[float, Field(gt=0.0)]
-Name = Annotated[str, Field(min_length=1)]
-
-
-class ConfigSection(BaseModel):
-    """A part of the config: frozen, strict about types, and closed to unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class DataConfig(ConfigSection):
-    """The text: where it comes from and how it is split."""
-
-    source: Name | Annotated[list[Name], Field(min_length=1)] = "builtin:python-docs"
-    """A text file, folder, glob, `-` (standard input), token store, `builtin:NAME`, `corpus:NAME`, `hf:NAME` (Hugging
-    Face; needs the network), or a list of these."""
-    weights: Annotated[list[Count], Field(min_length=1)] | None = None
-    """Repetitions of each listed source in the training split. null: once each."""
-    encoding: Name = "utf-8"
-    """Encoding of the text files, by Python's name for it. JSON lines and Parquet are always UTF-8."""
-    text_key: Name = "text"
-    """Key of .jsonl lines, or column of .csv and .parquet tables, that holds the documents."""
-    split: SplitBy = "characters"
-    """Unit that is never divided between splits. characters: the text is cut in order, training first, then validation,
-    then test; else the documents (or files) are dealt out by a hash of their content, equal ones alike."""
-    val_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
-    """Share of the text held out for validation: the last part where `split` is characters."""
-    test_fraction: Probability = 0.0
-    """Share held out besides for `gpt eval --split test`, which alone reads it: the part after validation's."""
-    val_source: Name | Annotated[list[Name], Field(min_length=1)] | None = None
-    """Texts that validate, in place of a val_fraction of `source`. null: none."""
-
-    @model_validator(mode="after")
-    def _check_fractions(self) -> Self:
-        if self.val_source is None and self.val_fraction + self.test_fraction >= 1:
-            raise ValueError(
-                f"data.val_fraction ({self.val_fraction}) and data.test_fraction ({self.test_fraction})"
-                " must leave a part to train on"
-            )
-        if self.weights is not None:
-            sources = 1 if isinstance(self.source, str) else len(self.source)
-            if len(self.weights) != sources:
-                raise ValueError(f"data.weights has {len(self.weights)} numbers for {sources} sources in data.source")
-        return self
+from gpt_cli.config.section import INT32_MAX as INT32_MAX
+from gpt_cli.config.section import ConfigSection as ConfigSection
+from gpt_cli.config.section import Count, Every, Name, Positive, Probability, Steps
+from gpt_cli.config.template import sample_section
+from gpt_cli.literals import Device, Pattern, Recipe, TokenizerKind
 
 
 class TokenizerConfig(ConfigSection):
@@ -434,6 +388,11 @@ class Config(ConfigSection):
     def _apply_preset(cls, values: Any) -> Any:
         recipe = values.get("recipe") if isinstance(values, Mapping) else None
         return apply_preset(values, recipe) if isinstance(recipe, str) and recipe in RECIPES else values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_template(cls, values: Any) -> Any:
+        return sample_section(values) if isinstance(values, Mapping) else values
 
     @model_validator(mode="after")
     def _check_lora(self) -> Self:

@@ -1,10 +1,12 @@
 """From a config's `data` and `tokenizer` to tokens: nothing to prepare, nothing done twice."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus.examples.prepare_examples import divide_examples, learn_from_examples, prepare_examples
+from gpt_cli.corpus.examples.tokens import Examples
 from gpt_cli.corpus.mapped import MappedTokens
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.corpus.sources import find_path
@@ -36,6 +38,8 @@ class Corpus:
     """`data.source` as it was given."""
     test: Tokens | MappedTokens | None = None
     """(n,) ids; None unless asked for: nothing but a final evaluation looks at them."""
+    examples: dict[Split, Examples] = field(default_factory=dict)
+    """Of pairs and chats, what stands where in the tokens of each split; empty for text."""
 
 
 def prepare_corpus(
@@ -57,10 +61,13 @@ def prepare_corpus(
     Raises what reading and `train_tokenizer` raise, RequestError for a token store that is not what the config asks
     for or a test split that is not there, and UserError for a text too small to split.
     """
-    if isinstance(data.source, str) and is_store(path := find_path(data.source)):
+    is_text = data.format == "text"
+    if is_text and isinstance(data.source, str) and is_store(path := find_path(data.source)):
         return _from_store(_open_matching_store(path, data, tokenizer), data, with_test)
     if with_test and not data.test_fraction:
         raise RequestError("there is no test split: data.test_fraction is 0")
+    if not is_text:
+        return _of_examples(data, tokenizer, note, with_test)
     work = TokenizePipeline.scan(data, tokenizer, note, progress, processes)
     entry = cache_dir() / "stores" / work.cache_key
     if (cached := _cached(entry, note)) is not None:
@@ -101,12 +108,17 @@ class LazyCorpus:
     """Statistics of each split there is."""
     read: Callable[[Split, int, int], Tokens]
     """(stop - start,) ids of a split, fewer where it ends."""
+    examples: dict[Split, Examples] = field(default_factory=dict)
+    """As in `Corpus`."""
 
 
 def open_lazy(
     data: DataConfig, tokenizer: TokenizerConfig, *, note: Notify, progress: StageProgress | None = None
 ) -> LazyCorpus:
     """The corpus that `prepare_corpus` would make, without holding or writing it. Raises as it does."""
+    if data.format != "text":
+        of = prepare_examples(data, tokenizer, note)
+        return LazyCorpus(of.tokenizer, of.facts, lambda split, i, j: of.splits[split].tokens[i:j], of.splits)
     if isinstance(data.source, str) and is_store(path := find_path(data.source)):
         store = _open_matching_store(path, data, tokenizer)
         return LazyCorpus(store.tokenizer, store.facts, store.read)
@@ -147,9 +159,18 @@ def learn_tokenizer(
     data: DataConfig, tokenizer: TokenizerConfig, *, note: Notify, progress: StageProgress | None = None
 ) -> Tokenizer:
     """The tokenizer that `prepare_corpus` would learn or take. Raises as it does."""
+    if data.format != "text":
+        return learn_from_examples(divide_examples(data, note)[0], data, tokenizer, note)
     if isinstance(data.source, str) and is_store(path := find_path(data.source)):
         return _open_matching_store(path, data, tokenizer).tokenizer
     return TokenizePipeline.scan(data, tokenizer, note, progress, None).train_tokenizer()
+
+
+def _of_examples(data: DataConfig, config: TokenizerConfig, note: Notify, with_test: bool) -> Corpus:
+    made = prepare_examples(data, config, note)
+    train, val = made.splits["train"].tokens, made.splits["val"].tokens
+    test = made.splits["test"].tokens if with_test else None
+    return Corpus(made.tokenizer, train, val, made.facts, made.fingerprint, data.source, test, made.splits)
 
 
 def _cached(entry: Path, note: Notify) -> TokenStore | None:

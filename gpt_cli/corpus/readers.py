@@ -24,6 +24,8 @@ class ReaderOptions:
 
     encoding: str = "utf-8"
     text_key: str = "text"
+    lists: bool = False
+    """Whether a list under that key of a JSON line is read, as its JSON."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def _read_bytes(pieces: Iterable[bytes], path: Path, form: ReaderOptions, note: 
     name = str(path)
     match inner_suffix(path):
         case ".jsonl":
-            yield from read_json_lines(name, decode_utf8(pieces, name, "utf-8", note), form.text_key)
+            yield from read_json_lines(name, decode_utf8(pieces, name, "utf-8", note), form.text_key, lists=form.lists)
         case ".csv":
             yield from read_csv(name, decode(pieces, name, form.encoding, note), form.text_key)
         case _:

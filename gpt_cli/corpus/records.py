@@ -20,17 +20,17 @@ _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _MOST_COMMAS = 1 << 20  # of a CSV row: a field of a byte takes 80
 
 
-def read_json_lines(name: str, pieces: Iterable[bytes], key: str) -> Iterator[Stream]:
+def read_json_lines(name: str, pieces: Iterable[bytes], key: str, *, lists: bool = False) -> Iterator[Stream]:
     """One document a line, under a key of its JSON object; blank lines and empty texts are passed over.
 
-    `pieces`: UTF-8. Raises UserError for a line that is no such object, or is longer than LONGEST_RECORD, and for
-    MOST_SILENCE lines without text.
+    `pieces`: UTF-8. `lists`: a list under the key is a document, too, its JSON. Raises UserError for a line that is no
+    such object, or is longer than LONGEST_RECORD, and for MOST_SILENCE lines without text.
     """
     silence = 0
     for number, line in _lines(name, pieces):
         where, said = f"{name}:{number}", line.decode()
         silence += 1
-        if not said.isspace() and (data := encoded(_under_key(said, key, where), where)):
+        if not said.isspace() and (data := encoded(_under_key(said, key, where, lists), where)):
             silence = 0
             yield where, [data]
         check_silence(name, silence)
@@ -125,10 +125,12 @@ def parse_json_line(line: str, where: str) -> Any:
         raise UserError(f"this line is not JSON: {error}", where=where) from error
 
 
-def _under_key(line: str, key: str, where: str) -> str:
+def _under_key(line: str, key: str, where: str, lists: bool) -> str:
     value = parse_json_line(line, where)
     if isinstance(value, dict) and isinstance(text := value.get(key), str):
         return text
+    if lists and isinstance(value, dict) and isinstance(found := value.get(key), list):
+        return json.dumps(found)
     strings = [name for name, one in value.items() if isinstance(one, str)] if isinstance(value, dict) else []
     chat = next((name for name, one in value.items() if _is_chat(one)), None) if isinstance(value, dict) else None
     if chat is not None and not strings:

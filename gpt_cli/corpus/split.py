@@ -1,7 +1,6 @@
 """Divide a text into training, validation and test splits."""
 
-from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -74,7 +73,7 @@ class SplitPlan:
                 )
             return cls("characters", cuts, b"")
         hashes = survey.documents if data.split == "documents" else survey.files
-        return cls(data.split, (0, 0), _assign_by_hash(hashes, val_fraction, data.test_fraction, data.split))
+        return cls(data.split, (0, 0), assign_by_hash(hashes, val_fraction, data.test_fraction, data.split))
 
     def parts(self, position: int, length: int, unit: int) -> Iterator[tuple[Split, int]]:
         """Yield (split, characters) for the `length` characters of one unit from `position` on."""
@@ -89,15 +88,16 @@ class SplitPlan:
                 length -= size
 
 
-def _assign_by_hash(hashes: "array[int]", val_fraction: float, test_fraction: float, units: str) -> bytes:
+def assign_by_hash(hashes: "Sequence[int]", val_fraction: float, test_fraction: float, units: str) -> bytes:
     """The split of each unit: at least one, and of all about the fraction, has the lowest hashes."""
     ordered = sorted(set(hashes))
     tests = max(1, round(test_fraction * len(ordered))) if test_fraction else 0
     validates = max(1, round(val_fraction * len(ordered))) if val_fraction else 0
     if tests + validates >= len(ordered):
+        of_text = units != "examples"
         raise UserError(
-            f"{len(ordered):,} different {units} are too few to split by data.split={units}",
-            hint="give more, or split by --split characters (data.split=characters)",
+            f"{len(ordered):,} different {units} are too few to split" + (f" by data.split={units}" if of_text else ""),
+            hint="give more" + (", or split by --split characters (data.split=characters)" if of_text else ""),
         )
     borders = (ordered[tests + validates], ordered[tests])  # the first hash that trains, that does not test
     return bytes(0 if key >= borders[0] else 1 if key >= borders[1] else 2 for key in hashes)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gpt_cli.corpus.mapped import MappedTokens
+from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.segments import encode_stream
 from gpt_cli.corpus.sources import find_files
@@ -19,7 +19,8 @@ from gpt_cli.runtime.device import choose_device, setup_runtime
 from gpt_cli.sampling import drop_unknown
 from gpt_cli.terminal.progress import stage_progress, working
 from gpt_cli.tokenizer import Tokenizer
-from gpt_cli.training.evaluate import Evaluation, EvaluationText, evaluate
+from gpt_cli.training.evaluate import Evaluated, Evaluation, EvaluationText, evaluate
+from gpt_cli.training.example_batches import open_evaluation
 from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.select_engine import try_native
 from gpt_cli.training.step import TorchEngine
@@ -70,27 +71,26 @@ def evaluate_run(
     """
     loaded = load_model(run, choose_device(device), note)
     machine = setup_runtime(loaded.config.runtime.model_copy(update={"device": device}))
+    measured: Evaluated
     if text is None:
-        tokens = _split_tokens(loaded, split, note)
+        measured = open_evaluation(loaded.config, _corpus(loaded, split, note), machine.device, note)
     else:
         tokens = _encode(text, form or ReaderOptions(), loaded.tokenizer, skip_unknown, note)
+        measured = EvaluationText.of(tokens, loaded.tokenizer, machine.device)
     model = loaded.model.to(machine.device)
     engine = try_native(model, loaded.config.runtime, machine, note) or TorchEngine(
         model, machine, GradScaler(False, machine.device), note
     )
     with working("evaluating"):
-        evaluation = evaluate(model, engine, EvaluationText.of(tokens, loaded.tokenizer, machine.device))
+        evaluation = evaluate(model, engine, measured)
     name = {"val": "validation split", "test": "test split"}[split] if text is None else text
     return EvalResult(str(loaded.path), loaded.step, name, evaluation)
 
 
-def _split_tokens(
-    loaded: LoadedRun, split: Literal["val", "test"], note: Notify
-) -> np.ndarray[Any, Any] | MappedTokens:
+def _corpus(loaded: LoadedRun, split: Literal["val", "test"], note: Notify) -> Corpus:
     instead = "evaluate it on a text of your choice with --text FILE"
     with stage_progress() as progress:
-        corpus = load_run_corpus(loaded, note=note, progress=progress, with_test=split == "test", instead=instead)
-    return corpus.val if corpus.test is None else corpus.test
+        return load_run_corpus(loaded, note=note, progress=progress, with_test=split == "test", instead=instead)
 
 
 def _encode(

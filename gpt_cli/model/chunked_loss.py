@@ -27,7 +27,10 @@ def needs_chunking(model: GPT, tokens: int) -> bool:
 
 
 def chunked_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """(B, T), (B, T) -> the mean or the sum of -log p(target), in nats: `cross_entropy(model(inputs), targets)`."""
+    """(B, T), (B, T) -> the mean or the sum of -log p(target), in nats: `cross_entropy(model(inputs), targets)`.
+
+    A negative target does not count towards the sum; the mean is of all.
+    """
     hidden = model.features(inputs).flatten(0, 1)  # (N, C)
     weight, device = model.head.weight, hidden.device
     dtype = hidden.dtype
@@ -106,13 +109,14 @@ def _chunk_loss(
     if len(matrix) > vocab_size:  # no probability for what is no id, and so no gradient
         logits[:, vocab_size:] = -math.inf
     logits = logits.log_softmax(dim=-1)  # of the same name, so that what it is made of is free
-    loss = -logits.gather(1, target).sum()
+    counts = target >= 0
+    loss = -logits.gather(1, target.clamp_min(0)).mul_(counts).sum()
     if not learns:
         return loss, x.new_empty(0)
     # Softmax minus the target. A comparison fuses with what is around it; a scatter does not, and deterministic
     # algorithms sort for it.
     ids = torch.arange(len(matrix), device=x.device)
-    gradient = logits.exp_().add_(ids == target, alpha=-1)
+    gradient = logits.exp_().add_(ids == target, alpha=-1).mul_(counts)
     if squashed is not None:
         gradient *= squashed.square_().neg_().add_(1.0)  # the slope of the cap, 1 - tanh^2
     return loss, gradient.to(x.dtype)

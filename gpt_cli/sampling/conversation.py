@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from gpt_cli.config.template import TurnTemplate
 from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.tokenizer import Tokenizer
 
@@ -29,15 +30,25 @@ class Conversation:
 
     The model sees the last `context_length` tokens at most. With a prefix or a suffix the oldest turns are dropped
     whole, while there are others; without, it is one text, of which the beginning is dropped. What is dropped is
-    forgotten, so memory does not grow but for the transcript.
+    forgotten, so memory does not grow but for the transcript. With a `template`, that of a run that learned pairs or
+    chats, its end stands after each answer, and of pairs only the last turn is seen.
     """
 
-    def __init__(self, tokenizer: Tokenizer, context_length: int, prefix: str = "", suffix: str = "") -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        context_length: int,
+        prefix: str = "",
+        suffix: str = "",
+        template: TurnTemplate | None = None,
+    ) -> None:
         self.turns: list[Turn] = []
         """All of them: the transcript."""
         self._tokenizer, self._context = tokenizer, context_length
         self._prefix, self._suffix = prefix, suffix
-        self._separator = "" if tokenizer.unknown_characters("\n") else "\n"
+        self._separator = "" if template is not None or tokenizer.unknown_characters("\n") else "\n"
+        self._end = "" if template is None else template.completion_end
+        self._alone = template is not None and not template.is_chat
         self._seen: list[list[int]] = []  # tokens of the turns that are not dropped
         self._text = ""  # the whole text
         self._said: str | None = None
@@ -52,6 +63,8 @@ class Conversation:
         begins_line = not self._text or self._text.endswith("\n")
         text = ("" if begins_line else self._separator) + self._prefix + said + self._suffix
         tokens = encode_prompt(self._tokenizer, text)
+        if self._alone:
+            self._seen.clear()
         if self._templated or not self._seen:
             self._seen.append(tokens)
         else:
@@ -69,9 +82,9 @@ class Conversation:
 
     def answer(self, text: str, seed: int) -> None:
         """The model's turn, as far as it got."""
-        if text:
-            self._seen[-1] += [int(token) for token in self._tokenizer.encode(text)]
-        self._text += text
+        if text + self._end:
+            self._seen[-1] += [int(token) for token in self._tokenizer.encode(text + self._end)]
+        self._text += text + self._end
         self.turns.append(Turn(self._said, text, seed))
 
     def reset(self) -> None:

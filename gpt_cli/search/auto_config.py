@@ -90,6 +90,11 @@ def fit_config(
                 "a config cannot be fitted to standard input, which is read once",
                 hint="`gpt train -` keeps it in a file and fits a config to that",
             )
+    if (form := fixed.get("data.format", "text")) != "text":
+        raise RequestError(
+            f"a config is fitted to text, not to {form}",
+            hint=f"gpt train --config FILE data.format={form} data.source=FILE",
+        )
     path = find_path(sources[0])
     data = DataConfig(**{key: given[f"data.{key}"] for key in _READING if f"data.{key}" in given})
     is_tokens = len(sources) == 1 and is_store(path)

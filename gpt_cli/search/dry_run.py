@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt_cli.config import Config
-from gpt_cli.corpus.prepare import open_lazy
+from gpt_cli.corpus.prepare import LazyCorpus, open_lazy
 from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify
 from gpt_cli.run.model_info import Info, describe
@@ -15,6 +15,8 @@ from gpt_cli.search.timing import time_steps
 from gpt_cli.terminal.progress import stage_progress
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_tokens import DeviceTokens
+from gpt_cli.training.example_batches import ExampleBatches
+from gpt_cli.training.example_rows import ExampleRows
 from gpt_cli.training.state import TrainingState
 
 _MEASURED_STEPS = 3
@@ -57,8 +59,7 @@ def plan(config: Config, note: Notify) -> Plan:
         corpus = open_lazy(config.data, config.tokenizer, note=note, progress=progress)
     vocab_size = corpus.tokenizer.vocab_size
     train_tokens, val_tokens = (corpus.facts[split].tokens for split in ("train", "val"))
-    some = corpus.read("train", 0, max(_MEASURED_TOKENS, config.model.context_length + 1))
-    batches = Batches.of(config, DeviceTokens(some, runtime.device))
+    batches = _batches(config, corpus, runtime, note)
     info = describe(Path(config.run_dir or ""), config, vocab_size)
     seconds_per_step = seconds = None
     if tried := _tried(config, info, vocab_size, runtime):
@@ -111,7 +112,17 @@ def _tried(config: Config, info: Info, vocab_size: int, runtime: Runtime) -> lis
     return few if small and _fits(of_two, available) else []
 
 
-def _measure(config: Config, batches: Batches, vocab_size: int, runtime: Runtime, note: Notify) -> float:
+def _batches(config: Config, corpus: LazyCorpus, runtime: Runtime, note: Notify) -> Batches | ExampleBatches:
+    if corpus.examples:
+        rows = ExampleRows.of(config, corpus.examples["train"], "training", note)
+        return ExampleBatches.of(config, rows, runtime.device)
+    some = corpus.read("train", 0, max(_MEASURED_TOKENS, config.model.context_length + 1))
+    return Batches.of(config, DeviceTokens(some, runtime.device))
+
+
+def _measure(
+    config: Config, batches: Batches | ExampleBatches, vocab_size: int, runtime: Runtime, note: Notify
+) -> float:
     """Seconds of a training step, after a first one that also allocates and compiles."""
     with no_build_cache():
         state = TrainingState.initialize(config, vocab_size, runtime, note)

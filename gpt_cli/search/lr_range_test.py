@@ -10,8 +10,7 @@ from gpt_cli.config import Config, load_config
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.errors import UserError
 from gpt_cli.runtime.device import setup_runtime
-from gpt_cli.training.batches import Batches
-from gpt_cli.training.device_tokens import DeviceTokens
+from gpt_cli.training.example_batches import open_batches
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
 
@@ -46,7 +45,7 @@ def lr_range_test(config: Config, note: Callable[[str], None], steps: int = 100,
     """
     runtime = setup_runtime(config.runtime)
     corpus = prepare_corpus(config.data, config.tokenizer, note=note)
-    batches = Batches.of(config, DeviceTokens(corpus.train, runtime.device))
+    batches = open_batches(config, corpus, runtime.device, note)
     state = TrainingState.initialize(config, corpus.tokenizer.vocab_size, runtime, note)
     rates: list[float] = []
     losses: list[float] = []

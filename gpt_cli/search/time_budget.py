@@ -26,8 +26,7 @@ from gpt_cli.model.sizing import num_parameters
 from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.runtime.oom import is_out_of_memory
 from gpt_cli.search.timing import time_steps
-from gpt_cli.training.batches import Batches
-from gpt_cli.training.device_tokens import DeviceTokens
+from gpt_cli.training.example_batches import open_batches
 from gpt_cli.training.pace import OVERRUN
 from gpt_cli.training.state import TrainingState
 
@@ -193,7 +192,7 @@ def measure(config: Config, corpus: Corpus, runtime: Runtime, note: Callable[[st
     eager = config.runtime.model_copy(update={"compile": False})  # a compile each would take all of the time
     config = config.model_copy(update={"runtime": eager})
     state = TrainingState.initialize(config, corpus.tokenizer.vocab_size, runtime, note)
-    batches = Batches.of(config, DeviceTokens(corpus.train, runtime.device))
+    batches = open_batches(config, corpus, runtime.device, lambda _: None)
     times = [time_steps(state, batches, config, runtime, [step]) for step in range(1 + _MEASURED_STEPS)]
     model = config.model
     return BudgetCandidate(

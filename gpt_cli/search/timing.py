@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from gpt_cli.config import Config
 from gpt_cli.runtime.device import Runtime, synchronize
 from gpt_cli.training.batches import Batches
+from gpt_cli.training.example_batches import ExampleBatches
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
 
 
-def time_steps(state: TrainingState, batches: Batches, config: Config, runtime: Runtime, steps: Iterable[int]) -> float:
+def time_steps(
+    state: TrainingState, batches: Batches | ExampleBatches, config: Config, runtime: Runtime, steps: Iterable[int]
+) -> float:
     """Seconds of all `steps` together, at a learning rate of 0.
 
     As in a run, a GPU is sent the next step while it computes this one: it is waited for at both ends alone.

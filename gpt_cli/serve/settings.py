@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from gpt_cli.config.template import TurnTemplate
 from gpt_cli.errors import UserError
 from gpt_cli.sampling.conversation import Conversation
 from gpt_cli.sampling.prompt import encode_prompt
@@ -144,7 +145,8 @@ def encode_chat(model: ServedModel, messages: Sequence[Message]) -> list[int]:
     A turn is `sample.prefix` of the run's config, what the user says, `sample.suffix`, and the answer; turns stand on
     lines of their own. What the system says is a line before them. Raises Problem.
     """
-    talk = Conversation(model.tokenizer, model.context_length, model.defaults.prefix, model.defaults.suffix)
+    template = TurnTemplate.of(model.config.data)
+    talk = Conversation(model.tokenizer, model.context_length, model.defaults.prefix, model.defaults.suffix, template)
     before: list[str] = []
     seen: list[int] = []
     try:
@@ -159,7 +161,10 @@ def encode_chat(model: ServedModel, messages: Sequence[Message]) -> list[int]:
                 talk.answer(message.text, 0)
         if messages[-1].role != "user":
             seen = talk.continue_().tokens
-        head = encode(model, "\n".join(before) + "\n") if before else []
+        if template is not None and template.is_chat:
+            head = [token for text in before for token in encode(model, template.system(text))]
+        else:
+            head = encode(model, "\n".join(before) + "\n") if before else []
     except UserError as error:
         raise Problem(400, error.message, param="messages", code="unknown_characters") from None
     return (head + seen)[-model.context_length :]

@@ -6,27 +6,37 @@ import torch
 from torch import Tensor
 
 from gpt_cli.parallel.reduce import Range, combine, combine_own, own_leaves, partial_sums
+from gpt_cli.parallel.world import World
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.runtime.oom import is_out_of_memory
 from gpt_cli.shuffle import derive_seed
 from gpt_cli.training.batches import MicroBatches
+from gpt_cli.training.evaluate import IGNORED
 
 if TYPE_CHECKING:
     from gpt_cli.training.state import TrainingState
 
 
 def accumulate_gradients(
-    state: "TrainingState", micro_batches: MicroBatches, seed: int, step: int, runtime: Runtime
+    state: "TrainingState",
+    micro_batches: MicroBatches,
+    seed: int,
+    step: int,
+    runtime: Runtime,
+    *,
+    ignores: bool = False,
 ) -> Tensor:
     """Set `grad` of each trained parameter that is updated here to that of the mean loss over all micro-batches.
 
     Returns that loss, a scalar on the device. Neither depends on the number of processes: the noise of a micro-batch is
-    that of its place among all of them, and sums are added in an order of their own (`parallel/reduce.py`). Raises what
-    torch raises when memory is too small, in every process if it was in one.
+    that of its place among all of them, and sums are added in an order of their own (`parallel/reduce.py`).
+    `ignores`: whether targets may be IGNORED; the mean is over the others of the whole step. Raises what torch raises
+    when memory is too small, in every process if it was in one.
     """
     world, n = runtime.world, len(micro_batches) * runtime.world.size
     start = own_leaves(world, n, world.rank)[0]
     losses = torch.zeros(n, device=runtime.device)
+    parts: int | Tensor = count_targets(micro_batches, world) if ignores else n
     trained = [parameter for parameter in state.parameters if parameter.requires_grad]
 
     def gradients(leaf: Range, keep: bool) -> list[Tensor] | None:
@@ -34,7 +44,7 @@ def accumulate_gradients(
             return None
         inputs, targets = micro_batches[leaf[0] - start]
         noise = derive_seed(seed, "noise", step, leaf[0])
-        losses[leaf[0]] = state.engine.forward_backward(inputs, targets, n, noise)
+        losses[leaf[0]] = state.engine.forward_backward(inputs, targets, parts, noise)
         found = [parameter.grad for parameter in trained if parameter.grad is not None]
         state.optimizer.zero_grad()
         reused = keep and len(micro_batches) > 1 and state.engine.reuses_gradients
@@ -57,3 +67,11 @@ def accumulate_gradients(
     for share in world.fill(losses).unbind():
         loss += share
     return loss
+
+
+def count_targets(micro_batches: MicroBatches, world: World) -> Tensor:
+    """The number of targets of a step that count in all processes, a scalar on the device, which is not waited for."""
+    own = torch.stack([(targets != IGNORED).sum() for _, targets in micro_batches]).sum()
+    counts = own.new_zeros(world.size)
+    counts[world.rank] = own
+    return world.fill(counts).sum()

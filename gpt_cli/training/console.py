@@ -49,7 +49,10 @@ class Console:
         self.steps = config.train.steps
         parameters = sum(p.numel() for p in model.parameters())
         facts = corpus.facts
-        epochs = config.train.steps * config.train.batch_size * config.model.context_length / max(1, len(corpus.train))
+        rows = max(1.0, len(corpus.train) / config.model.context_length)
+        if corpus.examples:
+            rows = len(corpus.examples["train"])
+        epochs = config.train.steps * config.train.batch_size / rows
         enough = math.ceil(config.train.steps / max(epochs, 1e-9))
         part = f"\n  reads  {100 * epochs:.2g}% of the text; train.steps={enough} would read all of it once"
         part = part if 0 < epochs < 0.995 and finished is None else ""

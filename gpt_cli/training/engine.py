@@ -14,8 +14,11 @@ class Engine(Protocol):
     reuses_gradients: bool
     """True if `forward_backward` writes gradients where those of the call before lie."""
 
-    def forward_backward(self, inputs: Tensor, targets: Tensor, parts: int, seed: int) -> Tensor:
+    def forward_backward(self, inputs: Tensor, targets: Tensor, parts: int | Tensor, seed: int) -> Tensor:
         """(B, T), (B, T), one of `parts` micro-batches -> its share of the mean loss, a scalar on the device.
+
+        Where targets are IGNORED, of which micro-batches need not have equally many, `parts` is a tensor: the number
+        of targets of the whole step that count.
 
         Sets `grad`, which is None, of every trained parameter to the gradient of that share (under fp16 times the loss
         scale). Dropout is that of `seed`.
@@ -23,5 +26,5 @@ class Engine(Protocol):
         ...
 
     def summed_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """(B, T), (B, T) -> the sum of -log p(target) in nats, a scalar on the device."""
+        """(B, T), (B, T) -> the sum of -log p(target) in nats over what is not IGNORED, a scalar on the device."""
         ...

@@ -4,8 +4,11 @@ Shapes: N tokens of the text, W windows per forward pass, T context_length, V vo
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +30,10 @@ from gpt_cli.training.engine import Engine
 # half as long again, and more memory than training. Elsewhere there is more to keep busy.
 _CPU_NUMBERS, _NUMBERS = 2**22, 2**27
 _COUNTED = 2**20  # ids counted at once, each of which is 8 bytes then
+LoadBatch = Callable[[], tuple[Tensor, Tensor]]
+"""(W, T) inputs and targets on the device, made when they are wanted."""
+IGNORED = -100
+"""A target that does not count; torch's own default."""
 _NATIVE_NUMBERS = 2**26  # compiled code takes as few at a time as its caches hold, but reads the weights at each call
 
 
@@ -86,45 +93,85 @@ class EvaluationText:
         if len(ids) < 2:
             raise UserError(f"a text of {len(ids)} tokens leaves nothing to predict")
         kept = ids if max_tokens is None else ids[: max_tokens + 1]
-        pieces = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
-        sizes = np.array([(len(p), sum(byte & 0xC0 != 0x80 for byte in p)) for p in pieces], dtype=np.int64)
+        sizes = token_sizes(tokenizer)
         counts = np.zeros(len(sizes), dtype=np.int64)
         for start in range(1, len(kept), _COUNTED):
             counts += np.bincount(kept[start : start + _COUNTED], minlength=len(sizes))
         n_bytes, characters = counts @ sizes
         return cls(DeviceTokens(kept, device), max(1, int(characters)), max(1, int(n_bytes)), len(ids) - 1)
 
+    @property
+    def device(self) -> torch.device:
+        return self.tokens.device
+
+    @property
+    def predicted(self) -> int:
+        """Tokens that are predicted."""
+        return len(self.tokens) - 1
+
+    def batches(self, context: int, batch_size: int) -> list[LoadBatch]:
+        """The text in windows of `context` tokens, `batch_size` at a time; a last, shorter one has what is left."""
+        n = self.predicted
+        n_full = n // context * context
+        borders = [*range(0, n_full, batch_size * context), *([n_full, n] if n_full < n else [n_full])]
+        return [
+            partial(self._load, position, end, context if position < n_full else end - position)
+            for position, end in pairwise(borders)
+        ]
+
+    def _load(self, position: int, end: int, width: int) -> tuple[Tensor, Tensor]:
+        ids = self.tokens.span(position, end + 1)
+        return ids[:-1].view(-1, width), ids[1:].view(-1, width)
+
+
+def token_sizes(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
+    """(V, 2) bytes and characters of each token; special ones stand for no text."""
+    pieces = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+    return np.array([(len(p), sum(byte & 0xC0 != 0x80 for byte in p)) for p in pieces], dtype=np.int64)
+
+
+class Evaluated(Protocol):
+    """A text or examples that a loss is measured on."""
+
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def predicted(self) -> int: ...
+    @property
+    def of_tokens(self) -> int: ...
+    @property
+    def characters(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    def batches(self, context: int, batch_size: int) -> list[LoadBatch]: ...
+
 
 @torch.no_grad()
 def evaluate(
     model: GPT,
     engine: Engine,
-    text: EvaluationText,
+    text: Evaluated,
     batch_size: int | None = None,
     world: World = ALONE,
 ) -> Evaluation:
-    """The mean loss over every token of `text` but the first, each predicted once by `engine`, which computes `model`.
+    """The mean loss over the targets of `text`, each predicted once by `engine`, which computes `model`.
 
-    The text is cut into non-overlapping windows of the model's context; a last, shorter window takes what is left. The
+    A text is cut into non-overlapping windows of the model's context; all its tokens but the first are targets. The
     processes of `world` take turns with the batches, whose losses are added in one order whoever computed them.
     """
-    context, n = model.config.context_length, len(text.tokens) - 1
+    context, n = model.config.context_length, text.predicted
     if batch_size is None:
         native = isinstance(engine, NativeNetwork)
-        on_cpu = text.tokens.device.type == "cpu"
+        on_cpu = text.device.type == "cpu"
         numbers = _NATIVE_NUMBERS if native else _CPU_NUMBERS if on_cpu else _NUMBERS
         batch_size = max(1, numbers // (context * 16 * model.config.n_embd))
     was_training = model.training
     model.eval()
     sums: list[tuple[int, Tensor]] = []  # read at the end, so that a device is not waited for in between
-    n_full = n // context * context
-    borders = [*range(0, n_full, batch_size * context), *([n_full, n] if n_full < n else [n_full])]
-    batches = list(pairwise(borders))
+    batches = text.batches(context, batch_size)
     with oom_as_user_error("evaluating a single window", "lower model.context_length; the newest checkpoint is good"):
-        for index, (position, end) in list(enumerate(batches))[world.rank :: world.size]:
-            ids = text.tokens.span(position, end + 1)
-            width = context if position < n_full else end - position
-            inputs, targets = ids[:-1].view(-1, width), ids[1:].view(-1, width)  # (W, T) each
+        for index, load in list(enumerate(batches))[world.rank :: world.size]:
+            inputs, targets = load()  # (W, T) each
             row = 0
             while row < len(inputs):
                 rows = slice(row, row + batch_size)
@@ -148,5 +195,5 @@ def evaluate(
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """(B, T, V), (B, T) -> nats: the mean or the sum of -log p(target), computed in fp32."""
-    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction=reduction)
+    """(B, T, V), (B, T) -> nats: the mean or the sum of -log p(target), computed in fp32, over what is not IGNORED."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction=reduction, ignore_index=IGNORED)

@@ -8,10 +8,9 @@ from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.runtime.signals import stop_requests
 from gpt_cli.runtime.watchdog import watchdog
 from gpt_cli.terminal.progress import stage_progress
-from gpt_cli.training.batches import Batches
 from gpt_cli.training.console import Console
-from gpt_cli.training.device_tokens import DeviceTokens
-from gpt_cli.training.evaluate import EvaluationText, evaluate
+from gpt_cli.training.evaluate import evaluate
+from gpt_cli.training.example_batches import open_batches, open_evaluation
 from gpt_cli.training.init_from import initial_checkpoint
 from gpt_cli.training.metrics_logger import MetricsLogger
 from gpt_cli.training.oom_retry import OOMRetry
@@ -30,9 +29,9 @@ def train(config: Config, console: Console) -> Summary:
     world = runtime.world
     with stage_progress() as progress, world.main_first():
         corpus = prepare_corpus(config.data, config.tokenizer, note=console.note, progress=progress)
-    batches = Batches.of(config, DeviceTokens(corpus.train, runtime.device), world)
-    val_text = EvaluationText.of(corpus.val, corpus.tokenizer, runtime.device, config.eval.max_tokens)
-    prompt = sample_prompt(corpus.tokenizer, config)  # what it cannot spell is told before it trains
+    batches = open_batches(config, corpus, runtime.device, console.note, world)
+    val_text = open_evaluation(config, corpus, runtime.device, console.note, config.eval.max_tokens)
+    prompt = sample_prompt(corpus, config)  # what it cannot spell is told before it trains
     initial = initial_checkpoint(config, corpus.tokenizer, console.note)
     with (
         open_run(config, corpus, world) as run,
@@ -46,7 +45,7 @@ def train(config: Config, console: Console) -> Summary:
         saved, seconds = state.restore(run, runtime, console.note)  # None and 0 in a new run
         world.wait()
         start = saved or 0
-        journal = MetricsLogger(run, console, config, state, start, seconds)
+        journal = MetricsLogger(run, console, config, state, start, seconds, batches.tokens_per_step)
         memory = OOMRetry(batches.micro_batch_size, journal)
         pace = Pace(config.train, start, checkpoint.saved_state(run.path, saved))
         stopping = Stopping(config.train, request, journal.past_val_losses, pace)
@@ -66,8 +65,8 @@ def train(config: Config, console: Console) -> Summary:
                         last = stopping.record_eval(val_loss) or last
                         done = done or last
                     if world.is_main and config.sample.every is not None and (last or due(step, config.sample.every)):
-                        text = sample_text(state.model, corpus.tokenizer, prompt, config, native=state.is_native)
-                        journal.sample(step, text)
+                        text = sample_text(state.model, corpus.tokenizer, prompt.tokens, config, native=state.is_native)
+                        journal.sample(step, prompt.text, text)
                     if done or (step > 0 and (stopping.is_best(val_loss) or due(step, config.checkpoint.every))):
                         journal.flush()
                         facts = journal.facts(val_loss, corpus.fingerprint) | state.scalars() | pace.kept()
@@ -84,7 +83,7 @@ def train(config: Config, console: Console) -> Summary:
             journal.step(step + 1, loss, grad_norms, multiplier * config.optim.peak_lr)
 
         world.wait()  # for what is saved
-        return summarise(run.path, config, state.model, stopping, request, journal.seconds)
+        return summarise(run.path, config, state.model, stopping, request, journal)
 
 
 def due(step: int, every: int | None) -> bool:

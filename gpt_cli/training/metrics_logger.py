@@ -40,10 +40,11 @@ class MetricsLogger:
         state: TrainingState,
         start: int,
         seconds: float,
+        tokens_per_step: int,
     ) -> None:
         self.run, self.console, self.config, self.state = run, console, config, state
         self.watches = {"loss": SpikeDetector(), "gradient norm": SpikeDetector()}
-        self.tokens_per_step = config.train.batch_size * config.model.context_length
+        self.tokens_per_step = tokens_per_step
         self.past_val_losses = [line["val_loss"] for line in read_metrics(run.path) if "val_loss" in line]
         self._seconds_before, self._started = seconds, time.perf_counter()
         self._pending: _Pending | None = None
@@ -128,7 +129,7 @@ class MetricsLogger:
         self.console.evaluation(step, evaluation, self.seconds, left)
         return evaluation.loss
 
-    def sample(self, step: int, text: str) -> None:
+    def sample(self, step: int, prompt: str, text: str) -> None:
         """Record what the model wrote after `step` updates."""
-        self.run.log.sample(step, prompt=self.config.sample.prompt, text=text)
-        self.console.sample(self.config.sample.prompt + text)
+        self.run.log.sample(step, prompt=prompt, text=text)
+        self.console.sample(prompt + text)

@@ -8,7 +8,7 @@ from gpt_cli.cpu.train.native_muon import NativeNewtonSchulz
 from gpt_cli.cpu.train.network import NativeNetwork
 from gpt_cli.cpu.train.train_bindings import NativeLibrary
 from gpt_cli.model.gpt import GPT
-from gpt_cli.training.evaluate import cross_entropy
+from gpt_cli.training.evaluate import IGNORED, cross_entropy
 from gpt_cli.training.muon import POLAR_EXPRESS, newton_schulz_batched
 
 _VOCAB_SIZE, _LENGTH, _BATCH = 37, 70, 2  # more than what is computed at once, and no multiple of it
@@ -63,8 +63,9 @@ def _compare(library: NativeLibrary, config: ModelConfig, threads: int) -> str |
         for parameter in model.parameters():  # none is zero or one
             parameter.add_(0.1 * torch.randn_like(parameter))
     tokens = torch.randint(0, _VOCAB_SIZE, (_BATCH, _LENGTH + 1))
-    inputs, targets = tokens[:, :-1], tokens[:, 1:]
-    expected = cross_entropy(model(inputs), targets)
+    inputs, targets = tokens[:, :-1], tokens[:, 1:].clone()
+    targets[0, 0] = IGNORED
+    expected = cross_entropy(model(inputs), targets, "sum") / inputs.numel()
     expected.backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()

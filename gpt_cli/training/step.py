@@ -41,7 +41,7 @@ def train_step(
 
     Returns the mean loss, a scalar, and the (P,) norm of each parameter's gradient, both on the device.
     """
-    loss = accumulate_gradients(state, micro_batches, config.seed, step, runtime)
+    loss = accumulate_gradients(state, micro_batches, config.seed, step, runtime, ignores=config.data.format != "text")
     # The activations are gone by now: smaller micro-batches would not help, and a second try would update twice.
     with oom_as_user_error("updating the weights", "train a smaller model in another run_dir; nothing saved is lost"):
         grad_norms = optimizer_step(state, config.optim, step, lr_multiplier)
@@ -98,7 +98,7 @@ class TorchEngine:
             mode = compile_mode if backend == "inductor" else None
             self.loss = torch.compile(self.eager, fullgraph=True, dynamic=False, mode=mode, backend=backend)
 
-    def forward_backward(self, inputs: Tensor, targets: Tensor, parts: int, seed: int) -> Tensor:
+    def forward_backward(self, inputs: Tensor, targets: Tensor, parts: int | Tensor, seed: int) -> Tensor:
         """See `Engine`."""
         try:
             return self._forward_backward(inputs, targets, parts, seed)
@@ -106,12 +106,13 @@ class TorchEngine:
             self._fall_back(error)
         return self._forward_backward(inputs, targets, parts, seed)
 
-    def _forward_backward(self, inputs: Tensor, targets: Tensor, parts: int, seed: int) -> Tensor:
+    def _forward_backward(self, inputs: Tensor, targets: Tensor, parts: int | Tensor, seed: int) -> Tensor:
         torch.manual_seed(seed)
         if self.reuses_gradients:
             torch.compiler.cudagraph_mark_step_begin()
         with self.runtime.autocast():
-            loss = self.loss(inputs, targets) / parts
+            mean = isinstance(parts, int)
+            loss = (self.loss(inputs, targets) if mean else self.loss(inputs, targets, "sum")) / parts
         scaled = self.grad_scaler.scale_loss(loss)
         if not self.reuses_gradients:
             scaled.backward()
@@ -143,7 +144,7 @@ class TorchEngine:
 
 
 def token_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """(B, T), (B, T) -> -log p(target) in nats: the mean or the sum."""
+    """(B, T), (B, T) -> -log p(target) in nats: the mean, or the sum over what is not IGNORED."""
     if needs_chunking(model, inputs.numel()):
         return chunked_loss(model, inputs, targets, reduction)
     return cross_entropy(model(inputs), targets, reduction)

@@ -10,6 +10,7 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import MODEL, best_checkpoint, checkpoint_step, list_checkpoints
 from gpt_cli.run.log import read_metrics
 from gpt_cli.runtime.signals import StopRequest
+from gpt_cli.training.metrics_logger import MetricsLogger
 from gpt_cli.training.stopping import Stopping
 
 
@@ -43,7 +44,7 @@ class Summary:
 
 
 def summarise(
-    run_dir: Path, config: Config, model: GPT, stopping: Stopping, request: StopRequest, seconds: float
+    run_dir: Path, config: Config, model: GPT, stopping: Stopping, request: StopRequest, journal: MetricsLogger
 ) -> Summary:
     """The summary of the run in `run_dir`, whose last checkpoint has just been saved."""
     newest, best = list_checkpoints(run_dir)[0], best_checkpoint(run_dir)
@@ -53,7 +54,7 @@ def summarise(
     last_evaluation: dict[str, float] = next(
         (line for line in reversed(metrics) if "val_loss" in line and line["step"] == step), {}
     )
-    tokens = step * config.train.batch_size * config.model.context_length
+    tokens, seconds = step * journal.tokens_per_step, journal.seconds
     return Summary(
         run_dir=str(run_dir),
         steps=step,

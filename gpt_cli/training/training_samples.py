@@ -1,8 +1,10 @@
 """Samples during training."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gpt_cli.config import Config
+from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.oom import oom_as_user_error
 from gpt_cli.sampling import SamplingParams, encode_prompt, stream_texts
@@ -11,13 +13,26 @@ from gpt_cli.sampling.native_stream import open_decoder, stream_native, unsuppor
 from gpt_cli.tokenizer import Tokenizer
 
 
-def sample_prompt(tokenizer: Tokenizer, config: Config) -> list[int]:
-    """The ids of what samples continue.
+@dataclass(frozen=True)
+class SamplePrompt:
+    """The tokens that samples continue, and the text that stands for them."""
+
+    tokens: list[int]
+    text: str
+
+
+def sample_prompt(corpus: Corpus, config: Config) -> SamplePrompt:
+    """`sample.prompt`, or where examples are learned and it is empty the prompt of the first that validates.
 
     Raises RequestError for what the vocabulary cannot spell, and for settings of `config.sample` that it cannot meet.
     """
-    ProcessorFactory(tokenizer, SamplingParams.from_config(config.sample, config.seed))
-    return encode_prompt(tokenizer, config.sample.prefix + config.sample.prompt + config.sample.suffix)
+    tokenizer, sample = corpus.tokenizer, config.sample
+    ProcessorFactory(tokenizer, SamplingParams.from_config(sample, config.seed))
+    if corpus.examples and not sample.prompt:
+        tokens, _ = corpus.examples["val"].last_turn(0)
+        said = tokenizer.decode(tokens).replace(config.data.completion_end, "\n")
+        return SamplePrompt(tokens, said.replace(config.data.prompt_end, "\n"))
+    return SamplePrompt(encode_prompt(tokenizer, sample.prefix + sample.prompt + sample.suffix), sample.prompt)
 
 
 def sample_text(

@@ -51,6 +51,7 @@ def chat(
     """
     arguments = locals()
     from gpt_cli.cli.repl import Repl
+    from gpt_cli.config.template import TurnTemplate
     from gpt_cli.run.checkpoint import open_checkpoint
     from gpt_cli.run.directory import sample_defaults
     from gpt_cli.sampling import SamplingParams, random_seed
@@ -69,6 +70,7 @@ def chat(
             raise RequestError(f"--{name} has a character that the vocabulary lacks: {missing[0]!r}")
     writer = open_generator(saved, device, engine, weights, draft, rows=1)
     writer.warm_up()
-    conversation = Conversation(saved.tokenizer, saved.config.model.context_length, before, between)
+    turns = TurnTemplate.of(saved.config.data)
+    conversation = Conversation(saved.tokenizer, saved.config.model.context_length, before, between, turns)
     note(f"{path}, step {saved.step:,}, seed {sampling.seed}\n/help lists the commands, Ctrl-D ends the chat")
     return Repl(writer, conversation, sampling, skip_unknown=unknown == "skip", raw=raw).run()

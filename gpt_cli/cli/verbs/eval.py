@@ -1,5 +1,6 @@
 """`gpt eval`: the exact loss of a trained model."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -9,6 +10,8 @@ from gpt_cli.cli.options.sampling_options import DeviceOption
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.cli.process import gc_paused
 from gpt_cli.errors import RequestError
+
+_COMPLETIONS = "Completions"
 
 
 def evaluate(
@@ -25,25 +28,70 @@ def evaluate(
     text_key: Annotated[
         str, typer.Option(metavar="KEY", help="Of --text: of .jsonl lines, or column of tables.")
     ] = "text",
+    completions: Annotated[
+        bool | None,
+        typer.Option(
+            "--completions/--no-completions",
+            help="Of pairs and chats: write each completion, too, and measure how near it is.",
+            rich_help_panel=_COMPLETIONS,
+            show_default=False,
+        ),
+    ] = None,
+    beams: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Search with N candidates, not greedily.", rich_help_panel=_COMPLETIONS),
+    ] = None,
+    examples: Annotated[
+        int | None,
+        typer.Option("--examples", metavar="N", min=1, help="Write the first N.", rich_help_panel=_COMPLETIONS),
+    ] = None,
+    baselines: Annotated[
+        bool,
+        typer.Option(
+            "--baselines",
+            help="Measure the prompt itself, too, and the completion of the nearest training prompt.",
+            rich_help_panel=_COMPLETIONS,
+        ),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keep what was written as JSON lines.", rich_help_panel=_COMPLETIONS),
+    ] = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
 ) -> None:
     """Measure the exact loss of a run on its validation or test split, or on another text.
 
-    Every token but the first is predicted once, in non-overlapping windows of the model's context.
+    Every token but the first is predicted once, in non-overlapping windows of the model's context. Of a run that
+    learned pairs or chats, every completion after its prompt; and it writes the completions itself, by greedy search,
+    of which exact matches, chrF and BLEU are printed, in percent (pip install 'gpt-cli[metrics]').
 
     Example: gpt eval --run runs/quickstart --text letter.txt
     """
     with gc_paused():
+        from gpt_cli.cli.completion_output import measure_completions
         from gpt_cli.corpus.readers import ReaderOptions
+        from gpt_cli.evaluation.completions import require_sacrebleu
         from gpt_cli.evaluation.evaluate_run import evaluate_run
+        from gpt_cli.run.checkpoint import open_checkpoint
         from gpt_cli.terminal.table import render_pairs
 
     if text is not None and split == "test":
         raise RequestError("--split test cannot be combined with --text: a text is evaluated whole")
+    path = find_one(run, run_option, text_option="--text")
+    saved = open_checkpoint(path, note)
+    learned_text = text is not None or saved.config.data.format == "text"
+    asked = [completions, beams, examples, baselines or None, out]
+    if learned_text and any(option not in (None, False) for option in asked):
+        raise RequestError("--completions and its options are for a run that learned pairs or chats, on its own text")
+    if completions is False and any(option is not None for option in asked[1:]):
+        raise RequestError("--no-completions does not go with options of how they are written")
+    writes = completions is not False and not learned_text
+    if writes:
+        require_sacrebleu()
     form = ReaderOptions(encoding, text_key)
     measured = evaluate_run(
-        find_one(run, run_option, text_option="--text"),
+        path,
         text,
         device,
         split=split,
@@ -52,6 +100,8 @@ def evaluate(
         form=form,
     )
     figures = measured.figures()
+    if writes:
+        figures |= measure_completions(saved, split, device, beams=beams, most=examples, baselines=baselines, out=out)
     if json:
         print_json(figures)
     else:

@@ -101,9 +101,10 @@ def sample(
 ) -> None:
     """Continue prompts with a trained model.
 
-    An option that is not given has its value from the section `sample` of the run's config.yaml. An empty prompt starts
-    a new text. Of a prompt longer than the context the model sees the last tokens; when its own text outgrows the
-    context, the older half of what it sees is dropped.
+    An option that is not given has its value from the section `sample` of the run's config.yaml, so a run that learned
+    pairs or chats completes a prompt as it learned to. An empty prompt starts a new text. Of a prompt longer than the
+    context the model sees the last tokens; when its own text outgrows the context, the older half of what it sees is
+    dropped.
 
     Example: gpt sample --prompt "ROMEO:" --temperature 0.7 --stop JULIET -n 3
     """
@@ -131,6 +132,7 @@ def sample(
     sampling = SamplingParams.from_config(defaults, seed).replace(options)
     before, after = (defaults.prefix if prefix is None else prefix), (defaults.suffix if suffix is None else suffix)
     whole = [one.wrapped(before, after) for one in asked]
+    learned_text = loaded.config.data.format == "text"
     kept = without_unknown(loaded.tokenizer, [one.text for one in whole], skip=unknown == "skip", source="prompt")
     whole = [Prompt(text, one.where, one.id) for text, one in zip(kept, whole, strict=True)]
     copies = NoveltyReport(loaded) if novelty else None
@@ -156,7 +158,8 @@ def sample(
     if jsonl:
         _print_lines(zip(whole, texts, strict=True), seed, copies)
     else:
-        _print_samples(whole, texts, n, raw, copies)
+        shown = [one.text if learned_text else f"{said.text}\n" for one, said in zip(whole, asked, strict=True)]
+        _print_samples(shown, texts, n, raw, copies)
 
 
 def _encode(prompts: Sequence[Prompt], tokenizer: "Tokenizer", context_length: int) -> list[list[int]]:
@@ -179,7 +182,7 @@ def _encode(prompts: Sequence[Prompt], tokenizer: "Tokenizer", context_length: i
 
 
 def _print_samples(
-    prompts: list[Prompt], texts: "Iterator[list[TextStream]]", n: int, raw: bool, copies: NoveltyReport | None
+    prompts: list[str], texts: "Iterator[list[TextStream]]", n: int, raw: bool, copies: NoveltyReport | None
 ) -> None:
     """Print each text after its prompt, as it is being written; of a batch, the first unfinished one is live."""
     for number, (prompt, samples) in enumerate(zip(prompts, texts, strict=True), start=1):
@@ -187,8 +190,8 @@ def _print_samples(
             parts = [f"prompt {number} of {len(prompts)}"] * (len(prompts) > 1) + [f"sample {i} of {n}"] * (n > 1)
             if parts:
                 write_text(f"--- {', '.join(parts)}\n")
-            write_text(prompt.text, raw)
-            last = prompt.text
+            write_text(prompt, raw)
+            last = prompt
             for last in text:
                 write_text(last, raw)
             if not last.endswith("\n"):

@@ -303,10 +303,14 @@ NOINLINE void mlp_backward(const Network *net, int layer, int n, const Workspace
                   gradient(net, gradients, layer, NORM2), gradient(net, gradients, layer, NORM2_BIAS));
 }
 
-/* Of one row of logits (V,) the loss; the row becomes the gradient of `weight` times the loss. */
+/* Of one row of logits (V,) the loss; the row becomes the gradient of `weight` times the loss. A negative target does not count. */
 static double cross_entropy(const Network *net, float *logits, int64_t target, float weight, int want_gradient) {
     int v = net->vocab_size;
     float cap = net->softcap, sum = 0.0f;
+    if (target < 0) {
+        memset(logits, 0, sizeof(float) * (size_t)v);
+        return 0.0;
+    }
     if (cap > 0.0f) {
         SIMD
         for (int i = 0; i < v; i++) logits[i] = cap * hyperbolic_tangent(logits[i] / cap);

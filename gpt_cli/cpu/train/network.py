@@ -65,15 +65,15 @@ class NativeNetwork:
         self._places = (ctypes.c_long * n)(*accumulate(sizes[:-1], initial=0))
         self._net = self._describe(n_parameters)
 
-    def forward_backward(self, inputs: Tensor, targets: Tensor, parts: int, seed: int) -> Tensor:
-        share = 1.0 / (inputs.numel() * parts)
+    def forward_backward(self, inputs: Tensor, targets: Tensor, parts: int | Tensor, seed: int) -> Tensor:
+        share = 1.0 / (inputs.numel() * parts if isinstance(parts, int) else float(parts))
         return torch.tensor(self.add_gradients(inputs, targets, share, seed) * share)
 
     def summed_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         return torch.tensor(self.loss(inputs, targets), dtype=torch.float64)
 
     def loss(self, inputs: Tensor, targets: Tensor) -> float:
-        """(B, T), (B, T) -> the sum of -log p(target), in nats."""
+        """(B, T), (B, T) -> the sum of -log p(target), in nats, over the targets that are not negative."""
         return self._run(inputs, targets, 0.0, None)
 
     def add_gradients(self, inputs: Tensor, targets: Tensor, weight: float, seed: int = 0) -> float:

@@ -1,0 +1,79 @@
+"""The section `data` of the schema."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from gpt_cli.config.section import ConfigSection, Count, Name, Probability
+from gpt_cli.literals import DataFormat, SplitBy
+
+
+class DataConfig(ConfigSection):
+    """The text: where it comes from and how it is split."""
+
+    source: Name | Annotated[list[Name], Field(min_length=1)] = "builtin:python-docs"
+    """A text file, folder, glob, `-` (standard input), token store, `builtin:NAME`, `corpus:NAME`, `hf:NAME` (Hugging
+    Face; needs the network), or a list of these."""
+    weights: Annotated[list[Count], Field(min_length=1)] | None = None
+    """Repetitions of each listed source in the training split. null: once each."""
+    encoding: Name = "utf-8"
+    """Encoding of the text files, by Python's name for it. JSON lines and Parquet are always UTF-8."""
+    text_key: Name = "text"
+    """Key of .jsonl lines, or column of .csv and .parquet tables, that holds the documents."""
+    format: DataFormat = "text"
+    """text; pairs: prompts and their completions, under two keys of .jsonl lines or in two columns of tables; chat:
+    lists of messages with a role (system, user, assistant) and a content."""
+    prompt_key: Name = "prompt"
+    """Of pairs: the key or column of the prompts."""
+    completion_key: Name = "completion"
+    """Of pairs: the key or column of the completions."""
+    messages_key: Name = "messages"
+    """Of chat: the key of the messages; in tables a column of their JSON."""
+    prompt_end: Name = "\x02"
+    """Of pairs and chat: stands between a prompt and its completion, or a role and its message. A control character,
+    which no text has, unless a vocabulary without it is to be used further."""
+    completion_end: Name = "\x03"
+    """Of pairs and chat: ends each completion, or each message; so no completion may contain it."""
+    loss_on: Literal["completion", "all"] = "completion"
+    """Of pairs and chat: which tokens are learned and evaluated, those of completions (in a chat, of what the assistant
+    says) with their ends, or those of prompts, too."""
+    too_long: Literal["drop", "cut"] = "drop"
+    """Of pairs and chat: whether an example that is longer than the context is left out, or loses its end."""
+    split: SplitBy = "characters"
+    """Unit that is never divided between splits. characters: the text is cut in order, training first, then validation,
+    then test; else the documents (or files) are dealt out by a hash of their content, equal ones alike. Pairs
+    and chats are documents, dealt out by a hash of what comes before the last completion."""
+    val_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
+    """Share of the text held out for validation: the last part where `split` is characters."""
+    test_fraction: Probability = 0.0
+    """Share held out besides for `gpt eval --split test`, which alone reads it: the part after validation's."""
+    val_source: Name | Annotated[list[Name], Field(min_length=1)] | None = None
+    """Texts that validate, in place of a val_fraction of `source`. null: none."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _divide_by_examples(cls, values: Any) -> Any:
+        """Pairs and chats are examples, none of which is ever cut in two."""
+        if not isinstance(values, Mapping) or values.get("format") not in ("pairs", "chat"):
+            return values
+        return {**values, "split": "documents"} if values.get("split", "characters") == "characters" else values
+
+    @model_validator(mode="after")
+    def _check_format(self) -> Self:
+        if self.format != "text" and self.split != "documents":
+            raise ValueError(f"data.split {self.split} is for texts: data.format {self.format} is split by documents")
+        return self
+
+    @model_validator(mode="after")
+    def _check_fractions(self) -> Self:
+        if self.val_source is None and self.val_fraction + self.test_fraction >= 1:
+            raise ValueError(
+                f"data.val_fraction ({self.val_fraction}) and data.test_fraction ({self.test_fraction})"
+                " must leave a part to train on"
+            )
+        if self.weights is not None:
+            sources = 1 if isinstance(self.source, str) else len(self.source)
+            if len(self.weights) != sources:
+                raise ValueError(f"data.weights has {len(self.weights)} numbers for {sources} sources in data.source")
+        return self

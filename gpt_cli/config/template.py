@@ -1,0 +1,71 @@
+"""The template of pairs and chats, as far as it is strings: what stands around prompts and completions.
+
+    pairs   PROMPT prompt_end COMPLETION completion_end
+    chat    user prompt_end CONTENT completion_end assistant prompt_end CONTENT completion_end ...
+
+What a model continues is `sample.prefix` + prompt + `sample.suffix`, up to `sample.stop`: these keys are that template
+unless a config says otherwise, so that all that writes with a run keeps to it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    from gpt_cli.config.schema import DataConfig
+
+ROLES = ("system", "user", "assistant")
+
+
+@dataclass(frozen=True)
+class TurnTemplate:
+    """The template of a conversation with a model that learned pairs or chats."""
+
+    form: str
+    prompt_end: str
+    completion_end: str
+
+    @classmethod
+    def of(cls, data: "DataConfig") -> Self | None:
+        """That of a run's `data`; None where it learned text."""
+        return None if data.format == "text" else cls(data.format, data.prompt_end, data.completion_end)
+
+    @property
+    def is_chat(self) -> bool:
+        """True if it learned turns that follow each other; else each prompt stands alone."""
+        return self.form == "chat"
+
+    def system(self, text: str) -> str:
+        """The message of the system, before all turns."""
+        return f"{ROLES[0]}{self.prompt_end}{text}{self.completion_end}"
+
+
+def sample_section(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` of a config, sections by name, with the template of its `data` for what `sample` does not say."""
+    data, sample = _said(values.get("data", {})), _said(values.get("sample", {}))
+    prompt_end, completion_end = data.get("prompt_end", "\x02"), data.get("completion_end", "\x03")
+    if data.get("format") not in ("pairs", "chat") or not (
+        isinstance(prompt_end, str) and isinstance(completion_end, str)
+    ):
+        return dict(values)  # whatever is wrong is reported for what it is
+    if "sample" in values and not isinstance(values["sample"], Mapping | BaseModel):
+        return dict(values)
+    template = turn(data["format"], prompt_end, completion_end)
+    said = {key: value for key, value in sample.items() if value or key not in template}
+    return {**values, "sample": {**template, **said}}
+
+
+def turn(form: str, prompt_end: str, completion_end: str) -> dict[str, Any]:
+    """`prefix` and `suffix` of what a user says, and the `stop` of the answer."""
+    if form == "chat":
+        suffix = f"{completion_end}{ROLES[-1]}{prompt_end}"
+        return {"prefix": f"{ROLES[1]}{prompt_end}", "suffix": suffix, "stop": [completion_end]}
+    return {"prefix": "", "suffix": prompt_end, "stop": [completion_end]}
+
+
+def _said(section: Any) -> Mapping[str, Any]:
+    if isinstance(section, BaseModel):
+        return section.model_dump(exclude_unset=True)
+    return section if isinstance(section, Mapping) else {}

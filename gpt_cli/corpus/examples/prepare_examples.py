@@ -1,0 +1,107 @@
+"""From a config whose `data.format` is pairs or chat to examples as tokens, all of them in memory."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus.examples.read_examples import read_examples
+from gpt_cli.corpus.examples.tokens import Examples, encode_examples, stats_of
+from gpt_cli.corpus.examples.training_example import TrainingExample
+from gpt_cli.corpus.split import SPLITS, Split, assign_by_hash
+from gpt_cli.corpus.store import SplitStats
+from gpt_cli.corpus.vocab_size import COUNTED, choose_vocab_size
+from gpt_cli.errors import Notify, RequestError, UserError
+from gpt_cli.tokenizer import Tokenizer, UnknownCharacters, train_tokenizer
+
+
+@dataclass(frozen=True)
+class PreparedExamples:
+    """Examples in their splits, and what they are encoded with."""
+
+    tokenizer: Tokenizer
+    splits: dict[Split, Examples]
+    facts: dict[Split, SplitStats]
+    fingerprint: str
+    """sha256 (hex) of all examples."""
+
+
+def prepare_examples(data: DataConfig, config: TokenizerConfig, note: Notify) -> PreparedExamples:
+    """Read, divide and encode the examples of a config.
+
+    Raises what reading and `train_tokenizer` raise, UserError for too few examples, and RequestError for a template
+    that the vocabulary cannot spell.
+    """
+    splits, fingerprint = divide_examples(data, note)
+    tokenizer = learn_from_examples(splits, data, config, note)
+    try:
+        encoded = {split: encode_examples(tokenizer, found, data.completion_end) for split, found in splits.items()}
+    except UnknownCharacters as error:
+        of_template = not set(error.characters).isdisjoint(data.prompt_end + data.completion_end)
+        hint = "data.prompt_end=TEXT data.completion_end=TEXT choose a template of characters that it has"
+        other = "a tokenizer learned from this very text, or one of bytes or bpe, knows them"
+        raise RequestError(error.message, hint=hint if of_template else other) from error
+    facts = {split: stats_of(found, encoded[split]) for split, found in splits.items()}
+    return PreparedExamples(tokenizer, encoded, facts, fingerprint)
+
+
+def divide_examples(data: DataConfig, note: Notify) -> tuple[dict[Split, list[TrainingExample]], str]:
+    """The examples of each split, and the fingerprint of all. Raises as `prepare_examples` does."""
+    sources = [data.source] if isinstance(data.source, str) else data.source
+    validating = [data.val_source] if isinstance(data.val_source, str) else data.val_source or []
+    digest = hashlib.sha256()
+    splits: dict[Split, list[TrainingExample]] = {split: [] for split in SPLITS[: 3 if data.test_fraction else 2]}
+    weighted = [
+        (example, weight)
+        for source, weight in zip(sources, data.weights or [1] * len(sources), strict=True)
+        for example in _read(source, data, note, digest)
+    ]
+    units = assign_by_hash(
+        [_context_hash(example) for example, _ in weighted],
+        0.0 if validating else data.val_fraction,
+        data.test_fraction,
+        "examples",
+    )
+    for (example, weight), unit in zip(weighted, units, strict=True):
+        splits[SPLITS[unit]] += [example] * (weight if SPLITS[unit] == "train" else 1)
+    digest.update(b"validation")
+    for source in validating:
+        splits["val"] += _read(source, data, note, digest)
+    return splits, digest.hexdigest()
+
+
+def learn_from_examples(
+    splits: dict[Split, list[TrainingExample]], data: DataConfig, config: TokenizerConfig, note: Notify
+) -> Tokenizer:
+    """The tokenizer that a config asks for. An alphabet is that of all examples, BPE learns from those that train."""
+    if config.file is not None or config.kind != "bpe":
+        return train_tokenizer((example.text for found in splits.values() for example in found), config)
+    if config.vocab_size is None:
+        characters = sum(len(example.text) for found in splits.values() for example in found)
+        start = "\n".join(_without_marks(splits["train"], data))[:COUNTED]
+        vocab_size = choose_vocab_size(start, characters)
+        note(f"BPE with {vocab_size:,} ids suits {characters:,} characters; a longer text would get more")
+        config = config.model_copy(update={"vocab_size": vocab_size})
+    return train_tokenizer(_without_marks(splits["train"], data), config)
+
+
+def _without_marks(examples: Sequence[TrainingExample], data: DataConfig) -> Iterator[str]:
+    """The texts without the template, which needs no merges."""
+    marks = re.compile(f"{re.escape(data.prompt_end)}|{re.escape(data.completion_end)}")
+    for example in examples:
+        yield from filter(None, marks.split(example.text))
+
+
+def _read(source: str, data: DataConfig, note: Notify, digest: "hashlib._Hash") -> list[TrainingExample]:
+    examples = list(read_examples(source, data, note))
+    if not examples:
+        raise UserError(f"{source} has no examples")
+    for example in examples:
+        digest.update(hashlib.sha256(json.dumps(example.turns).encode()).digest())
+    return examples
+
+
+def _context_hash(example: TrainingExample) -> int:
+    return int.from_bytes(hashlib.sha256(example.context.encode()).digest()[:8], "big")

@@ -1,0 +1,75 @@
+"""Examples as tokens.
+
+Shapes: E examples, N tokens of all of them together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt_cli.corpus.corpus_text import count_characters
+from gpt_cli.corpus.examples.training_example import TrainingExample
+from gpt_cli.corpus.store import SplitStats, Tokens, to_token_dtype
+from gpt_cli.tokenizer import Tokenizer
+
+PROMPT, COMPLETION, COMPLETION_END = 0, 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """The examples of a split, one after the other."""
+
+    tokens: Tokens
+    """(N,) ids."""
+    starts: npt.NDArray[np.int64]
+    """(E + 1,) index of the first token of each, and N."""
+    kinds: npt.NDArray[np.uint8]
+    """(N,) PROMPT, COMPLETION, or COMPLETION_END for the last token of a completion, which has its end."""
+    end_text: str
+    """The end of each completion, which is no text of it."""
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """(E,) tokens of each."""
+        return np.diff(self.starts)
+
+    def last_turn(self, example: int) -> tuple[list[int], list[int]]:
+        """The ids before the last completion of an example, and those of it."""
+        start, stop = self.starts[example : example + 2].tolist()
+        ids, kinds = self.tokens[start:stop].tolist(), self.kinds[start:stop]
+        border = int(np.flatnonzero(kinds == PROMPT)[-1]) + 1
+        return ids[:border], ids[border:]
+
+
+def encode_examples(tokenizer: Tokenizer, examples: Sequence[TrainingExample], completion_end: str) -> Examples:
+    """The examples as tokens. A prompt and its completion are encoded apart, as a prompt is that a model continues.
+
+    Raises what `Tokenizer.encode` raises.
+    """
+    ids = [np.zeros(0, dtype=np.uint32)]
+    kinds = [np.zeros(0, dtype=np.uint8)]
+    starts = [0]
+    for example in examples:
+        size = starts[-1]
+        for prompt, completion in example.turns:
+            for text, kind in ((prompt, PROMPT), (completion, COMPLETION)):
+                ids.append(tokenizer.encode(text))
+                kinds.append(np.full(len(ids[-1]), kind, dtype=np.uint8))
+                size += len(ids[-1])
+            kinds[-1][-1] = COMPLETION_END
+        starts.append(size)
+    tokens = to_token_dtype(np.concatenate(ids), tokenizer.vocab_size)
+    return Examples(tokens, np.array(starts, dtype=np.int64), np.concatenate(kinds), completion_end)
+
+
+def stats_of(examples: Sequence[TrainingExample], encoded: Examples) -> SplitStats:
+    """The sizes of a split; its documents are the examples."""
+    texts = [example.text.encode() for example in examples]
+    return SplitStats(
+        sum(map(count_characters, texts)), sum(map(len, texts)), len(encoded.tokens), len(encoded), encoded.starts[:-1]
+    )

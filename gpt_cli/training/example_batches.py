@@ -1,0 +1,134 @@
+"""Batches of examples as a pure function of (seed, step), and the examples that a loss is measured on.
+
+Shapes: B rows per step over all devices, M per micro-batch, W their width.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpt_cli.config import Config
+from gpt_cli.corpus.prepare import Corpus
+from gpt_cli.errors import Notify, RequestError
+from gpt_cli.parallel.world import ALONE, World
+from gpt_cli.shuffle import derive_seed, feistel_permute
+from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.training.batches import Batches, MicroBatches, batch_refusal, micro_batch_size
+from gpt_cli.training.device_tokens import DeviceTokens
+from gpt_cli.training.evaluate import EvaluationText, LoadBatch
+from gpt_cli.training.example_rows import ExampleRows
+
+_POOL = 16  # steps whose examples are sorted by length together, so that little of a row is filling
+
+
+@dataclass
+class ExampleBatches:
+    """The examples of a training split, each once an epoch, in an order that depends on the seed and the step alone.
+
+    The rows of a step are of similar length, and as wide as the longest of them.
+    """
+
+    rows: ExampleRows
+    device: torch.device
+    context_length: int
+    batch_size: int
+    micro_batch_size: int
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+    _pool: tuple[int, list[int]] = field(default=(-1, []), init=False, repr=False)
+
+    @classmethod
+    def of(cls, config: Config, rows: ExampleRows, device: torch.device, world: World = ALONE) -> "ExampleBatches":
+        """The batches that `config` trains on, and this process's share. Raises RequestError as `Batches` does."""
+        sizes = config.train.batch_size, micro_batch_size(config, world)
+        if refused := batch_refusal(*sizes, world.size):
+            raise RequestError(refused[0], hint=refused[1])
+        return cls(rows, device, config.model.context_length, *sizes, config.seed, world.rank, world.size)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that one step reads on average, over all devices, without what fills up rows."""
+        return max(1, round(self.batch_size * float(self.rows.widths.mean())))
+
+    def indices(self, step: int) -> list[int]:
+        """The B rows of `step`, over all devices."""
+        pool, place = divmod(step, _POOL)
+        if self._pool[0] != pool:
+            size = _POOL * self.batch_size
+            members = [self._row(index) for index in range(pool * size, (pool + 1) * size)]
+            self._pool = pool, sorted(members, key=self.rows.widths.tolist().__getitem__)
+        first = feistel_permute(place, _POOL, derive_seed(self.seed, "pool", pool)) * self.batch_size
+        return self._pool[1][first : first + self.batch_size]
+
+    def at(self, step: int) -> MicroBatches:
+        """This rank's micro-batches of `step`: (M, W) inputs, and the targets that follow or are IGNORED."""
+        chosen, share = self.indices(step), self.batch_size // self.world_size
+        width = int(self.rows.widths[chosen].max())
+        if self.device.type != "cpu":  # few widths, each of which may be compiled
+            width = min(self.context_length, 1 << (width - 1).bit_length())
+        inputs, targets = self.rows.tensors(chosen[self.rank * share :][:share], width, self.device)
+        size = self.micro_batch_size
+        return list(zip(inputs.split(size), targets.split(size), strict=True))
+
+    def _row(self, index: int) -> int:
+        epoch, place = divmod(index, len(self.rows))
+        return feistel_permute(place, len(self.rows), derive_seed(self.seed, "order", epoch))
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationExamples:
+    """Examples to evaluate on, as `EvaluationText` is a text."""
+
+    rows: ExampleRows
+    chosen: list[int]
+    """The rows, from the shortest to the longest."""
+    device: torch.device
+    predicted: int
+    characters: int
+    bytes: int
+    of_tokens: int
+
+    @classmethod
+    def of(
+        cls, rows: ExampleRows, tokenizer: Tokenizer, device: torch.device, max_tokens: int | None = None
+    ) -> "EvaluationExamples":
+        """The first examples that together have at most `max_tokens` targets, at least one; None: all."""
+        counts = rows.count_targets()
+        n = len(rows) if max_tokens is None else max(1, int(np.searchsorted(np.cumsum(counts), max_tokens, "right")))
+        chosen = sorted(range(n), key=rows.widths.tolist().__getitem__)
+        n_bytes, characters = rows.count_text(chosen, tokenizer)
+        return cls(rows, chosen, device, int(counts[:n].sum()), max(1, characters), max(1, n_bytes), int(counts.sum()))
+
+    def batches(self, context: int, batch_size: int) -> list[LoadBatch]:
+        """The rows, `batch_size` at a time; see `EvaluationText`."""
+        groups = [self.chosen[i : i + batch_size] for i in range(0, len(self.chosen), batch_size)]
+        return [partial(self._load, group) for group in groups]
+
+    def _load(self, group: list[int]) -> tuple[Tensor, Tensor]:
+        return self.rows.tensors(group, int(self.rows.widths[group].max()), self.device)
+
+
+def open_batches(
+    config: Config, corpus: Corpus, device: torch.device, note: Notify, world: World = ALONE
+) -> Batches | ExampleBatches:
+    """The batches of a corpus, whatever its `data.format`. Raises RequestError where there is too little."""
+    if not corpus.examples:
+        return Batches.of(config, DeviceTokens(corpus.train, device), world)
+    rows = ExampleRows.of(config, corpus.examples["train"], "training", note)
+    return ExampleBatches.of(config, rows, device, world)
+
+
+def open_evaluation(
+    config: Config, corpus: Corpus, device: torch.device, note: Notify, max_tokens: int | None = None
+) -> EvaluationText | EvaluationExamples:
+    """The text or examples that a loss is measured on: the test split where the corpus has it, else validation's."""
+    if not corpus.examples:
+        ids = corpus.val if corpus.test is None else corpus.test
+        return EvaluationText.of(ids, corpus.tokenizer, device, max_tokens)
+    split, name = (corpus.examples["val"], "validation") if corpus.test is None else (corpus.examples["test"], "test")
+    rows = ExampleRows.of(config, split, name, note)
+    return EvaluationExamples.of(rows, corpus.tokenizer, device, max_tokens)

@@ -1,0 +1,82 @@
+"""`gpt eval` of completions: the figures are those of sacrebleu on what the model writes, and mean what they say."""
+
+import json
+from pathlib import Path
+
+import pytest
+import sacrebleu
+
+from gpt_cli.cli.main import main
+from gpt_cli.errors import UserError
+from gpt_cli.evaluation import completions
+from gpt_cli.evaluation.completions import NearestExample, score_completions
+
+TINY = ("model.n_layer=1", "model.n_head=2", "model.n_embd=32", "model.context_length=24", "train.batch_size=8")
+PAIRS = [(f"say {word}", f"{word}!") for word in ("ja", "nein", "gut", "da", "so", "wo", "wer", "was", "oft", "nie")]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("completions")
+    rows = [{"prompt": prompt, "completion": completion} for prompt, completion in PAIRS]
+    (place / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (place / "pairs.yaml").write_text(
+        f"data: {{source: {place / 'pairs.jsonl'}, format: pairs, val_source: {place / 'pairs.jsonl'}}}\n"
+        f"run_dir: {place / 'run'}\n"
+    )
+    keys = [*TINY, "train.steps=300", "eval.every=null", "checkpoint.every=null", "sample.every=null"]
+    assert main(["train", "--config", str(place / "pairs.yaml"), *keys]) == 0
+    return place / "run"
+
+
+def figures(run: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, float]:
+    assert main(["eval", str(run), "--json", *options]) == 0
+    found: dict[str, float] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_what_was_learned_by_heart_is_written_exactly_and_the_figures_are_those_of_sacrebleu(run, tmp_path, capsys):
+    found = figures(run, capsys, "--baselines", "--out", str(tmp_path / "out.jsonl"))
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert sorted((line["prompt"], line["completion"]) for line in lines) == sorted(PAIRS)
+    written, references = [line["written"] for line in lines], [line["completion"] for line in lines]
+    assert found["examples"] == 10
+    assert found["exact_match"] == 100 * sum(map(str.__eq__, written, references)) / 10 >= 90
+    assert found["chrf"] == pytest.approx(sacrebleu.corpus_chrf(written, [references]).score)
+    assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu(written, [references]).score)
+    assert (found["copy_exact_match"], found["nearest_exact_match"]) == (0, 100)  # it validates what it trains on
+    prompts = [line["prompt"] for line in lines]
+    assert found["copy_chrf"] == pytest.approx(sacrebleu.corpus_chrf(prompts, [references]).score)
+
+
+def test_beams_and_a_part_of_the_examples_are_as_asked(run, capsys):
+    greedy, beams = figures(run, capsys, "--examples", "3"), figures(run, capsys, "--examples", "3", "--beams", "2")
+    assert greedy["examples"] == beams["examples"] == 3
+    assert beams["exact_match"] >= 60
+
+
+def test_without_sacrebleu_it_is_one_error_with_a_way_out_and_the_loss_can_be_had(run, capsys, monkeypatch):
+    def absent(name: str) -> object:
+        raise ImportError(name)
+
+    monkeypatch.setattr(completions.importlib, "import_module", absent)
+    with pytest.raises(UserError, match="chrF and BLEU need the package sacrebleu") as caught:
+        score_completions(["a"], ["a"])
+    assert "pip install 'gpt-cli[metrics]'" in (caught.value.hint or "")
+    assert main(["eval", str(run)]) == 1
+    monkeypatch.undo()
+    assert "chrf" not in figures(run, capsys, "--no-completions")
+
+
+def test_options_of_completions_are_refused_where_there_are_none(run, capsys, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("say ja")
+    assert main(["eval", str(run), "--text", str(text), "--beams", "2"]) == 2
+    assert "for a run that learned pairs or chats" in capsys.readouterr().err
+    assert main(["eval", str(run), "--no-completions", "--examples", "2"]) == 2
+    assert "--no-completions does not go with" in capsys.readouterr().err
+
+
+def test_the_nearest_example_is_the_one_that_shares_most_of_its_runs_of_characters():
+    nearest = NearestExample(["Delete page", "Delete all pages", "Save", ""], list("abcd"))
+    assert [nearest.completion(text) for text in ("Delete page", "all pages", "Saved", "", "?")] == list("abcda")
