@@ -7,6 +7,7 @@ one without gets `<|endoftext|>` as a last id, of which the logit is the mean of
 """
 
 import importlib
+import re
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,31 +35,26 @@ _PATTERNS: dict[Pattern, str] = {"gpt2": "gpt-2", "gpt4": "llama-bpe"}  # its gp
 _LIKE_LLAMA3: tuple[Pattern, ...] = ("gpt4",)  # llama.cpp takes a word that is a token as it is
 _NEVER = "ÿ ÿ"  # the merge of two bytes that UTF-8 does not have; a file without any merge is refused
 _NORMAL, _CONTROL = 1, 3  # types of tokens
+_IS_ROTATED = re.compile(r"\.attn_[qk]\.")
 _TABLES = ("token_embd.weight", "output.weight")
 TOKENIZER_JSON = "tokenizer.huggingface.json"
 
 
 def permute_rope(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """llama.cpp's Llama rotates dimension 2i with 2i + 1, where ours are D / 2 apart."""
+    return _transpose_heads((2, config.head_dim // 2), tensors)
 
-    def turned(tensor: Tensor) -> Tensor:
-        halves: Tensor = tensor.unflatten(0, (-1, 2, config.head_dim // 2))
-        return halves.transpose(1, 2).flatten(0, 2)
 
+def unpermute_rope(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of `permute_rope`."""
+    return _transpose_heads((config.head_dim // 2, 2), tensors)
+
+
+def _transpose_heads(shape: tuple[int, int], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Queries and keys with the rows of each head, seen as a matrix of `shape`, transposed."""
     return {
-        key: turned(tensor) if ".attn_q." in key or ".attn_k." in key else tensor for key, tensor in tensors.items()
-    }
-
-
-def _halves_apart(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The way back."""
-
-    def turned(tensor: Tensor) -> Tensor:
-        pairs: Tensor = tensor.unflatten(0, (-1, config.head_dim // 2, 2))
-        return pairs.transpose(1, 2).flatten(0, 2)
-
-    return {
-        key: turned(tensor) if ".attn_q." in key or ".attn_k." in key else tensor for key, tensor in tensors.items()
+        key: one.unflatten(0, (-1, *shape)).transpose(1, 2).flatten(0, 2) if _IS_ROTATED.search(key) else one
+        for key, one in tensors.items()
     }
 
 
@@ -86,7 +82,7 @@ _GPT2 = (
 )
 LAYOUTS = (
     replace(GPT2, requires={**GPT2.requires, "mlp": ("gelu",)}, names=_GPT2, adapt=lambda config, tensors: tensors),
-    replace(LLAMA, names=_ROTARY, adapt=permute_rope, undo=_halves_apart),
+    replace(LLAMA, names=_ROTARY, adapt=permute_rope, undo=unpermute_rope),
     replace(QWEN3, requires={**QWEN3.requires, "rope_scaling": (None,), "window": (None,)}, names=_ROTARY),
 )
 

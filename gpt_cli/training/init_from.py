@@ -20,14 +20,7 @@ def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Notify) -> Ch
     """
     if config.train.init_from is None or (config.run_dir and list_checkpoints(Path(config.run_dir))):
         return None
-    path = find_run(Path(config.train.init_from))
-    if path.is_file():
-        raise RequestError(
-            f"train.init_from: {path} is a file", hint="a directory can be trained further: train.init_from=RUN"
-        )
-    base = load(path) if is_checkpoint(path) else load_newest(path, note)
-    if base is None:
-        raise RequestError(f"train.init_from: {path} has no checkpoint yet")
+    path, base = open_base(Path(config.train.init_from), note)
     if differing := [key for key in ModelConfig.model_fields if key not in FREE and _differs(key, config, base)]:
         there, here = base.config.model.model_dump(), config.model.model_dump()
         lines = [
@@ -45,6 +38,19 @@ def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Notify) -> Ch
             hint=f"tokenizer.kind={base.tokenizer.kind} tokenizer.file={base.path / 'tokenizer.json'}",
         )
     return base
+
+
+def open_base(source: Path, note: Notify) -> tuple[Path, Checkpoint]:
+    """The run or checkpoint that `source` names, and its (newest) checkpoint. Raises RequestError for none."""
+    path = find_run(source)
+    if path.is_file():
+        raise RequestError(
+            f"train.init_from: {path} is a file", hint="a directory can be trained further: train.init_from=RUN"
+        )
+    base = load(path) if is_checkpoint(path) else load_newest(path, note)
+    if base is None:
+        raise RequestError(f"train.init_from: {path} has no checkpoint yet", hint=f"gpt train {path}")
+    return path, base
 
 
 def _differs(key: str, config: Config, base: Checkpoint) -> bool:

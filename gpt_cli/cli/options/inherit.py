@@ -54,17 +54,10 @@ def inherit(path: Path) -> Base:
 
     Raises RequestError where there is none, and what loading a checkpoint raises.
     """
-    from gpt_cli.run.checkpoint import is_checkpoint, load, load_newest
-    from gpt_cli.run.directory import find_run
+    from gpt_cli.run.checkpoint import is_checkpoint
+    from gpt_cli.training.init_from import open_base
 
-    run = find_run(path)
-    if run.is_file():
-        raise RequestError(
-            f"train.init_from: {run} is a file", hint="a directory can be trained further: train.init_from=RUN"
-        )
-    checkpoint = load(run) if is_checkpoint(run) else load_newest(run, note)
-    if checkpoint is None:
-        raise RequestError(f"train.init_from: {run} has no checkpoint yet", hint=f"gpt train {run}")
+    run, checkpoint = open_base(path, note)
     base = checkpoint.config
     values: dict[str, Any] = {f"model.{key}": value for key, value in base.model.model_dump().items()}
     del values["model.dropout"]  # it depends on the text
