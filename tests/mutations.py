@@ -22,6 +22,8 @@ BYTES = "test_native_batch.py::test_keys_and_values_in_bytes_are_those_of_the_re
 TILES = "test_native_batch.py::test_tiles_give_the_sums_of_vectors_for_widths_that_fill_none"
 RESUME = "test_training.py::test_stopped_and_resumed_equals_uninterrupted_bit_for_bit"
 
+TOGETHER = "test_parallel.py::test_any_number_of_processes_trains_the_same_bits[2]"
+
 
 @dataclass(frozen=True)
 class Mutation:
@@ -116,6 +118,36 @@ MUTATIONS = [
         "training/state.py",
         (("        self.optimizer.load_state_tensors(tensors)\n", ""),),
         RESUME + "[5-adamw]",
+    ),
+    Mutation(
+        "processes do not send the weights that they update",
+        "training/step.py",
+        (("        state.shard.spread_weights()\n", ""),),
+        TOGETHER,
+    ),
+    Mutation(
+        "processes clip by the norm of their own gradients",
+        "parallel/shard.py",
+        (("return self.world.fill(of_all)", "return of_all"),),
+        TOGETHER,
+    ),
+    Mutation(
+        "processes send the sums of gradients to the wrong one",
+        "parallel/reduce.py",
+        (("order = sorted(range(len(shapes)), key=owners.__getitem__)", "order = list(range(len(shapes)))"),),
+        TOGETHER,
+    ),
+    Mutation(
+        "processes with different texts train together",
+        "run/follower.py",
+        (("    world.compare(", "    dict("),),
+        "test_parallel.py::test_a_process_with_another_text_is_refused_by_its_number",
+    ),
+    Mutation(
+        "a window ends with the file that it begins in",
+        "corpus/mapped.py",
+        (("        while at < stop:\n", "        if at < stop:\n"),),
+        "test_mapped_tokens.py::test_mapped_ids_are_those_in_memory_however_they_are_cut_into_files",
     ),
     Mutation(
         "logs are not cut back on a resume",

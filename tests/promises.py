@@ -207,6 +207,19 @@ PROMISES = [
          f"{KILL}::test_signals_while_a_model_is_compiled_change_nothing"),
         where="slow",
     ),
+    Promise(
+        "Kill any of the processes that train together",
+        "SIGKILL of either process or of their launcher, in its start, between steps and inside a save, with the"
+        " optimizer sharded or not; compared with one process that was left alone",
+        ("test_parallel_kills.py::test_processes_killed_20_times_end_with_the_bits_of_one_that_was_left_alone",),
+        where="slow",
+    ),
+    Promise(
+        "A host that vanishes ends the others with one error, and the run goes on",
+        "the cable between two network namespaces that train together is cut",
+        ("test_two_hosts.py::test_a_host_that_vanishes_ends_the_other_with_one_error_and_the_run_goes_on",),
+        where="slow",
+    ),
     *(
         Promise(
             f"Hostile {kind}",
