@@ -40,6 +40,12 @@ class Page:
         self._call("Page.navigate", url=url)
         self.wait("document.readyState === 'complete' && document.querySelector('#model')?.value")
 
+    def open_on_paper(self, file: Path) -> None:
+        """Go to a file as a printer does."""
+        self._call("Emulation.setEmulatedMedia", media="print")
+        self._call("Page.navigate", url=file.resolve().as_uri())
+        self.wait("document.readyState === 'complete' && location.protocol === 'file:'")
+
     def run(self, script: str) -> Any:
         """The value of an expression."""
         told = self._call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)

@@ -19,6 +19,7 @@ from gpt_cli.cli.main import main
 from gpt_cli.evaluation.attention_capture import capture_attention
 from gpt_cli.report.heatmap import RAMP, ascii_rows, png, shade
 from gpt_cli.run.load_model import load_model
+from tests.browser import browsing, find_chromium
 
 BOOK = "Once upon a time there was a mouse, </script><script>alert('x')</script> & it lived in a shoe.\n" * 60
 PROMPT = "a mouse </script><script>alert('x')</script> & a mouse"
@@ -77,6 +78,17 @@ def test_the_page_holds_every_weight_and_what_it_was_made_of_and_no_markup_of_th
         scores = np.where(np.tri(n_token, dtype=bool), q @ k.T / np.sqrt(data["width"]), -np.inf)
         exponents = np.exp(scores - scores.max(axis=1, keepdims=True))
         assert exponents / exponents.sum(axis=1, keepdims=True) == pytest.approx(weights, abs=1e-6)
+
+
+@pytest.mark.skipif(find_chromium() is None, reason="there is no Chromium here")
+def test_on_paper_what_is_folded_is_open_and_no_control_is_left(place: Path) -> None:
+    assert main(["attention", "runs/small", "--prompt", PROMPT, "-o", "att.html"]) == 0
+    with browsing(place / "browser") as page:
+        page.open_on_paper(place / "att.html")
+        table, folded = "document.querySelector('details table')", "document.querySelector('details')"
+        assert page.run(f"{table}.offsetHeight > 0 && {folded}.offsetHeight > {table}.offsetHeight")
+        assert page.run("[...document.querySelectorAll('select')].every(one => one.offsetHeight === 0)")
+        assert page.problems == []
 
 
 def test_filters_choose_layers_and_heads(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
