@@ -2,6 +2,8 @@
 
 import json
 import math
+import runpy
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -324,3 +326,24 @@ def test_a_run_learns_resumes_bit_for_bit_evaluates_and_samples(tmp_path, pairs,
     assert not {"\x02", "\x03"} & set(printed)
     assert main(["train", "--config", "c.yaml", *keys, "run_dir=dry", "--dry-run"]) == 0
     assert "validation" in capsys.readouterr().out
+
+
+def test_the_example_reads_catalogues_into_pairs(tmp_path, capsys, monkeypatch):
+    messages = {
+        "": "Content-Type: text/plain; charset=UTF-8\n",
+        "ctx\x04Save": "Sichern",
+        "%d page\0%d pages": "%d Seite\0%d Seiten",
+    }
+    keys, values = [k.encode() for k in sorted(messages)], [messages[k].encode() for k in sorted(messages)]
+    blob, places = b"", []
+    for text in keys + values:
+        places.append(struct.pack("<2I", len(text), 28 + 16 * len(keys) + len(blob)))
+        blob += text + b"\0"
+    header = struct.pack("<7I", 0x950412DE, 0, len(keys), 28, 28 + 8 * len(keys), 0, 0)
+    folder = tmp_path / "app" / "locale" / "de" / "LC_MESSAGES"
+    folder.mkdir(parents=True)
+    (folder / "django.mo").write_bytes(header + b"".join(places) + blob)
+    monkeypatch.setattr("sys.argv", ["catalogues.py", "de", str(tmp_path)])
+    runpy.run_path(str(Path(__file__).parents[1] / "examples" / "catalogues.py"), run_name="__main__")
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert found == [{"en": "%d page", "de": "%d Seite"}, {"en": "Save", "de": "Sichern"}]
