@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, dump_config, parse_config
 from gpt_cli.config.template import TurnTemplate
+from gpt_cli.corpus.examples.read_examples import read_examples
 from gpt_cli.corpus.prepare import Corpus, open_lazy, prepare_corpus
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.model.gpt import GPT
@@ -347,3 +349,32 @@ def test_the_example_reads_catalogues_into_pairs(tmp_path, capsys, monkeypatch):
     runpy.run_path(str(Path(__file__).parents[1] / "examples" / "catalogues.py"), run_name="__main__")
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert found == [{"en": "%d page", "de": "%d Seite"}, {"en": "Save", "de": "Sichern"}]
+
+
+@pytest.mark.parametrize("ends", [(), ("data.prompt_end=': \"'", "data.completion_end='\"\n'")])
+def test_the_chat_template_of_an_export_makes_the_text_that_was_learned(tmp_path, ends):
+    path = write(tmp_path / "c.jsonl", [{"messages": CHAT}] * 3)
+    config = config_of(path, "data.format=chat", *ends)
+    template = TurnTemplate.of(config.data)
+    assert template is not None
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)  # as Transformers renders it
+    rendered = environment.from_string(template.to_jinja()).render(messages=CHAT[:-1], add_generation_prompt=True)
+    (example, *_) = read_examples(str(path), config.data, print)
+    assert rendered == example.context
+    pairs = TurnTemplate.of(config_of(path, *ends).data)
+    assert pairs is not None
+    asked = environment.from_string(pairs.to_jinja()).render(messages=CHAT[:2], add_generation_prompt=True)
+    assert asked == "Hallo?" + config.data.prompt_end
+
+
+def test_an_exported_chat_model_says_its_template_and_what_ends_an_answer(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path / "c.jsonl", [{"messages": [{**CHAT[1], "content": f"{i}"}, CHAT[2]]} for i in range(9)])
+    Path("c.yaml").write_text(f"data: {{source: {path}, format: chat}}\nrun_dir: run\n", encoding="utf-8")
+    keys = [*TINY, "train.steps=1", "sample.every=null", "data.val_fraction=0.3"]
+    assert main(["train", "--config", "c.yaml", *keys]) == 0
+    assert main(["export", "run", "out"]) == 0
+    said = json.loads(Path("out/tokenizer_config.json").read_text(encoding="utf-8"))
+    ends = json.loads(Path("out/generation_config.json").read_text(encoding="utf-8"))["eos_token_id"]
+    assert said["chat_template"].startswith("{% for m in messages %}")
+    assert corpus_of(parse_config(Path("run/config.yaml").read_text(), "run")).tokenizer.decode([ends]) == "\x03"

@@ -7,6 +7,7 @@ What a model continues is `sample.prefix` + prompt + `sample.suffix`, up to `sam
 unless a config says otherwise, so that all that writes with a run keeps to it.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -40,6 +41,15 @@ class TurnTemplate:
     def system(self, text: str) -> str:
         """The message of the system, before all turns."""
         return f"{ROLES[0]}{self.prompt_end}{text}{self.completion_end}"
+
+    def to_jinja(self) -> str:
+        """The chat template of Transformers: it makes of messages the text that the model continues."""
+        begin, end = json.dumps(self.prompt_end), json.dumps(self.completion_end)  # Jinja reads their escapes alike
+        if not self.is_chat:
+            return f"{{{{ messages[-1]['content'] + {begin} }}}}"
+        message = f"{{{{ m['role'] + {begin} + m['content'] + {end} }}}}"
+        answer = f"{{% if add_generation_prompt %}}{{{{ {json.dumps(ROLES[-1])} + {begin} }}}}{{% endif %}}"
+        return f"{{% for m in messages %}}{message}{{% endfor %}}{answer}"
 
 
 def sample_section(values: Mapping[str, Any]) -> dict[str, Any]:

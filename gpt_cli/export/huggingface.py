@@ -9,6 +9,7 @@ import safetensors.torch
 import torch
 
 from gpt_cli.config import SampleConfig
+from gpt_cli.config.template import TurnTemplate
 from gpt_cli.export.layouts import Layout, choose_layout
 from gpt_cli.export.model_card import model_card
 from gpt_cli.export.names import named_tensors
@@ -32,6 +33,7 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
     tensors = {name: tensor.to(DTYPES[dtype]).contiguous() for name, tensor in layout.tensors(model, ours).items()}
     end = tokenizer.eot_id
     rewritten, _ = layout.rewrite(model, ours)
+    template = TurnTemplate.of(run.config.data)
     special = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": None}
     config = {
         "architectures": [layout.architecture],
@@ -44,11 +46,12 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
     }
     contents = {
         "config.json": _json(config),
-        "generation_config.json": _json(special | _generation(run.config.sample)),
+        "generation_config.json": _json(special | _end(run, template) | _generation(run.config.sample)),
         "model.safetensors": safetensors.torch.save(tensors, {"format": "pt"}),
         "tokenizer.json": tokenizer_json(tokenizer).encode(),
         "tokenizer_config.json": _json(
             tokenizer_config(tokenizer, model.context_length, run.config.tokenizer.allow_special)
+            | ({} if template is None else {"chat_template": template.to_jinja()})
         ),
         "README.md": model_card(run, layout.architecture).encode(),
     }
@@ -57,6 +60,14 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
     except ExistsError as error:
         raise ExistsError(error.message, hint="export to another directory, or move that one away") from None
     return layout
+
+
+def _end(run: LoadedRun, template: TurnTemplate | None) -> dict[str, Any]:
+    """The token that ends what is written, where the model learned completions and one token is their end."""
+    if template is None:
+        return {}
+    ids = run.tokenizer.encode(template.completion_end).tolist()
+    return {"eos_token_id": ids[0]} if len(ids) == 1 else {}
 
 
 def _generation(sample: SampleConfig) -> dict[str, Any]:
