@@ -25,7 +25,7 @@ class ReaderOptions:
     encoding: str = "utf-8"
     text_key: str = "text"
     lists: bool = False
-    """Whether a list under that key of a JSON line is read, as its JSON."""
+    """True if a list under that key of a JSON line is read, as its JSON."""
 
 
 @dataclass(frozen=True)
