@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as flex
-from torch.nn.attention.flex_attention import BlockMask
+from torch.nn.attention.flex_attention import BlockMask, noop_mask
 
 from gpt_cli.config import ModelConfig
 from gpt_cli.model import attention
@@ -50,7 +50,7 @@ def test_a_window_by_flex_attention_is_the_reference_and_so_are_its_gradients(co
 @pytest.mark.parametrize(("n_token", "window"), [(1024, 256), (1000, 129), (300, 1), (100, 7)])
 def test_the_blocks_that_are_computed_hold_every_visible_key_and_skipped_ones_none(n_token, window):
     """A kernel looks at no other key, which computing without one does not show."""
-    mask = BlockMask((n_token, n_token), *window_blocks(n_token, window, CPU))
+    mask = BlockMask((n_token, n_token), *window_blocks(n_token, window, CPU), (128, 128), noop_mask)
     n_block = -(-n_token // 128)
     visible = torch.zeros(n_block * 128, n_block * 128, dtype=torch.bool)
     visible[:n_token, :n_token] = causal_mask(n_token, n_token, window, CPU)
