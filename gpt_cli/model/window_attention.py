@@ -17,7 +17,7 @@ _SHORTEST, _NARROWEST = 128, 16  # sequence and head_dim that its kernels take
 
 
 def takes_flex(q: Tensor, k: Tensor, dropout: float) -> bool:
-    """Whether FlexAttention computes a window of these (B, H, T, D) queries and keys.
+    """True if FlexAttention computes a window of these (B, H, T, D) queries and keys.
 
     It is a template for a compiler, on a GPU; elsewhere it would write out all scores. It knows no dropout.
     """

@@ -1,7 +1,7 @@
 """One training step: forward and backward pass of each micro-batch, then one update of the weights.
 
 `train_step` is the same whatever computes the gradients: an engine (`training/engine.py`), chosen once, before the
-first step. `TorchEngine` is that of GPUs, eager or by torch.compile; that of CPUs is written in C (`training/native`).
+first step. `TorchEngine` is that of GPUs, eager or by torch.compile; that of CPUs is written in C (`cpu/train`).
 
 Shapes: B sequences per micro-batch, T tokens each, P parameters.
 """
