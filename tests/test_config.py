@@ -106,6 +106,8 @@ def configs(draw: st.DrawFn) -> Config:
     if data["weights"] is not None:
         data["weights"] = draw(st.lists(small, min_size=1, max_size=3))
         data["source"] = [f"{number}.txt" for number in range(len(data["weights"]))]
+    if data["format"] != "text":  # an example is never cut in two
+        data["split"] = "documents"
     if data["val_fraction"] + data["test_fraction"] >= 1:
         data["test_fraction"] = 0.0
     if tokenizer["kind"] != "char":
