@@ -13,7 +13,7 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.tokenizer import ByteTokenizer
-from gpt_cli.training.evaluate import EvaluationText, cross_entropy, evaluate
+from gpt_cli.training.evaluate import IGNORED, EvaluationText, cross_entropy, evaluate
 from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.step import TorchEngine, token_loss
 
@@ -53,6 +53,20 @@ def test_the_loss_in_pieces_is_the_loss_with_all_its_gradients(monkeypatch, tie_
     assert whole.keys() == apart.keys()
     for name in whole:
         torch.testing.assert_close(apart[name], whole[name].to(apart[name].dtype), atol=2e-7, rtol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_what_is_ignored_changes_neither_the_sum_in_pieces_nor_its_gradients(monkeypatch, softcap, share):
+    monkeypatch.setattr(pieces, "_CPU_LOGITS", 7 * VOCAB)
+    model = build(logit_softcap=softcap).double()
+    inputs, targets = batch()
+    dropped = torch.rand(targets.shape, generator=torch.Generator().manual_seed(1)) < share
+    targets = targets.masked_fill(dropped, IGNORED)
+    whole = with_gradients(model, cross_entropy(model(inputs), targets, "sum"))
+    apart = with_gradients(model, chunked_loss(model, inputs, targets, "sum"))
+    for name in whole:
+        torch.testing.assert_close(apart[name], whole[name].to(apart[name].dtype), atol=2e-6, rtol=1e-6, msg=name)
 
 
 def test_in_fp32_the_loss_in_pieces_is_as_near_to_the_exact_one_as_the_plain_loss(monkeypatch):

@@ -76,13 +76,14 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         for start in range(0, len(hidden), rows):
             piece = slice(start, start + rows)
             x, target = hidden[piece].to(dtype), targets[piece, None]  # (n, C), (n, 1)
+            counts = target >= 0  # kept off the gradient of the logits, which is the largest tensor here
             learns = to_hidden is not None or to_weight is not None
             loss, gradient = _chunk_loss(x, matrix, target, vocab_size, cap, exact, learns=learns)
             total = total + loss  # in place, torch 2.11 compiles a backward pass of zeros
             if to_hidden is not None:
-                to_hidden[piece] = (gradient @ matrix).to(hidden.dtype)
+                to_hidden[piece] = (gradient @ matrix * counts).to(hidden.dtype)
             if to_weight is not None:
-                to_weight += (gradient.mT @ x)[:vocab_size].to(exact)
+                to_weight += (gradient.mT @ (x * counts))[:vocab_size].to(exact)
             del gradient  # or it would lie beside the logits of the next piece
         ctx.save_for_backward(to_hidden, to_weight)
         return total
@@ -100,7 +101,10 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 def _chunk_loss(
     x: Tensor, matrix: Tensor, target: Tensor, vocab_size: int, cap: float | None, exact: torch.dtype, *, learns: bool
 ) -> tuple[Tensor, Tensor]:
-    """(n, C), (V', C), (n, 1) -> the sum of the losses, and its gradient to the logits, (n, V'); or empty."""
+    """(n, C), (V', C), (n, 1) -> the sum of the losses, and its gradient to the logits, (n, V'); or empty.
+
+    The gradient in the rows of targets that do not count is not 0, and is not to be used.
+    """
     logits = (x @ matrix.mT).to(exact)  # (n, V')
     squashed = None
     if cap is not None:
@@ -116,7 +120,7 @@ def _chunk_loss(
     # Softmax minus the target. A comparison fuses with what is around it; a scatter does not, and deterministic
     # algorithms sort for it.
     ids = torch.arange(len(matrix), device=x.device)
-    gradient = logits.exp_().add_(ids == target, alpha=-1).mul_(counts)
+    gradient = logits.exp_().add_(ids == target, alpha=-1)
     if squashed is not None:
         gradient *= squashed.square_().neg_().add_(1.0)  # the slope of the cap, 1 - tanh^2
     return loss, gradient.to(x.dtype)
