@@ -262,7 +262,7 @@ def test_a_disk_that_fails_while_others_encode_is_told_and_leaves_nothing(
 
 # `gpt` that says so and stands still in the middle of encoding; a megabyte is worth a process.
 HELD = """
-import contextlib, signal, sys
+import contextlib, sys, time
 from gpt_cli.cli.main import main
 from gpt_cli.corpus import tokenize_pipeline
 from gpt_cli.terminal import progress
@@ -275,7 +275,9 @@ def held():
             show(stage, done, total)
             if stage == "encoding" and done > 1_000_000:
                 print("held", flush=True)
-                signal.pause()
+                # Not signal.pause(): a signal that comes just before it would be lost, and it would wait for ever.
+                while True:
+                    time.sleep(0.01)
         yield hold
 progress.stage_progress = held
 sys.exit(main())
