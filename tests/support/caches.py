@@ -20,8 +20,9 @@ def copy_kernels(source: Path, target: Path) -> None:
     records = [*source.glob("*-*.json")]
     for file in [*source.glob("*-*.so"), *records]:
         if file.name.startswith(ENGINES) and not (target / file.name).exists():
-            copy = shutil.copy(file, target / f".{file.name}.{os.getpid()}")
-            os.rename(copy, target / file.name)
+            with suppress(FileNotFoundError):  # another worker forgets old ones: the record first, then its library
+                copy = shutil.copy(file, target / f".{file.name}.{os.getpid()}")
+                os.rename(copy, target / file.name)
 
 
 COMPILE = """
@@ -48,7 +49,7 @@ def compile_engines(kernels: Path, cache: Path) -> None:
 
 def forget_old(kernels: Path, most: int = 6) -> None:
     """Remove all but the `most` newest."""
-    with suppress(FileNotFoundError):  # the other worker is at it
+    with suppress(FileNotFoundError):  # another worker is at it
         for record in sorted(kernels.glob("*.json"), key=lambda file: -file.stat().st_mtime)[most:]:
             record.unlink()
             for library in kernels.glob(f"{record.stem}-*.so"):
