@@ -127,13 +127,13 @@ MUTATIONS = [
     ),
     Mutation(
         "processes clip by the norm of their own gradients",
-        "parallel/shard.py",
+        "distributed/shard.py",
         (("return self.world.fill(of_all)", "return of_all"),),
         TOGETHER,
     ),
     Mutation(
         "processes send the sums of gradients to the wrong one",
-        "parallel/reduce.py",
+        "distributed/reduce.py",
         (("order = sorted(range(len(shapes)), key=owners.__getitem__)", "order = list(range(len(shapes)))"),),
         TOGETHER,
     ),

@@ -13,10 +13,10 @@ import torch
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, load_config
 from gpt_cli.corpus.prepare import prepare_corpus
+from gpt_cli.distributed.shard import Shard
+from gpt_cli.distributed.world import World
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.parallel.shard import Shard
-from gpt_cli.parallel.world import World
 from gpt_cli.report.info_view import render_info
 from gpt_cli.run.checkpoint import save
 from gpt_cli.run.directory import RunDirectory

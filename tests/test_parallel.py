@@ -19,13 +19,13 @@ from test_training import make_config, run, samples, timeless, weights
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import ModelConfig, OptimConfig, dump_config
+from gpt_cli.distributed.launch import device_count
+from gpt_cli.distributed.reduce import Range, children, own_leaves, subtrees, tree_sum
+from gpt_cli.distributed.shard import Shard, share_out
+from gpt_cli.distributed.world import VARIABLES, World, world_of_environment
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import read_sums
 from gpt_cli.model.gpt import GPT
-from gpt_cli.parallel.launch import device_count
-from gpt_cli.parallel.reduce import Range, children, own_leaves, subtrees, tree_sum
-from gpt_cli.parallel.shard import Shard, share_out
-from gpt_cli.parallel.world import VARIABLES, World, world_of_environment
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.selftest.kills import with_steps
 from gpt_cli.selftest.processes import check_processes

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from gpt_cli.config import load_config
-from gpt_cli.parallel.world import joined
+from gpt_cli.distributed.world import joined
 from gpt_cli.training.console import Console, SilentConsole
 from gpt_cli.training.loop import train
 

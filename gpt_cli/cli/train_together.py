@@ -12,7 +12,7 @@ from gpt_cli.errors import RequestError, UserError
 def launch_training(devices: str, arguments: Sequence[str], config: Path | None, *, json: bool) -> int:
     """Run `gpt train` with these arguments in a process for each of `devices`; returns the exit code."""
     with gc_paused():
-        from gpt_cli.parallel.launch import device_count, launch
+        from gpt_cli.distributed.launch import device_count, launch
 
     file = [] if config is None else ["--config", str(config)]
     return launch(device_count(devices), ["train", *arguments, *file, *(["--json"] if json else [])])
@@ -24,7 +24,7 @@ def train_together(choose: Callable[[], Config], *, json: bool) -> int:
 
     with gc_paused():
         from gpt_cli.cli.output import note
-        from gpt_cli.parallel.world import LAUNCHER, LOST, LostProcessError, joined
+        from gpt_cli.distributed.world import LAUNCHER, LOST, LostProcessError, joined
         from gpt_cli.training.console import Console, SilentConsole
         from gpt_cli.training.loop import train
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from gpt_cli.config import RuntimeConfig
+from gpt_cli.distributed.world import ALONE, World, world_of_environment
 from gpt_cli.errors import RequestError
-from gpt_cli.parallel.world import ALONE, World, world_of_environment
 from gpt_cli.runtime.processor import default_threads, has_arm_bf16
 
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gpt_cli.parallel.reduce import Range, combine, combine_own, own_leaves, partial_sums
-from gpt_cli.parallel.world import World
+from gpt_cli.distributed.reduce import Range, combine, combine_own, own_leaves, partial_sums
+from gpt_cli.distributed.world import World
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.runtime.oom import is_out_of_memory
 from gpt_cli.shuffle import derive_seed
@@ -29,7 +29,7 @@ def accumulate_gradients(
     """Set `grad` of each trained parameter that is updated here to that of the mean loss over all micro-batches.
 
     Returns that loss, a scalar on the device. Neither depends on the number of processes: the noise of a micro-batch is
-    that of its place among all of them, and sums are added in an order of their own (`parallel/reduce.py`).
+    that of its place among all of them, and sums are added in an order of their own (`distributed/reduce.py`).
     `ignores`: whether targets may be IGNORED; the mean is over the others of the whole step. Raises what torch raises
     when memory is too small, in every process if it was in one.
     """

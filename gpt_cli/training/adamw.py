@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from gpt_cli.parallel.shard import Zeros, zeros_of
+from gpt_cli.distributed.shard import Zeros, zeros_of
 
 
 class AdamW:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gpt_cli.config import Config
+from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import RequestError
-from gpt_cli.parallel.world import ALONE, World
 from gpt_cli.shuffle import window_start, windows_per_epoch
 from gpt_cli.training.device_tokens import DeviceTokens
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from gpt_cli.config import Config
+from gpt_cli.distributed.reduce import own_leaves, subtrees
+from gpt_cli.distributed.world import World
 from gpt_cli.model.memory_estimate import estimate_memory
 from gpt_cli.model.sizing import parameter_table
-from gpt_cli.parallel.reduce import own_leaves, subtrees
-from gpt_cli.parallel.world import World
 from gpt_cli.runtime.device import planned_device
 from gpt_cli.training.batches import batch_refusal, micro_batch_size
 from gpt_cli.training.optim import state_bytes, state_owners

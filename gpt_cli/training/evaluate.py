@@ -18,9 +18,9 @@ from torch.nn import functional as F
 
 from gpt_cli.corpus.mapped import MappedTokens
 from gpt_cli.cpu.train.network import NativeNetwork
+from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import UserError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.parallel.world import ALONE, World
 from gpt_cli.runtime.oom import is_out_of_memory, oom_as_user_error
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.device_tokens import DeviceTokens

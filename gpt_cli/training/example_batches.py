@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gpt_cli.config import Config
 from gpt_cli.corpus.prepare import Corpus
+from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import Notify, RequestError
-from gpt_cli.parallel.world import ALONE, World
 from gpt_cli.shuffle import derive_seed, feistel_permute
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.batches import Batches, MicroBatches, batch_refusal, micro_batch_size

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from gpt_cli.parallel.shard import Zeros, zeros_of
+from gpt_cli.distributed.shard import Zeros, zeros_of
 
 # The five steps of Polar Express (Amsel et al., 2025, "The Polar Express", table of coefficients for bf16),
 # each X <- a X + b (X X^T) X + c (X X^T)^2 X.

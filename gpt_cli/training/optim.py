@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import ModelConfig, OptimConfig
+from gpt_cli.distributed.shard import Zeros, share_out, zeros_of
 from gpt_cli.model.gpt import BASE_WIDTH, GPT
 from gpt_cli.model.sizing import is_hidden_matrix
-from gpt_cli.parallel.shard import Zeros, share_out, zeros_of
 from gpt_cli.training.adamw import AdamW
 from gpt_cli.training.muon import Muon, NewtonSchulz, newton_schulz_batched
 

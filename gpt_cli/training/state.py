@@ -11,12 +11,12 @@ from torch.nn import Parameter
 from gpt_cli.config import Config
 from gpt_cli.cpu.train.native_muon import NativeNewtonSchulz
 from gpt_cli.cpu.train.network import NativeNetwork
+from gpt_cli.distributed.shard import Shard
+from gpt_cli.distributed.world import World
 from gpt_cli.errors import Notify
 from gpt_cli.model.activation_checkpointing import apply_activation_checkpointing
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.sizing import flops_per_token
-from gpt_cli.parallel.shard import Shard
-from gpt_cli.parallel.world import World
 from gpt_cli.run.checkpoint import Checkpoint, load_newest
 from gpt_cli.run.directory import RunDirectory
 from gpt_cli.run.load_model import load_weights, tensor_specs

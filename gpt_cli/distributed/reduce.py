@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gpt_cli.parallel.world import World
+from gpt_cli.distributed.world import World
 
 Range = tuple[int, int]
 """Leaves of the tree: the first, and the one after the last."""

@@ -13,8 +13,8 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from gpt_cli.distributed.world import LAUNCHER, LOST
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.parallel.world import LAUNCHER, LOST
 
 _SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGUSR1"  # which are passed on, for the processes to save and leave
 _SECONDS_TO_SAVE = 300  # after a signal was passed on; what has not ended then is killed

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gpt_cli.parallel.world import ALONE, World
+from gpt_cli.distributed.world import ALONE, World
 
 Zeros = Callable[[str, Tensor], Tensor]
 """(name, parameter) -> zeros like it, for the state of its optimizer."""
