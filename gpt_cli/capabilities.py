@@ -67,9 +67,8 @@ SIZES: Mapping[str, KnownValues] = {
     "rope_scaling": (None,),
     "bias": BOTH,
     "tie_embeddings": BOTH,
-    **dict.fromkeys(("dropout", "attention_dropout"), ANY),  # nothing but training sees them
-    "init_std": ANY,  # nothing but the first step sees it, nor this one:
-    "zero_init": BOTH,
+    **dict.fromkeys(("dropout", "attention_dropout"), ANY),  # only training depends on them
+    **{"init_std": ANY, "zero_init": BOTH},  # only the initial weights depend on them
 }
 """Options in every row, but for the exceptions that a row states."""
 
@@ -94,7 +93,7 @@ NATIVE_TRAINER = Capabilities(
 """`cpu/train`. Another model is trained by torch."""
 
 NATIVE_DECODER = Capabilities("the C decoder", {**_FUNCTION, "norm_gain": (True,), "embedding_norm": (False,)})
-"""`native`: the C decoder and, beside it, its reference in NumPy, which knows no more and no less. Another model is
+"""`cpu/decode`: the C decoder and, beside it, its reference in NumPy, which knows no more and no less. Another model is
 decoded by torch."""
 
 _WITH_ALIBI = {**_FUNCTION, "position": (*_FUNCTION["position"], "alibi")}
@@ -112,6 +111,6 @@ LORA = Capabilities("LoRA", _WITH_ALIBI)
 """`training/lora.py`, which finds its matrices by name. Another model is refused."""
 
 ATTENTION_MAPS = Capabilities("gpt attention", _FUNCTION)
-"""`attention`, which computes the weights of the heads once more. Another model is refused."""
+"""`evaluation/attention_*.py`, which compute the weights of the heads once more. Another model is refused."""
 
 ENGINES = (NATIVE_TRAINER, NATIVE_DECODER, KV_CACHE, RAGGED_CACHE, STATIC_CACHE, LORA, ATTENTION_MAPS)

@@ -41,7 +41,7 @@ def windows_per_epoch(tokens: int, context_length: int) -> int:
     return max(1, (tokens - context_length) // context_length)
 
 
-def window_start(index: int, tokens: int, context_length: int, seed: int) -> int:
+def training_offset(index: int, tokens: int, context_length: int, seed: int) -> int:
     """The offset of window `index` of a training run in the text; epochs follow one another.
 
     An epoch visits each of its non-overlapping windows exactly once, in an order and from a phase of its own.

@@ -19,7 +19,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.sampling import Sampler, SamplingParams
 from gpt_cli.sampling.constraint import CompiledPattern, Matcher
 from gpt_cli.sampling.constraint.dfa import classify
-from gpt_cli.sampling.constraint.syntax import NFA, characters_of, parse_pattern
+from gpt_cli.sampling.constraint.nfa import NFA, build_nfa, characters_of
 from gpt_cli.sampling.constraint.utf8 import INVALID, make_utf8_dfa
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, train_tokenizer
 from tests.test_generate import make_model
@@ -335,7 +335,7 @@ def test_a_pattern_of_supported_parts_matches_what_re_matches(start: str, body: 
             compiled = re.compile(pattern)
         except re.error:
             reject()  # such as flags that are not at the start
-    nfa = parse_pattern(pattern)
+    nfa = build_nfa(pattern)
     for text in WORDS:
         assert matches(nfa, text) == (compiled.fullmatch(text) is not None), (pattern, text)
 
@@ -348,10 +348,10 @@ def test_whatever_is_typed_means_what_it_means_to_re_or_is_refused(pattern: str)
             compiled = re.compile(pattern)
         except (re.error, OverflowError):
             with pytest.raises(RequestError, match="is not a regular expression"):
-                parse_pattern(pattern)
+                build_nfa(pattern)
             return
     try:
-        nfa = parse_pattern(pattern)
+        nfa = build_nfa(pattern)
     except RequestError as error:
         assert re.search("which sampling cannot follow|too large", error.message)  # noqa: PT017
         assert re.search(r"\\[bB1-9]|\(\?|[*+?}]\+|[$^]|\\[AZz]|\{\d", pattern), "nothing in it is unsupported"

@@ -20,7 +20,7 @@ from gpt_cli.sampling import (
     stream_texts,
     stream_torch,
 )
-from gpt_cli.sampling.generate import SequenceBatch, generate, window_start
+from gpt_cli.sampling.generate import SequenceBatch, context_start, generate
 from gpt_cli.sampling.text_stream import StopMatcher, TextStream
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, UnknownCharacters, train_tokenizer
 
@@ -39,7 +39,7 @@ def make_model(vocab_size: int = VOCAB_SIZE, **options: Any) -> GPT:
 @torch.inference_mode()
 def reference_logits(model: GPT, sequences: Sequence[Sequence[int]]) -> Tensor:
     """(B, V): the definition of what follows sequences of one length, computed without a cache."""
-    start = window_start(len(sequences[0]), model.config.context_length)
+    start = context_start(len(sequences[0]), model.config.context_length)
     logits: Tensor = model(torch.tensor([sequence[start:] for sequence in sequences]))[:, -1]
     return logits
 
@@ -53,7 +53,7 @@ def test_the_window_is_what_is_left_when_the_older_half_goes_each_time_it_is_ful
         if len(window) == context_length:
             window = window[context_length // 2 :]
         window.append(token)
-    assert window == list(range(position))[window_start(position, context_length) :]
+    assert window == list(range(position))[context_start(position, context_length) :]
 
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope", "alibi", "none"])

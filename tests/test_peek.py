@@ -17,7 +17,7 @@ from gpt_cli.corpus import prepare
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.corpus.training_windows import cut_window, first_start
 from gpt_cli.errors import RequestError
-from gpt_cli.shuffle import window_start, windows_per_epoch
+from gpt_cli.shuffle import training_offset, windows_per_epoch
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_tokens import DeviceTokens
 
@@ -92,7 +92,7 @@ def test_the_windows_of_an_epoch_cover_different_tokens_and_leave_room_for_the_t
         assert first_start(tokens, context, seed) == 0
         return
     windows = windows_per_epoch(tokens, context)
-    starts = sorted(window_start(index, tokens, context, seed) for index in range(windows))
+    starts = sorted(training_offset(index, tokens, context, seed) for index in range(windows))
     assert all(later - earlier == context for earlier, later in pairwise(starts))
     assert starts[0] >= 0
     assert starts[-1] + context < tokens

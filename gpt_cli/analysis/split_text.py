@@ -12,7 +12,7 @@ from gpt_cli.errors import Notify, UserError
 
 @dataclass(frozen=True)
 class SplitText:
-    """A text that was surveyed, to be looked at as training would see it, in bounded memory."""
+    """A text that was scanned, to be looked at as training would see it, in bounded memory."""
 
     text: CorpusText
     stats: CorpusStats

@@ -1,4 +1,7 @@
-"""The engine of `gpt sample`, `chat` and `score`: torch is imported only where it is what computes."""
+"""A generator or scorer from the options of `gpt sample`, `chat` and `score`; `TextGenerator` chooses its engine.
+
+Torch is imported only where it is that engine.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING

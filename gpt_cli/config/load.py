@@ -21,7 +21,7 @@ from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import check_listed
 
 # What the model of a run has whose config.yaml was written before the key was.
-_BEFORE = {"rope_rounding": "power"}
+_OLD_DEFAULTS = {"rope_rounding": "power"}
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -32,14 +32,14 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     Raises RequestError with every problem, each with its place (file:line:column, or the override), and DamagedError
     for the config.yaml of a run that is not what its SHA256SUMS says.
     """
-    home = run_around(path)
+    home = enclosing_run(path)
     if home is not None:
         check_listed(path.parent, [path.name])
     text = read_config_file(path)
     config = parse_config(text, str(path), overrides, of_run=home is not None)
     if home is not None:
         written = parse_config(text, str(path), of_run=True) if overrides else config
-        config = _from_here(config, written, home)
+        config = _resolve_paths(config, written, home)
     if home is not None and not any(one.startswith("run_dir=") for one in overrides):
         is_same = config.run_dir is not None and os.path.realpath(config.run_dir) == os.path.realpath(home)
         return config if is_same else config.model_copy(update={"run_dir": str(home)})
@@ -49,7 +49,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     return config.model_copy(update={"run_dir": f"runs/{name}"})
 
 
-def _from_here(config: Config, written: Config, home: Path) -> Config:
+def _resolve_paths(config: Config, written: Config, home: Path) -> Config:
     """`config`, that of the run in `home` under overrides, with the paths `written` there as they are from here."""
     moved = rooted(written, home)
     for section, key in (("data", "source"), ("data", "val_source"), ("tokenizer", "file"), ("train", "init_from")):
@@ -59,7 +59,7 @@ def _from_here(config: Config, written: Config, home: Path) -> Config:
     return config
 
 
-def run_around(path: Path) -> Path | None:
+def enclosing_run(path: Path) -> Path | None:
     """The run directory whose config.yaml `path` is, its own or that of one of its checkpoints."""
     if path.name != "config.yaml":
         return None
@@ -71,12 +71,12 @@ def run_around(path: Path) -> Path | None:
 def parse_config(text: str, name: str, overrides: Sequence[str] = (), *, of_run: bool = False) -> Config:
     """The config that `text` says, under `overrides`. `name` stands for the file in errors, as for `load_config`.
 
-    A config `of_run` was written by a run, with every key that there was: it means what it meant then.
+    A config `of_run` was written by a run, with every key that existed; missing ones have the defaults of that time.
     """
     document = merge_layers(text, name, overrides)
     model = document.values.get("model")
     if of_run and isinstance(model, dict):
-        document.values["model"] = _BEFORE | model
+        document.values["model"] = _OLD_DEFAULTS | model
     try:
         config = Config.model_validate(document.values)
     except ValidationError as error:

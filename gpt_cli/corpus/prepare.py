@@ -1,4 +1,4 @@
-"""From a config's `data` and `tokenizer` to tokens: nothing to prepare, nothing done twice."""
+"""From a config's `data` and `tokenizer` to tokens, cached: the user prepares nothing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -202,7 +202,7 @@ def _ids(store: TokenStore, split: Split) -> Tokens | MappedTokens:
 
 
 def _open_matching_store(path: Path, data: DataConfig, config: TokenizerConfig) -> TokenStore:
-    """The store at `path`, if it is what the config describes: a run's config must not tell another story."""
+    """The store at `path`. Raises RequestError where it is not what the config describes."""
     store = TokenStore.open(path)
     asked_division = SplitSpec.of(data)
     if data.val_source is not None or data.weights is not None:

@@ -108,7 +108,7 @@ def iter_chunks(
 ) -> Iterator[Chunk]:
     """The whole text, in order, each stretch in its split; training text as often as its weight says.
 
-    `hasher`: who computes the hashes. Raises what reading raises, and UserError if the text is not what was surveyed.
+    `hasher`: who computes the hashes. Raises what reading raises, and UserError if the text changed after the scan.
     """
     fingerprint = Fingerprint(hasher)
     position = document = done = 0

@@ -1,4 +1,4 @@
-"""Tokens on the disk: a directory that proves itself, with the tokenizer that made them.
+"""Tokens on the disk: a directory with checksums, beside the tokenizer that made them.
 
     tokens.json  tokenizer.json  train-00000.npy ...  train-documents.npy  (the same for val, test)  SHA256SUMS
 

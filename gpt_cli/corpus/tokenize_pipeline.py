@@ -1,6 +1,6 @@
 """A text made into tokens, however long it is.
 
-It is read up to three times: surveyed (how long, which hashes, which characters), learned from (where that takes more
+It is read up to three times: scanned (how long, which hashes, which characters), learned from (where that takes more
 than to know the characters), encoded. A short text is in memory after the first time; of a long one there is never more
 in memory than a few blocks.
 """
@@ -67,7 +67,7 @@ class _SplitCounter:
 
 @dataclass(frozen=True)
 class TokenizePipeline:
-    """A text that was surveyed, and how it is to become tokens."""
+    """A text that was scanned, and how it is to become tokens."""
 
     text: CorpusText
     stats: CorpusStats
@@ -107,7 +107,7 @@ class TokenizePipeline:
 
     @property
     def cache_key(self) -> str:
-        """The name of the tokens in the cache: whatever decides them."""
+        """The name of the tokens in the cache: a digest of all that decides them."""
         how = (
             self.config.model_dump() if self.pretrained is None else [self.pretrained.digest, self.config.allow_special]
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gpt_cli.corpus.split import Split
 from gpt_cli.corpus.store import Tokens
 from gpt_cli.errors import RequestError
-from gpt_cli.shuffle import window_start
+from gpt_cli.shuffle import training_offset
 from gpt_cli.tokenizer import Tokenizer
 
 
@@ -52,7 +52,7 @@ def cut_window(
 
 def first_start(tokens: int, context_length: int, seed: int) -> int:
     """The offset of the first training window for `seed`; 0 if there is none."""
-    return window_start(0, tokens, context_length, seed) if tokens > context_length else 0
+    return training_offset(0, tokens, context_length, seed) if tokens > context_length else 0
 
 
 def decode_bytes(tokenizer: Tokenizer, ids: tuple[int, ...]) -> bytes:

@@ -1,4 +1,4 @@
-"""A directory that appears whole or not at all, proves itself, and goes in one rename.
+"""A directory that appears whole or not at all, has checksums, and is removed by one rename.
 
 The commit: every file is written and flushed, SHA256SUMS last (`sha256sum -c SHA256SUMS` verifies it without
 us); then the temporary directory is flushed, renamed to its final name, and its parent flushed. Whoever finds

@@ -65,7 +65,7 @@ class RunBaselines:
 
 
 def _key(record: RunRecord) -> str:
-    """The name of the baselines in the cache: whatever decides them. The tokenizer cuts what is sampled."""
+    """The name of the baselines in the cache: a digest of all that decides them. The tokenizer cuts what is sampled."""
     data = record.config.data.model_dump(exclude={"source", "encoding", "text_key"})
     parts = [_FORMAT, record.fingerprint, record.tokenizer.digest, data]
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()

@@ -22,7 +22,7 @@ _PREFILL_NUMBERS = 2**26  # logits that a prefill computes at once, which bounds
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
-def window_start(position: int, context_length: int) -> int:
+def context_start(position: int, context_length: int) -> int:
     """The first token that the prediction of token `position` sees; it sees all from there on.
 
     This defines sampling past the context: when a further token would not fit, the older half of the window
@@ -83,7 +83,7 @@ def generate(
 class SequenceBatch:
     """B token sequences that grow in step: the window of each that the model sees, and its keys and values.
 
-    Equal, up to rounding, to running the model anew on `sequence[window_start(position, context_length):]` for each
+    Equal, up to rounding, to running the model anew on `sequence[context_start(position, context_length):]` for each
     token of each sequence, however long its prompt and the others are.
     """
 
@@ -169,7 +169,7 @@ class SequenceBatch:
         return logits
 
     def _start(self, position: int) -> int:
-        return window_start(position, self._context)
+        return context_start(position, self._context)
 
     def _compact(self) -> None:
         """Put all tokens into one matrix, no wider than the longest window."""

@@ -75,8 +75,9 @@ def stream_native(
 ) -> list[TextStream]:
     """A continuation of each prompt (at least one token), written as one batch while they are being read.
 
-    Each `n` prompts (None: all) are samples 0 ... n - 1 of one. They are those of `stream_batches` on a CPU, wherever
-    two tokens are not as good as equal. A `draft` makes a single text come faster, and changes nothing in it.
+    Each `n` prompts (None: all) are samples 0 ... n - 1 of one. They equal those of `stream_batches` on a CPU, except
+    where two tokens are equally likely up to rounding. A `draft` makes a single text come faster,
+    and changes nothing in it.
     """
     assert not unsupported_settings(sampling)
     choice = TokenChoice(

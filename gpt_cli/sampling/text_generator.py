@@ -1,4 +1,7 @@
-"""A saved model that writes, by the engine that can do what is asked. Torch is imported only where it writes."""
+"""Generates text from a saved model with the engine that supports the request: C or NumPy on a CPU, else torch.
+
+Torch is imported only where it is the engine.
+"""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,10 +67,10 @@ class TextGenerator:
         if engine == "torch" and ((weights != "fp32" and not self._halves) or draft is not None):
             what = "a draft is" if draft is not None else f"weights in {weights} are"
             raise RequestError(f"{what} for the native engine", hint="--engine auto")
-        self._check_engine(self._requires_torch())
+        self._check_engine(self._torch_only_feature())
 
     def warm_up(self) -> None:
-        """Ready what will most likely write. Raises what the weights give reason to."""
+        """Build the engine that will most likely be used. Raises what loading the weights raises."""
         _ = self.decoder if self.writes_natively() else self.model
 
     @cached_property
@@ -93,7 +96,7 @@ class TextGenerator:
 
     def require(self, sampling: SamplingParams) -> None:
         """Raise RequestError where the engine that was chosen cannot write what is asked."""
-        self._check_engine(self._requires_torch(sampling))
+        self._check_engine(self._torch_only_feature(sampling))
 
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling: SamplingParams, n: int = 1, batch_size: int = 64
@@ -132,8 +135,8 @@ class TextGenerator:
                 yield texts[start : start + n]
 
     def writes_natively(self, sampling: SamplingParams | None = None) -> bool:
-        """True if the native engine is to write, as far as the choices go: see `decoder`."""
-        return self._engine != "torch" and self._requires_torch(sampling) is None
+        """True if the native engine is chosen, False: torch. C or NumPy is decided by `open_decoder`."""
+        return self._engine != "torch" and self._torch_only_feature(sampling) is None
 
     def _check_engine(self, reason: str | None) -> None:
         """Raise RequestError where the native engine was insisted on, and there is a `reason` why it cannot write."""
@@ -146,7 +149,7 @@ class TextGenerator:
         if reason is not None and asked is not None:
             raise RequestError(f"{asked} not go with {reason}", hint="leave one of them out")
 
-    def _requires_torch(self, sampling: SamplingParams | None = None) -> str | None:
+    def _torch_only_feature(self, sampling: SamplingParams | None = None) -> str | None:
         """The first requested feature that only torch supports, or None."""
         if sampling is not None and (settings := unsupported_settings(sampling)):
             return settings[0]

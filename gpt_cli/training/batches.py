@@ -10,7 +10,7 @@ from torch import Tensor
 from gpt_cli.config import Config
 from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import RequestError
-from gpt_cli.shuffle import window_start, windows_per_epoch
+from gpt_cli.shuffle import training_offset, windows_per_epoch
 from gpt_cli.training.device_tokens import DeviceTokens
 
 MicroBatches = list[tuple[Tensor, Tensor]]
@@ -73,7 +73,7 @@ class Batches:
         """Offsets of the B windows of `step` in the text, over all devices."""
         first = step * self.batch_size
         windows = range(first, first + self.batch_size)
-        return [window_start(index, len(self.tokens), self.context_length, self.seed) for index in windows]
+        return [training_offset(index, len(self.tokens), self.context_length, self.seed) for index in windows]
 
     def at(self, step: int) -> MicroBatches:
         """This rank's micro-batches of `step`: (M, T) inputs and the (M, T) targets that follow them."""

@@ -20,7 +20,7 @@ typedef struct Session {
 } Session;
 
 /* A token more. Where it would not fit, the older half of the window goes first, and what is left is read anew, at
-   its new positions (window_start in gpt_cli/sampling/generate.py is the definition). */
+   its new positions (context_start in gpt_cli/sampling/generate.py is the definition). */
 static void append_token(const Model *m, Sequence *s, int32_t token) {
     int context = m->net.context_length, half = context / 2;
     if (s->length == context) {

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.errors import RequestError
-from gpt_cli.sampling.constraint.syntax import NFA, Ranges
+from gpt_cli.sampling.constraint.nfa import NFA, Ranges
 
 Numbers = npt.NDArray[np.int64]
 

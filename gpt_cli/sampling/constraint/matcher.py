@@ -13,7 +13,7 @@ from collections.abc import Collection
 
 from gpt_cli.errors import RequestError
 from gpt_cli.sampling.constraint.dfa import to_dfa
-from gpt_cli.sampling.constraint.syntax import Ranges, characters_of, parse_pattern
+from gpt_cli.sampling.constraint.nfa import Ranges, build_nfa, characters_of
 from gpt_cli.sampling.constraint.token_table import UNREACHABLE, Mask, State, TokenTable
 from gpt_cli.tokenizer import Tokenizer
 
@@ -91,7 +91,7 @@ class CompiledPattern:
         forbid: str | None = None,
         never: Collection[int] = (),
     ) -> None:
-        nfa = parse_pattern("(?s:.*)" if regex is None else regex)
+        nfa = build_nfa("(?s:.*)" if regex is None else regex)
         self._table = TokenTable(to_dfa(nfa, alphabet_of(allow, forbid)), tokenizer, never)
         self._ends = regex is not None
         self._budget = max_new_tokens if self._ends else None

@@ -1,7 +1,7 @@
 """A parser of the regular expressions that sampling can follow: a subset of the syntax of Python's `re`.
 
 Characters, classes, escapes, groups, flags, `|` and repeats; `^` and `$` at the ends. A part that stands for one
-character is kept as it is written: which characters it means, `re` is asked (`syntax.characters_of`).
+character is kept as it is written: which characters it means, `re` is asked (`nfa.characters_of`).
 """
 
 import re

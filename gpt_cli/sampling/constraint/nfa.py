@@ -42,7 +42,7 @@ class NFA:
         return len(self.free) - 1
 
 
-def parse_pattern(pattern: str) -> NFA:
+def build_nfa(pattern: str) -> NFA:
     """The automaton of what `re.fullmatch(pattern, text)` matches.
 
     Raises RequestError for what is no regular expression (of Python), and for parts of one that look at other text
