@@ -15,12 +15,13 @@ from gpt_cli.cpu.common.kernel import Kernel
 
 def with_fault(original: Kernel, folder: Path, file: str, old: str, new: str) -> Kernel:
     """`original` from copies of its sources in `folder`, where `old` in `file` is `new`."""
-    for path in original.sources[0].parent.glob("*.[ch]"):
-        shutil.copy(path, folder)
-    text = (folder / file).read_text()
+    own = folder / "engine"
+    for path, copy in ((Path(compiler.__file__).parent, folder / "common"), (original.sources[0].parent, own)):
+        shutil.copytree(path, copy, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    text = (own / file).read_text()
     assert text.count(old) >= 1, f"{file} has no {old!r} any more"
-    (folder / file).write_text(text.replace(old, new))
-    sources = tuple(folder / source.name for source in original.sources)
+    (own / file).write_text(text.replace(old, new))
+    sources = tuple(own / source.name for source in original.sources)
     return replace(original, sources=sources, options=(*original.options, "-O0"))  # compiled in no time
 
 

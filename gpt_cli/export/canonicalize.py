@@ -10,7 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from gpt_cli.config import ModelConfig
-from gpt_cli.export.names import Tensors, qkv_rows
+from gpt_cli.export.names import Tensors
+from gpt_cli.model.parameters import qkv_rows
 from gpt_cli.model.position import sinusoids
 
 ModelTensors = tuple[ModelConfig, Tensors]

@@ -19,10 +19,11 @@ from torch import Tensor
 from gpt_cli.config import ModelConfig
 from gpt_cli.errors import RequestError
 from gpt_cli.export.layouts import GPT2, LLAMA, QWEN3, Layout, choose_layout
-from gpt_cli.export.names import gate_up_rows, name, named_tensors, qkv_rows
+from gpt_cli.export.names import name, named_tensors
 from gpt_cli.export.vocabulary import tokenizer_json
 from gpt_cli.files import ExistsError, replace_file
 from gpt_cli.literals import Pattern
+from gpt_cli.model.parameters import gate_up_rows, qkv_rows
 from gpt_cli.model.position import rotary_frequencies
 from gpt_cli.run.load_model import LoadedRun
 from gpt_cli.tokenizer import BPETokenizer, CharTokenizer, Tokenizer

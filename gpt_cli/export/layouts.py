@@ -24,7 +24,8 @@ from gpt_cli.export.canonicalize import (
     fold_embedding_norm,
     materialize_positions,
 )
-from gpt_cli.export.names import TensorName, Tensors, gate_up_rows, name, named_tensors, qkv_rows, to_foreign
+from gpt_cli.export.names import TensorName, Tensors, name, named_tensors, to_foreign
+from gpt_cli.model.parameters import gate_up_rows, qkv_rows
 from gpt_cli.model.sizing import build_on_meta
 
 Rewrite = Callable[[ModelConfig, Tensors], ModelTensors]

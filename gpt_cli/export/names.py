@@ -42,16 +42,6 @@ def name(ours: str, *theirs: str, rows: Rows | None = None) -> TensorName:
     return TensorName(ours, theirs) if rows is None else TensorName(ours, theirs, rows)
 
 
-def qkv_rows(config: ModelConfig) -> tuple[int, ...]:
-    """Rows of queries, keys and values in `attention.qkv`: H D, Hkv D, Hkv D."""
-    return config.n_head * config.head_dim, config.kv_heads * config.head_dim, config.kv_heads * config.head_dim
-
-
-def gate_up_rows(config: ModelConfig) -> tuple[int, ...]:
-    """Rows of the gate and of what it gates in `mlp.gate_up`: F, F."""
-    return config.mlp_hidden, config.mlp_hidden
-
-
 def to_foreign(names: tuple[TensorName, ...], config: ModelConfig, tensors: Tensors) -> dict[str, Tensor]:
     """Our tensors under their names. Every one of ours has its place, or this is a bug."""
     found: dict[str, Tensor] = {}

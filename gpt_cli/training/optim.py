@@ -10,6 +10,7 @@ from torch import Tensor
 from gpt_cli.config import ModelConfig, OptimConfig
 from gpt_cli.distributed.shard import Zeros, share_out, zeros_of
 from gpt_cli.model.gpt import BASE_WIDTH, GPT
+from gpt_cli.model.parameters import block_parameters
 from gpt_cli.model.sizing import is_hidden_matrix
 from gpt_cli.training.adamw import AdamW
 from gpt_cli.training.muon import Muon, NewtonSchulz, newton_schulz_batched
@@ -103,9 +104,5 @@ def state_bytes(shapes: Mapping[str, Sequence[int]], config: OptimConfig) -> dic
 
 def fused_row_splits(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Parameter name -> the rows of the matrices that it stacks."""
-    q, kv, hidden = config.n_embd, config.kv_heads * config.head_dim, config.mlp_hidden
-    rows: dict[str, tuple[int, ...]] = {}
-    for layer in range(config.n_layer):
-        rows[f"blocks.{layer}.attention.qkv.weight"] = (q, kv, kv)
-        rows[f"blocks.{layer}.mlp.gate_up.weight"] = (hidden, hidden)
-    return rows
+    blocks = (block_parameters(config, layer).values() for layer in range(config.n_layer))
+    return {parameter.name: parameter.rows for block in blocks for parameter in block if parameter.rows}

@@ -9,11 +9,13 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from gpt_cli.cpu.common.c_model import MODEL_FIELDS
 from gpt_cli.cpu.common.kernel import SOURCE, processor_flags
 from gpt_cli.cpu.decode import bindings as decoder
 from gpt_cli.cpu.decode.quantize import WeightDtype
@@ -150,11 +152,11 @@ def decode_input(
 ) -> bytes:
     """A model, tokens to score, and texts to write: of the last one, several tokens are guessed at once."""
     net, _ = decoder.to_c_structs(weights, format, threads, tiles=True)
-    integers = int32(*(getattr(net, name) for name in decoder._INTEGERS))
-    floats = np.array([getattr(net, name) for name in decoder._FLOATS], np.float32)
+    integers, floats = _model_fields(net)
+    settings = int32(*(getattr(net, name) for name in decoder._SETTINGS))
     tables = [getattr(weights, name) for name in decoder._POINTERS]
     layers = [getattr(layer, field.name) for layer in weights.layers for field in fields(LayerWeights)]
-    model = blocks(integers, floats, *tables, *layers)
+    model = blocks(integers, floats, settings, *tables, *layers)
     return model + blocks(int32(len(scored)), int32(*scored)) + b"".join(one.blocks() for one in texts)
 
 
@@ -169,9 +171,8 @@ def train_input(
     """A model, a batch and matrices to orthogonalise; and where the gradient of each parameter begins."""
     native = network.NativeNetwork(model, NativeLibrary(ctypes.CDLL(None), Backend(), dtype), threads)
     net, slots = native._net, native._slots
-    names = [name for name, _ in network._TrainerNetwork._fields_]
-    integers = int32(*(getattr(net, name) for name in names[:11]))
-    floats = np.array([getattr(net, name) for name in names[11:15]], np.float32)
+    integers, floats = _model_fields(net)
+    floats = np.append(floats, np.float32(net.dropout))
     rotary = next((module for module in model.modules() if isinstance(module, network.Rotary)), None)
     fixed = None if isinstance(model.embedding.positions, torch.nn.Parameter) else model.embedding.positions
     batch, length = inputs.shape
@@ -185,6 +186,15 @@ def train_input(
     for matrix in matrices:
         given += blocks(int32(*matrix.shape), _array(matrix))
     return given, {name: native._offsets[id(parameter)] for name, parameter in model.named_parameters()}
+
+
+def _model_fields(
+    net: Any,
+) -> "tuple[np.ndarray[tuple[int, ...], np.dtype[np.int32]], np.ndarray[Any, np.dtype[np.float32]]]":
+    """The integers and the floats of `MODEL_FIELDS`."""
+    integers = [getattr(net, name) for name, kind in MODEL_FIELDS if kind is ctypes.c_int32]
+    floats = [getattr(net, name) for name, kind in MODEL_FIELDS if kind is ctypes.c_float]
+    return int32(*integers), np.array(floats, np.float32)
 
 
 def _array(tensor: torch.Tensor | None) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None":

@@ -40,8 +40,8 @@ int main(void) {
     memset(&net, 0, sizeof net);
     int *integers = block();
     float *floats = block();
-    memcpy(&net, integers, offsetof(Network, eps));
-    net.eps = floats[0], net.embedding_scale = floats[1], net.softcap = floats[2], net.dropout = floats[3];
+    memcpy(&net, integers, offsetof(Network, norm_eps));
+    net.norm_eps = floats[0], net.softcap = floats[1], net.embedding_scale = floats[2], net.dropout = floats[3];
     float *positions = block(), *cosines = block(), *sines = block();
     net.positions = positions, net.cosines = cosines, net.sines = sines;
     int64_t *sizes = block(); /* slots, parameters, elements of matrices, sequences, their length, a chunk, threads, jobs */

@@ -98,8 +98,9 @@ def flags() -> tuple[str, ...]:
 
 
 def source_texts(sources: tuple[Path, ...]) -> list[bytes]:
-    """The C files, and all headers beside them."""
-    headers = sorted({header for source in sources for header in source.parent.glob("*.h")})
+    """The C files, all headers beside them, and those that both engines share."""
+    folders = {Path(__file__).parent, *(source.parent for source in sources)}
+    headers = sorted(header for folder in folders for header in folder.glob("*.h"))
     return [path.read_bytes() for path in (*sources, *headers)]
 
 

@@ -1,16 +1,15 @@
 """The compiled kernel's functions, and what is passed to them."""
 
 import ctypes
-from dataclasses import fields
 
 import numpy as np
 
+from gpt_cli.cpu.common.c_model import MODEL_FIELDS, model_fields
 from gpt_cli.cpu.common.kernel import load_kernel
 from gpt_cli.cpu.decode.quantize import FORMATS, WeightDtype
-from gpt_cli.cpu.decode.weights import LayerWeights, Weights
+from gpt_cli.cpu.decode.weights import Weights
 from gpt_cli.errors import Notify
-
-_MLPS = ("relu", "gelu", "swiglu", "relu2")
+from gpt_cli.model.parameters import BLOCK_SLOTS, NETWORK_SLOTS
 
 
 class Handle:
@@ -27,24 +26,20 @@ class Handle:
             self._close(pointer)
 
 
-_INTEGERS = (
-    *("n_layer", "n_head", "n_kv_head", "head_dim", "n_embd", "mlp_hidden", "vocab_size", "context_length"),
-    *("layernorm", "post_norm", "mlp", "window", "format", "threads", "tiles"),
-)
-_FLOATS = ("norm_eps", "softcap", "embedding_scale")
-_POINTERS = ("tokens", "positions", "cosines", "sines", "norm", "norm_bias", "head")
+_SETTINGS = ("post_norm", "format", "threads", "tiles")
+_POINTERS = (*NETWORK_SLOTS, "cosines", "sines")
 
 
 class _DecoderNetwork(ctypes.Structure):  # Network in network.h
     _fields_ = (
-        [(name, ctypes.c_int32) for name in _INTEGERS]
-        + [(name, ctypes.c_float) for name in _FLOATS]
-        + [(name, ctypes.c_void_p) for name in _POINTERS]
+        *MODEL_FIELDS,
+        *((name, ctypes.c_int32) for name in _SETTINGS),
+        *((name, ctypes.c_void_p) for name in _POINTERS),
     )
 
 
 class _Layer(ctypes.Structure):  # Layer in network.h
-    _fields_ = [(field.name, ctypes.c_void_p) for field in fields(LayerWeights)]
+    _fields_ = [(name, ctypes.c_void_p) for name in BLOCK_SLOTS]
 
 
 class Sampling(ctypes.Structure):  # Sampling in sampling.h
@@ -96,28 +91,15 @@ def to_c_structs(
 ) -> tuple[_DecoderNetwork, "ctypes.Array[_Layer]"]:
     config = weights.config
     net = _DecoderNetwork(
-        n_layer=config.n_layer,
-        n_head=config.n_head,
-        n_kv_head=config.kv_heads,
-        head_dim=config.head_dim,
-        n_embd=config.n_embd,
-        mlp_hidden=config.mlp_hidden,
-        vocab_size=weights.vocab_size,
-        context_length=config.context_length,
-        layernorm=config.norm == "layernorm",
+        **model_fields(config, weights.vocab_size, weights.embedding_scale),
         post_norm=config.norm_position == "post",
-        mlp=_MLPS.index(config.mlp),
-        window=0 if config.window is None else min(config.window, config.context_length),
         format=FORMATS.index(format),
         threads=threads,
         tiles=tiles,
-        norm_eps=config.norm_eps,
-        softcap=config.logit_softcap or 0.0,
-        embedding_scale=weights.embedding_scale,
         **{name: address(getattr(weights, name)) for name in _POINTERS},
     )
     layers = (_Layer * config.n_layer)(
-        *(_Layer(*(address(getattr(layer, f.name)) for f in fields(layer))) for layer in weights.layers)
+        *(_Layer(*(address(getattr(layer, name)) for name in BLOCK_SLOTS)) for layer in weights.layers)
     )
     return net, layers
 

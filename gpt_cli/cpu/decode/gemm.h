@@ -32,6 +32,22 @@ INLINE void store_output(const Matrix *m, size_t at, int half, vec sum, float *y
     *to = sum;
 }
 
+/* The sums of ROWS rows with PANELS panels -> y, scaled where they are of int8 weights. */
+INLINE void store_sums(const int ROWS, const int PANELS, const int FORMAT, const Matrix *m, int panel, const vec (*sums)[2],
+                       float *y, int y_stride, bool add) {
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+        for (int p = 0; p < PANELS; p++)
+#pragma GCC unroll 2
+            for (int half = 0; half < 2; half++) {
+                size_t at = (size_t)(panel + p) * PANEL;
+                vec sum = sums[r * PANELS + p][half];
+                if (FORMAT == INT8) sum *= ((const vec *)(m->scale + at))[half];
+                store_output(m, at, half, sum, y + (size_t)r * y_stride, add);
+            }
+}
+
 /* y[row][0..31] (+)= panel of W x[row] + bias, for ROWS rows and PANELS panels: constants once inlined, of which the
    product is at most 8, or the sums would not stay in registers. Each output is one sum in the order of the inputs,
    whatever is computed beside it: a token's logits do not depend on the rows that share the pass, to the last bit.
@@ -75,24 +91,31 @@ INLINE void gemm_panel(const int ROWS, const int PANELS, const int FORMAT, const
                 }
         }
     }
-#pragma GCC unroll 8
-    for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 4
-        for (int p = 0; p < PANELS; p++)
-#pragma GCC unroll 2
-            for (int half = 0; half < 2; half++) {
-                size_t at = (size_t)(panel + p) * PANEL;
-                vec sum = sums[r * PANELS + p][half];
-                if (FORMAT == INT8) sum *= ((const vec *)(m->scale + at))[half];
-                store_output(m, at, half, sum, y + (size_t)r * y_stride, add);
-            }
+    store_sums(ROWS, PANELS, FORMAT, m, panel, sums, y, y_stride, add);
 }
 
 #if defined(__ARM_NEON)
+enum { QUARTERS = PANEL / 4 };
+
+/* As `store_sums`, of one panel in vectors of four. */
+INLINE void store_quarters(const int ROWS, const int FORMAT, const Matrix *m, int panel, const quarter (*sums)[QUARTERS],
+                           float *y, int y_stride, bool add) {
+    vec whole[2][2];
+    memcpy(whole, sums, (size_t)ROWS * sizeof whole[0]);
+    store_sums(ROWS, 1, FORMAT, m, panel, whole, y, y_stride, add);
+}
+
+/* TIMES(ROWS), of `row` and `panel`, for any number of rows. */
+#define BY_TWO_ROWS(TIMES)                                                                                           \
+    for (int panel = begin; panel < end; panel++) {                                                                  \
+        int row = 0;                                                                                                 \
+        for (; row + 2 <= rows; row += 2) TIMES(2);                                                                  \
+        if (row < rows) TIMES(1);                                                                                    \
+    }
+
 /* The same for one or two rows and a panel, in vectors of four: all their sums stay in NEON's registers. */
 INLINE void panel_by_quarters(const int ROWS, const int FORMAT, const Matrix *m, int panel, const float *x, int x_stride,
                               float *y, int y_stride, bool add) {
-    enum { QUARTERS = PANEL / 4 };
     const int inputs = padded(m->inputs, 4);
     const size_t start = (size_t)panel * inputs * PANEL;
     quarter sums[2][QUARTERS] = {{{0}}};
@@ -113,15 +136,7 @@ INLINE void panel_by_quarters(const int ROWS, const int FORMAT, const Matrix *m,
                 for (int r = 0; r < ROWS; r++) sums[r][j] += x[(size_t)r * x_stride + i + c] * weight;
             }
     }
-#pragma GCC unroll 2
-    for (int r = 0; r < ROWS; r++)
-        for (int part = 0; part < 2; part++) {
-            size_t at = (size_t)panel * PANEL;
-            vec sum;
-            memcpy(&sum, &sums[r][part * QUARTERS / 2], sizeof sum);
-            if (FORMAT == INT8) sum *= ((const vec *)(m->scale + at))[part];
-            store_output(m, at, part, sum, y + (size_t)r * y_stride, add);
-        }
+    store_quarters(ROWS, FORMAT, m, panel, sums, y, y_stride, add);
 }
 
 INLINE void few_panels_by_quarters(const int FORMAT, const Matrix *m, int begin, int end, int rows, const GemmInput *in, float *y,
@@ -129,11 +144,7 @@ INLINE void few_panels_by_quarters(const int FORMAT, const Matrix *m, int begin,
 #define QUARTERS_TIMES(ROWS)                                                                                         \
     panel_by_quarters(ROWS, FORMAT, m, panel, in->x + row * (size_t)in->stride, in->stride, y + row * (size_t)y_stride,\
                       y_stride, add)
-    for (int panel = begin; panel < end; panel++) {
-        int row = 0;
-        for (; row + 2 <= rows; row += 2) QUARTERS_TIMES(2);
-        if (row < rows) QUARTERS_TIMES(1);
-    }
+    BY_TWO_ROWS(QUARTERS_TIMES)
 #undef QUARTERS_TIMES
 }
 #endif
@@ -304,12 +315,6 @@ static void gemm(const Matrix *m, int format, int begin, int end, int rows, cons
     }
 }
 
-static uint16_t to_bf16(float x) { /* to the nearest, ties to even */
-    uint32_t word;
-    memcpy(&word, &x, 4);
-    return (uint16_t)((word + 0x7fff + ((word >> 16) & 1)) >> 16);
-}
-
 /* The bytes that weights take, in whole lines of the cache. */
 static size_t weight_bytes(int format, int outputs, int inputs) {
     static const int width[] = {4, 2, 1};
@@ -339,9 +344,9 @@ static bool pack(Matrix *m, char **room, int format, int outputs, int inputs, co
             if (format == FP32) ((float *)m->weights)[at + lane] = row[i];
             if (format == BF16) ((uint16_t *)m->weights)[to + i / 2 * 2 * PANEL + lane * 2 + i % 2] = to_bf16(row[i]);
             if (format == INT8) {
-                int8_t round_to_int = (int8_t)lrintf(most ? row[i] * (127 / most) : 0);
-                ((int8_t *)m->weights)[to + i / 4 * 4 * PANEL + lane / 16 * 64 + lane % 16 * 4 + i % 4] = round_to_int;
-                m->sums[o] -= 128 * round_to_int;
+                int8_t rounded = (int8_t)lrintf(most ? row[i] * (127 / most) : 0);
+                ((int8_t *)m->weights)[to + i / 4 * 4 * PANEL + lane / 16 * 64 + lane % 16 * 4 + i % 4] = rounded;
+                m->sums[o] -= 128 * rounded;
             }
         }
     }

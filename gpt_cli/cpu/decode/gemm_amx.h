@@ -29,11 +29,7 @@ typedef struct { /* where sums go */
 
 #if defined(__AMX_INT8__) && defined(__AMX_BF16__) && defined(__AVX512VNNI__) && defined(__AVX512BF16__) \
     && defined(__AVX512VBMI__) && defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-
-/* Ask the system for the registers of tiles, which Linux hands out on request. */
-static bool amx_request(void) { return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18) == 0; }
+#include "../common/amx.h"
 
 /* As quantise: (inputs,) -> one row of a strip. Returns the step. */
 static float quantise_into_strip(const float *x, int inputs, uint8_t *limbs) {
@@ -59,14 +55,6 @@ static float quantise_into_strip(const float *x, int inputs, uint8_t *limbs) {
         _mm512_store_si512(limbs + STRIP_BYTES, _mm512_maskz_mov_epi8(of_row, low));
     }
     return top / MOST_STEPS;
-}
-
-static void amx_configure(void) {
-    static const _Alignas(64) uint8_t eight_tiles[64] = { /* of 16 rows of 64 bytes */
-        1, [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
-        [48] = 16, 16, 16, 16, 16, 16, 16, 16,
-    };
-    _tile_loadconfig(eight_tiles);
 }
 
 /* (inputs,) -> the nearest bf16, as one row of a strip. */

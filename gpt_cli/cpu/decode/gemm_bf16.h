@@ -9,7 +9,7 @@ enum { PAIRS_DEEP = 32 };
 
 INLINE vec to_nearest_bf16(vec x) { /* ties to even */
     uvec bits = (uvec)x;
-    return (vec)((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000u);
+    return (vec)(ROUND_BF16(bits) & 0xffff0000u);
 }
 
 /* (inputs,) -> the nearest bf16, as floats. */
@@ -48,25 +48,16 @@ INLINE void panels_of_pairs(const int ROWS, const int PANELS, const Matrix *m, i
 #pragma GCC unroll 4
         for (int i = 0; i < ROWS * PANELS; i++) sums[i][0] += even[i][0] + odd[i][0], sums[i][1] += even[i][1] + odd[i][1];
     }
-#pragma GCC unroll 4
-    for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 4
-        for (int p = 0; p < PANELS; p++)
-#pragma GCC unroll 2
-            for (int half = 0; half < 2; half++) {
-                size_t at = (size_t)(panel + p) * PANEL;
-                store_output(m, at, half, sums[r * PANELS + p][half], y + (size_t)r * y_stride, add);
-            }
+    store_sums(ROWS, PANELS, BF16, m, panel, sums, y, y_stride, add);
 }
 
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 /* One or two rows and a panel by BFDOT, which adds an even and an odd product to a sum at once, in an order of its own. */
 INLINE void panel_by_dots(const int ROWS, const Matrix *m, int panel, const float *x, int x_stride, float *y, int y_stride,
                           bool add) {
-    enum { QUARTERS = PANEL / 4 };
     const int inputs = padded(m->inputs, 4);
     const uint16_t *weights = (const uint16_t *)m->weights + (size_t)panel * inputs * PANEL;
-    float32x4_t sums[2][QUARTERS];
+    quarter sums[2][QUARTERS];
 #pragma GCC unroll 2
     for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 8
@@ -86,24 +77,14 @@ INLINE void panel_by_dots(const int ROWS, const Matrix *m, int panel, const floa
             for (int r = 0; r < ROWS; r++) sums[r][j] = vbfdotq_f32(sums[r][j], weight, pairs[r]);
         }
     }
-#pragma GCC unroll 2
-    for (int r = 0; r < ROWS; r++)
-        for (int part = 0; part < 2; part++) {
-            vec sum;
-            memcpy(&sum, &sums[r][part * QUARTERS / 2], sizeof sum);
-            store_output(m, (size_t)panel * PANEL, part, sum, y + (size_t)r * y_stride, add);
-        }
+    store_quarters(ROWS, BF16, m, panel, sums, y, y_stride, add);
 }
 
 static void few_panels_of_pairs(const Matrix *m, int begin, int end, int rows, const GemmInput *in, float *y, int y_stride,
                                 bool add) {
 #define TIMES_DOTS(ROWS)                                                                                             \
     panel_by_dots(ROWS, m, panel, in->x + row * (size_t)in->stride, in->stride, y + row * (size_t)y_stride, y_stride, add)
-    for (int panel = begin; panel < end; panel++) {
-        int row = 0;
-        for (; row + 2 <= rows; row += 2) TIMES_DOTS(2);
-        if (row < rows) TIMES_DOTS(1);
-    }
+    BY_TWO_ROWS(TIMES_DOTS)
 #undef TIMES_DOTS
 }
 #else

@@ -3,22 +3,15 @@
 #define MAX_ROWS 64 /* rows in one pass through the layers */
 enum { MIN_AMX_ROWS = 8 };  /* rows from which on threads share them, and tiles pay */
 
-/* The network. library.py fills it in, in this order; a pointer is NULL where the model has no such part. */
+/* The network. bindings.py fills it in, in this order; a pointer is NULL where the model has no such part. */
 typedef struct {
-    int32_t n_layer, n_head, n_kv_head, head_dim, n_embd, mlp_hidden, vocab_size, context_length;
-    int32_t layernorm, post_norm, mlp, window; /* window: 0 is all */
-    int32_t format, threads, tiles;            /* tiles: whether AMX's may be used */
-    float norm_eps, softcap, embedding_scale;  /* softcap: 0 is off */
-    const float *tokens;    /* (V, C) */
-    const float *positions; /* (context, C): learned or sinusoids, added to the stream */
-    const float *cosines, *sines; /* (context, D / 2): rotary */
-    const float *norm, *norm_bias, *head;
+    MODEL_FIELDS;
+    int32_t post_norm, format, threads, tiles; /* tiles: whether AMX's may be used */
+    NETWORK_PARAMETERS(AS_POINTER)             /* positions (context, C): sinusoids, too, added to the stream */
+    const float *cosines, *sines;              /* (context, D / 2): rotary */
 } Network;
 
-typedef struct { /* of one layer, as gpt_cli/model names them */
-    const float *norm1, *norm1_bias, *qkv, *qkv_bias, *q_norm, *k_norm, *out, *out_bias;
-    const float *norm2, *norm2_bias, *up, *up_bias, *down, *down_bias; /* up: of SwiGLU gate and up, 2F */
-} Layer;
+typedef struct { BLOCK_PARAMETERS(AS_POINTER) } Layer;
 
 typedef struct {
     Matrix qkv, out, gate, up, down;

@@ -88,11 +88,11 @@ static void update_acceptance(Record *r, bool right) {
 
 /* How many of n guesses to have looked at: as many as make for the most tokens a second. */
 static int best_draft_length(const DraftState *d, const DraftToken *guesses, int n) {
-    double round_to_int = 1, tokens = 1, best = tokens / d->one_row;
+    double all_right = 1, tokens = 1, best = tokens / d->one_row;
     int most = 0;
     if (d->always) return n < d->always ? n : d->always;
     for (int k = 1; k <= n; k++) {
-        tokens += round_to_int *= acceptance_rate(guesses[k - 1].record);
+        tokens += all_right *= acceptance_rate(guesses[k - 1].record);
         double rate = tokens / (d->one_row + k * d->more_rows);
         if (rate > best) best = rate, most = k;
     }

@@ -1,27 +1,15 @@
 /* Vectors, memory, and functions of numbers. */
 
-#include <math.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
 
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#elif defined(__ARM_NEON)
-#include <arm_neon.h>
-#endif
+#include "../common/prelude.h"
+#include "../common/parameters.h"
 
-#define LANES 16
-#define INLINE static inline __attribute__((always_inline))
 #ifdef __clang__
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -188,7 +176,7 @@ INLINE vec exponential(vec x) { return power_of_two(1.44269504f * x); }
 
 INLINE vec sigmoid(vec x) { return reciprocal(1.0f + power_of_two(-1.44269504f * x)); }
 
-enum { NONE = -1, RELU, GELU, SWIGLU, RELU2 };
+enum { NONE = -1 }; /* no MLP */
 
 /* The activation of an MLP: a constant once inlined. `gate` is SwiGLU's. */
 INLINE vec activate(const int MLP, vec x, vec gate) {

@@ -24,12 +24,12 @@ static int draft_with_model(Session *session, int n, DraftToken *guesses) {
     DraftState *d = session->drafter;
     Sequence *t = small->streams;
     int v = small->model->net.vocab_size, context = small->model->net.context_length;
-    double each = d->one_guess + d->more_rows, round_to_int = 1, tokens = 1, best = 1 / d->one_row;
+    double each = d->one_guess + d->more_rows, all_right = 1, tokens = 1, best = 1 / d->one_row;
     int most = 0;
     if (n > context / 4) n = context / 4;
     if (d->always) most = d->always < n ? d->always : n;
     for (int k = 1; k <= n && !d->always; k++) {
-        tokens += round_to_int *= acceptance_rate(&d->of_model);
+        tokens += all_right *= acceptance_rate(&d->of_model);
         if (tokens / (d->one_row + k * each) > best) best = tokens / (d->one_row + k * each), most = k;
     }
     if (t->length + most > context) { /* now, since what is dropped does not come back */

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from gpt_cli.capabilities import NATIVE_DECODER
 from gpt_cli.config import ModelConfig
+from gpt_cli.model.parameters import BLOCK_SLOTS, block_parameters, parameters
 
 Array = npt.NDArray[Any]  # fp32
 
@@ -23,7 +24,7 @@ class WeightMismatch(ValueError):  # noqa: N818 (named for what it says)
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """One block; None is a part that the model does not have."""
+    """One block, by the slots of `gpt_cli/model/parameters.py`; None is a part that the model does not have."""
 
     norm1: Array
     norm1_bias: Array | None
@@ -76,7 +77,7 @@ def read_weights(config: ModelConfig, vocab_size: int, arrays: Mapping[str, npt.
     """
     if (reason := NATIVE_DECODER.refusal(config)) is not None:
         raise WeightMismatch(f"{NATIVE_DECODER.name} does not know {reason}")
-    expected = _shapes(config, vocab_size)
+    expected = {parameter.name: parameter.shape for parameter in parameters(config, vocab_size)}
     if expected.keys() != arrays.keys():
         raise WeightMismatch(f"not the tensors of this config: {sorted(expected.keys() ^ arrays.keys())[0]}")
     for name, shape in expected.items():
@@ -98,70 +99,17 @@ def read_weights(config: ModelConfig, vocab_size: int, arrays: Mapping[str, npt.
         positions=positions,
         cosines=cosines,
         sines=sines,
-        layers=tuple(_layer(config, found, f"blocks.{layer}.") for layer in range(config.n_layer)),
+        layers=tuple(_layer(config, found, layer) for layer in range(config.n_layer)),
         norm=found.get("norm.weight"),
         norm_bias=found.get("norm.bias"),
         head=found["head.weight"],
     )
 
 
-def _layer(config: ModelConfig, found: Mapping[str, Array], block: str) -> LayerWeights:
-    def part(name: str) -> Array | None:
-        return found.get(block + name)
-
-    up = "mlp.gate_up" if config.mlp == "swiglu" else "mlp.up"
-    return LayerWeights(
-        norm1=found[block + "norm1.weight"],
-        norm1_bias=part("norm1.bias"),
-        qkv=found[block + "attention.qkv.weight"],
-        qkv_bias=part("attention.qkv.bias"),
-        q_norm=part("attention.q_norm.weight"),
-        k_norm=part("attention.k_norm.weight"),
-        out=found[block + "attention.out.weight"],
-        out_bias=part("attention.out.bias"),
-        norm2=found[block + "norm2.weight"],
-        norm2_bias=part("norm2.bias"),
-        up=found[block + up + ".weight"],
-        up_bias=part(up + ".bias"),
-        down=found[block + "mlp.down.weight"],
-        down_bias=part("mlp.down.bias"),
-    )
-
-
-def _shapes(config: ModelConfig, vocab_size: int) -> dict[str, tuple[int, ...]]:
-    """The names and shapes of `GPT(config, vocab_size).state_dict()`."""
-    width, hidden, head = config.n_embd, config.mlp_hidden, config.head_dim
-    shapes: dict[str, tuple[int, ...]] = {"embedding.tokens.weight": (vocab_size, width)}
-    if config.position == "learned":
-        shapes["embedding.positions"] = (config.context_length, width)
-
-    def linear(name: str, outputs: int, inputs: int) -> None:
-        shapes[f"{name}.weight"] = (outputs, inputs)
-        if config.bias:
-            shapes[f"{name}.bias"] = (outputs,)
-
-    def norm(name: str) -> None:
-        shapes[f"{name}.weight"] = (width,)
-        if config.bias and config.norm == "layernorm":
-            shapes[f"{name}.bias"] = (width,)
-
-    for layer in range(config.n_layer):
-        block = f"blocks.{layer}."
-        norm(block + "norm1")
-        linear(block + "attention.qkv", width + 2 * config.kv_heads * head, width)
-        linear(block + "attention.out", width, width)
-        if config.qk_norm:
-            shapes[block + "attention.q_norm.weight"] = shapes[block + "attention.k_norm.weight"] = (head,)
-        norm(block + "norm2")
-        if config.mlp == "swiglu":
-            linear(block + "mlp.gate_up", 2 * hidden, width)
-        else:
-            linear(block + "mlp.up", hidden, width)
-        linear(block + "mlp.down", width, hidden)
-    if config.norm_position == "pre":
-        norm("norm")
-    shapes["head.weight"] = (vocab_size, width)
-    return shapes
+def _layer(config: ModelConfig, found: Mapping[str, Array], layer: int) -> LayerWeights:
+    own = block_parameters(config, layer)
+    parts: dict[str, Any] = {slot: found[own[slot].name] if slot in own else None for slot in BLOCK_SLOTS}
+    return LayerWeights(**parts)
 
 
 def rotary_frequencies(config: ModelConfig) -> Array:

@@ -110,12 +110,12 @@ NOINLINE void attention_backward(const Products *products, const AttnShape *head
                 narrow_all(ld, score, tiles->weights + (long)j * ld);
                 narrow_all(ld, d_weight, tiles->d_scores + (long)j * ld);
             }
-            MatrixA d_scores = {tiles->d_scores, ld, 0}, n_qk_heads = {tiles->d_scores, ld, 1};
+            MatrixA d_scores = {tiles->d_scores, ld, 0}, d_scores_t = {tiles->d_scores, ld, 1};
             float *to_keys = d_qkv + (long)key * row;
             multiply(products, keys, d, n, (MatrixA){tiles->weights, ld, 0}, from_row(dy_rows, key), put,
                      &(StoreF32){to_keys + at_v, row, 1.0f, 1.0f});
             multiply(products, keys, d, n, d_scores, from_row(q_rows, key), put, &(StoreF32){to_keys + at_k, row, 1.0f, 1.0f});
-            multiply(products, n, d, keys, n_qk_heads, from_row(k_rows, key), put,
+            multiply(products, n, d, keys, d_scores_t, from_row(k_rows, key), put,
                      &(StoreF32){to_keys + head * d, row, 1.0f, 1.0f});
         }
     }

@@ -13,14 +13,14 @@ static inline Noise noise_of(float rate, uint64_t seed, long first) {
 }
 
 /* Wellons' lowbias32: every bit of x changes half of the bits of the result. */
-FORCE_INLINE uint32_t hash32(uint32_t x) {
+INLINE uint32_t hash32(uint32_t x) {
     x = (x ^ (x >> 16)) * 0x7feb352du;
     x = (x ^ (x >> 15)) * 0x846ca68bu;
     return x ^ (x >> 16);
 }
 
 /* Of row `row` at place `stream_id` the factors of n columns from `column` on: 0 or `scale`. */
-FORCE_INLINE void dropout_scale(const Noise *noise, int stream_id, long row, int column, int n, float *out) {
+INLINE void dropout_scale(const Noise *noise, int stream_id, long row, int column, int n, float *out) {
     uint32_t key = hash32((uint32_t)noise->seed + 0x9e3779b9u * (uint32_t)stream_id) ^ (uint32_t)(noise->seed >> 32);
     key = hash32(hash32(key) + (uint32_t)(noise->first + row));
     SIMD

@@ -16,6 +16,13 @@ typedef struct {
     int tiles;               /* whether AMX may be used */
 } Backend;
 
+/* The next bytes of a workspace, in whole lines of the cache; counts them where there is none yet. */
+static void *arena_alloc(char **at, size_t bytes) {
+    char *here = *at;
+    *at += (bytes + 63) / 64 * 64;
+    return here;
+}
+
 typedef struct {
     const Backend *backend;
     elem_t *left;   /* bf16: a strip of the left matrix, 32 rows of the largest k */
@@ -26,7 +33,7 @@ typedef struct {
 /* What becomes of a block of the product: its place in it, its sizes, its elements with rows `ld` apart. */
 typedef void (*Epilogue)(const void *to, int row, int column, int rows, int columns, const float *block, int ld);
 
-typedef struct { const elem_t *at; int ld, n_qk_heads; } MatrixA; /* (m, k) with rows `ld` apart; turned: (k, m) in memory */
+typedef struct { const elem_t *at; int ld, transposed; } MatrixA; /* (m, k) with rows `ld` apart; transposed: (k, m) in memory */
 
 /* Most blocks are as wide as a strip: their loops are compiled for that width. */
 #define EPILOGUE(name, body) \
@@ -39,7 +46,7 @@ typedef struct { const elem_t *at; int ld, n_qk_heads; } MatrixA; /* (m, k) with
 
 typedef struct { float *to; int ld; float alpha, beta; } StoreF32; /* to <- alpha block + beta to */
 
-FORCE_INLINE void put_block(const StoreF32 *p, int row, int column, int rows, int columns, const float *restrict block, int ld) {
+INLINE void put_block(const StoreF32 *p, int row, int column, int rows, int columns, const float *restrict block, int ld) {
     float *restrict out = p->to + (long)row * p->ld + column;
     float alpha = p->alpha, beta = p->beta;
     for (int i = 0; i < rows; i++, out += p->ld, block += ld) {
@@ -56,7 +63,7 @@ EPILOGUE(put, put_block)
 
 typedef struct { elem_t *to; int ld; const float *bias; } StoreBf16; /* to <- block + bias; bias may be NULL */
 
-FORCE_INLINE void put_narrowed_block(const StoreBf16 *p, int row, int column, int rows, int columns, const float *restrict block,
+INLINE void put_narrowed_block(const StoreBf16 *p, int row, int column, int rows, int columns, const float *restrict block,
                                int ld) {
     elem_t *restrict out = p->to + (long)row * p->ld + column;
     for (int i = 0; i < rows; i++, out += p->ld, block += ld) {
@@ -80,7 +87,7 @@ typedef struct { /* to <- from + factors (block + bias) */
     int stream_id;
 } ResidualAdd;
 
-FORCE_INLINE void put_added_block(const ResidualAdd *p, int row, int column, int rows, int columns, const float *restrict block, int ld) {
+INLINE void put_added_block(const ResidualAdd *p, int row, int column, int rows, int columns, const float *restrict block, int ld) {
     long at = (long)row * p->ld + column;
     float sum[columns], factor[columns];
     for (int i = 0; i < rows; i++, at += p->ld, block += ld) {
@@ -120,7 +127,7 @@ static void pack_a(MatrixA left, int i, int rows, int k, elem_t *strip) {
     _Alignas(64) elem_t square[STRIP * STRIP];
     for (int p = 0; p < k; p += STRIP, strip += STRIP * STRIP) {
         int depth = smaller(STRIP, k - p), whole = rows == STRIP && depth == STRIP;
-        if (!left.n_qk_heads) {
+        if (!left.transposed) {
             const elem_t *from = left.at + (long)i * left.ld + p;
             if (!whole)
                 copy_square(from, left.ld, rows, depth, strip);
@@ -144,39 +151,28 @@ static void pack_a(MatrixA left, int i, int rows, int k, elem_t *strip) {
     }
 }
 
-/* b (k, n), rows `ld` apart, as panels in `room`. */
-static PackedB pack_b(int k, int n, const elem_t *b, int ld, elem_t *room) {
+/* The right matrix (k, n) as panels in `room`: b, rows `ld` apart, or the transpose of b (n, k). */
+INLINE PackedB pack_panels(const bool TRANSPOSED, int k, int n, const elem_t *b, int ld, elem_t *room) {
     _Alignas(64) elem_t square[STRIP * STRIP];
     long panel = round_up_tile(k) * STRIP;
     for (int j = 0; j < n; j += STRIP) {
         elem_t *to = room + j / STRIP * panel;
         for (int p = 0; p < k; p += STRIP, to += STRIP * STRIP) {
             int depth = smaller(STRIP, k - p), columns = smaller(STRIP, n - j), apart = ld;
-            const elem_t *from = b + (long)p * ld + j;
-            if (depth < STRIP || columns < STRIP)
-                copy_square(from, ld, depth, columns, square), from = square, apart = STRIP;
-            for (int q = 0; q < 16; q++, from += 2 * apart) {
-                Row first, second;
-                interleave(row_of(from), row_of(from + apart), &first, &second);
-                store_row(to + q * 64, first);
-                store_row(to + q * 64 + 32, second);
+            const elem_t *from = TRANSPOSED ? b + (long)j * ld + p : b + (long)p * ld + j;
+            if (depth < STRIP || columns < STRIP) {
+                copy_square(from, ld, TRANSPOSED ? columns : depth, TRANSPOSED ? depth : columns, square);
+                from = square, apart = STRIP;
             }
-        }
-    }
-    return (PackedB){room, panel};
-}
-
-/* The right matrix (k, n) that is the transpose of b (n, k), rows `ld` apart, as panels in `room`. */
-static PackedB pack_bt(int k, int n, const elem_t *b, int ld, elem_t *room) {
-    _Alignas(64) elem_t square[STRIP * STRIP];
-    long panel = round_up_tile(k) * STRIP;
-    for (int j = 0; j < n; j += STRIP) {
-        elem_t *to = room + j / STRIP * panel;
-        for (int p = 0; p < k; p += STRIP, to += STRIP * STRIP) {
-            int depth = smaller(STRIP, k - p), columns = smaller(STRIP, n - j), apart = ld;
-            const elem_t *from = b + (long)j * ld + p;
-            if (depth < STRIP || columns < STRIP)
-                copy_square(from, ld, columns, depth, square), from = square, apart = STRIP;
+            if (!TRANSPOSED) {
+                for (int q = 0; q < 16; q++, from += 2 * apart) {
+                    Row first, second;
+                    interleave(row_of(from), row_of(from + apart), &first, &second);
+                    store_row(to + q * 64, first);
+                    store_row(to + q * 64 + 32, second);
+                }
+                continue;
+            }
             for (int half = 0; half < 2; half++) {
                 Row words[16];
 #pragma GCC unroll 16
@@ -190,26 +186,20 @@ static PackedB pack_bt(int k, int n, const elem_t *b, int ld, elem_t *room) {
     return (PackedB){room, panel};
 }
 
+static PackedB pack_b(int k, int n, const elem_t *b, int ld, elem_t *room) { return pack_panels(false, k, n, b, ld, room); }
+static PackedB pack_bt(int k, int n, const elem_t *b, int ld, elem_t *room) { return pack_panels(true, k, n, b, ld, room); }
+
 static inline PackedB from_row(PackedB right, int row) { return (PackedB){right.at + (long)row * STRIP, right.panel}; }
 static inline PackedB from_column(PackedB right, int column) { /* a multiple of 32, as is the row above */
     return (PackedB){right.at + column / STRIP * right.panel, right.panel};
 }
 
 #ifdef __AMX_BF16__
-#include <sys/syscall.h>
-#include <unistd.h>
-
-/* Ask the system for the tiles' registers (Linux hands them out on request). */
-static inline int request_tiles(void) { return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18) == 0; }
-
-static const _Alignas(64) uint8_t EIGHT_TILES[64] = { /* of 16 rows of 64 bytes */
-    1, [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
-    [48] = 16, 16, 16, 16, 16, 16, 16, 16,
-};
+#include "../common/amx.h"
 
 /* Before and after the products of a thread. */
 static int begin_products(const Backend *backend) {
-    if (backend->tiles) _tile_loadconfig(EIGHT_TILES);
+    if (backend->tiles) amx_configure();
     return 0;
 }
 static void end_products(const Backend *backend, int before) {
@@ -239,7 +229,7 @@ static void kernel_amx(const elem_t *a, const elem_t *b, int k, float *block) {
     _tile_stored(3, block + 528, 128);
 }
 #else
-static inline int request_tiles(void) { return 0; }
+static inline bool amx_request(void) { return false; }
 static int begin_products(const Backend *backend) { return (void)backend, 0; }
 static void end_products(const Backend *backend, int before) { (void)backend, (void)before; }
 static void kernel_amx(const elem_t *a, const elem_t *b, int k, float *block) { (void)a, (void)b, (void)k, (void)block; }
@@ -267,7 +257,7 @@ static void multiply(const Products *products, int m, int n, int k, MatrixA left
 
 #else /* fp32 */
 
-typedef struct { const elem_t *at; int ld, n_qk_heads; } PackedB;
+typedef struct { const elem_t *at; int ld, transposed; } PackedB;
 
 static PackedB pack_b(int k, int n, const elem_t *b, int ld, elem_t *room) {
     (void)k, (void)n, (void)room;
@@ -277,12 +267,12 @@ static PackedB pack_bt(int k, int n, const elem_t *b, int ld, elem_t *room) {
     (void)k, (void)n, (void)room;
     return (PackedB){b, ld, 1};
 }
-static inline PackedB from_row(PackedB r, int row) { return (PackedB){r.at + (r.n_qk_heads ? row : (long)row * r.ld), r.ld, r.n_qk_heads}; }
+static inline PackedB from_row(PackedB r, int row) { return (PackedB){r.at + (r.transposed ? row : (long)row * r.ld), r.ld, r.transposed}; }
 static inline PackedB from_column(PackedB r, int column) {
-    return (PackedB){r.at + (r.n_qk_heads ? (long)column * r.ld : column), r.ld, r.n_qk_heads};
+    return (PackedB){r.at + (r.transposed ? (long)column * r.ld : column), r.ld, r.transposed};
 }
 
-static inline int request_tiles(void) { return 0; }
+static inline bool amx_request(void) { return false; }
 
 /* Before and after the products of a thread. */
 static int begin_products(const Backend *backend) { return backend->set_threads(1); }
@@ -291,7 +281,7 @@ static void end_products(const Backend *backend, int before) { backend->set_thre
 static void multiply(const Products *products, int m, int n, int k, MatrixA left, PackedB right, Epilogue finish, const void *to) {
     const StoreF32 plain = {products->out, n, 1.0f, 0.0f}, *p = finish == put ? to : &plain;
     /* a stored row is Fortran's column: out^T = right^T left^T */
-    products->backend->sgemm(right.n_qk_heads ? "T" : "N", left.n_qk_heads ? "T" : "N", &n, &m, &k, &p->alpha, right.at, &right.ld,
+    products->backend->sgemm(right.transposed ? "T" : "N", left.transposed ? "T" : "N", &n, &m, &k, &p->alpha, right.at, &right.ld,
                              left.at, &left.ld, &p->beta, p->to, &p->ld);
     if (finish != put) finish(to, 0, 0, m, n, products->out, n);
 }

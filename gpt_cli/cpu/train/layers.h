@@ -57,7 +57,6 @@ NOINLINE void bias_backward(int n, int c, const elem_t *dy, float *d_bias) {
         }
 }
 
-enum { RELU, GELU, SWIGLU, RELU2 };
 
 static inline float gelu_inner(float x) { return 0.7978845608f * (x + 0.044715f * x * x * x); }
 
@@ -70,7 +69,7 @@ typedef struct {
 } Mlp;
 
 /* A block of `up` as projected -> up and hidden; not for swiglu, whose two halves lie apart. */
-FORCE_INLINE void activate_block(const Mlp *m, int row, int column, int rows, int columns, const float *restrict block, int ld) {
+INLINE void activate_block(const Mlp *m, int row, int column, int rows, int columns, const float *restrict block, int ld) {
     long at = (long)row * m->width + column;
     for (int t = 0; t < rows; t++, at += m->width, block += ld) {
         float x[columns], y[columns];
@@ -108,7 +107,7 @@ NOINLINE void swiglu_forward(int n, const Mlp *m) {
 }
 
 /* A block of the gradient of hidden -> d_up. */
-FORCE_INLINE void activate_backward_block(const Mlp *m, int row, int column, int rows, int columns, const float *restrict block,
+INLINE void activate_backward_block(const Mlp *m, int row, int column, int rows, int columns, const float *restrict block,
                                     int ld) {
     int u = m->kind == SWIGLU ? 2 * m->width : m->width;
     const elem_t *restrict up = m->up + (long)row * u + column;
@@ -148,7 +147,7 @@ EPILOGUE(activate_backward, activate_backward_block)
 
 /* One head's query or key: normalised (gain not NULL), then rotated (cosines not NULL); half of D are pairs (i, i + D / 2).
    `raw` and `out` may be the same. Gives the scale of the norm. */
-FORCE_INLINE float turn_by(int d, const elem_t *raw, const float *gain, float eps, const float *cosines, const float *sines,
+INLINE float turn_by(int d, const elem_t *raw, const float *gain, float eps, const float *cosines, const float *sines,
                   elem_t *out) {
     float x[d], scale = 1.0f;
     SIMD
@@ -175,7 +174,7 @@ FORCE_INLINE float turn_by(int d, const elem_t *raw, const float *gain, float ep
 }
 
 /* The gradient of `qk_norm_rope`: d_out (D) -> d_raw (D), and adds to d_gain. */
-FORCE_INLINE void turn_backward_by(int d, const float *d_out, const elem_t *raw, const float *gain, float scale,
+INLINE void turn_backward_by(int d, const float *d_out, const elem_t *raw, const float *gain, float scale,
                           const float *cosines, const float *sines, elem_t *d_raw, float *d_gain) {
     float dx[d];
     if (cosines) {

@@ -20,14 +20,8 @@ typedef struct {
     char *room;
 } Worker;
 
-static void *arena_alloc(char **at, size_t bytes) {
-    char *here = *at;
-    *at += (bytes + 63) / 64 * 64;
-    return here;
-}
-
 typedef struct {
-    elem_t *x, *next, *gram, *axpby;
+    elem_t *x, *next, *gram, *mixed;
     Products products;
 } Workspace;
 
@@ -35,7 +29,7 @@ static size_t layout_workspace(long rows, long columns, char *base, Workspace *r
     char *at = base;
     size_t size = (size_t)(rows * columns), square = (size_t)(rows * rows);
     room->x = arena_alloc(&at, sizeof(elem_t) * size), room->next = arena_alloc(&at, sizeof(elem_t) * size);
-    room->gram = arena_alloc(&at, sizeof(elem_t) * square), room->axpby = arena_alloc(&at, sizeof(elem_t) * square);
+    room->gram = arena_alloc(&at, sizeof(elem_t) * square), room->mixed = arena_alloc(&at, sizeof(elem_t) * square);
 #ifdef BF16
     room->products.left = arena_alloc(&at, sizeof(elem_t) * STRIP * round_up_tile(columns));
     room->products.panels = arena_alloc(&at, sizeof(elem_t) * round_up_tile(rows) * round_up_tile(columns));
@@ -47,7 +41,7 @@ static size_t layout_workspace(long rows, long columns, char *base, Workspace *r
 
 typedef struct { const elem_t *from; elem_t *to; int ld; float alpha, beta; } Mixed; /* to <- alpha block + beta from */
 
-FORCE_INLINE void mix_block(const Mixed *p, int row, int column, int rows, int columns, const float *restrict block, int ld) {
+INLINE void mix_block(const Mixed *p, int row, int column, int rows, int columns, const float *restrict block, int ld) {
     long at = (long)row * p->ld + column;
     float alpha = p->alpha, beta = p->beta;
     for (int i = 0; i < rows; i++, at += p->ld, block += ld) {
@@ -67,7 +61,7 @@ size_t orthogonalise_bytes(long rows, long columns) {
 }
 
 /* to (n, m) <- the transpose of from (m, n), both at most 16 x 16, rows `ld` apart in from and 16 in to. */
-static void qk_norm_rope(int m, int n, const float *from, long ld, float *to) {
+static void transpose(int m, int n, const float *from, long ld, float *to) {
 #ifdef BF16
     if (m == LANES && n == LANES) {
         Row rows[LANES];
@@ -95,7 +89,7 @@ static void read_in(const Job *job, float factor, elem_t *x) {
         for (int j = 0; j < n; j += LANES)
             for (int i = 0; i < m; i += LANES) {
                 int rows = smaller(LANES, m - i), columns = smaller(LANES, n - j);
-                qk_norm_rope(columns, rows, job->matrix + (long)j * m + i, m, piece);
+                transpose(columns, rows, job->matrix + (long)j * m + i, m, piece);
                 SIMD
                 for (int p = 0; p < LANES * LANES; p++) piece[p] *= factor;
                 for (int p = 0; p < rows; p++) narrow_all(columns, piece + p * LANES, x + (long)(i + p) * n + j);
@@ -105,7 +99,7 @@ static void read_in(const Job *job, float factor, elem_t *x) {
 /* x times the job's scale -> its result. */
 static void write_out(const Job *job, const elem_t *x) {
     int m = job->rows, n = job->columns;
-    float piece[LANES * LANES], n_qk_heads[LANES * LANES];
+    float piece[LANES * LANES], transposed[LANES * LANES];
     if (!job->tall) {
         SIMD
         for (long i = 0; i < (long)m * n; i++) job->out[i] = job->scale * to_float(x[i]);
@@ -115,9 +109,9 @@ static void write_out(const Job *job, const elem_t *x) {
                 int rows = smaller(LANES, m - i), columns = smaller(LANES, n - j);
                 for (int p = 0; p < rows; p++)
                     for (int q = 0; q < columns; q++) piece[p * LANES + q] = job->scale * to_float(x[(long)(i + p) * n + j + q]);
-                qk_norm_rope(rows, columns, piece, LANES, n_qk_heads);
+                transpose(rows, columns, piece, LANES, transposed);
                 for (int q = 0; q < columns; q++)
-                    memcpy(job->out + (long)(j + q) * m + i, n_qk_heads + q * LANES, sizeof(float) * (size_t)rows);
+                    memcpy(job->out + (long)(j + q) * m + i, transposed + q * LANES, sizeof(float) * (size_t)rows);
             }
 }
 
@@ -141,8 +135,8 @@ static void orthogonalise_one(const Worker *worker, const Job *job) {
         const float *abc = worker->coefficients + 3 * iteration;
         multiply(products, m, m, n, (MatrixA){x, n, 0}, pack_bt(n, m, x, n, panels), put_narrowed, &(StoreBf16){gram, m, NULL});
         multiply(products, m, m, m, (MatrixA){gram, m, 0}, pack_b(m, m, gram, m, panels), axpby,
-                 &(Mixed){gram, room.axpby, m, abc[2], abc[1]});
-        multiply(products, m, n, m, (MatrixA){room.axpby, m, 0}, pack_b(m, n, x, n, panels), axpby, &(Mixed){x, next, n, 1.0f, abc[0]});
+                 &(Mixed){gram, room.mixed, m, abc[2], abc[1]});
+        multiply(products, m, n, m, (MatrixA){room.mixed, m, 0}, pack_b(m, n, x, n, panels), axpby, &(Mixed){x, next, n, 1.0f, abc[0]});
         elem_t *swap = x;
         x = next, next = swap;
     }

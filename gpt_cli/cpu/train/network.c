@@ -15,16 +15,11 @@
 #include "layers.h"
 #include "attention.h"
 
-enum { /* parameters of a block, in this order; then those of the network */
-    NORM1, NORM1_BIAS, QKV, QKV_BIAS, Q_NORM, K_NORM, OUT, OUT_BIAS, NORM2, NORM2_BIAS, UP, UP_BIAS, DOWN, DOWN_BIAS,
-    PER_BLOCK
-};
-enum { TOKENS, POSITIONS, NORM, NORM_BIAS, HEAD, PER_NETWORK };
+enum { BLOCK_PARAMETERS(AS_INDEX) PER_BLOCK };
+enum { NETWORK_PARAMETERS(AS_INDEX) PER_NETWORK };
 
 typedef struct {
-    int n_layer, n_embd, n_head, n_kv_head, head_dim, hidden, vocab_size, context;
-    int mlp, rms, window;                  /* window 0: none */
-    float eps, embedding_scale, softcap;   /* softcap 0: none */
+    MODEL_FIELDS;
     float dropout;                         /* of the embedding, and of what blocks add to the stream */
     const float *positions;                /* (context, C) added to the stream, not learned; or NULL */
     const float *cosines, *sines;          /* (context, D / 2) rotations; or NULL */
@@ -56,21 +51,15 @@ static inline int site_of(int layer, int which) { return which == EMBEDDED ? 0 :
 
 enum { LOGIT_ROWS = 128 };
 
-static void *arena_alloc(char **at, size_t bytes) {
-    char *here = *at;
-    *at += (bytes + 63) / 64 * 64;
-    return here;
-}
-
 static int widest(const Network *net) { /* of the rows that a projection writes or reads */
-    int heads = (net->n_head + 2 * net->n_kv_head) * net->head_dim, up = net->hidden * (net->mlp == SWIGLU ? 2 : 1);
+    int heads = (net->n_head + 2 * net->n_kv_head) * net->head_dim, up = net->mlp_hidden * (net->mlp == SWIGLU ? 2 : 1);
     return larger(larger(heads, up), net->n_embd);
 }
 
 /* Lay out what a thread needs for chunks of n tokens in sequences of at most `length`; gives the bytes. Without a backward
    pass (`keep` 0) all blocks write over the same few rows, which then stay in the cache. */
 static size_t layout_workspace(const Network *net, int n, int length, int keep, char *base, Workspace *room) {
-    size_t c = net->n_embd, g = net->n_head + 2 * net->n_kv_head, d = net->head_dim, f = net->hidden;
+    size_t c = net->n_embd, g = net->n_head + 2 * net->n_kv_head, d = net->head_dim, f = net->mlp_hidden;
     size_t u = net->mlp == SWIGLU ? 2 * f : f, rows = (size_t)n, v = net->vocab_size, wide_row = widest(net);
     size_t tile = (size_t)TILE * round_up_tile(length), head = round_up_tile(length) * round_up_tile(d), logit_rows = smaller(n, LOGIT_ROWS);
     char *at = base;
@@ -211,7 +200,7 @@ NOINLINE void attend(const Network *net, int layer, int n, int length, const Wor
     const Products *products = &room->products;
     int c = net->n_embd, d = net->head_dim, n_qk_heads = net->n_head + net->n_kv_head, g = n_qk_heads + net->n_kv_head, row = g * d;
     AttnShape heads = {net->n_head, net->n_kv_head, d, net->window};
-    norm_forward(n, c, k->x1, vector(net, layer, NORM1), vector(net, layer, NORM1_BIAS), net->rms, net->eps, k->h1,
+    norm_forward(n, c, k->x1, vector(net, layer, NORM1), vector(net, layer, NORM1_BIAS), !net->layernorm, net->norm_eps, k->h1,
                  k->mean1, k->scale1);
     multiply(products, n, row, c, (MatrixA){k->h1, c, 0}, weight_t(net, layer, QKV, row, c), put_narrowed,
              &(StoreBf16){k->raw, row, vector(net, layer, QKV_BIAS)});
@@ -221,7 +210,7 @@ NOINLINE void attend(const Network *net, int layer, int n, int length, const Wor
         for (int head = 0; head < n_qk_heads; head++) {
             long at = (long)t * row + head * d;
             k->turn_scales[(long)t * g + head] =
-                qk_norm_rope(d, k->raw + at, vector(net, layer, head < net->n_head ? Q_NORM : K_NORM), net->eps, cosines, sines,
+                qk_norm_rope(d, k->raw + at, vector(net, layer, head < net->n_head ? Q_NORM : K_NORM), net->norm_eps, cosines, sines,
                      k->qkv + at);
         }
         memcpy(k->qkv + (long)t * row + n_qk_heads * d, k->raw + (long)t * row + n_qk_heads * d, sizeof(elem_t) * net->n_kv_head * d);
@@ -262,7 +251,7 @@ NOINLINE void attend_backward(const Network *net, int layer, int n, int length, 
     add_gradient(net, layer, QKV, n, row, c, d_raw, k->h1, products, gradients);
     multiply(products, n, c, row, (MatrixA){d_raw, row, 0}, backward(net, layer, QKV, row, c), put,
              &(StoreF32){room->wide_rows, c, 1.0f, 0.0f});
-    norm_backward(n, c, room->wide_rows, k->x1, vector(net, layer, NORM1), net->rms, k->mean1, k->scale1, room->dx,
+    norm_backward(n, c, room->wide_rows, k->x1, vector(net, layer, NORM1), !net->layernorm, k->mean1, k->scale1, room->dx,
                   gradient(net, gradients, layer, NORM1), gradient(net, gradients, layer, NORM1_BIAS));
 }
 
@@ -270,10 +259,10 @@ NOINLINE void attend_backward(const Network *net, int layer, int n, int length, 
 NOINLINE void mlp_forward(const Network *net, int layer, int n, const Workspace *room, float *x3) {
     const Activations *k = &room->kept[layer];
     const Products *products = &room->products;
-    int c = net->n_embd, f = net->hidden, u = net->mlp == SWIGLU ? 2 * f : f;
+    int c = net->n_embd, f = net->mlp_hidden, u = net->mlp == SWIGLU ? 2 * f : f;
     const float *bias = vector(net, layer, UP_BIAS);
     Mlp mlp = {net->mlp, f, bias, k->up, k->hidden, NULL};
-    norm_forward(n, c, k->x2, vector(net, layer, NORM2), vector(net, layer, NORM2_BIAS), net->rms, net->eps, k->h2,
+    norm_forward(n, c, k->x2, vector(net, layer, NORM2), vector(net, layer, NORM2_BIAS), !net->layernorm, net->norm_eps, k->h2,
                  k->mean2, k->scale2);
     MatrixA h2 = {k->h2, c, 0};
     PackedB up = weight_t(net, layer, UP, u, c);
@@ -288,7 +277,7 @@ NOINLINE void mlp_forward(const Network *net, int layer, int n, const Workspace 
 NOINLINE void mlp_backward(const Network *net, int layer, int n, const Workspace *room, float *gradients) {
     const Activations *k = &room->kept[layer];
     const Products *products = &room->products;
-    int c = net->n_embd, f = net->hidden, u = net->mlp == SWIGLU ? 2 * f : f;
+    int c = net->n_embd, f = net->mlp_hidden, u = net->mlp == SWIGLU ? 2 * f : f;
     elem_t *upstream = room->h, *d_up = room->narrow_rows;
     Mlp mlp = {net->mlp, f, NULL, k->up, k->hidden, d_up};
     drop_backward(n, c, room->dx, &room->noise, site_of(layer, WIDENED), upstream);
@@ -299,7 +288,7 @@ NOINLINE void mlp_backward(const Network *net, int layer, int n, const Workspace
     add_gradient(net, layer, UP, n, u, c, d_up, k->h2, products, gradients);
     multiply(products, n, c, u, (MatrixA){d_up, u, 0}, backward(net, layer, UP, u, c), put,
              &(StoreF32){room->wide_rows, c, 1.0f, 0.0f});
-    norm_backward(n, c, room->wide_rows, k->x2, vector(net, layer, NORM2), net->rms, k->mean2, k->scale2, room->dx,
+    norm_backward(n, c, room->wide_rows, k->x2, vector(net, layer, NORM2), !net->layernorm, k->mean2, k->scale2, room->dx,
                   gradient(net, gradients, layer, NORM2), gradient(net, gradients, layer, NORM2_BIAS));
 }
 
@@ -337,7 +326,7 @@ NOINLINE double head_loss(const Network *net, int n, const int64_t *targets, flo
     int c = net->n_embd, v = net->vocab_size, top = net->n_layer;
     const Products *products = &room->products;
     double loss = 0.0;
-    norm_forward(n, c, room->x, vector(net, top, NORM), vector(net, top, NORM_BIAS), net->rms, net->eps, room->h,
+    norm_forward(n, c, room->x, vector(net, top, NORM), vector(net, top, NORM_BIAS), !net->layernorm, net->norm_eps, room->h,
                  room->mean, room->scale);
     for (int t = 0; t < n; t += LOGIT_ROWS) { /* logits of a large vocabulary are never there all at once */
         int rows = smaller(LOGIT_ROWS, n - t);
@@ -353,7 +342,7 @@ NOINLINE double head_loss(const Network *net, int n, const int64_t *targets, flo
     }
     if (gradients) {
         memset(room->dx, 0, sizeof(float) * (size_t)n * c);
-        norm_backward(n, c, room->wide_rows, room->x, vector(net, top, NORM), net->rms, room->mean, room->scale, room->dx,
+        norm_backward(n, c, room->wide_rows, room->x, vector(net, top, NORM), !net->layernorm, room->mean, room->scale, room->dx,
                       gradient(net, gradients, top, NORM), gradient(net, gradients, top, NORM_BIAS));
     }
     return loss;
@@ -449,8 +438,8 @@ static void pack(const float *w, int out, int in, elem_t *panels) {
 NOINLINE void pack_worker(void *argument) {
     const Packing *packing = argument;
     const Network *net = packing->net;
-    int c = net->n_embd, f = net->hidden, top = net->n_layer * PER_BLOCK;
-    int heads = (net->n_head + 2 * net->n_kv_head) * net->head_dim, qk_norm_rope = 0;
+    int c = net->n_embd, f = net->mlp_hidden, top = net->n_layer * PER_BLOCK;
+    int heads = (net->n_head + 2 * net->n_kv_head) * net->head_dim, matrix = 0;
     for (int at = 0; at <= top + HEAD; at++) {
         int which = at < top ? at % PER_BLOCK : at - top, out = 0, in = c;
         if (at >= top) out = which == HEAD ? net->vocab_size : 0;
@@ -458,7 +447,7 @@ NOINLINE void pack_worker(void *argument) {
         else if (which == OUT) out = c;
         else if (which == UP) out = net->mlp == SWIGLU ? 2 * f : f;
         else if (which == DOWN) out = c, in = f;
-        if (out && qk_norm_rope++ % packing->step == packing->first)
+        if (out && matrix++ % packing->step == packing->first)
             pack(net->parameters[at], out, in, net->matrices + net->packed_offsets[at]);
     }
 }
@@ -467,16 +456,16 @@ NOINLINE void pack_worker(void *argument) {
 /* The matrices as products read them; to be called after every update. */
 void pack_weights(const Network *net, int threads) {
 #ifdef BF16
-    Packing row_inv_sum[threads];
-    for (int i = 0; i < threads; i++) row_inv_sum[i] = (Packing){net, i, threads};
-    parallel_run(pack_worker, row_inv_sum, sizeof *row_inv_sum, threads);
+    Packing shares[threads];
+    for (int i = 0; i < threads; i++) shares[i] = (Packing){net, i, threads};
+    parallel_run(pack_worker, shares, sizeof *shares, threads);
 #else
     (void)net, (void)threads;
 #endif
 }
 
 /* Whether the processor and the system let us use AMX. */
-int tiles_available(void) { return request_tiles(); }
+int tiles_available(void) { return amx_request(); }
 
 /* Bytes of room that `loss_and_gradients` needs for each thread; `keep`: with gradients. */
 size_t room_bytes(const Network *net, int chunk, int length, int keep) {
@@ -491,12 +480,12 @@ size_t room_bytes(const Network *net, int chunk, int length, int keep) {
    thread. */
 double loss_and_gradients(const Network *net, const int64_t *tokens, const int64_t *targets, int sequences, int length,
                           int stride, int chunk, float weight, uint64_t seed, char *rooms, float *gradients, int threads) {
-    ThreadTask row_inv_sum[threads];
+    ThreadTask shares[threads];
     Sum sums[threads];
     size_t bytes = room_bytes(net, chunk, length, gradients != NULL);
     double loss = 0.0;
     for (int i = 0; i < threads; i++) {
-        ThreadTask *share = &row_inv_sum[i];
+        ThreadTask *share = &shares[i];
         char *room = rooms + bytes * (size_t)i;
         memset(share, 0, sizeof *share);
         share->net = net, share->tokens = tokens, share->targets = targets;
@@ -507,9 +496,9 @@ double loss_and_gradients(const Network *net, const int64_t *tokens, const int64
         sums[i] = (Sum){gradients, net->n_parameters, net->n_parameters * i / threads, net->n_parameters * (i + 1) / threads,
                         threads};
     }
-    parallel_run(work, row_inv_sum, sizeof *row_inv_sum, threads);
+    parallel_run(work, shares, sizeof *shares, threads);
     if (gradients && threads > 1) parallel_run(reduce_gradients, sums, sizeof *sums, threads);
-    for (int i = 0; i < threads; i++) loss += row_inv_sum[i].loss;
+    for (int i = 0; i < threads; i++) loss += shares[i].loss;
     return loss;
 }
 

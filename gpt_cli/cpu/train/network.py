@@ -5,28 +5,28 @@ Shapes: B sequences, T tokens each, P elements of all parameters together.
 
 import ctypes
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
 
+from gpt_cli.cpu.common.c_model import MODEL_FIELDS, model_fields
 from gpt_cli.cpu.train.train_bindings import Backend, NativeLibrary, address
 from gpt_cli.model.gpt import GPT
+from gpt_cli.model.parameters import BLOCK_SLOTS, NETWORK_SLOTS, block_parameters, network_parameters
 from gpt_cli.model.position import Rotary
 
 _TOKENS_PER_CHUNK = 512  # of one thread: what they need stays in its cache
 _STRIP = 32  # STRIP of gemm.h
-_MLPS = ("relu", "gelu", "swiglu", "relu2")
 
 
 class _TrainerNetwork(ctypes.Structure):
     """`Network` of network.c."""
 
     _fields_ = (
-        *((name, ctypes.c_int) for name in ("n_layer", "n_embd", "n_head", "n_kv_head", "head_dim", "hidden")),
-        *((name, ctypes.c_int) for name in ("vocab_size", "context", "mlp", "rms", "window")),
-        *((name, ctypes.c_float) for name in ("eps", "embedding_scale", "softcap", "dropout")),
+        *MODEL_FIELDS,
+        ("dropout", ctypes.c_float),
         *((name, ctypes.c_void_p) for name in ("positions", "cosines", "sines", "parameters", "offsets")),
         ("n_parameters", ctypes.c_long),
         *((name, ctypes.c_void_p) for name in ("matrices", "places")),
@@ -140,20 +140,7 @@ class NativeNetwork:
         rotary = next((module for module in self.model.modules() if isinstance(module, Rotary)), None)
         fixed = None if isinstance(embedding.positions, nn.Parameter) else embedding.positions
         return _TrainerNetwork(
-            n_layer=config.n_layer,
-            n_embd=config.n_embd,
-            n_head=config.n_head,
-            n_kv_head=config.kv_heads,
-            head_dim=config.head_dim,
-            hidden=config.mlp_hidden,
-            vocab_size=self.model.head.out_features,
-            context=config.context_length,
-            mlp=_MLPS.index(config.mlp),
-            rms=config.norm == "rmsnorm",
-            window=config.window or 0,
-            eps=config.norm_eps,
-            embedding_scale=embedding.scale,
-            softcap=config.logit_softcap or 0.0,
+            **model_fields(config, self.model.head.out_features, embedding.scale),
             dropout=config.dropout,
             positions=address(fixed),
             cosines=None if rotary is None else address(rotary.cos),
@@ -170,24 +157,14 @@ class NativeNetwork:
 def _parameter_order(model: GPT, ones: Tensor) -> Iterator[Tensor | None]:
     """The parameters in the order of network.c, None where the model has none; `ones` for the gains it lacks."""
     named = dict(model.named_parameters(remove_duplicate=False))
-    for layer in range(model.config.n_layer):
-        block = f"blocks.{layer}"
-        yield from (named.get(f"{block}.norm1.weight", ones), named.get(f"{block}.norm1.bias"))
-        yield from _both(named, f"{block}.attention.qkv")
-        for name in ("q_norm", "k_norm"):
-            yield named.get(f"{block}.attention.{name}.weight", ones) if model.config.qk_norm else None
-        yield from _both(named, f"{block}.attention.out")
-        yield from (named.get(f"{block}.norm2.weight", ones), named.get(f"{block}.norm2.bias"))
-        yield from _both(named, f"{block}.mlp.{'gate_up' if model.config.mlp == 'swiglu' else 'up'}")
-        yield from _both(named, f"{block}.mlp.down")
-    yield from (named.get("embedding.tokens.weight"), named.get("embedding.positions"))
-    yield from (named.get("norm.weight", ones), named.get("norm.bias"), named.get("head.weight"))
+    config = model.config
+    gains = {"norm1", "norm2", "norm"} | ({"q_norm", "k_norm"} if config.qk_norm else set())
+    blocks = [(BLOCK_SLOTS, block_parameters(config, layer)) for layer in range(config.n_layer)]
+    for slots, own in (*blocks, (NETWORK_SLOTS, network_parameters(config, model.head.out_features))):
+        for slot in slots:
+            yield named[own[slot].name] if slot in own else ones if slot in gains else None
 
 
 def _packed_size(parameter: Tensor) -> int:
     """Elements of the two copies of a matrix that gemm.h reads, each side filled up to strips of 32."""
     return 2 * math.prod(-(-size // _STRIP) * _STRIP for size in parameter.shape) if parameter.ndim == 2 else 0
-
-
-def _both(named: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor | None]:
-    return named[f"{name}.weight"], named.get(f"{name}.bias")

@@ -2,36 +2,23 @@
 
    `elem_t` is what matrix products read: bfloat16 or float, chosen when this is compiled (-DBF16 or not). Sums,
    the residual stream, gradients and statistics are always float. */
-#include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#ifdef __SSE2__
-#include <immintrin.h>
-#elif defined(__ARM_NEON)
-#include <arm_neon.h>
-#endif
+#include "../common/prelude.h"
+#include "../common/parameters.h"
 
 #define SIMD _Pragma("omp simd")
 #define SIMD_SUM(...) _Pragma(TEXT(omp simd reduction(+ : __VA_ARGS__)))
 #define TEXT(...) #__VA_ARGS__
-#define FORCE_INLINE static inline __attribute__((always_inline))
 #define NOINLINE static __attribute__((noinline)) /* compilers take much longer for one large function than for its parts */
-enum { LANES = 16 }; /* floats of the longest vector: rows of scores are walked in whole ones */
 
 typedef union { float number; uint32_t bits; } f32_bits;
 
 #ifdef BF16
 typedef uint16_t elem_t;
 
-FORCE_INLINE float to_float(elem_t value) { return ((f32_bits){.bits = (uint32_t)value << 16}).number; }
+INLINE float to_float(elem_t value) { return from_bf16(value); }
+INLINE elem_t to_elem(float value) { return to_bf16(value); }
 
-FORCE_INLINE elem_t to_elem(float value) { /* to nearest, ties to even */
-    uint32_t bits = ((f32_bits){.number = value}).bits;
-    return (elem_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-FORCE_INLINE void narrow_all(long n, const float *x, elem_t *y) {
+INLINE void narrow_all(long n, const float *x, elem_t *y) {
     long i = 0;
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
     for (; i + 8 <= n; i += 8) {
@@ -52,16 +39,16 @@ FORCE_INLINE void narrow_all(long n, const float *x, elem_t *y) {
 }
 #else
 typedef float elem_t;
-FORCE_INLINE float to_float(elem_t value) { return value; }
-FORCE_INLINE elem_t to_elem(float value) { return value; }
-FORCE_INLINE void narrow_all(long n, const float *x, elem_t *y) { memcpy(y, x, sizeof *y * (size_t)n); }
+INLINE float to_float(elem_t value) { return value; }
+INLINE elem_t to_elem(float value) { return value; }
+INLINE void narrow_all(long n, const float *x, elem_t *y) { memcpy(y, x, sizeof *y * (size_t)n); }
 #endif
 
 static inline int smaller(int a, int b) { return a < b ? a : b; }
 static inline int larger(int a, int b) { return a > b ? a : b; }
 
 /* The largest of (n,). */
-FORCE_INLINE float most_of(long n, const float *x) {
+INLINE float most_of(long n, const float *x) {
     float most = -INFINITY;
 #ifdef __clang__ /* which makes no vectors of the loop below, for the sake of NaN */
     float each[LANES];
@@ -80,7 +67,7 @@ FORCE_INLINE float most_of(long n, const float *x) {
 
 /* e^x to about 2e-7 relative (the polynomial of Moshier's Cephes library); NaN stays NaN. Adding 1.5 * 2^23 leaves the
    nearest whole number in the lowest bits, from where it goes into the exponent. */
-FORCE_INLINE float exponential(float x) {
+INLINE float exponential(float x) {
     x = -87.0f > x ? -87.0f : x;
     x = 88.0f < x ? 88.0f : x;
     f32_bits shifted = {.number = x * 1.44269504f + 12582912.0f};
@@ -95,5 +82,5 @@ FORCE_INLINE float exponential(float x) {
     return (p * r * r + r + 1.0f) * power.number;
 }
 
-FORCE_INLINE float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
-FORCE_INLINE float hyperbolic_tangent(float x) { return 1.0f - 2.0f / (exponential(2.0f * x) + 1.0f); }
+INLINE float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
+INLINE float hyperbolic_tangent(float x) { return 1.0f - 2.0f / (exponential(2.0f * x) + 1.0f); }

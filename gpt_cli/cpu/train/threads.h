@@ -1,8 +1,4 @@
 /* Threads that live as long as one call: starting them costs some tens of microseconds, and between calls nothing spins. */
-#include <pthread.h>
-#ifdef __SSE2__
-#include <immintrin.h>
-#endif
 
 typedef struct {
     void (*work)(void *);
@@ -24,12 +20,12 @@ static void *thread_main(void *argument) {
 }
 
 /* work(shares[i]) for every i, each in a thread; one that cannot be started is done here, with the same result. */
-static void parallel_run(void (*work)(void *), void *row_inv_sum, size_t size, int n) {
+static void parallel_run(void (*work)(void *), void *shares, size_t size, int n) {
     pthread_t threads[n];
     ThreadArg errands[n];
     int started[n];
     for (int i = n - 1; i >= 0; i--) {
-        errands[i] = (ThreadArg){work, (char *)row_inv_sum + size * (size_t)i};
+        errands[i] = (ThreadArg){work, (char *)shares + size * (size_t)i};
         started[i] = i > 0 && pthread_create(&threads[i], NULL, thread_main, &errands[i]) == 0;
         if (!started[i]) thread_main(&errands[i]);
     }
