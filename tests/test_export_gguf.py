@@ -81,7 +81,7 @@ def test_llama_cpp_has_the_same_ids_and_logits(options, kind, llama_cpp, tmp_pat
     # its activations are looked up in tables of 16 bits
     ours = run.model(torch.tensor(ids.astype(np.int64))[None])[0]
     torch.testing.assert_close(logits[:, : run.tokenizer.vocab_size], ours, rtol=0, atol=5e-3)
-    if run.tokenizer.end_of_text is None:
+    if run.tokenizer.eot_id is None:
         torch.testing.assert_close(logits[:, -1], ours.mean(dim=1), rtol=0, atol=5e-3)
     assert theirs.token_eos() == gguf_vocabulary(run.tokenizer).end_of_text
 
@@ -171,7 +171,7 @@ def test_the_command_writes_one_file_and_nothing_over_another(tmp_path, capsys):
     file = str(tmp_path / "model.gguf")
     assert main(["export", checkpoint, "--to", "gguf", file, "--dtype", "q8_0"]) == 0
     assert "a qwen3 of llama.cpp, q8_0" in capsys.readouterr().err
-    assert main(["export", checkpoint, "--to", "gguf", file]) == 1
+    assert main(["export", checkpoint, "--to", "gguf", file]) == 2
     for dtype in ("q8_0", "q4_0"):
         assert main(["export", checkpoint, "--to", "hf", str(tmp_path / "hf"), "--dtype", dtype]) == 2
         assert f"--dtype {dtype} is for --to gguf" in capsys.readouterr().err

@@ -211,6 +211,6 @@ def test_the_command_writes_all_that_belongs_to_it_and_nothing_over_what_is_ther
     assert "1.2500 nats per token" in card
     assert "step | 7" in card
     assert load_model(checkpoint, torch.device("cpu"), print).weights_sha256 in card
-    assert main(["export", str(checkpoint), "--to", "hf", str(tmp_path / "out")]) == 1
+    assert main(["export", str(checkpoint), "--to", "hf", str(tmp_path / "out")]) == 2
     assert "exists already" in capsys.readouterr().err
     assert main(["export", str(tmp_path / "no"), "--to", "hf", str(tmp_path / "other")]) == 2

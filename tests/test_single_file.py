@@ -33,7 +33,7 @@ def test_it_samples_and_evaluates_as_the_run_does_wherever_it_is(options, kind, 
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1]
     assert main(["export", str(file), "--to", "hf", str(tmp_path / "hf")]) == 0
-    assert main(["export", str(checkpoint), "--to", "checkpoint", str(file)]) == 1
+    assert main(["export", str(checkpoint), "--to", "checkpoint", str(file)]) == 2
     assert main(["export", str(checkpoint), "--to", "checkpoint", str(tmp_path / "model.bin")]) == 2
 
 

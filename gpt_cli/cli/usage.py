@@ -61,6 +61,7 @@ _OPTIONS = {
     "score": {"checkpoint": "run", "model": "run", "top": "worst"},
     "tokenize": {"vocab": "vocab-size", "size": "vocab-size", "output": "out", "type": "kind", "file": "tokenizer"},
     "export": {"format": "to", "type": "dtype", "quantize": "dtype", "outtype": "dtype"},
+    **{verb: {"html": "output", "out": "output", "file": "output"} for verb in ("attention", "report", "plot")},
 }  # fmt: skip
 _OPTIONS["chat"] = _OPTIONS["sample"]
 _SPOKEN = {
@@ -81,7 +82,13 @@ _WORDS = {
     r"\s*\n\s*": " ",
 }
 """By the words of Typer and pydantic: ours."""
-_CHANGING = ("CONFIG", "TEXT", "section.key=value")  # metavars of verbs that take changes to a config
+_DTYPES = {
+    **dict.fromkeys(("float32", "fp32", "float"), "f32"),
+    **dict.fromkeys(("float16", "fp16", "half"), "f16"),
+    **{"bfloat16": "bf16", "int8": "q8_0", "int4": "q4_0"},
+}
+"""By the name of a data type elsewhere: that of `gpt export`."""
+_LLAMA_CPP_TYPE = re.compile(r"(i?q\d|tq\d|mxfp|nvfp)\w*", re.IGNORECASE)  # such as Q4_K_M and IQ2_XS
 _BOTH = re.compile(r"(--[a-z-]+(?: [^\s(]+)?) \(([a-z_]+\.[a-z_]+[^)]*)\)")
 
 
@@ -103,6 +110,8 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
             message, hint = message.partition(". Did")[0], ours or f"did you mean {path} {close[0]}?"
     elif context is not None and "unexpected extra argument" in message and path in ("gpt sample", "gpt attention"):
         hint = _of_words(path, list(takewhile(lambda argument: not argument.startswith("-"), arguments[1:]))) or hint
+    elif path == "gpt export" and "'--dtype'" in message:
+        hint = _of_dtype(_value_of("dtype", arguments)) or hint
     return RequestError(message[:1].lower() + message[1:], hint=hint)
 
 
@@ -113,6 +122,16 @@ def _in_our_words(message: str, arguments: Sequence[str]) -> str:
     for theirs, ours in _WORDS.items():
         message = re.sub(theirs, lambda found, ours=ours: found.expand(ours).replace("{value}", value), message)  # type: ignore[misc]
     return message
+
+
+def _of_dtype(name: str) -> str | None:
+    """The suggestion for a data type that `gpt export` does not write."""
+    spelled = name.lower()
+    if (ours := _DTYPES.get(spelled, spelled)) != name and ours in ("f32", "f16", "bf16", "q8_0", "q4_0"):
+        return f"--dtype {ours}"
+    if _LLAMA_CPP_TYPE.fullmatch(name):
+        return f"export with --dtype f32, then, with llama.cpp's tool: llama-quantize IN.gguf OUT.gguf {name.upper()}"
+    return None
 
 
 def _of_words(path: str, words: list[str]) -> str | None:

@@ -160,7 +160,7 @@ def _temporary_directory(final: Path, *, replace: bool) -> Iterator[Path]:
     absent = [parent for parent in final.parents if not parent.exists()]
     make_directory(final.parent)
     temporary = final.with_name(f"{_TEMPORARY}{final.name}-{secrets.token_hex(4)}")
-    with translate_os_errors("create", temporary):
+    with translate_os_errors("create", final):
         os.mkdir(temporary)
     try:
         yield temporary

@@ -133,12 +133,13 @@ def _explain(plan: ConfigValues, given: ConfigValues, text: _TextFacts, machine:
     steps, context, dropout = plan["train.steps"], plan["model.context_length"], plan["model.dropout"]
     layers = f"{plan['model.n_layer']} layer{'s' * (plan['model.n_layer'] != 1)} of width {plan['model.n_embd']}"
     asked = given.keys() & {"model.n_layer", "model.n_embd"}
+    length = f"in {steps:,} step{'s' * (steps != 1)}"
     shape = f"{layers}, as asked." if asked else f"{layers} suit {text.tokens:,.0f} tokens and {machine}."
-    reading = f"It sees {context} tokens at once and its training text {epochs:.1f} times, in {steps:,} steps."
+    reading = f"It sees {context} tokens at once and its training text {epochs:.1f} times, {length}."
     if epochs < 0.995:
         share = f"{'' if text.counted else 'about '}{100 * epochs:.2g}%"
         enough = f": train.steps={math.ceil(steps / max(epochs, 1e-9))} reads all of it once." if text.counted else "."
-        reading = f"It sees {context} tokens at once and {share} of its training text, in {steps:,} steps{enough}"
+        reading = f"It sees {context} tokens at once and {share} of its training text, {length}{enough}"
     if "model.dropout" in given:
         regular = f"Dropout {dropout}, as asked."
     elif dropout:

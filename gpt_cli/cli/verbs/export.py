@@ -1,6 +1,7 @@
 """`gpt export`: a run in the formats of others."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Literal
 
 import typer
@@ -49,6 +50,8 @@ def export(
             f"--to hf makes a directory, and {target} is the name of a file",
             hint=f"leave out --to hf for a file, or name a directory: {target.with_suffix('')}",
         )
+    if target.exists():
+        raise RequestError(f"{target} exists already", hint=_free_name(run, target, is_directory=to == "hf"))
     import torch
 
     from gpt_cli.run.directory import find_run
@@ -82,3 +85,11 @@ def export(
     if json:
         print_json({"run": loaded.path, "step": loaded.step, "path": target, "architecture": architecture})
     note(f"{target}: step {loaded.step:,} of {run} as {kind}, {dtype}")
+
+
+def _free_name(run: Path, target: Path, *, is_directory: bool) -> str:
+    """The suggestion where there is something at `target`: a new directory in it, if it is one for several things."""
+    inside = target / run.resolve().name
+    if is_directory and target.is_dir() and not (target / "config.json").exists() and not inside.exists():
+        return f"name a new directory: gpt export {quote(str(run))} {quote(str(inside))}"
+    return f"export to another {'directory' if is_directory else 'file'}, or move that one away"
