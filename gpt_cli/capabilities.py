@@ -65,6 +65,7 @@ SIZES: Mapping[str, KnownValues] = {
     **dict.fromkeys(("rope_theta", "norm_eps"), ANY),
     "rope_rounding": ("reciprocal", "power"),
     "rope_scaling": (None,),
+    "causal": (True,),
     "bias": BOTH,
     "tie_embeddings": BOTH,
     **dict.fromkeys(("dropout", "attention_dropout"), ANY),  # only training depends on them
@@ -107,7 +108,7 @@ RAGGED_CACHE = Capabilities("the KV cache of unequal prompts", _WITH_ALIBI)
 STATIC_CACHE = Capabilities("the KV cache of CUDA graphs", _WITH_ALIBI)
 """`model/static_cache.py`. Without it decode steps are launched one operation at a time."""
 
-LORA = Capabilities("LoRA", _WITH_ALIBI)
+LORA = Capabilities("LoRA", {**_WITH_ALIBI, "causal": BOTH})
 """`training/lora.py`, which finds its matrices by name. Another model is refused."""
 
 ATTENTION_MAPS = Capabilities("gpt attention", _FUNCTION)

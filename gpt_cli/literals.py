@@ -11,8 +11,8 @@ TokenizerKind = Literal["char", "byte", "bpe"]
 Pattern = Literal["gpt2", "gpt4", "o200k"]
 """The rule that splits text before BPE merges: see `gpt_cli.tokenizer.pretokenizer`."""
 
-DataFormat = Literal["text", "pairs", "chat"]
-"""Kind of what a source holds: text, prompts with their completions, or conversations."""
+DataFormat = Literal["text", "pairs", "chat", "labelled"]
+"""Kind of what a source holds: text, prompts with their completions, conversations, or texts with a label each."""
 
 SplitBy = Literal["characters", "documents", "files"]
 """Unit that is never divided between training, validation and test."""

@@ -22,6 +22,7 @@ from gpt_cli.config.schema import (
     RuntimeConfig,
     SampleConfig,
     ScheduleConfig,
+    TaskConfig,
     TokenizerConfig,
     TrainConfig,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "RuntimeConfig",
     "SampleConfig",
     "ScheduleConfig",
+    "TaskConfig",
     "TokenizerConfig",
     "TrainConfig",
     "annotate_config",

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gpt_cli.config.section import ConfigSection, Count, Name, Probability
+from gpt_cli.config.section import ConfigSection, Count, Name, Probability, Steps
 from gpt_cli.literals import DataFormat, SplitBy
 
 
@@ -22,8 +22,12 @@ class DataConfig(ConfigSection):
     text_key: Name = "text"
     """Key of .jsonl lines, or column of .csv and .parquet tables, that holds the documents."""
     format: DataFormat = "text"
-    """text; pairs: prompts and their completions, under two keys of .jsonl lines or in two columns of tables; chat:
-    lists of messages with a role (system, user, assistant) and a content."""
+    """text; labelled: texts with a label, which task.kind classes chooses; pairs: prompts and their completions, under
+    two keys of .jsonl lines or in two columns of tables; chat: lists of messages with a role (system, user, assistant)
+    and a content."""
+    label_key: Name = "label"
+    """Of labelled texts: the key or column of the label, a text or a whole number. The label of a plain text file is
+    the name of its folder."""
     prompt_key: Name = "prompt"
     """Of pairs: the key or column of the prompts."""
     completion_key: Name = "completion"
@@ -39,11 +43,15 @@ class DataConfig(ConfigSection):
     """Of pairs and chat: which tokens are learned and evaluated, those of completions (in a chat, of what the assistant
     says) with their ends, or those of prompts, too."""
     too_long: Literal["drop", "cut"] = "drop"
-    """Of pairs and chat: whether an example that is longer than the context is left out, or loses its end."""
+    """Of pairs, chat and labelled texts: whether an example that is longer than the context is left out, or loses its
+    end. Labelled texts lose it unless this is written down."""
     split: SplitBy = "characters"
     """Unit that is never divided between splits. characters: the text is cut in order, training first, then validation,
     then test; else the documents (or files) are dealt out by a hash of their content, equal ones alike. Pairs
-    and chats are documents, dealt out by a hash of what comes before the last completion."""
+    and chats are documents, dealt out by a hash of what comes before the last completion; labelled texts, too, each
+    label by itself."""
+    split_seed: Steps = 0
+    """Of labelled texts: another number deals out others."""
     val_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
     """Share of the text held out for validation: the last part where `split` is characters."""
     test_fraction: Probability = 0.0
@@ -55,8 +63,10 @@ class DataConfig(ConfigSection):
     @classmethod
     def _divide_by_examples(cls, values: Any) -> Any:
         """Pairs and chats are examples, none of which is ever cut in two."""
-        if not isinstance(values, Mapping) or values.get("format") not in ("pairs", "chat"):
+        if not isinstance(values, Mapping) or values.get("format") not in ("pairs", "chat", "labelled"):
             return values
+        if values["format"] == "labelled":
+            values = {"too_long": "cut", **values}
         return {**values, "split": "documents"} if values.get("split", "characters") == "characters" else values
 
     @model_validator(mode="after")

@@ -13,6 +13,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from gpt_cli.config import data_schema as _data_schema
 from gpt_cli.config import schema as _schema
+from gpt_cli.config import task_schema as _task_schema
 from gpt_cli.config.diagnostics import KeyPath
 from gpt_cli.config.schema import Config, ConfigSection
 
@@ -97,7 +98,7 @@ def _tell_meanings() -> None:
     every: list[type[ConfigSection]] = [*sections().values(), Config]
     classes = {cls.__name__: cls for cls in every}
     try:
-        source = inspect.getsource(_data_schema) + inspect.getsource(_schema)
+        source = "".join(map(inspect.getsource, (_data_schema, _task_schema, _schema)))
     except OSError:
         return
     for node in ast.parse(source).body:

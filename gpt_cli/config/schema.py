@@ -15,6 +15,8 @@ from gpt_cli.config.presets import RECIPES, apply_preset
 from gpt_cli.config.section import INT32_MAX as INT32_MAX
 from gpt_cli.config.section import ConfigSection as ConfigSection
 from gpt_cli.config.section import Count, Every, Name, Positive, Probability, Steps
+from gpt_cli.config.task_schema import TaskConfig as TaskConfig
+from gpt_cli.config.task_schema import task_problem, task_sections
 from gpt_cli.config.template import sample_section
 from gpt_cli.literals import Device, Pattern, Recipe, TokenizerKind
 
@@ -96,6 +98,8 @@ class ModelConfig(ConfigSection):
     """Use the token embedding as the output head (Press and Wolf, 2017)."""
     logit_softcap: Positive | None = None
     """Squash logits into (-c, c) with c * tanh(logits / c) (Gemma 2). null: off."""
+    causal: bool = True
+    """False: a token sees those after it, too, as in encoders; for task.kind classes (by torch alone)."""
     window: Count | None = None
     """Tokens each query may look back on, itself included (Beltagy et al., 2020). null: all."""
     dropout: Probability = 0.0
@@ -142,6 +146,9 @@ class ModelConfig(ConfigSection):
             raise ValueError("a layernorm has a gain: model.norm_gain false needs model.norm rmsnorm")
         if self.position == "sinusoidal" and self.n_embd % 2:
             raise ValueError(f"sinusoidal positions need an even model.n_embd, not {self.n_embd}")
+        if not self.causal and (self.window is not None or self.position == "alibi"):
+            option = "model.position alibi" if self.window is None else "model.window"
+            raise ValueError(f"{option} looks back: it needs model.causal true")
         return self
 
 
@@ -369,6 +376,7 @@ class Config(ConfigSection):
     """Preset of the keys of model, optim and schedule that are not written down: classic as in GPT-2, modern as in
     Qwen3, trained by Muon, speed the same for runs of some hundred steps. Sizes and lengths are in no recipe. null: the
     defaults here."""
+    task: TaskConfig = TaskConfig()
     data: DataConfig = DataConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: ModelConfig = ModelConfig()
@@ -393,6 +401,17 @@ class Config(ConfigSection):
     @classmethod
     def _apply_template(cls, values: Any) -> Any:
         return sample_section(values) if isinstance(values, Mapping) else values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_task(cls, values: Any) -> Any:
+        return task_sections(values) if isinstance(values, Mapping) else values
+
+    @model_validator(mode="after")
+    def _check_task(self) -> Self:
+        if (problem := task_problem(self)) is not None:
+            raise ValueError(problem)
+        return self
 
     @model_validator(mode="after")
     def _check_lora(self) -> Self:

@@ -31,7 +31,7 @@ class TurnTemplate:
     @classmethod
     def of(cls, data: "DataConfig") -> Self | None:
         """That of a run's `data`; None where it learned text."""
-        return None if data.format == "text" else cls(data.format, data.prompt_end, data.completion_end)
+        return None if data.format in ("text", "labelled") else cls(data.format, data.prompt_end, data.completion_end)
 
     @property
     def is_chat(self) -> bool:

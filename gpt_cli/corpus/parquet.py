@@ -27,8 +27,9 @@ _ALWAYS_ALLOWED = 128 << 20  # bytes of decompressed pages
 _DELTA = {5: "DELTA_BINARY_PACKED", 6: "DELTA_LENGTH_BYTE_ARRAY", 7: "DELTA_BYTE_ARRAY"}  # their counts are inside
 
 
-def read_parquet(path: Path, key: str) -> Iterator[Stream]:
-    """One document a row, in the column `key`; empty ones and nulls are passed over.
+def read_parquet(path: Path, key: str, *, numbers: bool = False) -> Iterator[Stream]:
+    """One document a row, in the column `key`; empty ones and nulls are passed over. `numbers`: whole numbers are
+    read, too, as their digits.
 
     Raises UserError for what is no such file, and for one with a page of more than 96 MiB, a dictionary or value of
     more than 16 MiB, a footer of more than 8 MiB, 5,000,000 rows without text, or pages that become more than 200
@@ -49,10 +50,11 @@ def read_parquet(path: Path, key: str) -> Iterator[Stream]:
             )
             find_column(str(path), key, list(table.schema_arrow.names))
             kind = table.schema_arrow.field(key).type
-            if not (arrow.types.is_string(kind) or arrow.types.is_large_string(kind)):
+            is_number = numbers and arrow.types.is_integer(kind)
+            if not (is_number or arrow.types.is_string(kind) or arrow.types.is_large_string(kind)):
                 raise UserError(f"the column '{key}' of {path} holds {kind}, not text")
             column = _find_leaf(path, table, key)
-            raw = arrow.binary() if arrow.types.is_string(kind) else arrow.large_binary()
+            raw = arrow.large_binary() if arrow.types.is_large_string(kind) else arrow.binary()
             chunks = [table.metadata.row_group(group).column(column) for group in range(table.num_row_groups)]
             compressed = sum(max(0, chunk.total_compressed_size) for chunk in chunks)
             if compressed > os.fstat(headers.fileno()).st_size:
@@ -63,7 +65,10 @@ def read_parquet(path: Path, key: str) -> Iterator[Stream]:
                 for batch in table.iter_batches(rows, row_groups=[group], columns=[key], use_threads=False):
                     silence += len(batch)
                     check_silence(str(path), silence)
-                    for number, value in enumerate(batch.column(0).view(raw), start=row + 1):
+                    for number, value in enumerate(
+                        (batch.column(0).cast(arrow.string()) if is_number else batch.column(0)).view(raw),
+                        start=row + 1,
+                    ):
                         if (buffer := value.as_buffer()) is not None and buffer.size:
                             silence = 0
                             text.add(buffer.size)  # a dictionary's value may be there a million times

@@ -7,6 +7,12 @@ from pathlib import Path
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.corpus.examples.prepare_examples import divide_examples, learn_from_examples, prepare_examples
 from gpt_cli.corpus.examples.tokens import Examples
+from gpt_cli.corpus.labelled.prepare_labelled import (
+    LabelledTexts,
+    divide_labelled,
+    learn_from_labelled,
+    prepare_labelled,
+)
 from gpt_cli.corpus.mapped import MappedTokens
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.corpus.sources import find_path
@@ -40,6 +46,8 @@ class Corpus:
     """(n,) ids; None unless asked for: nothing but a final evaluation looks at them."""
     examples: dict[Split, Examples] = field(default_factory=dict)
     """Of pairs and chats, what stands where in the tokens of each split; empty for text."""
+    labelled: dict[Split, LabelledTexts] = field(default_factory=dict)
+    """Of labelled texts, each with its label; else empty."""
 
 
 def prepare_corpus(
@@ -66,6 +74,8 @@ def prepare_corpus(
         return _from_store(_open_matching_store(path, data, tokenizer), data, with_test)
     if with_test and not data.test_fraction:
         raise RequestError("there is no test split: data.test_fraction is 0")
+    if data.format == "labelled":
+        return _of_labelled(data, tokenizer, note, with_test)
     if not is_text:
         return _of_examples(data, tokenizer, note, with_test)
     work = TokenizePipeline.scan(data, tokenizer, note, progress, processes)
@@ -110,12 +120,18 @@ class LazyCorpus:
     """(stop - start,) ids of a split, fewer where it ends."""
     examples: dict[Split, Examples] = field(default_factory=dict)
     """As in `Corpus`."""
+    labelled: dict[Split, LabelledTexts] = field(default_factory=dict)
+    """As in `Corpus`."""
 
 
 def open_lazy(
     data: DataConfig, tokenizer: TokenizerConfig, *, note: Notify, progress: StageProgress | None = None
 ) -> LazyCorpus:
     """The corpus that `prepare_corpus` would make, without holding or writing it. Raises as it does."""
+    if data.format == "labelled":
+        some = prepare_labelled(data, tokenizer, note)
+        read_tokens = lambda split, i, j: some.splits[split].tokens[i:j]  # noqa: E731
+        return LazyCorpus(some.tokenizer, some.facts, read_tokens, labelled=some.splits)
     if data.format != "text":
         of = prepare_examples(data, tokenizer, note)
         return LazyCorpus(of.tokenizer, of.facts, lambda split, i, j: of.splits[split].tokens[i:j], of.splits)
@@ -159,6 +175,8 @@ def learn_tokenizer(
     data: DataConfig, tokenizer: TokenizerConfig, *, note: Notify, progress: StageProgress | None = None
 ) -> Tokenizer:
     """The tokenizer that `prepare_corpus` would learn or take. Raises as it does."""
+    if data.format == "labelled":
+        return learn_from_labelled(divide_labelled(data, note)[0], tokenizer, note)
     if data.format != "text":
         return learn_from_examples(divide_examples(data, note)[0], data, tokenizer, note)
     if isinstance(data.source, str) and is_store(path := find_path(data.source)):
@@ -171,6 +189,23 @@ def _of_examples(data: DataConfig, config: TokenizerConfig, note: Notify, with_t
     train, val = made.splits["train"].tokens, made.splits["val"].tokens
     test = made.splits["test"].tokens if with_test else None
     return Corpus(made.tokenizer, train, val, made.facts, made.fingerprint, data.source, test, made.splits)
+
+
+def _of_labelled(data: DataConfig, config: TokenizerConfig, note: Notify, with_test: bool) -> Corpus:
+    made = prepare_labelled(data, config, note)
+    tokens = {split: found.tokens for split, found in made.splits.items()}
+    test = tokens["test"] if with_test else None
+    labelled = made.splits
+    return Corpus(
+        made.tokenizer,
+        tokens["train"],
+        tokens["val"],
+        made.facts,
+        made.fingerprint,
+        data.source,
+        test,
+        labelled=labelled,
+    )
 
 
 def _cached(entry: Path, note: Notify) -> TokenStore | None:

@@ -26,6 +26,9 @@ class ReaderOptions:
     text_key: str = "text"
     lists: bool = False
     """True if a list under that key of a JSON line is read, as its JSON."""
+    labels: bool = False
+    """True if a text, a whole number or a truth value under that key of a JSON line is read, as its JSON, and whole
+    numbers in a column of a table."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ def text_file(path: Path, form: ReaderOptions) -> TextFile:
     """The file `path`, as its suffix says: .jsonl, .csv and .parquet hold documents, all else is one text."""
     suffix = inner_suffix(path)
     if suffix == ".parquet":
-        return TextFile(str(path), None, lambda note: read_parquet(path, form.text_key))
+        return TextFile(str(path), None, lambda note: read_parquet(path, form.text_key, numbers=form.labels))
     if is_compressed(path):
         return TextFile(str(path), None, lambda note: _read_bytes(expand(path), path, form, note))
     with translate_os_errors("read", path):
@@ -90,7 +93,8 @@ def _read_bytes(pieces: Iterable[bytes], path: Path, form: ReaderOptions, note: 
     name = str(path)
     match inner_suffix(path):
         case ".jsonl":
-            yield from read_json_lines(name, decode_utf8(pieces, name, "utf-8", note), form.text_key, lists=form.lists)
+            lines = decode_utf8(pieces, name, "utf-8", note)
+            yield from read_json_lines(name, lines, form.text_key, lists=form.lists, labels=form.labels)
         case ".csv":
             yield from read_csv(name, decode(pieces, name, form.encoding, note), form.text_key)
         case _:

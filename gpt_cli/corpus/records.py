@@ -20,17 +20,20 @@ _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _MOST_COMMAS = 1 << 20  # of a CSV row: a field of a byte takes 80
 
 
-def read_json_lines(name: str, pieces: Iterable[bytes], key: str, *, lists: bool = False) -> Iterator[Stream]:
+def read_json_lines(
+    name: str, pieces: Iterable[bytes], key: str, *, lists: bool = False, labels: bool = False
+) -> Iterator[Stream]:
     """One document a line, under a key of its JSON object; blank lines and empty texts are passed over.
 
-    `pieces`: UTF-8. `lists`: a list under the key is a document, too, its JSON. Raises UserError for a line that is no
+    `pieces`: UTF-8. `lists`: a list under the key is a document, too, its JSON. `labels`: a text, a whole number or a
+    truth value is one, its JSON. Raises UserError for a line that is no
     such object, or is longer than LONGEST_RECORD, and for MOST_SILENCE lines without text.
     """
     silence = 0
     for number, line in _lines(name, pieces):
         where, said = f"{name}:{number}", line.decode()
         silence += 1
-        if not said.isspace() and (data := encoded(_under_key(said, key, where, lists), where)):
+        if not said.isspace() and (data := encoded(_under_key(said, key, where, lists, labels), where)):
             silence = 0
             yield where, [data]
         check_silence(name, silence)
@@ -125,8 +128,18 @@ def parse_json_line(line: str, where: str) -> Any:
         raise UserError(f"this line is not JSON: {error}", where=where) from error
 
 
-def _under_key(line: str, key: str, where: str, lists: bool) -> str:
+def _under_key(line: str, key: str, where: str, lists: bool, labels: bool) -> str:
     value = parse_json_line(line, where)
+    if labels:
+        if isinstance(value, dict) and isinstance(label := value.get(key), str | int):
+            return json.dumps(label, ensure_ascii=False)
+        raise UserError(
+            f"this line has no label under the key '{key}', a text or a whole number",
+            where=where,
+            hint=_choose("keys", [name for name, one in value.items() if isinstance(one, str | int)], value)
+            if isinstance(value, dict) and value
+            else None,
+        )
     if isinstance(value, dict) and isinstance(text := value.get(key), str):
         return text
     if lists and isinstance(value, dict) and isinstance(found := value.get(key), list):

@@ -1,0 +1,33 @@
+"""Attention of encoders: every token sees all tokens of its text, those after it, too.
+
+Shapes: B batch, T tokens, H query heads, Hkv key/value heads, D head_dim.
+"""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from gpt_cli.model.kv_cache import KVCache
+
+
+class BidirectionalAttention(KVCache):
+    """In the place of a cache: it holds nothing, and hides what fills up texts that are shorter than others.
+
+    `visible`: (B, T) booleans, true of at least one token of each text.
+    """
+
+    def __init__(self, visible: Tensor, dropout: float = 0.0) -> None:
+        self.visible, self.dropout = visible[:, None, None, :], dropout  # (B, 1, 1, T)
+        self.length = 0
+
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None, slopes: Tensor | None = None
+    ) -> Tensor:
+        """(B, H, T, D), (B, Hkv, T, D) twice -> (B, H, T, D)."""
+        assert window is None and slopes is None, "the schema refuses them"
+        grouped = q.shape[1] != k.shape[1]
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=self.visible, dropout_p=self.dropout, enable_gqa=grouped
+        )
+
+    def advance(self, n_token: int) -> None:
+        """Nothing is held."""

@@ -1,0 +1,99 @@
+"""Labelled texts as rows of one width, each from the first position on, and the labels of a config.
+
+Shapes: R rows, W width.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gpt_cli.config import Config
+from gpt_cli.corpus.labelled.prepare_labelled import LabelledTexts, sort_labels
+from gpt_cli.corpus.prepare import Corpus, LazyCorpus
+from gpt_cli.errors import Notify, RequestError, UserError
+from gpt_cli.model.sequence_classifier import PADDING
+from gpt_cli.terminal.escape import escape_control_chars
+
+
+def with_labels(config: Config, corpus: Corpus | LazyCorpus) -> Config:
+    """`config` with the labels and class weights that it leaves to the data; itself where it learns no classes.
+
+    Raises UserError, with its place, for a label that is none of `task.labels`, and RequestError for one of these that
+    no text has.
+    """
+    if config.task.kind != "classes":
+        return config
+    counts = Counter(text.label for text in corpus.labelled["train"].source)
+    labels = sort_labels(counts) if config.task.labels is None else config.task.labels
+    for found in corpus.labelled.values():
+        for text in found.source:
+            if text.label not in labels:
+                shown = escape_control_chars(text.label[:50])
+                raise UserError(f"the label '{shown}' is none of task.labels", where=text.where)
+    if missing := [label for label in labels if label not in counts]:
+        raise RequestError(f"task.labels: no text that trains has the label '{escape_control_chars(missing[0])}'")
+    weights = config.task.class_weights
+    if weights == "balanced":
+        weights = [counts.total() / len(labels) / counts[label] for label in labels]
+    task = config.task.model_copy(update={"labels": labels, "class_weights": weights})
+    return config.model_copy(update={"task": task})
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledRows:
+    """The texts of a split that fit into the context, or as much of each as does."""
+
+    texts: LabelledTexts
+    kept: npt.NDArray[np.int64]
+    """(R,) index of each in the split."""
+    widths: npt.NDArray[np.int64]
+    """(R,) tokens that are read of each."""
+    classes: npt.NDArray[np.int64]
+    """(R,) index of its label in `task.labels`."""
+
+    @classmethod
+    def of(cls, config: Config, texts: LabelledTexts, split: str, note: Notify) -> "LabelledRows":
+        """The rows of a split; `note` is told of texts that are too long. Raises RequestError where none is left."""
+        context, labels = config.model.context_length, config.task.labels
+        assert labels is not None
+        fits = texts.lengths <= context
+        cut = config.data.too_long == "cut"
+        if too_long := int(np.count_nonzero(~fits)):
+            done = f"only their first {context:,} tokens are read" if cut else "they are left out"
+            note(f"{too_long:,} of {len(texts):,} {split} texts are longer than model.context_length {context}: {done}")
+        kept = np.arange(len(texts)) if cut else np.flatnonzero(fits)
+        if not len(kept):
+            raise RequestError(
+                f"no {split} text fits into model.context_length {context}", hint="data.too_long=cut reads their begin"
+            )
+        index = {label: number for number, label in enumerate(labels)}
+        classes = np.array([index[texts.source[row].label] for row in kept], dtype=np.int64)
+        return cls(texts, kept, np.minimum(texts.lengths, context)[kept], classes)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def tensors(self, rows: Sequence[int], width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """(R, W) tokens of `rows`, filled up with PADDING, and (R,) classes, on the device without waiting."""
+        ids = [self._ids(row) for row in rows]
+        inputs, targets = pad_rows(ids, width), torch.from_numpy(self.classes[list(rows)])
+        if device.type == "cuda":
+            inputs, targets = inputs.pin_memory(), targets.pin_memory()  # or the copy would wait for the step before
+        return inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+
+    def _ids(self, row: int) -> npt.NDArray[np.unsignedinteger]:
+        start = int(self.texts.starts[self.kept[row]])
+        return self.texts.tokens[start : start + int(self.widths[row])]
+
+
+def pad_rows(rows: Sequence[npt.NDArray[np.unsignedinteger]], width: int) -> Tensor:
+    """(R, W) ids, each row followed by PADDING."""
+    padded = np.full((len(rows), width), PADDING, dtype=np.int64)
+    for number, ids in enumerate(rows):
+        padded[number, : len(ids)] = ids
+    return torch.from_numpy(padded)

@@ -1,0 +1,52 @@
+"""The loss of each task, and its figures on what validates.
+
+Shapes: B sequences or texts, T tokens each, K classes.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from gpt_cli.model.chunked_loss import chunked_loss, needs_chunking
+from gpt_cli.model.gpt import GPT
+from gpt_cli.model.sequence_classifier import SequenceClassifier
+from gpt_cli.parallel.world import ALONE, World
+from gpt_cli.training.class_evaluation import ClassEvaluation, LabelledEvaluation, evaluate_classes
+from gpt_cli.training.engine import Engine
+from gpt_cli.training.evaluate import Evaluated, Evaluation, cross_entropy, evaluate
+
+
+def loss_function(model: GPT) -> Callable[..., Tensor]:
+    """(inputs, targets, reduction) -> the loss of `model` in nats, by what it predicts."""
+    return partial(class_loss if isinstance(model, SequenceClassifier) else token_loss, model)
+
+
+def token_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """(B, T), (B, T) -> -log p(target) in nats: the mean, or the sum over what is not IGNORED."""
+    if needs_chunking(model, inputs.numel()):
+        return chunked_loss(model, inputs, targets, reduction)
+    return cross_entropy(model(inputs), targets, reduction)
+
+
+def class_loss(model: SequenceClassifier, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """(B, T), (B,) -> -log p(class) in nats, times the weight of the class in training: the mean or the sum."""
+    losses = F.cross_entropy(model(inputs).float(), targets, reduction="none")
+    if model.training and model.class_weights is not None:
+        losses = losses * model.class_weights[targets]
+    return losses.mean() if reduction == "mean" else losses.sum()
+
+
+def measure(
+    model: GPT,
+    engine: Engine,
+    measured: Evaluated | LabelledEvaluation,
+    batch_size: int | None = None,
+    world: World = ALONE,
+) -> Evaluation | ClassEvaluation:
+    """The loss of `model` on what validates, and for classes how often it is right."""
+    if isinstance(measured, LabelledEvaluation):
+        assert isinstance(model, SequenceClassifier)
+        return evaluate_classes(model, measured, batch_size, world)
+    return evaluate(model, engine, measured, batch_size, world)
