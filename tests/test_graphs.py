@@ -11,7 +11,7 @@ from gpt_cli.config import ModelConfig, load_config, parse_config
 from gpt_cli.config.presets import RECIPES
 from gpt_cli.model.activation_checkpointing import apply_activation_checkpointing
 from gpt_cli.model.gpt import GPT
-from gpt_cli.training.step import token_loss
+from gpt_cli.training.objective import token_loss
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 CONTEXT, SEQUENCES, HEADS = 48, 4, 4

@@ -21,8 +21,9 @@ from gpt_cli.training import grad_scaler, loop, state
 from gpt_cli.training.console import Console
 from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.loop import train
+from gpt_cli.training.objective import token_loss
 from gpt_cli.training.state import TrainingState
-from gpt_cli.training.step import token_loss, train_step
+from gpt_cli.training.step import train_step
 from gpt_cli.training.summary import Summary
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
@@ -336,7 +337,7 @@ def test_it_stops_at_a_loss_after_enough_time_or_without_progress(tmp_path):
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_is_never_saved(tmp_path, monkeypatch):
     original = token_loss
-    monkeypatch.setattr("gpt_cli.training.step.token_loss", lambda *a: original(*a) * poison[0])
+    monkeypatch.setattr("gpt_cli.training.objective.token_loss", lambda *a: original(*a) * poison[0])
     poison = [1.0]
     real_step = train_step
 

@@ -20,6 +20,7 @@ if sys.platform != "win32":
 from gpt_cli.bench.ceiling import peak_matmul_flops
 from gpt_cli.bench.profile import engine_name, profile_step
 from gpt_cli.config import Config
+from gpt_cli.errors import RequestError
 from gpt_cli.files.safe_io import format_size
 from gpt_cli.model.sizing import flops_per_token, num_parameters
 from gpt_cli.run.model_info import vocab_size_of
@@ -74,6 +75,8 @@ def bench(config: Config, note: Callable[[str], None], seconds: float = 10.0) ->
 
     Raises what `setup_runtime` and reading the vocabulary raise.
     """
+    if config.task.kind != "language":
+        raise RequestError(f"gpt bench predicts tokens, not {config.task.kind}", hint="gpt train --dry-run times steps")
     runtime = setup_runtime(config.runtime)
     vocab_size = vocab_size_of(config, note)
     batches = random_batches(config, vocab_size, runtime)

@@ -53,7 +53,6 @@ def task_problem(config: "Config") -> str | None:
         f"data.format must be labelled, not {config.data.format}": config.data.format != "labelled",
         "sample.every must be null: nothing is written": config.sample.every is not None,
         "train.budget is for task.kind language": config.train.budget is not None,
-        "optim.lr auto is for task.kind language": config.optim.lr == "auto",
         "eval.max_tokens is for task.kind language": config.eval.max_tokens is not None,
         "task.trains head needs train.init_from, whose features it reads": task.trains == "head"
         and config.train.init_from is None,

@@ -22,6 +22,7 @@ from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.evaluate import Evaluated, Evaluation, EvaluationText, evaluate
 from gpt_cli.training.example_batches import open_evaluation
 from gpt_cli.training.grad_scaler import GradScaler
+from gpt_cli.training.labelled_rows import LabelledRows
 from gpt_cli.training.select_engine import try_native
 from gpt_cli.training.step import TorchEngine
 
@@ -73,7 +74,9 @@ def evaluate_run(
     machine = setup_runtime(loaded.config.runtime.model_copy(update={"device": device}))
     measured: Evaluated
     if text is None:
-        measured = open_evaluation(loaded.config, _corpus(loaded, split, note), machine.device, note)
+        own = open_evaluation(loaded.config, _corpus(loaded, split, note), machine.device, note)
+        assert not isinstance(own, LabelledRows), "see classify_run"
+        measured = own
     else:
         tokens = _encode(text, form or ReaderOptions(), loaded.tokenizer, skip_unknown, note)
         measured = EvaluationText.of(tokens, loaded.tokenizer, machine.device)

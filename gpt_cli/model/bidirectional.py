@@ -23,7 +23,8 @@ class BidirectionalAttention(KVCache):
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None, slopes: Tensor | None = None
     ) -> Tensor:
         """(B, H, T, D), (B, Hkv, T, D) twice -> (B, H, T, D)."""
-        assert window is None and slopes is None, "the schema refuses them"
+        assert window is None, "the schema refuses it"
+        assert slopes is None, "the schema refuses it"
         grouped = q.shape[1] != k.shape[1]
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=self.visible, dropout_p=self.dropout, enable_gqa=grouped

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gpt_cli.config import Config, ModelConfig, TaskConfig
+from gpt_cli.errors import RequestError
 from gpt_cli.model.bidirectional import BidirectionalAttention
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
@@ -25,7 +26,8 @@ class SequenceClassifier(GPT):
 
     def __init__(self, config: ModelConfig, vocab_size: int, task: TaskConfig) -> None:
         super().__init__(config, vocab_size)
-        assert task.labels is not None, "they are known before a model is built"
+        if task.labels is None:
+            raise RequestError("task.labels is null: the data that would tell them is not read here")
         self.mean = task.pooling == "mean"
         self.softcap = nn.Identity()
         head = nn.Linear(config.n_embd, len(task.labels), bias=False)
@@ -47,7 +49,7 @@ class SequenceClassifier(GPT):
         """(B, T, C), (B, T) -> (B, C): the last that is real, or the mean of those that are."""
         lengths = real.sum(1, keepdim=True)  # (B, 1)
         if self.mean:
-            return (x * real[..., None]).sum(1) / lengths
+            return (x.float() * real[..., None]).sum(1) / lengths
         return x.gather(1, (lengths - 1)[..., None].expand(-1, -1, x.shape[-1])).squeeze(1)
 
 

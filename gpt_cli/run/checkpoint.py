@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from shlex import quote
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeGuard
 
 from gpt_cli.config import Config, dump_config, parse_config
 from gpt_cli.config.paths import rooted
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
+Task = Literal["language", "classes", "any"]
+"""The `task.kind` of the checkpoint that is wanted."""
 _NAME = re.compile(r"step-(\d{8,})")
 _STATE_LIMIT = 1 << 20
 _LARGEST_TABLES = 1 << 26  # bytes; large models may have more
@@ -185,19 +188,34 @@ def _refuse_giant(config: Config, size: int) -> None:
         )
 
 
-def open_checkpoint(path: Path, note: Notify) -> Checkpoint:
+def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkpoint:
     """The checkpoint that `path` is, directory or file, or the newest intact one of a run; each damaged one is told.
 
-    Raises RequestError when there is no checkpoint, UserError when there is none that can be used.
+    Raises RequestError when there is no checkpoint or it is not of this `task`, UserError when there is none that can
+    be used.
     """
     if path.is_file():
         from gpt_cli.run.one_file_run import load_single  # noqa: PLC0415 - it makes a Checkpoint
 
-        return load_single(path)
-    checkpoint = load(path) if is_checkpoint(path) else load_newest(path, note)
+        checkpoint: Checkpoint | None = load_single(path)
+    else:
+        checkpoint = load(path) if is_checkpoint(path) else load_newest(path, note)
     if checkpoint is None:
         raise RequestError(f"{path} has no checkpoint yet", hint=f"train it first: gpt train {path}")
+    if task not in ("any", checkpoint.config.task.kind):
+        _refuse_task(path, task)
     return checkpoint
+
+
+def _refuse_task(path: Path, task: Task) -> NoReturn:
+    if task == "language":
+        raise RequestError(
+            f"{path} classifies texts: it predicts no tokens", hint=f"gpt classify --run {quote(str(path))} TEXT"
+        )
+    raise RequestError(
+        f"{path} predicts tokens: it was not trained with task.kind classes",
+        hint=f"gpt score --run {quote(str(path))} --labels A,B FILE chooses the likeliest label",
+    )
 
 
 def load_newest(run_dir: Path, note: Notify) -> Checkpoint | None:

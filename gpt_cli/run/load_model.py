@@ -11,8 +11,8 @@ from torch import Tensor
 from gpt_cli.config import Config
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.model.sizing import build_on_meta
-from gpt_cli.run.checkpoint import Checkpoint, open_checkpoint
+from gpt_cli.model.sequence_classifier import make_model
+from gpt_cli.run.checkpoint import Checkpoint, Task, open_checkpoint
 from gpt_cli.run.tensors import check_tensors
 from gpt_cli.runtime.oom import oom_as_user_error
 from gpt_cli.tokenizer import Tokenizer
@@ -31,12 +31,13 @@ class LoadedRun:
     state: dict[str, Any]  # what training says of the checkpoint
 
 
-def load_model(path: Path, device: torch.device, note: Notify) -> LoadedRun:
+def load_model(path: Path, device: torch.device, note: Notify, task: Task = "language") -> LoadedRun:
     """The model in a checkpoint directory, or in the newest intact checkpoint of a run directory, ready to use.
 
-    Raises RequestError when there is no checkpoint, UserError when there is none that can be used.
+    Raises RequestError when there is no checkpoint or it is of another task, UserError when there is none that can be
+    used.
     """
-    return build_model(open_checkpoint(path, note), device)
+    return build_model(open_checkpoint(path, note, task), device)
 
 
 def build_model(checkpoint: Checkpoint, device: torch.device) -> LoadedRun:
@@ -61,10 +62,11 @@ def build_verified(checkpoint: Checkpoint) -> GPT:
     config = checkpoint.config.model
     if not any(name.startswith(f"blocks.{config.n_layer - 1}.") for name in checkpoint.model_tensors):
         raise UserError(f"the checkpoint does not fit its config: it has no block {config.n_layer - 1:,}")
-    outline = build_on_meta(config, checkpoint.tokenizer.vocab_size)
+    with torch.device("meta"):
+        outline = make_model(checkpoint.config, checkpoint.tokenizer.vocab_size)
     check_tensors(checkpoint.model_tensors, tensor_specs(outline.state_dict()))
     with oom_as_user_error("building the model", "the machine needs more memory than the model has weights"):
-        model = GPT(config, checkpoint.tokenizer.vocab_size)
+        model = make_model(checkpoint.config, checkpoint.tokenizer.vocab_size)
         load_weights(model, checkpoint)
     return model
 

@@ -71,7 +71,7 @@ def info_of_run(path: Path, note: Notify) -> Info:
 
 def describe(path: Path, config: Config, vocab_size: int, checkpoint: Checkpoint | None = None) -> Info:
     """The figures of a config whose vocabulary has `vocab_size` ids, and of a checkpoint if there is one."""
-    table = parameter_table(config.model, vocab_size)
+    table = _with_head(parameter_table(config.model, vocab_size), config)
     saved = {} if checkpoint is None else _saved(checkpoint)
     return Info(
         path=str(path),
@@ -86,6 +86,15 @@ def describe(path: Path, config: Config, vocab_size: int, checkpoint: Checkpoint
         memory_bytes=estimate_memory(config, vocab_size, *planned_device(config.runtime)),
         **saved,
     )
+
+
+def _with_head(table: list[tuple[str, tuple[int, ...], int]], config: Config) -> list[tuple[str, tuple[int, ...], int]]:
+    """`table` with the head of the task; of classes that the data will tell there is none yet."""
+    if config.task.kind == "language":
+        return table
+    trunk = [row for row in table if row[0] != "head.weight"]
+    shape = len(config.task.labels or ()), config.model.n_embd
+    return [*trunk, ("head.weight", shape, shape[0] * shape[1])] if config.task.labels else trunk
 
 
 def _saved(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def load_single(path: Path) -> Checkpoint:
         tokenizer = parse_tokenizer(facts["tokenizer"])
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged: its tokenizer is none ({error})") from error
-    if config.model.tie_embeddings and "embedding.tokens.weight" in arrays:
+    if _is_tied("head.weight", config) and "embedding.tokens.weight" in arrays:
         arrays["head.weight"] = arrays["embedding.tokens.weight"]
     return Checkpoint(path, facts["step"], facts["state"], config, tokenizer, arrays, facts["weights_sha256"])
 
@@ -88,7 +88,7 @@ def _facts(header: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _is_tied(name: str, config: Config) -> bool:
-    return name == "head.weight" and config.model.tie_embeddings
+    return name == "head.weight" and config.model.tie_embeddings and config.task.kind == "language"
 
 
 def _digest(data: bytes) -> str:

@@ -95,6 +95,11 @@ def fit_config(
             f"a config is fitted to text, not to {form}",
             hint=f"gpt train --config FILE data.format={form} data.source=FILE",
         )
+    if fixed.get("task.kind", "language") != "language":
+        raise RequestError(
+            "a config is fitted to text, not to classes",
+            hint="gpt train --config FILE task.kind=classes data.source=FILE",
+        )
     path = find_path(sources[0])
     data = DataConfig(**{key: given[f"data.{key}"] for key in _READING if f"data.{key}" in given})
     is_tokens = len(sources) == 1 and is_store(path)

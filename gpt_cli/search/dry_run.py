@@ -17,6 +17,7 @@ from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.example_batches import ExampleBatches
 from gpt_cli.training.example_rows import ExampleRows
+from gpt_cli.training.labelled_rows import LabelledRows, with_labels
 from gpt_cli.training.state import TrainingState
 
 _MEASURED_STEPS = 3
@@ -57,6 +58,7 @@ def plan(config: Config, note: Notify) -> Plan:
     runtime = setup_runtime(config.runtime)
     with stage_progress() as progress:
         corpus = open_lazy(config.data, config.tokenizer, note=note, progress=progress)
+    config = with_labels(config, corpus)
     vocab_size = corpus.tokenizer.vocab_size
     train_tokens, val_tokens = (corpus.facts[split].tokens for split in ("train", "val"))
     batches = _batches(config, corpus, runtime, note)
@@ -71,12 +73,13 @@ def plan(config: Config, note: Notify) -> Plan:
         n_evaluation = 1 + (config.train.steps // config.eval.every if config.eval.every is not None else 0)
         seconds = config.train.steps * seconds_per_step + n_evaluation * seconds_per_evaluation
     trained_tokens = config.train.steps * batches.tokens_per_step
+    labels = config.task.labels
     micro, context = config.train.sequences_per_forward, config.model.context_length
     return Plan(
         info=info,
         device=runtime.describe(),
         input_shape=(micro, context),
-        logits_shape=(micro, context, vocab_size),
+        logits_shape=(micro, context, vocab_size) if labels is None else (micro, 1, len(labels)),
         train_tokens=train_tokens,
         val_tokens=val_tokens,
         steps=config.train.steps,
@@ -113,6 +116,9 @@ def _tried(config: Config, info: Info, vocab_size: int, runtime: Runtime) -> lis
 
 
 def _batches(config: Config, corpus: LazyCorpus, runtime: Runtime, note: Notify) -> Batches | ExampleBatches:
+    if corpus.labelled:
+        texts = LabelledRows.of(config, corpus.labelled["train"], "training", note)
+        return ExampleBatches.of(config, texts, runtime.device)
     if corpus.examples:
         rows = ExampleRows.of(config, corpus.examples["train"], "training", note)
         return ExampleBatches.of(config, rows, runtime.device)

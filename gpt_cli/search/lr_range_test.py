@@ -11,6 +11,7 @@ from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.errors import UserError
 from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.training.example_batches import open_batches
+from gpt_cli.training.labelled_rows import with_labels
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
 
@@ -45,6 +46,7 @@ def lr_range_test(config: Config, note: Callable[[str], None], steps: int = 100,
     """
     runtime = setup_runtime(config.runtime)
     corpus = prepare_corpus(config.data, config.tokenizer, note=note)
+    config = with_labels(config, corpus)
     batches = open_batches(config, corpus, runtime.device, note)
     state = TrainingState.initialize(config, corpus.tokenizer.vocab_size, runtime, note)
     rates: list[float] = []

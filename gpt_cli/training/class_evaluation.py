@@ -5,6 +5,7 @@ Shapes: E texts, K classes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,23 +13,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gpt_cli.corpus.mapped import MappedTokens
+from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.model.sequence_classifier import SequenceClassifier
-from gpt_cli.parallel.world import ALONE, World
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.runtime.oom import is_out_of_memory, oom_as_user_error
 from gpt_cli.training.labelled_rows import LabelledRows, pad_rows
 
 _CPU_NUMBERS, _NUMBERS = 2**22, 2**27  # in the widest layer of a forward pass, as for texts
-_ = MappedTokens
-
-
-@dataclass(frozen=True)
-class LabelledEvaluation:
-    """Labelled texts to evaluate on."""
-
-    rows: LabelledRows
-    runtime: Runtime
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,5 +30,104 @@ class ClassEvaluation:
     """(E, K) natural logarithms."""
     classes: npt.NDArray[np.int64]
     """(E,) the true ones."""
-    tokens: int
-    """Tokens that were read."""
+
+    @property
+    def loss(self) -> float:
+        """Nats per text, whatever the class weights."""
+        return float(-self.log_probs[np.arange(len(self.classes)), self.classes].mean())
+
+    @property
+    def chosen(self) -> npt.NDArray[np.int64]:
+        """(E,) the likeliest class of each text."""
+        likeliest: npt.NDArray[np.int64] = np.argmax(self.log_probs, axis=1)
+        return likeliest
+
+    @cached_property
+    def confusion(self) -> npt.NDArray[np.int64]:
+        """(K, K) counts; rows: the true class, columns: the chosen one."""
+        return confusion_matrix(self.classes, self.chosen, self.log_probs.shape[1])
+
+    def metrics(self) -> dict[str, Any]:
+        """The figures of an evaluation by their names in metrics.jsonl."""
+        accuracy, f1 = accuracy_of(self.confusion), macro_f1(self.confusion)
+        return {"val_loss": self.loss, "accuracy": accuracy, "macro_f1": f1}
+
+    def describe(self) -> str:
+        """The figures in a line."""
+        accuracy, f1 = accuracy_of(self.confusion), macro_f1(self.confusion)
+        return f"val loss {self.loss:.4f}  accuracy {accuracy:.4f}  macro F1 {f1:.4f}"
+
+
+def confusion_matrix(
+    classes: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64], n_classes: int
+) -> npt.NDArray[np.int64]:
+    """(E,), (E,) -> (K, K) counts; rows: the true class, columns: the chosen one."""
+    return np.bincount(classes * n_classes + chosen, minlength=n_classes**2).reshape(n_classes, n_classes)
+
+
+def accuracy_of(confusion: npt.NDArray[np.int64]) -> float:
+    """The share on the diagonal."""
+    return float(np.trace(confusion) / confusion.sum())
+
+
+def macro_f1(confusion: npt.NDArray[np.int64]) -> float:
+    """The mean of the F1 of all classes that occur, in truth or as chosen: each counts alike, however rare it is."""
+    right = np.diag(confusion)
+    either = confusion.sum(0) + confusion.sum(1)
+    return float((2 * right[either > 0] / either[either > 0]).mean())
+
+
+def evaluate_classes(
+    model: SequenceClassifier,
+    rows: LabelledRows,
+    runtime: Runtime,
+    batch_size: int | None = None,
+    world: World = ALONE,
+) -> ClassEvaluation:
+    """The figures of `model` on `rows`; the processes of `world` take turns with batches."""
+    ids = [rows.ids(row) for row in range(len(rows))]
+    log_probs = class_log_probs(model, ids, runtime, batch_size, world)
+    return ClassEvaluation(log_probs, rows.classes)
+
+
+@torch.no_grad()
+def class_log_probs(
+    model: SequenceClassifier,
+    rows: Sequence[npt.NDArray[np.unsignedinteger]],
+    runtime: Runtime,
+    batch_size: int | None = None,
+    world: World = ALONE,
+) -> npt.NDArray[np.float64]:
+    """(E, K) log-probabilities of the classes of texts as ids, none empty; texts of like length are computed together.
+
+    Raises UserError where memory is too small for a single one.
+    """
+    if batch_size is None:
+        numbers = _CPU_NUMBERS if runtime.device.type == "cpu" else _NUMBERS
+        batch_size = max(1, numbers // (model.config.context_length * 16 * model.config.n_embd))
+    was_training = model.training
+    model.eval()
+    order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
+    groups = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+    found = torch.zeros(len(rows), model.head.out_features, dtype=torch.float64)
+    with oom_as_user_error("classifying a single text", "lower model.context_length; the newest checkpoint is good"):
+        for group in groups[world.rank :: world.size]:
+            first = 0
+            while first < len(group):
+                some = group[first : first + batch_size]
+                try:
+                    found[some] = _log_probs(model, [rows[row] for row in some], runtime)
+                    first += batch_size
+                except (MemoryError, RuntimeError) as error:
+                    if not is_out_of_memory(error) or batch_size == 1:
+                        raise
+                    batch_size //= 2  # the same texts, fewer at once
+    model.train(was_training)
+    return world.fill(found.flatten()).view_as(found).numpy()
+
+
+def _log_probs(model: SequenceClassifier, rows: Sequence[npt.NDArray[np.unsignedinteger]], runtime: Runtime) -> Tensor:
+    inputs = pad_rows(rows, max(map(len, rows))).to(runtime.device)
+    with runtime.autocast():
+        logits: Tensor = model(inputs)
+    return logits.float().log_softmax(dim=-1).double().cpu()

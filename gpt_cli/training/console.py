@@ -18,6 +18,7 @@ from gpt_cli.runtime.device import Runtime
 from gpt_cli.terminal.escape import WIDTH, escape_control_chars, wrap_line
 from gpt_cli.terminal.progress import BrokenPipeSafeStream
 from gpt_cli.terminal.table import format_duration
+from gpt_cli.training.class_evaluation import ClassEvaluation
 from gpt_cli.training.evaluate import Evaluation
 
 _SECONDS_BETWEEN_LINES = 30.0  # without a terminal
@@ -52,6 +53,8 @@ class Console:
         rows = max(1.0, len(corpus.train) / config.model.context_length)
         if corpus.examples:
             rows = len(corpus.examples["train"])
+        if corpus.labelled:
+            rows = len(corpus.labelled["train"])
         epochs = config.train.steps * config.train.batch_size / rows
         enough = math.ceil(config.train.steps / max(epochs, 1e-9))
         part = f"\n  reads  {100 * epochs:.2g}% of the text; train.steps={enough} would read all of it once"
@@ -59,7 +62,7 @@ class Console:
         self.note(
             f"{_heading(step, finished)}: {config.run_dir}\n"
             f"  text   {facts['train'].characters:,} characters train, {facts['val'].characters:,} validation;"
-            f" {corpus.tokenizer.kind} vocabulary of {corpus.tokenizer.vocab_size:,}\n"
+            f" {corpus.tokenizer.kind} vocabulary of {corpus.tokenizer.vocab_size:,}\n{_classes(config, corpus)}"
             f"  model  {parameters:,} parameters, context {config.model.context_length};"
             f" {config.train.steps:,} steps of {config.train.batch_size} sequences{part}\n"
             f"  device {runtime.describe()}{', compiled code' if native else ''}"
@@ -118,13 +121,12 @@ class Console:
         elif time.perf_counter() - self.last_line > _SECONDS_BETWEEN_LINES:
             self.note(f"{self._place(step)}  loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s")
 
-    def evaluation(self, step: int, evaluation: Evaluation, seconds: float, seconds_left: float | None) -> None:
+    def evaluation(
+        self, step: int, evaluation: Evaluation | ClassEvaluation, seconds: float, seconds_left: float | None
+    ) -> None:
         self.val_loss = evaluation.loss
         left = "" if seconds_left is None else f"  {format_duration(seconds_left)} left"
-        self.note(
-            f"{self._place(step)}  val loss {evaluation.loss:.4f}{evaluation.extent}  bpc {evaluation.bpc:.3f}"
-            f"  bpb {evaluation.bpb:.3f}  {format_duration(seconds)}{left}"
-        )
+        self.note(f"{self._place(step)}  {evaluation.describe()}  {format_duration(seconds)}{left}")
 
     def sample(self, text: str) -> None:
         """The model wrote `text`: a bar before each of its lines, none before what goes on in the next one."""
@@ -153,6 +155,13 @@ class SilentConsole(Console):
 
     def _open_bar(self, step: int, steps: int) -> None:
         """There is none."""
+
+
+def _classes(config: Config, corpus: Corpus) -> str:
+    if config.task.labels is None:
+        return ""
+    train, val = len(corpus.labelled["train"]), len(corpus.labelled["val"])
+    return f"  labels {len(config.task.labels):,}, of {train:,} train and {val:,} validation texts\n"
 
 
 def _wrapped(line: str) -> Iterator[str]:

@@ -57,6 +57,15 @@ class Evaluation:
         """The share of the text that was evaluated, as text to follow a loss; empty for all of it."""
         return "" if self.tokens == self.of_tokens else f" (first {self.tokens:,} of {self.of_tokens:,} tokens)"
 
+    def metrics(self) -> dict[str, float]:
+        """The figures of an evaluation by their names in metrics.jsonl."""
+        capped = {"val_tokens": self.tokens} if self.extent else {}
+        return {"val_loss": self.loss, "bpc": self.bpc, "bpb": self.bpb, **capped}
+
+    def describe(self) -> str:
+        """The figures in a line."""
+        return f"val loss {self.loss:.4f}{self.extent}  bpc {self.bpc:.3f}  bpb {self.bpb:.3f}"
+
     @property
     def bpc(self) -> float:
         """Bits per character of the text."""

@@ -20,6 +20,7 @@ from gpt_cli.training.batches import Batches, MicroBatches, batch_refusal, micro
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.evaluate import EvaluationText, LoadBatch
 from gpt_cli.training.example_rows import ExampleRows
+from gpt_cli.training.labelled_rows import LabelledRows
 
 _POOL = 16  # steps whose examples are sorted by length together, so that little of a row is filling
 
@@ -31,7 +32,7 @@ class ExampleBatches:
     The rows of a step are of similar length, and as wide as the longest of them.
     """
 
-    rows: ExampleRows
+    rows: ExampleRows | LabelledRows
     device: torch.device
     context_length: int
     batch_size: int
@@ -42,7 +43,9 @@ class ExampleBatches:
     _pool: tuple[int, list[int]] = field(default=(-1, []), init=False, repr=False)
 
     @classmethod
-    def of(cls, config: Config, rows: ExampleRows, device: torch.device, world: World = ALONE) -> "ExampleBatches":
+    def of(
+        cls, config: Config, rows: ExampleRows | LabelledRows, device: torch.device, world: World = ALONE
+    ) -> "ExampleBatches":
         """The batches that `config` trains on, and this process's share. Raises RequestError as `Batches` does."""
         sizes = config.train.batch_size, micro_batch_size(config, world)
         if refused := batch_refusal(*sizes, world.size):
@@ -116,6 +119,9 @@ def open_batches(
     config: Config, corpus: Corpus, device: torch.device, note: Notify, world: World = ALONE
 ) -> Batches | ExampleBatches:
     """The batches of a corpus, whatever its `data.format`. Raises RequestError where there is too little."""
+    if corpus.labelled:
+        texts = LabelledRows.of(config, corpus.labelled["train"], "training", note)
+        return ExampleBatches.of(config, texts, device, world)
     if not corpus.examples:
         return Batches.of(config, DeviceTokens(corpus.train, device), world)
     rows = ExampleRows.of(config, corpus.examples["train"], "training", note)
@@ -124,8 +130,13 @@ def open_batches(
 
 def open_evaluation(
     config: Config, corpus: Corpus, device: torch.device, note: Notify, max_tokens: int | None = None
-) -> EvaluationText | EvaluationExamples:
+) -> EvaluationText | EvaluationExamples | LabelledRows:
     """The text or examples that a loss is measured on: the test split where the corpus has it, else validation's."""
+    if corpus.labelled:
+        texts, name = (
+            (corpus.labelled["val"], "validation") if corpus.test is None else (corpus.labelled["test"], "test")
+        )
+        return LabelledRows.of(config, texts, name, note)
     if not corpus.examples:
         ids = corpus.val if corpus.test is None else corpus.test
         return EvaluationText.of(ids, corpus.tokenizer, device, max_tokens)

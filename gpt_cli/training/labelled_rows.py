@@ -72,7 +72,7 @@ class LabelledRows:
                 f"no {split} text fits into model.context_length {context}", hint="data.too_long=cut reads their begin"
             )
         index = {label: number for number, label in enumerate(labels)}
-        classes = np.array([index[texts.source[row].label] for row in kept], dtype=np.int64)
+        classes = np.array([index[texts.source[row].label] for row in kept.tolist()], dtype=np.int64)
         return cls(texts, kept, np.minimum(texts.lengths, context)[kept], classes)
 
     def __len__(self) -> int:
@@ -80,13 +80,14 @@ class LabelledRows:
 
     def tensors(self, rows: Sequence[int], width: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """(R, W) tokens of `rows`, filled up with PADDING, and (R,) classes, on the device without waiting."""
-        ids = [self._ids(row) for row in rows]
+        ids = [self.ids(row) for row in rows]
         inputs, targets = pad_rows(ids, width), torch.from_numpy(self.classes[list(rows)])
         if device.type == "cuda":
             inputs, targets = inputs.pin_memory(), targets.pin_memory()  # or the copy would wait for the step before
         return inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
 
-    def _ids(self, row: int) -> npt.NDArray[np.unsignedinteger]:
+    def ids(self, row: int) -> npt.NDArray[np.unsignedinteger]:
+        """(W,) tokens of one row."""
         start = int(self.texts.starts[self.kept[row]])
         return self.texts.tokens[start : start + int(self.widths[row])]
 

@@ -9,10 +9,11 @@ from gpt_cli.runtime.signals import stop_requests
 from gpt_cli.runtime.watchdog import watchdog
 from gpt_cli.terminal.progress import stage_progress
 from gpt_cli.training.console import Console
-from gpt_cli.training.evaluate import evaluate
 from gpt_cli.training.example_batches import open_batches, open_evaluation
 from gpt_cli.training.init_from import initial_checkpoint
+from gpt_cli.training.labelled_rows import with_labels
 from gpt_cli.training.metrics_logger import MetricsLogger
+from gpt_cli.training.objective import measure
 from gpt_cli.training.oom_retry import OOMRetry
 from gpt_cli.training.pace import Pace
 from gpt_cli.training.schedule import lr_multiplier
@@ -29,6 +30,7 @@ def train(config: Config, console: Console) -> Summary:
     world = runtime.world
     with stage_progress() as progress, world.main_first():
         corpus = prepare_corpus(config.data, config.tokenizer, note=console.note, progress=progress)
+    config = with_labels(config, corpus)
     batches = open_batches(config, corpus, runtime.device, console.note, world)
     val_text = open_evaluation(config, corpus, runtime.device, console.note, config.eval.max_tokens)
     prompt = sample_prompt(corpus, config)  # what it cannot spell is told before it trains
@@ -60,7 +62,7 @@ def train(config: Config, console: Console) -> Summary:
             if step != saved:  # what a checkpoint holds was evaluated before it was saved
                 with state.ema.swapped_in(), console.doing("evaluating and saving"):
                     if last or due(step, config.eval.every):
-                        evaluation = evaluate(state.model, state.engine, val_text, config.eval.batch_size, world)
+                        evaluation = measure(state.model, state.engine, val_text, config.eval.batch_size, world)
                         val_loss = journal.evaluation(step, evaluation)
                         last = stopping.record_eval(val_loss) or last
                         done = done or last

@@ -15,6 +15,7 @@ from gpt_cli.config import Config
 from gpt_cli.run.directory import RunDirectory
 from gpt_cli.run.log import read_metrics
 from gpt_cli.runtime.async_copy import AsyncHostCopy
+from gpt_cli.training.class_evaluation import ClassEvaluation
 from gpt_cli.training.console import Console
 from gpt_cli.training.evaluate import Evaluation
 from gpt_cli.training.health import SpikeDetector, nonfinite_error
@@ -111,7 +112,7 @@ class MetricsLogger:
             " in more passes"
         )
 
-    def evaluation(self, step: int, evaluation: Evaluation) -> float:
+    def evaluation(self, step: int, evaluation: Evaluation | ClassEvaluation) -> float:
         """Record an evaluation of the weights after `step` updates; returns its loss."""
         self._read()
         if not math.isfinite(evaluation.loss):
@@ -120,10 +121,7 @@ class MetricsLogger:
             step,
             time=round(self.seconds, 3),
             tokens=step * self.tokens_per_step,
-            val_loss=evaluation.loss,
-            bpc=evaluation.bpc,
-            bpb=evaluation.bpb,
-            **({"val_tokens": evaluation.tokens} if evaluation.extent else {}),
+            **evaluation.metrics(),
         )
         left = self.seconds / step * (self.config.train.steps - step) if 0 < step < self.config.train.steps else None
         self.console.evaluation(step, evaluation, self.seconds, left)

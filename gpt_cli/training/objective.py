@@ -5,22 +5,27 @@ Shapes: B sequences or texts, T tokens each, K classes.
 
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
 from torch import Tensor
 from torch.nn import functional as F
 
+from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.model.chunked_loss import chunked_loss, needs_chunking
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.sequence_classifier import SequenceClassifier
-from gpt_cli.parallel.world import ALONE, World
-from gpt_cli.training.class_evaluation import ClassEvaluation, LabelledEvaluation, evaluate_classes
+from gpt_cli.training.class_evaluation import ClassEvaluation, evaluate_classes
 from gpt_cli.training.engine import Engine
 from gpt_cli.training.evaluate import Evaluated, Evaluation, cross_entropy, evaluate
+from gpt_cli.training.labelled_rows import LabelledRows
+
+if TYPE_CHECKING:
+    from gpt_cli.training.step import TorchEngine
 
 
 def loss_function(model: GPT) -> Callable[..., Tensor]:
     """(inputs, targets, reduction) -> the loss of `model` in nats, by what it predicts."""
-    return partial(class_loss if isinstance(model, SequenceClassifier) else token_loss, model)
+    return partial(class_loss, model) if isinstance(model, SequenceClassifier) else partial(token_loss, model)
 
 
 def token_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
@@ -41,12 +46,13 @@ def class_loss(model: SequenceClassifier, inputs: Tensor, targets: Tensor, reduc
 def measure(
     model: GPT,
     engine: Engine,
-    measured: Evaluated | LabelledEvaluation,
+    measured: Evaluated | LabelledRows,
     batch_size: int | None = None,
     world: World = ALONE,
 ) -> Evaluation | ClassEvaluation:
     """The loss of `model` on what validates, and for classes how often it is right."""
-    if isinstance(measured, LabelledEvaluation):
+    if isinstance(measured, LabelledRows):
         assert isinstance(model, SequenceClassifier)
-        return evaluate_classes(model, measured, batch_size, world)
+        runtime = cast("TorchEngine", engine).runtime  # nothing else computes classes
+        return evaluate_classes(model, measured, runtime, batch_size, world)
     return evaluate(model, engine, measured, batch_size, world)

@@ -9,6 +9,7 @@ from gpt_cli.cpu.train.network import NativeNetwork
 from gpt_cli.cpu.train.train_bindings import NativeLibrary
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.model.gpt import GPT
+from gpt_cli.model.sequence_classifier import SequenceClassifier
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.proof import find_difference
 
@@ -29,6 +30,8 @@ def try_native(
         return None
     way_out = "runtime.engine=auto"
     reason = f"it computes on a CPU, not on {runtime.device.type}" if runtime.device.type != "cpu" else None
+    if reason is None and isinstance(model, SequenceClassifier):
+        reason = "it does not know task.kind: classes"
     if reason is None and (refused := NATIVE_TRAINER.refusal(model.config)) is not None:
         reason = f"it does not know {refused}"
     if reason is not None:

@@ -16,6 +16,7 @@ from gpt_cli.distributed.world import World
 from gpt_cli.errors import Notify
 from gpt_cli.model.activation_checkpointing import apply_activation_checkpointing
 from gpt_cli.model.gpt import GPT
+from gpt_cli.model.sequence_classifier import make_model
 from gpt_cli.model.sizing import flops_per_token
 from gpt_cli.run.checkpoint import Checkpoint, load_newest
 from gpt_cli.run.directory import RunDirectory
@@ -65,7 +66,7 @@ class TrainingState:
         with oom_as_user_error(
             "building the model", "lower model.n_embd or model.n_layer; `gpt info` says what they take"
         ):
-            model = GPT(config.model, vocab_size)
+            model = make_model(config, vocab_size)
             if initial is not None:
                 load_weights(model, initial)
             model.to(runtime.device)

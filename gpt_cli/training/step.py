@@ -7,8 +7,6 @@ Shapes: B sequences per micro-batch, T tokens each, P parameters.
 """
 
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,14 +14,13 @@ from torch import Tensor
 
 from gpt_cli.config import Config, OptimConfig
 from gpt_cli.errors import Notify
-from gpt_cli.model.chunked_loss import chunked_loss, needs_chunking
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.runtime.oom import is_out_of_memory, oom_as_user_error
 from gpt_cli.training.accumulate import accumulate_gradients
 from gpt_cli.training.batches import MicroBatches
-from gpt_cli.training.evaluate import cross_entropy
 from gpt_cli.training.grad_scaler import GradScaler
+from gpt_cli.training.objective import loss_function
 
 if TYPE_CHECKING:
     from gpt_cli.training.state import TrainingState
@@ -88,8 +85,8 @@ class TorchEngine:
         self.runtime, self.grad_scaler, self.note = runtime, grad_scaler, note
         self.parameters = list(model.parameters())
         self.reuses_gradients = compile_mode == "reduce-overhead"  # a CUDA graph writes to the same memory again
-        self.eager = partial(token_loss, model)
-        self.loss: Callable[..., Tensor] = self.eager
+        self.eager = loss_function(model)
+        self.loss = self.eager
         self.eval_shape: torch.Size | None = None
         if compile_mode is not None:
             note("torch compiles the first step, which takes up to a minute")
@@ -141,10 +138,3 @@ class TorchEngine:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         self.loss, self.reuses_gradients = self.eager, False
         self.note(f"torch.compile does not work here ({reason}); continuing without it")
-
-
-def token_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """(B, T), (B, T) -> -log p(target) in nats: the mean, or the sum over what is not IGNORED."""
-    if needs_chunking(model, inputs.numel()):
-        return chunked_loss(model, inputs, targets, reduction)
-    return cross_entropy(model(inputs), targets, reduction)

@@ -27,6 +27,9 @@ class Summary:
     best_val_loss: float | None
     bpc: float | None
     bpb: float | None
+    accuracy: float | None
+    """Of classes, as macro_f1; None where tokens are predicted."""
+    macro_f1: float | None
     val_tokens: float | None
     """Tokens of the validation split that were evaluated, where eval.max_tokens caps them; None: all."""
     train_seconds: float
@@ -62,6 +65,8 @@ def summarise(
         best_val_loss=stopping.best_val_loss,
         bpc=last_evaluation.get("bpc"),
         bpb=last_evaluation.get("bpb"),
+        accuracy=last_evaluation.get("accuracy"),
+        macro_f1=last_evaluation.get("macro_f1"),
         val_tokens=last_evaluation.get("val_tokens"),
         train_seconds=round(seconds, 3),
         tokens_per_second=round(tokens / max(1e-9, seconds), 1),

@@ -28,6 +28,8 @@ def sample_prompt(corpus: Corpus, config: Config) -> SamplePrompt:
     """
     tokenizer, sample = corpus.tokenizer, config.sample
     ProcessorFactory(tokenizer, SamplingParams.from_config(sample, config.seed))
+    if corpus.labelled:
+        return SamplePrompt([], "")  # nothing is written
     if corpus.examples and not sample.prompt:
         tokens, _ = corpus.examples["val"].last_turn(0)
         said = tokenizer.decode(tokens).replace(config.data.completion_end, "\n")

@@ -116,7 +116,12 @@ def print_summary(summary: "Summary", *, json: bool) -> None:
     if json:
         print_json(summary.to_json())
     note(f"{'stopped' if summary.exit_code else 'done'}: {summary.stopped}; step {summary.steps:,} is saved")
-    if summary.val_loss is not None:
+    if summary.accuracy is not None:
+        note(
+            f"  accuracy {summary.accuracy:.4f}  macro F1 {summary.macro_f1:.4f}"
+            f"  val loss {summary.val_loss:.4f} (best {summary.best_val_loss:.4f})"
+        )
+    elif summary.val_loss is not None:
         extent = "" if summary.val_tokens is None else f" of the first {summary.val_tokens:,} tokens"
         note(
             f"  val loss {summary.val_loss:.4f}{extent} (best {summary.best_val_loss:.4f})"
@@ -127,7 +132,9 @@ def print_summary(summary: "Summary", *, json: bool) -> None:
     note(f"  {format_duration(summary.train_seconds)} of training, {summary.tokens_per_second:,.0f} tokens/s")
     note(f"  weights sha256 {summary.weights_sha256[:16]}")
     if summary.best_checkpoint not in (None, summary.checkpoint):
-        note(f"  the best is kept too: gpt sample --run {quote(str(summary.best_checkpoint))}")
+        verb = "sample" if summary.accuracy is None else "eval"
+        note(f"  the best is kept too: gpt {verb} --run {quote(str(summary.best_checkpoint))}")
     if summary.exit_code:
         note("the same command resumes from here")
-    note(f"sample: gpt sample --run {quote(str(summary.run_dir))}")
+    run = quote(str(summary.run_dir))
+    note(f"sample: gpt sample --run {run}" if summary.accuracy is None else f"classify: gpt classify --run {run} TEXT")

@@ -1,0 +1,390 @@
+"""Classification: what fills up a batch changes nothing, splits are fair, and what cannot be learned is told."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from gpt_cli.cli.main import main
+from gpt_cli.config import Config, load_config, parse_config
+from gpt_cli.corpus.labelled.prepare_labelled import assign_by_label, sort_labels
+from gpt_cli.corpus.labelled.read_labelled import LabelledText, read_labelled
+from gpt_cli.corpus.prepare import Corpus, prepare_corpus
+from gpt_cli.distributed.world import World
+from gpt_cli.errors import RequestError, UserError
+from gpt_cli.model.sequence_classifier import PADDING, SequenceClassifier
+from gpt_cli.run.checkpoint import list_checkpoints, load
+from gpt_cli.runtime.device import Runtime
+from gpt_cli.training.class_evaluation import ClassEvaluation, accuracy_of, confusion_matrix, evaluate_classes, macro_f1
+from gpt_cli.training.example_batches import ExampleBatches, open_batches, open_evaluation
+from gpt_cli.training.labelled_rows import LabelledRows, with_labels
+from gpt_cli.training.state import TrainingState
+from gpt_cli.training.step import train_step
+
+CPU = Runtime(torch.device("cpu"), "fp32", 2)
+TINY = ("model.n_layer=2", "model.n_head=2", "model.n_embd=32", "model.context_length=24", "train.batch_size=6")
+WORDS = {"fruit": ["apple", "pear", "fig"], "metal": ["iron", "zinc", "gold"], "bird": ["owl", "crow", "jay"]}
+KINDS = ["causal-last", "causal-mean", "encoder-last", "encoder-mean"]
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def rows_of(n: int = 90) -> list[dict[str, object]]:
+    """Of a label each second text, the others share the rest."""
+    found = []
+    for i in range(n):
+        label = "fruit" if i % 2 else ("metal", "bird")[i % 4 // 2]
+        words = WORDS[label]
+        found.append({"text": " ".join([words[i % 3], words[i * 7 % 3], "." * (i % 5), str(i)]), "label": label})
+    return found
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    return write(tmp_path / "texts.jsonl", rows_of())
+
+
+def config_of(path: Path, *overrides: str) -> Config:
+    return parse_config("", "t", ["task.kind=classes", f"data.source={path}", *TINY, *overrides])
+
+
+def of_kind(kind: str) -> list[str]:
+    attention, pooling = kind.split("-")
+    return [f"model.causal={str(attention == 'causal').lower()}", f"task.pooling={pooling}"]
+
+
+def prepared(config: Config) -> tuple[Config, Corpus]:
+    corpus = prepare_corpus(config.data, config.tokenizer, note=print)
+    return with_labels(config, corpus), corpus
+
+
+def state_of(config: Config, corpus: Corpus) -> TrainingState:
+    state = TrainingState.initialize(config, corpus.tokenizer.vocab_size, CPU, lambda _: None)
+    torch.manual_seed(1)
+    with torch.no_grad():  # none is zero
+        for parameter in state.parameters:
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return state
+
+
+def classifier(*overrides: str, labels: int = 3) -> SequenceClassifier:
+    names = "[" + ",".join(f"l{i}" for i in range(labels)) + "]"
+    config = parse_config("", "t", ["task.kind=classes", f"task.labels={names}", *TINY, *overrides])
+    torch.manual_seed(0)
+    model = SequenceClassifier(config.model, 11, config.task).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.mark.parametrize("position", ["rope", "learned", "sinusoidal", "none"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_in_a_padded_batch_has_the_logits_that_it_has_alone(kind, position):
+    model = classifier(*of_kind(kind), f"model.position={position}", "model.n_kv_head=1")
+    texts = [torch.randint(0, 11, (n,)) for n in (1, 24, 7, 2)]
+    batch = torch.full((4, 24), PADDING)
+    for row, ids in zip(batch, texts, strict=True):
+        row[: len(ids)] = ids
+    together = model(batch)
+    alone = torch.cat([model(ids[None]) for ids in texts])
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-6)
+
+
+def test_alibi_in_a_padded_batch_is_that_alone():
+    model = classifier("model.position=alibi")
+    batch = torch.tensor([[1, 2, PADDING, PADDING], [3, 4, 5, 6]])
+    torch.testing.assert_close(model(batch)[0], model(batch[:1, :2])[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_token_sees_those_after_it_if_and_only_if_the_model_is_not_causal(causal):
+    model = classifier(f"model.causal={str(causal).lower()}")
+    seen: list[torch.Tensor] = []
+    model.embedding.register_forward_hook(lambda _m, _i, out: (out.retain_grad(), seen.append(out))[0])
+    features: list[torch.Tensor] = []
+    model.norm.register_forward_hook(lambda _m, _i, out: features.append(out))
+    model(torch.randint(0, 11, (1, 9)))
+    features[0][0, 3].sum().backward()
+    gradient = seen[0].grad[0].abs().sum(-1)
+    assert (gradient[:4] > 0).all()
+    assert (gradient[4:] > 0).all() if not causal else (gradient[4:] == 0).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_of_a_step_is_the_mean_over_its_texts_each_alone(texts, kind):
+    config, corpus = prepared(config_of(texts, *of_kind(kind)))
+    state = state_of(config, corpus)
+    batches = open_batches(config, corpus, CPU.device, print)
+    assert isinstance(batches, ExampleBatches)
+    losses = []
+    for row in batches.indices(3):
+        ids = torch.from_numpy(batches.rows.ids(row).astype(np.int64))
+        target = torch.tensor([config.task.labels.index(corpus.labelled["train"].source[row].label)])
+        with torch.no_grad():
+            losses.append(F.cross_entropy(state.model(ids[None]), target).item())
+    loss, _ = train_step(state, batches.at(3), config, 3, 0.0, CPU)
+    assert loss.item() == pytest.approx(sum(losses) / 6, rel=1e-5)
+
+
+def test_gradients_do_not_depend_on_micro_batches(texts):
+    found = []
+    for size in (6, 3, 1):
+        config, corpus = prepared(config_of(texts, f"train.micro_batch_size={size}", "task.class_weights=balanced"))
+        state = state_of(config, corpus)
+        loss, norms = train_step(state, open_batches(config, corpus, CPU.device, print).at(0), config, 0, 0.0, CPU)
+        found.append(torch.cat([loss[None], norms]))
+    torch.testing.assert_close(found[1], found[0], rtol=2e-5, atol=1e-7)
+    torch.testing.assert_close(found[2], found[0], rtol=2e-5, atol=1e-7)
+
+
+def test_balanced_weights_make_labels_count_alike_in_training_and_leave_evaluation_as_it_is(texts):
+    config, corpus = prepared(config_of(texts, "task.class_weights=balanced"))
+    counts = [sum(t.label == label for t in corpus.labelled["train"].source) for label in config.task.labels]
+    assert config.task.class_weights == pytest.approx([sum(counts) / 3 / n for n in counts])
+    state = state_of(config, corpus)
+    (inputs, targets) = open_batches(config, corpus, CPU.device, print).at(0)[0]
+    weights = torch.tensor(config.task.class_weights)[targets]
+    with torch.no_grad():
+        each = F.cross_entropy(state.model(inputs), targets, reduction="none")
+        state.model.train()
+        assert state.engine.eager(inputs, targets).item() == pytest.approx((each * weights).mean().item(), rel=1e-5)
+        state.model.eval()
+        assert state.engine.eager(inputs, targets).item() == pytest.approx(each.mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, None])
+def test_evaluation_is_that_of_each_text_alone(texts, batch_size):
+    config, corpus = prepared(config_of(texts, "model.causal=false"))
+    state = state_of(config, corpus)
+    rows = open_evaluation(config, corpus, CPU.device, print)
+    assert isinstance(rows, LabelledRows)
+    found = evaluate_classes(state.model, rows, CPU, batch_size)
+    with torch.no_grad():
+        alone = [state.model(torch.from_numpy(rows.ids(i).astype(np.int64))[None])[0] for i in range(len(rows))]
+    log_probs = torch.stack(alone).double().log_softmax(-1)
+    np.testing.assert_allclose(found.log_probs, log_probs.numpy(), atol=1e-5)
+    classes = torch.from_numpy(rows.classes)
+    assert found.loss == pytest.approx(F.nll_loss(log_probs, classes).item(), abs=1e-5)
+    assert accuracy_of(found.confusion) == pytest.approx((log_probs.argmax(-1) == classes).double().mean().item())
+
+
+def test_macro_f1_is_its_definition_over_the_classes_that_occur():
+    true, chosen = np.array([0, 0, 0, 1, 1, 2]), np.array([0, 0, 1, 1, 2, 0])
+    expected = np.mean([2 * 2 / (3 + 3), 2 * 1 / (2 + 2), 0.0])  # 2 TP / (true + chosen)
+    assert macro_f1(confusion_matrix(true, chosen, 4)) == pytest.approx(expected)  # of the fourth there is none
+    assert ClassEvaluation(np.log(np.eye(4)[chosen] * 0.9 + 0.025), true).metrics()["accuracy"] == pytest.approx(0.5)
+
+
+def test_processes_share_the_texts_of_one(texts):
+    config, corpus = prepared(config_of(texts))
+    one = open_batches(config, corpus, CPU.device, print)
+    inputs = torch.cat([i for i, _ in one.at(5)])
+    shares = [ExampleBatches(one.rows, CPU.device, 24, 6, 1, config.seed, rank, 3).at(5) for rank in range(3)]
+    assert torch.cat([i for share in shares for i, _ in share]).equal(inputs)
+    assert World(0, 1).size == 1
+
+
+def test_splits_hold_the_share_of_each_label_whatever_the_order_and_equal_texts_stay_together():
+    texts = [LabelledText(str(i), f"text {i % 180}", "rare" if i % 180 < 20 else "common") for i in range(200)]
+    units = assign_by_label(texts, 0.2, 0.1, 0)
+    for label, n in (("rare", 20), ("common", 160)):
+        of_label = [u for t, u in zip(texts, units, strict=True) if t.label == label and int(t.where) < 180]
+        assert [of_label.count(unit) for unit in (0, 1, 2)] == [round(n * share) for share in (0.7, 0.2, 0.1)]
+    assert (units[180:] == units[:20]).all()
+    order = np.random.default_rng(0).permutation(200)
+    assert (assign_by_label([texts[i] for i in order], 0.2, 0.1, 0) == units[order]).all()
+    assert (assign_by_label(texts, 0.2, 0.1, 1) != units).any()
+    more = [*texts, *(LabelledText("x", f"other {i}", "third") for i in range(10))]
+    assert (assign_by_label(more, 0.2, 0.1, 0)[:200] == units).all()
+
+
+def test_labels_that_are_numbers_are_in_their_order():
+    assert sort_labels(["10", "9", "-1", "9"]) == ["-1", "9", "10"]
+    assert sort_labels(["b", "10", "a"]) == ["10", "a", "b"]
+
+
+def test_labels_come_from_records_tables_and_the_names_of_folders(tmp_path):
+    rows = rows_of(12)
+    parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    write(tmp_path / "a.jsonl", rows)
+    lines = [f'"{row["text"]}",{row["label"]}' for row in rows]
+    (tmp_path / "b.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / "c.parquet")
+    for i, row in enumerate(rows):
+        place = tmp_path / "texts" / str(row["label"])
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{i:02}.txt").write_text(str(row["text"]))
+    expected = sorted((row["text"], row["label"]) for row in rows)
+    for name in ("a.jsonl", "b.csv", "c.parquet", "texts"):
+        found = list(read_labelled(str(tmp_path / name), config_of(tmp_path).data, print))
+        assert sorted((text.text, text.label) for text in found) == expected, name
+
+
+def test_whole_numbers_are_labels(tmp_path):
+    rows = [{"review": f"text {i}", "sentiment": i % 2} for i in range(6)]
+    parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / "c.parquet")
+    data = config_of(tmp_path, "data.text_key=review", "data.label_key=sentiment").data
+    for path in (write(tmp_path / "a.jsonl", rows), tmp_path / "c.parquet"):
+        assert [text.label for text in read_labelled(str(path), data, print)] == ["0", "1"] * 3
+
+
+BAD: dict[str, tuple[list[str], str, str | None]] = {
+    "no label": (['{"text": "a", "label": "x"}', '{"text": "b"}'], "no label under the key 'label'", ":2"),
+    "a list": (['{"text": "a", "label": ["x"]}'], "no label under the key 'label'", ":1"),
+    "no text": (['{"words": "a", "label": "x"}'], "a string under the key 'text'", ":1"),
+    "mixed types": (['{"text": "a", "label": "1"}', '{"text": "b", "label": 1}'], "is a whole number; that of", ":2"),
+    "empty text": (['{"text": "", "label": "x"}', '{"text": "b", "label": "y"}'], "the text is empty", ":1"),
+    "blank text": (['{"text": "b", "label": "x"}', '{"text": " ", "label": "y"}'], "the text is empty", ":2"),
+    "empty label": (['{"text": "a", "label": " "}'], "the label is empty", ":1"),
+    "one label": (['{"text": "a", "label": "x"}', '{"text": "b", "label": "x"}'], "nothing to tell apart", ":1"),
+    "seen once": (
+        [*(f'{{"text": "{i}", "label": "{"xyz"[i % 3]}"}}' for i in range(9)), '{"text": "b", "label": "rare"}'],
+        "'rare' is seen once",
+        ":10",
+    ),
+    "more classes than texts": (
+        [f'{{"text": "{i}", "label": {i}}}' for i in range(9)],
+        "9 labels for 9 texts, and 9 of them are seen once",
+        ":1",
+    ),
+    "one text of a label": (
+        ['{"text": "a", "label": "x"}'] * 2 + [f'{{"text": "{i}", "label": "y"}}' for i in range(9)],
+        "'x' has 1 different texts",
+        ":1",
+    ),
+    "half a surrogate pair": (['{"text": "a", "label": "\\ud800"}'], "half a surrogate pair", ":1"),
+    "a long label": ([f'{{"text": "a", "label": "{"x" * 300}"}}'], "has 300 characters", ":1"),
+    "no texts": (["", ""], "no texts", None),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_learned_is_one_error_with_its_place(name, tmp_path, capsys):
+    lines, message, line = BAD[name]
+    path = tmp_path / "bad.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    config = tmp_path / "c.yaml"
+    config.write_text(f"task: {{kind: classes}}\nrun_dir: {tmp_path / 'run'}\ndata: {{source: {path}}}\n")
+    assert main(["train", str(config)]) in (1, 2)
+    error = capsys.readouterr().err
+    assert error.count("error:") == 1
+    assert message in error
+    assert line is None or f"--> {path}{line}\n" in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_label_of_validation_alone_and_one_that_the_config_does_not_name_are_told_with_their_place(texts, tmp_path):
+    other = write(tmp_path / "val.jsonl", [{"text": "a", "label": "fruit"}, {"text": "b", "label": "stone"}])
+    with pytest.raises(UserError, match="'stone' is of no text that trains") as refused:
+        prepared(config_of(texts, f"data.val_source={other}"))
+    assert refused.value.where == f"{other}:2"
+    with pytest.raises(UserError, match=r"'bird' is none of task\.labels") as refused:
+        prepared(config_of(texts, "task.labels=[fruit, metal]"))
+    assert refused.value.where is not None
+    with pytest.raises(RequestError, match="no text that trains has the label 'stone'"):
+        prepared(config_of(texts, "task.labels=[fruit, metal, bird, stone]"))
+
+
+def test_text_without_labels_is_refused(tmp_path):
+    (tmp_path / "plain.csv").write_text("text,label\na\n")
+    with pytest.raises(UserError, match="this row has no column 'label'"):
+        list(read_labelled(str(tmp_path / "plain.csv"), config_of(tmp_path).data, print))
+    with pytest.raises(UserError, match="has no labels"):
+        list(read_labelled("builtin:python-docs", config_of(tmp_path).data, print))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ["model.causal=false"],
+        ["task.pooling=mean"],
+        ["data.format=labelled"],
+        ["task.kind=classes", "data.format=pairs"],
+        ["task.kind=classes", "sample.every=10"],
+        ["task.kind=classes", "task.trains=head"],
+        ["task.kind=classes", "task.labels=[a, b, a]"],
+        ["task.kind=classes", "task.class_weights=[1.0, 2.0]"],
+        ["task.kind=classes", "model.causal=false", "model.window=8"],
+        ["task.kind=classes", "model.causal=false", "model.position=alibi"],
+        ["task.kind=classes", "train.budget=1m"],
+        ["task.kind=classes", "eval.max_tokens=100"],
+    ],
+)
+def test_keys_that_do_not_go_with_the_task_are_refused(keys):
+    with pytest.raises(RequestError):
+        parse_config("", "t", keys)
+
+
+def test_only_torch_trains_classes(texts):
+    config, corpus = prepared(config_of(texts, "runtime.engine=native"))
+    with pytest.raises(RequestError, match=r"it does not know task\.kind: classes"):
+        state_of(config, corpus)
+
+
+def test_too_long_texts_are_cut_and_told_or_left_out_as_asked(texts):
+    config, corpus = prepared(config_of(texts, "model.context_length=12"))
+    notes: list[str] = []
+    rows = LabelledRows.of(config, corpus.labelled["train"], "training", notes.append)
+    assert len(rows) == len(corpus.labelled["train"])
+    assert rows.widths.max() == 12
+    assert "only their first 12 tokens are read" in notes[0]
+    left = config.model_copy(update={"data": config.data.model_copy(update={"too_long": "drop"})})
+    kept = LabelledRows.of(left, corpus.labelled["train"], "training", notes.append)
+    assert 0 < len(kept) < len(rows)
+    assert "left out" in notes[1]
+
+
+@pytest.mark.parametrize("more", [(), ("model.causal=false", "model.dropout=0.2", "model.attention_dropout=0.1")])
+def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted_and_its_checkpoints_have_the_labels(
+    texts, tmp_path, more
+):
+    base = ["train", "--config", str(tmp_path / "c.yaml"), "task.kind=classes", f"data.source={texts}", *TINY]
+    keys = [*base, "checkpoint.every=4", "eval.every=4", "checkpoint.keep=9", "task.class_weights=balanced", *more]
+    (tmp_path / "c.yaml").write_text("seed: 3\n")
+    assert main([*keys, f"run_dir={tmp_path / 'whole'}", "train.steps=8"]) == 0
+    shutil.copytree(tmp_path / "whole", tmp_path / "parts")
+    shutil.rmtree(tmp_path / "parts" / "checkpoints" / "step-00000008")
+    assert main([*keys, f"run_dir={tmp_path / 'parts'}", "train.steps=8"]) == 0
+    whole, parts = (load(list_checkpoints(tmp_path / name)[0]) for name in ("whole", "parts"))
+    assert whole.step == parts.step == 8
+    assert whole.weights_sha256 == parts.weights_sha256
+    assert whole.config.task.labels == ["bird", "fruit", "metal"]
+    assert load_config(tmp_path / "parts" / "config.yaml").task.class_weights == whole.config.task.class_weights
+    last = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()][-1]
+    assert {"val_loss", "accuracy", "macro_f1"} < set(last)
+
+
+def test_training_learns_what_words_tell(texts, tmp_path, capsys):
+    (tmp_path / "c.yaml").write_text("seed: 3\n")
+    keys = ["task.kind=classes", f"data.source={texts}", *TINY, f"run_dir={tmp_path / 'run'}", "train.steps=60"]
+    assert main(["train", "--config", str(tmp_path / "c.yaml"), "--json", *keys]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["accuracy"] == 1.0
+    assert "accuracy 1.0000  macro F1 1.0000" in err
+    assert "classify: gpt classify --run" in err
+
+
+def test_a_run_of_classes_given_to_what_predicts_tokens_is_one_error_with_a_hint(texts, tmp_path, capsys):
+    (tmp_path / "c.yaml").write_text("seed: 3\n")
+    run = str(tmp_path / "run")
+    keys = ["task.kind=classes", f"data.source={texts}", *TINY, f"run_dir={run}", "train.steps=1"]
+    assert main(["train", "--config", str(tmp_path / "c.yaml"), *keys]) == 0
+    for command in (
+        ["sample", "--run", run],
+        ["chat", "--run", run],
+        ["score", "--run", run, str(texts)],
+        ["attention", "--run", run, "owl"],
+    ):
+        capsys.readouterr()
+        assert main(command) == 2, command
+        error = capsys.readouterr().err
+        assert error.startswith(f"error: {run} classifies texts: it predicts no tokens\nhint: gpt classify --run {run}")
