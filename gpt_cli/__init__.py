@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpt_cli.cpu.decode.quantize import WeightDtype
+    from gpt_cli.evaluation.text_classifier import TextClassifier
     from gpt_cli.literals import Device
     from gpt_cli.model.gpt import GPT
     from gpt_cli.sampling import Sampler, SamplingParams, TextStream
@@ -24,12 +25,23 @@ if TYPE_CHECKING:
     from gpt_cli.sampling.native_stream import EngineChoice
 
 __version__ = "0.2.0"
-__all__ = ["GPT", "Sampler", "SamplingParams", "TextStream", "__version__", "generate", "load"]
+__all__ = [
+    "GPT",
+    "Sampler",
+    "SamplingParams",
+    "TextClassifier",
+    "TextStream",
+    "__version__",
+    "generate",
+    "load",
+    "load_classifier",
+]
 
 _LAZY_IMPORTS = {
     "GPT": "gpt_cli.model.gpt",
     "Sampler": "gpt_cli.sampling",
     "SamplingParams": "gpt_cli.sampling",
+    "TextClassifier": "gpt_cli.evaluation.text_classifier",
     "TextStream": "gpt_cli.sampling",
     "generate": "gpt_cli.sampling.generate",
 }
@@ -86,6 +98,25 @@ def load(
     writer.warm_up()
     sampling = SamplingParams.from_config(defaults, saved.config.seed)
     return Sampler(writer, saved.tokenizer, sampling, defaults.prefix, defaults.suffix)
+
+
+def load_classifier(run: str | Path | None = None, *, device: "Device" = "auto") -> "TextClassifier":
+    """The classifier of a run trained with task.kind classes, or of a checkpoint; `classify` takes a list of texts.
+
+        run = gpt_cli.load_classifier("runs/classify")
+        run.classify(["Return the sum of the items."])[0].label
+
+    The rest as for `load`, which loads runs that predict tokens; each refuses the other's with a RequestError.
+    """
+    from gpt_cli.evaluation.text_classifier import TextClassifier
+    from gpt_cli.run.checkpoint import open_checkpoint
+    from gpt_cli.run.directory import find_run
+
+    def warn(text: str) -> None:
+        warnings.warn(text, stacklevel=3)
+
+    path = find_run(None if run is None else Path(run))
+    return TextClassifier.of(open_checkpoint(path, warn, "classes"), device, warn)
 
 
 def __getattr__(name: str) -> Any:

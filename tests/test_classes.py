@@ -1,6 +1,9 @@
 """Classification: what fills up a batch changes nothing, splits are fair, and what cannot be learned is told."""
 
+import contextlib
+import io
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import gpt_cli
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, load_config, parse_config
 from gpt_cli.corpus.labelled.prepare_labelled import assign_by_label, sort_labels
@@ -16,6 +20,8 @@ from gpt_cli.corpus.labelled.read_labelled import LabelledText, read_labelled
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
 from gpt_cli.distributed.world import World
 from gpt_cli.errors import RequestError, UserError
+from gpt_cli.evaluation.bag_of_words import BagOfWords
+from gpt_cli.evaluation.classify_run import BINS, calibration_error
 from gpt_cli.model.sequence_classifier import PADDING, SequenceClassifier
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.runtime.device import Runtime
@@ -25,8 +31,15 @@ from gpt_cli.training.labelled_rows import LabelledRows, with_labels
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
 
-CPU = Runtime(torch.device("cpu"), "fp32", 2)
-TINY = ("model.n_layer=2", "model.n_head=2", "model.n_embd=32", "model.context_length=24", "train.batch_size=6")
+CPU = Runtime(torch.device("cpu"), "fp32", 1)
+TINY = (
+    "model.n_layer=2",
+    "model.n_head=2",
+    "model.n_embd=32",
+    "model.context_length=24",
+    "train.batch_size=6",
+    "runtime.threads=1",
+)
 WORDS = {"fruit": ["apple", "pear", "fig"], "metal": ["iron", "zinc", "gold"], "bird": ["owl", "crow", "jay"]}
 KINDS = ["causal-last", "causal-mean", "encoder-last", "encoder-mean"]
 
@@ -363,28 +376,136 @@ def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted_and_its_chec
     assert {"val_loss", "accuracy", "macro_f1"} < set(last)
 
 
-def test_training_learns_what_words_tell(texts, tmp_path, capsys):
-    (tmp_path / "c.yaml").write_text("seed: 3\n")
-    keys = ["task.kind=classes", f"data.source={texts}", *TINY, f"run_dir={tmp_path / 'run'}", "train.steps=60"]
-    assert main(["train", "--config", str(tmp_path / "c.yaml"), "--json", *keys]) == 0
-    out, err = capsys.readouterr()
-    assert json.loads(out)["accuracy"] == 1.0
-    assert "accuracy 1.0000  macro F1 1.0000" in err
-    assert "classify: gpt classify --run" in err
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
+    """A run of 60 steps, its texts, and what `gpt train` printed."""
+    place = tmp_path_factory.mktemp("trained")
+    path = write(place / "texts.jsonl", rows_of())
+    (place / "c.yaml").write_text("seed: 3\n")
+    keys = ["task.kind=classes", f"data.source={path}", *TINY, f"run_dir={place / 'run'}", "train.steps=60"]
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+        assert main(["train", "--config", str(place / "c.yaml"), *keys, "data.test_fraction=0.1"]) == 0
+    return str(place / "run"), str(path), err.getvalue()
 
 
-def test_a_run_of_classes_given_to_what_predicts_tokens_is_one_error_with_a_hint(texts, tmp_path, capsys):
-    (tmp_path / "c.yaml").write_text("seed: 3\n")
-    run = str(tmp_path / "run")
-    keys = ["task.kind=classes", f"data.source={texts}", *TINY, f"run_dir={run}", "train.steps=1"]
-    assert main(["train", "--config", str(tmp_path / "c.yaml"), *keys]) == 0
+def test_training_learns_what_words_tell_and_says_so(trained):
+    assert "accuracy 1.0000  macro F1 1.0000" in trained[2]
+    assert f"classify: gpt classify --run {trained[0]} TEXT" in trained[2]
+    assert re.search(r"labels 3, of 7\d train and \d validation texts", trained[2])
+
+
+def test_a_run_of_classes_given_to_what_predicts_tokens_is_one_error_with_a_hint(trained, tmp_path, capsys):
+    run, texts, _ = trained
     for command in (
         ["sample", "--run", run],
         ["chat", "--run", run],
-        ["score", "--run", run, str(texts)],
-        ["attention", "--run", run, "owl"],
+        ["score", "--run", run, texts],
+        ["attention", run],
+        ["export", run, str(tmp_path / "out.gguf")],
     ):
         capsys.readouterr()
         assert main(command) == 2, command
         error = capsys.readouterr().err
-        assert error.startswith(f"error: {run} classifies texts: it predicts no tokens\nhint: gpt classify --run {run}")
+        assert f"error: {run} classifies texts: it predicts no tokens\nhint: gpt classify --run {run}" in error
+        assert error.count("error:") == 1
+    with pytest.raises(RequestError, match="classifies texts"):
+        gpt_cli.load(run)
+
+
+def test_a_run_of_tokens_given_to_classify_is_one_error_with_a_hint(tmp_path, capsys, texts):
+    (tmp_path / "c.yaml").write_text("seed: 3\n")
+    run = str(tmp_path / "run")
+    keys = [f"data.source={texts}", *TINY, f"run_dir={run}", "train.steps=1", "sample.every=null"]
+    assert main(["train", "--config", str(tmp_path / "c.yaml"), *keys]) == 0
+    capsys.readouterr()
+    assert main(["classify", "--run", run, "owl"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {run} predicts tokens: it was not trained with task.kind classes\nhint: gpt score")
+    with pytest.raises(RequestError, match="predicts tokens"):
+        gpt_cli.load_classifier(run)
+
+
+def test_classify_says_label_and_probabilities_of_texts_files_and_lines(trained, capsys, monkeypatch, tmp_path):
+    run, path, _ = trained
+    capsys.readouterr()
+    assert main(["classify", "--run", run, "owl crow owl"]) == 0
+    assert capsys.readouterr().out.split()[1] == "bird"
+    assert main(["classify", "--run", run, "owl crow owl", "gold zinc iron", "--top", "2"]) == 0
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["bird", "metal"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"fig pear apple\n\ngold iron zinc\n")))
+    assert main(["classify", "--run", run, "-", "--jsonl"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["label"] for line in lines] == ["fruit", "metal"]
+    for line in lines:
+        assert sum(line["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+        assert list(line["probabilities"].values()) == sorted(line["probabilities"].values(), reverse=True)
+    assert main(["classify", "--run", run, path, "--jsonl", "--top", "2"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == 90
+    assert {len(line["probabilities"]) for line in lines} == {2}
+    plain = tmp_path / "plain.txt"
+    plain.write_text("owl crow")
+    assert main(["classify", "--run", run, str(plain)]) == 0
+    assert "bird" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("texts", [[], ["   "], ["missing.jsonl"], ["ß"]], ids=["none", "blank", "no file", "unknown"])
+def test_what_classify_cannot_read_is_one_error(trained, capsys, texts):
+    assert main(["classify", "--run", trained[0], *texts]) in (1, 2)
+    assert capsys.readouterr().err.count("error:") == 1
+
+
+def test_python_classifies_as_the_command_does_whatever_texts_are_beside(trained):
+    run = gpt_cli.load_classifier(trained[0], device="cpu")
+    texts = ["owl crow", "gold", "fig . 17", "apple pear fig apple"]
+    together, alone = run.classify(texts), [run.classify([text])[0] for text in texts]
+    assert [one.label for one in together] == ["bird", "metal", "fruit", "fruit"] == [one.label for one in alone]
+    for one, other in zip(together, alone, strict=True):
+        assert one.probabilities == pytest.approx(other.probabilities, abs=1e-2)  # bf16, where the machine has it
+    with pytest.warns(UserWarning, match="only the first 24 tokens are read"):
+        run.classify(["owl " * 20])
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_eval_prints_the_figures_of_a_split_beside_the_baselines(trained, capsys, split):
+    capsys.readouterr()
+    assert main(["eval", "--run", trained[0], "--split", split, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["labels"] == ["bird", "fruit", "metal"]
+    matrix = np.array(found["confusion"])
+    assert matrix.sum() == found["texts"]
+    assert found["accuracy"] == pytest.approx(accuracy_of(matrix))
+    assert found["majority_accuracy"] == pytest.approx(matrix[1].sum() / matrix.sum())
+    assert {"calibration_error", "bag_of_words_accuracy", "bag_of_words_macro_f1"} < set(found)
+    assert main(["eval", "--run", trained[0], "--split", split]) == 0
+    assert "true \\ chosen" in capsys.readouterr().out
+
+
+def test_eval_measures_other_labelled_texts_and_refuses_labels_that_the_run_does_not_know(trained, capsys, tmp_path):
+    some = write(tmp_path / "some.jsonl", rows_of(12))
+    capsys.readouterr()
+    assert main(["eval", "--run", trained[0], "--text", str(some), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["texts"] == 12
+    some.write_text(some.read_text() + '{"text": "gold", "label": "stone"}\n')
+    assert main(["eval", "--run", trained[0], "--text", str(some)]) == 1
+    assert f"the run knows no label 'stone'\n  --> {some}:13" in capsys.readouterr().err
+
+
+def test_calibration_is_the_gap_of_sureness_and_truth_in_each_bin():
+    sure = np.array([0.94, 0.95, 0.65, 0.62])
+    log_probs = np.log(np.stack([sure, 1 - sure], axis=1))
+    found = calibration_error(ClassEvaluation(log_probs, np.array([0, 1, 0, 0])))
+    assert BINS == 15  # the first two share a bin, the others too
+    assert found == pytest.approx((abs(1 - 1.89) + abs(2 - 1.27)) / 4)
+
+
+def test_the_bag_of_words_is_at_the_minimum_of_its_loss_and_does_not_see_order():
+    rows = rows_of(60)
+    labels = [sorted(WORDS).index(str(row["label"])) for row in rows]
+    bag = BagOfWords.train([str(row["text"]) for row in rows], labels, 3)
+    assert bag.classify(["Owl crow!", "zinc gold", "apple"]) == [0, 2, 1]
+    assert bag.classify(["crow ! owl"]) == bag.classify(["owl crow !"])
+    assert bag.classify(["nothing known"]) == [int(bag.bias.argmax())]
+    assert float(bag.bias.sum()) == pytest.approx(0, abs=1e-3)  # softmax does not see what is common to all classes
+    assert bag.weight.sum(1).abs().max() < 1e-3

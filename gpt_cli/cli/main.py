@@ -19,6 +19,7 @@ from gpt_cli.cli.verbs import config, data, runs
 from gpt_cli.cli.verbs.attention import attention
 from gpt_cli.cli.verbs.bench import bench
 from gpt_cli.cli.verbs.chat import chat
+from gpt_cli.cli.verbs.classify import classify
 from gpt_cli.cli.verbs.diff import diff
 from gpt_cli.cli.verbs.draw import draw
 from gpt_cli.cli.verbs.eval import evaluate
@@ -79,6 +80,7 @@ def gpt(
 app.command("train")(train)
 app.command("sample")(sample)
 app.command("chat", short_help="Write a text with a model, in turns.")(chat)
+app.command("classify", short_help="Say which label a text has.")(classify)
 app.command("tokenize", short_help="Train or take a tokenizer, write a corpus as tokens.")(tokenize)
 app.command("eval", short_help="Measure the exact loss of a run, on its text or another.")(evaluate)
 app.command("score", short_help="Say how surprising a text is, or which label fits it.")(score)

@@ -1,122 +1,111 @@
-"""`gpt score --labels`: which label a model would give each text, and how often it is right."""
+"""`gpt classify`: the label of a text, by a run that learned classes."""
 
-import json
-import shutil
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import json as json_format
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from gpt_cli.cli.output import note, print_json
-from gpt_cli.cli.unknown_characters import without_unknown
-from gpt_cli.terminal.escape import display_width, escape_control_chars
+import typer
+
+from gpt_cli.cli.options.run_options import find_one
+from gpt_cli.cli.options.sampling_options import DeviceOption
+from gpt_cli.cli.output import note
+from gpt_cli.cli.process import gc_paused
+from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
-    from gpt_cli.evaluation.classifier import Classifier, Prediction
-    from gpt_cli.evaluation.confusion import ConfusionMatrix
-    from gpt_cli.evaluation.examples import Example
+    from gpt_cli.config import Config
 
-_LENGTHS = {"none": "as it is", "tokens": "over its tokens", "bytes": "over its bytes"}
+_RECORDS = (".jsonl", ".csv", ".parquet")
 
 
 def classify(
-    classifier: "Classifier",
-    examples: "Sequence[Example]",
-    unknown: str,
-    worst: int | None,
-    *,
-    jsonl: bool,
-    as_json: bool,
-    facts: dict[str, Any],
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TEXT|FILE|-",
+            help="Texts, files of them (.jsonl, .csv, .parquet; any other file is one text), or - for a text a line"
+            " of standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option("--run", metavar="RUN", help="A run or checkpoint. [default: the newest run]")
+    ] = None,
+    top: Annotated[int, typer.Option(metavar="N", min=1, help="Print the N likeliest labels of each text.")] = 1,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print a JSON object a text, with every probability.")] = False,
+    text_key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Of .jsonl lines, or column of tables. [default: the run's data.text_key]"),
+    ] = None,
+    unknown: Annotated[
+        Literal["error", "skip"], typer.Option(help="What to do with characters that the vocabulary lacks.")
+    ] = "error",
+    device: DeviceOption = "auto",
 ) -> None:
-    """Print a verdict for each text, or, where all true labels are known, how many are right."""
-    from gpt_cli.evaluation.confusion import ConfusionMatrix, index_of
+    """Say which label each text has, and how likely that is.
 
-    truths = [index_of(example, classifier.labels) for example in examples]
-    texts = _known(classifier, examples, unknown)
-    tally = ConfusionMatrix(classifier.labels)
-    judged: list[tuple[Example, int | None, Prediction]] = []
-    for example, true, verdict in zip(examples, truths, classifier.classify(texts), strict=True):
-        if true is not None:
-            tally.add(true, verdict.best)
+    The run must have been trained with task.kind=classes; `gpt eval` says how often it is right.
+
+    Example: gpt classify --run runs/classify "Return the sum of the items." --top 3
+    """
+    with gc_paused():
+        from gpt_cli.cli.unknown_characters import without_unknown
+        from gpt_cli.evaluation.text_classifier import TextClassifier
+        from gpt_cli.run.checkpoint import open_checkpoint
+
+    if not texts:
+        raise RequestError("there is nothing to classify", hint='gpt classify "a text", or a file, or - for lines')
+    saved = open_checkpoint(find_one(None, run), note, "classes")
+    said = list(_read(texts, saved.config, text_key))
+    if not said:
+        raise RequestError("there are no texts in what was given")
+    classifier = TextClassifier.of(saved, device, note)
+    known = without_unknown(saved.tokenizer, said, skip=unknown == "skip", source="texts")
+    for text, verdict in zip(said, classifier.classify(known), strict=True):
         if jsonl:
-            print(json.dumps(_as_object(example, true, verdict, classifier.labels), allow_nan=False), flush=True)
+            shown = verdict.probabilities if top == 1 else verdict.top(top)
+            probabilities = {label: round(share, 6) for label, share in shown.items()}
+            print(json_format.dumps({"text": text, "label": verdict.label, "probabilities": probabilities}), flush=True)
         else:
-            judged.append((example, true, verdict))
-    if as_json:
-        print_json(facts | _figures(tally, classifier, len(examples)))
-        return
-    if worst is not None:  # the true label's share is lowest; without one, the chosen one's
-        judged.sort(key=lambda one: one[2].probs[one[2].best if one[1] is None else one[1]])
-    if not jsonl:
-        known = tally.examples > 0
-        if not known or worst is not None:
-            print(_render(judged[:worst], classifier.labels, known=known))
-        if known:
-            print(("\n" if worst is not None else "") + _render_tally(tally))
-    note(f"{len(examples):,} texts; the score of a label is its log-probability, {_LENGTHS[classifier.normalise]}")
+            _print(text, verdict.top(top), alone=len(said) == 1)
 
 
-def _known(classifier: "Classifier", examples: "Sequence[Example]", unknown: str) -> list[str]:
-    """The texts, without unknown characters if these are skipped; else UnknownCharacters with the place of the text."""
-    from gpt_cli.tokenizer import UnknownCharacters
+def _print(text: str, likeliest: dict[str, float], *, alone: bool) -> None:
+    """The labels with their probabilities, and, where there are several texts, the text as far as there is room."""
+    from gpt_cli.cli.output import terminal_width
+    from gpt_cli.terminal.escape import display_width, escape_control_chars
+    from gpt_cli.terminal.table import shorten
 
-    tokenizer, skip = classifier.tokenizer, unknown == "skip"
-    if not skip and tokenizer.unk_id is None:
-        for example in examples:
-            if missing := tokenizer.unknown_characters(example.text):
-                error = UnknownCharacters(missing, example.text)
-                error.where = example.where
-                raise error
-    return without_unknown(tokenizer, [example.text for example in examples], skip=skip, source="texts")
+    verdict = "  ".join(f"{share:.4f} {escape_control_chars(label)}" for label, share in likeliest.items())
+    room = terminal_width() - display_width(verdict) - 2
+    print(verdict if alone or room < 10 else f"{verdict}  {shorten(escape_control_chars(text), room)}", flush=True)
 
 
-def _as_object(example: "Example", true: int | None, verdict: "Prediction", labels: Sequence[str]) -> dict[str, Any]:
-    """A verdict for JSON; shares and log-probabilities by label."""
-    named = {"text": example.text, "label": None if true is None else labels[true], "chosen": labels[verdict.best]}
-    return named | {
-        "right": None if true is None else true == verdict.best,
-        "log_probs": {label: round(value, 6) for label, value in zip(labels, verdict.log_probs, strict=True)},
-        "shares": {label: round(value, 6) for label, value in zip(labels, verdict.probs, strict=True)},
-    }
+def _read(arguments: list[str], config: "Config", text_key: str | None) -> Iterator[str]:
+    """The texts that the arguments are, or name."""
+    from gpt_cli.corpus.readers import ReaderOptions
+    from gpt_cli.corpus.sources import read_documents
+
+    form = ReaderOptions(config.data.encoding, text_key or config.data.text_key)
+    for argument in arguments:
+        if argument == "-":
+            if sys.stdin is None:
+                raise RequestError("standard input is closed")
+            for document in read_documents("-", note=note):
+                yield from (line for line in document.text.splitlines() if line.strip())
+        elif _is_file(argument):
+            yield from (document.text for document in read_documents(argument, note=note, form=form))
+        else:
+            yield argument
 
 
-def _figures(tally: "ConfusionMatrix", classifier: "Classifier", texts: int) -> dict[str, Any]:
-    """All sums by name; what needs true labels is null without any."""
-    known = tally.examples > 0
-    return {
-        "labels": list(classifier.labels),
-        "normalise": classifier.normalise,
-        "texts": texts,
-        "labelled": tally.examples,
-        "accuracy": tally.accuracy if known else None,
-        "majority": tally.majority if known else None,
-        "confusion": tally.confusion if known else None,
-    }
-
-
-def _render(judged: "Sequence[tuple[Example, int | None, Prediction]]", labels: Sequence[str], *, known: bool) -> str:
-    """A row for each text: what was chosen, how sure, and the text as far as there is room."""
-    from gpt_cli.terminal.table import render_table, shorten
-
-    rows: list[list[object]] = []
-    for _, true, verdict in judged:
-        row: list[object] = [labels[verdict.best].strip(), f"{verdict.probs[verdict.best]:.3f}"]
-        rows.append([*row, "" if true is None else labels[true].strip()] if known else row)
-    header = ["chosen", "share", "true"] if known else ["chosen", "share"]
-    left = render_table(rows, header=header, right={1}, width=None).split("\n")
-    width = max(map(display_width, left))
-    room = max(10, shutil.get_terminal_size().columns - width - 2)
-    texts = ["text", *(shorten(escape_control_chars(example.text), room) for example, _, _ in judged)]
-    pairs = zip(left, texts, strict=True)
-    return "\n".join(f"{row}{' ' * (width - display_width(row))}  {text}".rstrip() for row, text in pairs)
-
-
-def _render_tally(tally: "ConfusionMatrix") -> str:
-    """Accuracy, what the most frequent label alone would reach, and the confusion table."""
-    from gpt_cli.terminal.table import render_pairs, render_table
-
-    names = [label.strip() for label in tally.labels]
-    rows = [[name, *counts, sum(counts)] for name, counts in zip(names, tally.confusion, strict=True)]
-    table = render_table(rows, header=["true \\ chosen", *map(escape_control_chars, names), "all"])
-    accuracy = f"{tally.accuracy:.4f} ({tally.right:,} of {tally.examples:,})"
-    majority = f"{tally.majority:.4f} (always the most frequent label)"
-    return render_pairs({"accuracy": accuracy, "majority": majority}) + "\n\n" + table
+def _is_file(argument: str) -> bool:
+    """True if it names a file or folder; records that are not there are an error of reading, not a text."""
+    if "\0" in argument or "\n" in argument or len(argument) > 1000:
+        return False
+    try:
+        return Path(argument).exists() or (Path(argument).suffix in _RECORDS and " " not in argument)
+    except OSError:
+        return False

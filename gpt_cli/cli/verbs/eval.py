@@ -64,7 +64,9 @@ def evaluate(
 
     Every token but the first is predicted once, in non-overlapping windows of the model's context. Of a run that
     learned pairs or chats, every completion after its prompt; and it writes the completions itself, by greedy search,
-    of which exact matches, chrF and BLEU are printed, in percent (pip install 'gpt-cli[metrics]').
+    of which exact matches, chrF and BLEU are printed, in percent (pip install 'gpt-cli[metrics]'). Of a run that
+    learned classes: accuracy, macro F1, calibration and the confusion matrix, beside the most frequent label and a bag
+    of words; --text names labelled texts.
 
     Example: gpt eval --run runs/quickstart --text letter.txt
     """
@@ -79,13 +81,18 @@ def evaluate(
     if text is not None and split == "test":
         raise RequestError("--split test cannot be combined with --text: a text is evaluated whole")
     path = find_one(run, run_option, text_option="--text")
-    saved = open_checkpoint(path, note)
-    learned_text = text is not None or saved.config.data.format == "text"
+    saved = open_checkpoint(path, note, "any")
+    learned_text = text is not None or saved.config.data.format in ("text", "labelled")
     asked = [completions, beams, examples, baselines or None, out]
     if learned_text and any(option not in (None, False) for option in asked):
         raise RequestError("--completions and its options are for a run that learned pairs or chats, on its own text")
     if completions is False and any(option is not None for option in asked[1:]):
         raise RequestError("--no-completions does not go with options of how they are written")
+    if saved.config.task.kind == "classes":
+        from gpt_cli.cli.class_output import print_classes
+
+        print_classes(saved, text, split, device, json=json)
+        return
     writes = completions is not False and not learned_text
     if writes:
         require_sacrebleu()

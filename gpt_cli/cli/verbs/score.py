@@ -134,7 +134,7 @@ def score(
     path = find_one(run, run_option)
     saved = open_checkpoint(path, note)
     if labels is not None:
-        from gpt_cli.cli.verbs.classify import classify
+        from gpt_cli.cli.label_output import print_labels
         from gpt_cli.evaluation.classifier import Classifier
         from gpt_cli.evaluation.confusion import parse_labels
         from gpt_cli.evaluation.examples import read_examples
@@ -149,7 +149,7 @@ def score(
         classifier = Classifier(reader, saved.tokenizer, names, before, between, after, normalise)
         note(f"{path}, step {saved.step:,}")
         facts = {"run": path, "step": saved.step, "engine": reader.engine}
-        classify(classifier, examples, unknown, worst, jsonl=jsonl, as_json=as_json, facts=facts)
+        print_labels(classifier, examples, unknown, worst, jsonl=jsonl, as_json=as_json, facts=facts)
         return
     from gpt_cli.corpus.readers import ReaderOptions
     from gpt_cli.evaluation.scored_text import ScoredText

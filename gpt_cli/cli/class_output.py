@@ -1,0 +1,48 @@
+"""`gpt eval` of a run that learned classes: its figures, and the confusion matrix where it fits."""
+
+from typing import TYPE_CHECKING, Literal
+
+from gpt_cli.cli.output import note, print_json
+from gpt_cli.literals import Device
+
+if TYPE_CHECKING:
+    from gpt_cli.evaluation.classify_run import ClassReport
+    from gpt_cli.run.checkpoint import Checkpoint
+
+_MOST_COLUMNS = 12  # of a confusion matrix
+
+
+def print_classes(
+    saved: "Checkpoint", text: str | None, split: Literal["val", "test"], device: Device, *, json: bool
+) -> None:
+    """Evaluate, and print what `gpt eval` prints."""
+    from gpt_cli.evaluation.classify_run import evaluate_classifier
+    from gpt_cli.evaluation.text_classifier import TextClassifier
+    from gpt_cli.terminal.table import render_pairs
+
+    report = evaluate_classifier(saved, TextClassifier.of(saved, device, note), text, split, note)
+    if json:
+        print_json(report.to_json())
+        return
+    print(render_pairs(report.figures()) + "\n\n" + _confusion(report))
+
+
+def _confusion(report: "ClassReport") -> str:
+    """The matrix; of many labels those that are confused most."""
+    from gpt_cli.terminal.escape import escape_control_chars
+    from gpt_cli.terminal.table import render_table, shorten
+
+    counts = report.evaluation.confusion
+    names = [shorten(escape_control_chars(label), 24) for label in report.labels]
+    if len(names) <= _MOST_COLUMNS:
+        columns = [str(number) for number in range(len(names))]
+        rows = [
+            [f"{number} {name}", *row, sum(row)]
+            for number, (name, row) in enumerate(zip(names, counts.tolist(), strict=True))
+        ]
+        return render_table(rows, header=["true \\ chosen", *columns, "all"])
+    wrong = sorted(
+        ((int(counts[i, j]), names[i], names[j]) for i in range(len(names)) for j in range(len(names)) if i != j),
+        key=lambda one: -one[0],
+    )
+    return render_table([one for one in wrong[:_MOST_COLUMNS] if one[0]], header=["texts", "true", "chosen"], right={0})

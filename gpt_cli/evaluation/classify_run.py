@@ -1,0 +1,142 @@
+"""The figures of a run that learned classes, beside what needs no network.
+
+Shapes: E texts, K classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt_cli.corpus.labelled.prepare_labelled import LabelledTexts, encode_labelled
+from gpt_cli.corpus.labelled.read_labelled import read_labelled
+from gpt_cli.corpus.prepare import Corpus
+from gpt_cli.errors import Notify, UserError
+from gpt_cli.evaluation.bag_of_words import BagOfWords
+from gpt_cli.evaluation.text_classifier import TextClassifier
+from gpt_cli.run.checkpoint import Checkpoint
+from gpt_cli.run.run_corpus import load_run_corpus
+from gpt_cli.terminal.escape import escape_control_chars
+from gpt_cli.terminal.progress import stage_progress, working
+from gpt_cli.training.class_evaluation import (
+    ClassEvaluation,
+    accuracy_of,
+    confusion_matrix,
+    evaluate_classes,
+    macro_f1,
+)
+from gpt_cli.training.labelled_rows import LabelledRows
+
+BINS = 15
+"""Bins of the expected calibration error, of equal width (Guo et al., 2017)."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClassReport:
+    """The figures of one checkpoint on labelled texts."""
+
+    checkpoint: str
+    step: int
+    text: str
+    labels: list[str]
+    evaluation: ClassEvaluation
+    majority: npt.NDArray[np.int64]
+    """(K, K) confusion of always choosing the label that most texts have that trained."""
+    bag_of_words: npt.NDArray[np.int64] | None
+    """(K, K) confusion of `BagOfWords`; None without the texts that trained."""
+
+    def figures(self) -> dict[str, Any]:
+        """Every figure by its name, but for tables."""
+        e = self.evaluation
+        found = {
+            "checkpoint": self.checkpoint,
+            "step": self.step,
+            "text": self.text,
+            "texts": len(e.classes),
+            "loss": e.loss,
+            "accuracy": accuracy_of(e.confusion),
+            "macro_f1": macro_f1(e.confusion),
+            "calibration_error": calibration_error(e),
+            "majority_accuracy": accuracy_of(self.majority),
+            "majority_macro_f1": macro_f1(self.majority),
+        }
+        if self.bag_of_words is not None:
+            found["bag_of_words_accuracy"] = accuracy_of(self.bag_of_words)
+            found["bag_of_words_macro_f1"] = macro_f1(self.bag_of_words)
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures with the labels and the confusion matrix; rows are true labels."""
+        return {**self.figures(), "labels": self.labels, "confusion": self.evaluation.confusion.tolist()}
+
+
+def calibration_error(evaluation: ClassEvaluation) -> float:
+    """Expected calibration error: how far, on average, the probability of the choice is from the share that is right.
+
+    Over BINS bins of that probability, each counted by the texts in it.
+    """
+    confidence = np.exp(evaluation.log_probs.max(axis=1))
+    right = evaluation.chosen == evaluation.classes
+    bins = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
+    gaps = [abs(right[bins == b].sum() - confidence[bins == b].sum()) for b in range(BINS)]
+    return float(sum(gaps) / len(right))
+
+
+def evaluate_classifier(
+    saved: Checkpoint, classifier: TextClassifier, source: str | None, split: Literal["val", "test"], note: Notify
+) -> ClassReport:
+    """The figures of `classifier`, made of `saved`, on a split of its own texts or on labelled texts in `source`.
+
+    Raises what reading raises, UserError when the split cannot be made again or a label is not the run's, and
+    RequestError when there is no test split.
+    """
+    train: LabelledTexts | None = None
+    if source is None:
+        with stage_progress() as progress:
+            corpus: Corpus = load_run_corpus(
+                saved,
+                note=note,
+                progress=progress,
+                with_test=split == "test",
+                instead="give labelled texts: --text FILE",
+            )
+        train, texts = corpus.labelled["train"], corpus.labelled[split]
+    else:
+        texts = encode_labelled(saved.tokenizer, list(read_labelled(source, saved.config.data, note)))
+    if not len(texts):
+        raise UserError(f"{source} has no texts")
+    _check_known(texts, classifier.labels)
+    name = {"val": "validation", "test": "test"}[split]
+    rows = LabelledRows.of(saved.config, texts, name, note)
+    with working("evaluating"):
+        evaluation = evaluate_classes(classifier.model, rows, classifier.runtime)
+    said = [texts.source[row].text for row in rows.kept.tolist()]
+    majority, bag = _baselines(classifier.labels, train, rows.classes, said)
+    text = f"{name} split" if source is None else source
+    return ClassReport(str(saved.path), saved.step, text, classifier.labels, evaluation, majority, bag)
+
+
+def _baselines(
+    labels: list[str], train: LabelledTexts | None, classes: npt.NDArray[np.int64], texts: Sequence[str]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
+    """The confusion of the most frequent label (of those that trained, else of these), and of the bag of words."""
+    known = classes if train is None else np.array([labels.index(text.label) for text in train.source])
+    most = np.full_like(classes, np.bincount(known).argmax())
+    majority = confusion_matrix(classes, most, len(labels))
+    if train is None:
+        return majority, None
+    with working("training the bag of words"):
+        bag = BagOfWords.train([text.text for text in train.source], known.tolist(), len(labels))
+        chosen = np.array(bag.classify(texts), dtype=np.int64)
+    return majority, confusion_matrix(classes, chosen, len(labels))
+
+
+def _check_known(texts: LabelledTexts, labels: list[str]) -> None:
+    for text in texts.source:
+        if text.label not in labels:
+            shown = escape_control_chars(text.label[:50])
+            raise UserError(
+                f"the run knows no label '{shown}'", where=text.where, hint=f"its labels: {', '.join(labels)[:200]}"
+            )
