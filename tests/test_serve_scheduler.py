@@ -40,6 +40,7 @@ VISIT = st.fixed_dictionaries(
         "top": st.sampled_from([None, None, 0, 3]),
         "pause": st.integers(0, 3),
         "gives_up": st.none() | st.integers(1, 4),
+        "streamed": st.booleans(),
     }
 )
 
@@ -47,7 +48,9 @@ VISIT = st.fixed_dictionaries(
 def line_of(model: ServedModel, visit: dict[str, Any], index: int, mailbox: Mailbox) -> ActiveText:
     way: SamplingParams = visit["way"].replace({"seed": visit["seed"], "max_new_tokens": visit["tokens"]})
     text = Text(visit["prompt"], way, shown=visit["top"] is not None)
-    return ActiveText(index, model.engine, model.tokenizer, text, visit["top"], mailbox, time.monotonic() + 3600)
+    streamed = visit.get("streamed", True)
+    deadline = time.monotonic() + 3600
+    return ActiveText(index, model.engine, model.tokenizer, text, visit["top"], mailbox, deadline, streamed)
 
 
 async def alone(model: ServedModel, visit: dict[str, Any]) -> list[Any]:
@@ -56,9 +59,9 @@ async def alone(model: ServedModel, visit: dict[str, Any]) -> list[Any]:
     try:
         mailbox = Mailbox()
         scheduler.submit([line_of(model, visit, 0, mailbox)])
-        pieces = [await mailbox.next()]
+        pieces = await mailbox.taken()
         while pieces[-1].finish is None:
-            pieces.append(await mailbox.next())
+            pieces += await mailbox.taken()
     finally:
         await asyncio.to_thread(scheduler.close)
     return joined(pieces)
@@ -89,12 +92,12 @@ def test_whoever_comes_ends_and_gives_up_a_text_is_what_it_is_alone(
             mailbox = Mailbox()
             line = line_of(model, visit, 0, mailbox)
             scheduler.submit([line])
-            pieces = [await mailbox.next()]
+            pieces = await mailbox.taken()
             while pieces[-1].finish is None:
-                if visit["gives_up"] == len(pieces):
+                if visit["gives_up"] is not None and visit["gives_up"] <= len(pieces):
                     scheduler.cancel([line])
                     return None
-                pieces.append(await mailbox.next())
+                pieces += await mailbox.taken()
             return joined(pieces)
 
         try:
@@ -119,11 +122,11 @@ def test_what_fails_in_one_engine_ends_its_texts_and_not_the_thread(
             with monkeypatch.context() as patch:
                 patch.setattr(model.engine, "step", lambda *_: 1 / 0)
                 scheduler.submit([line_of(model, visit, 0, mailbox)])
-                assert (await mailbox.next()).finish == "error"
+                assert [piece.finish for piece in await mailbox.taken()] == ["error"]
             scheduler.submit([line_of(model, visit, 0, mailbox)])
-            pieces = [await mailbox.next()]
+            pieces = await mailbox.taken()
             while pieces[-1].finish is None:
-                pieces.append(await mailbox.next())
+                pieces += await mailbox.taken()
             assert pieces[-1].finish == "length"
         finally:
             await asyncio.to_thread(scheduler.close)
@@ -137,12 +140,12 @@ def test_a_text_that_waits_when_the_server_ends_is_told(model: ServedModel) -> N
         scheduler, mailbox = Scheduler(Limits(max_tokens=10**9)), Mailbox()
         visit = {"prompt": [1], "way": WAYS[0], "seed": 1, "tokens": 10**9, "top": None}
         scheduler.submit([line_of(model, visit, 0, mailbox)])
-        await mailbox.next()
+        await mailbox.taken()
         await asyncio.to_thread(scheduler.close)
-        piece = await mailbox.next()
-        while piece.finish is None:
-            piece = await mailbox.next()
-        assert piece.finish == "error"
+        pieces = await mailbox.taken()
+        while pieces[-1].finish is None:
+            pieces = await mailbox.taken()
+        assert pieces[-1].finish == "error"
 
     asyncio.run(scene())
 

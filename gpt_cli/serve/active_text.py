@@ -4,6 +4,7 @@ Shapes: V vocabulary.
 """
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,25 @@ class Piece:
     """Why the text ended: stop, length, time, or error. None: it has not."""
 
 
+def join_pieces(pieces: Iterable[Piece]) -> list[Piece]:
+    """One piece of each text, in the order in which they began."""
+    joined: dict[int, Piece] = {}
+    for piece in pieces:
+        known = joined.get(piece.index)
+        joined[piece.index] = (
+            piece
+            if known is None
+            else Piece(
+                piece.index,
+                known.text + piece.text,
+                known.tokens + piece.tokens,
+                known.costs + piece.costs,
+                piece.finish,
+            )
+        )
+    return list(joined.values())
+
+
 @dataclass(eq=False)
 class ActiveText:
     """A text in the scheduler: who waits for it, and how far it has got."""
@@ -57,6 +77,8 @@ class ActiveText:
     """Alternatives to report of each token; None: not even its log-probability."""
     mailbox: "Mailbox"
     deadline: float
+    streamed: bool = True
+    """Whether pieces are wanted as they come; else the only one is the whole text."""
     submitted: float = field(default_factory=time.monotonic)
     cancelled: bool = False
     place: Place | None = None
@@ -82,8 +104,8 @@ class ActiveText:
     def take(self, written: Written) -> Piece | None:
         """Go on with these tokens: the piece to send, if there is anything to say."""
         assert self.stream is not None
-        before = len(self.stream.tokens)
         assert self.place is not None
+        before = len(self.stream.tokens)
         if not self.place.single:
             self.stream.extend([token for token, _ in written])
         for token, logits in written if self.place.single else ():
@@ -95,6 +117,8 @@ class ActiveText:
         if self.stream.finish_reason is None and self.left <= 0:
             self.stream.finish("length")
         reason = self.stream.finish_reason
+        if reason is None and not self.streamed:
+            return None
         piece = self.stream.taken()
         if len(self.stream.tokens) == before and not piece and reason is None:
             return None

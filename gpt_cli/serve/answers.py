@@ -62,6 +62,8 @@ class Answer:
         limits: Limits,
         top: int | None,
         echoes: Sequence[str] = (),
+        *,
+        streamed: bool = False,
     ) -> None:
         """Raises Problem 429 where there is no room. `echoes` are the texts of the prompts, where these are wanted."""
         self._kind, self._order, self._scheduler, self._limits = kind, order, scheduler, limits
@@ -69,6 +71,7 @@ class Answer:
         self._id = ("cmpl-" if kind == "text_completion" else "chatcmpl-") + secrets.token_hex(12)
         self._created = int(time.time())
         self._top = top
+        self._head = ""  # of every event
         n, count = order.n, len(order.prompts) * order.n
         self._spoken = [Spoken(order.model, echoes[i // n] if echoes else "") for i in range(count)]
         deadline = time.monotonic() + limits.seconds
@@ -81,6 +84,7 @@ class Answer:
                 top=top,
                 mailbox=self._mailbox,
                 deadline=deadline,
+                streamed=streamed,
             )
             for i in range(count)
             if order.sampling.max_new_tokens > 0
@@ -95,8 +99,9 @@ class Answer:
     async def whole(self, read: Sequence[Sequence[Cost]] = ()) -> dict[str, Any]:
         """The answer in one piece; `read` are the costs of the prompts. Raises Problem."""
         costs: list[list[tuple[int, Cost]]] = [[] for _ in self._spoken]
-        async for _, piece, told in self._pieces():
-            costs[piece.index] += told
+        async for heard in self._heard():
+            for _, piece, told in heard:
+                costs[piece.index] += told
         choices = []
         for i, spoken in enumerate(self._spoken):
             all_costs = self._read(i, read) + costs[i]
@@ -112,11 +117,15 @@ class Answer:
                     logprobs = self._logprobs(self._read(i, read)) if read else None
                     finish = None if self._lines else "length"
                     yield self._event([self._choice(i, spoken.echo, finish, logprobs, role=True)], usage)
-            async for spoken, piece, told in self._pieces():
-                if not (piece.text or told or piece.finish):
-                    continue
-                logprobs = None if self._top is None else self._logprobs(told)
-                yield self._event([self._choice(piece.index, piece.text, spoken.finish, logprobs)], usage)
+            async for heard in self._heard():
+                events = []
+                for spoken, piece, told in heard:
+                    if piece.text or told or piece.finish:
+                        logprobs = None if self._top is None else self._logprobs(told)
+                        choice = self._choice(piece.index, piece.text, spoken.finish, logprobs)
+                        events.append(self._event([choice], usage))
+                if events:
+                    yield b"".join(events)
             if usage:
                 yield _event(self._envelope([]) | {"usage": self._usage()})
         except Problem as problem:
@@ -125,19 +134,21 @@ class Answer:
             self.close()
         yield b"data: [DONE]\n\n"
 
-    async def _pieces(self) -> AsyncIterator[tuple[Spoken, Piece, list[tuple[int, Cost]]]]:
-        """The pieces of all texts as they come, until each has ended. Raises Problem."""
+    async def _heard(self) -> AsyncIterator[list[tuple[Spoken, Piece, list[tuple[int, Cost]]]]]:
+        """The pieces of all texts, as many at a time as have come, until each has ended. Raises Problem."""
         waiting = len(self._lines)
         while waiting:
-            piece = await self._mailbox.next()
-            if piece.finish == "time":
-                raise Problem(504, f"the text was not done after {self._limits.seconds:g} s", code="timeout")
-            if piece.finish == "error":
-                raise Problem(500, "the text could not be written", code="engine_failed")
-            spoken = self._spoken[piece.index]
-            _, told = spoken.hear(piece)
-            yield spoken, piece, told
-            waiting -= piece.finish is not None
+            heard = []
+            for piece in await self._mailbox.taken():
+                if piece.finish == "time":
+                    raise Problem(504, f"the text was not done after {self._limits.seconds:g} s", code="timeout")
+                if piece.finish == "error":
+                    raise Problem(500, "the text could not be written", code="engine_failed")
+                spoken = self._spoken[piece.index]
+                _, told = spoken.hear(piece)
+                heard.append((spoken, piece, told))
+                waiting -= piece.finish is not None
+            yield heard
 
     def _read(self, index: int, read: Sequence[Sequence[Cost]]) -> list[tuple[int, Cost]]:
         """The costs of the prompt of text `index`, with where its tokens begin."""
@@ -202,8 +213,10 @@ class Answer:
         }
 
     def _event(self, choices: list[dict[str, Any]], usage: bool) -> bytes:
-        content = self._envelope(choices, chunk=True)
-        return _event(content | {"usage": None} if usage else content)
+        if not self._head:
+            self._head = dumps(self._envelope([], chunk=True)).removesuffix("[]}")
+        end = ',"usage":null}' if usage else "}"
+        return f"data: {self._head}{dumps(choices)}{end}\n\n".encode("ascii")
 
 
 def _likeliest(model: ServedModel, cost: Cost) -> list[dict[str, Any]]:

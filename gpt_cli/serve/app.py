@@ -197,7 +197,7 @@ async def _answer(
     read = []
     if echoes and top is not None:
         read = [await read_costs(serving.scheduler, order.model, tokens, top) for tokens in order.prompts]
-    answer = Answer(kind, order, serving.scheduler, serving.limits, top, echoes)
+    answer = Answer(kind, order, serving.scheduler, serving.limits, top, echoes, streamed=bool(asked.stream))
     if asked.stream:
         usage = asked.stream_options is not None and asked.stream_options.include_usage
         return StreamingResponse(answer.stream(read, usage=usage), media_type="text/event-stream", headers=_SSE)

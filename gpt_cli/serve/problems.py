@@ -1,5 +1,6 @@
 """Errors in the shape that OpenAI's clients read: {"error": {"message", "type", "param", "code"}}."""
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from gpt_cli.errors import RequestError, UserError
 from gpt_cli.terminal.escape import escape_control_chars
 
 _LONGEST = 500  # characters of a message, which may quote the request
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 class Json(JSONResponse):
@@ -21,9 +23,7 @@ class Json(JSONResponse):
 
 def dumps(content: Any) -> str:
     """Compact JSON in ASCII."""
-    import json  # noqa: PLC0415 - next to what it is for
-
-    return json.dumps(content, separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode(content)
 
 
 class Problem(Exception):  # noqa: N818 - what a client is told

@@ -7,17 +7,19 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
-from gpt_cli.serve.active_text import ActiveText, Piece
+from gpt_cli.serve.active_text import ActiveText, Piece, join_pieces
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.problems import Problem
 from gpt_cli.serve.text_engine import TextEngine
 
 _Result = TypeVar("_Result")
-_QUICK = 0.005  # seconds of a round from which on no more steps are taken at once
+_ROUND = 0.025  # seconds of a round of several steps: how long a newcomer waits, and between two pieces of a text
 _MOST_STEPS = 32
 
 
@@ -25,22 +27,47 @@ class Mailbox:
     """The queue of pieces of a request's texts, in the thread of its event loop."""
 
     def __init__(self) -> None:
-        self._loop, self._pieces = asyncio.get_running_loop(), asyncio.Queue[Piece]()
+        self.loop, self._pieces, self._some = asyncio.get_running_loop(), list[Piece](), asyncio.Event()
 
-    async def next(self) -> Piece:
-        """The next piece of any of the texts."""
-        return await self._pieces.get()
+    async def taken(self) -> list[Piece]:
+        """What has come since the last time, at least one piece: one of each text."""
+        await self._some.wait()
+        self._some.clear()
+        pieces, self._pieces = self._pieces, []
+        return join_pieces(pieces)
 
     def put(self, pieces: Sequence[Piece]) -> None:
-        """Called by the scheduler's thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._put, pieces)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            return
+        """Called in the thread of the loop."""
+        self._pieces += pieces
+        self._some.set()
 
-    def _put(self, pieces: Sequence[Piece]) -> None:
-        for piece in pieces:
-            self._pieces.put_nowait(piece)
+
+def _deliver(posts: Mapping[Mailbox, Sequence[Piece]]) -> None:
+    """Put pieces into mailboxes from the scheduler's thread: a loop is woken once for all of them."""
+
+    def put(mine: list[Mailbox]) -> None:
+        for mailbox in mine:
+            mailbox.put(posts[mailbox])
+
+    for loop in {mailbox.loop for mailbox in posts}:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(put, [mailbox for mailbox in posts if mailbox.loop is loop])
+
+
+class _Pace:
+    """The number of steps of an engine's rounds, so that these take about `_ROUND` seconds."""
+
+    def __init__(self) -> None:
+        self._steps, self._token_seconds = 1, _ROUND
+
+    def steps(self, texts: int, unread: int) -> int:
+        """Of the next round, of so many texts, with so many tokens of prompts to be read."""
+        tokens = _ROUND / self._token_seconds - unread
+        return max(1, min(int(tokens / texts), 2 * self._steps, _MOST_STEPS))
+
+    def took(self, seconds: float, steps: int, tokens: int) -> None:
+        """A round of so many tokens read and written."""
+        self._steps, self._token_seconds = steps, max(seconds, 1e-9) / max(1, tokens)
 
 
 class Meter:
@@ -66,7 +93,8 @@ class Scheduler:
         self._calls = deque[tuple[Callable[[], Any], Future[Any]]]()
         self._lines: list[ActiveText] = []
         self._closing = False
-        self._steps, self._text_seconds = 1, 1.0
+        self._paces = WeakKeyDictionary[TextEngine, _Pace]()
+        self._text_seconds = 1.0
         self._thread = threading.Thread(target=self._run, name="gpt-serve-scheduler", daemon=True)
         self._thread.start()
 
@@ -165,16 +193,17 @@ class Scheduler:
         return joining
 
     def _advance(self, engine: TextEngine, lines: list[ActiveText]) -> None:
-        """A round of the texts of one engine: a step, or several where these are quick and nobody waits."""
+        """A round of the texts of one engine: a step, or several where these are quick."""
         places = [line.place for line in lines if line.place is not None]
-        alone = any(place.single for place in places) or any(line.begun is None for line in lines) or self._queue
-        steps = 1 if alone else min(self._steps, *(line.left for line in lines))
+        unread = sum(len(line.text.prompt) for line in lines if line.begun is None)
+        pace = self._paces.setdefault(engine, _Pace())
+        steps = 1 if any(place.single for place in places) else pace.steps(len(lines), unread)
         started = time.monotonic()
         found = engine.step(places, steps, self._limits.prompt_step)
         now = time.monotonic()
-        if not alone and steps == self._steps:
-            self._steps = min(2 * steps, _MOST_STEPS) if now - started < _QUICK else max(1, steps // 2)
-        self._meter.wrote(sum(map(len, found)))
+        written_tokens = sum(map(len, found))
+        pace.took(now - started, steps, written_tokens + min(unread, steps * self._limits.prompt_step))
+        self._meter.wrote(written_tokens)
         posts: dict[Mailbox, list[Piece]] = {}
         for line, written in zip(lines, found, strict=True):
             if not written:
@@ -190,8 +219,8 @@ class Scheduler:
                 self._lines.remove(line)
                 self._text_seconds += (now - line.submitted - self._text_seconds) / 8
                 self._meter.ended(piece.finish)
-        for mailbox, pieces in posts.items():
-            mailbox.put(pieces)
+        if posts:
+            _deliver(posts)
 
     def _finish(self, lines: Sequence[ActiveText], reason: str) -> None:
         for line in lines:
@@ -199,7 +228,7 @@ class Scheduler:
                 self._lines.remove(line)
             if line in self._queue:
                 self._queue.remove(line)
-            line.mailbox.put([line.end(reason)])
+            _deliver({line.mailbox: [line.end(reason)]})
             self._meter.ended(reason)
 
     def _guarded(self, lines: Sequence[ActiveText], work: Callable[[], None]) -> None:

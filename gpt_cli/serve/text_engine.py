@@ -66,7 +66,8 @@ class TextEngine(Protocol):
         """Begin to write it. Leaving is forgetting the place."""
 
     def step(self, places: Sequence[Any], steps: int, prompt_tokens: int) -> list[Written]:
-        """The next tokens of each text with their logits; none while its prompt is being read."""
+        """The next tokens of each text with their logits, no more than it may have; none while its prompt is being
+        read."""
 
     def read(self, tokens: Sequence[int]) -> Logits:
         """(T,) tokens, at most a context -> (T, V): the logits of what follows each."""
@@ -97,7 +98,8 @@ class NativeTexts:
 
             chooser = _chooser(text, self._tokenizer.vocab_size, torch.device("cpu"))
         seed = derive_seed(text.sampling.seed, "sample", text.sample)
-        seat = Seat(self._desk, text.prompt, seed, choice, shown=text.shown, left=chooser is not None)
+        longest = text.sampling.max_new_tokens
+        seat = Seat(self._desk, text.prompt, seed, choice, shown=text.shown, left=chooser is not None, longest=longest)
         return _NativePlace(seat, chooser)
 
     def step(self, places: Sequence[_NativePlace], steps: int, prompt_tokens: int) -> list[Written]:

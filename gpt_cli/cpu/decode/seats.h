@@ -10,7 +10,7 @@ typedef struct Seat {
     Sequence stream;
     Sampling sampling;
     const Model *model;
-    int32_t shows, end_of_text;
+    int32_t shows, end_of_text, left; /* left: tokens that it may still be given */
     bool due; /* its logits were computed in this step */
     float *logits, *heap, *shown; /* (V padded) each */
 } Seat;
@@ -44,15 +44,15 @@ void gpt_leave(Seat *seat) {
     free(seat->logits), free(seat->heap), free(seat->shown), free((void *)seat->sampling.never), free(seat);
 }
 
-/* A text that begins with `length` tokens (1 to a context). NULL: out of memory. */
+/* A text that begins with `length` tokens (1 to a context) and ends after `longest` more. NULL: out of memory. */
 Seat *gpt_join(const Model *m, const int32_t *prompt, int32_t length, uint32_t seed, const Sampling *sampling,
-               int32_t end_of_text, int32_t shows) {
+               int32_t end_of_text, int32_t shows, int32_t longest) {
     Seat *seat = alloc_zeroed(sizeof *seat);
     if (!seat) return NULL;
     size_t v = padded(m->net.vocab_size, PANEL) * sizeof(float), n_never = sampling->n_never * sizeof(int32_t);
     int32_t *never = alloc_zeroed(n_never);
     seat->model = m, seat->sampling = *sampling, seat->sampling.never = never;
-    seat->shows = shows, seat->end_of_text = end_of_text;
+    seat->shows = shows, seat->end_of_text = end_of_text, seat->left = longest;
     Sequence *s = &seat->stream;
     s->window = alloc_zeroed(m->net.context_length * sizeof *s->window);
     s->cache = alloc_zeroed(cache_bytes(m)), s->noise = alloc_zeroed(v);
@@ -117,7 +117,7 @@ static void fill_seats(const Round *r, int step, int begin, int end) {
         if (seat->sampling.temperature > 0) draw(s, v, s->noise);
         *token = sample_token(seat->logits, v, &seat->sampling, s->noise, seat->heap);
         append_token(seat->model, s, *token);
-        if (*token == seat->end_of_text) s->active = false;
+        if (*token == seat->end_of_text || !--seat->left) s->active = false;
     }
 }
 

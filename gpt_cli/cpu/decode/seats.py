@@ -15,10 +15,13 @@ from gpt_cli.cpu.decode.weights import Array
 
 _FREE, _SHOWN, _LEFT = 0, 1, 2  # as seats.h has them
 _NOT_YET, _YOURS = -1, -2
+_ENDLESS = 2**31 - 1
 
 
 class Seat:
-    """One text. `shown`: whether its logits are kept for `logits`. `left`: the caller chooses from them, by `put`."""
+    """One text. `shown`: whether its logits are kept for `logits`. `left`: the caller chooses from them, by `put`.
+    `longest`: it ends after so many tokens.
+    """
 
     def __init__(
         self,
@@ -29,6 +32,7 @@ class Seat:
         *,
         shown: bool = False,
         left: bool = False,
+        longest: int = _ENDLESS,
     ) -> None:
         decoder = desk.decoder
         ids = np.asarray(prompt[-decoder.weights.config.context_length :], np.int32)
@@ -43,6 +47,7 @@ class Seat:
             ctypes.byref(settings),
             -1 if choice.end_of_text is None else choice.end_of_text,
             _LEFT if left else _SHOWN if shown else _FREE,
+            min(longest, _ENDLESS),
         )
         del never  # the seat has a copy
         self._desk = desk  # whose model it points into
