@@ -122,6 +122,8 @@ class ActiveText:
         piece = self.stream.taken()
         if len(self.stream.tokens) == before and not piece and reason is None:
             return None
+        if reason is not None:
+            self.place = None  # which another text may have
         return self._piece(piece, None if reason is None else "length" if reason == "length" else "stop")
 
     def _after(self, logits: Logits, cost: Cost) -> list[float] | None:

@@ -73,10 +73,18 @@ class Chooser:
     @torch.inference_mode()
     def choose(self, logits: Tensor) -> int:
         """(1, V) -> the next token, of which the rules take note."""
+        token = int(self.draw(logits)[0])
+        self.accept(token)
+        return token
+
+    def draw(self, logits: Tensor) -> Tensor:
+        """(1, V) -> (1,): the next token, which is to be accepted. It is not waited for."""
         drawn = None if self._noise is None else self._noise.draw()
         for rule in self._rules:
             logits = rule.apply(logits)
-        token = int(next_token(logits, self._sampling, drawn)[0])
+        return next_token(logits, self._sampling, drawn)
+
+    def accept(self, token: int) -> None:
+        """Have the rules take note of the token."""
         for rule in self._rules:
             rule.accept([token])
-        return token

@@ -17,7 +17,7 @@ from gpt_cli.run.directory import RUN, find_run, sample_defaults
 from gpt_cli.sampling.native_stream import EngineChoice as EngineName
 from gpt_cli.sampling.text_generator import TextGenerator
 from gpt_cli.serve.problems import Problem
-from gpt_cli.serve.text_engine import NativeTexts, TextEngine, TorchTexts
+from gpt_cli.serve.text_engine import NativeTexts, TextEngine
 from gpt_cli.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -167,9 +167,7 @@ def open_model(name: str, path: Path, how: How, note: Notify, defaults: SampleCo
         note=note,
     )
     decoder = writer.decoder if writer.writes_natively() else None
-    engine: TextEngine = (
-        TorchTexts(writer.model) if not isinstance(decoder, NativeDecoder) else _by_kernel(decoder, saved)
-    )
+    engine = _by_kernel(decoder, saved) if isinstance(decoder, NativeDecoder) else _by_torch(writer)
     return ServedModel(
         name=name,
         checkpoint=saved.path,
@@ -186,6 +184,12 @@ def open_model(name: str, path: Path, how: How, note: Notify, defaults: SampleCo
 
 def _by_kernel(decoder: NativeDecoder, saved: Checkpoint) -> TextEngine:
     return NativeTexts(decoder, saved.tokenizer)
+
+
+def _by_torch(writer: TextGenerator) -> TextEngine:
+    from gpt_cli.serve.torch_texts import TorchTexts  # noqa: PLC0415 - it imports torch
+
+    return TorchTexts(writer.model)
 
 
 def _in_torch(saved: Checkpoint, device: Device) -> "GPT":

@@ -1,8 +1,7 @@
-"""The texts of one model: joined, stepped and left at any token, by the compiled kernel or by torch.
+"""The texts of one model: joined, stepped and left at any token. Here: by the compiled kernel.
 
-With both a text is a function of its prompt, its settings and its number, whoever is written beside it. The kernel
-takes all texts through the network together; torch takes each by itself, since what its kernels round depends on the
-batch.
+With both a text is a function of its prompt, its settings and its number, whoever is written beside it.
+`torch_texts.py` has the engine that torch is.
 
 Shapes: T tokens, V vocabulary.
 """
@@ -23,12 +22,9 @@ from gpt_cli.shuffle import derive_seed
 from gpt_cli.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from gpt_cli.model.gpt import GPT
     from gpt_cli.sampling.constraint import Matcher
     from gpt_cli.sampling.logits_processors import ProcessorFactory
     from gpt_cli.serve.choosing import Chooser, Penalties
-
-_WORTH_THREADS = 2**28  # parameters from which a token is worth more than one of torch's threads
 
 Logits = npt.NDArray[np.float32]
 Written = list[tuple[int, Logits | None]]
@@ -119,58 +115,6 @@ class NativeTexts:
             token = place.chooser.choose(torch.from_numpy(logits.copy())[None])
             place.seat.put(token)
         return token, logits
-
-
-class _TorchPlace:
-    single = True
-
-    def __init__(self, model: "GPT", text: Text) -> None:
-        from gpt_cli.sampling.generate import SequenceBatch  # noqa: PLC0415 - it imports torch
-
-        self.chooser = _chooser(text, model.head.out_features, model.head.weight.device)
-        self.matcher, self.shown = self.chooser.matcher, text.shown
-        self.rows = SequenceBatch(model, [text.prompt], text.sampling.max_new_tokens)
-
-
-class TorchTexts:
-    """By torch, for every model and device: each text by itself, a token of each in turn. The model is in eval mode."""
-
-    name = "torch"
-
-    def __init__(self, model: "GPT") -> None:
-        self._model = model
-        self._small = sum(weight.numel() for weight in model.parameters()) < _WORTH_THREADS
-
-    def needs_rules(self, sampling: SamplingParams) -> bool:
-        return True
-
-    def join(self, text: Text) -> _TorchPlace:
-        import torch  # noqa: PLC0415
-
-        if self._small:
-            torch.set_num_threads(1)  # of this thread, which writes
-        with torch.inference_mode():
-            return _TorchPlace(self._model, text)
-
-    def step(self, places: Sequence[_TorchPlace], steps: int, prompt_tokens: int) -> list[Written]:
-        import torch  # noqa: PLC0415
-
-        written: list[Written] = []
-        with torch.inference_mode():
-            for place in places:
-                logits = place.rows.next_logits()
-                token = place.chooser.choose(logits)
-                place.rows.append(torch.tensor([token], device=logits.device))
-                written.append([(token, logits[0].float().cpu().numpy() if place.shown else None)])
-        return written
-
-    def read(self, tokens: Sequence[int]) -> Logits:
-        import torch  # noqa: PLC0415
-
-        with torch.inference_mode():
-            ids = torch.tensor([list(tokens)], device=self._model.head.weight.device)
-            found: Logits = self._model(ids)[0].float().cpu().numpy()
-        return found
 
 
 def choice_of(sampling: SamplingParams, tokenizer: Tokenizer) -> TokenChoice:
