@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from gpt_cli.cli.main import main
-from gpt_cli.config import Config, ModelConfig, TokenizerConfig
+from gpt_cli.config import Config, ModelConfig, SampleConfig, TokenizerConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.directory import create_imported_run
 from gpt_cli.tokenizer import train_tokenizer
@@ -65,9 +65,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape = ModelConfig(n_layer=2, n_embd=32, n_head=2, context_length=CONTEXT, zero_init=False, init_std=0.2)
     path = tmp_path_factory.mktemp("runs") / "small"
     torch.manual_seed(0)
-    create_imported_run(
-        Config(model=shape, run_dir=str(path)), tokenizer, GPT(shape, tokenizer.vocab_size).state_dict(), "nowhere"
-    )
+    sample = SampleConfig(max_new_tokens=8)  # exported, and then stronger than what the harness asks Transformers for
+    config = Config(model=shape, sample=sample, run_dir=str(path))
+    create_imported_run(config, tokenizer, GPT(shape, tokenizer.vocab_size).state_dict(), "nowhere")
     return path
 
 

@@ -61,7 +61,7 @@ def alone(engine: TorchTexts, visit: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(visits=st.lists(VISIT, min_size=1, max_size=20), prompt_step=st.sampled_from([1, 30, 256]))
 def test_a_text_is_the_same_bits_whoever_joins_and_leaves_beside_it(
     name: str, visits: list[dict[str, Any]], prompt_step: int
