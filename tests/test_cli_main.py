@@ -96,6 +96,7 @@ def test_every_verb_has_a_help_page(gpt: Callable[..., Any]) -> None:
             "draw",
             "bench",
             "tune",
+            "sweep",
             "export",
             "import",
             "serve",

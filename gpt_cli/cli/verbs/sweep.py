@@ -1,0 +1,80 @@
+"""`gpt sweep`: a config under other values, compared over seeds."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpt_cli.cli.output import JsonOption, note, print_json, terminal_width
+from gpt_cli.errors import ExitCode, RequestError
+
+if TYPE_CHECKING:
+    from gpt_cli.search.sweep.sweep import SweepRequest
+
+
+def sweep(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="What is to be trained.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="section.key=VALUES",
+            help="Values to try, A,B,C; a range to search, LOW..HIGH; or one value, for all runs.",
+            show_default=False,
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each setting, with other seeds.")] = 3,
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Start no run that would end later than, say, 30m or 2h.")
+    ] = None,
+    max_runs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Train at most so many runs.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where all is kept; default: sweeps/ and the config's name.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Runs side by side; default: one per core, or per GPU.")
+    ] = None,
+    json: JsonOption = False,
+) -> int:
+    """Train a config under other values, with several seeds, and say which differences seeds would not make.
+
+    Lists are tried in all combinations. Ranges are searched by Optuna (pip install 'gpt-cli[sweep]'), rates on a log
+    scale, as any other key is after log:LOW..HIGH; the best runs are trained again with other seeds.
+
+    Stopped or killed at any moment, the same command goes on with the runs that there are, and ends with the same
+    result. DIR then has report.html, effects.png and best.yaml, the config that won.
+
+    Example: gpt sweep configs/quickstart.yaml optim.lr=0.01,0.02 train.steps=100 --seeds 2
+    """
+    from gpt_cli.config.duration import parse_duration
+    from gpt_cli.report.sweep_page import write_sweep
+    from gpt_cli.report.sweep_text import render_sweep
+    from gpt_cli.search.sweep.run_sweep import run_sweep
+
+    seconds = None if budget is None else parse_duration(budget)
+    if budget is not None and seconds is None:
+        raise RequestError(f"--budget must be a time such as 90s, 30m or 1h30m, not {budget!r}", hint="--budget 30m")
+    request = _request(config, arguments or [], seeds, out)
+    finished = run_sweep(request, note, budget=seconds, max_runs=max_runs, jobs=jobs)
+    files = write_sweep(finished.result, request.home) + ([finished.best] if finished.best is not None else [])
+    if json:
+        print_json({**finished.result.to_json(), "files": [str(file) for file in files]})
+    else:
+        print(render_sweep(finished.result, width=terminal_width()))
+    if finished.exit_code is not None:
+        note("stopped; the same command goes on from here")
+        return finished.exit_code
+    for file in files:
+        note(f"wrote {file}")
+    if finished.result.left is not None:
+        note(f"{finished.result.runs - finished.result.ended} runs are left, as {finished.result.left}")
+    return ExitCode.DONE if finished.best is not None else ExitCode.FAILED
+
+
+def _request(config: Path, arguments: list[str], seeds: int, out: Path | None) -> "SweepRequest":
+    from gpt_cli.cli.options.fit_config import to_slug
+    from gpt_cli.search.sweep.axes import parse_axes
+    from gpt_cli.search.sweep.sweep import SweepRequest
+
+    fixed, axes = parse_axes(arguments)
+    name = config.parent.name if config.name == "config.yaml" else config.stem
+    return SweepRequest(config, fixed, axes, seeds, out or Path("sweeps", to_slug(name)))

@@ -1,0 +1,237 @@
+"""Runs of a list, side by side, from wherever their directories have come to.
+
+Nothing is kept here: killed at any moment, the same runs asked for again go on, and end with the same outcomes.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from gpt_cli.config import Config, dump_config
+from gpt_cli.errors import Notify, UserError
+from gpt_cli.files import DirectoryLock, LockedError, make_directory
+from gpt_cli.run.log import RunLog, read_events
+from gpt_cli.runtime.signals import StopRequest
+from gpt_cli.search.sweep.outcomes import Outcome, read_outcome
+from gpt_cli.search.sweep.run_pool import RunEnd, RunPool
+from gpt_cli.terminal.table import format_duration
+
+_POLL = 0.5  # seconds between looks at what runs have logged
+_BETWEEN_LINES = 30.0  # seconds between lines on how far all are
+_KNOWN = 0.02  # of the work, after which its pace says when it ends
+
+
+@dataclass(frozen=True)
+class RunTask:
+    """A run that is wanted: `config.run_dir` is where it is kept, `name` is what that is called in its folder."""
+
+    name: str
+    label: str
+    """The name in messages."""
+    config: Config
+
+    @property
+    def work(self) -> float:
+        """How much there is to compute, beside other runs: it is only used as a ratio."""
+        return self.config.train.steps * step_work(self.config)
+
+
+class RunSource(Protocol):
+    """Decides what is trained next, from the outcomes of what was."""
+
+    def next(self, outcomes: Mapping[str, Outcome]) -> RunTask | None:
+        """A run that was not returned before; None if there is none, or none before others have ended."""
+        ...
+
+    def pruned_at(self, name: str, outcome: Outcome, outcomes: Mapping[str, Outcome]) -> int | None:
+        """The step of the evaluation after which the run `name` is not worth going on with; None: it is."""
+        ...
+
+    @property
+    def total_work(self) -> float:
+        """Of all runs, about, as `RunTask.work`."""
+        ...
+
+    @property
+    def total_runs(self) -> int: ...
+
+
+@dataclass
+class Limits:
+    """When no further run is started."""
+
+    budget: float | None = None
+    """Seconds for all runs of the list, since the first of them began."""
+    max_runs: int | None = None
+
+
+@dataclass
+class Execution:
+    """The outcomes of runs, and whether all of them were begun."""
+
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    tasks: dict[str, RunTask] = field(default_factory=dict)
+    left: str | None = None
+    """Why some were not trained, if so."""
+
+
+def step_work(config: Config) -> float:
+    """The work of a step, about: weights that multiply, and something that every token costs."""
+    model = config.model
+    return config.train.batch_size * model.context_length * (12.0 * model.n_layer * model.n_embd**2 + 1e5)
+
+
+def execute(
+    source: RunSource,
+    pool: RunPool,
+    limits: Limits,
+    request: StopRequest,
+    note: Notify,
+    clock: Callable[[], float] = time.monotonic,
+) -> Execution:
+    """Train what `source` wants until it wants no more, a limit is reached or a signal asks to stop (`request`)."""
+    execution = Execution()
+    progress = Progress(source, clock)
+    while True:
+        while execution.left is None and pool.has_free and request.received is None:
+            if (task := source.next(execution.outcomes)) is None:
+                break
+            _begin(task, source, pool, limits, execution, progress)
+        if not pool.running:
+            return execution
+        if request.received is not None:
+            pool.stop_all()
+        for end in pool.wait(_POLL):
+            _take_in(end, source, execution, progress, note, interrupted=request.received is not None)
+        for name in pool.running:
+            outcome = read_outcome(_run_dir(execution.tasks[name]), execution.tasks[name].config.train.steps)
+            progress.reached(name, outcome.steps / max(1, execution.tasks[name].config.train.steps))
+            if source.pruned_at(name, outcome, execution.outcomes) is not None:
+                pool.stop(name)
+        progress.tell(note)
+
+
+def _begin(
+    task: RunTask, source: RunSource, pool: RunPool, limits: Limits, execution: Execution, progress: "Progress"
+) -> None:
+    outcome = _settle(task, read_outcome(_run_dir(task), task.config.train.steps), source, execution.outcomes)
+    if not outcome.is_final:
+        if limits.max_runs is not None and len(execution.tasks) >= limits.max_runs:
+            execution.left = f"--max-runs {limits.max_runs} is reached"
+        elif limits.budget is not None and _ends_late(task, pool.jobs, limits.budget, execution):
+            execution.left = "the budget has no time for another run"
+        if execution.left is not None:
+            return
+    execution.tasks[task.name] = task
+    progress.begun(task, outcome)
+    if outcome.is_final:
+        execution.outcomes[task.name] = outcome
+    else:
+        pool.start(task.name, dump_config(task.config))
+
+
+def _ends_late(task: RunTask, jobs: int, budget: float, execution: Execution) -> bool:
+    """True if `task` would end after the budget, by the pace of the runs that there were."""
+    ended = [(execution.tasks[name], outcome) for name, outcome in execution.outcomes.items() if outcome.seconds]
+    if not ended:
+        return False
+    spent = sum(outcome.seconds for _, outcome in ended)
+    pace = spent / sum(other.work * outcome.steps / max(1, other.config.train.steps) for other, outcome in ended)
+    running = [other.work for name, other in execution.tasks.items() if name not in execution.outcomes]
+    return spent + pace * (sum(running) + task.work) > budget * jobs
+
+
+def _take_in(
+    end: RunEnd, source: RunSource, execution: Execution, progress: "Progress", note: Notify, *, interrupted: bool
+) -> None:
+    task = execution.tasks[end.name]
+    read = read_outcome(_run_dir(task), task.config.train.steps, ended=end.exit_code == 0)
+    outcome = _settle(task, read, source, execution.outcomes)
+    if not outcome.is_final and (end.error is not None or not interrupted):
+        outcome = replace(outcome, state="failed", error=end.error or "it was interrupted")
+    if not outcome.is_final:
+        note(f"  {task.label}: saved at step {outcome.steps:,}")
+        return
+    execution.outcomes[task.name] = outcome
+    progress.reached(task.name, 1.0)
+    told = {
+        "failed": f"failed: {outcome.error}",
+        "pruned": f"given up at step {outcome.steps:,}, val loss {outcome.val_loss or 0.0:.4f}",
+    }.get(outcome.state, f"val loss {outcome.val_loss or 0.0:.4f}, {format_duration(outcome.seconds)}")
+    note(f"  {len(execution.outcomes)}/{source.total_runs} {task.label}: {told}")
+
+
+def _settle(task: RunTask, outcome: Outcome, source: RunSource, outcomes: Mapping[str, Outcome]) -> Outcome:
+    """`outcome`, as a pruned run where its source finds it to be one, whatever it did afterwards."""
+    step = source.pruned_at(task.name, outcome, outcomes) if outcome.state != "failed" else None
+    if step is None:
+        return outcome
+    _record_pruning(_run_dir(task), step)
+    return outcome.pruned(step)
+
+
+def _record_pruning(run_dir: Path, step: int) -> None:
+    """Have the run's own events say that it was given up."""
+    try:
+        if any(event["event"] == "pruned" for event in read_events(run_dir)):
+            return
+        with DirectoryLock(run_dir), RunLog(run_dir) as log:
+            log.event("pruned", step=step)
+    except LockedError:  # what trained it still ends: it is said when the sweep is read the next time
+        return
+    except UserError:
+        return
+
+
+def _run_dir(task: RunTask) -> Path:
+    assert task.config.run_dir is not None
+    return Path(task.config.run_dir)
+
+
+class Progress:
+    """How much of the work is done, and when all of it will be, by the pace since this process began."""
+
+    def __init__(self, source: RunSource, clock: Callable[[], float]) -> None:
+        self._source, self._clock = source, clock
+        self._started = self._told = clock()
+        self._work: dict[str, float] = {}
+        self._share: dict[str, float] = {}
+        self._before: dict[str, float] = {}
+
+    def begun(self, task: RunTask, outcome: Outcome) -> None:
+        """A run is wanted of which there was as much as `outcome` says before this process."""
+        share = 1.0 if outcome.is_final else outcome.steps / max(1, task.config.train.steps)
+        self._work[task.name], self._share[task.name], self._before[task.name] = task.work, share, share
+
+    def reached(self, name: str, share: float) -> None:
+        self._share[name] = max(share, self._share[name])
+
+    def tell(self, note: Notify) -> None:
+        """Say how far it is, every half minute."""
+        now = self._clock()
+        if now - self._told < _BETWEEN_LINES:
+            return
+        self._told = now
+        done, total = self._sum(self._share), max(self._source.total_work, 1e-9)
+        left = self.seconds_left()
+        when = "" if left is None else f", about {format_duration(left)} left"
+        note(f"  {min(1.0, done / total):.0%} of the work done{when}")
+
+    def seconds_left(self) -> float | None:
+        """By the pace of this process; None while too little is done to know it."""
+        total = self._source.total_work
+        done, before = self._sum(self._share), self._sum(self._before)
+        if total <= 0 or done - before < _KNOWN * max(total - before, 1e-9):
+            return None
+        return max(0.0, total - done) * (self._clock() - self._started) / (done - before)
+
+    def _sum(self, shares: Mapping[str, float]) -> float:
+        return sum(share * self._work[name] for name, share in shares.items())
+
+
+def open_home(home: Path) -> DirectoryLock:
+    """The directory of a list of runs, made and locked. Raises LockedError where another process works there."""
+    make_directory(home)
+    return DirectoryLock(home)

@@ -1,0 +1,81 @@
+"""Optuna's sampler and pruner, asked anew for each run: all that they know is in the directories of the runs.
+
+Run number k is drawn from the outcomes of the runs that stand `lag` or more before it, whichever others have ended
+already. So the runs that are tried do not depend on which of several processes was faster, nor on when it was killed.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial, TrialState
+
+from gpt_cli.search.sweep.axes import Axis, ValueList, ValueRange
+from gpt_cli.search.sweep.outcomes import Outcome
+
+Trial = tuple[Mapping[str, str], Outcome]
+_RANDOM = 8  # runs drawn at random before the sampler has something to go by
+_KEPT = 75.0  # percent of the runs that an evaluation never ends: a high rate is behind until it decays
+_STATES = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
+
+
+def propose(axes: Sequence[Axis], history: Sequence[Trial], seed: int) -> dict[str, str]:
+    """Values for the next run after those of `history` (tree-structured Parzen estimator, Bergstra et al., 2011)."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=_RANDOM))
+    study.add_trials([_frozen(axes, trial) for trial in history])
+    drawn = study.ask(_distributions(axes)).params
+    return {
+        axis.key: axis.written(drawn[axis.key]) if isinstance(axis, ValueRange) else drawn[axis.key] for axis in axes
+    }
+
+
+def pruned_at(axes: Sequence[Axis], trial: Trial, history: Sequence[Trial], steps: int) -> int | None:
+    """The step of the first evaluation of `trial` at which it is worse than three quarters of `history` were then.
+
+    None if there is none in the second half of its `steps`, before the last one.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    pruner = optuna.pruners.PercentilePruner(_KEPT, n_startup_trials=_RANDOM, n_warmup_steps=steps // 2, n_min_trials=3)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0), pruner=pruner)
+    study.add_trials([_frozen(axes, other) for other in history])
+    running = study.ask(_distributions(axes))
+    for step, loss in trial[1].evaluations:
+        if step >= steps:
+            return None
+        running.report(loss, step)
+        if running.should_prune():
+            return step
+    return None
+
+
+def _distributions(axes: Sequence[Axis]) -> dict[str, BaseDistribution]:
+    return {axis.key: _distribution(axis) for axis in axes}
+
+
+def _distribution(axis: Axis) -> BaseDistribution:
+    if isinstance(axis, ValueList):
+        return CategoricalDistribution(list(axis.values))
+    if axis.whole:
+        return IntDistribution(round(axis.low), round(axis.high), log=axis.log)
+    return FloatDistribution(axis.low, axis.high, log=axis.log)
+
+
+def _frozen(axes: Sequence[Axis], trial: Trial) -> FrozenTrial:
+    point, outcome = trial
+    params: dict[str, object] = {}
+    for axis in axes:
+        text = point[axis.key]
+        if isinstance(axis, ValueList):
+            params[axis.key] = text
+        else:
+            value = min(max(float(text), axis.low), axis.high)  # rounded, it may lie beyond
+            params[axis.key] = round(value) if axis.whole else value
+    state = _STATES.get(outcome.state, TrialState.FAIL)
+    return optuna.create_trial(
+        params=params,
+        distributions=_distributions(axes),
+        state=state,
+        value=outcome.val_loss if state is TrialState.COMPLETE else None,
+        intermediate_values=dict(outcome.evaluations),
+    )

@@ -1,0 +1,72 @@
+"""The outcome of a run, read from its directory alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from gpt_cli.errors import UserError
+from gpt_cli.run.checkpoint import checkpoint_step, list_checkpoints
+from gpt_cli.run.directory import RUN
+from gpt_cli.run.log import read_events, read_metrics
+
+State = Literal["new", "begun", "done", "failed", "pruned"]
+_ENDS = ("started", "ended", "died", "killed", "restart loop")
+_LASTING = ("UserError:", "RequestError:")  # errors that come again; a full disk or a lock may not
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How far a run has come. Losses in nats per token; `evaluations` are (step, loss), the oldest first."""
+
+    state: State = "new"
+    steps: int = 0
+    """The step that was saved or logged last; of a pruned run the one whose evaluation was its last."""
+    val_loss: float | None = None
+    """Of the last step of a run that is done, or of the last evaluation of one that was pruned."""
+    bpb: float | None = None
+    tokens: int = 0
+    """Trained on, until then."""
+    seconds: float = 0.0
+    error: str | None = None
+    evaluations: Sequence[tuple[int, float]] = field(default=(), repr=False)
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in ("done", "failed", "pruned")
+
+    def pruned(self, step: int) -> "Outcome":
+        """This run as one that was given up after its evaluation at `step`."""
+        kept = [pair for pair in self.evaluations if pair[0] <= step]
+        return replace(self, state="pruned", steps=step, val_loss=kept[-1][1], bpb=None, evaluations=kept)
+
+
+def read_outcome(run_dir: Path, steps: int, *, ended: bool = False) -> Outcome:
+    """The outcome of the run in `run_dir`, which is to have so many `steps`.
+
+    `ended`: its trainer says that it is finished, which a run may be before its last step (train.patience).
+    """
+    if not (run_dir / RUN).is_file():
+        return Outcome()
+    try:
+        lines = read_metrics(run_dir)
+        events = [event for event in read_events(run_dir) if event["event"] in _ENDS]
+    except UserError as error:  # a damaged file
+        return Outcome("failed", error=error.message)
+    evaluated = [line for line in lines if "val_loss" in line]
+    evaluations = [(int(line["step"]), float(line["val_loss"])) for line in evaluated]
+    checkpoints = list_checkpoints(run_dir)
+    saved = checkpoint_step(checkpoints[0]) if checkpoints else 0
+    last = max([saved, *(int(line["step"]) for line in lines)])
+    seconds = max((float(line["time"]) for line in lines), default=0.0)
+    begun = Outcome("begun", steps=last, seconds=seconds, evaluations=evaluations)
+    final = next((line for line in reversed(evaluated) if line["step"] == saved), None)
+    if checkpoints and final is not None and (ended or saved >= steps):
+        return replace(
+            begun, state="done", steps=saved, val_loss=float(final["val_loss"]), bpb=final.get("bpb"),
+            tokens=int(final.get("tokens", 0)),
+        )  # fmt: skip
+    died_of = str(events[-1].get("error", "")) if events and events[-1]["event"] == "died" else ""
+    if died_of.startswith(_LASTING):
+        return replace(begun, state="failed", error=died_of.partition(": ")[2])
+    return begun

@@ -1,0 +1,136 @@
+"""`gpt sweep`, from the request to its result."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpt_cli.config import Config
+from gpt_cli.errors import Notify, RequestError
+from gpt_cli.runtime.processor import default_threads
+from gpt_cli.runtime.signals import stop_requests
+from gpt_cli.search.sweep.axes import grid
+from gpt_cli.search.sweep.executor import Limits, execute, open_home
+from gpt_cli.search.sweep.run_pool import RunPool
+from gpt_cli.search.sweep.sweep import (
+    PLAN,
+    GridSource,
+    Runs,
+    SearchSource,
+    SweepRequest,
+    check_home,
+    make_plan,
+    open_plan,
+    read_plan,
+)
+from gpt_cli.search.sweep.sweep_result import SweepResult, collect, write_best
+
+_FEWEST = 2  # runs that can be compared
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A sweep that has ended, for now."""
+
+    result: SweepResult
+    runs: Runs
+    best: Path | None
+    exit_code: int | None
+    """128 + the signal that stopped it."""
+
+
+def run_sweep(
+    request: SweepRequest, note: Notify, *, budget: float | None, max_runs: int | None, jobs: int | None
+) -> Finished:
+    """Train what `request` asks for, or what is left of it, and compare.
+
+    Raises RequestError, before anything is trained, for a config that is wrong, and for limits too low.
+    """
+    base = request.base()
+    check_home(request.home)
+    is_new = not (request.home / PLAN).exists()
+    _require_optuna(request)
+    devices = _devices(base)
+    jobs = jobs or (len(devices) or 1 if _on_gpu(base) else default_threads())
+    if not request.is_search:
+        jobs = min(jobs, len(list(grid(request.axes))) * request.seeds)
+    runs_in_budget = None
+    if budget is not None and is_new:
+        runs_in_budget = _runs_in(budget, jobs, base, note)
+    limit = min([limit for limit in (max_runs, runs_in_budget) if limit is not None], default=None)
+    wanted = make_plan(request, base, jobs, limit)
+    with open_home(request.home), stop_requests() as stop:
+        plan = open_plan(request.home, wanted)
+        runs = Runs(request, plan, base)
+        source = SearchSource(runs, note) if request.is_search else GridSource(runs)
+        note(_opening(request, source.total_runs, jobs, plan.threads))
+        with RunPool(jobs, devices if len(devices) > 1 else ()) as pool:
+            limits = Limits(budget, None if request.is_search else max_runs)
+            execution = execute(source, pool, limits, stop, note)
+        search = source if isinstance(source, SearchSource) else None
+        result = collect(runs, execution.outcomes, search, source.total_runs, execution.left)
+        return Finished(result, runs, write_best(result, runs), stop.received and 128 + stop.received)
+
+
+def _opening(request: SweepRequest, runs: int, jobs: int, threads: int | None) -> str:
+    read = read_plan(request.home)
+    kind = f"a search of {read.trials} runs" if request.is_search else f"{runs // request.seeds} settings"
+    seeds = f"{request.seeds} seed{'s' * (request.seeds != 1)}"
+    beside = "one after the other" if jobs == 1 else f"{jobs} side by side"
+    each = "" if threads is None else f", {threads} thread{'s' * (threads != 1)} each"
+    return f"sweep: {kind}, {seeds}: {runs} runs, {beside}{each}\n  in {request.home}"
+
+
+def _require_optuna(request: SweepRequest) -> None:
+    if not request.is_search:
+        return
+    try:
+        import optuna  # noqa: F401 - only a search needs it
+    except ImportError:
+        ranges = ", ".join(str(axis) for axis in request.axes)
+        raise RequestError(
+            f"{ranges}: ranges are searched by Optuna, which is not installed",
+            hint="pip install 'gpt-cli[sweep]', or list values: key=A,B,C",
+        ) from None
+
+
+def _on_gpu(base: Config) -> bool:
+    if base.runtime.device == "cpu":
+        return False
+    from gpt_cli.runtime.device import choose_device
+
+    return choose_device(base.runtime.device).type != "cpu"
+
+
+def _devices(base: Config) -> Sequence[str]:
+    """The numbers of the GPUs, of which each process is given one."""
+    if base.runtime.device == "cpu":
+        return ()
+    import torch
+
+    return [str(number) for number in range(torch.cuda.device_count())]
+
+
+def _runs_in(budget: float, jobs: int, base: Config, note: Notify) -> int:
+    """How many runs of `base` the budget has time for, by what a few steps take. Raises RequestError for too few."""
+    seconds = _seconds_of_run(base, note)
+    runs = int(budget * jobs / seconds)
+    if runs < _FEWEST:
+        raise RequestError(
+            f"the budget of {budget:.0f} s is too small: a run takes about {seconds:.0f} s here, {jobs} side by side,"
+            f" and comparing takes {_FEWEST}",
+            hint=f"--budget {math.ceil(2 * _FEWEST * seconds / jobs)}s or more, or fewer steps: train.steps=N",
+        )
+    note(f"a run takes about {seconds:.0f} s here: the budget has time for {runs}")
+    return runs
+
+
+def _seconds_of_run(base: Config, note: Notify) -> float:
+    from gpt_cli.corpus.prepare import prepare_corpus
+    from gpt_cli.runtime.device import setup_runtime
+    from gpt_cli.search.time_budget import measure
+
+    corpus = prepare_corpus(base.data, base.tokenizer, note=note)
+    step = measure(base, corpus, setup_runtime(base.runtime), lambda _: None)
+    passes = 1 + (base.train.steps // base.eval.every if base.eval.every else 0)
+    return step.seconds_per_step * (base.train.steps + passes * len(corpus.val) / step.tokens_per_step / 3.0)

@@ -1,0 +1,267 @@
+"""A sweep: which runs it consists of, and where they are kept.
+
+DIR/sweep.json                      written first: the config, the keys, how many processes share the machine
+DIR/NNN-lr=0.01,...-seed=1337/      run directories like any other; NNN is the number of the combination of values
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gpt_cli.config import Config, dump_config, load_config
+from gpt_cli.errors import Notify, RequestError
+from gpt_cli.files import list_directory, read_file, replace_file
+from gpt_cli.runtime.processor import default_threads
+from gpt_cli.search.sweep.axes import Axis, Point, ValueRange, corners, grid, overrides_of, short_name
+from gpt_cli.search.sweep.executor import RunTask
+from gpt_cli.search.sweep.outcomes import Outcome
+
+PLAN = "sweep.json"
+_PLAN_LIMIT = 1 << 20
+_TRIALS = 20  # runs of a search, unless a budget or --max-runs says how many
+_FINALISTS = 3  # of a search: those that are trained again, with other seeds
+_ATTEMPTS = 20  # to draw values that the schema accepts and that were not tried
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was decided before the first run, and stays as it is when the sweep goes on."""
+
+    config: str
+    """The config, as YAML, without the values that are varied."""
+    axes: list[str]
+    seeds: int
+    lag: int
+    """Processes side by side: a search knows the outcomes of the runs so many before the next one."""
+    threads: int | None
+    """Of each run."""
+    trials: int | None
+    """Runs of a search; None: there is no range."""
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """A sweep that is asked for: `file` under the overrides `fixed`, varied in `axes`, kept in `home`."""
+
+    file: Path
+    fixed: Sequence[str]
+    axes: Sequence[Axis]
+    seeds: int
+    home: Path
+
+    @property
+    def is_search(self) -> bool:
+        return any(isinstance(axis, ValueRange) for axis in self.axes)
+
+    def base(self) -> Config:
+        """The config that is varied, checked with every value. Raises RequestError for any that is wrong."""
+        config = load_config(self.file, self.fixed)
+        if config.train.budget is not None:
+            raise RequestError(
+                "train.budget chooses size and steps by itself: runs would differ in more than a sweep varies",
+                hint="train once with it, then sweep the config.yaml of that run",
+            )
+        if not self.axes and self.seeds == 1:
+            raise RequestError(
+                "there is nothing to compare: no key has several values, and one seed is asked for",
+                hint=f"gpt sweep {self.file} optim.lr=0.01,0.02,0.04",
+            )
+        for point in corners(self.axes):
+            load_config(self.file, [*self.fixed, *overrides_of(point)])
+        return config
+
+    def config_of(self, point: Point, *overrides: str) -> Config:
+        return load_config(self.file, [*self.fixed, *overrides_of(point), *overrides])
+
+
+def make_plan(request: SweepRequest, base: Config, jobs: int, runs: int | None) -> Plan:
+    """The plan of a new sweep by `jobs` processes, of at most so many `runs`. Raises RequestError for too few."""
+    trials = None
+    if request.is_search:
+        finals = _FINALISTS * request.seeds if request.seeds > 1 else 0
+        trials = _TRIALS if runs is None else runs - finals
+        if trials < 2:
+            raise RequestError(
+                f"{runs} runs are too few: the best {_FINALISTS} are trained again with {request.seeds} seeds each",
+                hint=f"--max-runs {finals + _TRIALS}, or fewer seeds: --seeds 1",
+            )
+    threads = None if jobs == 1 else max(1, default_threads() // jobs)
+    threads = base.runtime.threads or threads
+    written = dump_config(base.model_copy(update={"run_dir": None}))
+    return Plan(written, [str(axis) for axis in request.axes], request.seeds, jobs, threads, trials)
+
+
+def open_plan(home: Path, plan: Plan) -> Plan:
+    """`plan`, written down in `home`, or the one that is there. Raises RequestError where that is another sweep."""
+    path = home / PLAN
+    if not path.exists():
+        replace_file(path, (json.dumps(asdict(plan), indent=1) + "\n").encode())
+        return plan
+    there = read_plan(home)
+    for name, old, new in (("keys", there.axes, plan.axes), ("config", there.config, plan.config)):
+        if old != new:
+            lines = _changed_lines(old, new)
+            raise RequestError(
+                f"{home} is a sweep of another request: the {name} differ{'s' * (name == 'config')}{lines}",
+                hint="choose another directory: --out DIR",
+            )
+    if there.trials is not None and there.seeds != plan.seeds:
+        raise RequestError(
+            f"{home} is a search with --seeds {there.seeds}, not {plan.seeds}",
+            hint="choose another directory: --out DIR",
+        )
+    return there
+
+
+def read_plan(home: Path) -> Plan:
+    """The plan of the sweep in `home`. Raises RequestError for what is none."""
+    try:
+        return Plan(**json.loads(read_file(home / PLAN, _PLAN_LIMIT)))
+    except (ValueError, TypeError) as error:
+        raise RequestError(f"{home / PLAN} is not the plan of a sweep", hint="choose another: --out DIR") from error
+
+
+def check_home(home: Path) -> None:
+    """Raise RequestError unless `home` is free, or a sweep."""
+    if home.exists() and not home.is_dir():
+        raise RequestError(f"{home} is not a directory", hint="choose another: --out DIR")
+    names = {name for name in list_directory(home) if not name.startswith(".tmp-")}
+    if PLAN not in names and not names <= {"lock"}:
+        raise RequestError(f"{home} holds other files and no sweep", hint="choose another: --out DIR")
+
+
+def _changed_lines(old: str | list[str], new: str | list[str]) -> str:
+    before, after = (text.split("\n") if isinstance(text, str) else list(text) for text in (old, new))
+    lost = [line.strip() for line in before if line not in after][:4]
+    came = [line.strip() for line in after if line not in before][:4]
+    return "".join(f"\n  there: {line}" for line in lost) + "".join(f"\n  here:  {line}" for line in came)
+
+
+class Runs:
+    """The runs of a sweep by their names: the combination of values and the seed of each."""
+
+    def __init__(self, request: SweepRequest, plan: Plan, base: Config) -> None:
+        self.request, self.plan, self.base = request, plan, base
+        self.points: dict[int, dict[str, str]] = {}
+        self.of_name: dict[str, tuple[int, int]] = {}
+        """name -> (number of the combination, seed)"""
+
+    def task(self, number: int, point: dict[str, str], seed: int) -> RunTask:
+        """The run of `point` with `seed`. Raises RequestError for values that the schema refuses."""
+        values = short_name(point)
+        name = "-".join([f"{number:03}", *([values] if values else []), f"seed={seed}"])
+        threads = [] if self.plan.threads is None else [f"runtime.threads={self.plan.threads}"]
+        run_dir = self.request.home / name
+        config = self.request.config_of(point, f"seed={seed}", *threads).model_copy(update={"run_dir": str(run_dir)})
+        self.points[number] = point
+        self.of_name[name] = (number, seed)
+        label = " ".join([*overrides_of(point), f"seed={seed}"])
+        return RunTask(name, label, config)
+
+    def losses(self, outcomes: Mapping[str, Outcome], measure: str) -> dict[int, dict[int, float]]:
+        """{number of a combination: {seed: its loss}} of the runs that are done."""
+        found: dict[int, dict[int, float]] = {number: {} for number in self.points}
+        for name, outcome in outcomes.items():
+            value = outcome.bpb if measure == "bpb" else outcome.val_loss
+            if outcome.state == "done" and value is not None:
+                number, seed = self.of_name[name]
+                found[number][seed] = value
+        return found
+
+
+class GridSource:
+    """Every combination with the first seed, then with the next: a sweep that is cut short has something of each."""
+
+    def __init__(self, runs: Runs) -> None:
+        points, seed = list(grid(runs.request.axes)), runs.base.seed
+        self.tasks = [
+            runs.task(number, point, seed + offset)
+            for offset in range(runs.plan.seeds)
+            for number, point in enumerate(points)
+        ]
+        self.total_work, self.total_runs = sum(task.work for task in self.tasks), len(self.tasks)
+        self._next = 0
+
+    def next(self, _: Mapping[str, Outcome]) -> RunTask | None:
+        if self._next == len(self.tasks):
+            return None
+        self._next += 1
+        return self.tasks[self._next - 1]
+
+    def pruned_at(self, _name: str, _outcome: Outcome, _outcomes: Mapping[str, Outcome]) -> int | None:
+        return None  # every value was asked for
+
+
+class SearchSource:
+    """Runs that Optuna draws, with one seed; then the best of them with others, which had no part in choosing them."""
+
+    def __init__(self, runs: Runs, note: Notify) -> None:
+        assert runs.plan.trials is not None
+        self.runs, self.note, self.trials = runs, note, runs.plan.trials
+        self._names: list[str] = []
+        self._finals: list[RunTask] | None = None
+        finals = _FINALISTS * runs.plan.seeds if runs.plan.seeds > 1 else 0
+        self.total_runs = self.trials + finals
+        point = next(iter(corners(runs.request.axes)))
+        self.total_work = self.total_runs * RunTask("", "", runs.request.config_of(point)).work
+
+    def next(self, outcomes: Mapping[str, Outcome]) -> RunTask | None:
+        number = len(self._names)
+        if number < self.trials:
+            known = self._names[: max(0, number + 1 - self.runs.plan.lag)]
+            if any(name not in outcomes for name in known):
+                return None
+            task = self._draw(number, [(self._point(name), outcomes[name]) for name in known])
+            self._names.append(task.name)
+            return task
+        if self._finals is None:
+            if any(name not in outcomes for name in self._names):
+                return None
+            self._finals = self._choose_finals(outcomes)
+        return self._finals.pop(0) if self._finals else None
+
+    def pruned_at(self, name: str, outcome: Outcome, outcomes: Mapping[str, Outcome]) -> int | None:
+        from gpt_cli.search.sweep.optuna_search import pruned_at
+
+        if name not in self._names or not outcome.evaluations:
+            return None
+        known = self._names[: max(0, self._names.index(name) + 1 - self.runs.plan.lag)]
+        history = [(self._point(other), outcomes[other]) for other in known]
+        steps = self.runs.request.config_of(self._point(name)).train.steps
+        return pruned_at(self.runs.request.axes, (self._point(name), outcome), history, steps)
+
+    def finalists(self, outcomes: Mapping[str, Outcome]) -> list[int]:
+        """The numbers of the best trials, the best first."""
+        done = [name for name in self._names if outcomes[name].state == "done"]
+        done.sort(key=lambda name: (outcomes[name].val_loss, name))
+        return [self.runs.of_name[name][0] for name in done[:_FINALISTS]]
+
+    def _choose_finals(self, outcomes: Mapping[str, Outcome]) -> list[RunTask]:
+        if self.runs.plan.seeds == 1:
+            return []
+        numbers, seed = self.finalists(outcomes), self.runs.base.seed
+        return [
+            self.runs.task(number, self.runs.points[number], seed + 1 + offset)
+            for offset in range(self.runs.plan.seeds)
+            for number in numbers
+        ]
+
+    def _draw(self, number: int, history: Sequence[tuple[Mapping[str, str], Outcome]]) -> RunTask:
+        from gpt_cli.search.sweep.optuna_search import propose
+
+        tried, problem = list(self.runs.points.values()), None
+        for attempt in range(_ATTEMPTS):
+            draw = (self.runs.base.seed * 1_000_003 + number * 1009 + attempt) % 2**32
+            point = propose(self.runs.request.axes, history, draw)
+            if point in tried and attempt < _ATTEMPTS // 2:
+                continue
+            try:
+                return self.runs.task(number, point, self.runs.base.seed)
+            except RequestError as error:  # values of two keys that do not go together
+                problem = error
+        assert problem is not None
+        raise problem
+
+    def _point(self, name: str) -> dict[str, str]:
+        return self.runs.points[self.runs.of_name[name][0]]

@@ -1,0 +1,176 @@
+"""The result of a sweep: every combination of values with its losses, and how it compares with the best."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from gpt_cli.config import Config, comment, dump_config
+from gpt_cli.files import replace_file
+from gpt_cli.search.sweep.axes import overrides_of, to_json
+from gpt_cli.search.sweep.differences import METHOD, ONE_SEED, Difference, compare
+from gpt_cli.search.sweep.outcomes import Outcome
+from gpt_cli.search.sweep.sweep import Runs, SearchSource
+
+Measure = Literal["val_loss", "bpb"]
+BEST = "best.yaml"
+_FRESH = "The runs of the search chose which settings to compare, so that only runs with other seeds compare them."
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A combination of values, and what its runs came to."""
+
+    number: int
+    values: dict[str, str]
+    losses: dict[int, float]
+    """By seed, of the runs that are done; of a search, those that had no part in choosing."""
+    searched: float | None
+    """Of the run of a search."""
+    failed: list[str]
+    """Why runs have no loss."""
+    difference: Difference | None = None
+    """To the best; None for the best, and where nothing is to be compared."""
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self.losses.values()) if self.losses else None
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation over seeds."""
+        return statistics.stdev(self.losses.values()) if len(self.losses) > 1 else None
+
+    @property
+    def text(self) -> str:
+        return " ".join(overrides_of(self.values)) or "the config as it is"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **asdict(self), "mean": self.mean, "spread": self.spread,
+            "difference": None if self.difference is None else self.difference.to_json(),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What a sweep has found. `settings` begin with the best, those without a loss stand last."""
+
+    home: str
+    measure: Measure
+    settings: list[Setting]
+    axes: list[dict[str, Any]]
+    method: str
+    runs: int
+    """That there were to be."""
+    ended: int
+    left: str | None
+    """Why some runs were not begun."""
+
+    @property
+    def best(self) -> Setting | None:
+        return self.settings[0] if self.settings and self.settings[0].losses else None
+
+    @property
+    def alike(self) -> list[Setting]:
+        """Settings that are not told apart from the best."""
+        known = [one for one in self.settings[1:] if one.difference is not None]
+        return [one for one in known if one.difference is not None and one.difference.is_told_apart is False]
+
+    @property
+    def verdict(self) -> str:
+        """A sentence on how sure the first place is."""
+        if self.best is None:
+            return "no run has ended with a loss"
+        compared = [one for one in self.settings[1:] if one.difference is not None]
+        if not compared:
+            return "there is nothing to compare it with"
+        if all(one.difference is not None and one.difference.is_told_apart is None for one in compared):
+            return "with so few seeds nothing is known about which differences another seed would make, too"
+        if not self.alike:
+            return "seeds would not make any of the differences to it"
+        others = "another one is" if len(self.alike) == 1 else f"{len(self.alike)} others are"
+        return f"{others} not told apart from it: seeds may make such differences"
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        return {
+            **asdict(self), "settings": [setting.to_json() for setting in self.settings], "verdict": self.verdict,
+        }  # fmt: skip
+
+
+def collect(
+    runs: Runs, outcomes: Mapping[str, Outcome], search: SearchSource | None, total: int, left: str | None
+) -> SweepResult:
+    """The result so far."""
+    measure: Measure = "bpb" if any(axis.key.startswith("tokenizer.") for axis in runs.request.axes) else "val_loss"
+    losses = runs.losses(outcomes, measure)
+    seed = runs.base.seed
+    searched: dict[int, float | None] = dict.fromkeys(losses)
+    if search is not None:
+        trials = {runs.of_name[name][0]: outcome for name, outcome in outcomes.items() if runs.of_name[name][1] == seed}
+        searched = {number: outcome.val_loss for number, outcome in trials.items()}
+        fresh = {number: {s: v for s, v in found.items() if s != seed} for number, found in losses.items()}
+        if any(fresh.values()):
+            losses = fresh
+    settings = [
+        Setting(number, runs.points[number], found, searched.get(number), _problems(runs, outcomes, number))
+        for number, found in losses.items()
+    ]
+    most = max((len(setting.losses) for setting in settings), default=0)
+    settings.sort(key=lambda one: (len(one.losses) < most, _order(one), one.number))
+    differences = compare([setting.losses for setting in settings], 0) if settings and settings[0].losses else []
+    compared = [
+        Setting(one.number, one.values, one.losses, one.searched, one.failed, difference)
+        for one, difference in zip(settings, differences or [None] * len(settings), strict=True)
+    ]
+    compared.sort(key=_order)
+    first = next((one for one in compared if one.difference is None and one.losses and len(one.losses) == most), None)
+    if first is not None:  # one with fewer seeds may have come to less
+        compared.remove(first)
+        compared.insert(0, first)
+    method = ONE_SEED if most < 2 else METHOD + (f" {_FRESH}" if search is not None else "")
+    axes = [to_json(axis) for axis in runs.request.axes]
+    return SweepResult(str(runs.request.home), measure, compared, axes, method, total, len(outcomes), left)
+
+
+def _order(setting: Setting) -> tuple[bool, float, float, int]:
+    mean = setting.mean
+    return (mean is None, mean or 0.0, setting.searched if setting.searched is not None else 1e9, setting.number)
+
+
+def _problems(runs: Runs, outcomes: Mapping[str, Outcome], number: int) -> list[str]:
+    found = []
+    for name, outcome in outcomes.items():
+        if runs.of_name[name][0] == number and outcome.state == "failed":
+            found.append(f"seed {runs.of_name[name][1]} failed: {outcome.error}")
+        elif runs.of_name[name][0] == number and outcome.state == "pruned":
+            found.append(f"given up at step {outcome.steps:,}")
+    return found
+
+
+def write_best(result: SweepResult, runs: Runs) -> Path | None:
+    """Write the config of the best setting, which trains as it stands; None where no run has a loss."""
+    if result.best is None:
+        return None
+    run_dir = f"runs/{runs.request.home.name}-best"
+    config = runs.request.config_of(runs.points[result.best.number]).model_copy(update={"run_dir": run_dir})
+    path = runs.request.home / BEST
+    lines = comment(_provenance(result, result.best))
+    replace_file(path, ("\n".join(lines) + "\n" + _as_yaml(config)).encode())
+    return path
+
+
+def _as_yaml(config: Config) -> str:
+    return dump_config(config, full=False)
+
+
+def _provenance(result: SweepResult, best: Setting) -> Sequence[str]:
+    unit = "bits per byte" if result.measure == "bpb" else "nats per token"
+    spread = "" if best.spread is None else f" ± {best.spread:.4f}"
+    return [
+        f"The best of {len(result.settings)} settings of a sweep: {best.text}.",
+        f"Validation loss {best.mean:.4f}{spread} {unit}, {len(best.losses)} seed{'s' * (len(best.losses) != 1)};"
+        f" {result.verdict}.",
+    ]

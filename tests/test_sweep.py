@@ -1,0 +1,406 @@
+"""`gpt sweep`: honest comparisons of ordinary runs, whatever interrupts it."""
+
+import json
+import math
+import random
+import signal
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sweeping import kill_again_and_again, logged, start, wait_until_logged
+
+from gpt_cli.config import load_config, parse_config
+from gpt_cli.errors import RequestError
+from gpt_cli.files import read_sums
+from gpt_cli.run.checkpoint import list_checkpoints
+from gpt_cli.run.log import read_events, read_metrics
+from gpt_cli.search.sweep.axes import ValueList, ValueRange, parse_axes, split_values
+from gpt_cli.search.sweep.differences import compare, t_cdf, t_quantile
+from gpt_cli.search.sweep.executor import Progress, RunTask
+from gpt_cli.search.sweep.outcomes import Outcome
+
+CONFIG = """\
+data: {source: text.txt}
+model: {n_layer: 1, n_head: 2, n_embd: 16, context_length: 16}
+train: {batch_size: 4, steps: 20}
+schedule: {warmup_steps: 2}
+eval: {every: 5}
+checkpoint: {every: 5}
+sample: {every: null}
+log: {every: 1}
+runtime: {device: cpu, precision: fp32, engine: torch, threads: 1}
+"""
+TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "tiny.yaml").write_text(CONFIG)
+    return tmp_path
+
+
+def weights(run: Path) -> str:
+    return read_sums(list_checkpoints(run)[0])["model.safetensors"]
+
+
+def curves(home: Path) -> dict[str, Any]:
+    """All that the runs in `home` logged, without the time, and their last weights."""
+    return {
+        run.name: (
+            [{key: value for key, value in line.items() if key != "time"} for line in read_metrics(run)],
+            weights(run),
+        )
+        for run in sorted(home.glob("*-seed=*"))
+    }
+
+
+# What is asked for
+
+
+def test_values_are_lists_ranges_or_one_and_rates_are_searched_on_a_log_scale() -> None:
+    fixed, axes = parse_axes(
+        [
+            "optim.lr=0.001..0.1",
+            "model.mlp=gelu,relu",
+            "train.steps=5",
+            "model.dropout=0..0.5",
+            "model.n_layer=log:1..8",
+        ]
+    )
+    assert fixed == ["train.steps=5"]
+    assert axes == [
+        ValueRange("optim.lr", 0.001, 0.1, log=True, whole=False),
+        ValueList("model.mlp", ("gelu", "relu")),
+        ValueRange("model.dropout", 0.0, 0.5, log=False, whole=False),
+        ValueRange("model.n_layer", 1, 8, log=True, whole=True),
+    ]
+    assert parse_axes(["data.source=../a..b.txt"]) == (["data.source=../a..b.txt"], [])
+    assert parse_axes(["optim.betas=[0.9,0.95],[0.9,0.99]"])[1] == [
+        ValueList("optim.betas", ("[0.9,0.95]", "[0.9,0.99]"))
+    ]
+    assert parse_axes(['sample.prompt="a,b"'])[1] == []
+
+
+@given(st.lists(st.text("abc01.", min_size=1), min_size=1))
+def test_a_list_is_cut_into_what_it_was_joined_of(values: list[str]) -> None:
+    assert split_values(",".join(values)) == values
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["optim.lrr=1,2"], "optim.lrr is not a key"),
+        (["optim.lr=0,0.1"], "optim.lr must be above 0"),
+        (["optim.lr=0.1..0.01"], "0.1 is not below 0.01"),
+        (["optim.lr=log:0..0.01"], "a log scale begins above 0"),
+        (["model.dropout=0..1"], "model.dropout must be below 1"),
+        (["train.batch_size=1.5..3"], "takes whole numbers"),
+        (["model.n_head=2,3"], "model.n_embd (16) must be a multiple of model.n_head (3)"),
+        (["optim.lr=0.1,0.1"], "has a value twice"),
+        (["optim.lr=0.1,,0.2"], "has an empty value"),
+        (["optim.lr=0.1,0.2", "optim.lr=0.3,0.4"], "optim.lr is varied twice"),
+        (["run_dir=a,b"], "run_dir cannot be swept"),
+        (["run_dir=a", "optim.lr=1,2"], "run_dir is not for a sweep"),
+        (["seed=1,2"], "seed cannot be swept"),
+        (["data.val_fraction=0.1,0.2"], "losses on different texts do not compare"),
+        (["data.source=a.txt,b.txt"], "losses on different texts do not compare"),
+        (["optim.lr=0.1", "--seeds", "1"], "there is nothing to compare"),
+        (["optim.lr=1,2", "--max-runs", "0"], "--max-runs"),
+        (["optim.lr=1..2", "--max-runs", "5"], "5 runs are too few"),
+        (["optim.lr=1,2", "--budget", "soon"], "--budget must be a time"),
+        (["optim.lr=1,2", "train.steps=100000", "--budget", "1s"], "the budget of 1 s is too small"),
+        (["optim.lr=1,2", "--out", "text.txt"], "text.txt is not a directory"),
+        (["optim.lr=1,2", "--out", "."], "holds other files and no sweep"),
+    ],
+)
+def test_a_wrong_request_is_one_error_before_the_first_run(
+    folder: Path, gpt_here: Command, arguments: list[str], error: str
+) -> None:
+    outcome = gpt_here("sweep", "tiny.yaml", *arguments)
+    assert outcome.rc == 2
+    assert outcome.stderr.count("error:") == 1
+    assert error in " ".join(outcome.stderr.split())
+    assert sorted(path.name for path in folder.iterdir()) == ["text.txt", "tiny.yaml"]
+
+
+# Which differences seeds would not make
+
+
+@pytest.mark.parametrize(
+    ("probability", "freedom", "value"),
+    [(0.975, 1, 12.7062), (0.975, 2, 4.3027), (0.975, 3, 3.1824), (0.995, 10, 3.1693), (0.95, 120, 1.6577)],
+)
+def test_quantiles_of_t_are_those_of_the_tables(probability: float, freedom: int, value: float) -> None:
+    assert t_quantile(probability, freedom) == pytest.approx(value, abs=1e-4)
+    assert t_cdf(value, freedom) == pytest.approx(probability, abs=1e-5)
+
+
+@given(st.lists(st.tuples(st.floats(1, 2), st.floats(1, 2)), min_size=2, max_size=6))
+def test_of_two_settings_the_interval_is_that_of_the_paired_t_test(pairs: list[tuple[float, float]]) -> None:
+    first, second = ({seed: pair[side] for seed, pair in enumerate(pairs)} for side in (0, 1))
+    _, found = compare([first, second], 0)
+    gaps = [b - a for a, b in pairs]
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    half = t_quantile(0.975, len(gaps) - 1) * statistics.stdev(gaps) / math.sqrt(len(gaps))
+    assert found.mean == pytest.approx(statistics.fmean(gaps), abs=1e-9)
+    assert (found.high - found.low) / 2 == pytest.approx(half, abs=1e-6)
+
+
+def test_settings_that_are_the_same_are_told_apart_in_one_sweep_of_twenty() -> None:
+    dice = random.Random(5)
+    alarms = 0
+    for _ in range(400):
+        seeds = [dice.gauss(0, 1.0) for _ in range(3)]
+        losses = [{s: seeds[s] + dice.gauss(0, 0.1) for s in range(3)} for _ in range(4)]
+        alarms += any(found is not None and found.is_told_apart for found in compare(losses, 0))
+    assert 0.01 <= alarms / 400 <= 0.07  # of the first one, whichever it is; the best of them is compared more severely
+
+
+def test_a_difference_far_beyond_the_noise_is_told_apart_however_much_a_seed_moves_all() -> None:
+    seeds = {1: 0.0, 2: 0.7, 3: -0.4}
+    good = {seed: 1.0 + shift for seed, shift in seeds.items()}
+    bad = {seed: 1.1 + shift + 0.001 * seed for seed, shift in seeds.items()}
+    _, found = compare([good, bad], 0)
+    assert found is not None
+    assert found.is_told_apart
+
+
+@pytest.mark.parametrize("losses", [[{1: 1.0}, {1: 1.5}], [{1: 1.0}, {2: 1.5}], [{1: 1.0, 2: 1.1}, {3: 2.0}]])
+def test_without_a_second_common_seed_nothing_is_known(losses: list[dict[int, float]]) -> None:
+    assert [found and found.is_told_apart for found in compare(losses, 0)] == [None, None]
+
+
+def test_a_setting_that_lacks_a_seed_is_compared_by_those_it_has() -> None:
+    full, part = {1: 1.0, 2: 1.2, 3: 1.1}, {1: 2.0, 3: 2.1}
+    _, found, none = compare([full, part, {}], 0)
+    assert found is not None
+    assert found.mean == pytest.approx(1.0)
+    assert found.is_told_apart
+    assert none is None
+
+
+# Sweeps
+
+
+def test_its_runs_are_those_of_gpt_train_and_the_best_config_trains_as_it_stands(
+    folder: Path, gpt_here: Command
+) -> None:
+    outcome = gpt_here("sweep", "tiny.yaml", "optim.lr=0.005,0.02", "model.mlp=gelu,relu", "--seeds", "2", "--json")
+    assert outcome.rc == 0, outcome.stderr
+    result = json.loads(outcome.stdout)
+    home = folder / "sweeps" / "tiny"
+    runs = sorted(home.glob("*-seed=*"))
+    assert [run.name for run in runs][:2] == ["000-lr=0.005,mlp=gelu-seed=1337", "000-lr=0.005,mlp=gelu-seed=1338"]
+    assert len(runs) == 8
+    means = [setting["mean"] for setting in result["settings"]]
+    assert means == sorted(means)
+    best = result["settings"][0]
+    assert best["difference"] is None
+    assert all(one["difference"]["mean"] >= 0 for one in result["settings"][1:])
+    assert gpt_here("train", "--config", "sweeps/tiny/best.yaml").rc == 0
+    [winner] = home.glob(f"{best['number']:03}-*-seed=1337")
+    assert weights(folder / "runs" / "tiny-best") == weights(winner)
+    page = (home / "report.html").read_text()
+    assert "http" not in page.replace("http-equiv", "")
+    assert "data:image/png;base64," in page
+    assert "optim.lr=0.005 model.mlp=gelu" in page
+    assert (home / "effects.png").read_bytes().startswith(b"\x89PNG")
+    assert gpt_here("runs", "--dir", "sweeps/tiny").rc == 0
+
+    again = gpt_here("sweep", "tiny.yaml", "optim.lr=0.005,0.02", "model.mlp=gelu,relu", "--seeds", "2", "--json")
+    assert json.loads(again.stdout) == result
+    more = gpt_here(
+        "sweep", "tiny.yaml", "optim.lr=0.005,0.02", "model.mlp=gelu,relu", "--seeds", "3", "--max-runs", "9"
+    )
+    assert more.rc == 0, more.stderr
+    assert "3 runs are left, as --max-runs 9 is reached" in more.stderr
+    other = gpt_here("sweep", "tiny.yaml", "optim.lr=0.005,0.04", "model.mlp=gelu,relu", "--seeds", "2")
+    assert other.rc == 2
+    assert "here:  optim.lr=0.005,0.04" in other.stderr
+    changed = gpt_here("sweep", "tiny.yaml", "optim.lr=0.005,0.02", "model.mlp=gelu,relu", "train.steps=21")
+    assert changed.rc == 2
+    assert "there: steps: 20" in changed.stderr
+
+
+def test_a_run_that_fails_is_told_and_the_others_go_on(folder: Path, gpt_here: Command) -> None:
+    command = ("sweep", "tiny.yaml", "optim.name=adamw", "optim.lr=1e-3,1e30", "optim.grad_clip=null", "--seeds", "2")
+    outcome = gpt_here(*command)
+    assert outcome.rc == 0, outcome.stderr
+    assert outcome.stderr.count("failed: ") == 2
+    assert outcome.stdout.splitlines()[1].startswith("optim.lr=1e-3")
+    assert "optim.lr=1e30: seed 1337 failed: " in outcome.stdout
+    assert "Runs without a loss" in (folder / "sweeps/tiny/report.html").read_text()
+    again = gpt_here(*command)
+    assert again.stdout == outcome.stdout
+    assert "failed: " not in again.stderr  # it is not trained again
+
+
+def test_where_no_run_has_a_loss_it_fails(folder: Path, gpt_here: Command) -> None:
+    outcome = gpt_here("sweep", "tiny.yaml", "data.source=gone.txt", "optim.lr=1e-3,2e-3", "--seeds", "1")
+    assert outcome.rc == 1
+    assert "gone.txt" in outcome.stdout
+    assert not (folder / "sweeps/tiny/best.yaml").exists()
+
+
+def test_one_seed_says_that_nothing_is_known(folder: Path, gpt_here: Command) -> None:
+    outcome = gpt_here("sweep", "tiny.yaml", "optim.lr=0.005,0.02", "--seeds", "1", "--jobs", "1", "train.steps=5")
+    assert outcome.rc == 0, outcome.stderr
+    said = " ".join(outcome.stdout.split())
+    assert "nothing is known about which differences another seed would make" in said
+    assert all("?" in line for line in outcome.stdout.splitlines()[2:3])
+
+
+SEARCH = ("optim.lr=0.0001..0.1", "model.mlp=gelu,relu", "--seeds", "2", "--max-runs", "22", "--json")
+
+
+def test_a_search_gives_up_what_is_behind_and_compares_the_best_by_seeds_that_did_not_choose_them(
+    folder: Path, gpt_here: Command
+) -> None:
+    pytest.importorskip("optuna", reason="the extra [sweep] is not installed")
+    outcome = gpt_here("sweep", "tiny.yaml", *SEARCH)
+    assert outcome.rc == 0, outcome.stderr
+    result = json.loads(outcome.stdout)
+    compared = [one for one in result["settings"] if one["losses"]]
+    assert len(compared) == 3
+    assert all(set(one["losses"]) == {"1338", "1339"} for one in compared)
+    searched = sorted(one["searched"] for one in result["settings"] if not one["failed"])
+    assert sorted(one["searched"] for one in compared) == searched[:3]
+    given_up = [one for one in result["settings"] if one["failed"]]
+    assert given_up
+    for one in given_up:
+        [run] = (folder / "sweeps/tiny").glob(f"{one['number']:03}-*")
+        [event] = [event for event in read_events(run) if event["event"] == "pruned"]
+        assert one["failed"] == [f"given up at step {event['step']}"]
+        assert 10 <= event["step"] < 20
+
+
+def test_the_next_run_of_a_search_depends_on_those_a_fixed_way_before_it_alone(folder: Path) -> None:
+    pytest.importorskip("optuna", reason="the extra [sweep] is not installed")
+    from gpt_cli.search.sweep.optuna_search import propose
+
+    axes = parse_axes(["optim.lr=0.0001..0.1", "model.n_layer=1..4", "model.mlp=gelu,relu"])[1]
+    history = []
+    for number in range(12):
+        point = propose(axes, history, seed=number)
+        assert point == propose(axes, list(history), seed=number)
+        assert 0.0001 <= float(point["optim.lr"]) <= 0.1
+        loss = abs(math.log10(float(point["optim.lr"])) + 2)
+        history.append((point, Outcome("done", steps=9, val_loss=loss, evaluations=[(9, loss)])))
+    assert len({tuple(point.values()) for point, _ in history}) == 12
+
+
+def test_a_range_without_optuna_says_what_to_install(
+    folder: Path, gpt_here: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    outcome = gpt_here("sweep", "tiny.yaml", "optim.lr=0.0001..0.1")
+    assert outcome.rc == 2
+    assert "pip install 'gpt-cli[sweep]'" in outcome.stderr
+
+
+class Listed:
+    """A source of runs of whose work there is this much."""
+
+    def __init__(self, work: float) -> None:
+        self.total_work, self.total_runs = work, 2
+
+
+def test_the_time_left_is_by_the_pace_of_this_process_and_unknown_at_first() -> None:
+    now = 0.0
+    task = RunTask("a", "a", parse_config("", "none", ["run_dir=a", "train.steps=100"]))
+    progress = Progress(Listed(2 * task.work), lambda: now)  # type: ignore[arg-type]
+    progress.begun(task, Outcome("begun", steps=50))  # by a process before it
+    assert progress.seconds_left() is None
+    now, expected = 30.0, 90.0
+    progress.reached("a", 1.0)
+    assert progress.seconds_left() == pytest.approx(expected / 1.5)  # half a run took 30 s, one whole run is left
+    said: list[str] = []
+    progress.tell(said.append)
+    assert said == ["  50% of the work done, about 1:00 left"]
+    progress.tell(said.append)
+    assert len(said) == 1
+
+
+# Interrupted
+
+no_kill = pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
+
+
+@no_kill
+@pytest.mark.robust
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_has_the_runs_saved_and_the_same_command_goes_on(folder: Path, gpt: Command, number: int) -> None:
+    command = ["sweep", "tiny.yaml", "optim.lr=0.005,0.02", "--seeds", "2", "train.steps=100", "--json"]
+    home = folder / "sweeps" / "tiny"
+    process = start(command, folder)
+    wait_until_logged(process, home, 30)
+    process.send_signal(number)
+    _, said = process.communicate()
+    assert process.returncode == 128 + number, said
+    assert b"goes on from here" in said
+    stopped = logged(home)
+    begun = [run for run in home.glob("*-seed=*") if read_metrics(run)]
+    assert begun
+    assert all(read_events(run)[-1]["event"] == "ended" for run in begun)
+    outcome = gpt(*command)
+    assert outcome.rc == 0, outcome.stderr
+    assert logged(home) >= stopped
+    whole = gpt(*command, "--out", "whole")
+    assert json.loads(outcome.stdout)["settings"] == json.loads(whole.stdout)["settings"]
+    assert curves(home) == curves(folder / "whole")
+
+
+@no_kill
+@pytest.mark.robust
+@pytest.mark.parametrize("kind", ["grid", "search"])
+def test_killed_10_times_it_ends_with_the_result_of_one_left_alone(
+    folder: Path, gpt: Command, kind: str, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("faults", 10)
+    command = ["sweep", "tiny.yaml", "optim.lr=0.002,0.02", "model.mlp=gelu,relu", "train.steps=60", "--seeds", "2"]
+    if kind == "search":
+        pytest.importorskip("optuna", reason="the extra [sweep] is not installed")
+        command = ["sweep", "tiny.yaml", *SEARCH, "train.steps=40"]
+    home = folder / "sweeps" / "tiny"
+    power_cuts = kill_again_and_again(command, folder, home, kills=10, steps=250, seed=3)
+    assert power_cuts >= 3
+    killed, whole = gpt(*command, "--json"), gpt(*command, "--json", "--out", "whole")
+    assert killed.rc == whole.rc == 0, killed.stderr
+    results = [json.loads(outcome.stdout) for outcome in (killed, whole)]
+    assert results[0]["settings"] == results[1]["settings"]
+    assert (home / "best.yaml").read_text().replace("tiny-best", "whole-best") == (
+        folder / "whole" / "best.yaml"
+    ).read_text()
+    theirs = curves(folder / "whole")
+    mine = curves(home)
+    assert mine.keys() == theirs.keys()
+    for name, (lines, digest) in mine.items():
+        if "pruned" not in [event["event"] for event in read_events(home / name)]:  # those end when they are told to
+            assert (lines, digest) == theirs[name]
+
+
+def test_a_plan_that_is_none_is_refused(folder: Path, gpt_here: Command) -> None:
+    (folder / "sweeps" / "tiny").mkdir(parents=True)
+    (folder / "sweeps/tiny/sweep.json").write_text("{}")
+    outcome = gpt_here("sweep", "tiny.yaml", "optim.lr=1,2")
+    assert outcome.rc == 2
+    assert "is not the plan of a sweep" in outcome.stderr
+
+
+def test_every_run_of_a_sweep_is_a_config_of_its_own_that_can_be_resumed(folder: Path, gpt_here: Command) -> None:
+    assert gpt_here("sweep", "tiny.yaml", "model.n_layer=1,2", "--seeds", "1", "train.steps=5").rc == 0
+    [run] = (folder / "sweeps/tiny").glob("001-*")
+    assert load_config(run / "config.yaml").model.n_layer == 2
+    assert gpt_here("train", str(run), "train.steps=8").rc == 0
+    with pytest.raises(RequestError):
+        parse_axes(["model.n_layer=2..1"])
