@@ -44,6 +44,7 @@ COMMANDS = (
     ("attention", "runs/quickstart", "--ascii", "--prompt", "the name of the class is the name of the module"),
     ("bench", "configs/quickstart.yaml", "--seconds", "0.1", *SMALL),
     ("tune", "configs/quickstart.yaml", "--steps", "10", *SMALL),
+    ("sweep", "configs/quickstart.yaml", *SMALL, "optim.lr=0.01,0.02", "--seeds", "1"),
     ("export", "runs/quickstart", "exports/quickstart"),
     ("import", "hf", "exports/quickstart", "runs/imported"),
     ("config", "show", "configs/quickstart.yaml"),

@@ -36,6 +36,7 @@ SHORTER = {
     "--seconds 3": "--seconds 0.1 train.batch_size=2 model.n_layer=1 model.n_embd=32",
     "--steps 60": "--steps 10 train.batch_size=2 model.n_layer=1 model.n_embd=32",
     " train.budget=1m": "",  # test_budget.py
+    " model.mlp=swiglu,relu2 train.steps=200 --seeds 3": " train.steps=1 --seeds 1",
 }
 SAME_ROWS = ("eval", "data peek", "diff")  # verbs whose rows are named alike, whatever was trained
 
@@ -57,7 +58,7 @@ def shortened(command: str) -> list[str]:
         command = command.replace(long, short)
     steps = re.search(r"train\.steps=(\d+)", command)
     arguments = shlex.split(command)[1:]
-    if arguments[0] == "train":
+    if arguments[0] in ("train", "sweep"):
         arguments += [*FEW, f"train.steps={int(steps[1]) // 100 + 1 if steps else 2}"]
     return arguments
 

@@ -362,7 +362,7 @@ def test_a_signal_has_the_runs_saved_and_the_same_command_goes_on(folder: Path, 
 
 @no_kill
 @pytest.mark.robust
-@pytest.mark.parametrize("kind", ["grid", "search"])
+@pytest.mark.parametrize("kind", ["grid", pytest.param("search", marks=pytest.mark.slow)])
 def test_killed_10_times_it_ends_with_the_result_of_one_left_alone(
     folder: Path, gpt: Command, kind: str, record_property: Callable[[str, object], None]
 ) -> None:

@@ -43,7 +43,7 @@ def sweep(
     Stopped or killed at any moment, the same command goes on with the runs that there are, and ends with the same
     result. DIR then has report.html, effects.png and best.yaml, the config that won.
 
-    Example: gpt sweep configs/quickstart.yaml optim.lr=0.01,0.02 train.steps=100 --seeds 2
+    Example: gpt sweep configs/quickstart.yaml optim.lr=0.01,0.02 --seeds 2
     """
     from gpt_cli.config.duration import parse_duration
     from gpt_cli.report.sweep_page import write_sweep

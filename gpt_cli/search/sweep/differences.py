@@ -22,7 +22,7 @@ ONE_SEED = "One seed each: nothing is known about which differences another seed
 
 @dataclass(frozen=True)
 class Difference:
-    """How much worse a setting is than the best: None where too few seeds can tell."""
+    """The loss of a setting less that of the best; its interval is None where too few seeds can tell."""
 
     mean: float
     low: float | None
@@ -38,7 +38,7 @@ class Difference:
 
 
 def compare(losses: Sequence[Mapping[int, float]], best: int) -> list[Difference | None]:
-    """How much worse each setting is than number `best`, which gets None; so does one without losses.
+    """The difference of each setting to number `best`, which gets None; so does one without losses.
 
     `losses` are by seed. Seeds that a setting lacks are no obstacle, only less to go by.
     """

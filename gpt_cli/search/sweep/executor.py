@@ -34,7 +34,7 @@ class RunTask:
 
     @property
     def work(self) -> float:
-        """How much there is to compute, beside other runs: it is only used as a ratio."""
+        """An estimate of its computation, used only as a ratio to that of other runs."""
         return self.config.train.steps * step_work(self.config)
 
 
@@ -59,7 +59,7 @@ class RunSource(Protocol):
 
 
 @dataclass
-class Limits:
+class RunLimits:
     """When no further run is started."""
 
     budget: float | None = None
@@ -86,7 +86,7 @@ def step_work(config: Config) -> float:
 def execute(
     source: RunSource,
     pool: RunPool,
-    limits: Limits,
+    limits: RunLimits,
     request: StopRequest,
     note: Notify,
     clock: Callable[[], float] = time.monotonic,
@@ -114,7 +114,7 @@ def execute(
 
 
 def _begin(
-    task: RunTask, source: RunSource, pool: RunPool, limits: Limits, execution: Execution, progress: "Progress"
+    task: RunTask, source: RunSource, pool: RunPool, limits: RunLimits, execution: Execution, progress: "Progress"
 ) -> None:
     outcome = _settle(task, read_outcome(_run_dir(task), task.config.train.steps), source, execution.outcomes)
     if not outcome.is_final:
@@ -191,7 +191,7 @@ def _run_dir(task: RunTask) -> Path:
 
 
 class Progress:
-    """How much of the work is done, and when all of it will be, by the pace since this process began."""
+    """The share of the work that is done, and when all of it will be, by the pace since this process began."""
 
     def __init__(self, source: RunSource, clock: Callable[[], float]) -> None:
         self._source, self._clock = source, clock

@@ -17,7 +17,7 @@ _LASTING = ("UserError:", "RequestError:")  # errors that come again; a full dis
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far a run has come. Losses in nats per token; `evaluations` are (step, loss), the oldest first."""
+    """The progress of a run. Losses in nats per token; `evaluations` are (step, loss), the oldest first."""
 
     state: State = "new"
     steps: int = 0

@@ -10,7 +10,7 @@ from gpt_cli.errors import Notify, RequestError
 from gpt_cli.runtime.processor import default_threads
 from gpt_cli.runtime.signals import stop_requests
 from gpt_cli.search.sweep.axes import grid
-from gpt_cli.search.sweep.executor import Limits, execute, open_home
+from gpt_cli.search.sweep.executor import RunLimits, execute, open_home
 from gpt_cli.search.sweep.run_pool import RunPool
 from gpt_cli.search.sweep.sweep import (
     PLAN,
@@ -65,7 +65,7 @@ def run_sweep(
         source = SearchSource(runs, note) if request.is_search else GridSource(runs)
         note(_opening(request, source.total_runs, jobs, plan.threads))
         with RunPool(jobs, devices if len(devices) > 1 else ()) as pool:
-            limits = Limits(budget, None if request.is_search else max_runs)
+            limits = RunLimits(budget, None if request.is_search else max_runs)
             execution = execute(source, pool, limits, stop, note)
         search = source if isinstance(source, SearchSource) else None
         result = collect(runs, execution.outcomes, search, source.total_runs, execution.left)
@@ -112,7 +112,7 @@ def _devices(base: Config) -> Sequence[str]:
 
 
 def _runs_in(budget: float, jobs: int, base: Config, note: Notify) -> int:
-    """How many runs of `base` the budget has time for, by what a few steps take. Raises RequestError for too few."""
+    """The number of runs of `base` that fit into the budget, by what a few steps take. Raises RequestError for too few."""
     seconds = _seconds_of_run(base, note)
     runs = int(budget * jobs / seconds)
     if runs < _FEWEST:

@@ -6,7 +6,7 @@ DIR/NNN-lr=0.01,...-seed=1337/      run directories like any other; NNN is the n
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpt_cli.config import Config, dump_config, load_config
@@ -25,8 +25,8 @@ _ATTEMPTS = 20  # to draw values that the schema accepts and that were not tried
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What was decided before the first run, and stays as it is when the sweep goes on."""
+class SweepPlan:
+    """The decisions made before the first run, which stay as they are when the sweep goes on."""
 
     config: str
     """The config, as YAML, without the values that are varied."""
@@ -75,7 +75,7 @@ class SweepRequest:
         return load_config(self.file, [*self.fixed, *overrides_of(point), *overrides])
 
 
-def make_plan(request: SweepRequest, base: Config, jobs: int, runs: int | None) -> Plan:
+def make_plan(request: SweepRequest, base: Config, jobs: int, runs: int | None) -> SweepPlan:
     """The plan of a new sweep by `jobs` processes, of at most so many `runs`. Raises RequestError for too few."""
     trials = None
     if request.is_search:
@@ -89,10 +89,10 @@ def make_plan(request: SweepRequest, base: Config, jobs: int, runs: int | None) 
     threads = None if jobs == 1 else max(1, default_threads() // jobs)
     threads = base.runtime.threads or threads
     written = dump_config(base.model_copy(update={"run_dir": None}))
-    return Plan(written, [str(axis) for axis in request.axes], request.seeds, jobs, threads, trials)
+    return SweepPlan(written, [str(axis) for axis in request.axes], request.seeds, jobs, threads, trials)
 
 
-def open_plan(home: Path, plan: Plan) -> Plan:
+def open_plan(home: Path, plan: SweepPlan) -> SweepPlan:
     """`plan`, written down in `home`, or the one that is there. Raises RequestError where that is another sweep."""
     path = home / PLAN
     if not path.exists():
@@ -111,13 +111,13 @@ def open_plan(home: Path, plan: Plan) -> Plan:
             f"{home} is a search with --seeds {there.seeds}, not {plan.seeds}",
             hint="choose another directory: --out DIR",
         )
-    return there
+    return replace(there, seeds=plan.seeds)
 
 
-def read_plan(home: Path) -> Plan:
+def read_plan(home: Path) -> SweepPlan:
     """The plan of the sweep in `home`. Raises RequestError for what is none."""
     try:
-        return Plan(**json.loads(read_file(home / PLAN, _PLAN_LIMIT)))
+        return SweepPlan(**json.loads(read_file(home / PLAN, _PLAN_LIMIT)))
     except (ValueError, TypeError) as error:
         raise RequestError(f"{home / PLAN} is not the plan of a sweep", hint="choose another: --out DIR") from error
 
@@ -141,7 +141,7 @@ def _changed_lines(old: str | list[str], new: str | list[str]) -> str:
 class Runs:
     """The runs of a sweep by their names: the combination of values and the seed of each."""
 
-    def __init__(self, request: SweepRequest, plan: Plan, base: Config) -> None:
+    def __init__(self, request: SweepRequest, plan: SweepPlan, base: Config) -> None:
         self.request, self.plan, self.base = request, plan, base
         self.points: dict[int, dict[str, str]] = {}
         self.of_name: dict[str, tuple[int, int]] = {}

@@ -55,7 +55,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What a sweep has found. `settings` begin with the best, those without a loss stand last."""
+    """The findings of a sweep. `settings` begin with the best, those without a loss stand last."""
 
     home: str
     measure: Measure
