@@ -112,7 +112,7 @@ def _devices(base: Config) -> Sequence[str]:
 
 
 def _runs_in(budget: float, jobs: int, base: Config, note: Notify) -> int:
-    """The number of runs of `base` that fit into the budget, by what a few steps take. Raises RequestError for too few."""
+    """The number of runs of `base` in the budget, by what a few steps take. Raises RequestError for too few."""
     seconds = _seconds_of_run(base, note)
     runs = int(budget * jobs / seconds)
     if runs < _FEWEST:
