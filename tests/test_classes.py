@@ -27,6 +27,7 @@ from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.class_evaluation import ClassEvaluation, accuracy_of, confusion_matrix, evaluate_classes, macro_f1
 from gpt_cli.training.example_batches import ExampleBatches, open_batches, open_evaluation
+from gpt_cli.training.init_from import initial_checkpoint
 from gpt_cli.training.labelled_rows import LabelledRows, with_labels
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
@@ -509,3 +510,51 @@ def test_the_bag_of_words_is_at_the_minimum_of_its_loss_and_does_not_see_order()
     assert bag.classify(["nothing known"]) == [int(bag.bias.argmax())]
     assert float(bag.bias.sum()) == pytest.approx(0, abs=1e-3)  # softmax does not see what is common to all classes
     assert bag.weight.sum(1).abs().max() < 1e-3
+
+
+@pytest.fixture(scope="module")
+def language(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A run that predicts the tokens of the same texts, and these."""
+    place = tmp_path_factory.mktemp("language")
+    path = write(place / "texts.jsonl", rows_of())
+    (place / "c.yaml").write_text("seed: 3\n")
+    keys = [f"data.source={path}", *TINY, f"run_dir={place / 'run'}", "train.steps=2", "sample.every=null"]
+    assert main(["train", "--config", str(place / "c.yaml"), *keys, "model.zero_init=false"]) == 0
+    return str(place / "run"), str(path)
+
+
+@pytest.mark.parametrize("trained_part", ["all", "head", "lora"])
+@pytest.mark.parametrize("more", [(), ("model.causal=false", "model.tie_embeddings=true")], ids=["decoder", "encoder"])
+def test_a_run_of_tokens_is_trained_to_classify_all_of_it_its_head_or_by_lora_and_resumes_exactly(
+    language, tmp_path, trained_part, more
+):
+    base, path = language
+    how = {"all": (), "head": ("task.trains=head",), "lora": ("lora.rank=2",)}[trained_part]
+    (tmp_path / "c.yaml").write_text("seed: 3\n")
+    keys = ["train", "--config", str(tmp_path / "c.yaml"), "task.kind=classes", f"data.source={path}", *TINY, *more]
+    keys += [*how, f"train.init_from={base}", "model.zero_init=false", f"tokenizer.file={base}/tokenizer.json"]
+    keys += ["checkpoint.every=2", "checkpoint.keep=9", "eval.every=null", "train.steps=4"]
+    assert main([*keys, f"run_dir={tmp_path / 'whole'}"]) == 0
+    shutil.copytree(tmp_path / "whole", tmp_path / "parts")
+    shutil.rmtree(tmp_path / "parts" / "checkpoints" / "step-00000004")
+    assert main([*keys, f"run_dir={tmp_path / 'parts'}"]) == 0
+    whole, parts = (load(list_checkpoints(tmp_path / name)[0]) for name in ("whole", "parts"))
+    assert whole.weights_sha256 == parts.weights_sha256
+    before, after = load(list_checkpoints(Path(base))[0]).model_tensors, whole.model_tensors
+    changed = {name for name in after if name != "head.weight" and not after[name].equal(before[name])}
+    blocks = set(after) - {"head.weight"}
+    lora = {name for name in blocks if name.endswith(("qkv.weight", "out.weight"))}
+    assert changed == {"all": blocks, "head": set(), "lora": lora}[trained_part]
+
+
+def test_a_classifier_is_trained_further_with_its_head_where_the_labels_are_equal(trained, tmp_path):
+    run, path, _ = trained
+    (tmp_path / "c.yaml").write_text("seed: 3\n")
+    keys = ["train", "--config", str(tmp_path / "c.yaml"), f"data.source={path}", *TINY, f"train.init_from={run}"]
+    keys += [f"tokenizer.file={run}/tokenizer.json", "train.steps=1"]
+    assert main([*keys, "task.kind=classes", f"run_dir={tmp_path / 'same'}", "--json"]) == 0
+    first = json.loads((tmp_path / "same" / "metrics.jsonl").read_text().splitlines()[0])
+    assert (first["step"], first["accuracy"]) == (0, 1.0)
+    config = parse_config("", "t", [*TINY, f"train.init_from={run}"])
+    with pytest.raises(RequestError, match="it has no head that predicts tokens"):
+        initial_checkpoint(config, load(list_checkpoints(Path(run))[0]).tokenizer, print)

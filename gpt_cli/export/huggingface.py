@@ -1,4 +1,4 @@
-"""The directory that `AutoModelForCausalLM` and `AutoTokenizer` load without a line of code from it."""
+"""The directory that Transformers' `AutoModel...` and `AutoTokenizer` load without a line of code from it."""
 
 import json
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ import torch
 
 from gpt_cli.config import SampleConfig
 from gpt_cli.config.template import TurnTemplate
+from gpt_cli.export.class_layouts import choose_class_layout, label_config
 from gpt_cli.export.layouts import Layout, choose_layout
 from gpt_cli.export.model_card import model_card
 from gpt_cli.export.names import named_tensors
@@ -27,9 +28,12 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
     Raises RequestError, naming the options that prevent it, when no architecture of Transformers is this model,
     ExistsError when there is something at `directory`, and DiskError.
     """
-    model, tokenizer = run.config.model, run.tokenizer
+    model, tokenizer, labels = run.config.model, run.tokenizer, run.config.task.labels
     ours = named_tensors(run.model.state_dict())
-    layout = choose_layout(model)
+    if labels is None:
+        layout = choose_layout(model)
+    else:
+        layout, model = choose_class_layout(run.config)
     tensors = {name: tensor.to(DTYPES[dtype]).contiguous() for name, tensor in layout.tensors(model, ours).items()}
     end = tokenizer.eot_id
     rewritten, _ = layout.rewrite(model, ours)
@@ -43,10 +47,10 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
         "tie_word_embeddings": rewritten.tie_embeddings,
         **special,
         **layout.describe(rewritten),
+        **({} if labels is None else {**label_config(labels), "pad_token_id": end}),
     }
     contents = {
         "config.json": _json(config),
-        "generation_config.json": _json(special | _end(run, template) | _generation(run.config.sample)),
         "model.safetensors": safetensors.torch.save(tensors, {"format": "pt"}),
         "tokenizer.json": tokenizer_json(tokenizer).encode(),
         "tokenizer_config.json": _json(
@@ -55,6 +59,8 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
         ),
         "README.md": model_card(run, layout.architecture).encode(),
     }
+    if labels is None:
+        contents["generation_config.json"] = _json(special | _end(run, template) | _generation(run.config.sample))
     try:
         commit_files(directory, contents)
     except ExistsError as error:

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt_cli.config import Config, ModelConfig, TokenizerConfig
+from gpt_cli.config import Config, ModelConfig, TaskConfig, TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
+from gpt_cli.export.class_layouts import as_class_model, as_classifier, class_shapes, is_classifier, read_labels
 from gpt_cli.export.hf_config import read_model
 from gpt_cli.export.layouts import Layout
 from gpt_cli.export.names import from_foreign, named_tensors
@@ -43,7 +44,10 @@ def import_huggingface(source: str, run_dir: Path, *, download: bool = False) ->
     directory = find_model(source, download)
     place = directory / CONFIG
     file = _read_json(place)
+    task = read_labels(file, str(place)) if is_classifier(file) else None
     layout, model = read_model(file, str(place))
+    if task is not None:
+        layout, model = as_classifier(layout), as_class_model(model)
     tokenizer = read_tokenizer(directory)
     if (size := file.get("vocab_size")) != tokenizer.vocab_size:
         raise UserError(
@@ -51,19 +55,25 @@ def import_huggingface(source: str, run_dir: Path, *, download: bool = False) ->
             where=str(place),
             hint="rows without a token cannot be kept: a model of ours has as many as its tokenizer has ids",
         )
-    tensors = _convert(layout, model, tokenizer, _read_tensors(directory, model), str(directory))
-    create_imported(run_dir, model, tokenizer, tensors, source, layout)
+    tensors = _convert(layout, model, tokenizer, _read_tensors(directory, model), str(directory), task)
+    create_imported(run_dir, model, tokenizer, tensors, source, layout, task)
     return layout
 
 
 def create_imported(
-    run_dir: Path, model: ModelConfig, tokenizer: Tokenizer, tensors: dict[str, Tensor], source: str, layout: Layout
+    run_dir: Path,
+    model: ModelConfig,
+    tokenizer: Tokenizer,
+    tensors: dict[str, Tensor],
+    source: str,
+    layout: Layout,
+    task: TaskConfig | None = None,
 ) -> None:
     """Make `tensors` a new run in `run_dir`. Raises RequestError where it is taken."""
     unknown = "error" if tokenizer.unk_id is None else "token"
     own = str(run_dir / "tokenizer.json")
     kind = TokenizerConfig.model_validate({"kind": tokenizer.kind, "file": own, "unknown": unknown})
-    config = Config(run_dir=str(run_dir), model=model, tokenizer=kind)
+    config = Config(run_dir=str(run_dir), task=task or TaskConfig(), model=model, tokenizer=kind)
     create_imported_run(config, tokenizer, tensors, f"{source} ({layout.architecture})")
 
 
@@ -143,10 +153,17 @@ def _shards(directory: Path) -> list[Path]:
 
 
 def _convert(
-    layout: Layout, model: ModelConfig, tokenizer: Tokenizer, tensors: Mapping[str, Tensor], place: str
+    layout: Layout,
+    model: ModelConfig,
+    tokenizer: Tokenizer,
+    tensors: Mapping[str, Tensor],
+    place: str,
+    task: TaskConfig | None,
 ) -> dict[str, Tensor]:
     """Our tensors out of theirs. Raises UserError unless there are exactly those that the model has."""
     shapes = build_on_meta(model, tokenizer.vocab_size).state_dict()
+    if task is not None:
+        shapes = class_shapes(model, task, tokenizer.vocab_size)
     expected = layout.tensors(model, named_tensors(shapes))
     prefix = "transformer."
     bare = not any(name.startswith(prefix) for name in tensors)  # as GPT-2 was published

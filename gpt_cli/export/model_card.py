@@ -9,12 +9,13 @@ def model_card(run: LoadedRun, architecture: str) -> str:
     """Markdown with the figures that the run measured and the config that made it."""
     parameters = sum(p.numel() for p in run.model.parameters())
     tokenizer = f"{run.tokenizer.kind} vocabulary of {run.tokenizer.vocab_size:,} ids"
+    classes = run.config.task.labels is not None
     return f"""---
 library_name: transformers
-pipeline_tag: text-generation
+pipeline_tag: {"text-classification" if classes else "text-generation"}
 ---
 
-# A language model of {parameters:,} parameters
+# A {"classifier" if classes else "language model"} of {parameters:,} parameters
 
 Trained with `gpt`; in Transformers it is a `{architecture}`.
 
@@ -22,16 +23,7 @@ Trained with `gpt`; in Transformers it is a `{architecture}`.
 
 ## Use
 
-```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")
-model = AutoModelForCausalLM.from_pretrained("DIRECTORY")
-inputs = tokenizer("{_prompt(run)}", return_tensors="pt")
-print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))
-```
-
-Prompt and continuation together fit in {run.config.model.context_length:,} tokens.
+{_CLASSIFY if classes else _use(run)}
 
 ## Config
 
@@ -40,6 +32,29 @@ What differs from the defaults of `gpt`:
 ~~~yaml
 {dump_config(run.config, full=False)}~~~
 """
+
+
+_CLASSIFY = """```python
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")
+model = AutoModelForSequenceClassification.from_pretrained("DIRECTORY")
+logits = model(**tokenizer("TEXT", return_tensors="pt")).logits
+print(model.config.id2label[int(logits.argmax())])
+```"""
+
+
+def _use(run: LoadedRun) -> str:
+    return f"""```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")
+model = AutoModelForCausalLM.from_pretrained("DIRECTORY")
+inputs = tokenizer("{_prompt(run)}", return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))
+```
+
+Prompt and continuation together fit in {run.config.model.context_length:,} tokens."""
 
 
 def _facts(run: LoadedRun) -> dict[str, str]:

@@ -12,6 +12,7 @@ from gpt_cli.model.bidirectional import BidirectionalAttention
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
 
+HEAD = "head.weight"
 PADDING = -1
 """In the place of a token after the end of a text."""
 
@@ -28,6 +29,7 @@ class SequenceClassifier(GPT):
         super().__init__(config, vocab_size)
         if task.labels is None:
             raise RequestError("task.labels is null: the data that would tell them is not read here")
+        self.labels = task.labels
         self.mean = task.pooling == "mean"
         self.softcap = nn.Identity()
         head = nn.Linear(config.n_embd, len(task.labels), bias=False)
@@ -51,6 +53,12 @@ class SequenceClassifier(GPT):
         if self.mean:
             return (x.float() * real[..., None]).sum(1) / lengths
         return x.gather(1, (lengths - 1)[..., None].expand(-1, -1, x.shape[-1])).squeeze(1)
+
+
+def freeze_all_but_head(model: GPT) -> None:
+    """Leave the head alone to be trained."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name == HEAD)
 
 
 def make_model(config: Config, vocab_size: int) -> GPT:

@@ -4,12 +4,18 @@ from pathlib import Path
 
 from gpt_cli.config import Config, ModelConfig, to_yaml_scalar
 from gpt_cli.errors import Notify, RequestError
+from gpt_cli.model.gpt import GPT
+from gpt_cli.model.sequence_classifier import HEAD, SequenceClassifier
 from gpt_cli.run.checkpoint import Checkpoint, is_checkpoint, list_checkpoints, load, load_newest
 from gpt_cli.run.directory import find_run
+from gpt_cli.run.load_model import load_weights, tensor_specs
+from gpt_cli.run.tensors import check_tensors
 from gpt_cli.tokenizer import Tokenizer
 
 FREE = frozenset({"dropout", "attention_dropout", "init_std", "zero_init"})
 """Options that may differ: those of training, not of what the model computes."""
+FREE_FOR_CLASSES = frozenset({"causal", "logit_softcap", "tie_embeddings"})
+"""Options that may differ, too, where classes are learned: none of the blocks' parameters depends on them."""
 _MEANS = {"n_kv_head": "kv_heads", "mlp_ratio": "mlp_hidden"}
 
 
@@ -21,7 +27,13 @@ def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Notify) -> Ch
     if config.train.init_from is None or (config.run_dir and list_checkpoints(Path(config.run_dir))):
         return None
     path, base = open_base(Path(config.train.init_from), note)
-    if differing := [key for key in ModelConfig.model_fields if key not in FREE and _differs(key, config, base)]:
+    if (base.config.task.kind, config.task.kind) == ("classes", "language"):
+        raise RequestError(
+            f"train.init_from: {path} classifies texts: it has no head that predicts tokens",
+            hint="train it further with task.kind=classes, or begin with another run",
+        )
+    free = FREE if config.task.kind == "language" else FREE | FREE_FOR_CLASSES
+    if differing := [key for key in ModelConfig.model_fields if key not in free and _differs(key, config, base)]:
         there, here = base.config.model.model_dump(), config.model.model_dump()
         lines = [
             f"\n  model.{key}: {to_yaml_scalar(there[key])} there, {to_yaml_scalar(here[key])} here"
@@ -38,6 +50,20 @@ def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Notify) -> Ch
             hint=f"tokenizer.kind={base.tokenizer.kind} tokenizer.file={base.path / 'tokenizer.json'}",
         )
     return base
+
+
+def load_initial(model: GPT, initial: Checkpoint) -> None:
+    """Copy the weights of `initial` into `model`; into a classifier those of its blocks, and the head of equal labels.
+
+    Raises UserError, before any is copied, if they do not fit.
+    """
+    if not isinstance(model, SequenceClassifier) or model.labels == initial.config.task.labels:
+        load_weights(model, initial)
+        return
+    tensors = {name: tensor for name, tensor in initial.model_tensors.items() if name != HEAD}
+    specs = {name: spec for name, spec in tensor_specs(model.state_dict()).items() if name != HEAD}
+    check_tensors(tensors, specs)
+    model.load_state_dict({**tensors, HEAD: model.head.weight.detach()})
 
 
 def open_base(source: Path, note: Notify) -> tuple[Path, Checkpoint]:

@@ -15,6 +15,7 @@ from gpt_cli.capabilities import LORA
 from gpt_cli.config import LoraConfig, OptimConfig
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
+from gpt_cli.model.sequence_classifier import HEAD, SequenceClassifier
 from gpt_cli.shuffle import derive_seed
 from gpt_cli.training.adamw import AdamW
 
@@ -44,8 +45,10 @@ class LoRA:
         targets = tuple(f".{module}.weight" for target in config.targets for module in _MODULES[target])
         self.model = model
         self.weights = {name: p for name, p in model.named_parameters() if name.endswith(targets)}
+        # A head of classes is as new as A and B are, and is trained as it is.
+        head = {HEAD: model.head.weight} if isinstance(model, SequenceClassifier) else {}
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name in self.weights)
+            parameter.requires_grad_(name in self.weights or name in head)
         self.base = {name: weight.detach().clone() for name, weight in self.weights.items()}
         self.scale = config.alpha / config.rank
         generator = torch.Generator().manual_seed(derive_seed(seed, "lora"))
@@ -55,7 +58,7 @@ class LoRA:
             factors[f"{name}/a"] = (torch.randn(config.rank, inputs, generator=generator) * inputs**-0.5).to(weight)
             factors[f"{name}/b"] = torch.zeros(outputs, config.rank).to(weight)
         self.adamw = AdamW(
-            factors,
+            {**factors, **head},
             lr=optim.peak_lr if optim.name == "adamw" else optim.adamw_lr,
             betas=optim.betas,
             eps=optim.eps,

@@ -31,7 +31,7 @@ class MuonAdamW:
         zeros: Zeros = zeros_of,
     ) -> None:
         """`zeros` makes the state of a parameter, of given name."""
-        parameters = dict(model.named_parameters())
+        parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         by_muon = updated_by_muon({n: p.shape for n, p in parameters.items()}, config)
         matrices = {n: p for n, p in parameters.items() if n in by_muon}
         head_scale = min(1.0, BASE_WIDTH / model.config.n_embd) if config.name == "muon" else 1.0

@@ -16,7 +16,7 @@ from gpt_cli.distributed.world import World
 from gpt_cli.errors import Notify
 from gpt_cli.model.activation_checkpointing import apply_activation_checkpointing
 from gpt_cli.model.gpt import GPT
-from gpt_cli.model.sequence_classifier import make_model
+from gpt_cli.model.sequence_classifier import freeze_all_but_head, make_model
 from gpt_cli.model.sizing import flops_per_token
 from gpt_cli.run.checkpoint import Checkpoint, load_newest
 from gpt_cli.run.directory import RunDirectory
@@ -29,6 +29,7 @@ from gpt_cli.shuffle import derive_seed
 from gpt_cli.training.ema import EMA
 from gpt_cli.training.engine import Engine
 from gpt_cli.training.grad_scaler import GradScaler
+from gpt_cli.training.init_from import load_initial
 from gpt_cli.training.lora import LoRA
 from gpt_cli.training.muon import POLAR_EXPRESS
 from gpt_cli.training.optim import MuonAdamW, state_owners
@@ -68,8 +69,10 @@ class TrainingState:
         ):
             model = make_model(config, vocab_size)
             if initial is not None:
-                load_weights(model, initial)
+                load_initial(model, initial)
             model.to(runtime.device)
+            if config.task.trains == "head":
+                freeze_all_but_head(model)
             native = try_native(model, config.runtime, runtime, note)
             shard = _shard(model, config, runtime.world)
             orthogonalise = (

@@ -57,7 +57,7 @@ def export(
     from gpt_cli.run.directory import find_run
     from gpt_cli.run.load_model import load_model
 
-    loaded = load_model(find_run(run), torch.device("cpu"), note)
+    loaded = load_model(find_run(run), torch.device("cpu"), note, "language" if to == "gguf" else "any")
     architecture: str | None = None
     if to == "checkpoint":
         if dtype != "f32":

@@ -1,0 +1,97 @@
+"""Classifiers in Transformers: the layouts of language models under a head called `score`, with the names of labels.
+
+Transformers' classifiers read the last token of a text through a linear head without a bias, as ours do with
+`task.pooling: last`; what else ours can do has no architecture there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpt_cli.config import Config, ModelConfig, TaskConfig
+from gpt_cli.errors import RequestError, UserError
+from gpt_cli.export.layouts import (
+    ARCEE,
+    GPT2,
+    LLAMA,
+    MISTRAL,
+    OPT,
+    QWEN3,
+    STABLELM,
+    STARCODER2,
+    Layout,
+    choose_layout,
+)
+from gpt_cli.export.names import TensorName
+from gpt_cli.model.sequence_classifier import make_model
+
+SUFFIX = "ForSequenceClassification"
+_HAVE_ONE = (GPT2, LLAMA, QWEN3, MISTRAL, ARCEE, STARCODER2, STABLELM, OPT)
+
+
+def as_classifier(layout: Layout) -> Layout:
+    """The architecture of classifiers over the blocks of `layout`."""
+    names = tuple(TensorName("head", ("score",)) if entry.ours == "head" else entry for entry in layout.names)
+    stem = layout.architecture.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
+    return replace(layout, architecture=stem + SUFFIX, names=names)
+
+
+LAYOUTS_OF_CLASSES = tuple(map(as_classifier, _HAVE_ONE))
+
+
+def choose_class_layout(config: Config) -> tuple[Layout, ModelConfig]:
+    """The first layout that is such a classifier exactly, and the model in its words.
+
+    Raises RequestError, naming what prevents it, when there is none.
+    """
+    if config.task.pooling != "last":
+        raise RequestError(
+            f"no architecture there is this classifier exactly: task.pooling is {config.task.pooling}",
+            hint="train with task.pooling=last",
+        )
+    model = as_class_model(config.model)
+    return choose_layout(model, LAYOUTS_OF_CLASSES), model
+
+
+def as_class_model(model: ModelConfig) -> ModelConfig:
+    """`model` without what is of the logits of tokens, which a classifier has none of."""
+    return model.model_copy(update={"logit_softcap": None, "tie_embeddings": False})
+
+
+def label_config(labels: list[str]) -> dict[str, Any]:
+    """The keys of config.json that name the labels."""
+    return {
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
+        "problem_type": "single_label_classification",
+    }
+
+
+def is_classifier(file: Mapping[str, Any]) -> bool:
+    """True if a config.json is of a classifier."""
+    named = file.get("architectures")
+    return isinstance(named, list) and any(isinstance(one, str) and one.endswith(SUFFIX) for one in named)
+
+
+def read_labels(file: dict[str, Any], place: str) -> TaskConfig:
+    """The task of a parsed config.json, whose keys of labels are taken out. Raises UserError for another task."""
+    names, kind = file.pop("id2label", None), file.pop("problem_type", None)
+    file.pop("label2id", None)
+    file.pop("num_labels", None)
+    if kind not in (None, "single_label_classification"):
+        raise UserError(f"problem_type is {kind!r:.80}, not single_label_classification", where=place)
+    if not isinstance(names, dict) or sorted(names) != sorted(map(str, range(len(names)))):
+        raise UserError("its id2label does not name the labels from 0 on", where=place)
+    labels = [names[str(number)] for number in range(len(names))]
+    if not all(isinstance(label, str) and label for label in labels) or len(set(labels)) < max(2, len(labels)):
+        raise UserError("its id2label does not name two different labels or more", where=place)
+    return TaskConfig(kind="classes", labels=labels)
+
+
+def class_shapes(model: ModelConfig, task: TaskConfig, vocab_size: int) -> dict[str, Tensor]:
+    """The tensors of such a classifier, without storage."""
+    with torch.device("meta"):
+        return dict(make_model(Config(task=task, model=model), vocab_size).state_dict())
