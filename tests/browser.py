@@ -40,6 +40,18 @@ class Page:
         self._call("Page.navigate", url=url)
         self.wait("document.readyState === 'complete' && document.querySelector('#model')?.value")
 
+    def open_file(self, file: Path, width: int = 1280, height: int = 900, *, dark: bool = False) -> None:
+        """Go to a file, with a window of this size."""
+        self._call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._call("Emulation.setEmulatedMedia", media="", features=[scheme])
+        self._call("Page.navigate", url="about:blank")
+        self.wait("location.protocol === 'about:'")
+        self._call("Page.navigate", url=file.resolve().as_uri())
+        self.wait("document.readyState === 'complete' && location.protocol === 'file:'")
+
     def open_on_paper(self, file: Path) -> None:
         """Go to a file as a printer does."""
         self._call("Emulation.setEmulatedMedia", media="print")
@@ -68,8 +80,9 @@ class Page:
 
     def key(self, name: str, modifiers: int = 0) -> None:
         """Press a key, such as Tab."""
-        codes = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39}
-        text = {"text": "\r"} if name == "Enter" else {}
+        codes = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}
+        codes |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+        text = {"text": "\r" if name == "Enter" else name} if name in ("Enter", " ") else {}
         for kind in ("keyDown", "keyUp"):
             self._call(
                 "Input.dispatchKeyEvent",

@@ -52,8 +52,7 @@ def render_scored(scored: Scored) -> str:
     chunks = None
     if sum(len(line.tokens) for line in scored.lines) > _AT_ONCE:
         chunks = list(_chunks(scored.lines))
-    script = None if chunks is None else "score.js"
-    return render_page("score.html", script, scored=scored, chunks=chunks, level=level, levels=LEVELS)
+    return render_page("score.html", "score.js", scored=scored, chunks=chunks, level=level, levels=LEVELS)
 
 
 def _chunks(lines: Sequence[ScoredLine]) -> Iterator[dict[str, Any]]:

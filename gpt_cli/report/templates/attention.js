@@ -15,8 +15,14 @@ const add = (parent, kind, attributes = {}, text = "") => {
   return element;
 };
 
-let head, weights, q, k, held = null;
+let head, weights, q, k, held = null, shown = [0, 0];
 const weight = (query, key) => key > query ? 0 : weights[query * (query + 1) / 2 + key];
+
+function strongest(query) {
+  let best = 0;
+  for (let key = 1; key <= query; key++) if (weight(query, key) > weight(query, best)) best = key;
+  return best;
+}
 
 // The head view: queries left, keys right, a line for each weight worth seeing.
 const HIGH = 17, LEFT = 118, RIGHT = 222, WIDE = 340;
@@ -37,13 +43,13 @@ function drawLines() {
     add(svg, "text", { x: WIDE - 3, y: middle(token) + 4, class: "end share", "data-key": token });
     add(svg, "text", { x: LEFT - 1, y: middle(token) + 4, class: "end token", "data-query": token }, short);
     const area = add(svg, "rect", { x: 0, y: token * HIGH + 3, width: LEFT + 4, height: HIGH, class: "area" });
-    const strongest = () => { let best = 0; for (let key = 1; key <= token; key++) if (weight(token, key) > weight(token, best)) best = key; return best; };
-    area.addEventListener("pointerenter", () => held || show(token, strongest()));
-    area.addEventListener("click", () => hold(token, strongest()));
+    area.addEventListener("pointerenter", () => held || show(token, strongest(token)));
+    area.addEventListener("click", () => hold(token, strongest(token)));
   }
 }
 
 function show(query, key) {
+  shown = [query, key];
   for (const path of $("lines").querySelectorAll(".look")) path.classList.toggle("off", +path.dataset.query !== query);
   for (const text of $("lines").querySelectorAll(".token[data-query]")) text.classList.toggle("on", +text.dataset.query === query);
   for (const rect of $("lines").querySelectorAll(".shade")) rect.style.fillOpacity = Math.sqrt(weight(query, +rect.dataset.key)) * 0.6;
@@ -96,9 +102,7 @@ function choose(name) {
   for (const button of buttons) button.setAttribute("aria-pressed", button.dataset.name === name);
   $("matrix").src = buttons.find((button) => button.dataset.name === name).querySelector("img").src;
   drawLines();
-  let best = 0;
-  for (let key = 1; key < n; key++) if (weight(n - 1, key) > weight(n - 1, best)) best = key;
-  show(...(held || [n - 1, best]));
+  show(...(held || [n - 1, strongest(n - 1)]));
   if (!held) showAll();
 }
 
@@ -110,6 +114,30 @@ function spotted(event) {
 $("lines").addEventListener("pointerleave", () => held || showAll());
 $("matrix").addEventListener("pointermove", (event) => held || show(...spotted(event)));
 $("matrix").addEventListener("click", (event) => hold(...spotted(event)));
+
+// By keyboard: queries in the head view, cells in the matrix. What the keys choose stays, as a click does.
+const inside = (token) => Math.min(n - 1, Math.max(0, token));
+function moved(event, move, place) {
+  if (!move) return;
+  event.preventDefault();
+  const [query, key] = place(shown[0] + move[0], shown[1] + move[1]);
+  held = [query, key];
+  $("spot").classList.add("held");
+  show(query, key);
+}
+$("lines").addEventListener("keydown", (event) => moved(event, { ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key],
+  (query) => [inside(query), strongest(inside(query))]));
+$("cells").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" || event.key === " ") { event.preventDefault(); hold(...shown); }
+  moved(event, { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key],
+    (query, key) => [inside(query), inside(key)]);
+});
+for (const view of ["lines", "cells"]) $(view).addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  held = null;
+  $("spot").classList.remove("held");
+  showAll();
+});
 for (const button of buttons) button.addEventListener("click", () => choose(button.dataset.name));
 
 const filters = ["layer", "head", "kind"].map($);

@@ -1,5 +1,5 @@
 "use strict";
-// Under the pointer: where it is, and what each curve says there. The page is whole without it.
+// Under the pointer, or by the arrow keys: where it is, and what each curve says there. The page is whole without it.
 for (const svg of document.querySelectorAll("svg[data-x]")) {
   const scale = (text) => {
     const [low, high, from, to, log] = text.split(" ").map(Number);
@@ -20,12 +20,11 @@ for (const svg of document.querySelectorAll("svg[data-x]")) {
     element.textContent = text;
     parent.append(element);
   };
-  svg.addEventListener("pointermove", (event) => {
-    const box = svg.getBoundingClientRect();
-    const at = (event.clientX - box.left) / box.width * svg.viewBox.baseVal.width;
+  let near = null;
+  const show = (at) => {
     const found = curves.map((curve) => ({ ...curve, point: curve.points.reduce((a, b) => Math.abs(b[0] - at) < Math.abs(a[0] - at) ? b : a) }));
     if (!found.length) return;
-    const near = found.map((curve) => curve.point).reduce((a, b) => Math.abs(b[0] - at) < Math.abs(a[0] - at) ? b : a)[0];
+    near = found.map((curve) => curve.point).reduce((a, b) => Math.abs(b[0] - at) < Math.abs(a[0] - at) ? b : a)[0];
     under.replaceChildren();
     under.removeAttribute("hidden");
     add(under, "path", { d: `M${near} 12V230` });
@@ -35,6 +34,24 @@ for (const svg of document.querySelectorAll("svg[data-x]")) {
     add(under, "rect", { x: left, y: 14, width, height: 8 + 15 * lines.length, rx: 3 });
     lines.forEach((line, number) => add(under, "text", { x: left + 6, y: 28 + 15 * number }, line));
     for (const curve of found) add(under, "circle", { cx: curve.point[0], cy: curve.point[1], r: 3.5, fill: curve.colour });
+  };
+  const hide = () => { near = null; under.setAttribute("hidden", ""); };
+  svg.addEventListener("pointermove", (event) => {
+    const box = svg.getBoundingClientRect();
+    show((event.clientX - box.left) / box.width * svg.viewBox.baseVal.width);
   });
-  svg.addEventListener("pointerleave", () => under.setAttribute("hidden", ""));
+  svg.addEventListener("pointerleave", hide);
+  const places = [...new Set(curves.flatMap((curve) => curve.points.map((point) => point[0])))].sort((a, b) => a - b);
+  if (!places.length) continue;
+  svg.setAttribute("tabindex", "0");
+  svg.addEventListener("focus", () => svg.matches(":focus-visible") && show(places.at(-1)));
+  svg.addEventListener("blur", hide);
+  svg.addEventListener("keydown", (event) => {
+    const before = places.filter((place) => place < (near ?? Infinity)), after = places.filter((place) => place > (near ?? -Infinity));
+    const to = { ArrowLeft: before.at(-1), ArrowRight: after[0], Home: places[0], End: places.at(-1) }[event.key];
+    if (event.key === "Escape") hide();
+    if (to === undefined) return;
+    event.preventDefault();
+    show(to);
+  });
 }
