@@ -1,6 +1,6 @@
 """Lines of the standard library without the keyword that they begin with, as JSON lines: the keyword is the label.
 
-    python examples/keywords.py [MOST] > keywords.jsonl
+    python examples/keywords.py keywords.jsonl [MOST]
 
 `for name in names:` becomes {"text": "name in names:", "label": "for"}. Of each keyword the MOST (2000) different lines
 with the lowest hashes are taken: a version of Python always gives the same ones. Nothing in a line tells `elif` from
@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 KEYWORDS = (
-    "assert class def del except for from if import raise return while with yield".split()  # noqa: SIM905
+    *("assert", "class", "def", "del", "except", "for", "from", "if", "import"),
+    *("raise", "return", "while", "with", "yield"),
 )
 OTHERS = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3"}
 NOTHING = {tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENCODING}
@@ -33,7 +34,7 @@ def lines_of(source: str) -> Iterator[tuple[str, str]]:
         begins = token.type in NOTHING and (begins or token.type == tokenize.NEWLINE)
 
 
-def main(most: int) -> None:
+def main(file: str, most: int = 2000) -> None:
     library = Path(sysconfig.get_paths()["stdlib"])
     found: dict[str, set[str]] = defaultdict(set)
     for path in library.rglob("*.py"):
@@ -45,10 +46,12 @@ def main(most: int) -> None:
             for keyword, rest in lines:
                 if len(rest) >= 4:
                     found[keyword].add(rest)
-    for keyword in KEYWORDS:
-        for rest in sorted(found[keyword], key=lambda text: hashlib.sha256(text.encode()).digest())[:most]:
-            print(json.dumps({"text": rest, "label": keyword}))
+    with open(file, "w", encoding="utf-8") as out:
+        for keyword in KEYWORDS:
+            chosen = sorted(found[keyword], key=lambda text: hashlib.sha256(text.encode()).digest())[:most]
+            out.writelines(json.dumps({"text": rest, "label": keyword}) + "\n" for rest in chosen)
+            print(f"{keyword:8}{len(chosen):5}")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 2000)
+    main(sys.argv[1], *map(int, sys.argv[2:]))

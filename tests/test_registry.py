@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import re
+import tarfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -404,7 +405,8 @@ def test_every_known_corpus_is_pinned_and_told_in_the_readme(corpus: DatasetInfo
     assert re.fullmatch(r"[a-z0-9][a-z0-9-]*", corpus.name)
     assert re.fullmatch(r"[0-9a-f]{64}", corpus.sha256)
     assert corpus.url.startswith("https://")
-    assert (corpus.zip_member is None) == (corpus.text_limit == 0)
+    assert (corpus.zip_member is None and corpus.tar_folder is None) == (corpus.text_limit == 0)
+    assert (corpus.tar_folder is None) == (corpus.labels == ())
     readme = (ROOT / "data" / "README.md").read_text()
     for fact in (corpus.name, corpus.url, f"{corpus.size:,}", corpus.sha256, corpus.licence, corpus.split):
         assert fact in readme
@@ -412,3 +414,60 @@ def test_every_known_corpus_is_pinned_and_told_in_the_readme(corpus: DatasetInfo
 
 def test_no_two_known_corpora_share_a_name() -> None:
     assert len({corpus.name for corpus in CORPORA}) == len(CORPORA)
+
+
+def packed(members: dict[str, bytes]) -> bytes:
+    """A tar.gz archive of these files, with a folder and a link among them."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for number, (name, data) in enumerate(members.items()):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+            link = tarfile.TarInfo(f"set/train/pos/{number}_link.txt")
+            link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            archive.addfile(link)
+    return buffer.getvalue()
+
+
+MEMBERS = {
+    "set/train/pos/1.txt": "gut\nund schön".encode(),
+    "set/train/neg/2.txt": b"bad",
+    "set/train/unsup/3.txt": b"unknown",
+    "set/test/pos/4.txt": b"other split",
+    "set/train/pos/../../../5.txt": b"out of the way",
+}
+
+
+def of_archive(server: Server, data: bytes, **changes: object) -> DatasetInfo:
+    server.replies["/set.tar.gz"] = send(data)
+    digest = hashlib.sha256(data).hexdigest()
+    known = {"name": "reviews", "about": "", "licence": "", "split": "", "tar_folder": "set/train"}
+    of = {"url": server.url("/set.tar.gz"), "size": len(data), "sha256": digest, "labels": ("neg", "pos")}
+    return DatasetInfo(**{**known, **of, "text_limit": 1000, **changes})
+
+
+def test_the_folders_of_a_labelled_archive_become_json_lines_and_nothing_else_of_it_is_read(server, tmp_path):
+    path = fetch_corpus(of_archive(server, packed(MEMBERS)), tmp_path, progress=lambda *_: None, loopback=True)
+    assert path.name == "reviews.jsonl"
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert lines == [{"text": "gut\nund schön", "label": "pos"}, {"text": "bad", "label": "neg"}]
+    assert sorted(found.name for found in path.parent.iterdir()) == ["SHA256SUMS", "reviews.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("data", "changes", "message"),
+    [
+        (packed(MEMBERS), {"text_limit": 5}, "more than the expected"),
+        (packed(MEMBERS), {"tar_folder": "elsewhere"}, "no texts in elsewhere"),
+        (packed(MEMBERS)[:60], {}, "cannot read set/train"),
+        (packed({"set/train/pos/1.txt": b"\xff"}), {}, "cannot read set/train"),
+        (b"no archive", {}, "cannot read set/train"),
+    ],
+)
+def test_a_labelled_archive_that_is_not_as_expected_is_one_error_and_leaves_nothing(
+    server, tmp_path, data, changes, message
+):
+    with pytest.raises(UserError, match=message):
+        fetch_corpus(of_archive(server, data, **changes), tmp_path, progress=lambda *_: None, loopback=True)
+    assert not (tmp_path / "reviews").exists()

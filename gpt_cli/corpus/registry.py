@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpt_cli.corpus.download import DownloadProgress, download
+from gpt_cli.corpus.labelled_archive import read_labelled_archive
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import (
     DamagedError,
@@ -39,12 +40,17 @@ class DatasetInfo:
     """The split that the literature uses."""
     zip_member: str | None = None
     """The one file of a zip archive that is the text. None: the download is the text."""
+    tar_folder: str | None = None
+    """The folder of a tar.gz archive whose folders are labels: their files become JSON lines with a text and a label.
+    None: the download is no such archive."""
+    labels: tuple[str, ...] = ()
+    """The folders in `tar_folder` that are read."""
     text_limit: int = 0
-    """The most bytes the member may have."""
+    """The most bytes that the member, or the files together, may have."""
 
     @property
     def file_name(self) -> str:
-        return f"{self.name}.txt"
+        return f"{self.name}.{'txt' if self.tar_folder is None else 'jsonl'}"
 
 
 _MAHONEY = "https://mattmahoney.net/dc"
@@ -113,6 +119,21 @@ CORPORA: tuple[DatasetInfo, ...] = (
         licence="CDLA-Sharing-1.0",
         split="the published training split",
     ),
+    *(
+        DatasetInfo(
+            name=name,
+            about=f"IMDb, {part} split: 25,000 reviews of films, with the label pos or neg (Maas et al., 2011)",
+            url="https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+            size=84_125_825,
+            sha256="c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
+            licence="none stated: reviews by users of IMDb, published for research",
+            split=f"the published {part} split of labelled reviews",
+            tar_folder=f"aclImdb/{member}",
+            labels=("neg", "pos"),
+            text_limit=64_000_000,
+        )
+        for name, part, member in (("imdb", "training", "train"), ("imdb-test", "test", "test"))
+    ),
     DatasetInfo(
         name="tinystories-valid",
         about="the same: validation split",
@@ -172,7 +193,9 @@ def fetch_corpus(corpus: DatasetInfo, root: Path, *, progress: DownloadProgress,
     download(corpus.url, part, size=corpus.size, sha256=corpus.sha256, progress=progress, loopback=loopback)
     try:
         with atomic_directory(path.parent) as temporary:
-            if corpus.zip_member is None:
+            if corpus.tar_folder is not None:
+                write_file(temporary / corpus.file_name, read_labelled_archive(part, corpus))
+            elif corpus.zip_member is None:
                 with translate_os_errors("move", part):
                     part.rename(temporary / corpus.file_name)
             else:

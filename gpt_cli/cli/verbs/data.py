@@ -78,7 +78,10 @@ def get(
     else:
         print(path)
     note(f"licence: {corpus.licence}; divided as: {corpus.split}")
-    note(f"train on it with: gpt train {quote(source)}")
+    if corpus.labels:
+        note(f"classify it with: gpt train --config FILE task.kind=classes data.source={quote(source)}")
+    else:
+        note(f"train on it with: gpt train {quote(source)}")
 
 
 app.command("inspect")(inspect)
