@@ -97,6 +97,7 @@ def test_every_verb_has_a_help_page(gpt: Callable[..., Any]) -> None:
             "bench",
             "tune",
             "sweep",
+            "scale",
             "export",
             "import",
             "serve",

@@ -29,6 +29,7 @@ from gpt_cli.cli.verbs.info import info
 from gpt_cli.cli.verbs.plot import plot
 from gpt_cli.cli.verbs.report import report
 from gpt_cli.cli.verbs.sample import sample
+from gpt_cli.cli.verbs.scale import scale
 from gpt_cli.cli.verbs.score import score
 from gpt_cli.cli.verbs.selftest import doctor, selftest
 from gpt_cli.cli.verbs.serve import serve
@@ -94,6 +95,7 @@ app.command("draw", short_help="Draw what a part of a config means.")(draw)
 app.command("bench", short_help="Measure how fast it is on this machine.")(bench)
 app.command("tune", short_help="Propose a learning rate.")(tune)
 app.command("sweep", short_help="Compare values of keys over seeds.")(sweep)
+app.command("scale", short_help="Fit a scaling law to small runs.")(scale)
 app.command("export", short_help="Write a run for other tools.")(export)
 app.command("import", short_help="Take a model of other tools as a run.")(import_)
 app.command("serve", short_help="Put runs behind OpenAI's API, with a page.")(serve)

@@ -1,0 +1,86 @@
+"""The answer of a ladder of runs as text, and its picture."""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from gpt_cli.report.figure_io import COLOURS, write_picture
+from gpt_cli.search.scaling.loss_law import LossLaw
+from gpt_cli.search.scaling.run_scale import ScaleResult
+from gpt_cli.terminal.table import fold, format_duration, render_table
+
+_OFTEN = 4.0  # readings of a text up to which tokens that repeat are worth about what new ones are
+
+
+def render_scale(result: ScaleResult, *, width: int) -> str:
+    """The law, the run held out, and a row for each time."""
+    law, low_high = result.law, result.intervals
+    terms = f"L = {law['e']:.3f} + {law['a']:.3g} / N^{law['alpha']:.3f} + {law['b']:.3g} / D^{law['beta']:.3f}"
+    spans = [f"{name} {low:.3f} to {high:.3f}" for name, (low, high) in low_high.items()]
+    lines = [
+        terms,
+        *fold(f"90 % intervals: {', '.join(spans)}; what the law leaves: {result.noise:.4f}".split(), width),
+    ]
+    lines += ["", *fold(_held_out(result).split(), width), ""]
+    rows = [
+        [
+            format_duration(one.seconds), _short(one.parameters),
+            f"{_short(one.parameters_interval[0])}-{_short(one.parameters_interval[1])}", _short(one.tokens),
+            f"{one.epochs:.1f}", f"{one.loss:.3f}", f"{one.loss_interval[0]:.3f}-{one.loss_interval[1]:.3f}",
+        ]
+        for one in result.advice
+    ]  # fmt: skip
+    header = ["time", "N", "90 %", "tokens", "epochs", "loss", "90 %"]
+    lines.append(render_table(rows, header=header, right=range(len(header)), width=width))
+    if any(one.epochs > _OFTEN for one in result.advice):
+        lines += fold(
+            f"The text has {result.train_tokens:,} tokens to train on. The law is of new ones: read more than"
+            f" {_OFTEN:.0f} times, it promises too much.".split(),
+            width,
+        )
+    where = "Times are of this machine." if result.here else "Times are of a device that does --device-flops."
+    return "\n".join([*lines, where, *result.failed])
+
+
+def _held_out(result: ScaleResult) -> str:
+    if result.held_out_error is None or result.held_out_interval is None:
+        return "The run that was held out has no loss."
+    held = next(point for point in result.points if point.held_out)
+    low, high = result.held_out_interval
+    return (
+        f"Held out: {_short(held.n)} parameters, {_short(held.d)} tokens: loss {held.loss:.4f}, predicted"
+        f" {held.fitted:.4f} ({low:.4f} to {high:.4f}), {result.held_out_error:+.4f}."
+    )
+
+
+def _short(number: float) -> str:
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.0f}"
+
+
+def draw_scale(result: ScaleResult, output: Path) -> None:
+    """Draw losses over tokens for each size, with the law's curves, into `output`."""
+    law = LossLaw(**result.law)
+    figure = Figure(figsize=(7.5, 4.6), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    sizes = sorted({point.n for point in result.points})
+    every = [point.d for point in result.points]
+    d = np.exp(np.linspace(np.log(min(every)), np.log(max(every)), 100))
+    for index, n in enumerate(sizes):
+        points = [point for point in result.points if point.n == n]
+        marker = "*" if points[0].held_out else "o"
+        held_out = ", held out" if points[0].held_out else ""
+        colour = COLOURS[index % len(COLOURS)]
+        axes.scatter([p.d for p in points], [p.loss for p in points], color=colour, marker=marker, s=40, zorder=3)
+        axes.plot(d, law.loss(n, d), color=colour, linewidth=1.2, label=f"{_short(n)} parameters{held_out}")
+    axes.set_xscale("log")
+    axes.set_xlabel("tokens trained on")
+    axes.set_ylabel("validation loss (nats per token)")
+    axes.grid(color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize="small")
+    write_picture(output, figure)

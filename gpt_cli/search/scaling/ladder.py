@@ -1,0 +1,95 @@
+"""The ladder: four widths by four lengths, and one larger and longer run that the fit does not see.
+
+Every run is trained to its own end, with its own decay of the learning rate: losses amid a run are not a shorter one's.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpt_cli.config import Config
+from gpt_cli.errors import RequestError
+from gpt_cli.model.sizing import flops_per_token
+from gpt_cli.search.time_budget import with_values
+
+_WIDTHS = (0.25, 0.375, 0.5, 0.75)  # of the config's
+_LENGTHS = (1, 2, 4, 8)  # of the shortest run
+_HELD_OUT = (1.0, 16)  # width and length
+_FEWEST_STEPS = 40
+_ROOM = 0.85  # of the budget: runs begin and end, and evaluate
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A run of the ladder."""
+
+    n_layer: int
+    n_head: int
+    n_embd: int
+    steps: int
+    held_out: bool = False
+
+    def config(self, base: Config) -> Config:
+        """`base` in this size and of this length; it evaluates and saves as often as saving is cheap."""
+        values: dict[str, Any] = {
+            **shape_values(self.n_layer, self.n_head, self.n_embd),
+            "train.steps": self.steps,
+            "schedule.warmup_steps": min(base.schedule.warmup_steps, self.steps // 10),
+            "eval.every": None,
+            "checkpoint.every": max(1, self.steps // 8),
+            "sample.every": None,
+        }
+        return with_values(base, values)
+
+
+def shape_values(n_layer: int, n_head: int, n_embd: int) -> dict[str, Any]:
+    return {"model.n_layer": n_layer, "model.n_head": n_head, "model.n_kv_head": None, "model.n_embd": n_embd}
+
+
+def shape(base: Config, scale: float) -> tuple[int, int, int]:
+    """(n_layer, n_head, n_embd) `scale` times as wide as `base`, and deeper by the root of that."""
+    unit = 8
+    n_embd = max(unit, round(base.model.n_embd * scale / unit) * unit)
+    n_layer = max(1, round(base.model.n_layer * math.sqrt(scale)))
+    most = max(1, round(n_embd / base.model.head_dim))
+    n_head = next(heads for heads in range(max(most, min(base.model.n_head, 2)), 0, -1) if n_embd % (2 * heads) == 0)
+    return n_layer, n_head, n_embd
+
+
+def effective_parameters(config: Config, vocab_size: int) -> float:
+    """N: a sixth of the operations per token, attention included, so that training costs 6 N D."""
+    return flops_per_token(config.model, vocab_size) / 6.0
+
+
+def plan_ladder(base: Config, seconds: float, jobs: int, per_token: Mapping[float, float]) -> list[Rung]:
+    """The runs that take `seconds` altogether, `jobs` side by side; `per_token` are seconds by scale of the width.
+
+    Raises RequestError where the shortest would be too short to learn anything.
+    """
+    tokens_per_step = base.train.batch_size * base.model.context_length
+    scale, length = _HELD_OUT
+    longest = length * per_token[scale]
+    work = sum(_LENGTHS) * sum(per_token[width] for width in _WIDTHS) + longest
+    work = max(work / jobs, longest)
+    shortest = _ROOM * seconds / work / tokens_per_step  # steps
+    if shortest < _FEWEST_STEPS:
+        enough = math.ceil(_FEWEST_STEPS * tokens_per_step * work / _ROOM / 60.0)
+        raise RequestError(
+            f"the budget of {seconds:,.0f} s is too small: the shortest run would have {shortest:.0f} steps, fewer than"
+            f" {_FEWEST_STEPS}",
+            hint=f"--budget {enough}m, or a smaller config",
+        )
+    steps = int(shortest)
+    ladder = [Rung(*shape(base, scale), steps * length, held_out=True)]  # the longest first: nothing waits for it
+    return ladder + [Rung(*shape(base, width), steps * times) for times in _LENGTHS[::-1] for width in _WIDTHS[::-1]]
+
+
+def scales() -> Sequence[float]:
+    """Widths whose speed is to be measured."""
+    return (*_WIDTHS, _HELD_OUT[0])
+
+
+def measure_scales(measure: Callable[[Config], float], base: Config) -> dict[float, float]:
+    """{scale: seconds per token}, by `measure`, which returns those of a config."""
+    return {scale: measure(with_values(base, shape_values(*shape(base, scale)))) for scale in scales()}

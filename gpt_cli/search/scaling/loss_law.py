@@ -1,0 +1,96 @@
+"""L(N, D) = E + A / N^a + B / D^b (Hoffmann et al., 2022, approach 3), fitted by variable projection.
+
+For given exponents the law is linear in E, A and B, which are found exactly, none of them negative; only the two
+exponents are searched. Fits of parabolas to slices of equal computation (approach 2) are biased even without noise
+(arXiv 2603.22339). N are parameters that multiply, D tokens trained on, losses in nats per token.
+"""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+_LOWEST, _HIGHEST = 0.02, 2.0  # of the exponents
+_STEPS = 25  # values of each exponent that are tried at once
+_ROUNDS = 7  # each a fifth as wide around the best
+_SUBSETS = [subset for size in (3, 2, 1) for subset in itertools.combinations(range(3), size)]
+PARAMETERS = 5
+
+
+@dataclass(frozen=True)
+class LossLaw:
+    """A fitted law."""
+
+    e: float
+    a: float
+    b: float
+    alpha: float
+    beta: float
+
+    def loss(self, n: float | Array, d: float | Array) -> Array:
+        """Nats per token of a model of `n` parameters after `d` tokens."""
+        return np.asarray(self.e + self.a / np.power(n, self.alpha) + self.b / np.power(d, self.beta))
+
+
+def fit_law(n: Array, d: Array, loss: Array) -> LossLaw:
+    """The law with the least squared error in `loss` over runs of `n` parameters and `d` tokens, (R,) each."""
+    n0, d0 = float(np.exp(np.log(n).mean())), float(np.exp(np.log(d).mean()))  # so that A and B are of one size
+    centre, half = np.log([_LOWEST * _HIGHEST] * 2) / 2, np.log(_HIGHEST / _LOWEST) / 2
+    best: tuple[float, float, float, Array] | None = None
+    for _ in range(_ROUNDS):
+        alphas, betas = (
+            np.exp(np.clip(np.linspace(middle - half, middle + half, _STEPS), np.log(_LOWEST), np.log(_HIGHEST)))
+            for middle in centre
+        )
+        found = _best_of_grid(alphas, betas, n / n0, d / d0, loss)
+        best = found if best is None or found[0] < best[0] else best
+        centre, half = np.log([best[1], best[2]]), half / 5.0
+    assert best is not None
+    _, alpha, beta, (e, a, b) = best
+    return LossLaw(float(e), float(a * n0**alpha), float(b * d0**beta), alpha, beta)
+
+
+def _best_of_grid(alphas: Array, betas: Array, n: Array, d: Array, loss: Array) -> tuple[float, float, float, Array]:
+    """(squared error, alpha, beta, (E, A, B)) of the best pair of exponents."""
+    alpha, beta = (grid.reshape(-1, 1) for grid in np.meshgrid(alphas, betas, indexing="ij"))
+    terms = np.stack([np.ones((len(alpha), len(n))), n**-alpha, d**-beta], axis=2)  # (pairs, runs, 3)
+    errors = np.full(len(alpha), np.inf)
+    solutions = np.zeros((len(alpha), 3))
+    for subset in _SUBSETS:  # the non-negative solution is the plain one of some subset of the terms
+        some = terms[:, :, subset]
+        gram = some.transpose(0, 2, 1) @ some + 1e-12 * np.eye(len(subset))
+        solved = np.linalg.solve(gram, (some.transpose(0, 2, 1) @ loss)[..., None])[..., 0]
+        left = np.square((some @ solved[..., None])[..., 0] - loss).sum(axis=1)
+        better = (solved >= 0).all(axis=1) & (left < errors)
+        errors[better] = left[better]
+        full = np.zeros((len(alpha), 3))
+        full[:, subset] = solved
+        solutions[better] = full[better]
+    index = int(errors.argmin())
+    return float(errors[index]), float(alpha[index, 0]), float(beta[index, 0]), solutions[index]
+
+
+def bootstrap(n: Array, d: Array, loss: Array, law: LossLaw, draws: int, seed: int) -> list[LossLaw]:
+    """Laws fitted to the runs with the residuals of `law` dealt out anew, so many times."""
+    rng = np.random.default_rng(seed)
+    fitted = law.loss(n, d)
+    residuals = (loss - fitted) * np.sqrt(len(loss) / max(1, len(loss) - PARAMETERS))
+    return [fit_law(n, d, fitted + rng.choice(residuals, len(loss))) for _ in range(draws)]
+
+
+def residual_noise(n: Array, d: Array, loss: Array, law: LossLaw) -> float:
+    """The standard deviation of what the law leaves, in nats per token."""
+    freedom = max(1, len(loss) - PARAMETERS)
+    return float(np.sqrt(np.square(loss - law.loss(n, d)).sum() / freedom))
+
+
+def best_split(law: LossLaw, seconds: float, fixed: float, per_parameter: float) -> tuple[float, float, float]:
+    """(N, D, loss) of the lowest loss that `seconds` allow, a token taking `fixed` + `per_parameter` * N of them."""
+    n = np.exp(np.linspace(np.log(1e3), np.log(1e13), 20_001))
+    d = seconds / (fixed + per_parameter * n)
+    losses = law.loss(n, np.maximum(d, 1.0))
+    index = int(losses.argmin())
+    return float(n[index]), float(d[index]), float(losses[index])

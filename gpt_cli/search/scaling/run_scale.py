@@ -1,0 +1,259 @@
+"""`gpt scale`, from the request to its answer.
+
+DIR/scale.json                    written first: the config, the ladder, what a token takes
+DIR/NNN-width=32,steps=100-.../   run directories like any other
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpt_cli.config import Config, dump_config, parse_config
+from gpt_cli.corpus.prepare import prepare_corpus
+from gpt_cli.errors import Notify, RequestError
+from gpt_cli.files import list_directory, read_file, replace_file
+from gpt_cli.runtime.device import setup_runtime
+from gpt_cli.runtime.processor import default_threads
+from gpt_cli.runtime.signals import stop_requests
+from gpt_cli.search.scaling.ladder import Rung, effective_parameters, measure_scales, plan_ladder, shape, shape_values
+from gpt_cli.search.scaling.loss_law import Array, LossLaw, best_split, bootstrap, fit_law, residual_noise
+from gpt_cli.search.sweep.executor import RunLimits, RunTask, execute, open_home
+from gpt_cli.search.sweep.outcomes import Outcome
+from gpt_cli.search.sweep.run_pool import RunPool
+from gpt_cli.search.time_budget import measure, with_values
+
+PLAN, ANSWER = "scale.json", "advised.yaml"
+_LIMIT = 1 << 20
+_DRAWS = 200  # of the bootstrap
+_FEWEST = 8  # runs that a law of five constants is fitted to
+_LATER = (1, 10, 100)  # times the budget, for which an answer is given
+_INTERVAL = (5.0, 95.0)  # percentiles
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The run with the lowest loss to be expected in so many seconds. Intervals hold nine of ten."""
+
+    seconds: float
+    parameters: float
+    parameters_interval: tuple[float, float]
+    tokens: float
+    epochs: float
+    loss: float
+    loss_interval: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class ScalePoint:
+    """A run of the ladder: N parameters, D tokens, its loss and what the law says."""
+
+    name: str
+    n: float
+    d: float
+    loss: float
+    fitted: float
+    held_out: bool
+
+
+@dataclass(frozen=True)
+class ScaleResult:
+    """The law, its runs, and what it advises."""
+
+    home: str
+    law: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    noise: float
+    points: list[ScalePoint]
+    held_out_error: float | None
+    """Predicted less measured, in nats per token; None where that run has no loss."""
+    held_out_interval: tuple[float, float] | None
+    """Of the prediction."""
+    advice: list[Advice]
+    here: bool
+    """True if times are those of this machine."""
+    train_tokens: int
+    failed: list[str]
+
+
+@dataclass(frozen=True)
+class ScaleRequest:
+    """A ladder for `config`, in `seconds`, kept in `home`; `device_flops`: advice is for a device of that speed."""
+
+    config: Config
+    seconds: float
+    home: Path
+    device_flops: float | None = None
+
+
+class LadderSource:
+    """The runs of a ladder, in their order."""
+
+    def __init__(self, tasks: Sequence[RunTask]) -> None:
+        self.tasks = list(tasks)
+        self.total_work, self.total_runs = sum(task.work for task in tasks), len(tasks)
+        self._next = iter(self.tasks)
+
+    def next(self, _: Mapping[str, Outcome]) -> RunTask | None:
+        return next(self._next, None)
+
+    def pruned_at(self, _name: str, _outcome: Outcome, _outcomes: Mapping[str, Outcome]) -> int | None:
+        return None
+
+
+def run_scale(request: ScaleRequest, note: Notify, jobs: int | None) -> tuple[ScaleResult | None, int | None]:
+    """(the result, 128 + the signal that stopped it) of training the ladder, or what is left of it, and fitting."""
+    base = request.config
+    names = {name for name in list_directory(request.home) if not name.startswith(".tmp-")}
+    if PLAN not in names and not names <= {"lock"}:
+        raise RequestError(f"{request.home} holds other files and no ladder", hint="choose another: --out DIR")
+    corpus = prepare_corpus(base.data, base.tokenizer, note=note)
+    vocab_size, unique = corpus.tokenizer.vocab_size, len(corpus.train)
+    jobs = jobs or (default_threads() if setup_runtime(base.runtime).device.type == "cpu" else 1)
+    threads = base.runtime.threads or (None if jobs == 1 else max(1, default_threads() // jobs))
+    base = with_values(base, {"runtime.threads": threads}) if threads is not None else base
+    written = dump_config(base.model_copy(update={"run_dir": None}))
+    if PLAN in names:
+        plan = _read_plan(request, written)
+    else:
+        plan = _plan(request, base, written, jobs, lambda config: _seconds_per_token(config, corpus, note))
+    with open_home(request.home), stop_requests() as stop:
+        if PLAN not in names:
+            replace_file(request.home / PLAN, (json.dumps(plan, indent=1) + "\n").encode())
+        rungs = [Rung(**rung) for rung in plan["ladder"]]
+        tasks = [_task(number, rung, base, request.home) for number, rung in enumerate(rungs)]
+        note(
+            f"scale: {len(tasks)} runs, {jobs} side by side, about {request.seconds / 60:.0f} minutes\n"
+            f"  in {request.home}"
+        )
+        with RunPool(jobs) as pool:
+            execution = execute(LadderSource(tasks), pool, RunLimits(), stop, note)
+    rows = [
+        (task, rung, execution.outcomes[task.name])
+        for task, rung in zip(tasks, rungs, strict=True)
+        if task.name in execution.outcomes
+    ]
+    code = None if stop.received is None else 128 + stop.received
+    if code is not None:
+        return None, code
+    result = analyse(request, rows, vocab_size, unique, {float(k): v for k, v in plan["per_token"].items()}, base)
+    replace_file(request.home / ANSWER, _advised(base, result.advice[0], vocab_size).encode())
+    return result, None
+
+
+def analyse(
+    request: ScaleRequest,
+    rows: Sequence[tuple[RunTask, Rung, Outcome]],
+    vocab_size: int,
+    unique: int,
+    per_token: Mapping[float, float],
+    base: Config,
+) -> ScaleResult:
+    """The law of the runs that are done, its error on the one held out, and its advice."""
+    done = [(task, rung, outcome) for task, rung, outcome in rows if outcome.val_loss is not None]
+    n_of = {task.name: effective_parameters(task.config, vocab_size) for task, _, _ in done}
+    seen = [(n_of[task.name], outcome.tokens, outcome.val_loss) for task, rung, outcome in done if not rung.held_out]
+    if len(seen) < _FEWEST:
+        raise RequestError(
+            f"{len(seen)} runs of the ladder have a loss, too few for a law", hint="see their events.jsonl"
+        )
+    n, d, loss = (np.array(column, dtype=np.float64) for column in zip(*seen, strict=True))
+    law = fit_law(n, d, loss)
+    draws = bootstrap(n, d, loss, law, _DRAWS, seed=base.seed)
+    noise = residual_noise(n, d, loss, law)
+    points = [
+        ScalePoint(
+            task.name, n_of[task.name], float(outcome.tokens), float(outcome.val_loss or 0.0),
+            float(law.loss(n_of[task.name], float(outcome.tokens))), rung.held_out,
+        )
+        for task, rung, outcome in done
+    ]  # fmt: skip
+    held = next((point for point in points if point.held_out), None)
+    times = _time_of_token(base, vocab_size, per_token, request.device_flops)
+    advice = [_advise(law, draws, times, request.seconds * factor, unique) for factor in _LATER]
+    held_interval = None if held is None else _percentiles([float(one.loss(held.n, held.d)) for one in draws])
+    return ScaleResult(
+        str(request.home), asdict(law),
+        {name: _percentiles([getattr(one, name) for one in draws]) for name in ("alpha", "beta", "e")},
+        noise, points, None if held is None else held.fitted - held.loss, held_interval, advice,
+        request.device_flops is None, unique,
+        [f"{task.name}: {outcome.error}" for task, _, outcome in rows if outcome.state == "failed"],
+    )  # fmt: skip
+
+
+def _advise(law: LossLaw, draws: Sequence[LossLaw], times: tuple[float, float], seconds: float, unique: int) -> Advice:
+    n, d, loss = best_split(law, seconds, *times)
+    others = [best_split(one, seconds, *times) for one in draws]
+    return Advice(
+        seconds, n, _percentiles([other[0] for other in others]), d, d / unique, loss,
+        _percentiles([other[2] for other in others]),
+    )  # fmt: skip
+
+
+def _percentiles(values: Sequence[float]) -> tuple[float, float]:
+    low, high = np.percentile(np.array(values), _INTERVAL)
+    return float(low), float(high)
+
+
+def _time_of_token(
+    base: Config, vocab_size: int, per_token: Mapping[float, float], device_flops: float | None
+) -> tuple[float, float]:
+    """(seconds, seconds per parameter) that a token takes: by a line through what was measured, or by operations."""
+    if device_flops is not None:
+        return 0.0, 6.0 / device_flops
+    sizes = [
+        effective_parameters(with_values(base, shape_values(*shape(base, scale))), vocab_size) for scale in per_token
+    ]
+    n: Array = np.array(sizes)
+    seconds: Array = np.array(list(per_token.values()))
+    slope, fixed = np.polyfit(n, seconds, 1, w=1.0 / seconds)
+    if fixed < 0 or slope <= 0:
+        return 0.0, float((seconds / n).mean())
+    return float(fixed), float(slope)
+
+
+def _plan(request: ScaleRequest, base: Config, written: str, jobs: int, seconds_of: Any) -> dict[str, Any]:
+    per_token = measure_scales(seconds_of, base)
+    ladder = plan_ladder(base, request.seconds, jobs, per_token)
+    return {
+        "config": written, "seconds": request.seconds, "per_token": per_token,
+        "ladder": [asdict(rung) for rung in ladder],
+    }  # fmt: skip
+
+
+def _read_plan(request: ScaleRequest, written: str) -> dict[str, Any]:
+    try:
+        plan: dict[str, Any] = json.loads(read_file(request.home / PLAN, _LIMIT))
+        same = plan["config"] == written and plan["seconds"] == request.seconds
+    except (ValueError, KeyError, TypeError) as error:
+        raise RequestError(f"{request.home / PLAN} is not the plan of a ladder", hint="--out DIR") from error
+    if not same:
+        raise RequestError(
+            f"{request.home} is a ladder of another config or budget ({plan['seconds']:.0f} s)",
+            hint="choose another directory: --out DIR",
+        )
+    return plan
+
+
+def _seconds_per_token(config: Config, corpus: Any, note: Notify) -> float:
+    candidate = measure(config, corpus, setup_runtime(config.runtime), note)
+    return candidate.seconds_per_step / candidate.tokens_per_step
+
+
+def _task(number: int, rung: Rung, base: Config, home: Path) -> RunTask:
+    name = f"{number:03}-width={rung.n_embd},steps={rung.steps}-seed={base.seed}"
+    config = rung.config(base).model_copy(update={"run_dir": str(home / name)})
+    held_out = ", held out" if rung.held_out else ""
+    return RunTask(name, f"{rung.n_layer} layers of width {rung.n_embd}, {rung.steps:,} steps{held_out}", config)
+
+
+def _advised(base: Config, advice: Advice, vocab_size: int) -> str:
+    """The config, as YAML, of the shape nearest to the advice."""
+    found = [(with_values(base, shape_values(*shape(base, 0.125 * eighths))), eighths) for eighths in range(1, 8 * 16)]
+    config, _ = min(found, key=lambda pair: abs(np.log(effective_parameters(pair[0], vocab_size) / advice.parameters)))
+    tokens_per_step = config.train.batch_size * config.model.context_length
+    values = {"train.steps": max(1, round(advice.tokens / tokens_per_step))}
+    return dump_config(parse_config(dump_config(with_values(config, values)), "advice"), full=False)

@@ -1,0 +1,153 @@
+"""`gpt scale`: the fit finds laws that are there, says how sure it is, and the ladder survives what a sweep does."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpt_cli.config import load_config, parse_config
+from gpt_cli.errors import RequestError
+from gpt_cli.run.log import read_metrics
+from gpt_cli.search.scaling.ladder import plan_ladder, scales
+from gpt_cli.search.scaling.loss_law import LossLaw, best_split, bootstrap, fit_law
+
+N = np.repeat([2e4, 5e4, 1.2e5, 3e5], 4)
+D = np.tile([2e5, 4e5, 8e5, 1.6e6], 4)
+LAW = LossLaw(1.2, 30.0, 250.0, 0.34, 0.42)
+Command = Callable[..., Any]
+
+
+@settings(max_examples=25)
+@given(
+    alpha=st.floats(0.15, 1.0), beta=st.floats(0.15, 1.0), e=st.floats(0.3, 2.0), of_n=st.floats(0.2, 1.0),
+    of_d=st.floats(0.2, 1.0),
+)  # fmt: skip
+def test_a_law_without_noise_is_found_again(alpha: float, beta: float, e: float, of_n: float, of_d: float) -> None:
+    law = LossLaw(e, of_n * 1e5**alpha, of_d * 6e5**beta, alpha, beta)
+    found = fit_law(N, D, law.loss(N, D))
+    assert found.alpha == pytest.approx(alpha, rel=0.02)
+    assert found.beta == pytest.approx(beta, rel=0.02)
+    assert found.e == pytest.approx(e, abs=0.03)
+    assert np.abs(found.loss(N, D) - law.loss(N, D)).max() < 1e-4
+    assert found.loss(1.2e6, 6e6) == pytest.approx(float(law.loss(1.2e6, 6e6)), abs=0.01)
+
+
+def test_no_term_of_a_law_is_negative_whatever_the_losses_are() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        found = fit_law(N, D, rng.uniform(0.5, 3.0, len(N)))
+        assert min(found.e, found.a, found.b) >= 0
+
+
+def test_with_noise_nine_of_ten_intervals_hold_the_loss_beyond_the_ladder() -> None:
+    rng = np.random.default_rng(2)
+    held = 0
+    truth = float(LAW.loss(6e5, 3.2e6))
+    for trial in range(30):
+        loss = LAW.loss(N, D) + rng.normal(0.0, 0.005, len(N))
+        law = fit_law(N, D, loss)
+        low, high = np.percentile([one.loss(6e5, 3.2e6) for one in bootstrap(N, D, loss, law, 40, trial)], (5, 95))
+        held += low <= truth <= high
+    assert 21 <= held <= 30
+
+
+@given(st.floats(1e12, 1e18))
+def test_the_best_split_of_a_budget_is_where_its_formula_has_it(operations: float) -> None:
+    n, d, _ = best_split(LAW, operations, 0.0, 6.0)
+    ratio = (LAW.alpha * LAW.a / (LAW.beta * LAW.b)) ** (1 / (LAW.alpha + LAW.beta))
+    assert n == pytest.approx(ratio * (operations / 6) ** (LAW.beta / (LAW.alpha + LAW.beta)), rel=0.01)
+    assert 6 * n * d == pytest.approx(operations, rel=0.001)
+
+
+def test_a_ladder_fills_its_time_and_holds_out_what_is_larger_and_longer_than_all_of_it() -> None:
+    base = parse_config("", "none", ["model.n_embd=128"])
+    per_token = {scale: 1e-5 * (0.2 + scale**2) for scale in scales()}
+    ladder = plan_ladder(base, 600.0, 2, per_token)
+    held, *others = ladder
+    assert held.held_out
+    assert all(held.steps >= 2 * rung.steps and held.n_embd > rung.n_embd for rung in others)
+    assert len({(rung.n_embd, rung.steps) for rung in others}) == 16
+    by_width = {max(32, round(128 * scale)): seconds for scale, seconds in per_token.items()}
+    seconds = sum(rung.steps * 16 * 128 * by_width[rung.n_embd] for rung in ladder) / 2
+    assert 0.75 * 600 <= seconds <= 0.86 * 600
+    for rung in ladder:
+        assert rung.config(base).train.steps == rung.steps
+    with pytest.raises(RequestError, match="is too small"):
+        plan_ladder(base, 5.0, 2, per_token)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text("It was the best of times, it was the worst of times, it was the age.\n" * 300)
+    (tmp_path / "tiny.yaml").write_text(
+        "data: {source: text.txt}\n"
+        "model: {n_layer: 2, n_head: 2, n_embd: 32, context_length: 16}\n"
+        "train: {batch_size: 2}\n"
+        "runtime: {device: cpu, precision: fp32, engine: torch, threads: 1}\n"
+    )
+    return tmp_path
+
+
+def write_plan(folder: Path) -> None:
+    """A plan of few steps, such as is measured elsewhere, so that no test depends on how fast it is here."""
+    from dataclasses import asdict, replace
+
+    from gpt_cli.config import dump_config
+    from gpt_cli.search.time_budget import with_values
+
+    base = with_values(load_config(folder / "tiny.yaml"), {"runtime.threads": 1})
+    per_token = {scale: 1e-5 * (1 + scale**2) for scale in scales()}
+    ladder = plan_ladder(base, 0.05, 1, {scale: 1e-8 * seconds / 1e-5 for scale, seconds in per_token.items()})
+    shortest = ladder[-1].steps
+    ladder = [replace(rung, steps=max(2, 3 * rung.steps // shortest)) for rung in ladder]
+    (folder / "scales" / "tiny").mkdir(parents=True)
+    plan = {
+        "config": dump_config(base.model_copy(update={"run_dir": None})), "seconds": 60.0, "per_token": per_token,
+        "ladder": [asdict(rung) for rung in ladder],
+    }  # fmt: skip
+    (folder / "scales/tiny/scale.json").write_text(json.dumps(plan))
+
+
+def test_it_fits_tries_the_law_on_what_it_has_not_seen_and_goes_on_with_what_is_there(
+    folder: Path, gpt_here: Command
+) -> None:
+    write_plan(folder)
+    outcome = gpt_here("scale", "tiny.yaml", "--budget", "60s", "--json")
+    assert outcome.rc == 0, outcome.stderr
+    result = json.loads(outcome.stdout)
+    assert len(result["points"]) == 17
+    [held] = [point for point in result["points"] if point["held_out"]]
+    assert result["held_out_error"] == pytest.approx(held["fitted"] - held["loss"])
+    assert all(point["d"] > 0 for point in result["points"])
+    losses = [one["loss"] for one in result["advice"]]
+    assert losses == sorted(losses, reverse=True)
+    assert (folder / "scales/tiny/law.png").read_bytes().startswith(b"\x89PNG")
+    assert gpt_here("train", "--config", "scales/tiny/advised.yaml", "--dry-run").rc == 0
+    again = gpt_here("scale", "tiny.yaml", "--budget", "60s", "--json")
+    assert json.loads(again.stdout) == result
+    runs = sorted((folder / "scales/tiny").glob("*-seed=*"))
+    assert all(read_metrics(run) for run in runs)
+    there = gpt_here("scale", "tiny.yaml", "--budget", "60s", "--device-flops", "1e15")
+    assert "a device that does --device-flops" in there.stdout
+    assert "Held out: " in there.stdout
+    other = gpt_here("scale", "tiny.yaml", "--budget", "61s")
+    assert other.rc == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--budget", "soon"], "--budget must be a time"),
+        (["optim.lr=auto"], "a ladder chooses sizes and steps"),
+        (["--budget", "1s", "train.batch_size=4096"], "is too small"),
+    ],
+)
+def test_a_wrong_request_is_one_error(folder: Path, gpt_here: Command, arguments: list[str], error: str) -> None:
+    outcome = gpt_here("scale", "tiny.yaml", *arguments)
+    assert outcome.rc == 2
+    assert error in outcome.stderr
