@@ -288,7 +288,10 @@ def test_chats_are_told_how_they_become_texts(gpt_here):
         refused = gpt_here("train", "chats.jsonl", *more)
         assert refused.rc == 1
         assert "this line is a chat of messages" in refused.stderr
-        assert "hint: make each a text: jq -c '{text: ([.messages[].content]" in refused.stderr
+        assert (
+            "hint: data.format=chat trains on the answers; else make each a text: jq -c '{text: ([.messages[].content]"
+            in refused.stderr
+        )
 
 
 def test_an_address_is_shown_as_it_was_given(gpt_here):

@@ -27,7 +27,7 @@ BOOK = "the king and the queen went to the town, and thé mouse lived in a shoe 
 _GROUP = re.compile(r"^## (.*)\n((?:(?!## ).*\n)*)", flags=re.MULTILINE)
 _ROW = re.compile(r"^\$ gpt ?(.*)\n(\d+) (.*)$", flags=re.MULTILINE)
 GROUPS = dict(_GROUP.findall((ROOT / "tests/trial.txt").read_text(encoding="utf-8")))
-TOGETHER = ("what is trained", "to others and back", "keys and values", "a third user")
+TOGETHER = ("what is trained", "to others and back", "keys and values", "a third user", "a fourth user")
 LONGEST = 20  # commands of a test, so that the tests can be shared out
 
 
@@ -52,7 +52,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         texts |= {"bodies.csv": "body,label\n" + "".join(f'"{line}",kind {n % 3}\n' for n, line in enumerate(lines))}
         texts |= {"notes.jsonl": "".join(json.dumps({"id": 3, "body": line}) + "\n" for line in lines)}
         chat = json.dumps({"messages": [{"role": "user", "content": "hi"}]})
-        texts |= {"chats.jsonl": f"{chat}\n" * 40}
+        texts |= {"chats.jsonl": f"{chat}\n" * 40, "small.yaml": "model: {n_layer: 1, n_head: 1, n_embd: 8}\n"}
+        pairs = [json.dumps({"prompt": f"q {n}", "completion": f"answer {n % 7}"}) for n in range(80)]
+        talks = [
+            {"messages": [{"role": "user", "content": f"hi {n}"}, {"role": "assistant", "content": "yo"}]}
+            for n in range(80)
+        ]
+        texts |= {"pairs.jsonl": "\n".join(pairs), "talks.jsonl": "\n".join(map(json.dumps, talks))}
+        robot = json.dumps({"messages": [{"role": "robot", "content": "hi"}]})
+        texts |= {"half.jsonl": '{"prompt": "q"}\n' * 40, "robots.jsonl": f"{robot}\n" * 40}
         for name, text in texts.items():
             Path(name).parent.mkdir(exist_ok=True)
             Path(name).write_bytes(text.encode())
@@ -79,11 +87,7 @@ def parts() -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
         rows = _ROW.findall(body)
         assert len(rows) == body.count("$ gpt"), name
         # Later commands of a group may need what earlier ones made: only groups whose commands are apart are divided.
-        size = (
-            len(rows)
-            if name in ("what is trained", "to others and back", "keys and values", "a third user")
-            else LONGEST
-        )
+        size = len(rows) if name in TOGETHER else LONGEST
         for start in range(0, len(rows), size):
             yield f"{name} {start // size + 1}", rows[start : start + size]
 

@@ -61,6 +61,8 @@ _OPTIONS = {
     "score": {"checkpoint": "run", "model": "run", "top": "worst"},
     "tokenize": {"vocab": "vocab-size", "size": "vocab-size", "output": "out", "type": "kind", "file": "tokenizer"},
     "export": {"format": "to", "type": "dtype", "quantize": "dtype", "outtype": "dtype"},
+    "train": {"gpus": "devices", "num-gpus": "devices", "nproc-per-node": "devices", "num-processes": "devices"},
+    "rm": {"force": "yes", "f": "yes"},
     **{verb: {"html": "output", "out": "output", "file": "output"} for verb in ("attention", "report", "plot")},
 }  # fmt: skip
 _OPTIONS["chat"] = _OPTIONS["sample"]
@@ -160,6 +162,8 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
     spelled = name.replace("_", "-").lower()
     ours = _OPTIONS.get(context.info_name, {}).get(spelled) or (spelled if spelled in known else None)
     value = _value_of(name, arguments)
+    if ours == "yes":
+        return "--yes does not ask"
     if ours is not None:
         return f"{known.get(ours, f'--{ours}')} {value}"
     if context.info_name == "sample" and spelled in _SPOKEN:

@@ -93,7 +93,10 @@ def find_column(name: str, key: str, columns: list[str]) -> int:
 
 def _choose(what: str, texts: Iterable[str], every: Iterable[str]) -> str:
     """A hint which of `every` key or column may hold the text: one of `texts`."""
-    listed = ", ".join(list(every)[:10])[:200]
+    every = list(every)
+    listed = ", ".join(every[:10])[:200]
+    if {"prompt", "completion"} <= set(every):
+        listed += " (data.format=pairs trains on both)"
     first = next(iter(texts), None)
     if first is None:
         return f"none of its {what} holds a text: {listed}"
@@ -150,7 +153,8 @@ def _under_key(line: str, key: str, where: str, lists: bool, labels: bool) -> st
         raise UserError(
             f"this line is a chat of messages, with no string under the key '{key}'",
             where=where,
-            hint=f"make each a text: jq -c '{{text: ([.{chat}[].content] | join(\"\\n\"))}}' CHATS > TEXTS.jsonl",
+            hint="data.format=chat trains on the answers; else make each a text:"
+            f" jq -c '{{text: ([.{chat}[].content] | join(\"\\n\"))}}' CHATS > TEXTS.jsonl",
         )
     raise UserError(
         f"this line is not a JSON object with a string under the key '{key}'",

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,8 @@ def fit_config(
     if (form := fixed.get("data.format", "text")) != "text":
         raise RequestError(
             f"a config is fitted to text, not to {form}",
-            hint=f"gpt train --config FILE data.format={form} data.source=FILE",
+            hint=f"gpt config init -o my.yaml, then"
+            f" gpt train my.yaml data.format={form} data.source={quote(sources[0])}",
         )
     if fixed.get("task.kind", "language") != "language":
         raise RequestError(

@@ -58,10 +58,11 @@ def remove(
     from gpt_cli.run.directory import find_run, hint_at_run
     from gpt_cli.run.trash import size_of, trash_run
 
-    for given in paths:
-        path = find_run(given, check=False)
+    runs = [find_run(given, check=False) for given in paths]
+    for path in runs:  # all of them, before the first is moved
         if is_checkpoint(path) or path.is_file():
             raise RequestError(f"{path} is not a run directory", hint=hint_at_run(path))
+    for path in runs:
         checkpoints = list_checkpoints(path)
         steps = f"{checkpoint_step(checkpoints[0]):,} steps, " if checkpoints else ""
         if not yes and not _confirmed(f"move {path} ({steps}{format_size(size_of(path))}) to the trash?"):
