@@ -20,7 +20,7 @@ _ELSEWHERE = {
     "gpt --help": ("help", "man", "usage", "commands"),
     "gpt --version": ("version",),
     "gpt eval": ("evaluate", "test", "validate", "perplexity", "ppl", "loss", "lm_eval", "lm-eval"),
-    "gpt score TEXT": ("classify", "surprise", "logprobs"),
+    "gpt score TEXT": ("surprise", "logprobs"),
     "gpt runs": ("list", "ls", "ps", "history", "show", "status"),
     "gpt runs rm RUN": ("rm", "remove", "delete", "del", "clean", "prune"),
     "gpt tokenize TEXT": ("prepare", "preprocess", "encode", "tokenise", "tokenizer", "bpe", "decode"),
