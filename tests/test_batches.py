@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpt_cli.distributed.world import World
 from gpt_cli.errors import RequestError
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_tokens import DeviceTokens
@@ -106,9 +107,10 @@ def test_the_global_batch_does_not_depend_on_the_micro_batch_size(micro_batch_si
         assert torch.cat([inputs for inputs, _ in micro_batches]).equal(joined(make(), step))
 
 
+@pytest.mark.parametrize("dealt", [False, True])
 @pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_the_ranks_of_any_world_size_share_the_global_batch_among_them(world_size):
-    ranks = [make(micro_batch_size=1, rank=rank, world_size=world_size) for rank in range(world_size)]
+def test_the_ranks_of_any_world_size_share_the_global_batch_among_them(world_size, dealt):
+    ranks = [make(micro_batch_size=1, world=World(rank, world_size), dealt=dealt) for rank in range(world_size)]
     rows = [tuple(row.tolist()) for rank in ranks for row in joined(rank, 3)]
     assert Counter(rows) == Counter(tuple(row.tolist()) for row in joined(make(), 3))
 
@@ -121,7 +123,7 @@ def test_a_text_shorter_than_one_window_and_its_target_is_refused():
 
 def test_a_batch_that_micro_batches_and_devices_do_not_fill_is_refused():
     with pytest.raises(RequestError, match="must be a multiple"):
-        make(micro_batch_size=4, world_size=2)
+        make(micro_batch_size=4, world=World(0, 2))
 
 
 @given(starts=st.lists(st.integers(0, 983), min_size=1, max_size=9), length=st.integers(1, 17))

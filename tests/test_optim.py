@@ -157,7 +157,7 @@ def test_adamw_is_torchs_adamw():
 
 def test_the_average_of_weights_is_the_recurrence_and_is_only_applied_inside():
     model = make_model()
-    average = EMA(model, 0.5)
+    average = EMA(dict(model.named_parameters()), 0.5)
     name, parameter = next(iter(model.named_parameters()))
     expected = None
     for step in range(4):
@@ -173,7 +173,7 @@ def test_the_average_of_weights_is_the_recurrence_and_is_only_applied_inside():
 
 def test_without_a_decay_the_weights_are_their_own_average():
     model = make_model()
-    average = EMA(model, None)
+    average = EMA(dict(model.named_parameters()), None)
     before = [p.clone() for p in model.parameters()]
     average.update(0)
     with average.swapped_in():

@@ -1,7 +1,7 @@
 """Train each `NAME.yaml` that is named, one after the other, as one of the processes that torchrun started.
 
 Where there is a `NAME.RANK.yaml`, the process of that rank takes it. ROOM in the environment limits the memory that
-each may take, in bytes, beyond that of its imports.
+each may take, in bytes, beyond that of its imports; PIECE is the most logits that are computed at once.
 
 python -m torch.distributed.run --standalone --nproc-per-node 2 tests/together.py a.yaml b.yaml
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gpt_cli.config import load_config
 from gpt_cli.distributed.world import joined
+from gpt_cli.model import chunked_loss
 from gpt_cli.training.console import Console, SilentConsole
 from gpt_cli.training.loop import train
 
@@ -23,6 +24,9 @@ if room := os.environ.get("ROOM"):
     limit = 1024 * int(found[1]) + int(room)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     print(f"limited to {room} bytes more", flush=True)
+
+if piece := os.environ.get("PIECE"):
+    chunked_loss._CPU_LOGITS = int(piece)
 
 with joined() as world:
     for file in sys.argv[1:]:

@@ -358,9 +358,11 @@ class RuntimeConfig(ConfigSection):
 class ParallelConfig(ConfigSection):
     """Several processes that train one model together (`gpt train --devices N`, or torchrun)."""
 
-    shard: Literal["none", "optimizer"] = "none"
+    shard: Literal["none", "optimizer", "full"] = "none"
     """none: each keeps the whole model and the whole optimizer. optimizer: each keeps the optimizer state of some
-    parameters, and updates these for all (ZeRO stage 1, Rajbhandari et al., 2020): less memory, the same traffic."""
+    parameters, and updates these for all (ZeRO stage 1, Rajbhandari et al., 2020): less memory, the same traffic. full:
+    each keeps some rows of every weight, and all gather those of a block to compute it (FSDP, Zhao et al., 2023), for
+    models that one device cannot hold; by torch, and not compiled."""
     timeout_minutes: Positive = 10.0
     """Minutes that a process waits for another one before it takes it for lost and ends."""
 
@@ -419,6 +421,16 @@ class Config(ConfigSection):
             raise ValueError("lora.rank needs train.init_from, the run whose weights it changes")
         if self.lora.rank is not None and self.parallel.shard != "none":
             raise ValueError("lora.rank leaves little optimizer state: parallel.shard must be none")
+        return self
+
+    @model_validator(mode="after")
+    def _check_full(self) -> Self:
+        refused = {"engine": ("native",), "compile": (True, "reduce-overhead"), "device": ("mps",)}
+        for key, values in refused.items() if self.parallel.shard == "full" else ():
+            if (value := getattr(self.runtime, key)) in values:
+                raise ValueError(f"parallel.shard: full cannot have runtime.{key}: {str(value).lower()}")
+        if self.parallel.shard == "full" and self.task.kind != "language":
+            raise ValueError(f"parallel.shard: full cannot have task.kind: {self.task.kind}")
         return self
 
     @model_validator(mode="after")

@@ -78,10 +78,40 @@ def _sum_of_slice(world: World, leaves: int, sums: list[Gradients], sizes: Seque
     return tree_sum(tree, lambda part, _: [rows[part]] if part in rows else None)[0]
 
 
+class TreeSum:
+    """The sum over a tree of so many `leaves` that come one by one, from left to right, in the order of `tree_sum`."""
+
+    def __init__(self, leaves: int) -> None:
+        self.leaves, self.seen = leaves, 0
+        self.sums: list[Tensor] = []  # of the largest subtrees so far
+
+    def add(self, leaf: Tensor) -> None:
+        """Take the next leaf, which is written to."""
+        self.sums.append(leaf)
+        for _ in range(additions_after(self.seen, (0, self.leaves))):
+            last = self.sums.pop()
+            self.sums[-1] += last
+        self.seen += 1
+
+
+def additions_after(leaf: int, tree: Range) -> int:
+    """The additions that can be made of sums over the largest subtrees once `leaf` is there."""
+    if tree[1] - tree[0] == 1:
+        return 0
+    parts = children(tree)
+    n, part = next((n, part) for n, part in enumerate(parts) if leaf < part[1])
+    return additions_after(leaf, part) + (n > 0 and leaf == part[1] - 1)
+
+
 def own_leaves(world: World, leaves: int, rank: int) -> Range:
     """The micro-batches that process `rank` computes; there are as many for each."""
     share = leaves // world.size
     return rank * share, (rank + 1) * share
+
+
+def dealt_leaves(world: World, leaves: int, rank: int) -> range:
+    """As many, dealt out in turn: what all have computed at a time are leaves that follow each other."""
+    return range(rank, leaves, world.size)
 
 
 def tree_sum(tree: Range, known: Known, *, keep: bool = False) -> Gradients:

@@ -5,11 +5,11 @@ receives the sums of the gradients of its own parameters only, updates these, an
 bytes as it takes to give everybody the whole gradient.
 """
 
-from collections.abc import Callable, Iterable, Mapping, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpt_cli.distributed.world import ALONE, World
 
@@ -20,10 +20,14 @@ Zeros = Callable[[str, Tensor], Tensor]
 class Shard:
     """Parameters, in the order of their names, and which process updates each; without `owners` every process all."""
 
+    is_full = False
+    """True if the processes share the weights, too (`fsdp.py`)."""
+
     def __init__(
         self, parameters: Mapping[str, Tensor], world: World = ALONE, owners: Mapping[str, int] | None = None
     ) -> None:
         self.world = world
+        self.named = self.kept = dict(parameters)  # what the optimizer updates, and what this process keeps
         self.parameters = list(parameters.values())
         self.by_name = owners or {}
         self.owners = [owners[name] for name in parameters] if owners is not None and world.size > 1 else None
@@ -32,6 +36,14 @@ class Shard:
         """Zeros like parameter `name`: on the device meta, where they take no memory, if another process keeps them."""
         kept = self.owners is None or self.by_name[name] == self.world.rank
         return torch.zeros_like(parameter, device=None if kept else "meta")
+
+    def each_leaf(self, own: Iterable[int], leaves: int) -> Iterator[int]:
+        """Each of this process's `own` leaves, while gradients are summed over all (`is_full` alone)."""
+        raise NotImplementedError
+
+    def updated(self, trained: Sequence[Tensor]) -> list[Tensor]:
+        """The tensors with a gradient that this process updates, of the `trained` parameters."""
+        return [parameter for parameter in trained if parameter.grad is not None]
 
     def gradient_norms(self, parameters: Iterable[Tensor]) -> Tensor:
         """The (P,) norm of the gradient of each of `parameters` that has one in any process."""
@@ -73,6 +85,22 @@ class Shard:
         if self.owners is None:
             return dict(state)
         return {key: self.world.bring(t, self.by_name.get(key.partition("/")[2], 0)) for key, t in state.items()}
+
+    def held(self, model: nn.Module) -> dict[str, Tensor]:
+        """The state of `model` as far as it is in this process."""
+        return dict(model.state_dict())
+
+    def collect_rows(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`tensors` that are `held`, or shared out alike, as a whole in process 0."""
+        return dict(tensors)
+
+    def shape_of(self, key: str, held: Tensor) -> torch.Size:
+        """The shape of the whole of what is `held` here, whose name ends `key`."""
+        return held.shape
+
+    def own_part(self, held: Tensor, whole: Tensor) -> Tensor:
+        """The part of `whole` that is to be `held` here."""
+        return whole
 
     def _of(self, rank: int) -> list[int]:
         assert self.owners is not None

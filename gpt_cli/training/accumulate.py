@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gpt_cli.distributed.reduce import Range, combine, combine_own, own_leaves, partial_sums
+from gpt_cli.distributed.reduce import Range, combine, combine_own, dealt_leaves, own_leaves, partial_sums
 from gpt_cli.distributed.world import World
 from gpt_cli.runtime.device import Runtime
-from gpt_cli.runtime.oom import is_out_of_memory
+from gpt_cli.runtime.oom import is_out_of_memory, oom_as_user_error
 from gpt_cli.shuffle import derive_seed
 from gpt_cli.training.batches import MicroBatches
 from gpt_cli.training.evaluate import IGNORED
@@ -34,35 +34,43 @@ def accumulate_gradients(
     when memory is too small, in every process if it was in one.
     """
     world, n = runtime.world, len(micro_batches) * runtime.world.size
-    start = own_leaves(world, n, world.rank)[0]
+    own = dealt_leaves(world, n, world.rank) if state.shard.is_full else range(*own_leaves(world, n, world.rank))
     losses = torch.zeros(n, device=runtime.device)
     parts: int | Tensor = count_targets(micro_batches, world) if ignores else n
     trained = [parameter for parameter in state.parameters if parameter.requires_grad]
 
+    def forward_backward(leaf: int) -> None:
+        inputs, targets = micro_batches[own.index(leaf)]
+        noise = derive_seed(seed, "noise", step, leaf)
+        losses[leaf] = state.engine.forward_backward(inputs, targets, parts, noise)
+
     def gradients(leaf: Range, keep: bool) -> list[Tensor] | None:
         if leaf[1] - leaf[0] > 1:
             return None
-        inputs, targets = micro_batches[leaf[0] - start]
-        noise = derive_seed(seed, "noise", step, leaf[0])
-        losses[leaf[0]] = state.engine.forward_backward(inputs, targets, parts, noise)
+        forward_backward(leaf[0])
         found = [parameter.grad for parameter in trained if parameter.grad is not None]
         state.optimizer.zero_grad()
         reused = keep and len(micro_batches) > 1 and state.engine.reuses_gradients
         return [gradient.clone() for gradient in found] if reused else found
 
-    failed: Exception | None = None
-    try:
-        sums = partial_sums(world, n, gradients)
-    except (MemoryError, RuntimeError) as error:
-        if world.size == 1 or not is_out_of_memory(error):
-            raise
-        failed = error
-    if world.any(failed is not None):
-        raise failed or MemoryError("out of memory in another process")
-    owners = state.shard.owners
-    whole = combine(world, n, sums) if owners is None else combine_own(world, n, sums, owners)
-    for parameter, gradient in zip(trained, whole, strict=True):
-        parameter.grad = gradient
+    if state.shard.is_full:
+        with oom_as_user_error("a micro-batch", "give a smaller train.micro_batch_size; nothing saved is lost"):
+            for leaf in state.shard.each_leaf(own, n):
+                forward_backward(leaf)
+    else:
+        failed: Exception | None = None
+        try:
+            sums = partial_sums(world, n, gradients)
+        except (MemoryError, RuntimeError) as error:
+            if world.size == 1 or not is_out_of_memory(error):
+                raise
+            failed = error
+        if world.any(failed is not None):
+            raise failed or MemoryError("out of memory in another process")
+        owners = state.shard.owners
+        whole = combine(world, n, sums) if owners is None else combine_own(world, n, sums, owners)
+        for parameter, gradient in zip(trained, whole, strict=True):
+            parameter.grad = gradient
     loss = torch.zeros((), device=runtime.device)
     for share in world.fill(losses).unbind():
         loss += share

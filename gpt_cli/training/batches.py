@@ -3,11 +3,13 @@
 Shapes: B sequences per step over all devices, M per micro-batch, T context_length.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from gpt_cli.config import Config
+from gpt_cli.distributed.reduce import dealt_leaves, own_leaves
 from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import RequestError
 from gpt_cli.shuffle import training_offset, windows_per_epoch
@@ -30,8 +32,9 @@ class Batches:
     batch_size: int
     micro_batch_size: int
     seed: int
-    rank: int = 0
-    world_size: int = 1
+    world: World = ALONE
+    dealt: bool = False
+    """Whether micro-batches are dealt out in turn to the processes, as `parallel.shard: full` wants them."""
 
     @classmethod
     def of(cls, config: Config, tokens: DeviceTokens, world: World = ALONE) -> "Batches":
@@ -45,8 +48,8 @@ class Batches:
             config.train.batch_size,
             micro_batch_size(config, world),
             config.seed,
-            world.rank,
-            world.size,
+            world,
+            config.parallel.shard == "full",
         )
 
     def __post_init__(self) -> None:
@@ -56,7 +59,7 @@ class Batches:
                 f" model.context_length {self.context_length} and its targets",
                 hint="give more text, or a smaller model.context_length",
             )
-        if refused := batch_refusal(self.batch_size, self.micro_batch_size, self.world_size):
+        if refused := batch_refusal(self.batch_size, self.micro_batch_size, self.world.size):
             raise RequestError(refused[0], hint=refused[1])
 
     @property
@@ -77,10 +80,16 @@ class Batches:
 
     def at(self, step: int) -> MicroBatches:
         """This rank's micro-batches of `step`: (M, T) inputs and the (M, T) targets that follow them."""
-        share = self.batch_size // self.world_size
-        starts = self.offsets(step)[self.rank * share : (self.rank + 1) * share]
-        windows = self.tokens.windows(starts, self.context_length + 1)  # (B / world_size, T + 1)
+        starts = own_share(self.offsets(step), self.micro_batch_size, self.world, dealt=self.dealt)
+        windows = self.tokens.windows(starts, self.context_length + 1)  # (B / processes, T + 1)
         return [(rows[:, :-1], rows[:, 1:]) for rows in windows.split(self.micro_batch_size)]
+
+
+def own_share(rows: Sequence[int], size: int, world: World, *, dealt: bool) -> list[int]:
+    """The rows of this process's micro-batches, each of so many that follow each other."""
+    n = len(rows) // size
+    leaves = dealt_leaves(world, n, world.rank) if dealt else range(*own_leaves(world, n, world.rank))
+    return [row for leaf in leaves for row in rows[leaf * size : (leaf + 1) * size]]
 
 
 def batch_refusal(batch_size: int, rows: int, devices: int) -> tuple[str, str] | None:

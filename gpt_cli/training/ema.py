@@ -6,8 +6,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from gpt_cli.model.gpt import GPT
-
 
 class EMA:
     """average <- decay * average + (1 - decay) * weights after each step; with decay None, the weights themselves.
@@ -15,9 +13,10 @@ class EMA:
     The average starts as the plain mean of the first steps, so that the random initial weights do not linger.
     """
 
-    def __init__(self, model: GPT, decay: float | None) -> None:
-        self.parameters: dict[str, Tensor] = dict(model.named_parameters()) if decay is not None else {}
-        self.decay = decay
+    def __init__(self, parameters: Mapping[str, Tensor], decay: float | None, *, in_place: bool = False) -> None:
+        """`in_place`: whether the memory of the parameters must stay where it is."""
+        self.parameters = dict(parameters) if decay is not None else {}
+        self.decay, self.in_place = decay, in_place
         self.average = {name: p.detach().clone() for name, p in self.parameters.items()}
 
     @torch.no_grad()
@@ -50,4 +49,9 @@ class EMA:
     @torch.no_grad()
     def _swap(self) -> None:
         for name, parameter in self.parameters.items():
-            parameter.data, self.average[name] = self.average[name], parameter.data
+            if self.in_place:
+                average = self.average[name].clone()
+                self.average[name].copy_(parameter)
+                parameter.copy_(average)
+            else:
+                parameter.data, self.average[name] = self.average[name], parameter.data

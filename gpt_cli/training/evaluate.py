@@ -4,7 +4,7 @@ Shapes: N tokens of the text, W windows per forward pass, T context_length, V vo
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -174,12 +174,13 @@ def evaluate(
         on_cpu = text.device.type == "cpu"
         numbers = _NATIVE_NUMBERS if native else _CPU_NUMBERS if on_cpu else _NUMBERS
         batch_size = max(1, numbers // (context * 16 * model.config.n_embd))
-    was_training = model.training
+    was_training, reshard = model.training, getattr(model, "reshard", None)  # of what is `fully_shard`ed
+    lockstep = reshard is not None
     model.eval()
     sums: list[tuple[int, Tensor]] = []  # read at the end, so that a device is not waited for in between
     batches = text.batches(context, batch_size)
     with oom_as_user_error("evaluating a single window", "lower model.context_length; the newest checkpoint is good"):
-        for index, load in list(enumerate(batches))[world.rank :: world.size]:
+        for index, load in own_batches(batches, world, lockstep=lockstep):
             inputs, targets = load()  # (W, T) each
             row = 0
             while row < len(inputs):
@@ -188,19 +189,31 @@ def evaluate(
                     sums.append((index, engine.summed_loss(inputs[rows], targets[rows])))
                     row += batch_size
                 except (MemoryError, RuntimeError) as error:
-                    if not is_out_of_memory(error) or batch_size == 1:
+                    if not is_out_of_memory(error) or batch_size == 1 or lockstep:
                         raise
                     batch_size //= 2  # the same windows, fewer at once
     model.train(was_training)
+    if reshard is not None:
+        reshard()  # the next weights are others
     losses = [0.0] * len(batches)
     for (index, _), loss in zip(sums, torch.stack([loss for _, loss in sums]).tolist() if sums else [], strict=True):
-        losses[index] += loss
+        if index < len(batches):
+            losses[index] += loss
     total = 0.0
     if world.size > 1:
         losses = world.fill(torch.tensor(losses, dtype=torch.float64)).tolist()
     for loss in losses:  # one after the other: `sum` rounds differently from Python 3.12 on
         total += loss
     return Evaluation(total / n, n, text.of_tokens, text.characters, text.bytes)
+
+
+def own_batches(batches: Sequence[LoadBatch], world: World, *, lockstep: bool) -> list[tuple[int, LoadBatch]]:
+    """The batches that this process evaluates, with their numbers; under `lockstep` as many as every other.
+
+    A number past those of all `batches` is of one that does not count: all compute together, whose weights are shared.
+    """
+    missing = -len(batches) % world.size if lockstep else 0
+    return list(enumerate([*batches, *[batches[-1]] * missing]))[world.rank :: world.size]
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:

@@ -16,7 +16,7 @@ from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.shuffle import derive_seed, feistel_permute
 from gpt_cli.tokenizer import Tokenizer
-from gpt_cli.training.batches import Batches, MicroBatches, batch_refusal, micro_batch_size
+from gpt_cli.training.batches import Batches, MicroBatches, batch_refusal, micro_batch_size, own_share
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.evaluate import EvaluationText, LoadBatch
 from gpt_cli.training.example_rows import ExampleRows
@@ -38,8 +38,9 @@ class ExampleBatches:
     batch_size: int
     micro_batch_size: int
     seed: int
-    rank: int = 0
-    world_size: int = 1
+    world: World = ALONE
+    dealt: bool = False
+    """See `Batches`."""
     _pool: tuple[int, list[int]] = field(default=(-1, []), init=False, repr=False)
 
     @classmethod
@@ -50,7 +51,8 @@ class ExampleBatches:
         sizes = config.train.batch_size, micro_batch_size(config, world)
         if refused := batch_refusal(*sizes, world.size):
             raise RequestError(refused[0], hint=refused[1])
-        return cls(rows, device, config.model.context_length, *sizes, config.seed, world.rank, world.size)
+        dealt = config.parallel.shard == "full"
+        return cls(rows, device, config.model.context_length, *sizes, config.seed, world, dealt)
 
     @property
     def tokens_per_step(self) -> int:
@@ -69,12 +71,13 @@ class ExampleBatches:
 
     def at(self, step: int) -> MicroBatches:
         """This rank's micro-batches of `step`: (M, W) inputs, and the targets that follow or are IGNORED."""
-        chosen, share = self.indices(step), self.batch_size // self.world_size
+        chosen = self.indices(step)
         width = int(self.rows.widths[chosen].max())
         if self.device.type != "cpu":  # few widths, each of which may be compiled
             width = min(self.context_length, 1 << (width - 1).bit_length())
-        inputs, targets = self.rows.tensors(chosen[self.rank * share :][:share], width, self.device)
         size = self.micro_batch_size
+        own = own_share(chosen, size, self.world, dealt=self.dealt)
+        inputs, targets = self.rows.tensors(own, width, self.device)
         return list(zip(inputs.split(size), targets.split(size), strict=True))
 
     def _row(self, index: int) -> int:

@@ -66,8 +66,9 @@ def train(config: Config, console: Console) -> Summary:
                         val_loss = journal.evaluation(step, evaluation)
                         last = stopping.record_eval(val_loss) or last
                         done = done or last
-                    if world.is_main and config.sample.every is not None and (last or due(step, config.sample.every)):
-                        text = sample_text(state.model, corpus.tokenizer, prompt.tokens, config, native=state.is_native)
+                    sampled = config.sample.every is not None and (last or due(step, config.sample.every))
+                    if sampled and (model := state.model_to_sample(world)) is not None:
+                        text = sample_text(model, corpus.tokenizer, prompt.tokens, config, native=state.is_native)
                         journal.sample(step, prompt.text, text)
                     if done or (step > 0 and (stopping.is_best(val_loss) or due(step, config.checkpoint.every))):
                         journal.flush()

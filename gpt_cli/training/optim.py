@@ -29,9 +29,11 @@ class MuonAdamW:
         matmul_dtype: torch.dtype = torch.float32,
         orthogonalise: NewtonSchulz | None = None,
         zeros: Zeros = zeros_of,
+        parameters: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """`zeros` makes the state of a parameter, of given name."""
-        parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        """`zeros` makes the state of a parameter, of given name; `parameters` are updated in place of the model's."""
+        if parameters is None:
+            parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         by_muon = updated_by_muon({n: p.shape for n, p in parameters.items()}, config)
         matrices = {n: p for n, p in parameters.items() if n in by_muon}
         head_scale = min(1.0, BASE_WIDTH / model.config.n_embd) if config.name == "muon" else 1.0

@@ -20,7 +20,7 @@ from gpt_cli.model.sequence_classifier import freeze_all_but_head, make_model
 from gpt_cli.model.sizing import flops_per_token
 from gpt_cli.run.checkpoint import Checkpoint, load_newest
 from gpt_cli.run.directory import RunDirectory
-from gpt_cli.run.load_model import load_weights, tensor_specs
+from gpt_cli.run.load_model import tensor_specs
 from gpt_cli.run.tensors import check_tensors
 from gpt_cli.runtime.compilation import compile_mode, estimate_eager_seconds
 from gpt_cli.runtime.device import Runtime
@@ -32,7 +32,7 @@ from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.init_from import load_initial
 from gpt_cli.training.lora import LoRA
 from gpt_cli.training.muon import POLAR_EXPRESS
-from gpt_cli.training.optim import MuonAdamW, state_owners
+from gpt_cli.training.optim import MuonAdamW, state_owners, updated_by_muon
 from gpt_cli.training.select_engine import try_native
 from gpt_cli.training.step import TorchEngine
 
@@ -70,11 +70,12 @@ class TrainingState:
             model = make_model(config, vocab_size)
             if initial is not None:
                 load_initial(model, initial)
-            model.to(runtime.device)
             if config.task.trains == "head":
                 freeze_all_but_head(model)
-            native = try_native(model, config.runtime, runtime, note)
-            shard = _shard(model, config, runtime.world)
+            if config.train.activation_checkpointing:
+                apply_activation_checkpointing(model)
+            shard = _shard(model, config, runtime)
+            native = None if config.parallel.shard == "full" else try_native(model, config.runtime, runtime, note)
             orthogonalise = (
                 None if native is None else NativeNewtonSchulz(native.library, native.threads, POLAR_EXPRESS)
             )
@@ -82,25 +83,46 @@ class TrainingState:
             if config.lora.rank is not None:
                 optimizer = LoRA(model, config.lora, config.optim, config.seed)
             else:
-                optimizer = MuonAdamW(model, config.optim, runtime.matmul_dtype, orthogonalise, shard.zeros)
-            average = EMA(model, config.optim.ema)
-        if config.train.activation_checkpointing:
-            apply_activation_checkpointing(model)
+                dtype, updated = runtime.matmul_dtype, shard.named if shard.is_full else None
+                optimizer = MuonAdamW(model, config.optim, dtype, orthogonalise, shard.zeros, updated)
+            average = EMA(shard.kept, config.optim.ema, in_place=shard.is_full)
         grad_scaler = GradScaler(runtime.precision == "fp16", runtime.device)
         engine: Engine | None = native
         if engine is None:
-            mode = compile_mode(config.runtime.compile, runtime.device, _eager_seconds(config, vocab_size, runtime))
+            mode = (
+                None
+                if config.parallel.shard == "full"
+                else compile_mode(config.runtime.compile, runtime.device, _eager_seconds(config, vocab_size, runtime))
+            )
             engine = TorchEngine(model, runtime, grad_scaler, note, mode)
         return cls(model=model, optimizer=optimizer, ema=average, grad_scaler=grad_scaler, engine=engine, shard=shard)
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The model's tensors, and all others; on the device meta are those that another process keeps."""
-        return dict(self.model.state_dict()), self._optimizer_tensors()
+        """The model's tensors, and all others, as far as this process keeps them; others may be on the device meta."""
+        return self.shard.held(self.model), self._optimizer_tensors()
 
     def collect_tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The same for a checkpoint: process 0 receives what others keep. All call this together."""
         optimizer = self.shard.collect(self.optimizer.state_tensors())
-        return dict(self.model.state_dict()), optimizer | self.ema.state_tensors()
+        return self.collect_weights(), optimizer | self.shard.collect_rows(self.ema.state_tensors())
+
+    def collect_weights(self) -> dict[str, Tensor]:
+        """The model's tensors, whole in process 0. All call this together."""
+        return self.shard.collect_rows(self.shard.held(self.model))
+
+    def model_to_sample(self, world: World) -> GPT | None:
+        """The model, as a whole, in process 0, elsewhere None; where weights are shared, a copy on the CPU.
+
+        All call this together.
+        """
+        if not self.shard.is_full:
+            return self.model if world.is_main else None
+        weights = self.collect_weights()
+        if not world.is_main:
+            return None
+        whole = GPT(self.model.config, self.model.head.out_features)
+        whole.load_state_dict(weights)
+        return whole
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
         """All tensors but the model's own."""
@@ -127,22 +149,35 @@ class TrainingState:
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Take over a checkpoint, bit for bit. Raises UserError if it is not of this model and optimizer."""
-        load_weights(self.model, checkpoint)
-        tensors = checkpoint.optimizer_tensors()
-        check_tensors(tensors, tensor_specs(self._optimizer_tensors()))
-        self.optimizer.load_state_tensors(tensors)
-        self.ema.load_state_tensors(tensors)
+        shard, weights = self.shard, checkpoint.model_tensors
+        check_tensors(weights, tensor_specs(self.model.state_dict()))
+        with torch.no_grad():
+            for name, held in shard.held(self.model).items():
+                held.copy_(shard.own_part(held, weights[name]))
+        tensors, own = checkpoint.optimizer_tensors(), self._optimizer_tensors()
+        check_tensors(tensors, {key: (shard.shape_of(key, held), held.dtype) for key, held in own.items()})
+        parts = {key: shard.own_part(held, tensors[key]) for key, held in own.items()}
+        self.optimizer.load_state_tensors(parts)
+        self.ema.load_state_tensors(parts)
         self.grad_scaler.scale.fill_(checkpoint.get_float("loss_scale", torch.finfo(torch.float32).max))
         self.grad_scaler.good_updates.fill_(int(checkpoint.get_float("loss_scale_good_updates", 2**53)))
 
 
-def _shard(model: GPT, config: Config, world: World) -> Shard:
-    """The share of the optimizer that this process keeps."""
+def _shard(model: GPT, config: Config, runtime: Runtime) -> Shard:
+    """The share that this process keeps of the optimizer, or of `model` as well, which goes to the device."""
+    world, is_full = runtime.world, config.parallel.shard == "full" and runtime.world.size > 1
+    if not is_full:
+        model.to(runtime.device)
     parameters = dict(model.named_parameters())
-    if config.parallel.shard == "none":
+    if config.parallel.shard == "none" or world.size == 1:
         return Shard(parameters)
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    return Shard(parameters, world, state_owners(shapes, config.optim, world.size))
+    owners = state_owners(shapes, config.optim, world.size)
+    if not is_full:
+        return Shard(parameters, world, owners)
+    from gpt_cli.distributed.fsdp import FullShard  # noqa: PLC0415 - it takes a second to import
+
+    return FullShard(model, model.blocks, world, runtime.device, owners, updated_by_muon(shapes, config.optim))
 
 
 def _eager_seconds(config: Config, vocab_size: int, runtime: Runtime) -> float:

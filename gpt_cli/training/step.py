@@ -51,7 +51,7 @@ def optimizer_step(state: "TrainingState", optim: OptimConfig, step: int, lr_mul
 
     Returns the (P,) norm of each parameter's gradient before clipping, on the device.
     """
-    parameters = [p for p in state.parameters if p.grad is not None]
+    parameters = state.shard.updated(state.parameters)
     state.grad_scaler.unscale_(parameters)
     grad_norms = state.shard.gradient_norms(parameters)
     grad_norm = torch.linalg.vector_norm(grad_norms)
