@@ -22,7 +22,7 @@ from gpt_cli.config.explain import RESUMABLE_CHANGES
 from gpt_cli.config.keys import accepted_types, description, fields, get_key, join_or, schema_of, sections
 from gpt_cli.config.schema import INT32_MAX, Config
 
-_NOTE = "<!-- Written by `make reference`. Change the schema or the verb, not this page. -->"
+_NOTE = "<!-- Written by `make reference`. Change the schema or the command, not this page. -->"
 _TYPES = {"integer": "whole number", "number": "number", "string": "text"}
 _LIST_TYPES = {"integer": "whole numbers", "number": "numbers", "string": "texts"}
 _WIDTH = 120
@@ -132,15 +132,15 @@ def commands_page() -> str:
         "",
         _NOTE,
         "",
-        "What `gpt VERB --help` says, on one page. Data goes to stdout and everything else to stderr; `--json` prints"
-        " one JSON object. Exit codes: 0 done, 1 the work failed (data, disk, memory, numbers that are not finite), 2"
+        "What `gpt COMMAND --help` says, on one page. Data goes to stdout and everything else to stderr; `--json`"
+        " prints one JSON object. Exit codes: 0 done, 1 the work failed (data, disk, memory, numbers that are not finite), 2"
         " the request is wrong, 70 a bug in `gpt`, 130 and 143 stopped by a signal, after saving.",
         "",
         *(f"- [`{path}`](#{path.replace(' ', '-')}): {_escape(context.command.get_short_help_str(200))}"
           for path, context in pages),
         "",
-        "Options of `gpt` itself, before the verb: `--debug` prints tracebacks (also: `GPT_DEBUG=1`), `--version` the"
-        " version, `--install-completion` has the shell complete verbs and options.",
+        "Options of `gpt` itself, before the command: `--debug` prints tracebacks (also: `GPT_DEBUG=1`), `--version`"
+        " the version, `--install-completion` has the shell complete commands and options.",
     ]  # fmt: skip
     for path, context in pages:
         lines += ["", f"## {path}", "", *_page(path, context)]

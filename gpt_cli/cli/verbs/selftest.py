@@ -42,9 +42,9 @@ def doctor(
     run_option: RunOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Examine a run: its files, its model, and where it would go on.
+    """Examine a run: its files, its model, and where it would resume.
 
-    Verifies the sums of every checkpoint, that all numbers are finite, that the model cannot see the future and
+    Verifies the checksums of every checkpoint, that all numbers are finite, that the model cannot see the future and
     decodes the same with a cache, and that tokenizer and text are those it was trained with. Changes nothing. Exits
     with 1 if anything is wrong.
 
