@@ -155,6 +155,24 @@ def test_it_is_used_without_a_mouse(page: Page, client: Client) -> None:
     assert page.run("!document.querySelector('#read').hidden && document.activeElement.id === 'tab-read'")
 
 
+def test_tab_comes_to_every_control_of_every_part_and_shows_where_it_is(page: Page, client: Client) -> None:
+    start(page, client)
+    page.click("#go")
+    wait_written(page)
+    for tab in ("write", "read", "look", "watch"):
+        page.run(f"document.querySelector('#tab-{tab}').click(); document.querySelector('h1').tabIndex = -1")
+        page.run(
+            "document.querySelector('h1').focus(); window.missing = new Set([...document.querySelectorAll('button,"
+            " select, input, textarea, summary, [tabindex]')].filter(e =>"
+            " e.checkVisibility() && !e.disabled && e.tabIndex >= 0))"
+        )
+        for _ in range(page.run("missing.size")):
+            page.key("Tab")
+            page.run("missing.delete(document.activeElement)")
+            assert page.run("getComputedStyle(document.activeElement).outlineStyle") != "none"
+        assert page.run("[...missing].map(e => e.outerHTML.slice(0, 200))") == [], tab
+
+
 def test_stopping_frees_the_seat_and_keeps_what_is_there(page: Page, client: Client) -> None:
     start(page, client)
     page.run("const tokens = document.querySelector('#max_tokens'); tokens.max = ''; tokens.value = 1000000")
