@@ -85,6 +85,7 @@ def test_every_verb_has_a_help_page(gpt: Callable[..., Any]) -> None:
             "train",
             "sample",
             "chat",
+            "classify",
             "tokenize",
             "eval",
             "score",
