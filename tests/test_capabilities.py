@@ -20,7 +20,7 @@ from gpt_cli.cpu.train.train_bindings import NativeLibrary
 from gpt_cli.errors import RequestError
 from gpt_cli.evaluation.attention_capture import capture_attention
 from gpt_cli.export import gguf, huggingface, layouts
-from gpt_cli.export.layouts import choose_layout
+from gpt_cli.export.layout import choose_layout
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.run import draft

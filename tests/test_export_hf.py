@@ -13,7 +13,8 @@ from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, SampleConfig, TokenizerConfig, load_config
 from gpt_cli.errors import RequestError
 from gpt_cli.export.huggingface import export_huggingface
-from gpt_cli.export.layouts import LAYOUTS, choose_layout
+from gpt_cli.export.layout import choose_layout
+from gpt_cli.export.layouts import LAYOUTS
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.position import Rotary, rotary_frequencies
 from gpt_cli.run.checkpoint import save
@@ -157,7 +158,7 @@ def test_every_shipped_config_is_a_standard_architecture(config):
     family = config.stem.partition("_")[0]
     if config.stem == "shakespeare_char":
         family = "gpt2"
-    assert choose_layout(model).architecture == expected.get(family, "Qwen3ForCausalLM")
+    assert choose_layout(model, LAYOUTS).architecture == expected.get(family, "Qwen3ForCausalLM")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from gpt_cli.cli.main import main
 from gpt_cli.errors import UserError
 from gpt_cli.export.gguf import LAYOUTS, export_gguf
 from gpt_cli.export.gguf_reading import import_gguf
-from gpt_cli.export.layouts import choose_layout
+from gpt_cli.export.layout import choose_layout
 from gpt_cli.export.names import named_tensors
 from gpt_cli.run.load_model import LoadedRun, load_model
 

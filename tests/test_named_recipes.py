@@ -12,7 +12,8 @@ from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, dump_config, explain, load_config, parse_config
 from gpt_cli.config.keys import fields, get_key
 from gpt_cli.config.presets import RECIPES
-from gpt_cli.export.layouts import choose_layout
+from gpt_cli.export.layout import choose_layout
+from gpt_cli.export.layouts import LAYOUTS
 from gpt_cli.literals import Recipe
 
 SIZES = ("n_layer", "n_head", "n_embd", "context_length", "dropout", "attention_dropout")
@@ -105,9 +106,9 @@ def test_a_value_is_explained_by_its_recipe(config):
 def test_modern_always_exports_as_qwen3_and_classic_as_gpt2(n_layer, heads, context_length, dropout, n_kv_head):
     model = dict(zip(SIZES, (n_layer, *heads, context_length, dropout), strict=False))
     modern = Config.model_validate({"recipe": "modern", "model": model | {"n_kv_head": n_kv_head}})
-    assert choose_layout(modern.model).architecture == "Qwen3ForCausalLM"
+    assert choose_layout(modern.model, LAYOUTS).architecture == "Qwen3ForCausalLM"
     classic = Config.model_validate({"recipe": "classic", "model": model})
-    assert choose_layout(classic.model).architecture == "GPT2LMHeadModel"
+    assert choose_layout(classic.model, LAYOUTS).architecture == "GPT2LMHeadModel"
 
 
 @each_recipe

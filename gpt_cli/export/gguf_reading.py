@@ -18,7 +18,7 @@ from gpt_cli.errors import RequestError, UserError
 from gpt_cli.export.gguf import ARCHITECTURE, LAYOUTS, TOKENIZER_JSON, gguf_package, gguf_vocabulary, model_keys
 from gpt_cli.export.hf_config import LONGEST_CONTEXT, mlp_ratio
 from gpt_cli.export.import_hf import create_imported, own_tensors
-from gpt_cli.export.layouts import Layout
+from gpt_cli.export.layout import Layout
 from gpt_cli.export.vocabulary import parse_exported
 from gpt_cli.model.sizing import build_on_meta
 from gpt_cli.tokenizer import Tokenizer

@@ -11,7 +11,8 @@ import torch
 from gpt_cli.config import SampleConfig
 from gpt_cli.config.template import TurnTemplate
 from gpt_cli.export.class_layouts import choose_class_layout, label_config
-from gpt_cli.export.layouts import Layout, choose_layout
+from gpt_cli.export.layout import Layout, choose_layout
+from gpt_cli.export.layouts import LAYOUTS
 from gpt_cli.export.model_card import model_card
 from gpt_cli.export.names import named_tensors
 from gpt_cli.export.vocabulary import tokenizer_config, tokenizer_json
@@ -31,7 +32,7 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
     model, tokenizer, labels = run.config.model, run.tokenizer, run.config.task.labels
     ours = named_tensors(run.model.state_dict())
     if labels is None:
-        layout = choose_layout(model)
+        layout = choose_layout(model, LAYOUTS)
     else:
         layout, model = choose_class_layout(run.config)
     tensors = {name: tensor.to(DTYPES[dtype]).contiguous() for name, tensor in layout.tensors(model, ours).items()}

@@ -17,7 +17,7 @@ from gpt_cli.config import Config, ModelConfig, TaskConfig, TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.export.class_layouts import as_class_model, as_classifier, class_shapes, is_classifier, read_labels
 from gpt_cli.export.hf_config import read_model
-from gpt_cli.export.layouts import Layout
+from gpt_cli.export.layout import Layout
 from gpt_cli.export.names import from_foreign, named_tensors
 from gpt_cli.export.vocabulary import read_tokenizer
 from gpt_cli.files import read_file
