@@ -2,45 +2,28 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpt_cli.cli.main import main
 from gpt_cli.config import DataConfig, TokenizerConfig
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.files import cache_dir
 from gpt_cli.tokenizer import CharTokenizer, load_tokenizer
+from tests.support.command import Answer, Run, in_process
 
 TEXT = "".join(f"Once upon a time there were {n} mice, and the {n}th of them lived in a shoe.\n" for n in range(200))
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What `gpt` said."""
-
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """`gpt` in this process, in a directory that holds mice.txt."""
     monkeypatch.chdir(tmp_path)
     Path("mice.txt").write_text(TEXT)
 
-    def gpt(*arguments: str) -> Answer:
-        code = main(arguments)
-        return Answer(code, *capsys.readouterr())
-
-    return gpt
-
-
-Run = Callable[..., Answer]
+    return in_process(capsys)
 
 
 def as_json(answer: Answer) -> dict[str, Any]:

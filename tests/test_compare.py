@@ -2,8 +2,6 @@
 
 import json
 from base64 import b64encode
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +18,11 @@ from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.report.tokenizer_table import columns, draw_comparison
 from gpt_cli.tokenizer import CharTokenizer
+from tests.support.command import Answer, Run, in_process
 
 TEXT = "".join(
     f"Once upon a time there were {n} mice, and the {n}th of them lived in a shoe. Größe!\n" for n in range(200)
 )
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What `gpt` said."""
-
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Answer]
 
 
 @pytest.fixture
@@ -44,11 +31,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.chdir(tmp_path)
     Path("mice.txt").write_text(TEXT)
 
-    def gpt(*arguments: str) -> Answer:
-        code = main(["tokenize", "mice.txt", *arguments])
-        return Answer(code, *capsys.readouterr())
-
-    return gpt
+    return in_process(capsys, "tokenize", "mice.txt")
 
 
 def as_json(answer: Answer) -> dict[str, Any]:

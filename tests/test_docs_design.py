@@ -3,6 +3,7 @@
 import ast
 import re
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,21 @@ def test_each_of_the_twenty_answers_names_a_file_and_what_it_defines() -> None:
     assert [int(number) for number, _, _ in rows] == list(range(1, 21))
     for number, file, name in rows:
         assert name in defined_in(ROOT / file), f"question {number}: {file} does not define {name}"
+
+
+def test_each_file_on_the_way_to_the_forward_pass_imports_the_next() -> None:
+    said = re.search(
+        r"to the forward pass in five files: (.+?), which", (ROOT / "README.md").read_text("utf-8"), re.DOTALL
+    )
+    assert said is not None
+    files = re.findall(r"`([\w/]+\.py)`", said[1])
+    assert len(files) == 5
+    step = (ROOT / "gpt_cli/training/step.py").read_text("utf-8")  # the gradients are those of its TorchEngine
+    for file, following in pairwise(files):
+        text = (ROOT / "gpt_cli" / file).read_text("utf-8")
+        module = f"gpt_cli.{following.removesuffix('.py').replace('/', '.')}"
+        assert f"from {module} import" in (text if "accumulate" not in file else step), (file, following)
+    assert "state.engine.forward_backward(" in (ROOT / "gpt_cli" / files[3]).read_text("utf-8")
 
 
 @pytest.mark.parametrize("page", sorted(DESIGN.glob("*.md")), ids=lambda page: page.name)

@@ -5,8 +5,6 @@ import math
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +23,11 @@ from gpt_cli.analysis.results import TextReport
 from gpt_cli.analysis.scanner import inspect_text
 from gpt_cli.analysis.split_text import SplitText
 from gpt_cli.analysis.text_sample import SystematicSample, TextSpan, text_blocks
-from gpt_cli.cli.main import main
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.corpus_text import CorpusText, SourceFile
 from gpt_cli.corpus.readers import TextFile
 from gpt_cli.errors import UserError
+from tests.support.command import Run, in_process
 from tests.support.waiting import HANG
 
 SMALL = st.lists(st.integers(0, 3), min_size=1, max_size=60)
@@ -307,7 +305,7 @@ def test_near_copies_count_as_far_as_they_are_alike() -> None:
     assert found.leak.passages.share == pytest.approx((line - PASSAGE) / line, abs=0.03)
 
 
-def test_characters_that_only_validation_has_are_named(run: "Callable[..., Answer]") -> None:
+def test_characters_that_only_validation_has_are_named(run: Run) -> None:
     Path("text.txt").write_text(prose(100) + "ж" + "я" * 3)
     assert "2 characters only in the validation text: 'ж' 'я'" in run("text.txt").out
 
@@ -417,29 +415,16 @@ def test_a_text_too_small_to_split_is_one_clear_error() -> None:
             look(text)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What `gpt` said."""
-
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """`gpt data inspect` in this process, in a directory that holds text.txt."""
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text(prose(300) + "\x1b[31m é\n")
 
-    def gpt(*arguments: str) -> Answer:
-        code = main(["data", "inspect", *arguments])
-        return Answer(code, *capsys.readouterr())
-
-    return gpt
+    return in_process(capsys, "data", "inspect")
 
 
-def test_the_tables_show_facts_baselines_and_advice_and_never_drive_the_terminal(run: Callable[..., Answer]) -> None:
+def test_the_tables_show_facts_baselines_and_advice_and_never_drive_the_terminal(run: Run) -> None:
     answer = run("text.txt")
     assert (answer.code, answer.err) == (0, "")
     assert "\x1b" not in answer.out
@@ -458,7 +443,7 @@ def test_looking_at_a_text_loads_neither_torch_nor_matplotlib(verb: str, tmp_pat
     subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parents[1], timeout=HANG)
 
 
-def test_json_is_one_object_with_every_figure(run: Callable[..., Answer]) -> None:
+def test_json_is_one_object_with_every_figure(run: Run) -> None:
     found = json.loads(run("text.txt", "--json", "--val-fraction", "0.2").out)
     assert found["corpus"] == ["text.txt"]
     assert found["val_characters"] == pytest.approx(0.2 * found["characters"], abs=1)
@@ -478,7 +463,7 @@ def test_json_is_one_object_with_every_figure(run: Callable[..., Answer]) -> Non
         (["store"], 2, "token store"),
     ],
 )
-def test_bad_input_is_one_error_line(run: Callable[..., Answer], arguments: list[str], code: int, told: str) -> None:
+def test_bad_input_is_one_error_line(run: Run, arguments: list[str], code: int, told: str) -> None:
     Path("empty.txt").touch()
     Path("tiny.txt").write_text("ab")
     Path("store").mkdir()

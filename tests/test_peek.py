@@ -1,8 +1,6 @@
 """`gpt data peek` shows exactly what training asks: the inputs and targets of its own windows."""
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,20 +18,9 @@ from gpt_cli.errors import RequestError
 from gpt_cli.shuffle import training_offset, windows_per_epoch
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_tokens import DeviceTokens
+from tests.support.command import Run, in_process
 
 TEXT = "First Citizen:\nBefore we proceed any further, hear me speak.\n" * 40 + "Größe 😀\n" * 40
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What `gpt` said."""
-
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Answer]
 
 
 @pytest.fixture
@@ -44,11 +31,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     assert main(["tokenize", "text.txt", "--kind", "bpe", "--vocab-size", "300", "--out", "store"]) == 0
     capsys.readouterr()
 
-    def gpt(*arguments: str) -> Answer:
-        code = main(arguments)
-        return Answer(code, *capsys.readouterr())
-
-    return gpt
+    return in_process(capsys)
 
 
 def test_every_context_grows_by_a_token_and_its_target_is_the_next(run: Run) -> None:

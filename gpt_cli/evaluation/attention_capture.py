@@ -54,11 +54,6 @@ class LayerAttention:
         """(H, T, T) the softmax of the scores: row t is how query t divides its attention; it sums to 1."""
         return self.scores().softmax(dim=-1).float()
 
-    def weighted_values(self) -> Tensor:
-        """(H, T, D) the values, mixed by the weights: what `output` must equal."""
-        v = self.v.double().repeat_interleave(self.group, dim=0)
-        return (self.scores().softmax(dim=-1) @ v).float()
-
 
 @torch.no_grad()
 def capture_attention(model: GPT, tokens: Sequence[int]) -> list[LayerAttention]:

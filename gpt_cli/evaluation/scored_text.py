@@ -130,10 +130,6 @@ class ScoredText:
         """The text of token number `token`."""
         return self._data[self._starts[token] : self._starts[token + 1]].decode(errors="backslashreplace")
 
-    def line_of(self, token: int) -> int:
-        """The number, from 1, of the line in which token number `token` begins."""
-        return int(np.searchsorted(self._firsts, token, side="right"))
-
     def top_surprising(self, n: int, by: SurpriseKey) -> list[int]:
         """The indices of the `n` most surprising lines, the worst first; of equals the earlier one.
 

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 
 _LENGTH, _CHOICE, _LIMITS = "How long", "How to choose tokens", "What may be written"
 
+
+def panel_option(panel: str, text: str, metavar: str | None = None) -> Any:
+    """An option that `--help` shows in the box `panel`."""
+    return typer.Option(help=text, rich_help_panel=panel, metavar=metavar)
+
+
 DeviceOption = Annotated[Device, typer.Option(help="Where to compute.")]
 EngineOption = Annotated[
     Literal["auto", "native", "torch"],
@@ -30,66 +36,32 @@ DraftOption = Annotated[
         help="Guess ahead, for the same text sooner: from the text itself, a smaller run, or a text like it.",
     ),
 ]
-MaxNewTokensOption = Annotated[int | None, typer.Option(help="Tokens to write.", rich_help_panel=_LENGTH)]
-MinNewTokensOption = Annotated[
-    int | None, typer.Option(help="Tokens before which nothing ends the text.", rich_help_panel=_LENGTH)
-]
-StopOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="TEXT", help="End before this text. Repeatable.", rich_help_panel=_LENGTH),
-]
+MaxNewTokensOption = Annotated[int | None, panel_option(_LENGTH, "Tokens to write.")]
+MinNewTokensOption = Annotated[int | None, panel_option(_LENGTH, "Tokens before which nothing ends the text.")]
+StopOption = Annotated[list[str] | None, panel_option(_LENGTH, "End before this text. Repeatable.", metavar="TEXT")]
 TemperatureOption = Annotated[
-    float | None,
-    typer.Option(help="Below 1 safer, above 1 wilder; 0: always the likeliest.", rich_help_panel=_CHOICE),
+    float | None, panel_option(_CHOICE, "Below 1 safer, above 1 wilder; 0: always the likeliest.")
 ]
-TopKOption = Annotated[int | None, typer.Option(help="Among the k likeliest tokens. 0: off.", rich_help_panel=_CHOICE)]
-TopPOption = Annotated[
-    float | None,
-    typer.Option(help="Among the likeliest with this probability. 1: off.", rich_help_panel=_CHOICE),
-]
-MinPOption = Annotated[
-    float | None,
-    typer.Option(help="Not below this times the likeliest's probability. 0: off.", rich_help_panel=_CHOICE),
-]
+TopKOption = Annotated[int | None, panel_option(_CHOICE, "Among the k likeliest tokens. 0: off.")]
+TopPOption = Annotated[float | None, panel_option(_CHOICE, "Among the likeliest with this probability. 1: off.")]
+MinPOption = Annotated[float | None, panel_option(_CHOICE, "Not below this times the likeliest's probability. 0: off.")]
 TypicalPOption = Annotated[
-    float | None,
-    typer.Option(help="Locally typical sampling with this probability. 1: off.", rich_help_panel=_CHOICE),
+    float | None, panel_option(_CHOICE, "Locally typical sampling with this probability. 1: off.")
 ]
-RepetitionPenaltyOption = Annotated[
-    float | None, typer.Option(help="Above 1: against tokens seen before. 1: off.", rich_help_panel=_CHOICE)
-]
-NoRepeatNgramOption = Annotated[
-    int | None, typer.Option(help="Never the same n tokens in a row again. 0: off.", rich_help_panel=_CHOICE)
-]
+RepetitionPenaltyOption = Annotated[float | None, panel_option(_CHOICE, "Above 1: against tokens seen before. 1: off.")]
+NoRepeatNgramOption = Annotated[int | None, panel_option(_CHOICE, "Never the same n tokens in a row again. 0: off.")]
 LogitBiasOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="TOKEN=X", help="Add X to a token's logit: its text, or #id. Repeatable.", rich_help_panel=_CHOICE
-    ),
+    panel_option(_CHOICE, "Add X to a token's logit: its text, or #id. Repeatable.", metavar="TOKEN=X"),
 ]
-SeedOption = Annotated[
-    int | None,
-    typer.Option(help="The same seed, the same text. [default: random, printed]", rich_help_panel=_CHOICE),
-]
-BeamsOption = Annotated[
-    int | None,
-    typer.Option(help="Search the likeliest text with so many candidates. 0: off.", rich_help_panel=_CHOICE),
-]
-LengthPenaltyOption = Annotated[
-    float | None, typer.Option(help="Of beams: the higher, the longer.", rich_help_panel=_CHOICE)
-]
-ForbidOption = Annotated[
-    str | None, typer.Option(metavar="CHARS", help="None of these characters.", rich_help_panel=_LIMITS)
-]
-AllowOption = Annotated[
-    str | None, typer.Option(metavar="CHARS", help="Only these characters.", rich_help_panel=_LIMITS)
-]
-ChoicesOption = Annotated[
-    str | None, typer.Option(metavar="A,B,...", help="One of these texts.", rich_help_panel=_LIMITS)
-]
+SeedOption = Annotated[int | None, panel_option(_CHOICE, "The same seed, the same text. [default: random, printed]")]
+BeamsOption = Annotated[int | None, panel_option(_CHOICE, "Search the likeliest text with so many candidates. 0: off.")]
+LengthPenaltyOption = Annotated[float | None, panel_option(_CHOICE, "Of beams: the higher, the longer.")]
+ForbidOption = Annotated[str | None, panel_option(_LIMITS, "None of these characters.", metavar="CHARS")]
+AllowOption = Annotated[str | None, panel_option(_LIMITS, "Only these characters.", metavar="CHARS")]
+ChoicesOption = Annotated[str | None, panel_option(_LIMITS, "One of these texts.", metavar="A,B,...")]
 RegexOption = Annotated[
-    str | None,
-    typer.Option(metavar="PATTERN", help="A match of this, as Python's re reads it.", rich_help_panel=_LIMITS),
+    str | None, panel_option(_LIMITS, "A match of this, as Python's re reads it.", metavar="PATTERN")
 ]
 
 

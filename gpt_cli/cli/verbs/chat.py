@@ -21,15 +21,11 @@ def chat(
     engine: opts.EngineOption = "auto",
     weights: opts.DtypeOption = "fp32",
     draft: opts.DraftOption = None,
-    prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Put before what you write.", rich_help_panel=_TURN)
-    ] = None,
-    suffix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Put between that and the answer.", rich_help_panel=_TURN)
-    ] = None,
+    prefix: Annotated[str | None, opts.panel_option(_TURN, "Put before what you write.", metavar="TEXT")] = None,
+    suffix: Annotated[str | None, opts.panel_option(_TURN, "Put between that and the answer.", metavar="TEXT")] = None,
     unknown: Annotated[
         Literal["error", "skip"],
-        typer.Option(help="Characters that the vocabulary lacks are an error, or left out.", rich_help_panel=_TURN),
+        opts.panel_option(_TURN, "Characters that the vocabulary lacks are an error, or left out."),
     ] = "error",
     stop: opts.StopOption = None,
     max_new_tokens: opts.MaxNewTokensOption = None,

@@ -35,32 +35,22 @@ def sample(
     weights: opts.DtypeOption = "fp32",
     draft: opts.DraftOption = None,
     prompt: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="The prompt; - reads it from standard input.", rich_help_panel=_PROMPTS),
+        str | None, opts.panel_option(_PROMPTS, "The prompt; - reads it from standard input.", metavar="TEXT")
     ] = None,
     prompt_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A UTF-8 file that is one prompt, to its end.", rich_help_panel=_PROMPTS),
+        Path | None, opts.panel_option(_PROMPTS, "A UTF-8 file that is one prompt, to its end.", metavar="FILE")
     ] = None,
     prompts: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="A file with a prompt a line; - is standard input.", rich_help_panel=_PROMPTS
-        ),
+        Path | None, opts.panel_option(_PROMPTS, "A file with a prompt a line; - is standard input.", metavar="FILE")
     ] = None,
     prompts_format: Annotated[
-        PromptsFormat,
-        typer.Option(help='jsonl: lines such as {"prompt": "..."}; auto: by the name.', rich_help_panel=_PROMPTS),
+        PromptsFormat, opts.panel_option(_PROMPTS, 'jsonl: lines such as {"prompt": "..."}; auto: by the name.')
     ] = "auto",
-    prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Put before each prompt.", rich_help_panel=_PROMPTS)
-    ] = None,
-    suffix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Put after each prompt.", rich_help_panel=_PROMPTS)
-    ] = None,
+    prefix: Annotated[str | None, opts.panel_option(_PROMPTS, "Put before each prompt.", metavar="TEXT")] = None,
+    suffix: Annotated[str | None, opts.panel_option(_PROMPTS, "Put after each prompt.", metavar="TEXT")] = None,
     unknown: Annotated[
         Literal["error", "skip"],
-        typer.Option(help="Characters that the vocabulary lacks are an error, or left out.", rich_help_panel=_PROMPTS),
+        opts.panel_option(_PROMPTS, "Characters that the vocabulary lacks are an error, or left out."),
     ] = "error",
     max_new_tokens: opts.MaxNewTokensOption = None,
     min_new_tokens: opts.MinNewTokensOption = None,

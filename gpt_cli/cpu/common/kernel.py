@@ -65,7 +65,7 @@ class Kernel:
 DECODER = Kernel(
     (SOURCE,),
     functions=(
-        *("gpt_open", "gpt_close", "gpt_begin", "gpt_end", "gpt_write", "gpt_stop", "gpt_push", "gpt_draft"),
+        *("gpt_open", "gpt_close", "gpt_begin", "gpt_end", "gpt_write", "gpt_stop", "gpt_draft"),
         *("gpt_drafted", "gpt_score"),
     ),
 )

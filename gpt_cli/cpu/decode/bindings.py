@@ -64,7 +64,6 @@ def load_library(note: Notify, *, anew: bool = False) -> ctypes.CDLL:
         ("gpt_end", None, 1),
         ("gpt_write", ctypes.c_int32, 5),
         ("gpt_stop", None, 2),
-        ("gpt_push", None, 4),
         ("gpt_draft", ctypes.c_int32, 5),
         ("gpt_drafted", None, 2),
         ("gpt_score", None, 4),
@@ -77,7 +76,7 @@ def load_library(note: Notify, *, anew: bool = False) -> ctypes.CDLL:
         ("gpt_round", None, 6),
     ):
         getattr(library, name).restype = result
-        whole = {"gpt_begin": {1}, "gpt_write": {1, 2}, "gpt_stop": {1}, "gpt_push": {1, 3}}
+        whole = {"gpt_begin": {1}, "gpt_write": {1, 2}, "gpt_stop": {1}}
         whole |= {"gpt_draft": {3, 4}, "gpt_score": {2}, "gpt_put": {1}}
         whole |= {"gpt_join": {2, 3, 5, 6, 7}, "gpt_round": {2, 3, 4}}
         getattr(library, name).argtypes = [

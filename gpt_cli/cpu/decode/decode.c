@@ -250,15 +250,6 @@ void gpt_drafted(const Session *session, int64_t *numbers) {
     numbers[0] = session->drafter->passes, numbers[1] = session->drafter->guessed, numbers[2] = session->drafter->right;
 }
 
-/* The text of stream `i` goes on with these tokens, whatever the model would have written. */
-void gpt_push(Session *session, int32_t i, const int32_t *tokens, int32_t n) {
-    for (int t = 0; t < n; t++) {
-        append_token(session->model, &session->streams[i], tokens[t]);
-        if (session->drafter) ngram_insert(session->drafter, tokens[t]);
-        if (session->small) append_token(session->small->model, session->small->streams, tokens[t]);
-    }
-}
-
 /* (n,) tokens, at most a context -> (n, V) logits: of what follows each. */
 void gpt_score(Session *session, const int32_t *tokens, int32_t n, float *logits) {
     BatchToken rows[MAX_ROWS];

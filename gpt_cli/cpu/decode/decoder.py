@@ -209,11 +209,6 @@ class NativeSession:
         logits = np.empty((steps, self._batch, self._decoder.weights.vocab_size), np.float32)
         return self._decode(steps, logits), logits
 
-    def force_tokens(self, text: int, tokens: Sequence[int]) -> None:
-        """Go on with these tokens, whatever would have been written."""
-        ids = np.asarray(tokens, np.int32)
-        self._library.gpt_push(self.handle.pointer, text, address(ids), len(tokens))
-
     def _decode(self, steps: int, logits: Array | None) -> list[list[int]]:
         tokens = np.empty((steps, self._batch), np.int32)
         made = self._library.gpt_write(
