@@ -16,9 +16,14 @@ LONGEST = 120  # characters of either side
 
 
 def read_pairs(folder: Path, language: str) -> dict[str, str]:
-    """English -> the other language, of every catalogue in `folder`; each form of the plural is a message."""
+    """English -> the other language, of every catalogue in `folder`; each form of the plural is a message.
+
+    A catalogue of a country, such as de_DE, is one of its language.
+    """
     pairs: dict[str, str] = {}
-    for path in sorted(folder.glob(f"**/locale/{language}/LC_MESSAGES/*.mo")):
+    for path in sorted(folder.glob("**/LC_MESSAGES/*.mo")):
+        if path.parts[-3].partition("_")[0] != language:
+            continue
         with path.open("rb") as file:
             catalogue = gettext.GNUTranslations(file)
         for key, translated in catalogue._catalog.items():

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gpt_cli.config import Config, ModelConfig, SampleConfig
+from gpt_cli.config import Config, DataConfig, ModelConfig, SampleConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.directory import create_imported_run
 from gpt_cli.serve import server
@@ -28,11 +28,13 @@ SHAPE = ModelConfig(n_layer=2, n_embd=32, n_head=2, context_length=20, zero_init
 LETTERS = CharTokenizer("\n abcdefghijklmnopqrstuvwxyz:")
 
 
-def make_run(path: Path, tokenizer: Tokenizer | None = None, seed: int = 0, **sample: Any) -> Path:
-    """A run with an untrained model."""
+def make_run(
+    path: Path, tokenizer: Tokenizer | None = None, seed: int = 0, data: dict[str, Any] | None = None, **sample: Any
+) -> Path:
+    """A run with an untrained model, as if it had learned from `data`."""
     known = tokenizer or ByteTokenizer()
     defaults = SampleConfig(**{"max_new_tokens": 24, "temperature": 1.0, **sample})
-    config = Config(model=SHAPE, sample=defaults, run_dir=str(path))
+    config = Config(model=SHAPE, sample=defaults, data=DataConfig(**data or {}), run_dir=str(path))
     torch.manual_seed(seed)
     create_imported_run(config, known, GPT(SHAPE, known.vocab_size).state_dict(), "nowhere")
     return path

@@ -213,6 +213,24 @@ def test_a_chat_is_what_gpt_chat_would_continue(client: Client) -> None:
     assert said == client.text(prompt="be\nq: hi a: ", **asked)
 
 
+@pytest.mark.parametrize("form", ["chat", "pairs"])
+def test_a_chat_with_a_run_that_learned_chats_or_pairs_is_in_its_template(tmp_path: Path, form: str) -> None:
+    make_run(tmp_path / "run", data={"format": form, "prompt_end": "|", "completion_end": "."})
+    messages = [{"role": role, "content": text} for role, text in (("user", "a"), ("assistant", "b"), ("user", "c"))]
+    if form == "chat":
+        messages = [{"role": "system", "content": "s"}, *messages]
+    learned = "system|s.user|a.assistant|b.user|c.assistant|" if form == "chat" else "c|"
+    asked: dict[str, Any] = {"model": "run", "seed": 4, "max_tokens": 12}
+    with serving(tmp_path) as client:
+        answer = client.ask("/v1/chat/completions", messages=messages, **asked)[1]["choices"][0]["message"]["content"]
+        assert answer == client.text(prompt=learned[-20:], **asked)
+        assert "." not in answer
+        status, refused = client.ask("/v1/chat/completions", messages=[{"role": "bot", "content": "x"}], **asked)
+    assert status == 400
+    assert "role" in refused["error"]["message"]
+    assert "assistant" in refused["error"]["message"]
+
+
 def test_texts_become_tokens_and_tokens_texts(client: Client) -> None:
     told = client.ask("/tokenize", text="aä")[1]
     assert told["tokens"] == [97, 195, 164]

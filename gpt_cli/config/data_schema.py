@@ -45,6 +45,9 @@ class DataConfig(ConfigSection):
     too_long: Literal["drop", "cut"] = "drop"
     """Of pairs, chat and labelled texts: whether an example that is longer than the context is left out, or loses its
     end. Labelled texts lose it unless this is written down."""
+    packing: bool = False
+    """Of pairs and chats: several examples in each row of context_length, each as if it were alone; by torch. false:
+    rows of examples of similar length, as wide as the longest of them."""
     split: SplitBy = "characters"
     """Unit that is never divided between splits. characters: the text is cut in order, training first, then validation,
     then test; else the documents (or files) are dealt out by a hash of their content, equal ones alike. Pairs
@@ -73,6 +76,12 @@ class DataConfig(ConfigSection):
     def _check_format(self) -> Self:
         if self.format != "text" and self.split != "documents":
             raise ValueError(f"data.split {self.split} is for texts: data.format {self.format} is split by documents")
+        return self
+
+    @model_validator(mode="after")
+    def _check_packing(self) -> Self:
+        if self.packing and self.format not in ("pairs", "chat"):
+            raise ValueError("data.packing is for data.format pairs and chat")
         return self
 
     @model_validator(mode="after")

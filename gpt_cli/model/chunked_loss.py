@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gpt_cli.model.gpt import GPT
+from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.lm_head import TILE, pad_vocabulary
 
 # Logits in a piece: 32 MiB of fp32 on a CPU, 512 MiB elsewhere, where pieces must be large enough to keep it busy.
@@ -26,12 +27,14 @@ def needs_chunking(model: GPT, tokens: int) -> bool:
     return tokens * model.head.out_features > max_chunk_logits(model.head.weight.device)
 
 
-def chunked_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """(B, T), (B, T) -> the mean or the sum of -log p(target), in nats: `cross_entropy(model(inputs), targets)`.
+def chunked_loss(
+    model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "mean", cache: KVCache | None = None
+) -> Tensor:
+    """(B, T), (B, T) -> the mean or the sum of -log p(target), in nats: `cross_entropy(model(inputs, cache), targets)`.
 
     A negative target does not count towards the sum; the mean is of all.
     """
-    hidden = model.features(inputs).flatten(0, 1)  # (N, C)
+    hidden = model.features(inputs, cache).flatten(0, 1)  # (N, C)
     weight, device = model.head.weight, hidden.device
     dtype = hidden.dtype
     if device.type != "meta" and torch.is_autocast_enabled(device.type):

@@ -76,7 +76,7 @@ class Embedding(nn.Module):
             self.positions = None
 
     def forward(self, tokens: Tensor, start: int | Tensor) -> Tensor:
-        """(B, T) tokens, the first of them at position `start`, an int or (B,) -> (B, T, C)."""
+        """(B, T) tokens, the first of them at position `start`, as of `gather_positions` -> (B, T, C)."""
         x = self.tokens(tokens) * self.scale
         if self.positions is not None:
             x = x + gather_positions(self.positions, start, tokens.shape[1])

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpt_cli.capabilities import PACKED_ROWS
 from gpt_cli.config import Config
 from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.distributed.world import ALONE, World
@@ -19,9 +20,10 @@ from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.batches import Batches, MicroBatches, batch_refusal, micro_batch_size, own_share
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.evaluate import EvaluationText, LoadBatch
-from gpt_cli.training.example_rows import ExampleRows
+from gpt_cli.training.example_rows import ExampleRows, first_fit
 from gpt_cli.training.labelled_rows import LabelledRows
 
+_ROWS = 4  # the packed rows of a micro-batch are so many, or a multiple of it
 _POOL = 16  # steps whose examples are sorted by length together, so that little of a row is filling
 
 
@@ -29,7 +31,7 @@ _POOL = 16  # steps whose examples are sorted by length together, so that little
 class ExampleBatches:
     """The examples of a training split, each once an epoch, in an order that depends on the seed and the step alone.
 
-    The rows of a step are of similar length, and as wide as the longest of them.
+    The rows of a step are of similar length, and as wide as the longest of them; or packed, and of all lengths.
     """
 
     rows: ExampleRows | LabelledRows
@@ -41,6 +43,8 @@ class ExampleBatches:
     world: World = ALONE
     dealt: bool = False
     """See `Batches`."""
+    packs: bool = False
+    """Whether a row is several examples: rows of the whole context, as few as a micro-batch's examples need."""
     _pool: tuple[int, list[int]] = field(default=(-1, []), init=False, repr=False)
 
     @classmethod
@@ -48,11 +52,13 @@ class ExampleBatches:
         cls, config: Config, rows: ExampleRows | LabelledRows, device: torch.device, world: World = ALONE
     ) -> "ExampleBatches":
         """The batches that `config` trains on, and this process's share. Raises RequestError as `Batches` does."""
+        if config.data.packing and (reason := PACKED_ROWS.refusal(config.model)) is not None:
+            raise RequestError(f"data.packing does not know {reason}", hint="data.packing=false")
         sizes = config.train.batch_size, micro_batch_size(config, world)
         if refused := batch_refusal(*sizes, world.size):
             raise RequestError(refused[0], hint=refused[1])
         dealt = config.parallel.shard == "full"
-        return cls(rows, device, config.model.context_length, *sizes, config.seed, world, dealt)
+        return cls(rows, device, config.model.context_length, *sizes, config.seed, world, dealt, config.data.packing)
 
     @property
     def tokens_per_step(self) -> int:
@@ -61,6 +67,8 @@ class ExampleBatches:
 
     def indices(self, step: int) -> list[int]:
         """The B rows of `step`, over all devices."""
+        if self.packs:  # rows of all lengths fill up best
+            return [self._row(index) for index in range(step * self.batch_size, (step + 1) * self.batch_size)]
         pool, place = divmod(step, _POOL)
         if self._pool[0] != pool:
             size = _POOL * self.batch_size
@@ -71,14 +79,24 @@ class ExampleBatches:
 
     def at(self, step: int) -> MicroBatches:
         """This rank's micro-batches of `step`: (M, W) inputs, and the targets that follow or are IGNORED."""
-        chosen = self.indices(step)
+        chosen, size = self.indices(step), self.micro_batch_size
+        own = own_share(chosen, size, self.world, dealt=self.dealt)
+        if self.packs:
+            return [self._packed(own[i : i + size]) for i in range(0, len(own), size)]
         width = int(self.rows.widths[chosen].max())
         if self.device.type != "cpu":  # few widths, each of which may be compiled
             width = min(self.context_length, 1 << (width - 1).bit_length())
-        size = self.micro_batch_size
-        own = own_share(chosen, size, self.world, dealt=self.dealt)
         inputs, targets = self.rows.tensors(own, width, self.device)
         return list(zip(inputs.split(size), targets.split(size), strict=True))
+
+    def _packed(self, chosen: list[int]) -> tuple[Tensor, Tensor]:
+        """(R, context_length) inputs and targets of M examples; see `ExampleRows.packed`."""
+        assert isinstance(self.rows, ExampleRows)
+        places = first_fit([int(self.rows.widths[row]) for row in chosen], self.context_length)
+        height = 1 + max(row for row, _ in places)
+        if self.device.type != "cpu":  # few shapes, each of which may be compiled
+            height = -(-height // _ROWS) * _ROWS
+        return self.rows.packed(chosen, places, (height, self.context_length), self.device)
 
     def _row(self, index: int) -> int:
         epoch, place = divmod(index, len(self.rows))

@@ -1,4 +1,4 @@
-"""Examples as rows of one width: each begins at the first position and sees nothing but itself.
+"""Examples as rows of one width: each begins at the first position and sees nothing but itself, or several in a row.
 
 What fills up a row follows its example, where causal attention does not look, and is no target: the loss is that of
 each example alone. Shapes: R rows, W width.
@@ -65,13 +65,33 @@ class ExampleRows:
 
     def tensors(self, rows: Sequence[int], width: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """(R, W) inputs and targets of `rows`, filled up with token 0 and IGNORED, on the device without waiting."""
-        inputs = np.zeros((len(rows), width), dtype=np.int64)
-        targets = np.full((len(rows), width), IGNORED, dtype=np.int64)
-        for i, row in enumerate(rows):
+        return self._placed(rows, [(i, 0) for i in range(len(rows))], (len(rows), width), device)
+
+    def packed(
+        self, rows: Sequence[int], places: Sequence[tuple[int, int]], shape: tuple[int, int], device: torch.device
+    ) -> tuple[Tensor, Tensor]:
+        """The same, each at its place: a row and a column. The first token of each is there as its complement, by which
+        `model/packed_rows.py` tells one from the other.
+        """
+        return self._placed(rows, places, shape, device, marks=True)
+
+    def _placed(
+        self,
+        rows: Sequence[int],
+        places: Sequence[tuple[int, int]],
+        shape: tuple[int, int],
+        device: torch.device,
+        marks: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        inputs = np.zeros(shape, dtype=np.int64)
+        targets = np.full(shape, IGNORED, dtype=np.int64)
+        for row, (i, at) in zip(rows, places, strict=True):
             start, n = int(self.examples.starts[self.kept[row]]), int(self.widths[row])
             ids = self.examples.tokens[start : start + n + 1].astype(np.int64)
-            inputs[i, :n] = ids[:-1]
-            targets[i, :n] = np.where(self.counted[start + 1 : start + n + 1], ids[1:], IGNORED)
+            inputs[i, at : at + n] = ids[:-1]
+            targets[i, at : at + n] = np.where(self.counted[start + 1 : start + n + 1], ids[1:], IGNORED)
+            if marks:
+                inputs[i, at] = ~inputs[i, at]
         pair = torch.from_numpy(inputs), torch.from_numpy(targets)
         if device.type == "cuda":
             pair = pair[0].pin_memory(), pair[1].pin_memory()  # or the copy would wait for the step before
@@ -97,3 +117,20 @@ class ExampleRows:
         n_bytes, characters = (counts @ sizes).tolist()
         end = self.examples.end_text
         return n_bytes - ends * len(end.encode()), characters - ends * len(end)
+
+
+def first_fit(widths: Sequence[int], room: int) -> list[tuple[int, int]]:
+    """The row and the column of each of several widths in rows of `room`, the widest first where it fits first.
+
+    At most 11/9 times as many rows as are needed, and one more (Johnson, 1973). None may be wider than a row.
+    """
+    filled: list[int] = []
+    places = [(0, 0)] * len(widths)
+    for index in sorted(range(len(widths)), key=lambda i: -widths[i]):
+        width = widths[index]
+        row = next((i for i, size in enumerate(filled) if size + width <= room), len(filled))
+        if row == len(filled):
+            filled.append(0)
+        places[index] = row, filled[row]
+        filled[row] += width
+    return places

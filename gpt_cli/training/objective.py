@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.model.chunked_loss import chunked_loss, needs_chunking
 from gpt_cli.model.gpt import GPT
+from gpt_cli.model.packed_rows import unpack
 from gpt_cli.model.sequence_classifier import SequenceClassifier
 from gpt_cli.training.class_evaluation import ClassEvaluation, evaluate_classes
 from gpt_cli.training.engine import Engine
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
     from gpt_cli.training.step import TorchEngine
 
 
-def loss_function(model: GPT) -> Callable[..., Tensor]:
-    """(inputs, targets, reduction) -> the loss of `model` in nats, by what it predicts."""
-    return partial(class_loss, model) if isinstance(model, SequenceClassifier) else partial(token_loss, model)
+def loss_function(model: GPT, *, packed: bool = False) -> Callable[..., Tensor]:
+    """(inputs, targets, reduction) -> the loss of `model` in nats, by what it predicts, and whether rows are packed."""
+    if isinstance(model, SequenceClassifier):
+        return partial(class_loss, model)
+    return partial(packed_loss if packed else token_loss, model)
 
 
 def token_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
@@ -33,6 +36,14 @@ def token_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "me
     if needs_chunking(model, inputs.numel()):
         return chunked_loss(model, inputs, targets, reduction)
     return cross_entropy(model(inputs), targets, reduction)
+
+
+def packed_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """`token_loss` of rows of several sequences, the first token of each as its complement (`model/packed_rows.py`)."""
+    tokens, rows = unpack(inputs)
+    if needs_chunking(model, tokens.numel()):
+        return chunked_loss(model, tokens, targets, reduction, rows)
+    return cross_entropy(model(tokens, rows), targets, reduction)
 
 
 def class_loss(model: SequenceClassifier, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:

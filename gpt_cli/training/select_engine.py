@@ -17,7 +17,7 @@ TIMES_SLOWER = "2 to 3"  # see docs/reliability.md, "Without compiled code"
 
 
 def try_native(
-    model: GPT, config: RuntimeConfig, runtime: Runtime, note: Notify = lambda _: None
+    model: GPT, config: RuntimeConfig, runtime: Runtime, note: Notify = lambda _: None, *, packed: bool = False
 ) -> NativeNetwork | None:
     """`model` in compiled code, or None where torch is to compute it; `note` is told why, if nobody asked for torch.
 
@@ -34,6 +34,8 @@ def try_native(
         reason = "it does not know task.kind: classes"
     if reason is None and (refused := NATIVE_TRAINER.refusal(model.config)) is not None:
         reason = f"it does not know {refused}"
+    if reason is None and packed:
+        reason = "it does not know data.packing: true"
     if reason is not None:
         if config.engine == "native":
             raise RequestError(f"runtime.engine: native cannot be had here: {reason}", hint=way_out)

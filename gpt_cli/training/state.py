@@ -75,7 +75,9 @@ class TrainingState:
             if config.train.activation_checkpointing:
                 apply_activation_checkpointing(model)
             shard = _shard(model, config, runtime)
-            native = None if config.parallel.shard == "full" else try_native(model, config.runtime, runtime, note)
+            native = None
+            if config.parallel.shard != "full":
+                native = try_native(model, config.runtime, runtime, note, packed=config.data.packing)
             orthogonalise = (
                 None if native is None else NativeNewtonSchulz(native.library, native.threads, POLAR_EXPRESS)
             )
@@ -94,7 +96,7 @@ class TrainingState:
                 if config.parallel.shard == "full"
                 else compile_mode(config.runtime.compile, runtime.device, _eager_seconds(config, vocab_size, runtime))
             )
-            engine = TorchEngine(model, runtime, grad_scaler, note, mode)
+            engine = TorchEngine(model, runtime, grad_scaler, note, mode, packed=config.data.packing)
         return cls(model=model, optimizer=optimizer, ema=average, grad_scaler=grad_scaler, engine=engine, shard=shard)
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

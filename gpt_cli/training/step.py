@@ -80,12 +80,14 @@ class TorchEngine:
         note: Notify,
         compile_mode: str | None = None,
         backend: str = "inductor",
+        packed: bool = False,
     ) -> None:
-        """`compile_mode`: a mode of torch.compile ("default", "reduce-overhead"), or None for eager."""
+        """`compile_mode`: a mode of torch.compile ("default", "reduce-overhead"), or None for eager. `packed`: whether
+        a row may be several sequences (`model/packed_rows.py`)."""
         self.runtime, self.grad_scaler, self.note = runtime, grad_scaler, note
         self.parameters = list(model.parameters())
         self.reuses_gradients = compile_mode == "reduce-overhead"  # a CUDA graph writes to the same memory again
-        self.eager = loss_function(model)
+        self.eager = loss_function(model, packed=packed)
         self.loss = self.eager
         self.eval_shape: torch.Size | None = None
         if compile_mode is not None:
