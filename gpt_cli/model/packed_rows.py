@@ -15,7 +15,7 @@ from gpt_cli.model.kv_cache import KVCache
 
 
 class PackedRows(KVCache):
-    """What a forward pass over packed rows reads in place of a cache: it holds nothing, and tells what sees what."""
+    """Stands in for a cache in a forward pass over packed rows: it holds nothing, and tells what sees what."""
 
     capabilities = PACKED_ROWS
 
