@@ -558,3 +558,18 @@ def test_a_classifier_is_trained_further_with_its_head_where_the_labels_are_equa
     config = parse_config("", "t", [*TINY, f"train.init_from={run}"])
     with pytest.raises(RequestError, match="it has no head that predicts tokens"):
         initial_checkpoint(config, load(list_checkpoints(Path(run))[0]).tokenizer, print)
+
+
+def test_doctor_examines_a_classifier(trained, capsys):
+    assert main(["doctor", trained[0]]) == 0
+    assert "padded = alone" in capsys.readouterr().out
+
+
+def test_the_report_draws_accuracy_and_the_confusion_matrix(trained, tmp_path):
+    page = tmp_path / "report.html"
+    assert main(["report", trained[0], "-o", str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "<h2>Confusion</h2>" in text
+    assert "Bits per byte</h" not in text
+    assert 'scope="row">metal</th>' in text
+    assert re.search(r"validation texts: accuracy 1\.0000, macro F1 1\.0000.* A bag of words reaches", text)

@@ -15,7 +15,7 @@ each_config = pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.ste
 def test_the_promised_configs_are_there():
     assert {path.stem for path in CONFIGS} >= {
         "quickstart", "shakespeare_cpu", "shakespeare_char", "shakespeare_bpe", "gpt2_124m", "vaswani_decoder",
-        "gpt2_tiny", "llama_tiny", "shakespeare_minute", "shakespeare_laptop", "translate",
+        "gpt2_tiny", "llama_tiny", "shakespeare_minute", "shakespeare_laptop", "translate", "classify", "imdb",
     }  # fmt: skip
 
 

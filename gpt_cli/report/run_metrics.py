@@ -32,6 +32,8 @@ def _decimals(digits: int) -> Callable[[float], str]:
 FIGURES: dict[str, Figure] = {
     "bpb": Figure("bits per byte", _decimals(4), -1),
     "best_bpb": Figure("best bits per byte", _decimals(4), -1),
+    "accuracy": Figure("accuracy", _decimals(4), 1),
+    "macro_f1": Figure("macro F1", _decimals(4), 1),
     "val_loss": Figure("validation loss (nats)", _decimals(4), -1),
     "best_val_loss": Figure("best validation loss", _decimals(4), -1),
     "val_tokens": Figure("tokens evaluated, where capped", _whole),
@@ -60,6 +62,8 @@ def figures(record: RunRecord) -> dict[str, Value]:
     return {
         "bpb": last.get("bpb"),
         "best_bpb": min(bits, default=None),
+        "accuracy": last.get("accuracy"),
+        "macro_f1": last.get("macro_f1"),
         "val_loss": last.get("val_loss"),
         "best_val_loss": min(losses, default=None),
         "val_tokens": last.get("val_tokens"),

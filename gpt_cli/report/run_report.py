@@ -14,6 +14,7 @@ from gpt_cli.config.keys import description, fields, get_key
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.files.safe_io import format_size
 from gpt_cli.report.chart import Line, ReferenceLine, draw_chart
+from gpt_cli.report.confusion_table import ConfusionTable, confusion_table
 from gpt_cli.report.html import check_page, render_page, write_page
 from gpt_cli.report.run_baselines import RunBaselines
 from gpt_cli.report.run_diff import compare
@@ -62,6 +63,8 @@ class ReportRun:
     no_baselines: str = ""
     """Why there are none."""
     unused: int | None = None
+    confusion: list[ConfusionTable] = field(default_factory=list)
+    """Of a run that learned classes, the one of its newest checkpoint."""
 
 
 def write_report(runs: Sequence[Path], output: Path, *, baselines: bool, note: Notify) -> None:
@@ -101,6 +104,10 @@ def _collect(record: RunRecord, number: int, baselines: bool, note: Notify) -> R
     found = {key: format_metric(key, value) for key, value in figures(record).items()}
     how = run_outcome(record)
     base = ReportRun(record, number % COLOURS, found, how, how.startswith(("died", "was killed")))
+    if record.config.task.kind == "classes":
+        why = "these are of texts; gpt eval has those of classes"
+        tables = [confusion_table(record, note)] if baselines else []
+        return ReportRun(**{**vars(base), "no_baselines": why, "confusion": tables})
     if not baselines:
         return ReportRun(**{**vars(base), "no_baselines": "not measured: --no-baselines was given"})
     try:
@@ -114,7 +121,9 @@ def _collect(record: RunRecord, number: int, baselines: bool, note: Notify) -> R
 def _charts(runs: Sequence[ReportRun]) -> list[Chart]:
     levels = _best_baselines(runs[0].baselines) if _one_text(runs) else []
     return [
-        Chart(
+        _accuracy(runs)
+        if all(run.record.config.task.kind == "classes" for run in runs)
+        else Chart(
             "Bits per byte",
             "By which any two models compare. Training smoothed; dots are validation; the steep start is cut off.",
             _over_axes(runs, "train_bpb", "bpb", "bits per byte", levels=levels, faint=False),
@@ -140,6 +149,12 @@ def _charts(runs: Sequence[ReportRun]) -> list[Chart]:
             _over_axes(runs, "throughput", None, "tokens per second", scale="zero"),
         ),
     ]
+
+
+def _accuracy(runs: Sequence[ReportRun]) -> Chart:
+    """The share of validation texts whose label is right, and the F1 that counts every label alike."""
+    drawn = _over_axes(runs, "accuracy", "macro_f1", "share", scale="zero", faint=False, even=False)
+    return Chart("Accuracy", "Of validation: the line is the accuracy, dots are the macro F1.", drawn)
 
 
 def _best_baselines(baselines: Sequence[Baseline]) -> list[ReferenceLine]:

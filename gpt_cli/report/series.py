@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 XAxis = Literal["step", "tokens", "bytes", "time"]
-Measure = Literal["loss", "val_loss", "train_bpb", "bpb", "lr", "grad_norm", "throughput"]
+Measure = Literal["loss", "val_loss", "train_bpb", "bpb", "lr", "grad_norm", "throughput", "accuracy", "macro_f1"]
 Curve = npt.NDArray[np.float64]
 MetricsLine = Mapping[str, Any]
 Metrics = Sequence[MetricsLine]

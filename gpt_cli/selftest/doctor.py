@@ -8,6 +8,7 @@ from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.files import check_listed
+from gpt_cli.model.sequence_classifier import SequenceClassifier
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint, list_checkpoints, load
 from gpt_cli.run.directory import DATA, is_imported, read_fingerprint
 from gpt_cli.run.load_model import build_verified
@@ -15,7 +16,7 @@ from gpt_cli.run.log import read_events, read_metrics, read_samples
 from gpt_cli.run.tensors import require_finite
 from gpt_cli.selftest.check import Check, attempt
 from gpt_cli.selftest.compiled import check_kernels, check_store
-from gpt_cli.selftest.model import check_cache, check_causality
+from gpt_cli.selftest.model import check_cache, check_causality, check_padding
 from gpt_cli.tokenizer import load_tokenizer
 
 
@@ -56,8 +57,11 @@ def _examine_checkpoints(paths: list[Path], intact: list[Checkpoint] | None = No
         except UserError as error:
             yield Check("model", False, error.message)
         else:
-            yield check_causality(model)
-            yield check_cache(model)
+            if isinstance(model, SequenceClassifier):
+                yield check_padding(model)
+            else:
+                yield check_causality(model)
+                yield check_cache(model)
 
 
 def _passes(name: str, describe: Callable[[], str]) -> Check:

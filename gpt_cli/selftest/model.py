@@ -12,6 +12,7 @@ from torch import Tensor
 from gpt_cli.capabilities import KV_CACHE
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
+from gpt_cli.model.sequence_classifier import PADDING, SequenceClassifier
 from gpt_cli.selftest.check import Check
 
 _MOST_DIFFERENCE = 1e-3  # of logits: kernels for one token and for many round differently
@@ -41,6 +42,17 @@ def check_cache(model: GPT) -> Check:
         one_by_one = torch.cat([model(tokens[:, i : i + 1], cache) for i in range(tokens.shape[1])], dim=1)
         difference = float((one_by_one - model(tokens)).abs().max())
     return Check("cached = uncached", difference <= _MOST_DIFFERENCE, f"logits differ by at most {difference:.1e}")
+
+
+@torch.inference_mode()
+def check_padding(model: SequenceClassifier) -> Check:
+    """What fills up a text that is shorter than another changes none of its logits."""
+    tokens = _tokens(model)
+    half = tokens[:, : (tokens.shape[1] + 1) // 2]
+    filled = torch.cat([half, torch.full_like(tokens[:, half.shape[1] :], PADDING)], dim=1)
+    with _exact_products():
+        difference = float((model(filled) - model(half)).abs().max())
+    return Check("padded = alone", difference <= _MOST_DIFFERENCE, f"logits differ by at most {difference:.1e}")
 
 
 @contextmanager
