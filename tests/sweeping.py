@@ -44,7 +44,7 @@ def trainers(pid: int) -> list[int]:
 
 def wait_until_logged(process: "subprocess.Popen[bytes]", home: Path, steps: int) -> None:
     """Return once the runs have logged so many steps."""
-    wait_until(lambda: (home / "sweep.json").exists() and logged(home) >= steps, process)
+    wait_until(lambda: any(home.glob("s*.json")) and logged(home) >= steps, process)
 
 
 def kill_again_and_again(arguments: list[str], folder: Path, home: Path, kills: int, steps: int, seed: int) -> int:

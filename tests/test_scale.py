@@ -1,6 +1,7 @@
 """`gpt scale`: the fit finds laws that are there, says how sure it is, and the ladder survives what a sweep does."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sweeping import kill_again_and_again
 
 from gpt_cli.config import load_config, parse_config
 from gpt_cli.errors import RequestError
@@ -88,12 +90,13 @@ def folder(tmp_path: Path) -> Path:
         "data: {source: text.txt}\n"
         "model: {n_layer: 2, n_head: 2, n_embd: 32, context_length: 16}\n"
         "train: {batch_size: 2}\n"
+        "log: {every: 1}\n"
         "runtime: {device: cpu, precision: fp32, engine: torch, threads: 1}\n"
     )
     return tmp_path
 
 
-def write_plan(folder: Path) -> None:
+def write_plan(folder: Path, home: str = "scales/tiny", shortest: int = 3) -> None:
     """A plan of few steps, such as is measured elsewhere, so that no test depends on how fast it is here."""
     from dataclasses import asdict, replace
 
@@ -103,14 +106,14 @@ def write_plan(folder: Path) -> None:
     base = with_values(load_config(folder / "tiny.yaml"), {"runtime.threads": 1})
     per_token = {scale: 1e-5 * (1 + scale**2) for scale in scales()}
     ladder = plan_ladder(base, 0.05, 1, {scale: 1e-8 * seconds / 1e-5 for scale, seconds in per_token.items()})
-    shortest = ladder[-1].steps
-    ladder = [replace(rung, steps=max(2, 3 * rung.steps // shortest)) for rung in ladder]
-    (folder / "scales" / "tiny").mkdir(parents=True)
+    least = ladder[-1].steps
+    ladder = [replace(rung, steps=shortest * rung.steps // least) for rung in ladder]
+    (folder / home).mkdir(parents=True)
     plan = {
         "config": dump_config(base.model_copy(update={"run_dir": None})), "seconds": 60.0, "per_token": per_token,
         "ladder": [asdict(rung) for rung in ladder],
     }  # fmt: skip
-    (folder / "scales/tiny/scale.json").write_text(json.dumps(plan))
+    (folder / home / "scale.json").write_text(json.dumps(plan))
 
 
 def test_it_fits_tries_the_law_on_what_it_has_not_seen_and_goes_on_with_what_is_there(
@@ -151,3 +154,20 @@ def test_a_wrong_request_is_one_error(folder: Path, gpt_here: Command, arguments
     outcome = gpt_here("scale", "tiny.yaml", *arguments)
     assert outcome.rc == 2
     assert error in outcome.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.robust
+@pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
+def test_killed_10_times_it_ends_with_the_law_of_one_left_alone(
+    folder: Path, gpt: Command, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("faults", 10)
+    for home in ("scales/tiny", "whole"):
+        write_plan(folder, home, shortest=40)
+    command = ["scale", "tiny.yaml", "--budget", "60s", "--json"]
+    assert kill_again_and_again(command, folder, folder / "scales/tiny", kills=10, steps=1500, seed=4) >= 3
+    killed, whole = gpt(*command), gpt(*command, "--out", "whole")
+    assert killed.rc == whole.rc == 0, killed.stderr
+    results = [json.loads(outcome.stdout) for outcome in (killed, whole)]
+    assert {**results[0], "home": ""} == {**results[1], "home": ""}
