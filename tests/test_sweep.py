@@ -20,10 +20,12 @@ from gpt_cli.errors import RequestError
 from gpt_cli.files import read_sums
 from gpt_cli.run.checkpoint import list_checkpoints
 from gpt_cli.run.log import read_events, read_metrics
+from gpt_cli.runtime.signals import StopRequest
 from gpt_cli.search.sweep.axes import ValueList, ValueRange, parse_axes, split_values
 from gpt_cli.search.sweep.differences import compare, t_cdf, t_quantile
-from gpt_cli.search.sweep.executor import Progress, RunTask
+from gpt_cli.search.sweep.executor import Progress, RunLimits, RunTask, execute
 from gpt_cli.search.sweep.outcomes import Outcome
+from gpt_cli.search.sweep.run_pool import RunEnd
 
 CONFIG = """\
 data: {source: text.txt}
@@ -229,7 +231,7 @@ def test_its_runs_are_those_of_gpt_train_and_the_best_config_trains_as_it_stands
     assert "here:  optim.lr=0.005,0.04" in other.stderr
     changed = gpt_here("sweep", "tiny.yaml", "optim.lr=0.005,0.02", "model.mlp=gelu,relu", "train.steps=21")
     assert changed.rc == 2
-    assert "there: steps: 20" in changed.stderr
+    assert "train.steps: 20 there, 21 here" in changed.stderr
 
 
 def test_a_run_that_fails_is_told_and_the_others_go_on(folder: Path, gpt_here: Command) -> None:
@@ -404,3 +406,55 @@ def test_every_run_of_a_sweep_is_a_config_of_its_own_that_can_be_resumed(folder:
     assert gpt_here("train", str(run), "train.steps=8").rc == 0
     with pytest.raises(RequestError):
         parse_axes(["model.n_layer=2..1"])
+
+
+def test_a_budget_begins_no_run_that_would_end_too_late_by_the_pace_of_those_before_it(tmp_path: Path) -> None:
+    def task(name: str, steps: int) -> RunTask:
+        return RunTask(name, name, parse_config("", "none", [f"run_dir={tmp_path / name}", f"train.steps={steps}"]))
+
+    pool, request = Instant(), StopRequest()
+    source = Waiting([task("a", 100), task("b", 100), task("c", 300), task("d", 100)])
+    execution = execute(source, pool, RunLimits(budget=35.0), request, lambda _: None)  # type: ignore[arg-type]
+    assert pool.started == ["a", "b"]  # 10 s each; c would take 30 s
+    assert execution.left == "the budget has no time for another run"
+
+
+class Waiting(Listed):
+    """A source of runs in their order."""
+
+    def __init__(self, tasks: list[RunTask]) -> None:
+        super().__init__(sum(task.work for task in tasks))
+        self._tasks = iter(tasks)
+
+    def next(self, _: object) -> RunTask | None:
+        return next(self._tasks, None)
+
+    def pruned_at(self, *_: object) -> None:
+        return None
+
+
+class Instant:
+    """A pool of one process, whose runs end when they are waited for, after a tenth of a second for each step."""
+
+    jobs = 1
+
+    def __init__(self) -> None:
+        self.started: list[str] = []
+        self.running: list[str] = []
+
+    @property
+    def has_free(self) -> bool:
+        return not self.running
+
+    def start(self, name: str, config: str) -> None:
+        made = parse_config(config, name)
+        run = Path(str(made.run_dir))
+        (run / "checkpoints" / f"step-{made.train.steps:08}").mkdir(parents=True)
+        (run / "run.json").write_text("{}")
+        line = {"step": made.train.steps, "time": made.train.steps / 10, "val_loss": 1.0, "bpb": 1.0, "tokens": 1}
+        (run / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+        self.started.append(name)
+        self.running.append(name)
+
+    def wait(self, _: float) -> list[RunEnd]:
+        return [RunEnd(self.running.pop(), exit_code=0)]

@@ -53,7 +53,9 @@ def draw_effects(result: SweepResult, output: Path) -> bool:
 
 
 def _losses(setting: Setting) -> list[float]:
-    return list(setting.losses.values()) or ([] if setting.searched is None else [setting.searched])
+    if setting.losses or setting.searched is None or setting.failed:
+        return list(setting.losses.values())
+    return [setting.searched]
 
 
 def _cut(losses: list[float]) -> float | None:
@@ -74,7 +76,8 @@ def _draw_axis(panel: Axes, axis: dict[str, Any], points: list[tuple[Setting, fl
     x = [places[setting.values.get(key, "")] for setting, _ in points]
     y = [loss for _, loss in points]
     panel.scatter(x, y, s=18, color=COLOURS[0], alpha=0.5, linewidths=0)
-    if "values" in axis and len(places) > 1:
+    is_grid = all("values" in other for other in result.axes)  # a search tries good values more often, with good others
+    if is_grid and len(places) > 1:
         at = sorted(set(x))
         means = [float(np.mean([b for a, b in zip(x, y, strict=True) if a == place])) for place in at]
         panel.plot(at, means, color=COLOURS[0], linewidth=1.4, label="mean")

@@ -16,7 +16,7 @@ from gpt_cli.search.time_budget import with_values
 _WIDTHS = (0.25, 0.375, 0.5, 0.75)  # of the config's
 _LENGTHS = (1, 2, 4, 8)  # of the shortest run
 _HELD_OUT = (1.0, 16)  # width and length
-_FEWEST_STEPS = 40
+_FEWEST_STEPS = 100  # of shorter runs the law is another: docs/scaling_laws.md
 _ROOM = 0.85  # of the budget: runs begin and end, and evaluate
 
 

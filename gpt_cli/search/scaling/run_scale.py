@@ -24,6 +24,7 @@ from gpt_cli.search.scaling.loss_law import Array, LossLaw, best_split, bootstra
 from gpt_cli.search.sweep.executor import RunLimits, RunTask, execute, open_home
 from gpt_cli.search.sweep.outcomes import Outcome
 from gpt_cli.search.sweep.run_pool import RunPool
+from gpt_cli.search.sweep.sweep import config_changes
 from gpt_cli.search.time_budget import measure, with_values
 
 PLAN, ANSWER = "scale.json", "advised.yaml"
@@ -227,14 +228,14 @@ def _plan(request: ScaleRequest, base: Config, written: str, jobs: int, seconds_
 def _read_plan(request: ScaleRequest, written: str) -> dict[str, Any]:
     try:
         plan: dict[str, Any] = json.loads(read_file(request.home / PLAN, _LIMIT))
-        same = plan["config"] == written and plan["seconds"] == request.seconds
+        changes = config_changes(plan["config"], written)
+        if plan["seconds"] != request.seconds:
+            changes.append(f"\n  --budget: {plan['seconds']:.0f} s there, {request.seconds:.0f} s here")
     except (ValueError, KeyError, TypeError) as error:
         raise RequestError(f"{request.home / PLAN} is not the plan of a ladder", hint="--out DIR") from error
-    if not same:
-        raise RequestError(
-            f"{request.home} is a ladder of another config or budget ({plan['seconds']:.0f} s)",
-            hint="choose another directory: --out DIR",
-        )
+    if changes:
+        hint = "choose another directory: --out DIR"
+        raise RequestError(f"{request.home} is a ladder of another request{''.join(changes)}", hint=hint)
     return plan
 
 

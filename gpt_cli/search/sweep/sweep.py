@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from gpt_cli.config import Config, dump_config, load_config
+from gpt_cli.config import Config, changed_keys, dump_config, load_config, parse_config, to_yaml_scalar
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files import list_directory, read_file, replace_file
 from gpt_cli.runtime.processor import default_threads
@@ -18,6 +18,7 @@ from gpt_cli.search.sweep.executor import RunTask
 from gpt_cli.search.sweep.outcomes import Outcome
 
 PLAN = "sweep.json"
+_ANOTHER = "choose another directory: --out DIR"
 _PLAN_LIMIT = 1 << 20
 _TRIALS = 20  # runs of a search, unless a budget or --max-runs says how many
 _FINALISTS = 3  # of a search: those that are trained again, with other seeds
@@ -99,13 +100,12 @@ def open_plan(home: Path, plan: SweepPlan) -> SweepPlan:
         replace_file(path, (json.dumps(asdict(plan), indent=1) + "\n").encode())
         return plan
     there = read_plan(home)
-    for name, old, new in (("keys", there.axes, plan.axes), ("config", there.config, plan.config)):
-        if old != new:
-            lines = _changed_lines(old, new)
-            raise RequestError(
-                f"{home} is a sweep of another request: the {name} differ{'s' * (name == 'config')}{lines}",
-                hint="choose another directory: --out DIR",
-            )
+    if there.axes != plan.axes:
+        lines = [f"\n  there: {' '.join(there.axes)}\n  here:  {' '.join(plan.axes)}"]
+    else:
+        lines = config_changes(there.config, plan.config)
+    if lines:
+        raise RequestError(f"{home} is a sweep of another request{''.join(lines)}", hint=_ANOTHER)
     if there.trials is not None and there.seeds != plan.seeds:
         raise RequestError(
             f"{home} is a search with --seeds {there.seeds}, not {plan.seeds}",
@@ -131,11 +131,11 @@ def check_home(home: Path) -> None:
         raise RequestError(f"{home} holds other files and no sweep", hint="choose another: --out DIR")
 
 
-def _changed_lines(old: str | list[str], new: str | list[str]) -> str:
-    before, after = (text.split("\n") if isinstance(text, str) else list(text) for text in (old, new))
-    lost = [line.strip() for line in before if line not in after][:4]
-    came = [line.strip() for line in after if line not in before][:4]
-    return "".join(f"\n  there: {line}" for line in lost) + "".join(f"\n  here:  {line}" for line in came)
+def config_changes(there: str, here: str) -> list[str]:
+    """A line for each key in which two configs, as YAML, differ; keys that were made since have their defaults."""
+    old, new = (parse_config(text, "the plan", of_run=True) for text in (there, here))
+    changes = changed_keys(old, new)
+    return [f"\n  {key}: {to_yaml_scalar(a)} there, {to_yaml_scalar(b)} here" for key, a, b in changes]
 
 
 class Runs:
