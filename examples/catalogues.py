@@ -3,8 +3,8 @@
     pip install --no-deps --target catalogues Django==5.2.19 wagtail==8.0.1 django-oscar==4.2.1
     python examples/catalogues.py de catalogues > messages.jsonl
 
-The three packages are under the BSD licence (3 clauses), and so are their messages. A message that has several
-translations keeps the one of the catalogue that comes first by its name.
+The three packages are under the BSD licence (3 clauses), and so are their messages; configs/translate.yaml names
+more. A message that has several translations keeps the one of the catalogue that comes first by its name.
 """
 
 import gettext
