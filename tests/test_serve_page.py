@@ -2,17 +2,22 @@
 
 import base64
 import hashlib
+import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from gpt_cli.cli.main import main
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import load, save
 from gpt_cli.run.log import RunLog
 from gpt_cli.serve.limits import Limits
+from gpt_cli.serve.requests import CompletionRequest
 from tests.browser import Page, browsing, find_chromium
 from tests.serving import LETTERS, SHAPE, Client, make_run, serving
 
@@ -173,6 +178,54 @@ def test_tab_comes_to_every_control_of_every_part_and_shows_where_it_is(page: Pa
         assert page.run("[...missing].map(e => e.outerHTML.slice(0, 200))") == [], tab
 
 
+def test_every_setting_of_the_api_is_set_by_keys_and_told_for_elsewhere(
+    page: Page, client: Client, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = {"regex": "[a-f]+ [g-z]{3}", "typical_p": 0.9, "repetition_penalty": 1.3, "no_repeat_ngram": 3}
+    both: dict[str, Any] = {**own, "logit_bias": {"9": -5.5}, "forbid": "xq"}
+    penalties = {"presence_penalty": 0.5, "frequency_penalty": -0.2}
+    start(page, client)
+    page.run("document.querySelector('#more summary').focus()")
+    page.key("Enter")
+    assert page.run("document.querySelector('#more').open")
+    for name, value in {**both, **penalties, "logit_bias": "9=-5.5"}.items():
+        page.run(f"document.querySelector('#{name}').focus()")
+        if page.run("document.activeElement.type") == "range":
+            step, now = (float(page.run(f"document.activeElement.{of}")) for of in ("step", "value"))
+            for _ in range(abs(round((float(str(value)) - now) / step))):
+                page.key("ArrowRight" if float(str(value)) > now else "ArrowLeft")
+        else:
+            page.type(str(value))
+    page.key("Enter", modifiers=2)
+    wait_written(page)
+    asked = {"model": "first", "prompt": "ab", "seed": 1, "max_tokens": 30, "temperature": 0.8}
+    assert written(page) == client.text(**asked, **both, **penalties)
+    body = json.loads(shlex.split(str(page.run("document.querySelector('#as-curl').textContent")))[-1])
+    assert client.text(**body) == written(page)
+    told = str(page.run("document.querySelector('#as-python').textContent"))
+    assert "presence_penalty=0.5, frequency_penalty=-0.2" in told
+    assert '"regex":"[a-f]+ [g-z]{3}"' in told.partition("extra_body=")[2]
+    command = str(page.run("document.querySelector('#as-gpt').textContent"))
+    assert command.endswith("  # without presence_penalty and frequency_penalty, which only the server has")
+    _, verb, _, *flags = shlex.split(command, comments=True)
+    flags += ["--json", "--prefix", "", "--suffix", ""]
+    capsys.readouterr()
+    assert main([verb, str(runs / "first"), *flags]) == 0
+    assert json.loads(capsys.readouterr().out)["samples"][0]["text"] == client.text(**asked, **both)
+    page.run("document.querySelector('#regex').value = ''; document.querySelector('#choices').focus()")
+    page.type("yes,no")
+    page.key("Enter", modifiers=2)
+    wait_written(page)
+    assert written(page) in ("yes", "no")
+
+
+def test_every_setting_of_the_api_is_on_the_page(page: Page, client: Client) -> None:
+    start(page, client)
+    there = set(page.run("[...document.querySelectorAll('#writeform [id]')].map(e => e.id)"))
+    elsewhere = {"model", "stream", "stream_options", "user", "echo", "logprobs"}  # chosen above, or by the page itself
+    assert set(CompletionRequest.model_fields) - elsewhere <= there
+
+
 def test_stopping_frees_the_seat_and_keeps_what_is_there(page: Page, client: Client) -> None:
     start(page, client)
     page.run("const tokens = document.querySelector('#max_tokens'); tokens.max = ''; tokens.value = 1000000")
@@ -253,7 +306,7 @@ def test_axe_finds_no_fault_in_any_part(page: Page, client: Client, width: int, 
     page.click(".tok")
     page.click("#odds button:not(.taken)")
     page.wait("document.querySelectorAll('#tree li').length == 2 && document.querySelector('#cancel').disabled")
-    page.run("document.querySelector('details').open = true; document.querySelector('.tok').click()")
+    page.run("document.querySelectorAll('details').forEach(e => e.open = true); document.querySelector('.tok').click()")
     page.run("for (const id of ['text', 'seen']) document.querySelector(`#${id}`).value = 'ab cd'")
     for tab, begin, shown in (
         ("write", None, ".tok"),

@@ -4,6 +4,10 @@ const texts = []; /* all that were begun: the tree */
 let here = [];    /* those that are shown */
 let running = null;
 
+/* What is sent only where it is not off; the rest is text. */
+const OFF = { typical_p: 1, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0, no_repeat_ngram: 0, min_new_tokens: 0 };
+const OWN = ["top_k", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram", "min_new_tokens", "regex", "choices", "allow", "forbid"];
+
 function settings() {
   const number = (id) => Number($(id).value);
   const body = { temperature: number("temperature"), max_tokens: number("max_tokens"), seed: number("seed") };
@@ -11,6 +15,11 @@ function settings() {
   body.top_p = number("top_p");
   body.min_p = number("min_p");
   if ($("stop").value) body.stop = $("stop").value;
+  for (const [id, off] of Object.entries(OFF)) if ($(id).value !== "" && number(id) !== off) body[id] = number(id);
+  for (const id of ["regex", "allow", "forbid"]) if ($(id).value) body[id] = $(id).value;
+  if ($("choices").value) body.choices = $("choices").value.split(",");
+  const bias = $("logit_bias").value.split(",").filter((one) => one.trim()).map((one) => one.split("=").map((part) => part.trim()));
+  if (bias.length) body.logit_bias = Object.fromEntries(bias.map(([id, value]) => [id, Number(value)]));
   return body;
 }
 
@@ -122,15 +131,21 @@ function elsewhere() {
   const body = { model: chosen(), prompt: $("prompt").value, ...settings(), n: Number($("n").value) };
   const quote = (text) => "'" + String(text).replaceAll("'", "'\\''") + "'";
   $("as-curl").textContent = `curl ${location.origin}/v1/completions${state.key ? " -H \"Authorization: Bearer $KEY\"" : ""} \\\n  -H 'Content-Type: application/json' \\\n  -d ${quote(JSON.stringify(body))}`;
-  const { top_k, min_p, ...known } = body;
-  const named = Object.entries(known).map(([name, value]) => `${name}=${JSON.stringify(value)}`).join(", ");
-  $("as-python").textContent = `from openai import OpenAI\n\nclient = OpenAI(base_url="${location.origin}/v1", api_key="${state.key ? "KEY" : "none"}")\nanswer = client.completions.create(${named}, extra_body={"top_k": ${top_k}, "min_p": ${min_p}})\nprint(answer.choices[0].text)`;
+  const own = Object.fromEntries(OWN.filter((name) => name in body).map((name) => [name, body[name]]));
+  const named = Object.entries(body).filter(([name]) => !(name in own))
+    .map(([name, value]) => `${name}=${JSON.stringify(value)}`).join(", ");
+  $("as-python").textContent = `from openai import OpenAI\n\nclient = OpenAI(base_url="${location.origin}/v1", api_key="${state.key ? "KEY" : "none"}")\nanswer = client.completions.create(${named}, extra_body=${JSON.stringify(own)})\nprint(answer.choices[0].text)`;
   const flags = { prompt: body.prompt, "max-new-tokens": body.max_tokens, temperature: body.temperature, "top-k": body.top_k,
-    "top-p": body.top_p, "min-p": body.min_p, seed: body.seed, ...(body.stop ? { stop: body.stop } : {}) };
+    "top-p": body.top_p, "min-p": body.min_p, seed: body.seed, stop: body.stop, "typical-p": body.typical_p,
+    "repetition-penalty": body.repetition_penalty, "no-repeat-ngram": body.no_repeat_ngram, "min-new-tokens": body.min_new_tokens,
+    regex: body.regex, choices: body.choices?.join(","), allow: body.allow, forbid: body.forbid };
+  const biases = Object.entries(body.logit_bias || {}).map(([id, value]) => ` --logit-bias ${quote(`#${id}=${value}`)}`).join("");
+  const missing = ["presence_penalty", "frequency_penalty"].filter((name) => name in body);
   const path = state.runs[$("model").value]?.steps.length && $("step").value ?
     `runs/${$("model").value}/checkpoints/step-${$("step").value.padStart(8, "0")}` : `runs/${$("model").value}`;
   $("as-gpt").textContent = `gpt sample ${quote(path)} ` +
-    Object.entries(flags).map(([name, value]) => `--${name} ${quote(value)}`).join(" ") + ` -n ${body.n}`;
+    Object.entries(flags).filter(([, value]) => value !== undefined).map(([name, value]) => `--${name} ${quote(value)}`).join(" ") +
+    biases + ` -n ${body.n}` + (missing.length ? `  # without ${missing.join(" and ")}, which only the server has` : "");
 }
 
 function startWriting() {
@@ -143,8 +158,8 @@ function startWriting() {
   });
   for (const slider of document.querySelectorAll("input[type=range]")) {
     const output = document.querySelector(`output[for=${slider.id}]`);
-    const off = { top_k: "0", top_p: "1", min_p: "0" }[slider.id];
-    slider.addEventListener("input", () => (output.textContent = slider.value === off ? "off" : slider.value));
+    const off = { top_k: 0, top_p: 1, min_p: 0, ...OFF }[slider.id];
+    slider.addEventListener("input", () => (output.textContent = Number(slider.value) === off ? "off" : slider.value));
     slider.dispatchEvent(new Event("input"));
   }
   $("writeform").addEventListener("input", elsewhere);
