@@ -7,6 +7,10 @@
 The server is a process of its own; clients are threads of this one, each with a connection, and ask for whole texts of
 `--tokens` tokens until `--seconds` are over. A newcomer asks for a streamed text while all others are being written.
 Some texts of the many are compared with the same texts written alone: exit code 1 where one differs.
+
+One client and many take turns, `--rounds` times, and so does the decoder without a server, whose ratio is what a server
+can reach; medians are told. Clients take processor time of the server's where there are few cores: the server's own is
+told beside it, in microseconds a token.
 """
 
 import argparse
@@ -19,8 +23,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +49,8 @@ def make_run(path: Path) -> Path:
 
 
 @contextmanager
-def server(run: Path, weights: str, seats: int) -> Iterator[int]:
-    """`gpt serve` in a process of its own: its port."""
+def server(run: Path, weights: str, seats: int) -> Iterator[tuple[int, int]]:
+    """`gpt serve` in a process of its own: its port, and its number."""
     command = [sys.executable, "-m", "gpt_cli", "serve", str(run), "--port", "0", "--weights", weights]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
@@ -56,7 +61,7 @@ def server(run: Path, weights: str, seats: int) -> Iterator[int]:
             line = next((line for line in process.stderr if "http://" in line), None)
             if line is None:
                 sys.exit("the server did not start")
-            yield int(line.rpartition(":")[2])
+            yield int(line.rpartition(":")[2]), process.pid
         finally:
             process.terminate()
 
@@ -95,6 +100,36 @@ def load(port: int, clients: int, tokens: int, seconds: float, newcomers: list[f
     return len(texts) * tokens / (time.perf_counter() - started), texts
 
 
+def processor_seconds(pid: int) -> float:
+    """What a process has used; 0 where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def decoder_alone(run: Path, weights: Any) -> Callable[[int, int], float]:
+    """(texts, tokens) -> tokens/s of the decoder that the server has, without the server."""
+    from gpt_cli.cpu.decode.decoder import NativeDecoder
+    from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
+    from gpt_cli.cpu.decode.seats import Desk, Seat
+    from gpt_cli.serve.shelf import How, open_model
+
+    decoder = open_model("bench", run, How(weights=weights), print, None).writer.decoder
+    assert isinstance(decoder, NativeDecoder), "torch writes this model"
+
+    def measure(texts: int, tokens: int) -> float:
+        desk = Desk(decoder)
+        seats = [Seat(desk, [1, 2, 3, 4], i, TokenChoice(1.0)) for i in range(texts)]
+        started = time.perf_counter()
+        for first in range(0, tokens, 4):
+            desk.step(seats, min(4, tokens - first), 256)
+        return texts * tokens / (time.perf_counter() - started)
+
+    return measure
+
+
 def first_token(port: int) -> float:
     """Seconds from a request to its first token."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
@@ -106,6 +141,16 @@ def first_token(port: int) -> float:
     return seconds
 
 
+@dataclass
+class Side:
+    """Figures of one number of clients, of each round."""
+
+    decoder: list[float] = field(default_factory=list)
+    served: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
+    first: list[float] = field(default_factory=list)
+
+
 def main() -> int:
     """Measure, print a table; 1 where a text depended on its neighbours."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -114,30 +159,52 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gpt-bench-") as folder:
         run = arguments.run or make_run(Path(folder) / "run")
-        with server(run, arguments.weights, arguments.clients + 1) as port:
+        alone = decoder_alone(run, arguments.weights)
+        with server(run, arguments.weights, arguments.clients + 1) as (port, pid):
             load(port, 1, 8, 0.1, None)
-            alone: list[float] = [first_token(port) for _ in range(10)]
-            one, _ = load(port, 1, arguments.tokens, arguments.seconds, None)
-            newcomers: list[float] = []
-            many, texts = load(port, arguments.clients, arguments.tokens, arguments.seconds, newcomers)
+            sides = {n: Side() for n in (1, arguments.clients)}
+            texts: dict[int, str] = {}
+            for _ in range(arguments.rounds):
+                for n, side in sides.items():
+                    side.decoder.append(alone(n, arguments.tokens))
+                    before, seconds = processor_seconds(pid), arguments.seconds / arguments.rounds
+                    newcomers = side.first if n > 1 else None
+                    rate, found = load(port, n, arguments.tokens, seconds, newcomers)
+                    side.served.append(rate)
+                    side.processor.append((processor_seconds(pid) - before) / len(found) / arguments.tokens)
+                    texts |= found
+                sides[1].first += [first_token(port) for _ in range(5)]
             connection = http.client.HTTPConnection("127.0.0.1", port)
             some = sorted(texts)[:: max(1, len(texts) // 8)]
             same = all(ask(connection, seed, arguments.tokens) == texts[seed] for seed in some)
             connection.close()
-    rows = [
-        ["1", f"{one:,.0f}", "1.0", f"{1000 * statistics.median(alone):.0f}", f"{1000 * max(alone):.0f}"],
-        [
-            str(arguments.clients),
-            f"{many:,.0f}",
-            f"{many / one:.1f}",
-            f"{1000 * statistics.median(newcomers):.0f}",
-            f"{1000 * max(newcomers):.0f}",
-        ],
+    heads = [
+        "clients",
+        "decoder alone",
+        "times",
+        "served",
+        "times",
+        "server's CPU",
+        "first token, ms",
+        "the latest, ms",
     ]
-    heads = ["clients", "tokens/s", "times", "first token, ms", "the latest, ms"]
+    rows = [
+        [
+            str(n),
+            f"{statistics.median(side.decoder):,.0f}",
+            f"{statistics.median(side.decoder) / statistics.median(sides[1].decoder):.1f}",
+            f"{statistics.median(side.served):,.0f}",
+            f"{statistics.median(side.served) / statistics.median(sides[1].served):.1f}",
+            f"{1e6 * statistics.median(side.processor):,.0f}",
+            f"{1000 * statistics.median(side.first):.0f}",
+            f"{1000 * max(side.first):.0f}",
+        ]
+        for n, side in sides.items()
+    ]
     print(render_table(rows, header=heads))
     print(f"{len(some)} texts of the {arguments.clients} written again alone: {'the same' if same else 'ANOTHER TEXT'}")
     return 0 if same else 1

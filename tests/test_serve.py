@@ -184,6 +184,10 @@ def test_penalties_take_off_what_they_say_for_each_token_that_is_there(client: C
     assert client.text(prompt="a", seed=1, temperature=0, max_tokens=60, presence_penalty=0) == plain
 
 
+def test_the_name_of_a_user_is_taken_and_changes_nothing(client: Client) -> None:
+    assert client.text(prompt="a", seed=1, user="somebody") == client.text(prompt="a", seed=1)
+
+
 def test_a_bias_of_a_hundred_is_a_command(client: Client) -> None:
     assert client.text(prompt="a", logit_bias={"98": 100}, max_tokens=5, seed=1) == "bbbbb"
 
