@@ -1,7 +1,10 @@
 """`parallel.shard: full` trains what one process trains by torch: the same bits, whatever is shared out to whom."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from test_parallel import SMALL, start, train_in, workers
+from test_parallel import ROOT, SMALL, environment, start, train_in, workers
 from test_training import make_config, run, samples, timeless, weights
 
 from gpt_cli.config import dump_config
@@ -18,6 +21,7 @@ from gpt_cli.errors import UserError
 from gpt_cli.files import read_sums
 from gpt_cli.model import chunked_loss
 from gpt_cli.run.checkpoint import list_checkpoints
+from gpt_cli.training.device_share import device_share
 from tests.support.waiting import HANG, wait_until
 
 FULL = "parallel.shard=full"
@@ -145,3 +149,29 @@ def test_leaves_that_come_one_by_one_are_added_in_the_order_of_the_tree(leaves: 
         assert len(total.sums) <= leaves.bit_length() + 1
     (found,) = total.sums
     assert torch.equal(found, tree_sum((0, leaves), leaf)[0])
+
+
+@pytest.mark.parametrize(
+    ("devices", "name"),
+    [
+        (4, "adamw"),
+        pytest.param(64, "muon", marks=pytest.mark.robust),
+        pytest.param(1024, "muon", marks=pytest.mark.slow),
+    ],
+)
+def test_the_estimate_of_shared_weights_is_what_a_process_keeps_and_sends(
+    tmp_path: Path, devices: int, name: str
+) -> None:
+    """Kept: to the byte. Sent: to 1 %, for which of the processes sends the most is not asked."""
+    sizes = (f"train.batch_size={2 * devices}", "train.micro_batch_size=1", f"optim.name={name}")
+    config = make_config(tmp_path, *sizes, *WIDE, *TORCH, FULL)
+    (tmp_path / "run.yaml").write_text(dump_config(config))
+    command = [sys.executable, str(ROOT / "tests" / "fake_ranks.py"), str(devices), str(tmp_path / "run.yaml")]
+    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=HANG, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    share = device_share(config, 100, devices)
+    memory = share.memory_bytes["full"]
+    assert memory["weights"] == found["weights"]
+    assert found["optimizer"] <= memory["optimizer"] <= found["optimizer"] + 4 * 4 * 32 * 32 * 2
+    assert share.bytes_sent_full == pytest.approx(found["sent"], rel=0.01)

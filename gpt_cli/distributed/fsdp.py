@@ -261,7 +261,8 @@ class _AllGather:
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
         with self.world.exchanging():
-            work: dist.Work | None = dist.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
+            gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # its name from torch 2.13 on
+            work: dist.Work | None = gather(output_tensor, input_tensor, group, async_op)
         return work
 
 

@@ -46,6 +46,8 @@ def render_share(share: DeviceShare) -> str:
         "batch": f"{share.sequences:,} sequences, {share.micro_batches:,} times {share.micro_batch_size:,}",
         "sends": f"{format_size(share.bytes_sent)} a step",
     }
+    if share.bytes_sent_full:
+        facts["sends if full"] = f"{format_size(share.bytes_sent_full)} a step"
     kinds = ("weights", "gradients", "optimizer", "activations", "exchange")
     rows: list[tuple[object, ...]] = [
         (kind, *(format_size(sizes[kind]) for sizes in share.memory_bytes.values())) for kind in kinds

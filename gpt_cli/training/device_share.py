@@ -1,5 +1,6 @@
 """The share of one of several devices in training a model: batch, memory, bytes that it sends."""
 
+import math
 from dataclasses import dataclass
 
 from gpt_cli.config import Config
@@ -9,7 +10,7 @@ from gpt_cli.model.memory_estimate import estimate_memory
 from gpt_cli.model.sizing import parameter_table
 from gpt_cli.runtime.device import planned_device
 from gpt_cli.training.batches import batch_refusal, micro_batch_size
-from gpt_cli.training.optim import state_bytes, state_owners
+from gpt_cli.training.optim import state_bytes, state_owners, updated_by_muon
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,9 @@ class DeviceShare:
     memory_bytes: dict[str, dict[str, int]]
     """parallel.shard -> bytes by their use; `exchange` and `activations` are never there together."""
     bytes_sent: int
-    """In a step, by each."""
+    """In a step, by each, where `parallel.shard` is none or optimizer."""
+    bytes_sent_full: int = 0
+    """The same where it is full."""
 
     @property
     def totals(self) -> dict[str, int]:
@@ -60,5 +63,48 @@ def device_share(config: Config, vocab_size: int, devices: int) -> DeviceShare:
             kept[owners[name]] += size
         average = learned if config.optim.ema is not None else 0
         memory["optimizer"] = {**memory["none"], "optimizer": max(kept) + average}
-    others = (devices - 1) / devices
-    return DeviceShare(devices, None, sequences, rows, sequences // rows, memory, round(others * learned * (sums + 1)))
+    others, sent_full = (devices - 1) / devices, 0
+    if config.lora.rank is None and config.task.kind == "language" and devices > 1:
+        memory["full"], sent_full = _share_of_all(config, shapes, owners, devices, leaves // devices, whole)
+    sent = round(others * learned * (sums + 1))
+    return DeviceShare(devices, None, sequences, rows, sequences // rows, memory, sent, sent_full)
+
+
+def _share_of_all(
+    config: Config,
+    shapes: dict[str, tuple[int, ...]],
+    owners: dict[str, int],
+    devices: int,
+    micro_batches: int,
+    whole: dict[str, int],
+) -> tuple[dict[str, int], int]:
+    """Memory and bytes sent where weights are shared out (`distributed/fsdp.py`)."""
+    matrices = {name: shape for name, shape in shapes.items() if len(shape) > 1}
+    sizes = {name: 4 * math.prod(shape) for name, shape in shapes.items()}
+    rows = {name: 4 * -(-shape[0] // devices) * math.prod(shape[1:]) for name, shape in matrices.items()}
+    vectors = sum(sizes.values()) - sum(sizes[name] for name in matrices)
+    by_muon = updated_by_muon(shapes, config.optim)
+    kept = sum(rows.values()) + vectors
+    state = 2 * vectors + 2 * sum(rows[name] for name in matrices if name not in by_muon)
+    owned = [sum(sizes[n] for n in by_muon if owners[n] == rank) for rank in range(devices)]
+    normed = [sum(sizes[n] for n in matrices if n not in by_muon and owners[n] == rank) for rank in range(devices)]
+    root = {name for name in matrices if not name.startswith("blocks.")}
+    block = sum(devices * rows[name] for name in matrices if name.startswith("blocks.0."))
+    gathered = sum(devices * rows[name] for name in root)
+    # A block and the next one, the gradient of the largest group, as it is sent and as it is received.
+    computing = gathered + 2 * block + 3 * max(gathered, block)
+    passes = 3 * (devices - 1) * sum(rows.values())  # gathered in both passes, and summed
+    ends = max(
+        sum((2 if n in by_muon else 1) * rows[n] for n in matrices if owners[n] != rank)
+        + sum(sizes[n] - rows[n] for n in by_muon if owners[n] == rank)
+        for rank in {0, devices - 1}
+    )
+    memory = {
+        "weights": kept,
+        "gradients": kept,
+        "optimizer": state + max(owned) + (kept if config.optim.ema is not None else 0),
+        "activations": whole["activations"] + computing,
+        "exchange": max(4 * max(owned), 2 * max(normed)),
+    }
+    vectors_sent = vectors * (devices - 1) // devices * (micro_batches + 1)
+    return memory, micro_batches * passes + ends + vectors_sent
