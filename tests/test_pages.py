@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(find_chromium() is None, reason="there is no Chr
 
 BOOK = "Once upon a time there was a mouse, and it lived in a shoe.\n\nIt ate <b>cheese</b>.\n" * 60
 PAGES = ["report.html", "several.html", "attention.html", "score.html", "long.html"]
-_CONTROLS = "button, select, summary, input[type=radio]:checked, [tabindex='0']"
+_CONTROLS = "a, button, select, summary, input[type=radio]:checked, [tabindex='0']"
 _SHOWN = f"[...document.querySelectorAll({_CONTROLS!r})].filter(e => e.checkVisibility())"
 _OUTLINED = (
     "(() => { const e = document.activeElement, seen = e.type === 'radio' ? e.nextElementSibling : e;"

@@ -77,6 +77,7 @@ def test_a_report_of_one_run_has_all_of_it_and_needs_nothing_else(runs: Path) ->
     for name in ("5-gram", "xz", "started", "ended", "torch"):
         assert name in text
     assert f"{record.parameters:,} parameters" in text
+    assert page.count("a") == 7  # the contents
     assert page.count("svg") == 5 * 4 * 2  # five charts over four axes, each with its clipped inner drawing
 
 
