@@ -30,7 +30,7 @@ class Mailbox:
         self.loop, self._pieces, self._some = asyncio.get_running_loop(), list[Piece](), asyncio.Event()
 
     async def taken(self) -> list[Piece]:
-        """What has come since the last time, at least one piece: one of each text."""
+        """The pieces that came since the last time, at least one: those of a text are joined."""
         await self._some.wait()
         self._some.clear()
         pieces, self._pieces = self._pieces, []
