@@ -48,7 +48,7 @@ def classify(
 
     The run must have been trained with task.kind=classes; `gpt eval` says how often it is right.
 
-    Example: gpt classify --run runs/classify "Return the sum of the items." --top 3
+    Example: gpt classify --run runs/classify "for x in names:" --top 3
     """
     with gc_paused():
         from gpt_cli.cli.unknown_characters import without_unknown
