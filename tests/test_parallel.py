@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from test_training import make_config, run, samples, timeless, weights
 
 from gpt_cli.cli.main import main
-from gpt_cli.config import ModelConfig, OptimConfig, dump_config
+from gpt_cli.config import ModelConfig, OptimConfig, dump_config, load_config
 from gpt_cli.distributed.launch import device_count
 from gpt_cli.distributed.reduce import Range, children, own_leaves, subtrees, tree_sum
 from gpt_cli.distributed.shard import Shard, share_out
@@ -274,6 +274,26 @@ def test_what_is_shared_out_is_even_to_within_its_largest_piece(costs: dict[str,
     assert owners.keys() == costs.keys()
     assert loads == [sum(costs[name] for name, owner in owners.items() if owner == rank) for rank in range(size)]
     assert max(loads) - min(loads) <= max(costs.values(), default=0)
+
+
+@pytest.mark.robust
+def test_a_learning_rate_is_proposed_by_process_0_alone(gpt, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(dump_config(make_config(tmp_path)))
+    rates = []
+    for name, devices in (("one", ()), ("two", ("--devices", "2"))):
+        keys = ("optim.lr=auto", "runtime.threads=1", f"run_dir={name}")
+        outcome = gpt("train", "--config", "run.yaml", *keys, *devices)
+        assert outcome.rc == 0, outcome.stderr
+        rates.append(load_config(tmp_path / name / "config.yaml").optim.lr)
+    assert rates[0] == rates[1]
+
+
+def test_a_budget_is_refused_to_several_processes(gpt, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(dump_config(make_config(tmp_path)))
+    outcome = gpt("train", "--config", "run.yaml", "train.budget=20s", "--devices", "2")
+    assert outcome.rc == 2
+    assert outcome.stderr.count("error:") == 1
+    assert "train.budget is measured and chosen for one process" in outcome.stderr
 
 
 def test_lora_is_not_sharded(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def train_together(choose: Callable[[], Config], *, json: bool) -> int:
             return summary.exit_code
         except UserError as error:
             if isinstance(error, LostProcessError) and LAUNCHER in os.environ:
+                world.wait_for_who_failed()
                 raise SystemExit(LOST) from error  # the launcher knows which one, and how it ended
             if not world.fails_first():
                 raise SystemExit(error.exit_code) from error  # another process tells the reason

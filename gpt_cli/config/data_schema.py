@@ -76,6 +76,9 @@ class DataConfig(ConfigSection):
     def _check_format(self) -> Self:
         if self.format != "text" and self.split != "documents":
             raise ValueError(f"data.split {self.split} is for texts: data.format {self.format} is split by documents")
+        keys = {"pairs": "data.prompt_key and data.completion_key", "chat": "data.messages_key"}
+        if self.format in keys and self.text_key != "text":
+            raise ValueError(f"data.text_key is for texts: data.format {self.format} is read by {keys[self.format]}")
         return self
 
     @model_validator(mode="after")

@@ -57,6 +57,8 @@ def task_problem(config: "Config") -> str | None:
         "task.trains head needs train.init_from, whose features it reads": task.trains == "head"
         and config.train.init_from is None,
         "task.trains head leaves no matrix to lora.rank": task.trains == "head" and config.lora.rank is not None,
+        "task.trains head leaves little optimizer state: parallel.shard must be none": task.trains == "head"
+        and config.parallel.shard != "none",
         "task.labels names a label twice": task.labels is not None and len(set(task.labels)) < len(task.labels),
         "task.class_weights has not one number for each of task.labels": isinstance(task.class_weights, list)
         and (task.labels is None or len(task.class_weights) != len(task.labels)),

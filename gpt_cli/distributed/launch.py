@@ -55,11 +55,11 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
     except SignalException as stopped:
         return 128 + int(stopped.sigval)
     except ChildFailedError as error:
-        _, failure = error.get_first_failure()
         codes = {number: failed.exitcode for number, failed in error.failures.items()}
+        # A process that has said why ends first; the others, which lose contact, are ended by the launcher.
+        if reasons := [code for code in codes.values() if code > 0 and code != LOST]:
+            return reasons[0]
         killed = next((number for number, code in codes.items() if code < 0), None)
-        if killed is None and failure.exitcode != LOST:
-            return failure.exitcode  # that process has said why
         lost = "lost contact with one of the processes"
         told = lost if killed is None else f"process {killed} was killed by {error.failures[killed].signal_name()}"
         raise UserError(told, hint="the same command resumes from the newest checkpoint") from error

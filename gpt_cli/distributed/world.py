@@ -5,6 +5,7 @@ they decide, they decide from the same numbers: none of them goes by its own clo
 """
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ LAUNCHER = "GPT_LAUNCHER"
 _TIMEOUT = timedelta(minutes=10)  # of one exchange until `answer_within` sets another
 _PATIENCE = timedelta(days=2)  # with process 0 while it prepares a text, or tries learning rates
 _SECONDS_TO_ASK = 10.0  # for the number of failures, of a store that may be gone without a word
+_SECONDS_TO_TELL = 30.0  # until a process that fails has printed why, at the most
 
 
 class LostProcessError(UserError):
@@ -146,16 +148,13 @@ class World:
         """
         if self.size == 1:
             return True
-        answers: list[bool] = []
+        failures = _failures(1)
+        return self.local_rank == 0 if failures is None else failures == 1
 
-        def ask() -> None:
-            with suppress(RuntimeError, AttributeError):  # the store is gone, or was never reached
-                answers.append(int(_joined.store.add("gpt/failures", 1)) == 1)
-
-        asking = Thread(target=ask, daemon=True)  # a store whose machine has vanished does not answer for long
-        asking.start()
-        asking.join(_SECONDS_TO_ASK)
-        return answers[0] if answers else self.local_rank == 0
+    def wait_for_who_failed(self) -> None:
+        """Give a process that has said that it fails the time to tell why; then the launcher ends this one."""
+        if _failures(0):
+            time.sleep(_SECONDS_TO_TELL)
 
     @contextmanager
     def exchanging(self) -> Iterator[None]:
@@ -183,6 +182,20 @@ class _Joined:
 
 
 _joined = _Joined()
+
+
+def _failures(more: int) -> int | None:
+    """How many processes have said that they fail, after `more` do. None: nobody can be asked."""
+    answers: list[int] = []
+
+    def ask() -> None:
+        with suppress(RuntimeError, AttributeError):  # the store is gone, or was never reached
+            answers.append(int(_joined.store.add("gpt/failures", more)))
+
+    asking = Thread(target=ask, daemon=True)  # a store whose machine has vanished does not answer for long
+    asking.start()
+    asking.join(_SECONDS_TO_ASK)
+    return answers[0] if answers else None
 
 
 def _host_group() -> "dist.ProcessGroup":

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpt_cli.config import Config, load_config
 from gpt_cli.corpus.prepare import prepare_corpus
+from gpt_cli.distributed.world import ALONE
 from gpt_cli.errors import UserError
 from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.training.example_batches import open_batches
@@ -44,7 +45,7 @@ def lr_range_test(config: Config, note: Callable[[str], None], steps: int = 100,
     Under Muon, optim.adamw_lr grows alike, so that the proposal is for both, their ratio kept. Nothing is written.
     Raises UserError where no rate made the loss fall.
     """
-    runtime = setup_runtime(config.runtime)
+    runtime = replace(setup_runtime(config.runtime), world=ALONE)  # process 0 proposes, while the others wait
     corpus = prepare_corpus(config.data, config.tokenizer, note=note)
     config = with_labels(config, corpus)
     batches = open_batches(config, corpus, runtime.device, note)

@@ -1,5 +1,6 @@
 """`train.budget`: what the config leaves open is chosen for the time there is, once; a resumed run keeps the choice."""
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 def choose_for_budget(config: "Config", file: Path | None, overrides: Sequence[str], started: float) -> "Config":
     """`config`, from `file` (None: fitted to a text) under `overrides`, made to end `train.budget` after `started`.
 
-    `started` is by `time.perf_counter`. Raises RequestError where steps are asked for, too, or the time is too short.
+    `started` is by `time.perf_counter`. Raises RequestError where steps are asked for, too, the time is too short, or
+    several processes are to train.
     """
     from gpt_cli.config import load_config
     from gpt_cli.config.duration import parse_duration
@@ -34,6 +36,11 @@ def choose_for_budget(config: "Config", file: Path | None, overrides: Sequence[s
     if kept.is_file():
         run = load_config(kept)
         return choice_of_run(config, run, written) if run.train.budget == config.train.budget else config
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise RequestError(
+            "train.budget is measured and chosen for one process",
+            hint="with --devices, give train.max_minutes and train.steps",
+        )
     corpus = prepare_corpus(config.data, config.tokenizer, note=note)
     seconds = (parse_duration(config.train.budget) or 0) - (time.perf_counter() - started)
     return choose_config(config, seconds, corpus, written, note)
