@@ -104,7 +104,7 @@ MUTATIONS = [
     Mutation(
         "noise is seeded per process, not per step",
         "training/accumulate.py",
-        (('derive_seed(seed, "noise", step, leaf[0])', 'derive_seed(seed, "noise") + leaf[0]'),),
+        (('derive_seed(seed, "noise", step, leaf)', 'derive_seed(seed, "noise") + leaf'),),
         "test_health.py::test_every_step_has_its_own_noise",
     ),
     Mutation(
@@ -116,7 +116,7 @@ MUTATIONS = [
     Mutation(
         "the optimizer starts anew",
         "training/state.py",
-        (("        self.optimizer.load_state_tensors(tensors)\n", ""),),
+        (("        self.optimizer.load_state_tensors(parts)\n", ""),),
         RESUME + "[5-adamw]",
     ),
     Mutation(

@@ -34,7 +34,7 @@ KILL, TRAIN, HEALTH, SAVE = "test_kill_anytime.py", "test_training.py", "test_he
 SUMS = "test_run_sums.py"
 PROMISES = [
     Promise(
-        "Kill it any time: the same command goes on, and ends with the same bits",
+        "Kill it any time: the same command resumes, and ends with the same bits",
         "SIGKILL at random moments, a quarter of them inside a save; weights, optimizer, metrics and samples are"
         " compared with a run left alone",
         (f"{KILL}::test_a_run_killed_20_times_ends_as_if_it_never_was",),
@@ -98,7 +98,7 @@ PROMISES = [
         (f"{SAVE}::TestRetention", f"{SAVE}::test_whatever_happens_enough_good_ones_and_the_best_stay"),
     ),
     Promise(
-        "Old runs load, write what they wrote, and go on",
+        "Old runs load, write what they wrote, and resume",
         "a run of every released format",
         ("test_formats.py",),
     ),

@@ -201,7 +201,7 @@ def test_processes_share_the_texts_of_one(texts):
     config, corpus = prepared(config_of(texts))
     one = open_batches(config, corpus, CPU.device, print)
     inputs = torch.cat([i for i, _ in one.at(5)])
-    shares = [ExampleBatches(one.rows, CPU.device, 24, 6, 1, config.seed, rank, 3).at(5) for rank in range(3)]
+    shares = [ExampleBatches(one.rows, CPU.device, 24, 6, 1, config.seed, World(rank, 3)).at(5) for rank in range(3)]
     assert torch.cat([i for share in shares for i, _ in share]).equal(inputs)
     assert World(0, 1).size == 1
 

@@ -84,6 +84,7 @@ def configs(draw: st.DrawFn) -> Config:
     model["n_kv_head"] = draw(small)
     model["n_head"] = model["n_kv_head"] * draw(small)
     model["n_embd"] = model["n_head"] * draw(small) * 2
+    model["causal"], values["task"] = True, {}  # a classifier's config is in tests/test_classes.py
     model["norm_gain"] |= model["norm"] == "layernorm"
     if model["rope_scaling"] is not None:  # its second number is less than its third
         model["rope_scaling"] = (8.0, draw(small), draw(small) + 4, 64)
@@ -93,6 +94,8 @@ def configs(draw: st.DrawFn) -> Config:
         values["lora"]["rank"] = None
     if values["lora"]["rank"] is not None:
         values["parallel"]["shard"] = "none"
+    if values["parallel"]["shard"] == "full":
+        values["runtime"].update(engine="torch", compile=False, device="cpu")
     if train["micro_batch_size"] is not None:
         train["micro_batch_size"] = draw(small)
         train["batch_size"] = train["micro_batch_size"] * draw(small)
@@ -106,8 +109,12 @@ def configs(draw: st.DrawFn) -> Config:
     if data["weights"] is not None:
         data["weights"] = draw(st.lists(small, min_size=1, max_size=3))
         data["source"] = [f"{number}.txt" for number in range(len(data["weights"]))]
-    if data["format"] != "text":  # an example is never cut in two
-        data["split"] = "documents"
+    if data["format"] == "labelled":
+        data["format"] = "text"
+    if data["format"] == "text":
+        data["packing"] = False
+    else:  # an example is never cut in two
+        data["split"], data["text_key"] = "documents", "text"
     if data["val_fraction"] + data["test_fraction"] >= 1:
         data["test_fraction"] = 0.0
     if tokenizer["kind"] != "char":

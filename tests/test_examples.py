@@ -16,6 +16,7 @@ from gpt_cli.config import Config, dump_config, parse_config
 from gpt_cli.config.template import TurnTemplate
 from gpt_cli.corpus.examples.read_examples import read_examples
 from gpt_cli.corpus.prepare import Corpus, open_lazy, prepare_corpus
+from gpt_cli.distributed.world import World
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
@@ -128,7 +129,8 @@ def test_an_epoch_has_each_example_once_and_processes_share_the_rows_of_one(pair
     for step in (0, 5, 40):
         inputs = torch.cat([i for i, _ in one.at(step)])
         for size in (2, 3):
-            shares = [ExampleBatches(one.rows, CPU, 40, 6, 1, config.seed, rank, size).at(step) for rank in range(size)]
+            worlds = [World(rank, size) for rank in range(size)]
+            shares = [ExampleBatches(one.rows, CPU, 40, 6, 1, config.seed, world).at(step) for world in worlds]
             assert torch.cat([i for share in shares for i, _ in share]).equal(inputs)
 
 

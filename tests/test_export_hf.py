@@ -154,6 +154,10 @@ def test_the_tokenizer_gives_the_same_ids_and_the_same_text_beside_any_architect
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_every_shipped_config_is_a_standard_architecture(config):
     model = load_config(config).model
+    if not model.causal:
+        with pytest.raises(RequestError, match=r"model\.causal is false"):
+            choose_layout(model, LAYOUTS)
+        return
     expected = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "vaswani": "OPTForCausalLM"}
     family = config.stem.partition("_")[0]
     if config.stem == "shakespeare_char":

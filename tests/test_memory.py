@@ -130,7 +130,9 @@ def test_evaluation_in_pieces_is_the_evaluation(monkeypatch):
 @pytest.mark.parametrize(("vocab_size", "chunked"), [(65, False), (50_257, True)])
 def test_the_loss_is_taken_in_pieces_where_the_vocabulary_is_large(monkeypatch, vocab_size, chunked):
     calls = []
-    monkeypatch.setattr("gpt_cli.training.step.chunked_loss", lambda *args: calls.append(args) or chunked_loss(*args))
+    monkeypatch.setattr(
+        "gpt_cli.training.objective.chunked_loss", lambda *args: calls.append(args) or chunked_loss(*args)
+    )
     model = GPT(ModelConfig(n_layer=1, n_head=1, n_embd=8), vocab_size)
     tokens = torch.zeros(2, 128, dtype=torch.int64)
     torch.testing.assert_close(token_loss(model, tokens, tokens), mean_loss(model, tokens, tokens))

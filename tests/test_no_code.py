@@ -31,7 +31,7 @@ BUILTINS = {"exec", "eval", "compile", "__import__"}
 FUNCTIONS = {
     "torch.load", "torch.save", "torch.jit.load", "torch.hub.load", "torch.utils.cpp_extension.load", "os.system",
     "os.popen", "yaml.load", "yaml.load_all", "yaml.full_load", "yaml.unsafe_load", "numpy.fromregex",
-    "pandas.read_pickle", "zipfile.ZipFile.extractall", "tarfile.open",
+    "pandas.read_pickle", "zipfile.ZipFile.extractall",
 }  # fmt: skip
 NAMES = {"allow_pickle": {True}, "shell": {True}, "weights_only": {False}, "trust_remote_code": {True}}
 LOADERS = {"Loader", "FullLoader", "UnsafeLoader", "CLoader"}
@@ -59,6 +59,8 @@ def dangers(source: str) -> Iterator[tuple[int, str]]:
             name = dotted(node.func, aliases)
             if name in FUNCTIONS or (isinstance(node.func, ast.Name) and node.func.id in BUILTINS):
                 yield node.lineno, f"call of {name}"
+            if isinstance(node.func, ast.Attribute) and node.func.attr in ("extract", "extractall"):
+                yield node.lineno, f"call of {node.func.attr}, which writes where an archive says"
             if name == "numpy.load" and not any(keyword.arg == "allow_pickle" for keyword in node.keywords):
                 yield node.lineno, "numpy.load that does not say allow_pickle=False"
             for keyword in node.keywords:

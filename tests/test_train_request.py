@@ -85,7 +85,7 @@ def test_a_config_in_place_of_the_text_is_a_config():
     with pytest.raises(RequestError, match="folder of configs") as refused:
         asked("configs")
     example = str(refused.value.hint).rpartition("gpt train ")[2]
-    assert asked(example).run_dir == "runs/gpt2_124m"
+    assert asked(example).run_dir == "runs/classify"
     with pytest.raises(RequestError, match=r"no config file configs/quikstart\.yaml"):
         asked("configs/quikstart.yaml")
 

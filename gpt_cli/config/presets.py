@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 _PLAIN: Mapping[str, Any] = {
+    "causal": True,
     "norm_position": "pre",
     "embedding_norm": False,
     "n_kv_head": None,

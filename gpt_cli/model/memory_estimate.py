@@ -23,7 +23,8 @@ def estimate_memory(config: Config, vocab_size: int, device: torch.device, matmu
     """
     model, train = config.model, config.train
     table = parameter_table(model, vocab_size)
-    parameters = sum(n for _, _, n in table)
+    n_outputs = vocab_size if config.task.kind == "language" else len(config.task.labels or "ab")
+    parameters = sum(n for _, _, n in table) - (vocab_size - n_outputs) * model.n_embd
     matrices = sum(n for name, shape, n in table if is_hidden_matrix(name, shape))
     learned, state = parameters, 2 * parameters - (matrices if config.optim.name == "muon" else 0)
     if config.lora.rank is not None:
@@ -40,7 +41,7 @@ def estimate_memory(config: Config, vocab_size: int, device: torch.device, matmu
     kept += tokens * (_EXACT + number) * width  # the last norm's input and output
     if number < _EXACT:
         kept += number * matrices  # rounded by autocast, which keeps them
-    activations = kept + max(made, _of_loss(config, vocab_size, device, number))
+    activations = kept + max(made, _of_loss(config, n_outputs, device, number))
     if train.batch_size <= train.sequences_per_forward:
         activations = max(0, activations - _EXACT * learned)
     return {
@@ -66,14 +67,15 @@ def _kept_by_layer(config: Config, number: int) -> int:
     return kept + (2 * width if model.dropout > 0 else 0)  # a byte for what is left in
 
 
-def _of_loss(config: Config, vocab_size: int, device: torch.device, number: int) -> int:
+def _of_loss(config: Config, n_outputs: int, device: torch.device, number: int) -> int:
     """Bytes of the logits, their softmax and their gradient at their most, and of the rounded weight of the head."""
     model = config.model
-    tokens = config.train.sequences_per_forward * model.context_length
-    head = vocab_size * model.n_embd * (number if number < _EXACT else 0)
+    per_text = 1 if config.task.kind == "classes" else model.context_length
+    tokens = config.train.sequences_per_forward * per_text
+    head = n_outputs * model.n_embd * (number if number < _EXACT else 0)
     capped = _EXACT if model.logit_softcap is not None else 0
-    if tokens * vocab_size <= max_chunk_logits(device):
-        return head + tokens * vocab_size * (3 * _EXACT + capped)
-    piece = min(tokens, rows_per_chunk(vocab_size, device)) * vocab_size * (2 * _EXACT + capped)
+    if tokens * n_outputs <= max_chunk_logits(device):
+        return head + tokens * n_outputs * (3 * _EXACT + capped)
+    piece = min(tokens, rows_per_chunk(n_outputs, device)) * n_outputs * (2 * _EXACT + capped)
     # The gradients of what goes in and of the weight, one of a piece besides.
-    return head + piece + _EXACT * (tokens * model.n_embd + vocab_size * model.n_embd)
+    return head + piece + _EXACT * (tokens * model.n_embd + n_outputs * model.n_embd)

@@ -46,7 +46,7 @@ def check_cache(model: GPT) -> Check:
 
 @torch.inference_mode()
 def check_padding(model: SequenceClassifier) -> Check:
-    """What fills up a text that is shorter than another changes none of its logits."""
+    """Padding after a text changes none of its logits."""
     tokens = _tokens(model)
     half = tokens[:, : (tokens.shape[1] + 1) // 2]
     filled = torch.cat([half, torch.full_like(tokens[:, half.shape[1] :], PADDING)], dim=1)
