@@ -185,7 +185,7 @@ _joined = _Joined()
 
 
 def _failures(more: int) -> int | None:
-    """How many processes have said that they fail, after `more` do. None: nobody can be asked."""
+    """The number of processes that have said that they fail, after `more` do. None: nobody can be asked."""
     answers: list[int] = []
 
     def ask() -> None:
