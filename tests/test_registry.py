@@ -464,6 +464,7 @@ def test_the_folders_of_a_labelled_archive_become_json_lines_and_nothing_else_of
         (packed({"set/train/pos/1.txt": b"\xff"}), {}, "cannot read set/train"),
         (b"no archive", {}, "cannot read set/train"),
     ],
+    ids=["too much", "none", "cut", "damaged", "no archive"],  # an archive as an id would tell when it was made
 )
 def test_a_labelled_archive_that_is_not_as_expected_is_one_error_and_leaves_nothing(
     server, tmp_path, data, changes, message
