@@ -1,8 +1,6 @@
 """`parallel.shard: full` trains what one process trains by torch: the same bits, whatever is shared out to whom."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from test_parallel import ROOT, SMALL, environment, start, train_in, workers
+from test_parallel import ROOT, SMALL, assert_one_error_when_killed, environment, start, train_in
 from test_training import make_config, run, samples, timeless, weights
 
 from gpt_cli.config import dump_config
@@ -117,13 +115,7 @@ def test_a_loss_in_pieces_is_that_of_one_process(tmp_path: Path, monkeypatch: py
 def test_a_process_that_is_killed_while_weights_are_shared_ends_the_others_with_one_error(tmp_path: Path) -> None:
     process = start(tmp_path, FULL, "runtime.engine=torch")
     wait_until(lambda: len(list_checkpoints(tmp_path / "run")) > 1, process)
-    os.kill(workers(process)[1], signal.SIGKILL)
-    _, stderr = process.communicate(timeout=HANG)
-    assert process.returncode == 1
-    assert [line for line in stderr.splitlines() if line.startswith(("error", "hint", "Traceback"))] == [
-        "error: process 1 was killed by SIGKILL",
-        "hint: the same command resumes from the newest checkpoint",
-    ]
+    assert_one_error_when_killed(process)
 
 
 @pytest.mark.parametrize(

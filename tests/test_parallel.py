@@ -150,11 +150,7 @@ def workers(launcher: "subprocess.Popen[str]") -> list[int]:
     return [int(pid) for pid in children if b"--config" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-@pytest.mark.robust
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are found in /proc")
-def test_a_process_that_is_killed_ends_the_others_with_one_error_and_the_run_goes_on(tmp_path: Path) -> None:
-    process = start(tmp_path)
-    wait_until(lambda: len(list_checkpoints(tmp_path / "run")) > 1, process)
+def assert_one_error_when_killed(process: "subprocess.Popen[str]") -> None:
     os.kill(workers(process)[1], signal.SIGKILL)
     _, stderr = process.communicate(timeout=HANG)
     assert process.returncode == 1
@@ -162,6 +158,14 @@ def test_a_process_that_is_killed_ends_the_others_with_one_error_and_the_run_goe
         "error: process 1 was killed by SIGKILL",
         "hint: the same command resumes from the newest checkpoint",
     ]
+
+
+@pytest.mark.robust
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are found in /proc")
+def test_a_process_that_is_killed_ends_the_others_with_one_error_and_the_run_goes_on(tmp_path: Path) -> None:
+    process = start(tmp_path)
+    wait_until(lambda: len(list_checkpoints(tmp_path / "run")) > 1, process)
+    assert_one_error_when_killed(process)
     saved = int(list_checkpoints(tmp_path / "run")[0].name.partition("-")[2])
     steps = f"train.steps={saved + 4}"
     more = ("checkpoint.every=2", "eval.every=2")

@@ -78,7 +78,7 @@ class ActiveText:
     mailbox: "Mailbox"
     deadline: float
     streamed: bool = True
-    """Whether pieces are wanted as they come; else the only one is the whole text."""
+    """True: each piece as it comes; False: the whole text as the only piece."""
     submitted: float = field(default_factory=time.monotonic)
     cancelled: bool = False
     place: Place | None = None

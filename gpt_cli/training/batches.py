@@ -34,7 +34,7 @@ class Batches:
     seed: int
     world: World = ALONE
     dealt: bool = False
-    """Whether micro-batches are dealt out in turn to the processes, as `parallel.shard: full` wants them."""
+    """True: the processes take micro-batches in turn, as for `parallel.shard: full`; False: consecutive ones."""
 
     @classmethod
     def of(cls, config: Config, tokens: DeviceTokens, world: World = ALONE) -> "Batches":

@@ -44,7 +44,7 @@ class ExampleBatches:
     dealt: bool = False
     """See `Batches`."""
     packs: bool = False
-    """Whether a row is several examples: rows of the whole context, as few as a micro-batch's examples need."""
+    """True: several examples in a row of the whole context, in as few rows as a micro-batch's examples need."""
     _pool: tuple[int, list[int]] = field(default=(-1, []), init=False, repr=False)
 
     @classmethod

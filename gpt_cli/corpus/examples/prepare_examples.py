@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus.divide import divide
 from gpt_cli.corpus.examples.read_examples import read_examples
 from gpt_cli.corpus.examples.tokens import Examples, encode_examples, stats_of
 from gpt_cli.corpus.examples.training_example import TrainingExample
-from gpt_cli.corpus.split import SPLITS, Split, assign_by_hash
+from gpt_cli.corpus.split import Split, assign_by_hash
 from gpt_cli.corpus.store import SplitStats
 from gpt_cli.corpus.vocab_size import COUNTED, choose_vocab_size
 from gpt_cli.errors import Notify, RequestError, UserError
@@ -49,27 +50,11 @@ def prepare_examples(data: DataConfig, config: TokenizerConfig, note: Notify) ->
 
 def divide_examples(data: DataConfig, note: Notify) -> tuple[dict[Split, list[TrainingExample]], str]:
     """The examples of each split, and the fingerprint of all. Raises as `prepare_examples` does."""
-    sources = [data.source] if isinstance(data.source, str) else data.source
-    validating = [data.val_source] if isinstance(data.val_source, str) else data.val_source or []
-    digest = hashlib.sha256()
-    splits: dict[Split, list[TrainingExample]] = {split: [] for split in SPLITS[: 3 if data.test_fraction else 2]}
-    weighted = [
-        (example, weight)
-        for source, weight in zip(sources, data.weights or [1] * len(sources), strict=True)
-        for example in _read(source, data, note, digest)
-    ]
-    units = assign_by_hash(
-        [_context_hash(example) for example, _ in weighted],
-        0.0 if validating else data.val_fraction,
-        data.test_fraction,
-        "examples",
+    return divide(
+        data,
+        lambda source, digest: _read(source, data, note, digest),
+        lambda found, val, test: assign_by_hash([_context_hash(example) for example in found], val, test, "examples"),
     )
-    for (example, weight), unit in zip(weighted, units, strict=True):
-        splits[SPLITS[unit]] += [example] * (weight if SPLITS[unit] == "train" else 1)
-    digest.update(b"validation")
-    for source in validating:
-        splits["val"] += _read(source, data, note, digest)
-    return splits, digest.hexdigest()
 
 
 def learn_from_examples(

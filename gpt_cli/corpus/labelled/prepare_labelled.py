@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.corpus.corpus_text import count_characters
+from gpt_cli.corpus.divide import divide
 from gpt_cli.corpus.labelled.read_labelled import LabelledText, read_labelled
-from gpt_cli.corpus.split import SPLITS, Split
+from gpt_cli.corpus.split import Split
 from gpt_cli.corpus.store import SplitStats, Tokens, to_token_dtype
 from gpt_cli.corpus.vocab_size import COUNTED, choose_vocab_size
 from gpt_cli.errors import Notify, RequestError, UserError
@@ -75,27 +76,16 @@ def prepare_labelled(data: DataConfig, config: TokenizerConfig, note: Notify) ->
 
 def divide_labelled(data: DataConfig, note: Notify) -> tuple[dict[Split, list[LabelledText]], str]:
     """The texts of each split, and the fingerprint of all. Raises as `prepare_labelled` does."""
-    sources = [data.source] if isinstance(data.source, str) else data.source
-    validating = [data.val_source] if isinstance(data.val_source, str) else data.val_source or []
-    digest = hashlib.sha256()
-    splits: dict[Split, list[LabelledText]] = {split: [] for split in SPLITS[: 3 if data.test_fraction else 2]}
-    weighted = [
-        (text, weight)
-        for source, weight in zip(sources, data.weights or [1] * len(sources), strict=True)
-        for text in _read(source, data, note, digest)
-    ]
-    fractions = 0.0 if validating else data.val_fraction, data.test_fraction
-    units = assign_by_label([text for text, _ in weighted], *fractions, data.split_seed)
-    for (text, weight), unit in zip(weighted, units, strict=True):
-        splits[SPLITS[unit]] += [text] * (weight if SPLITS[unit] == "train" else 1)
-    digest.update(b"validation")
-    for source in validating:
-        splits["val"] += _read(source, data, note, digest)
+    splits, fingerprint = divide(
+        data,
+        lambda source, digest: _read(source, data, note, digest),
+        lambda texts, val_fraction, test_fraction: assign_by_label(texts, val_fraction, test_fraction, data.split_seed),
+    )
     known = {text.label for text in splits["train"]}
     for text in splits["val"]:
         if text.label not in known:
             raise UserError(f"the label '{_shown(text)}' is of no text that trains", where=text.where)
-    return splits, digest.hexdigest()
+    return splits, fingerprint
 
 
 def assign_by_label(
