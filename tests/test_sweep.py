@@ -376,7 +376,8 @@ def test_killed_10_times_it_ends_with_the_result_of_one_left_alone(
     home = folder / "sweeps" / "tiny"
     power_cuts = kill_again_and_again(command, folder, home, kills=10, steps=250, seed=3)
     assert power_cuts >= 3
-    killed, whole = gpt(*command, "--json"), gpt(*command, "--json", "--out", "whole")
+    alone = ["--jobs", "1"] if kind == "search" else []  # how many processes there are changes no trial
+    killed, whole = gpt(*command, "--json"), gpt(*command, "--json", "--out", "whole", *alone)
     assert killed.rc == whole.rc == 0, killed.stderr
     results = [json.loads(outcome.stdout) for outcome in (killed, whole)]
     assert results[0]["settings"] == results[1]["settings"]
@@ -386,8 +387,10 @@ def test_killed_10_times_it_ends_with_the_result_of_one_left_alone(
     theirs = curves(folder / "whole")
     mine = curves(home)
     assert mine.keys() == theirs.keys()
+    given_up = {f"{one['number']:03}" for one in results[0]["settings"] if one["failed"]}  # they end when told to
+    assert bool(given_up) == (kind == "search")
     for name, (lines, digest) in mine.items():
-        if "pruned" not in [event["event"] for event in read_events(home / name)]:  # those end when they are told to
+        if name[:3] not in given_up:
             assert (lines, digest) == theirs[name]
 
 
@@ -417,6 +420,38 @@ def test_a_budget_begins_no_run_that_would_end_too_late_by_the_pace_of_those_bef
     execution = execute(source, pool, RunLimits(budget=35.0), request, lambda _: None)  # type: ignore[arg-type]
     assert pool.started == ["a", "b"]  # 10 s each; c would take 30 s
     assert execution.left == "the budget has no time for another run"
+
+
+def test_a_run_whose_process_is_killed_goes_on_and_is_told_as_failed_when_that_happens_three_times(
+    tmp_path: Path,
+) -> None:
+    class Deadly(Instant):
+        """A pool whose first processes are killed."""
+
+        def __init__(self, kills: int) -> None:
+            super().__init__()
+            self.kills = kills
+
+        def wait(self, seconds: float) -> list[RunEnd]:
+            self.kills -= 1
+            if self.kills < 0:
+                return super().wait(seconds)
+            return [RunEnd(self.running.pop(), error="its process ended by signal 9", killed=True)]
+
+        def start(self, name: str, config: str) -> None:
+            self.started.append(name)
+            if self.kills > 0:
+                self.running.append(name)
+            else:
+                super().start(name, config)
+
+    for kills, state in ((2, "done"), (3, "failed")):
+        config = parse_config("", "none", [f"run_dir={tmp_path / str(kills)}", "train.steps=10"])
+        said: list[str] = []
+        source = Waiting([RunTask("a", "a", config)])
+        execution = execute(source, Deadly(kills), RunLimits(), StopRequest(), said.append)  # type: ignore[arg-type]
+        assert execution.outcomes["a"].state == state
+        assert said[:2] == ["  a: its process ended by signal 9; it goes on from its last checkpoint"] * 2
 
 
 class Waiting(Listed):

@@ -21,6 +21,7 @@ from gpt_cli.terminal.table import format_duration
 _POLL = 0.5  # seconds between looks at what runs have logged
 _BETWEEN_LINES = 30.0  # seconds between lines on how far all are
 _KNOWN = 0.02  # of the work, after which its pace says when it ends
+_MOST_KILLS = 3  # of the process of one run by another hand than ours, until the run counts as failed
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ class Execution:
     tasks: dict[str, RunTask] = field(default_factory=dict)
     left: str | None = None
     """Why some were not trained, if so."""
+    kills: dict[str, int] = field(default_factory=dict)
+    """Of the processes of runs."""
 
 
 def step_work(config: Config) -> float:
@@ -104,6 +107,8 @@ def execute(
         if request.received is not None:
             pool.stop_all()
         for end in pool.wait(_POLL):
+            if end.killed and request.received is None and _goes_on(end, pool, execution, note):
+                continue
             _take_in(end, source, execution, progress, note, interrupted=request.received is not None)
         for name in pool.running:
             outcome = read_outcome(_run_dir(execution.tasks[name]), execution.tasks[name].config.train.steps)
@@ -143,6 +148,17 @@ def _ends_late(task: RunTask, jobs: int, budget: float, execution: Execution) ->
     return spent + pace * (sum(running) + task.work) > budget * jobs
 
 
+def _goes_on(end: RunEnd, pool: RunPool, execution: Execution, note: Notify) -> bool:
+    """Go on with a run whose process was killed, if that did not happen too often: others depend on its outcome."""
+    kills = execution.kills[end.name] = execution.kills.get(end.name, 0) + 1
+    if kills >= _MOST_KILLS:
+        return False
+    task = execution.tasks[end.name]
+    note(f"  {task.label}: {end.error}; it goes on from its last checkpoint")
+    pool.start(task.name, dump_config(task.config))
+    return True
+
+
 def _take_in(
     end: RunEnd, source: RunSource, execution: Execution, progress: "Progress", note: Notify, *, interrupted: bool
 ) -> None:
@@ -165,7 +181,7 @@ def _take_in(
 
 def _settle(task: RunTask, outcome: Outcome, source: RunSource, outcomes: Mapping[str, Outcome]) -> Outcome:
     """`outcome`, as a pruned run where its source finds it to be one, whatever it did afterwards."""
-    step = source.pruned_at(task.name, outcome, outcomes) if outcome.state != "failed" else None
+    step = source.pruned_at(task.name, outcome, outcomes)  # of one that failed, too: it may not have come so far
     if step is None:
         return outcome
     _record_pruning(_run_dir(task), step)

@@ -1,8 +1,4 @@
-"""Optuna's sampler and pruner, asked anew for each run: all that they know is in the directories of the runs.
-
-Run number k is drawn from the outcomes of the runs that stand `lag` or more before it, whichever others have ended
-already. So the runs that are tried do not depend on which of several processes was faster, nor on when it was killed.
-"""
+"""Optuna's sampler and pruner, made anew for each question: the answer is a function of what they are asked with."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +10,7 @@ from gpt_cli.search.sweep.axes import Axis, ValueList, ValueRange
 from gpt_cli.search.sweep.outcomes import Outcome
 
 Trial = tuple[Mapping[str, str], Outcome]
-_RANDOM = 8  # runs drawn at random before the sampler has something to go by
+_RANDOM = 5  # runs drawn at random before the sampler has something to go by
 _KEPT = 75.0  # percent of the runs that an evaluation never ends: a high rate is behind until it decays
 _STATES = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
 
@@ -35,16 +31,17 @@ def pruned_at(axes: Sequence[Axis], trial: Trial, history: Sequence[Trial], step
 
     None if there is none in the second half of its `steps`, before the last one.
     """
+    late = [(step, loss) for step, loss in trial[1].evaluations if steps // 2 <= step < steps]
+    if not late or len(history) < _RANDOM:
+        return None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    pruner = optuna.pruners.PercentilePruner(_KEPT, n_startup_trials=_RANDOM, n_warmup_steps=steps // 2, n_min_trials=3)
+    pruner = optuna.pruners.PercentilePruner(_KEPT, n_startup_trials=_RANDOM, n_min_trials=3)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0), pruner=pruner)
     study.add_trials([_frozen(axes, other) for other in history])
     running = study.ask(_distributions(axes))
     for step, loss in trial[1].evaluations:
-        if step >= steps:
-            return None
         running.report(loss, step)
-        if running.should_prune():
+        if (step, loss) in late and running.should_prune():
             return step
     return None
 

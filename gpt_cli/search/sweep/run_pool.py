@@ -27,6 +27,8 @@ class RunEnd:
     exit_code: int | None = None
     """0 finished, 128 + signal interrupted; None where it failed."""
     error: str | None = None
+    killed: bool = False
+    """True if its process ended by a signal that was not ours."""
 
 
 @dataclass
@@ -150,7 +152,7 @@ class RunPool:
         if trainer.asked_to_stop:  # before it trained
             return [RunEnd(trainer.name, exit_code=128 + signal.SIGTERM)]
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        return [RunEnd(trainer.name, error=f"its process ended {how}" + (f": {last}" if last else ""))]
+        return [RunEnd(trainer.name, error=f"its process ended {how}" + (f": {last}" if last else ""), killed=code < 0)]
 
     def _forget(self, trainer: _Trainer) -> None:
         self._trainers.remove(trainer)

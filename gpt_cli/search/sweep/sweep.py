@@ -1,6 +1,7 @@
 """A sweep: which runs it consists of, and where they are kept.
 
 DIR/sweep.json                      written first: the config, the keys, how many processes share the machine
+DIR/trials.json                     of a search: see `search_source.py`
 DIR/NNN-lr=0.01,...-seed=1337/      run directories like any other; NNN is the number of the combination of values
 """
 
@@ -10,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpt_cli.config import Config, changed_keys, dump_config, load_config, parse_config, to_yaml_scalar
-from gpt_cli.errors import Notify, RequestError
+from gpt_cli.errors import RequestError
 from gpt_cli.files import list_directory, read_file, replace_file
 from gpt_cli.runtime.processor import default_threads
 from gpt_cli.search.sweep.axes import Axis, Point, ValueRange, corners, grid, overrides_of, short_name
@@ -20,9 +21,10 @@ from gpt_cli.search.sweep.outcomes import Outcome
 PLAN = "sweep.json"
 _ANOTHER = "choose another directory: --out DIR"
 _PLAN_LIMIT = 1 << 20
+FINALISTS = 3
+"""Runs of a search that are trained again, with other seeds."""
 _TRIALS = 20  # runs of a search, unless a budget or --max-runs says how many
-_FINALISTS = 3  # of a search: those that are trained again, with other seeds
-_ATTEMPTS = 20  # to draw values that the schema accepts and that were not tried
+_LAG = 4  # so that searches by one process and by four are the same
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class SweepPlan:
     axes: list[str]
     seeds: int
     lag: int
-    """Processes side by side: a search knows the outcomes of the runs so many before the next one."""
+    """A search draws a run from the outcomes of those that stand so many before it, or more."""
     threads: int | None
     """Of each run."""
     trials: int | None
@@ -80,17 +82,17 @@ def make_plan(request: SweepRequest, base: Config, jobs: int, runs: int | None) 
     """The plan of a new sweep by `jobs` processes, of at most so many `runs`. Raises RequestError for too few."""
     trials = None
     if request.is_search:
-        finals = _FINALISTS * request.seeds if request.seeds > 1 else 0
+        finals = FINALISTS * request.seeds if request.seeds > 1 else 0
         trials = _TRIALS if runs is None else runs - finals
         if trials < 2:
             raise RequestError(
-                f"{runs} runs are too few: the best {_FINALISTS} are trained again with {request.seeds} seeds each",
+                f"{runs} runs are too few: the best {FINALISTS} are trained again with {request.seeds} seeds each",
                 hint=f"--max-runs {finals + _TRIALS}, or fewer seeds: --seeds 1",
             )
     threads = None if jobs == 1 else max(1, default_threads() // jobs)
     threads = base.runtime.threads or threads
     written = dump_config(base.model_copy(update={"run_dir": None}))
-    return SweepPlan(written, [str(axis) for axis in request.axes], request.seeds, jobs, threads, trials)
+    return SweepPlan(written, [str(axis) for axis in request.axes], request.seeds, max(jobs, _LAG), threads, trials)
 
 
 def open_plan(home: Path, plan: SweepPlan) -> SweepPlan:
@@ -191,77 +193,3 @@ class GridSource:
 
     def pruned_at(self, _name: str, _outcome: Outcome, _outcomes: Mapping[str, Outcome]) -> int | None:
         return None  # every value was asked for
-
-
-class SearchSource:
-    """Runs that Optuna draws, with one seed; then the best of them with others, which had no part in choosing them."""
-
-    def __init__(self, runs: Runs, note: Notify) -> None:
-        assert runs.plan.trials is not None
-        self.runs, self.note, self.trials = runs, note, runs.plan.trials
-        self._names: list[str] = []
-        self._finals: list[RunTask] | None = None
-        finals = _FINALISTS * runs.plan.seeds if runs.plan.seeds > 1 else 0
-        self.total_runs = self.trials + finals
-        point = next(iter(corners(runs.request.axes)))
-        self.total_work = self.total_runs * RunTask("", "", runs.request.config_of(point)).work
-
-    def next(self, outcomes: Mapping[str, Outcome]) -> RunTask | None:
-        number = len(self._names)
-        if number < self.trials:
-            known = self._names[: max(0, number + 1 - self.runs.plan.lag)]
-            if any(name not in outcomes for name in known):
-                return None
-            task = self._draw(number, [(self._point(name), outcomes[name]) for name in known])
-            self._names.append(task.name)
-            return task
-        if self._finals is None:
-            if any(name not in outcomes for name in self._names):
-                return None
-            self._finals = self._choose_finals(outcomes)
-        return self._finals.pop(0) if self._finals else None
-
-    def pruned_at(self, name: str, outcome: Outcome, outcomes: Mapping[str, Outcome]) -> int | None:
-        from gpt_cli.search.sweep.optuna_search import pruned_at
-
-        if name not in self._names or not outcome.evaluations:
-            return None
-        known = self._names[: max(0, self._names.index(name) + 1 - self.runs.plan.lag)]
-        history = [(self._point(other), outcomes[other]) for other in known]
-        steps = self.runs.request.config_of(self._point(name)).train.steps
-        return pruned_at(self.runs.request.axes, (self._point(name), outcome), history, steps)
-
-    def finalists(self, outcomes: Mapping[str, Outcome]) -> list[int]:
-        """The numbers of the best trials, the best first."""
-        done = [name for name in self._names if outcomes[name].state == "done"]
-        done.sort(key=lambda name: (outcomes[name].val_loss, name))
-        return [self.runs.of_name[name][0] for name in done[:_FINALISTS]]
-
-    def _choose_finals(self, outcomes: Mapping[str, Outcome]) -> list[RunTask]:
-        if self.runs.plan.seeds == 1:
-            return []
-        numbers, seed = self.finalists(outcomes), self.runs.base.seed
-        return [
-            self.runs.task(number, self.runs.points[number], seed + 1 + offset)
-            for offset in range(self.runs.plan.seeds)
-            for number in numbers
-        ]
-
-    def _draw(self, number: int, history: Sequence[tuple[Mapping[str, str], Outcome]]) -> RunTask:
-        from gpt_cli.search.sweep.optuna_search import propose
-
-        tried, problem = list(self.runs.points.values()), None
-        for attempt in range(_ATTEMPTS):
-            draw = (self.runs.base.seed * 1_000_003 + number * 1009 + attempt) % 2**32
-            point = propose(self.runs.request.axes, history, draw)
-            if point in tried and attempt < _ATTEMPTS // 2:
-                continue
-            try:
-                return self.runs.task(number, point, self.runs.base.seed)
-            except RequestError as error:  # values of two keys that do not go together
-                problem = error
-        assert problem is not None
-        raise problem
-
-    def _point(self, name: str) -> dict[str, str]:
-        return self.runs.points[self.runs.of_name[name][0]]

@@ -11,7 +11,8 @@ from gpt_cli.files import replace_file
 from gpt_cli.search.sweep.axes import overrides_of, to_json
 from gpt_cli.search.sweep.differences import METHOD, ONE_SEED, Difference, compare
 from gpt_cli.search.sweep.outcomes import Outcome
-from gpt_cli.search.sweep.sweep import Runs, SearchSource
+from gpt_cli.search.sweep.search_source import SearchSource
+from gpt_cli.search.sweep.sweep import Runs
 
 Measure = Literal["val_loss", "bpb"]
 BEST = "best.yaml"

@@ -1,0 +1,134 @@
+"""The runs of a search: drawn one by one, the best of them trained again with other seeds.
+
+DIR/trials.json     the values of the runs so far, in the order in which they were drawn
+
+Run number k is drawn from the outcomes of runs 0 to k - lag and from a seed of its own, whichever others have ended
+already, and written down before it is trained. It is given up by what those runs had come to at the same step. So what
+is tried, and how far, depends neither on which of several processes was faster nor on when one was killed.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gpt_cli.errors import RequestError
+from gpt_cli.files import read_file, replace_file
+from gpt_cli.search.sweep.axes import corners
+from gpt_cli.search.sweep.executor import RunTask
+from gpt_cli.search.sweep.outcomes import Outcome
+from gpt_cli.search.sweep.sweep import FINALISTS, Runs
+
+TRIALS = "trials.json"
+_LIMIT = 1 << 24
+_ATTEMPTS = 20  # to draw values that the schema accepts and that were not tried
+
+
+class SearchSource:
+    """Runs that Optuna draws, with one seed; then the best of them with others, which had no part in choosing them."""
+
+    def __init__(self, runs: Runs) -> None:
+        assert runs.plan.trials is not None
+        self.runs, self.trials = runs, runs.plan.trials
+        self._drawn = read_trials(runs)
+        self._tasks: dict[str, RunTask] = {}  # of the trials, in their order
+        self._finals: list[RunTask] | None = None
+        finals = FINALISTS * runs.plan.seeds if runs.plan.seeds > 1 else 0
+        self.total_runs = self.trials + finals
+        point = next(iter(corners(runs.request.axes)))
+        self.total_work = self.total_runs * RunTask("", "", runs.request.config_of(point)).work
+
+    def next(self, outcomes: Mapping[str, Outcome]) -> RunTask | None:
+        number = len(self._tasks)
+        if number < self.trials:
+            known = self._known(number)
+            if any(name not in outcomes for name in known):
+                return None
+            task = self._trial(number, [(self._point(name), outcomes[name]) for name in known])
+            self._tasks[task.name] = task
+            return task
+        if self._finals is None:
+            if any(name not in outcomes for name in self._tasks):
+                return None
+            self._finals = self._choose_finals(outcomes)
+        return self._finals.pop(0) if self._finals else None
+
+    def pruned_at(self, name: str, outcome: Outcome, outcomes: Mapping[str, Outcome]) -> int | None:
+        from gpt_cli.search.sweep.optuna_search import pruned_at
+
+        if name not in self._tasks or not outcome.evaluations:
+            return None
+        known = self._known(self.runs.of_name[name][0])
+        history = [(self._point(other), outcomes[other]) for other in known]
+        steps = self._tasks[name].config.train.steps
+        return pruned_at(self.runs.request.axes, (self._point(name), outcome), history, steps)
+
+    def finalists(self, outcomes: Mapping[str, Outcome]) -> list[int]:
+        """The numbers of the best trials, the best first."""
+        done = [name for name in self._tasks if outcomes[name].state == "done"]
+        done.sort(key=lambda name: (outcomes[name].val_loss, name))
+        return [self.runs.of_name[name][0] for name in done[:FINALISTS]]
+
+    def _known(self, number: int) -> list[str]:
+        """The trials whose outcomes decide on trial `number`."""
+        return list(self._tasks)[: max(0, number + 1 - self.runs.plan.lag)]
+
+    def _choose_finals(self, outcomes: Mapping[str, Outcome]) -> list[RunTask]:
+        if self.runs.plan.seeds == 1:
+            return []
+        numbers, seed = self.finalists(outcomes), self.runs.base.seed
+        return [
+            self.runs.task(number, self.runs.points[number], seed + 1 + offset)
+            for offset in range(self.runs.plan.seeds)
+            for number in numbers
+        ]
+
+    def _trial(self, number: int, history: Sequence[tuple[Mapping[str, str], Outcome]]) -> RunTask:
+        """Trial `number`: as it was written down, or drawn from `history` and written down."""
+        if number < len(self._drawn):
+            return self.runs.task(number, self._drawn[number], self.runs.base.seed)
+        task = self._draw(number, history)
+        self._drawn.append(self.runs.points[number])
+        replace_file(_path(self.runs), (json.dumps(self._drawn, indent=1) + "\n").encode())
+        return task
+
+    def _draw(self, number: int, history: Sequence[tuple[Mapping[str, str], Outcome]]) -> RunTask:
+        from gpt_cli.search.sweep.optuna_search import propose
+
+        problem = None
+        for attempt in range(_ATTEMPTS):
+            draw = (self.runs.base.seed * 1_000_003 + number * 1009 + attempt) % 2**32
+            point = propose(self.runs.request.axes, history, draw)
+            if point in self._drawn and attempt < _ATTEMPTS // 2:
+                continue
+            try:
+                return self.runs.task(number, point, self.runs.base.seed)
+            except RequestError as error:  # values of two keys that do not go together
+                problem = error
+        assert problem is not None
+        raise problem
+
+    def _point(self, name: str) -> dict[str, str]:
+        return self.runs.points[self.runs.of_name[name][0]]
+
+
+def read_trials(runs: Runs) -> list[dict[str, str]]:
+    """The values of the trials that were drawn. Raises RequestError for what no search of these keys has written."""
+    path, keys = _path(runs), {axis.key for axis in runs.request.axes}
+    if not path.exists():
+        return []
+    try:
+        drawn: list[dict[str, str]] = json.loads(read_file(path, _LIMIT))
+        texts = [text for point in drawn for text in point.values()]
+        is_whole = all(point.keys() == keys for point in drawn) and all(isinstance(text, str) for text in texts)
+        is_whole = is_whole and isinstance(drawn, list)
+    except (ValueError, TypeError, AttributeError):
+        is_whole = False
+    if not is_whole:
+        raise RequestError(
+            f"{path} does not have the values of this search", hint="remove it, and they are drawn again as they were"
+        )
+    return drawn
+
+
+def _path(runs: Runs) -> Path:
+    return runs.request.home / TRIALS
