@@ -1,6 +1,7 @@
 """Batches are a pure function of (seed, step)."""
 
 import itertools
+import re
 from collections import Counter
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpt_cli.distributed.world import World
 from gpt_cli.errors import RequestError
-from gpt_cli.training.batches import Batches
+from gpt_cli.training.batches import Batches, batch_refusal
 from gpt_cli.training.device_tokens import DeviceTokens
 
 CPU = torch.device("cpu")
@@ -124,6 +125,21 @@ def test_a_text_shorter_than_one_window_and_its_target_is_refused():
 def test_a_batch_that_micro_batches_and_devices_do_not_fill_is_refused():
     with pytest.raises(RequestError, match="must be a multiple"):
         make(micro_batch_size=4, world=World(0, 2))
+
+
+@given(batch_size=st.integers(1, 60), micro=st.none() | st.integers(1, 60), devices=st.integers(2, 9))
+def test_the_way_out_of_a_batch_that_devices_do_not_fill_leads_out(batch_size, micro, devices):
+    rows = batch_size if micro is None or batch_size % micro else micro
+    refused = batch_refusal(batch_size, rows, devices)
+    assert (refused is None) is (batch_size % (rows * devices) == 0)
+    if refused is None:
+        return
+    keys = {"batch_size": batch_size} | {key: int(n) for key, n in re.findall(r"train\.(\w+)=(\d+)", refused[1])}
+    sizes = keys["batch_size"], keys.get("micro_batch_size")
+    assert batch_refusal(sizes[0], sizes[1] or sizes[0] // devices, devices) is None
+    for fewer in map(int, re.findall(r"--devices (\d+)", refused[1])):
+        assert fewer < devices
+        assert batch_size % fewer == 0
 
 
 @given(starts=st.lists(st.integers(0, 983), min_size=1, max_size=9), length=st.integers(1, 17))

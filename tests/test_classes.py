@@ -493,6 +493,25 @@ def test_eval_measures_other_labelled_texts_and_refuses_labels_that_the_run_does
     assert f"the run knows no label 'stone'\n  --> {some}:13" in capsys.readouterr().err
 
 
+def test_eval_reads_other_labelled_texts_under_the_keys_and_with_the_characters_asked_for(trained, capsys, tmp_path):
+    rows = rows_of(12)
+    some = write(tmp_path / "some.jsonl", [{"body": f"{row['text']}Ω", "label": row["label"]} for row in rows])
+    capsys.readouterr()
+    refused = ["eval", "--run", trained[0], "--text", str(some)]
+    assert main(refused) == 1
+    assert "--text-key body" in capsys.readouterr().err
+    assert main([*refused, "--text-key", "body"]) == 2
+    assert "--unknown skip" in capsys.readouterr().err
+    assert main([*refused, "--text-key", "body", "--unknown", "skip", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    plain = write(tmp_path / "plain.jsonl", rows)
+    assert main(["eval", "--run", trained[0], "--text", str(plain), "--json"]) == 0
+    assert found == {**json.loads(capsys.readouterr().out), "text": str(some)}
+    bare = write(tmp_path / "bare.jsonl", [{"text": row["text"], "kind": row["label"]} for row in rows])
+    assert main(["eval", "--run", trained[0], "--text", str(bare)]) == 1
+    assert "this run reads 'text' and 'label': name them so in a copy" in capsys.readouterr().err
+
+
 def test_calibration_is_the_gap_of_sureness_and_truth_in_each_bin():
     sure = np.array([0.94, 0.95, 0.65, 0.62])
     log_probs = np.log(np.stack([sure, 1 - sure], axis=1))

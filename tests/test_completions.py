@@ -73,8 +73,53 @@ def test_options_of_completions_are_refused_where_there_are_none(run, capsys, tm
     text.write_text("say ja")
     assert main(["eval", str(run), "--text", str(text), "--beams", "2"]) == 2
     assert "for a run that learned pairs or chats" in capsys.readouterr().err
+    assert main(["eval", str(run), "--text", str(text), "--json"]) == 0
+    assert "chrf" not in json.loads(capsys.readouterr().out)
     assert main(["eval", str(run), "--no-completions", "--examples", "2"]) == 2
     assert "--no-completions does not go with" in capsys.readouterr().err
+
+
+def write_pairs(path: Path, pairs: list[tuple[str, str]], keys: tuple[str, str] = ("prompt", "completion")) -> str:
+    path.write_text("".join(json.dumps(dict(zip(keys, pair, strict=True))) + "\n" for pair in pairs))
+    return str(path)
+
+
+def test_other_pairs_are_measured_as_its_own_are(run, tmp_path, capsys):
+    own = figures(run, capsys)
+    same = figures(run, capsys, "--text", write_pairs(tmp_path / "same.jsonl", PAIRS))
+    assert {**same, "text": own["text"]} == own
+    some = write_pairs(tmp_path / "some.jsonl", PAIRS[:4])
+    found = figures(run, capsys, "--text", some, "--baselines", "--out", str(tmp_path / "out.jsonl"))
+    assert (found["examples"], found["nearest_exact_match"]) == (4, 100)
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [(line["prompt"], line["completion"]) for line in lines] == PAIRS[:4]
+    assert "chrf" not in figures(run, capsys, "--text", some, "--no-completions")
+    as_text = figures(run, capsys, "--text", some, "--text-key", "completion")
+    assert as_text["characters"] == sum(len(completion) for _, completion in PAIRS[:4]) - 1
+    strange = write_pairs(tmp_path / "strange.jsonl", [("say Ω ja", "ja!"), *PAIRS[1:4]])
+    assert main(["eval", str(run), "--text", strange]) == 2
+    assert "that the vocabulary lacks: 'Ω'" in capsys.readouterr().err
+    assert figures(run, capsys, "--text", strange, "--unknown", "skip")["examples"] == 4
+
+
+def test_what_holds_no_pairs_for_this_run_is_refused_with_what_it_reads(run, tmp_path, capsys):
+    chat = tmp_path / "chat.jsonl"
+    chat.write_text(json.dumps({"messages": [{"role": "user", "content": "say"}]}) + "\n")
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n")
+    ends = write_pairs(tmp_path / "ends.jsonl", [("say", "a\x03b")])
+    others = write_pairs(tmp_path / "others.jsonl", PAIRS, ("question", "answer"))
+    for text, code, words in (
+        (others, 1, "this run reads 'prompt' and 'completion': name them so in a copy"),
+        (chat, 1, "this run learned pairs, and reads files with 'prompt' and 'completion'"),
+        (empty, 1, "empty.jsonl has no examples"),
+        (ends, 1, "leave such examples out"),
+        (tmp_path / "absent.jsonl", 2, "does not exist"),
+    ):
+        assert main(["eval", str(run), "--text", str(text)]) == code
+        assert words in capsys.readouterr().err
+    assert main(["eval", str(run), "--text-key", "answer"]) == 2
+    assert "--encoding and --text-key are of --text" in capsys.readouterr().err
 
 
 def test_the_nearest_example_is_the_one_that_shares_most_of_its_runs_of_characters():

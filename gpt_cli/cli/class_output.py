@@ -13,14 +13,25 @@ _MOST_COLUMNS = 12  # of a confusion matrix
 
 
 def print_classes(
-    saved: "Checkpoint", text: str | None, split: Literal["val", "test"], device: Device, *, json: bool
+    saved: "Checkpoint",
+    text: str | None,
+    split: Literal["val", "test"],
+    device: Device,
+    *,
+    json: bool,
+    encoding: str | None = None,
+    text_key: str | None = None,
+    skip_unknown: bool = False,
 ) -> None:
-    """Evaluate, and print what `gpt eval` prints."""
+    """Evaluate, and print what `gpt eval` prints. `encoding` and `text_key`: of `text`, None as the run's."""
     from gpt_cli.evaluation.classify_run import evaluate_classifier
     from gpt_cli.evaluation.text_classifier import TextClassifier
     from gpt_cli.terminal.table import render_pairs
 
-    report = evaluate_classifier(saved, TextClassifier.of(saved, device, note), text, split, note)
+    given = {"encoding": encoding, "text_key": text_key}
+    data = saved.config.data.model_copy(update={key: value for key, value in given.items() if value is not None})
+    classifier = TextClassifier.of(saved, device, note)
+    report = evaluate_classifier(saved, classifier, text, split, note, data, skip_unknown=skip_unknown)
     if json:
         print_json(report.to_json())
         return

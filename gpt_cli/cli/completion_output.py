@@ -25,11 +25,13 @@ def measure_completions(
     most: int | None,
     baselines: bool,
     out: Path | None,
+    given: "Examples | None" = None,
 ) -> dict[str, Any]:
     """Write the last completion of the examples of a split, by greedy or beam search, and measure them.
 
     `most`: of the first so many examples; None: of all that fit into the context. `baselines`: beside copying the
-    prompt and the completion of the nearest training prompt. `out`: a file for a JSON line each.
+    prompt and the completion of the nearest training prompt. `out`: a file for a JSON line each. `given`: other
+    examples, in place of the split's.
     """
     from gpt_cli.evaluation.completions import NearestExample, require_sacrebleu, score_completions
     from gpt_cli.files import replace_file
@@ -38,8 +40,10 @@ def measure_completions(
     from gpt_cli.terminal.progress import working
 
     require_sacrebleu()
-    corpus = load_run_corpus(saved, note=_silent, with_test=split == "test", instead="leave it out: --no-completions")
-    examples, context = corpus.examples[split], saved.config.model.context_length
+    if given is None or baselines:
+        instead = "leave it out: --no-completions" if given is None else "leave --baselines out"
+        corpus = load_run_corpus(saved, note=_silent, with_test=split == "test", instead=instead)
+    examples, context = corpus.examples[split] if given is None else given, saved.config.model.context_length
     turns = [examples.last_turn(number) for number in range(len(examples))]
     turns = [turn for turn in turns if len(turn[0]) + len(turn[1]) - 1 <= context][:most]
     references = [_text(saved, completion, examples) for _, completion in turns]

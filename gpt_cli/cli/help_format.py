@@ -16,27 +16,28 @@ class PanelCommand(TyperCommand):
     """A command whose `--help` lists arguments, then options by the `rich_help_panel` they name, the others last."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        for name, records in self.sections(ctx).items():
+        for name, records in help_sections(self, ctx).items():
             with formatter.section(name):
                 formatter.write_dl(records, col_max=26)
 
-    def sections(self, ctx: Any) -> dict[str, list[Sequence[str]]]:
-        """{heading: [(how a parameter is written, what it means), ...]} in the order in which help shows them."""
-        groups: dict[str, list[Sequence[str]]] = {"Arguments": []}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is None:
-                continue
-            written, meaning = record
-            if parameter.param_type_name == "argument":
-                groups["Arguments"].append((written.rpartition(" <")[0] or written, meaning))
-            else:
-                plain = _TYPE.sub(lambda found: _PLAIN[found[1]], written)
-                groups.setdefault(getattr(parameter, "rich_help_panel", None) or _OTHERS, []).append((plain, meaning))
-        if keys := getattr(self.callback, "keys", None):
-            groups["Keys, of a hundred that the config has"] = [*keys.items()]
-        others = groups.pop(_OTHERS, [])
-        return {name: records for name, records in {**groups, _OTHERS: others}.items() if records}
+
+def help_sections(command: Any, ctx: Any) -> dict[str, list[Sequence[str]]]:
+    """{heading: [(how a parameter is written, what it means), ...]} in the order in which help shows them."""
+    groups: dict[str, list[Sequence[str]]] = {"Arguments": []}
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        if record is None:
+            continue
+        written, meaning = record
+        if parameter.param_type_name == "argument":
+            groups["Arguments"].append((written.rpartition(" <")[0] or written, meaning))
+        else:
+            plain = _TYPE.sub(lambda found: _PLAIN[found[1]], written)
+            groups.setdefault(getattr(parameter, "rich_help_panel", None) or _OTHERS, []).append((plain, meaning))
+    if keys := getattr(command.callback, "keys", None):
+        groups["Keys, of a hundred that the config has"] = [*keys.items()]
+    others = groups.pop(_OTHERS, [])
+    return {name: records for name, records in {**groups, _OTHERS: others}.items() if records}
 
 
 class App(typer.Typer):

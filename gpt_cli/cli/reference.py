@@ -17,7 +17,7 @@ from typing import Any
 
 import typer
 
-from gpt_cli.cli.help_format import PanelCommand
+from gpt_cli.cli.help_format import help_sections
 from gpt_cli.config.explain import RESUMABLE_CHANGES
 from gpt_cli.config.keys import accepted_types, description, fields, get_key, join_or, schema_of, sections
 from gpt_cli.config.schema import INT32_MAX, Config
@@ -160,28 +160,29 @@ def _below(group: Any, context: typer.Context) -> Iterator[tuple[str, typer.Cont
         command = group.get_command(context, name)
         inner = typer.Context(command, info_name=name, parent=context)
         if hasattr(command, "list_commands"):
+            if "Example: " in (command.help or ""):  # it does something by itself
+                yield inner.command_path, inner
             yield from _below(command, inner)
         elif not command.hidden:
             yield inner.command_path, inner
 
 
 def _page(path: str, context: typer.Context) -> Iterator[str]:
-    command = context.command
-    assert isinstance(command, PanelCommand)
+    command: Any = context.command
     usage = " ".join([path, *command.collect_usage_pieces(context)])
     yield from ["```text", usage, "```"]
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         text = " ".join(paragraph.split())
         if not text.startswith("Example: "):
             yield from ["", _escape(text)]
-    for heading, records in command.sections(context).items():
+    for heading, records in help_sections(command, context).items():
         rows = [(f"`{written}`", " ".join(meaning.split())) for written, meaning in records if "--help" not in written]
         if rows:
             yield from ["", *_table((heading.lower(), "meaning"), rows)]
     yield from ["", "```text", example(command), "```"]
 
 
-def example(command: PanelCommand) -> str:
+def example(command: Any) -> str:
     """The command line that a verb's help gives as its example."""
     found = re.search(r"^Example: (gpt .*)$", inspect.cleandoc(command.help or ""), re.MULTILINE)
     assert found is not None, f"the help of {command.name} has no example"

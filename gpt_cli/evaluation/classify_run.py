@@ -10,11 +10,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.corpus.labelled.prepare_labelled import LabelledTexts, encode_labelled
-from gpt_cli.corpus.labelled.read_labelled import read_labelled
+from gpt_cli.config.schema import DataConfig
+from gpt_cli.corpus.labelled.prepare_labelled import LabelledTexts
 from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.evaluation.bag_of_words import BagOfWords
+from gpt_cli.evaluation.given_examples import read_given_labelled
 from gpt_cli.evaluation.text_classifier import TextClassifier
 from gpt_cli.run.checkpoint import Checkpoint
 from gpt_cli.run.run_corpus import load_run_corpus
@@ -85,9 +86,17 @@ def calibration_error(evaluation: ClassEvaluation) -> float:
 
 
 def evaluate_classifier(
-    saved: Checkpoint, classifier: TextClassifier, source: str | None, split: Literal["val", "test"], note: Notify
+    saved: Checkpoint,
+    classifier: TextClassifier,
+    source: str | None,
+    split: Literal["val", "test"],
+    note: Notify,
+    data: DataConfig | None = None,
+    *,
+    skip_unknown: bool = False,
 ) -> ClassReport:
-    """The figures of `classifier`, made of `saved`, on a split of its own texts or on labelled texts in `source`.
+    """The figures of `classifier`, made of `saved`, on a split of its own texts or on labelled texts in `source`, which
+    are read as `data` says (None: as its own).
 
     Raises what reading raises, UserError when the split cannot be made again or a label is not the run's, and
     RequestError when there is no test split.
@@ -104,9 +113,9 @@ def evaluate_classifier(
             )
         train, texts = corpus.labelled["train"], corpus.labelled[split]
     else:
-        texts = encode_labelled(saved.tokenizer, list(read_labelled(source, saved.config.data, note)))
-    if not len(texts):
-        raise UserError(f"{source} has no texts")
+        texts = read_given_labelled(
+            source, data or saved.config.data, saved.tokenizer, skip_unknown=skip_unknown, note=note
+        )
     _check_known(texts, classifier.labels)
     name = {"val": "validation", "test": "test"}[split]
     rows = LabelledRows.of(saved.config, texts, name, note)

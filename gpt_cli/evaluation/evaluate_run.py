@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gpt_cli.corpus.examples.tokens import Examples
 from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.segments import encode_stream
@@ -20,7 +21,8 @@ from gpt_cli.sampling import drop_unknown
 from gpt_cli.terminal.progress import stage_progress, working
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.evaluate import Evaluated, Evaluation, EvaluationText, evaluate
-from gpt_cli.training.example_batches import open_evaluation
+from gpt_cli.training.example_batches import EvaluationExamples, open_evaluation
+from gpt_cli.training.example_rows import ExampleRows
 from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.labelled_rows import LabelledRows
 from gpt_cli.training.select_engine import try_native
@@ -62,10 +64,11 @@ def evaluate_run(
     skip_unknown: bool,
     note: Notify,
     form: ReaderOptions | None = None,
+    examples: Examples | None = None,
 ) -> EvalResult:
     """Evaluate the newest checkpoint of `run`, or the checkpoint `run`, on `text` or a split of its own text.
 
-    `form`: how the files of `text` are read.
+    `form`: how the files of `text` are read. `examples`: what `text` holds, where that is examples.
 
     Raises UserError when the split cannot be made again because the text has changed, RequestError when it has no test
     split, and UnknownCharacters, unless they are to be skipped, when `text` has characters that the vocabulary lacks.
@@ -77,6 +80,9 @@ def evaluate_run(
         own = open_evaluation(loaded.config, _corpus(loaded, split, note), machine.device, note)
         assert not isinstance(own, LabelledRows), "see classify_run"
         measured = own
+    elif examples is not None:
+        rows = ExampleRows.of(loaded.config, examples, "given", note)
+        measured = EvaluationExamples.of(rows, loaded.tokenizer, machine.device)
     else:
         tokens = _encode(text, form or ReaderOptions(), loaded.tokenizer, skip_unknown, note)
         measured = EvaluationText.of(tokens, loaded.tokenizer, machine.device)

@@ -3,6 +3,7 @@
 Shapes: B sequences per step over all devices, M per micro-batch, T context_length.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -96,10 +97,18 @@ def batch_refusal(batch_size: int, rows: int, devices: int) -> tuple[str, str] |
     """The reason why a batch cannot be shared out in micro-batches of so many `rows`, and a way out."""
     if batch_size % (rows * devices) == 0:
         return None
+    if batch_size % devices:
+        nearest = max(1, round(batch_size / devices)) * devices
+        fewer = max(n for n in range(1, devices) if batch_size % n == 0)
+        micro = "" if rows == batch_size else f" train.micro_batch_size={math.gcd(rows, nearest // devices)}"
+        return (
+            f"train.batch_size ({batch_size}) must be a multiple of the number of devices ({devices})",
+            f"train.batch_size={nearest}{micro}, or --devices {fewer}",
+        )
     return (
         f"train.batch_size ({batch_size}) must be a multiple of train.micro_batch_size ({rows}) times the number of"
         f" devices ({devices})",
-        "train.micro_batch_size=N says how many sequences a device computes at once",
+        f"train.micro_batch_size={math.gcd(rows, batch_size // devices)}",
     )
 
 

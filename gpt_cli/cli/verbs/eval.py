@@ -20,14 +20,23 @@ def evaluate(
     split: Annotated[
         Literal["val", "test"], typer.Option(help="Which part of the run's text. Training never reads the test split.")
     ] = "val",
-    text: Annotated[str | None, typer.Option(metavar="FILE", help="A text to evaluate on instead.")] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="A text to evaluate on instead; of pairs, chats and labels, a file of the run's own kind.",
+        ),
+    ] = None,
     unknown: Annotated[
         Literal["error", "skip"], typer.Option(help="What to do with characters that the vocabulary lacks.")
     ] = "error",
-    encoding: Annotated[str, typer.Option(help="Of --text.")] = "utf-8",
+    encoding: Annotated[str | None, typer.Option(help="Of --text. [default: utf-8; of labels, the run's]")] = None,
     text_key: Annotated[
-        str, typer.Option(metavar="KEY", help="Of --text: of .jsonl lines, or column of tables.")
-    ] = "text",
+        str | None,
+        typer.Option(
+            metavar="KEY", help="Of --text: of .jsonl lines, or column of tables. [default: text; of labels, the run's]"
+        ),
+    ] = None,
     completions: Annotated[
         bool | None,
         typer.Option(
@@ -64,9 +73,10 @@ def evaluate(
 
     Every token but the first is predicted once, in non-overlapping windows of the model's context. Of a run that
     learned pairs or chats, every completion after its prompt; and it writes the completions itself, by greedy search,
-    of which exact matches, chrF and BLEU are printed, in percent (pip install 'gpt-cli[metrics]'). Of a run that
-    learned classes: accuracy, macro F1, calibration and the confusion matrix, beside the most frequent label and a bag
-    of words; --text names labelled texts.
+    of which exact matches, chrF and BLEU are printed, in percent (pip install 'gpt-cli[metrics]'); --text names other
+    pairs or chats (plain text, and any file with --text-key KEY, is read as text). Of a run that learned classes:
+    accuracy, macro F1, calibration and the confusion matrix, beside the most frequent label and a bag of words; --text
+    names labelled texts.
 
     Example: gpt eval --run runs/quickstart --text letter.txt
     """
@@ -75,6 +85,7 @@ def evaluate(
         from gpt_cli.corpus.readers import ReaderOptions
         from gpt_cli.evaluation.completions import require_sacrebleu
         from gpt_cli.evaluation.evaluate_run import evaluate_run
+        from gpt_cli.evaluation.given_examples import holds_examples, read_given_examples
         from gpt_cli.run.checkpoint import open_checkpoint
         from gpt_cli.terminal.table import render_pairs
 
@@ -82,33 +93,36 @@ def evaluate(
         raise RequestError("--split test cannot be combined with --text: a text is evaluated whole")
     path = find_one(run, run_option, text_option="--text")
     saved = open_checkpoint(path, note, "any")
-    learned_text = text is not None or saved.config.data.format in ("text", "labelled")
+    data = saved.config.data
+    if text is None and (encoding is not None or text_key is not None):
+        raise RequestError("--encoding and --text-key are of --text, which is not given")
+    given = text is not None and holds_examples(data, text, text_key)
+    has_completions = given or (text is None and data.format in ("pairs", "chat"))
     asked = [completions, beams, examples, baselines or None, out]
-    if learned_text and any(option not in (None, False) for option in asked):
-        raise RequestError("--completions and its options are for a run that learned pairs or chats, on its own text")
+    if not has_completions and any(option not in (None, False) for option in asked):
+        raise RequestError("--completions and its options are for a run that learned pairs or chats, on examples")
     if completions is False and any(option is not None for option in asked[1:]):
         raise RequestError("--no-completions does not go with options of how they are written")
+    skip = unknown == "skip"
     if saved.config.task.kind == "classes":
         from gpt_cli.cli.class_output import print_classes
 
-        print_classes(saved, text, split, device, json=json)
+        print_classes(saved, text, split, device, json=json, encoding=encoding, text_key=text_key, skip_unknown=skip)
         return
-    writes = completions is not False and not learned_text
+    writes = completions is not False and has_completions
     if writes:
         require_sacrebleu()
-    form = ReaderOptions(encoding, text_key)
-    measured = evaluate_run(
-        path,
-        text,
-        device,
-        split=split,
-        skip_unknown=unknown == "skip",
-        note=note,
-        form=form,
-    )
+    others = None
+    if text is not None and given:
+        data = data.model_copy(update={"encoding": encoding or data.encoding})
+        others = read_given_examples(text, data, saved.tokenizer, skip_unknown=skip, note=note)
+    form = ReaderOptions(encoding or "utf-8", text_key or "text")
+    measured = evaluate_run(path, text, device, split=split, skip_unknown=skip, note=note, form=form, examples=others)
     figures = measured.figures()
     if writes:
-        figures |= measure_completions(saved, split, device, beams=beams, most=examples, baselines=baselines, out=out)
+        figures |= measure_completions(
+            saved, split, device, beams=beams, most=examples, baselines=baselines, out=out, given=others
+        )
     if json:
         print_json(figures)
     else:

@@ -9,7 +9,7 @@ from gpt_cli.corpus.readers import ReaderOptions, inner_suffix
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify, RequestError, UserError
 
-_SUFFIXES = (".jsonl", ".csv", ".parquet")
+EXAMPLE_SUFFIXES = (".jsonl", ".csv", ".parquet")
 
 
 def read_examples(source: str, data: DataConfig, note: Notify) -> Iterator[TrainingExample]:
@@ -35,9 +35,9 @@ def _column(source: str, option: str, data: DataConfig, note: Notify) -> Iterato
     """The place and the text of what is under the key that `option` names, where it is not empty."""
     key = getattr(data, option)
     for file in find_files(source, ReaderOptions(data.encoding, key, lists=data.format == "chat"), note):
-        if inner_suffix(Path(file.name)) not in _SUFFIXES:
+        if inner_suffix(Path(file.name)) not in EXAMPLE_SUFFIXES:
             raise RequestError(
-                f"{file.name} holds no {data.format}, which are read from {', '.join(_SUFFIXES)}",
+                f"{file.name} holds no {data.format}, which are read from {', '.join(EXAMPLE_SUFFIXES)}",
                 hint="data.format=text reads plain text",
             )
         try:
