@@ -134,3 +134,13 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"{folder} is not here")
     return folder
+
+
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small parameters are cut as large ones are, here and in processes that are started."""
+    from gpt_cli.distributed import norms
+
+    monkeypatch.setattr(norms, "PIECE", 64)
+    monkeypatch.setattr(norms, "CUT_FROM", 64)
+    monkeypatch.setenv("CUT", "64")

@@ -128,13 +128,13 @@ MUTATIONS = [
     Mutation(
         "processes clip by the norm of their own gradients",
         "distributed/shard.py",
-        (("return self.world.fill(of_all)", "return of_all"),),
+        (("self.world.fill(found).split", "found.split"),),
         TOGETHER,
     ),
     Mutation(
         "processes send the sums of gradients to the wrong one",
         "distributed/reduce.py",
-        (("order = sorted(range(len(shapes)), key=owners.__getitem__)", "order = list(range(len(shapes)))"),),
+        (("key=lambda found: found[1].owner)", "key=lambda found: 0)"),),
         TOGETHER,
     ),
     Mutation(

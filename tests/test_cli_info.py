@@ -24,7 +24,7 @@ from gpt_cli.run.model_info import Info, info_of_config, info_of_run
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_share import device_share
 from gpt_cli.training.device_tokens import DeviceTokens
-from gpt_cli.training.optim import MuonAdamW, state_owners
+from gpt_cli.training.optim import MuonAdamW, state_parts
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 40
 
@@ -172,6 +172,7 @@ def test_a_wrong_request_is_refused_with_code_2(
     assert capsys.readouterr().err.startswith(error)
 
 
+@pytest.mark.usefixtures("cut")
 @pytest.mark.parametrize("extra", [[], ["optim.name=adamw"], ["optim.ema=0.9"]])
 def test_each_device_keeps_what_its_optimizer_allocates(config_file: Path, extra: list[str]) -> None:
     overrides = ["train.batch_size=8", "train.micro_batch_size=1", *extra]
@@ -179,10 +180,11 @@ def test_each_device_keeps_what_its_optimizer_allocates(config_file: Path, extra
     model = model_of(config)
     share = device_share(config, len(set(TEXT)), 4)
     parameters = dict(model.named_parameters())
-    owners = state_owners({name: p.shape for name, p in parameters.items()}, config.optim, 4)
+    parts = state_parts({name: p.shape for name, p in parameters.items()}, config.optim, 4)
     kept = []
     for rank in range(4):
-        optimizer = MuonAdamW(model, config.optim, zeros=Shard(parameters, World(rank, 4), owners).zeros)
+        shard = Shard(parameters, World(rank, 4), parts)
+        optimizer = MuonAdamW(model, config.optim, zeros=shard.zeros, parameters=shard.named)
         kept.append(sum(t.nbytes for name, t in optimizer.state_tensors().items() if "/" in name and not t.is_meta))
     average = 0 if config.optim.ema is None else sum(p.nbytes for p in parameters.values())
     assert share.memory_bytes["optimizer"]["optimizer"] == max(kept) + average

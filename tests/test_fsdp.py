@@ -40,6 +40,7 @@ def sums_of(run_dir: Path, like: dict[str, str]) -> dict[str, str]:
     return {key: sums[key] for key in like}
 
 
+@pytest.mark.usefixtures("cut")
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.robust)])
 def test_any_number_of_processes_that_share_all_trains_the_bits_of_one_that_has_all(
     tmp_path: Path, processes: int
@@ -55,6 +56,7 @@ def test_any_number_of_processes_that_share_all_trains_the_bits_of_one_that_has_
 
 
 @pytest.mark.robust
+@pytest.mark.usefixtures("cut")
 @pytest.mark.parametrize("name", ["muon", "adamw"])
 def test_a_run_goes_on_with_other_processes_and_any_shard_as_if_it_had_always_had_them(
     tmp_path: Path, name: str

@@ -20,6 +20,7 @@ from test_training import make_config, run, samples, timeless, weights
 from gpt_cli.cli.main import main
 from gpt_cli.config import ModelConfig, OptimConfig, dump_config, load_config
 from gpt_cli.distributed.launch import device_count
+from gpt_cli.distributed.norms import norms_of, piece_norms
 from gpt_cli.distributed.reduce import Range, children, own_leaves, subtrees, tree_sum
 from gpt_cli.distributed.shard import Shard, share_out
 from gpt_cli.distributed.world import VARIABLES, World, world_of_environment
@@ -29,7 +30,7 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.selftest.kills import with_steps
 from gpt_cli.selftest.processes import check_processes
-from gpt_cli.training.optim import MuonAdamW, state_owners
+from gpt_cli.training.optim import MuonAdamW, state_parts
 from tests.support.waiting import HANG, wait_until
 
 ROOT = Path(__file__).parents[1]
@@ -67,6 +68,7 @@ def train_in(processes: int, tmp_path: Path, names: list[str]) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.usefixtures("cut")
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.robust)])
 def test_any_number_of_processes_trains_the_same_bits(tmp_path: Path, processes: int) -> None:
     kinds = {"whole": (), "sharded": SHARDED}
@@ -102,6 +104,7 @@ def test_examples_of_unequal_length_are_learned_alike_by_any_number_of_processes
 
 
 @pytest.mark.robust
+@pytest.mark.usefixtures("cut")
 @pytest.mark.parametrize("name", ["muon", "adamw"])
 def test_a_run_goes_on_with_other_processes_and_shards_as_if_it_had_always_had_them(tmp_path: Path, name: str) -> None:
     overrides = ("train.batch_size=12", "train.micro_batch_size=1", "optim.ema=0.9", "schedule.kind=constant")
@@ -255,20 +258,45 @@ def test_subtrees_of_all_processes_are_each_leaf_once_and_add_up_to_the_same_bit
     assert alone.tolist() == pytest.approx(exact, abs=1e-4)
 
 
+def kept_by_each(model: GPT, optim: OptimConfig, size: int) -> list[dict[str, int]]:
+    """The elements of the optimizer's tensors that each of so many processes keeps."""
+    parameters, kept = dict(model.named_parameters()), []
+    parts = state_parts({name: p.shape for name, p in parameters.items()}, optim, size)
+    for rank in range(size):
+        shard = Shard(parameters, World(rank, size), parts)
+        tensors = MuonAdamW(model, optim, zeros=shard.zeros, parameters=shard.named).state_tensors()
+        kept.append({name: tensor.numel() for name, tensor in tensors.items() if not tensor.is_meta})
+    return kept
+
+
+@pytest.mark.usefixtures("cut")
 @given(size=st.integers(1, 9), name=st.sampled_from(["muon", "adamw"]))
 def test_the_shards_of_all_processes_are_the_whole_optimizer_once(size: int, name: Literal["muon", "adamw"]) -> None:
     model, optim = GPT(ModelConfig(n_layer=2, n_embd=32, context_length=8), 100), OptimConfig(name=name)
-    parameters = dict(model.named_parameters())
-    owners = state_owners({name: p.shape for name, p in parameters.items()}, optim, size)
-    kept = []
-    for rank in range(size):
-        shard = Shard(parameters, World(rank, size), owners)
-        tensors = MuonAdamW(model, optim, zeros=shard.zeros).state_tensors()
-        kept.append({name: tensor.numel() for name, tensor in tensors.items() if not tensor.is_meta})
-    whole = MuonAdamW(model, optim).state_tensors()
-    assert Counter(key for found in kept for key in found) == Counter(list(whole)) | Counter({"n_step": size})
-    largest = max(tensor.numel() for tensor in whole.values())
-    assert max(sum(found.values()) for found in kept) <= sum(t.numel() for t in whole.values()) / size + 4 * largest
+    kept = kept_by_each(model, optim, size)
+    whole = {name: tensor.numel() for name, tensor in MuonAdamW(model, optim).state_tensors().items()}
+    assert Counter(whole) | Counter(n_step=size) == sum(map(Counter, kept), Counter())
+    largest = max(size for name, size in whole.items() if name.startswith("momentum")) if name == "muon" else 2 * 64
+    assert max(sum(found.values()) for found in kept) <= sum(whole.values()) / size + largest
+
+
+@pytest.mark.usefixtures("cut")
+@pytest.mark.parametrize("name", ["muon", "adamw"])
+def test_the_state_of_a_model_that_is_mostly_embeddings_is_shared_out_evenly(name: Literal["muon", "adamw"]) -> None:
+    model = GPT(ModelConfig(n_layer=1, n_embd=32, context_length=8, tie_embeddings=True), 3000)
+    for size in (2, 3, 4, 8):
+        kept = [sum(found.values()) for found in kept_by_each(model, OptimConfig(name=name), size)]
+        assert max(kept) <= 1.02 * sum(kept) / size
+
+
+@pytest.mark.usefixtures("cut")
+@given(parts=st.lists(st.integers(0, 5), min_size=2, max_size=5), rest=st.integers(0, 70))
+def test_the_norm_of_a_gradient_in_parts_is_that_of_the_whole(parts: list[int], rest: int) -> None:
+    whole = torch.randn(64 * sum(parts) + rest + 65, generator=torch.Generator().manual_seed(rest))
+    sizes = [64 * part for part in parts]
+    pieces = [piece_norms(part) for part in whole.split([*sizes, len(whole) - sum(sizes)])]
+    assert torch.linalg.vector_norm(torch.cat(pieces)).equal(norms_of([whole])[0])
+    torch.testing.assert_close(norms_of([whole])[0], whole.norm())
 
 
 @given(costs=st.dictionaries(st.text(max_size=3), st.integers(0, 1000)), size=st.integers(1, 9))

@@ -1,7 +1,8 @@
 """Train each `NAME.yaml` that is named, one after the other, as one of the processes that torchrun started.
 
 Where there is a `NAME.RANK.yaml`, the process of that rank takes it. ROOM in the environment limits the memory that
-each may take, in bytes, beyond that of its imports; PIECE is the most logits that are computed at once.
+each may take, in bytes, beyond that of its imports; PIECE is the most logits that are computed at once; parameters of
+more than CUT elements are cut into pieces of as many.
 
 python -m torch.distributed.run --standalone --nproc-per-node 2 tests/together.py a.yaml b.yaml
 """
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 
 from gpt_cli.config import load_config
+from gpt_cli.distributed import norms
 from gpt_cli.distributed.world import joined
 from gpt_cli.model import chunked_loss
 from gpt_cli.training.console import Console, SilentConsole
@@ -27,6 +29,9 @@ if room := os.environ.get("ROOM"):
 
 if piece := os.environ.get("PIECE"):
     chunked_loss._CPU_LOGITS = int(piece)
+
+if cut := os.environ.get("CUT"):
+    norms.PIECE = norms.CUT_FROM = int(cut)
 
 with joined() as world:
     for file in sys.argv[1:]:

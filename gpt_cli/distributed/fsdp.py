@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
+from gpt_cli.distributed.norms import norms_of
 from gpt_cli.distributed.reduce import TreeSum
 from gpt_cli.distributed.shard import Shard
 from gpt_cli.distributed.world import World
@@ -63,8 +64,8 @@ class FullShard(Shard):
         self.rows = {name: _local(p) for name, p in self.sharded.items()}
         self.whole = [name for name in self.sharded if name in whole]
         kept = {name: self.rows.get(name, p) for name, p in model.named_parameters()}
-        super().__init__({n: self._nothing(n) if n in whole else p for n, p in kept.items()}, world, owners)
-        self.kept = kept
+        super().__init__({n: self._nothing(n) if n in whole else p for n, p in kept.items()}, world)
+        self.kept, self.by_name = kept, owners
 
     def zeros(self, name: str, parameter: Tensor) -> Tensor:
         """See `Shard`."""
@@ -123,7 +124,7 @@ class FullShard(Shard):
         norms = torch.zeros(len(self.parameters), device=self.device)
         if found:
             places = {name: place for place, name in enumerate(self.named)}
-            norms[[places[name] for name in found]] = torch.stack(torch._foreach_norm(list(found.values())))
+            norms[[places[name] for name in found]] = torch.stack(norms_of(list(found.values())))
         return self.world.fill(norms)
 
     @torch.no_grad()
@@ -156,7 +157,7 @@ class FullShard(Shard):
         name = key.rpartition("/")[2]
         return self.names[name].shape if name in self.names else held.shape
 
-    def own_part(self, held: Tensor, whole: Tensor) -> Tensor:
+    def own_part(self, key: str, held: Tensor, whole: Tensor) -> Tensor:
         """See `Shard`."""
         return whole if held.shape == whole.shape else self._piece(whole, self.world.rank)
 

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gpt_cli.distributed.shard import Parts
 from gpt_cli.distributed.world import World
 
 Range = tuple[int, int]
@@ -44,20 +45,20 @@ def combine(world: World, leaves: int, sums: list[Gradients]) -> Gradients:
     return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
 
 
-def combine_own(world: World, leaves: int, sums: list[Gradients], owners: Sequence[int]) -> list[Tensor | None]:
-    """The same sum of the gradients that this process owns; None for those that another one does."""
+def combine_own(world: World, leaves: int, sums: list[Gradients], parts: Sequence[Parts]) -> list[Tensor | None]:
+    """The same sum, of the part that this process owns of each gradient; None for those of which it owns none."""
     shapes = [gradient.shape for gradient in sums[0]]
-    order = sorted(range(len(shapes)), key=owners.__getitem__)
-    sizes = [0] * world.size
-    for owner, shape in zip(owners, shapes, strict=True):
-        sizes[owner] += shape.numel()
+    in_order = sorted(
+        ((i, part) for i, of_one in enumerate(parts) for part in of_one), key=lambda found: found[1].owner
+    )
+    sizes = [sum(part.numel for _, part in in_order if part.owner == rank) for rank in range(world.size)]
     for row in sums:
-        row[:] = [row[i] for i in order]
+        row[:] = [part.of(row[i].contiguous()) for i, part in in_order]
     total = _sum_of_slice(world, leaves, sums, sizes)
-    own = [i for i in order if owners[i] == world.rank]
+    own = [(i, part) for i, part in in_order if part.owner == world.rank]
     found: list[Tensor | None] = [None] * len(shapes)
-    for i, piece in zip(own, total.split([shapes[i].numel() for i in own]), strict=True):
-        found[i] = piece.view(shapes[i])
+    for (i, part), piece in zip(own, total.split([part.numel for _, part in own]), strict=True):
+        found[i] = piece.view(part.shape_in(shapes[i]))
     return found
 
 

@@ -1,90 +1,161 @@
-"""The share of the optimizer that each process keeps: whole parameters, each updated by one process (ZeRO-1).
+"""The share of the optimizer that each process keeps: Muon's whole matrices, slices of what AdamW updates (ZeRO-1).
 
 Rajbhandari et al. (2020), "ZeRO: memory optimizations toward training trillion parameter models", stage 1. A process
-receives the sums of the gradients of its own parameters only, updates these, and sends them to all others: as many
-bytes as it takes to give everybody the whole gradient.
+receives the sums of the gradients of its own parts only, updates these, and sends them to all others: as many bytes as
+it takes to give everybody the whole gradient.
+
+Shapes: P parameters; E elements of a part of one, which has as many dimensions as the whole: AdamW goes by them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import prod
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from gpt_cli.distributed import norms
+from gpt_cli.distributed.norms import n_pieces, norms_of, piece_norms
 from gpt_cli.distributed.world import ALONE, World
 
 Zeros = Callable[[str, Tensor], Tensor]
 """(name, parameter) -> zeros like it, for the state of its optimizer."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """The elements of a parameter, from `first` to before `end`, that process `owner` updates.
+
+    They begin where a piece (`norms.py`) does: a kernel rounds the last few elements of a tensor otherwise.
+    """
+
+    owner: int
+    first: int
+    end: int
+
+    @property
+    def numel(self) -> int:
+        """The number of elements."""
+        return self.end - self.first
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The part of `tensor`, in its memory."""
+        if self.numel == tensor.numel():
+            return tensor
+        return tensor.detach().view(-1)[self.first : self.end].view(self.shape_in(tensor.shape))
+
+    def shape_in(self, whole: Sequence[int]) -> Sequence[int]:
+        """The shape of the part of a tensor of shape `whole`: (E, 1) of a matrix, (E,) of a vector, or all of it."""
+        return whole if self.numel == prod(whole) else (self.numel, *[1] * (len(whole) - 1))
+
+
+Parts = Sequence[Part]
+"""All parts of one parameter, in order; a process has one of them at most."""
+
+
 class Shard:
-    """Parameters, in the order of their names, and which process updates each; without `owners` every process all."""
+    """Parameters, in the order of their names, and which process updates what; without `parts` every process all."""
 
     is_full = False
     """True if the processes share the weights, too (`fsdp.py`)."""
 
     def __init__(
-        self, parameters: Mapping[str, Tensor], world: World = ALONE, owners: Mapping[str, int] | None = None
+        self, parameters: Mapping[str, Tensor], world: World = ALONE, parts: Mapping[str, Parts] | None = None
     ) -> None:
         self.world = world
-        self.named = self.kept = dict(parameters)  # what the optimizer updates, and what this process keeps
-        self.parameters = list(parameters.values())
-        self.by_name = owners or {}
-        self.owners = [owners[name] for name in parameters] if owners is not None and world.size > 1 else None
+        self.kept = dict(parameters)  # what this process keeps
+        self.named = dict(parameters)  # what the optimizer updates, where this process updates any of it
+        self.parts = {name: parts[name] for name in parameters} if parts is not None and world.size > 1 else None
+        self.own = self._of(world.rank)
+        self.named |= {name: part.of(parameters[name]) for name, part in self.own.items()}
+        self.parameters = list(self.named.values())
 
     def zeros(self, name: str, parameter: Tensor) -> Tensor:
         """Zeros like parameter `name`: on the device meta, where they take no memory, if another process keeps them."""
-        kept = self.owners is None or self.by_name[name] == self.world.rank
+        kept = self.parts is None or name in self.own
         return torch.zeros_like(parameter, device=None if kept else "meta")
 
     def each_leaf(self, own: Iterable[int], leaves: int) -> Iterator[int]:
         """Each of this process's `own` leaves, while gradients are summed over all (`is_full` alone)."""
         raise NotImplementedError
 
+    def take(self, gradients: Iterable[Tensor | None]) -> None:
+        """Set the gradients of what is updated: of each parameter that of the own part, None where there is none."""
+        for (name, tensor), gradient in zip(self.named.items(), gradients, strict=True):
+            if tensor is not self.kept[name]:
+                tensor.data = self.own[name].of(self.kept[name])  # an average may have taken the memory it had
+            tensor.grad = gradient
+
     def updated(self, trained: Sequence[Tensor]) -> list[Tensor]:
         """The tensors with a gradient that this process updates, of the `trained` parameters."""
-        return [parameter for parameter in trained if parameter.grad is not None]
+        return [tensor for tensor in (trained if self.parts is None else self.parameters) if tensor.grad is not None]
 
     def gradient_norms(self, parameters: Iterable[Tensor]) -> Tensor:
         """The (P,) norm of the gradient of each of `parameters` that has one in any process."""
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        norms = torch._foreach_norm(gradients) if gradients else ()
-        if self.owners is None:
-            return torch.stack(norms)
-        of_all = torch.zeros(len(self.owners), device=self.parameters[0].device)
-        if norms:
-            of_all[self._of(self.world.rank)] = torch.stack(norms)
-        return self.world.fill(of_all)
+        if self.parts is None:
+            return torch.stack(norms_of([parameter.grad for parameter in parameters if parameter.grad is not None]))
+        ends = list(accumulate(n_pieces(parameter.numel()) for parameter in self.kept.values()))
+        firsts = dict(zip(self.kept, (0, *ends), strict=False))
+        found = torch.zeros(ends[-1], device=self.parameters[0].device)
+        whole = {
+            n: g for n in self.own if (g := self.named[n].grad) is not None and n_pieces(self.kept[n].numel()) == 1
+        }
+        if whole:
+            found[[firsts[name] for name in whole]] = torch.stack(norms_of(list(whole.values())))
+        for name, part in self.own.items():
+            if name not in whole and (gradient := self.named[name].grad) is not None:
+                of_part = piece_norms(gradient)
+                first = firsts[name] + part.first // norms.PIECE
+                found[first : first + len(of_part)] = of_part
+        of_pieces = self.world.fill(found).split(
+            [end - first for first, end in zip(firsts.values(), ends, strict=True)]
+        )
+        return torch.stack([n[0] if len(n) == 1 else torch.linalg.vector_norm(n) for n in of_pieces])
 
     @torch.no_grad()
     def spread_weights(self) -> None:
         """Give every process the parameters that another one has updated."""
-        if self.owners is None:
+        if self.parts is None:
             return
-        owned = [[self.parameters[i] for i in self._of(rank)] for rank in range(self.world.size)]
+        ranks = range(self.world.size)
+        owned = [[part.of(self.kept[name]) for name, part in self._of(rank).items()] for rank in ranks]
         flats = [
-            torch.cat([p.reshape(-1) for p in parameters])
-            if rank == self.world.rank and parameters  # there may be more processes than parameters
-            else self.parameters[0].new_empty(sum(p.numel() for p in parameters))
-            for rank, parameters in enumerate(owned)
+            torch.cat([p.reshape(-1) for p in parts])
+            if rank == self.world.rank and parts  # there may be more processes than parameters
+            else self.parameters[0].new_empty(sum(p.numel() for p in parts))
+            for rank, parts in enumerate(owned)
         ]
         with self.world.exchanging():
             works = [dist.broadcast(flat, src=rank, async_op=True) for rank, flat in enumerate(flats) if len(flat)]
             for work in works:
                 assert work is not None
                 work.wait()
-        for flat, parameters in zip(flats, owned, strict=True):
-            for parameter, piece in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-                parameter.copy_(piece.view_as(parameter))
+        for flat, parts in zip(flats, owned, strict=True):
+            for part, piece in zip(parts, flat.split([p.numel() for p in parts]), strict=True):
+                part.copy_(piece.view_as(part))
 
     def collect(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """`state`, of whose tensors KIND/NAME a process has those of its own parameters; in process 0 all, on the host.
+        """`state`, of whose tensors KIND/NAME a process has those of its own parts; in process 0 all, on the host.
 
         One tensor is sent at a time, from and to the memory of the host.
         """
-        if self.owners is None:
-            return dict(state)
-        return {key: self.world.bring(t, self.by_name.get(key.partition("/")[2], 0)) for key, t in state.items()}
+        return dict(state) if self.parts is None else {key: self._bring(key, tensor) for key, tensor in state.items()}
+
+    def _bring(self, key: str, held: Tensor) -> Tensor:
+        assert self.parts is not None
+        name = key.partition("/")[2]
+        parts = self.parts.get(name, ())
+        if len(parts) < 2:
+            return self.world.bring(held, parts[0].owner if parts else 0)
+        pieces, shape = [], self.kept[name].shape
+        for part in parts:
+            own = part.owner == self.world.rank
+            pieces.append(
+                self.world.bring(held if own else held.new_empty(part.shape_in(shape), device="meta"), part.owner)
+            )
+        return torch.cat([piece.cpu() for piece in pieces]).view(shape) if self.world.is_main else held
 
     def held(self, model: nn.Module) -> dict[str, Tensor]:
         """The state of `model` as far as it is in this process."""
@@ -96,15 +167,39 @@ class Shard:
 
     def shape_of(self, key: str, held: Tensor) -> torch.Size:
         """The shape of the whole of what is `held` here, whose name ends `key`."""
-        return held.shape
+        name = key.partition("/")[2]
+        return self.kept[name].shape if name in self.own else held.shape
 
-    def own_part(self, held: Tensor, whole: Tensor) -> Tensor:
-        """The part of `whole` that is to be `held` here."""
-        return whole
+    def own_part(self, key: str, held: Tensor, whole: Tensor) -> Tensor:
+        """The part that is to be `held` here of the `whole`, whose name ends `key`."""
+        return whole if held.shape == whole.shape else self.own[key.partition("/")[2]].of(whole)
 
-    def _of(self, rank: int) -> list[int]:
-        assert self.owners is not None
-        return [i for i, owner in enumerate(self.owners) if owner == rank]
+    def _of(self, rank: int) -> dict[str, Part]:
+        """The parts that process `rank` updates."""
+        parts = (self.parts or {}).items()
+        return {name: part for name, of_name in parts for part in of_name if part.owner == rank}
+
+
+def slices(sizes: Mapping[str, int], loads: Sequence[float]) -> dict[str, list[Part]]:
+    """Parts of parameters of so many elements, by name: as many for each process as make all `loads` equal.
+
+    They are equal to within a piece. A process has elements that follow each other.
+    """
+    remaining = sorted(loads)
+    level = 0.0
+    while remaining:
+        level = (sum(sizes.values()) + sum(remaining)) / len(remaining)
+        if remaining[-1] <= level:
+            break
+        remaining.pop()  # it has more than enough
+    bounds = list(accumulate(max(0.0, level - load) for load in loads))[:-1]  # in all parameters, one after the other
+    parts, at = {}, 0
+    for name, size in sizes.items():
+        inner = [min(size, max(0, round((bound - at) / norms.PIECE) * norms.PIECE)) for bound in bounds]
+        cuts = enumerate(pairwise((0, *inner, size)))
+        parts[name] = [Part(rank, first, end) for rank, (first, end) in cuts if first < end]
+        at += size
+    return parts
 
 
 def share_out(costs: Mapping[str, int], loads: MutableSequence[int]) -> dict[str, int]:

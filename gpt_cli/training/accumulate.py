@@ -67,10 +67,11 @@ def accumulate_gradients(
             failed = error
         if world.any(failed is not None):
             raise failed or MemoryError("out of memory in another process")
-        owners = state.shard.owners
-        whole = combine(world, n, sums) if owners is None else combine_own(world, n, sums, owners)
-        for parameter, gradient in zip(trained, whole, strict=True):
-            parameter.grad = gradient
+        if state.shard.parts is None:
+            for parameter, gradient in zip(trained, combine(world, n, sums), strict=True):
+                parameter.grad = gradient
+        else:
+            state.shard.take(combine_own(world, n, sums, list(state.shard.parts.values())))
     loss = torch.zeros((), device=runtime.device)
     for share in world.fill(losses).unbind():
         loss += share

@@ -10,7 +10,7 @@ from gpt_cli.model.memory_estimate import estimate_memory
 from gpt_cli.model.sizing import parameter_table
 from gpt_cli.runtime.device import planned_device
 from gpt_cli.training.batches import batch_refusal, micro_batch_size
-from gpt_cli.training.optim import state_bytes, state_owners, updated_by_muon
+from gpt_cli.training.optim import state_bytes, state_owners, state_parts, updated_by_muon
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,15 @@ def device_share(config: Config, vocab_size: int, devices: int) -> DeviceShare:
     exchange = 2 * sums * learned if devices > 1 else 0
     memory = {"none": {**whole, "exchange": exchange}}
     if config.lora.rank is None:
-        owners = state_owners(shapes, config.optim, devices)
-        kept = [0] * devices
+        kept, parts = [0] * devices, state_parts(shapes, config.optim, devices)
         for name, size in state_bytes(shapes, config.optim).items():
-            kept[owners[name]] += size
+            for part in parts[name]:
+                kept[part.owner] += size * part.numel // math.prod(shapes[name])
         average = learned if config.optim.ema is not None else 0
         memory["optimizer"] = {**memory["none"], "optimizer": max(kept) + average}
     others, sent_full = (devices - 1) / devices, 0
     if config.lora.rank is None and config.task.kind == "language" and devices > 1:
+        owners = state_owners(shapes, config.optim, devices)
         memory["full"], sent_full = _share_of_all(config, shapes, owners, devices, leaves // devices, whole)
     sent = round(others * learned * (sums + 1))
     return DeviceShare(devices, None, sequences, rows, sequences // rows, memory, sent, sent_full)

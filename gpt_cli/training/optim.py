@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import ModelConfig, OptimConfig
-from gpt_cli.distributed.shard import Zeros, share_out, zeros_of
+from gpt_cli.distributed.norms import n_pieces
+from gpt_cli.distributed.shard import Part, Zeros, share_out, slices, zeros_of
 from gpt_cli.model.gpt import BASE_WIDTH, GPT
 from gpt_cli.model.parameters import block_parameters
 from gpt_cli.model.sizing import is_hidden_matrix
@@ -32,8 +33,8 @@ class MuonAdamW:
         parameters: Mapping[str, Tensor] | None = None,
     ) -> None:
         """`zeros` makes the state of a parameter, of given name; `parameters` are updated in place of the model's."""
-        if parameters is None:
-            parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        parameters = self.trained if parameters is None else parameters
         by_muon = updated_by_muon({n: p.shape for n, p in parameters.items()}, config)
         matrices = {n: p for n, p in parameters.items() if n in by_muon}
         head_scale = min(1.0, BASE_WIDTH / model.config.n_embd) if config.name == "muon" else 1.0
@@ -65,8 +66,10 @@ class MuonAdamW:
         self.muon.step(lr_multiplier, found_inf)
 
     def zero_grad(self) -> None:
-        for parameter in (*self.adamw.parameters.values(), *self.muon.parameters.values()):
-            parameter.grad = None
+        """Forget the gradients of the model, and of what is updated in place of its parameters."""
+        for parameters in (self.trained, self.adamw.parameters, self.muon.parameters):
+            for parameter in parameters.values():
+                parameter.grad = None
 
     def state_tensors(self) -> dict[str, Tensor]:
         """The state as named tensors: `n_step`, `exp_avg/NAME`, `exp_avg_sq/NAME`, `momentum/NAME`."""
@@ -96,6 +99,20 @@ def state_owners(shapes: Mapping[str, Sequence[int]], config: OptimConfig, proce
     owners = share_out({n: math.prod(shapes[n]) * min(shapes[n]) for n in by_muon}, [0] * processes)
     kept = [sum(sizes[n] for n in by_muon if owners[n] == rank) for rank in range(processes)]
     return owners | share_out({n: size for n, size in sizes.items() if n not in by_muon}, kept)
+
+
+def state_parts(shapes: Mapping[str, Sequence[int]], config: OptimConfig, processes: int) -> dict[str, list[Part]]:
+    """Which process updates which part of each parameter: as in `state_owners`, but AdamW's large ones are cut."""
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    by_muon = updated_by_muon(shapes, config)
+    large = {name: size for name, size in sizes.items() if name not in by_muon and n_pieces(size) > 1}
+    owners = state_owners({name: shape for name, shape in shapes.items() if name not in large}, config, processes)
+    kept = [0] * processes
+    for name, size in state_bytes(shapes, config).items():
+        if name not in large:
+            kept[owners[name]] += size
+    whole = {name: [Part(owner, 0, sizes[name])] for name, owner in owners.items()}
+    return whole | slices(large, [size / 8 for size in kept])
 
 
 def state_bytes(shapes: Mapping[str, Sequence[int]], config: OptimConfig) -> dict[str, int]:

@@ -32,7 +32,7 @@ from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.init_from import load_initial
 from gpt_cli.training.lora import LoRA
 from gpt_cli.training.muon import POLAR_EXPRESS
-from gpt_cli.training.optim import MuonAdamW, state_owners, updated_by_muon
+from gpt_cli.training.optim import MuonAdamW, state_owners, state_parts, updated_by_muon
 from gpt_cli.training.select_engine import try_native
 from gpt_cli.training.step import TorchEngine
 
@@ -46,7 +46,7 @@ class TrainingState:
     ema: EMA
     grad_scaler: GradScaler
     engine: Engine  # computes losses and gradients
-    shard: Shard  # which parameters this process updates
+    shard: Shard  # what this process updates
 
     @property
     def is_native(self) -> bool:
@@ -85,7 +85,10 @@ class TrainingState:
             if config.lora.rank is not None:
                 optimizer = LoRA(model, config.lora, config.optim, config.seed)
             else:
-                dtype, updated = runtime.matmul_dtype, shard.named if shard.is_full else None
+                dtype, updated = (
+                    runtime.matmul_dtype,
+                    None if shard.parts is None and not shard.is_full else shard.named,
+                )
                 optimizer = MuonAdamW(model, config.optim, dtype, orthogonalise, shard.zeros, updated)
             average = EMA(shard.kept, config.optim.ema, in_place=shard.is_full)
         grad_scaler = GradScaler(runtime.precision == "fp16", runtime.device)
@@ -155,10 +158,10 @@ class TrainingState:
         check_tensors(weights, tensor_specs(self.model.state_dict()))
         with torch.no_grad():
             for name, held in shard.held(self.model).items():
-                held.copy_(shard.own_part(held, weights[name]))
+                held.copy_(shard.own_part(name, held, weights[name]))
         tensors, own = checkpoint.optimizer_tensors(), self._optimizer_tensors()
         check_tensors(tensors, {key: (shard.shape_of(key, held), held.dtype) for key, held in own.items()})
-        parts = {key: shard.own_part(held, tensors[key]) for key, held in own.items()}
+        parts = {key: shard.own_part(key, held, tensors[key]) for key, held in own.items()}
         self.optimizer.load_state_tensors(parts)
         self.ema.load_state_tensors(parts)
         self.grad_scaler.scale.fill_(checkpoint.get_float("loss_scale", torch.finfo(torch.float32).max))
@@ -174,11 +177,11 @@ def _shard(model: GPT, config: Config, runtime: Runtime) -> Shard:
     if config.parallel.shard == "none" or world.size == 1:
         return Shard(parameters)
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    owners = state_owners(shapes, config.optim, world.size)
     if not is_full:
-        return Shard(parameters, world, owners)
+        return Shard(parameters, world, state_parts(shapes, config.optim, world.size))
     from gpt_cli.distributed.fsdp import FullShard  # noqa: PLC0415 - it takes a second to import
 
+    owners = state_owners(shapes, config.optim, world.size)
     return FullShard(model, model.blocks, world, runtime.device, owners, updated_by_muon(shapes, config.optim))
 
 
