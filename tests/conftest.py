@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -29,6 +30,12 @@ UNTIMED = settings(
 settings.register_profile("repeatable", UNTIMED, derandomize=True)
 settings.register_profile("explore", UNTIMED, max_examples=1000)
 settings.load_profile("repeatable")
+
+
+def pytest_configure() -> None:
+    """Have Ctrl-C interrupt what the tests start, also where a shell that runs in the background ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True)

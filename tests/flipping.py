@@ -1,7 +1,7 @@
 """Flip a bit in the training kernel's code, its sum made right, and train: `python tests/flipping.py TIMES`.
 
 Prints how often a step was the same as by sound code, the flip was told, the process died or hung, or, what must not
-be, the step was silently another one, as JSON. Each flip is tried in a fork.
+be, the step was silently another one, as JSON. Each flip is tried in a fork, with a cache of its own.
 """
 
 import json
@@ -10,6 +10,7 @@ import random
 import signal
 import struct
 import sys
+import tempfile
 from collections import Counter
 
 import torch
@@ -90,4 +91,6 @@ def main(times: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["GPT_CACHE"] = folder  # none is to be left where a run would load it
+        main(int(sys.argv[1]))
