@@ -7,36 +7,39 @@
 FILE is tiny Shakespeare; the other corpus is the reference that Python brings along. Every row is the default recipe
 in the shape of `configs/shakespeare_cpu.yaml` with the overrides it shows: the same number of tokens, the exact loss of
 the whole validation split after the last step: mean and standard deviation over the seeds. A row stands beside the
-default of the same seeds; `=` marks a difference of less than two standard errors, the noise being that of all rows of
-the corpus together. A row without an equals sign in its name is a model of bench/residuals.py.
+default of the same seeds, as `gpt sweep` compares settings: `=` marks a difference that seeds would make, too. A row
+without an equals sign in its name is a model of bench/residuals.py.
 
-Each run is kept in bench/out/ablations.json when it is done, and not repeated: interrupted, the same command goes on.
-`--table` prints what is there and trains nothing.
+The runs are those of a sweep, in bench/out/ablations (2 GB): interrupted, the same command goes on with what is there.
+`--table` prints that and trains nothing.
 """
 
 import argparse
-import json
-import math
-import platform
+import re
 import statistics
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-RECORD = ROOT / "bench" / "out" / "ablations.json"
+from bench.residuals import MODELS
+from gpt_cli.config import DataConfig, parse_config
+from gpt_cli.corpus.corpus_text import CorpusText
+from gpt_cli.files import make_directory
+from gpt_cli.runtime.processor import default_threads
+from gpt_cli.runtime.signals import stop_requests
+from gpt_cli.search.sweep.differences import compare
+from gpt_cli.search.sweep.executor import ListSource, RunLimits, RunTask, execute, open_home
+from gpt_cli.search.sweep.outcomes import read_outcome
+from gpt_cli.search.sweep.run_pool import RunPool
+
+OUT = Path(__file__).parent / "out" / "ablations"
 SEEDS = 3
-ALWAYS = ("eval.every=null", "checkpoint.every=null", "sample.every=null", "sample.prompt=", "runtime.threads=1")
 BASE = (
+    *("eval.every=null", "checkpoint.every=null", "sample.every=null", "sample.prompt=", "runtime.threads=1"),
     *("model.n_layer=4", "model.n_head=4", "model.n_embd=128", "model.context_length=64"),
     *("tokenizer.kind=char", "train.batch_size=12", "train.steps=250"),
 )
-MODELS = {"value residual": "ValueResidualGPT", "embedding residual": "EmbeddingResidualGPT"}
 MANY_EPOCHS = "many epochs"
 EXCERPT = 20_000  # characters, which 500 steps see 19 times
 
@@ -52,6 +55,10 @@ class Row:
     def name(self) -> str:
         """As it is told, which is as it is typed."""
         return " ".join(self.overrides) or "default"
+
+
+Losses = Mapping[tuple[str, Row], Mapping[int, float]]
+"""(corpus, row) -> seed -> loss of the runs that there are."""
 
 
 def _rows(group: str, *overrides: str) -> list[Row]:
@@ -81,187 +88,110 @@ ROWS = (
 )
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """A text to train on and, for many epochs, its excerpt with the validation split of the whole."""
-
-    name: str
-    whole: tuple[str, ...]
-    excerpt: tuple[str, ...]
-
-    def settings(self, row: Row) -> tuple[str, ...]:
-        """What `row` is trained on, and how long, before its own overrides."""
-        if row.group != MANY_EPOCHS:
-            return self.whole
-        return (*self.excerpt, "tokenizer.kind=byte", "train.steps=500")  # an excerpt lacks some of the characters
-
-
-def prepare(name: str, source: str, folder: Path) -> Corpus:
-    """The corpus `source`, an excerpt and its validation split laid down in `folder` as files."""
-    from gpt_cli.config import DataConfig
-    from gpt_cli.corpus.corpus_text import CorpusText
-
+def data_of(corpus: str, source: str) -> dict[bool, tuple[str, ...]]:
+    """{whether epochs are many: the settings for it}: an excerpt and the validation split are laid down as files."""
     text = CorpusText.find(DataConfig(source=source), lambda _: None)
     whole = "\n".join(block.text for number in range(len(text.members)) for block in text.blocks(number))
-    parts = {"train": whole[:EXCERPT], "val": whole[len(whole) * 9 // 10 :]}
-    for split, part in parts.items():
-        (folder / f"{name}-{split}.txt").write_text(part, encoding="utf-8")
-    files = (f"data.source={folder / f'{name}-train.txt'}", f"data.val_source={folder / f'{name}-val.txt'}")
-    return Corpus(name, (f"data.source={source}",), files)
+    files = {split: OUT / f"{corpus}-{split}.txt" for split in ("train", "val")}
+    files["train"].write_text(whole[:EXCERPT], encoding="utf-8")
+    files["val"].write_text(whole[len(whole) * 9 // 10 :], encoding="utf-8")
+    excerpt = (f"data.source={files['train']}", f"data.val_source={files['val']}")
+    return {  # an excerpt lacks some of the characters
+        False: (f"data.source={source}",),
+        True: (*excerpt, "tokenizer.kind=byte", "train.steps=500"),
+    }
 
 
-def settings_of(overrides: Sequence[str]) -> list[str]:
-    """Those of `overrides` that are settings; a model of the bench's own is trained by torch."""
-    settings = [override for override in overrides if override not in MODELS]
-    return settings if len(settings) == len(overrides) else [*settings, "runtime.engine=torch"]
+def task_of(name: str, settings: Sequence[str], row: Row, seed: int) -> RunTask:
+    """The run of `row`, called `name` and so on; a model of the bench's own is trained by torch."""
+    label = f"{name} {row.group} {row.name} seed={seed}"
+    asked = [one if one not in MODELS else "runtime.engine=torch" for one in row.overrides]
+    run_dir = OUT / re.sub(r"[^\w.=+-]+", "-", label)
+    overrides = [*BASE, *settings, *asked, f"seed={seed}", f"run_dir={run_dir}"]
+    return RunTask(label, label, parse_config("", "bench", overrides))
 
 
-@contextmanager
-def models(overrides: Sequence[str]) -> Iterator[None]:
-    """Meanwhile, what is trained is the model that `overrides` name, if they do."""
-    from bench import residuals
-    from gpt_cli.training import state
-
-    theirs = state.GPT
-    for name in (override for override in overrides if override in MODELS):
-        state.GPT = getattr(residuals, MODELS[name])  # type: ignore[misc]
-    try:
-        yield
-    finally:
-        state.GPT = theirs  # type: ignore[misc]
+def train_all(tasks: Sequence[RunTask], minutes: float | None = None, jobs: int | None = None) -> int:
+    """Train what is not there yet; returns 0, or 128 + the signal that ended it."""
+    with stop_requests() as stop, RunPool(jobs or default_threads(), worker="bench.residuals") as pool:
+        limits = RunLimits(None if minutes is None else 60 * minutes)
+        done = execute(ListSource(tasks), pool, limits, stop, lambda line: print(line, file=sys.stderr))
+    if done.left or stop.received:
+        left = len(tasks) - len(done.outcomes)
+        print(f"{left} runs are left, {done.left or 'interrupted'}: the same command goes on", file=sys.stderr)
+    return 128 + stop.received if stop.received else 0
 
 
-def train_once(overrides: Sequence[str], seed: int) -> float:
-    """The exact validation loss, in nats per token, of the recipe under `overrides`."""
-    from gpt_cli.config import parse_config
-    from gpt_cli.training.console import Console
-    from gpt_cli.training.loop import train
-
-    with tempfile.TemporaryDirectory(prefix="gpt-ablation-") as folder, models(overrides):
-        asked = [*ALWAYS, *BASE, *settings_of(overrides), f"seed={seed}", f"run_dir={folder}/run"]
-        summary = train(parse_config("", "bench.ablations", asked), Console(lambda _: None))
-    if summary.exit_code or summary.val_loss is None:
-        sys.exit(summary.exit_code or "the run ended without a validation loss")
-    return summary.val_loss
+def loss_of(task: RunTask) -> float | None:
+    """The loss of a run that is done."""
+    outcome = read_outcome(Path(str(task.config.run_dir)), task.config.train.steps)
+    return outcome.val_loss if outcome.state == "done" else None
 
 
-def read_record() -> dict[str, Any]:
-    """The record so far; of another version of PyTorch, an error."""
-    import torch
-
-    here = {"torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine()}
-    if not RECORD.is_file():
-        return {**here, "runs": []}
-    record: dict[str, Any] = json.loads(RECORD.read_text())
-    if {key: record[key] for key in here} != here:
-        sys.exit(f"{RECORD} was made by other versions: {record['torch']}, {record['python']}; move it away")
-    return record
-
-
-def key_of(corpus: str, row: Row, seed: int) -> dict[str, Any]:
-    """What tells a run from all others."""
-    return {"corpus": corpus, "group": row.group, "overrides": list(row.overrides), "seed": seed}
-
-
-def missing(record: dict[str, Any], rows: Sequence[Row], corpora: Sequence[str]) -> Iterator[tuple[str, Row, int]]:
-    """The runs that are not in the record: of all rows one seed first, then the next."""
-    done = [{key: run[key] for key in ("corpus", "group", "overrides", "seed")} for run in record["runs"]]
-    for seed in range(1, SEEDS + 1):
-        for row in rows:
-            yield from ((corpus, row, seed) for corpus in corpora if key_of(corpus, row, seed) not in done)
-
-
-def losses(record: dict[str, Any], corpus: str, row: Row) -> dict[int, float]:
-    """Seed -> loss of the runs that there are."""
-    asked = (corpus, row.group, list(row.overrides))
-    found = [run for run in record["runs"] if (run["corpus"], run["group"], run["overrides"]) == asked]
-    return {run["seed"]: run["val_loss"] for run in found}
-
-
-def noise(record: dict[str, Any], corpus: str, rows: Sequence[Row]) -> float:
-    """The standard deviation of a difference to the default at one seed, over all `rows` together, in nats."""
-    squares, freedom = 0.0, 0
-    for row in rows:
-        if differences := paired(record, corpus, row):
-            mean = statistics.fmean(differences)
-            squares += sum((difference - mean) ** 2 for difference in differences)
-            freedom += len(differences) - 1
-    return math.sqrt(squares / freedom) if freedom else math.nan
-
-
-def paired(record: dict[str, Any], corpus: str, row: Row) -> list[float]:
-    """By how much `row` is worse than its default, seed by seed."""
-    default = losses(record, corpus, Row(row.group if row.group == MANY_EPOCHS else DEFAULT.group, ()))
-    mine = losses(record, corpus, row)
-    return [mine[seed] - default[seed] for seed in sorted(mine.keys() & default.keys())] if row.overrides else []
-
-
-def table(record: dict[str, Any], corpora: Sequence[str]) -> str:
-    """The record as Markdown."""
+def table(losses: Losses, corpora: Sequence[str]) -> str:
+    """The losses as Markdown."""
+    cells = {corpus: _cells(losses, corpus) for corpus in corpora}
     lines = [
         "| | " + " | ".join(f"{corpus} | worse by" for corpus in corpora) + " |",
         "|---|" + "---|---|" * len(corpora),
     ]
-    group = ""
-    for row in (row for row in ROWS if any(losses(record, corpus, row) for corpus in corpora)):
+    group = DEFAULT.group
+    for row in (row for row in ROWS if any(losses.get((corpus, row)) for corpus in corpora)):
         if row.group != group:
             group = row.group
-            lines += [f"| **{group}** |" + " | |" * len(corpora)] if row is not DEFAULT else []
+            lines.append(f"| **{group}** |" + " | |" * len(corpora))
         name = f"`{row.name}`" if row.overrides else "default"
-        lines.append(f"| {name} | " + " | ".join(_cells(record, corpus, row) for corpus in corpora) + " |")
+        lines.append(f"| {name} | " + " | ".join(cells[corpus].get(row, " | ") for corpus in corpora) + " |")
     return "\n".join(lines)
 
 
-def _cells(record: dict[str, Any], corpus: str, row: Row) -> str:
-    found = list(losses(record, corpus, row).values())
-    if not found:
-        return " | "
-    spread = f" ± {statistics.stdev(found):.3f}" if len(found) > 1 else ""
-    spread += f" (n={len(found)})" if len(found) < SEEDS else ""
-    differences = paired(record, corpus, row)
-    if not differences:
-        return f"{statistics.fmean(found):.3f}{spread} | "
-    mean, error = statistics.fmean(differences), standard_error(record, corpus, row)
-    sign = "?" if math.isnan(error) else "=" if abs(mean) <= 2 * error else ""
-    return f"{statistics.fmean(found):.3f}{spread} | {mean:+.3f} {sign}".rstrip()
+def _cells(losses: Losses, corpus: str) -> dict[Row, str]:
+    """The loss of each row and its difference to the default; many epochs have a default and a noise of their own."""
+    cells = {}
+    for many in (False, True):
+        rows = [row for row in ROWS if (row.group == MANY_EPOCHS) == many and losses.get((corpus, row))]
+        found = [losses[corpus, row] for row in rows]
+        default = next((number for number, row in enumerate(rows) if not row.overrides), None)
+        differences = [None] * len(rows) if default is None else compare(found, default)
+        for row, by_seed, difference in zip(rows, found, differences, strict=True):
+            spread = f" ± {statistics.stdev(by_seed.values()):.3f}" if len(by_seed) > 1 else ""
+            spread += f" (n={len(by_seed)})" if len(by_seed) < SEEDS else ""
+            worse = ""
+            if difference is not None:
+                worse = f"{difference.mean:+.3f}" + {None: " ?", True: "", False: " ="}[difference.is_told_apart]
+            cells[row] = f"{statistics.fmean(by_seed.values()):.3f}{spread} | {worse}"
+    return cells
 
 
-def standard_error(record: dict[str, Any], corpus: str, row: Row) -> float:
-    """Of the mean difference of `row` to its default, in nats; rows of many epochs have a noise of their own."""
-    alike = [other for other in ROWS if (other.group == MANY_EPOCHS) == (row.group == MANY_EPOCHS)]
-    return noise(record, corpus, alike) / math.sqrt(max(1, len(paired(record, corpus, row))))
-
-
-def main() -> None:
-    """Train what is missing, keep each run, print the table."""
+def main() -> int:
+    """Train what is missing, print the table; returns the exit code."""
     groups = list(dict.fromkeys(row.group for row in ROWS))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", required=True, type=Path, metavar="FILE")
     parser.add_argument("--only", nargs="+", choices=groups, default=groups, metavar="GROUP", help=", ".join(groups))
-    parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--jobs", type=int, help="runs side by side (default: one per core)")
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
-    from gpt_cli.files import replace_file
-
     sources = {"shakespeare": str(arguments.text.resolve()), "python-docs": "builtin:python-docs"}
-    record, started = read_record(), time.monotonic()
     rows = [row for row in ROWS if row.group in arguments.only or row is DEFAULT]
-    with tempfile.TemporaryDirectory(prefix="gpt-ablations-") as folder:
-        corpora = {name: prepare(name, source, Path(folder)) for name, source in sources.items()}
-        todo = [] if arguments.table else list(missing(record, rows, list(corpora)))
-        for number, (corpus, row, seed) in enumerate(todo, 1):
-            if time.monotonic() - started > 60 * arguments.minutes:
-                print(f"{len(todo) - number + 1} runs are left: the same command goes on", file=sys.stderr)
-                break
-            settings, began = (*corpora[corpus].settings(row), *row.overrides), time.monotonic()
-            loss = train_once(settings, seed)
-            seconds = round(time.monotonic() - began, 1)
-            record["runs"].append({**key_of(corpus, row, seed), "val_loss": loss, "seconds": seconds})
-            RECORD.parent.mkdir(exist_ok=True)
-            replace_file(RECORD, (json.dumps(record, indent=1) + "\n").encode())
-            print(f"{number}/{len(todo)} {corpus} {row.name} {seed}: {loss:.4f}, {seconds} s", file=sys.stderr)
-    print(table(record, list(sources)))
+    make_directory(OUT)
+    with open_home(OUT):
+        data = {corpus: data_of(corpus, source) for corpus, source in sources.items()}
+        tasks = {
+            (corpus, row, seed): task_of(corpus, data[corpus][row.group == MANY_EPOCHS], row, seed)
+            for seed in range(1, SEEDS + 1)
+            for row in rows
+            for corpus in sources
+        }
+        code = 0 if arguments.table else train_all(list(tasks.values()), arguments.minutes, arguments.jobs)
+    losses: dict[tuple[str, Row], dict[int, float]] = {}
+    for (corpus, row, seed), task in tasks.items():
+        if (loss := loss_of(task)) is not None:
+            losses.setdefault((corpus, row), {})[seed] = loss
+    print(table(losses, list(sources)))
+    return code
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

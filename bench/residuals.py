@@ -1,16 +1,24 @@
 """Two ingredients that the trainer does not have, for bench/ablations.py to measure: shortcuts from the first layer.
 
-Both are mixed by learned scalars, one or two for each layer. A model with them is trained by torch.
+Both are mixed by learned scalars, one or two for each layer. A model with them is trained by torch. As a program this
+is the trainer of a sweep's runs, of which those that are named after an ingredient have it.
 """
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from gpt_cli.config import ModelConfig
+from gpt_cli.config import Config, ModelConfig
 from gpt_cli.model.attention import causal_attention
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.layers import Attention
+from gpt_cli.search.sweep import worker
+from gpt_cli.training import state
 
 
 class EmbeddingResidualGPT(GPT):
@@ -57,8 +65,31 @@ class MixedAttention(Attention):
         q, k, v = heads.split(self.heads, dim=1)
         q, k = self.rotary(self.q_norm(q), 0), self.rotary(self.k_norm(k), 0)
         if self.layer:
-            v = v.lerp(self.first[0], self.share)
+            v = v.lerp(self.first[0], self.share.to(v.dtype))  # bf16 under autocast
         else:
             self.first[:] = [v]
         y = causal_attention(q, k, v, window=self.window)
         return self.out(y.transpose(1, 2).reshape(batch, n_token, -1))
+
+
+MODELS: dict[str, type[GPT]] = {"value residual": ValueResidualGPT, "embedding residual": EmbeddingResidualGPT}
+
+
+@contextmanager
+def named_in(run: str) -> Iterator[None]:
+    """Meanwhile, what is trained is the model that the name `run` has in it, if there is one."""
+    theirs = state.make_model
+    for name in (name for name in MODELS if name in run):
+        state.make_model = partial(_make_model, MODELS[name])
+    try:
+        yield
+    finally:
+        state.make_model = theirs
+
+
+def _make_model(kind: type[GPT], config: Config, vocab_size: int) -> GPT:
+    return kind(config.model, vocab_size)
+
+
+if __name__ == "__main__":
+    sys.exit(worker.main(named_in))

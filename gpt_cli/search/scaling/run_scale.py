@@ -21,7 +21,7 @@ from gpt_cli.runtime.processor import default_threads
 from gpt_cli.runtime.signals import stop_requests
 from gpt_cli.search.scaling.ladder import Rung, effective_parameters, measure_scales, plan_ladder, shape, shape_values
 from gpt_cli.search.scaling.loss_law import Array, LossLaw, best_split, bootstrap, fit_law, residual_noise
-from gpt_cli.search.sweep.executor import RunLimits, RunTask, execute, open_home
+from gpt_cli.search.sweep.executor import ListSource, RunLimits, RunTask, execute, open_home
 from gpt_cli.search.sweep.outcomes import Outcome
 from gpt_cli.search.sweep.run_pool import RunPool
 from gpt_cli.search.sweep.sweep import config_changes
@@ -90,21 +90,6 @@ class ScaleRequest:
     device_flops: float | None = None
 
 
-class LadderSource:
-    """The runs of a ladder, in their order."""
-
-    def __init__(self, tasks: Sequence[RunTask]) -> None:
-        self.tasks = list(tasks)
-        self.total_work, self.total_runs = sum(task.work for task in tasks), len(tasks)
-        self._next = iter(self.tasks)
-
-    def next(self, _: Mapping[str, Outcome]) -> RunTask | None:
-        return next(self._next, None)
-
-    def pruned_at(self, _name: str, _outcome: Outcome, _outcomes: Mapping[str, Outcome]) -> int | None:
-        return None
-
-
 def run_scale(request: ScaleRequest, note: Notify, jobs: int | None) -> tuple[ScaleResult | None, int | None]:
     """(the result, 128 + the signal that stopped it) of training the ladder, or what is left of it, and fitting."""
     base = request.config
@@ -131,7 +116,7 @@ def run_scale(request: ScaleRequest, note: Notify, jobs: int | None) -> tuple[Sc
             f"  in {request.home}"
         )
         with RunPool(jobs) as pool:
-            execution = execute(LadderSource(tasks), pool, RunLimits(), stop, note)
+            execution = execute(ListSource(tasks), pool, RunLimits(), stop, note)
     rows = [
         (task, rung, execution.outcomes[task.name])
         for task, rung in zip(tasks, rungs, strict=True)

@@ -4,7 +4,7 @@ Nothing is kept here: killed at any moment, the same runs asked for again go on,
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -57,6 +57,20 @@ class RunSource(Protocol):
 
     @property
     def total_runs(self) -> int: ...
+
+
+class ListSource:
+    """The runs of a list, in their order, each to its end."""
+
+    def __init__(self, tasks: Sequence[RunTask]) -> None:
+        self.total_work, self.total_runs = sum(task.work for task in tasks), len(tasks)
+        self._tasks = iter(tasks)
+
+    def next(self, _: Mapping[str, Outcome]) -> RunTask | None:
+        return next(self._tasks, None)
+
+    def pruned_at(self, _name: str, _outcome: Outcome, _outcomes: Mapping[str, Outcome]) -> int | None:
+        return None
 
 
 @dataclass

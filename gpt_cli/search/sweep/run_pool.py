@@ -45,9 +45,12 @@ class _Trainer:
 class RunPool:
     """At most `jobs` processes. They live until the pool is closed, or this process ends, however that ends."""
 
-    def __init__(self, jobs: int, devices: Sequence[str] = ()) -> None:
-        """`devices`: of which each process sees one (CUDA_VISIBLE_DEVICES); none: all see all."""
-        self.jobs, self.devices = jobs, list(devices)
+    def __init__(self, jobs: int, devices: Sequence[str] = (), worker: str = "gpt_cli.search.sweep.worker") -> None:
+        """`devices`: of which each process sees one (CUDA_VISIBLE_DEVICES); none: all see all.
+
+        `worker`: the module that trains.
+        """
+        self.jobs, self.devices, self.worker = jobs, list(devices), worker
         self._trainers: list[_Trainer] = []
         self._selector = selectors.DefaultSelector()
 
@@ -117,7 +120,7 @@ class RunPool:
         slot = next(n for n in range(self.jobs) if all(trainer.slot != n for trainer in self._trainers))
         said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         process = subprocess.Popen(
-            [sys.executable, "-m", "gpt_cli.search.sweep.worker"],
+            [sys.executable, "-m", self.worker],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=said,

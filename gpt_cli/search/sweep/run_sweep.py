@@ -15,10 +15,10 @@ from gpt_cli.search.sweep.run_pool import RunPool
 from gpt_cli.search.sweep.search_source import SearchSource
 from gpt_cli.search.sweep.sweep import (
     PLAN,
-    GridSource,
     Runs,
     SweepRequest,
     check_home,
+    grid_source,
     make_plan,
     open_plan,
     read_plan,
@@ -62,7 +62,7 @@ def run_sweep(
     with open_home(request.home), stop_requests() as stop:
         plan = open_plan(request.home, wanted)
         runs = Runs(request, plan, base)
-        source = SearchSource(runs) if request.is_search else GridSource(runs)
+        source = SearchSource(runs) if request.is_search else grid_source(runs)
         note(_opening(request, source.total_runs, jobs, plan.threads))
         with RunPool(jobs, devices if len(devices) > 1 else ()) as pool:
             limits = RunLimits(budget, None if request.is_search else max_runs)

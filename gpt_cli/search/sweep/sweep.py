@@ -15,7 +15,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.files import list_directory, read_file, replace_file
 from gpt_cli.runtime.processor import default_threads
 from gpt_cli.search.sweep.axes import Axis, Point, ValueRange, corners, grid, overrides_of, short_name
-from gpt_cli.search.sweep.executor import RunTask
+from gpt_cli.search.sweep.executor import ListSource, RunTask
 from gpt_cli.search.sweep.outcomes import Outcome
 
 PLAN = "sweep.json"
@@ -172,24 +172,13 @@ class Runs:
         return found
 
 
-class GridSource:
+def grid_source(runs: Runs) -> ListSource:
     """Every combination with the first seed, then with the next: a sweep that is cut short has something of each."""
-
-    def __init__(self, runs: Runs) -> None:
-        points, seed = list(grid(runs.request.axes)), runs.base.seed
-        self.tasks = [
+    points, seed = list(grid(runs.request.axes)), runs.base.seed
+    return ListSource(
+        [
             runs.task(number, point, seed + offset)
             for offset in range(runs.plan.seeds)
             for number, point in enumerate(points)
         ]
-        self.total_work, self.total_runs = sum(task.work for task in self.tasks), len(self.tasks)
-        self._next = 0
-
-    def next(self, _: Mapping[str, Outcome]) -> RunTask | None:
-        if self._next == len(self.tasks):
-            return None
-        self._next += 1
-        return self.tasks[self._next - 1]
-
-    def pruned_at(self, _name: str, _outcome: Outcome, _outcomes: Mapping[str, Outcome]) -> int | None:
-        return None  # every value was asked for
+    )

@@ -13,6 +13,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TextIO
 
 from gpt_cli.config import Config, parse_config
@@ -23,14 +25,17 @@ _PATIENCE = 120.0  # seconds for the trainer before this one to save and let go 
 _BETWEEN = 0.2
 
 
-def main() -> int:
-    """Train what is asked for until nobody asks any more; returns the exit code."""
+def main(around: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()) -> int:
+    """Train what is asked for until nobody asks any more; returns the exit code. A run is trained in `around(name)`."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever else prints does not answer
     requests: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
     while (line := requests.get()) is not None:
-        _answer(answers, _train(json.loads(line)))
+        request = json.loads(line)
+        with around(request["name"]):
+            answer = _train(request)
+        _answer(answers, answer)
     return 0
 
 
