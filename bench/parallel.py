@@ -1,9 +1,9 @@
 """The same bits by any number of processes, and their speed: `python -m bench.parallel [--devices 1,2,4] [--steps 50]`.
 
 Trains a small model on builtin:python-docs by each engine, optimizer and precision there is, once for each number of
-processes and each `parallel.shard`, and prints the weights' SHA-256 (which must not differ in a row) and tokens/s of
-the whole run. Each process computes with one thread. Exits with 1 if a row has two sums. `--config FILE` measures
-another model.
+processes and each `parallel.shard` (`full` by torch alone), and prints the weights' SHA-256 (which must not differ in a
+row) and tokens/s of the whole run, or with --sums the SHA-256 of each. Each process computes with one thread. Exits
+with 1 if a row has two sums. `--config FILE` measures another model.
 """
 
 import argparse
@@ -30,8 +30,10 @@ ROWS = [
 ]
 
 
-def train(devices: int, overrides: list[str]) -> dict[str, Any]:
-    """The summary of a run by so many processes."""
+def train(devices: int, overrides: list[str]) -> dict[str, Any] | None:
+    """The summary of a run by so many processes; None for one that is not offered."""
+    if {"runtime.engine=native", "parallel.shard=full"} <= set(overrides):
+        return None
     command = [sys.executable, "-m", "gpt_cli", "train", *overrides, "--json"]
     command += [] if devices == 1 else ["--devices", str(devices)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -41,19 +43,27 @@ def train(devices: int, overrides: list[str]) -> dict[str, Any]:
     return summary
 
 
+def shown(summary: dict[str, Any] | None, *, as_sum: bool) -> str:
+    """The cell of a run."""
+    if summary is None:
+        return "-"
+    return summary["weights_sha256"][:6] if as_sum else f"{summary['tokens_per_second']:,.0f}"
+
+
 def main() -> int:
     """Print the table; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.parallel", description=__doc__)
     parser.add_argument("--devices", default="1,2,4")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--config", type=Path)
+    parser.add_argument("--sums", action="store_true", help="print the SHA-256 of each in place of tokens/s")
     given = parser.parse_args()
     numbers = [int(number) for number in given.devices.split(",")]
     model = SMALL.split() if given.config is None else ["--config", str(given.config)]
     source = ["builtin:python-docs"] if given.config is None else []
     usual = [f"train.steps={given.steps}", "train.micro_batch_size=4", "runtime.threads=1", "runtime.device=cpu"]
     usual += ["sample.every=null", "model.dropout=0.1", "optim.ema=0.9", f"eval.every={given.steps}"]
-    ways = [(n, shard) for n in numbers for shard in ("none", "optimizer") if n > 1 or shard == "none"]
+    ways = [(n, shard) for n in numbers for shard in ("none", "optimizer", "full") if n > 1 or shard == "none"]
     rows, differ = [], False
     with tempfile.TemporaryDirectory(prefix="parallel-") as folder:
         for engine, optimizer, precision in ROWS:
@@ -64,14 +74,15 @@ def main() -> int:
                 train(n, [*given_facts, f"parallel.shard={shard}", f"run_dir={folder}/{name}-{n}-{shard}"])
                 for n, shard in ways
             ]
-            sums = {summary["weights_sha256"] for summary in found}
+            sums = {summary["weights_sha256"] for summary in found if summary}
             differ = differ or len(sums) > 1
-            shown = sums.pop()[:16] if len(sums) == 1 else "DIFFER"
-            speeds = [f"{summary['tokens_per_second']:,.0f}" for summary in found]
-            rows.append((engine, optimizer, precision, shown, *speeds))
-    header = ("engine", "optimizer", "precision", "weights", *(f"{n}, {shard}" for n, shard in ways))
-    print(render_table(rows, header=header))
-    print("\ntokens/s by so many processes and parallel.shard; ", end="")
+            cells = [shown(summary, as_sum=given.sums) for summary in found]
+            weights = "DIFFER" if len(sums) > 1 else sums.pop()[:16]
+            rows.append((engine, optimizer, precision, *([] if given.sums else [weights]), *cells))
+    told = ("engine", "optimizer", "precision", *([] if given.sums else ["weights"]))
+    print(render_table(rows, header=(*told, *(f"{n}, {shard}" for n, shard in ways))))
+    what = "SHA-256 of the weights" if given.sums else "tokens/s"
+    print(f"\n{what} by so many processes and parallel.shard; ", end="")
     print(f"{os.cpu_count()} cores, one thread a process, torch {torch.__version__}, {given.steps} steps")
     return int(differ)
 
