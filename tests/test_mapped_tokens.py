@@ -9,7 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_corpus_store import reseal, write
+from test_corpus_store import DIVISION as DIVISION_OF_STORE
+from test_corpus_store import START, TOKENIZER, reseal, write
 from test_parallel import ROOT, environment
 from test_training import make_config, run, weights
 
@@ -17,6 +18,7 @@ from gpt_cli.config import dump_config
 from gpt_cli.corpus import prepare
 from gpt_cli.corpus import store as store_module
 from gpt_cli.corpus.mapped import MappedTokens
+from gpt_cli.corpus.store import SplitStats, new_store
 from gpt_cli.files import DamagedError, read_sums
 from gpt_cli.run.checkpoint import list_checkpoints
 from gpt_cli.training.device_tokens import DeviceTokens
@@ -100,3 +102,32 @@ def test_of_processes_that_train_together_none_has_room_for_the_text_nor_needs_i
     alone = run(make_config(tmp_path, *overrides, name="alone"))
     sums = read_sums(list_checkpoints(tmp_path / "run")[0])
     assert {key: sums[key] for key in weights(alone)} == weights(alone)
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_DATA, (600_000_000, 600_000_000))
+from gpt_cli.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere RLIMIT_DATA limits no mappings")
+def test_a_text_of_two_gigabytes_trains_within_600_megabytes_of_memory(tmp_path: Path) -> None:
+    """Of what a process writes to, with its imports; pages of files are the system's, which drops them."""
+    shard = np.random.default_rng(0).integers(0, 8, store_module.SHARD_TOKENS, dtype=np.uint16)
+    facts = {"train": SplitStats(10 * len(shard), 10 * len(shard), 10 * len(shard), 1, START)}
+    facts["val"] = SplitStats(1000, 1000, 1000, 1, START)
+    with new_store(tmp_path / "store", TOKENIZER) as writer:
+        for _ in range(10):
+            writer.append("train", shard)
+        writer.append("val", shard[:1000])
+        writer.finish(facts, fingerprint="f", division=DIVISION_OF_STORE)
+    assert sum(file.stat().st_size for file in (tmp_path / "store").iterdir()) > 2_000_000_000
+    config = make_config(tmp_path, f"data.source={tmp_path / 'store'}", *DIVISION, "train.steps=50")
+    (tmp_path / "run.yaml").write_text(dump_config(config))
+    command = [sys.executable, "-c", LIMITED, "train", "--config", str(tmp_path / "run.yaml")]
+    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=HANG, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert list_checkpoints(tmp_path / "run")[0].name == "step-00000050"
