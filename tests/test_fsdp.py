@@ -1,9 +1,12 @@
 """`parallel.shard: full` trains what one process trains by torch: the same bits, whatever is shared out to whom."""
 
 import json
+import re
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,13 +16,14 @@ from safetensors.torch import load_file
 from test_parallel import ROOT, SMALL, assert_one_error_when_killed, environment, start, train_in
 from test_training import make_config, run, samples, timeless, weights
 
-from gpt_cli.config import dump_config
+from gpt_cli.config import dump_config, parse_config
 from gpt_cli.distributed.reduce import Range, TreeSum, tree_sum
 from gpt_cli.errors import UserError
 from gpt_cli.files import read_sums
 from gpt_cli.model import chunked_loss
 from gpt_cli.run.checkpoint import list_checkpoints
 from gpt_cli.training.device_share import device_share
+from gpt_cli.training.step import TorchEngine
 from tests.support.waiting import HANG, wait_until
 
 FULL = "parallel.shard=full"
@@ -120,12 +124,70 @@ def test_a_process_that_is_killed_while_weights_are_shared_ends_the_others_with_
     assert_one_error_when_killed(process)
 
 
+OUT_OF_MEMORY = """
+import os
+if "RANK" in os.environ:
+    import torch
+    from gpt_cli.distributed import norms
+    from gpt_cli.training.step import TorchEngine
+    norms.PIECE = norms.CUT_FROM = 64
+    compute, calls = TorchEngine.forward_backward, iter(range(10**9))
+    def forward_backward(*arguments):
+        loss = compute(*arguments)
+        if next(calls) == 5 and os.environ["RANK"] == "1":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return loss
+    TorchEngine.forward_backward = forward_backward
+"""
+
+
+@pytest.mark.robust
+def test_out_of_memory_in_one_process_ends_all_with_one_error_where_weights_are_shared(gpt, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(OUT_OF_MEMORY)
+    (tmp_path / "run.yaml").write_text(dump_config(make_config(tmp_path, *SMALL, *TORCH, *WIDE)))
+    command = ("train", "--config", "run.yaml", "--devices", "2")
+    outcome = gpt(*command, FULL, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    assert outcome.rc == 1
+    assert [line for line in outcome.stderr.splitlines() if line.startswith(("error", "hint", "Traceback"))] == [
+        "error: process 1: out of memory while computing a micro-batch",
+        "hint: give a smaller train.micro_batch_size; nothing saved is lost",
+    ]
+
+
+@pytest.mark.robust
+@pytest.mark.usefixtures("cut")
+def test_out_of_memory_in_one_process_has_all_go_on_with_smaller_micro_batches(
+    gpt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(OUT_OF_MEMORY)
+    (tmp_path / "run.yaml").write_text(dump_config(make_config(tmp_path, *SMALL, *TORCH, *WIDE)))
+    command = ("train", "--config", "run.yaml", "--devices", "2")
+    outcome = gpt(*command, "parallel.shard=optimizer", PYTHONPATH=f"{tmp_path}:{ROOT}")
+    assert outcome.rc == 0, outcome.stderr
+    assert "continuing with 1" in outcome.stderr
+    compute, calls = TorchEngine.forward_backward, count()
+
+    def fail_in_the_same_step(*arguments: Any) -> torch.Tensor:
+        if next(calls) == 9:
+            raise MemoryError
+        return compute(*arguments)
+
+    monkeypatch.setattr(TorchEngine, "forward_backward", fail_in_the_same_step)
+    alone = run(make_config(tmp_path, *SMALL, *TORCH, *WIDE, name="alone"))
+    assert sums_of(tmp_path / "run", weights(alone)) == weights(alone)
+
+
 @pytest.mark.parametrize(
-    ("key", "value"), [("engine", "native"), ("compile", "true"), ("compile", "reduce-overhead"), ("device", "mps")]
+    "setting",
+    [
+        *("runtime.engine=native", "runtime.compile=true", "runtime.compile=reduce-overhead", "runtime.device=mps"),
+        "task.kind=classes",
+    ],
 )
-def test_what_shared_weights_cannot_have_is_refused_by_its_name(tmp_path: Path, key: str, value: str) -> None:
-    with pytest.raises(UserError, match=rf"parallel\.shard: full cannot have runtime\.{key}: {value}"):
-        make_config(tmp_path, FULL, f"runtime.{key}={value}")
+def test_what_shared_weights_cannot_have_is_refused_by_its_name(tmp_path: Path, setting: str) -> None:
+    key, _, value = setting.partition("=")
+    with pytest.raises(UserError, match=re.escape(f"parallel.shard: full cannot have {key}: {value}")):
+        parse_config("", "test.yaml", (FULL, setting))
     with pytest.raises(UserError, match=r"parallel\.shard must be none"):
         make_config(tmp_path, "lora.rank=2", "train.init_from=x", FULL)
 

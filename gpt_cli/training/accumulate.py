@@ -54,7 +54,9 @@ def accumulate_gradients(
         return [gradient.clone() for gradient in found] if reused else found
 
     if state.shard.is_full:
-        with oom_as_user_error("a micro-batch", "give a smaller train.micro_batch_size; nothing saved is lost"):
+        with oom_as_user_error(
+            "computing a micro-batch", "give a smaller train.micro_batch_size; nothing saved is lost"
+        ):
             for leaf in state.shard.each_leaf(own, n):
                 forward_backward(leaf)
     else:
