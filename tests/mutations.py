@@ -356,7 +356,7 @@ MUTATIONS = [
     ),
     Mutation(
         "several texts are worth no more threads than one",
-        "cli/open_engine.py",
+        "cli/open_generator.py",
         (("if rows is not None and rows * sum(", "if rows is not None and sum("),),
         "test_cli_sample.py::test_what_a_pass_is_worth_counts_texts_beams_and_the_prompt_of_several",
     ),

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gpt_cli.cli.open_engine import generate_texts
+from gpt_cli.cli.open_generator import generate_texts
 from gpt_cli.cli.output import note
 from gpt_cli.literals import Device
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from gpt_cli.cli.open_engine import open_generator
+from gpt_cli.cli.open_generator import open_generator
 from gpt_cli.cli.options import sampling_options as opts
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import note

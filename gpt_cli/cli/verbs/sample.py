@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from gpt_cli.cli.novelty_output import NoveltyReport
-from gpt_cli.cli.open_engine import generate_texts
+from gpt_cli.cli.open_generator import generate_texts
 from gpt_cli.cli.options import sampling_options as opts
 from gpt_cli.cli.options.prompts import Prompt, PromptsFormat, read_prompts
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
@@ -17,7 +17,7 @@ from gpt_cli.cli.unknown_characters import without_unknown
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
-    from gpt_cli.sampling import TextStream
+    from gpt_cli.sampling import SamplingOptions, TextStream
     from gpt_cli.tokenizer import Tokenizer
 
 _PROMPTS, _OUTPUT = "What to continue", "How many, and what is printed"
@@ -104,11 +104,7 @@ def sample(
         raise RequestError("--json is for one prompt", hint="--jsonl prints a line for each")
     options = opts.sampling_options({**arguments, "log_probs": jsonl or None})
 
-    if beams is not None and beams > 0 and (drawn := [name for name in _DRAWS if options.get(name)]):
-        named = f"--{drawn[0].replace('_', '-')}"
-        raise RequestError(
-            f"--beams searches the likeliest text, in which {named} has no say", hint=f"leave {named} out"
-        )
+    _refuse_draws_with_beams(options)
 
     from gpt_cli.run.checkpoint import open_checkpoint
     from gpt_cli.run.directory import sample_defaults
@@ -118,38 +114,40 @@ def sample(
     path = find_one(run, run_option, text_option="--prompt")
     loaded = open_checkpoint(path, note)
     defaults = sample_defaults(path) or loaded.config.sample
-    asked = [Prompt(defaults.prompt)] if given is None else given
     sampling = SamplingParams.from_config(defaults, seed).replace(options)
+    asked = [Prompt(defaults.prompt)] if given is None else given
     before, after = (defaults.prefix if prefix is None else prefix), (defaults.suffix if suffix is None else suffix)
-    whole = [one.wrapped(before, after) for one in asked]
-    learned_text = loaded.config.data.format == "text"
-    kept = without_unknown(loaded.tokenizer, [one.text for one in whole], skip=unknown == "skip", source="prompt")
-    whole = [Prompt(text, one.where, one.id) for text, one in zip(kept, whole, strict=True)]
+    whole = _wrap(asked, before, after, loaded.tokenizer, skip=unknown == "skip")
     copies = NoveltyReport(loaded) if novelty else None
     tokens = _encode(whole, loaded.tokenizer, loaded.config.model.context_length)
     writer, texts = generate_texts(loaded, tokens, sampling, n, batch_size, device, engine, weights, draft)
     if as_json:
-        written = next(texts)
-        samples: list[dict[str, Any]] = [
-            {"text": t.text(), "tokens": t.tokens, "finish_reason": t.finish_reason} for t in written
-        ]
-        if copies is not None:
-            found = copies.to_json([text.text() for text in written])
-            samples = [sample | {"novelty": one} for sample, one in zip(samples, found, strict=True)]
-        print_json(
-            {
-                **{"run": path, "step": loaded.step, "prompt": whole[0].text, "seed": seed},
-                **{"engine": writer, "samples": samples},
-            }
-        )
+        facts = {"run": path, "step": loaded.step, "prompt": whole[0].text, "seed": seed, "engine": writer}
+        print_json(facts | {"samples": _as_objects(next(texts), copies)})
         return
     random = not (sampling.greedy or sampling.beams)
     note(f"{path}, step {loaded.step:,}" + (f", seed {seed}" if random else ""))
     if jsonl:
         _print_lines(zip(whole, texts, strict=True), seed, copies)
     else:
+        learned_text = loaded.config.data.format == "text"
         shown = [one.text if learned_text else f"{said.text}\n" for one, said in zip(whole, asked, strict=True)]
         _print_samples(shown, texts, n, raw, copies)
+
+
+def _refuse_draws_with_beams(options: "SamplingOptions") -> None:
+    if options.get("beams") and (drawn := [name for name in _DRAWS if options.get(name)]):
+        named = f"--{drawn[0].replace('_', '-')}"
+        raise RequestError(
+            f"--beams searches the likeliest text, in which {named} has no say", hint=f"leave {named} out"
+        )
+
+
+def _wrap(prompts: Sequence[Prompt], prefix: str, suffix: str, tokenizer: "Tokenizer", *, skip: bool) -> list[Prompt]:
+    """The whole prompts that the model is given; with `skip`, without the characters that the vocabulary lacks."""
+    whole = [one.wrapped(prefix, suffix) for one in prompts]
+    kept = without_unknown(tokenizer, [one.text for one in whole], skip=skip, source="prompt")
+    return [Prompt(text, one.where, one.id) for text, one in zip(kept, whole, strict=True)]
 
 
 def _encode(prompts: Sequence[Prompt], tokenizer: "Tokenizer", context_length: int) -> list[list[int]]:
@@ -169,6 +167,17 @@ def _encode(prompts: Sequence[Prompt], tokenizer: "Tokenizer", context_length: i
             f" the model sees the last {context_length:,}, its context"
         )
     return tokens
+
+
+def _as_objects(texts: "Sequence[TextStream]", copies: NoveltyReport | None) -> list[dict[str, Any]]:
+    """The samples of one prompt, as --json prints them."""
+    samples: list[dict[str, Any]] = [
+        {"text": one.text(), "tokens": one.tokens, "finish_reason": one.finish_reason} for one in texts
+    ]
+    if copies is None:
+        return samples
+    found = copies.to_json([one.text() for one in texts])
+    return [sample | {"novelty": one} for sample, one in zip(samples, found, strict=True)]
 
 
 def _print_samples(

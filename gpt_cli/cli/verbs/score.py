@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gpt_cli.cli.open_engine import open_scorer
+from gpt_cli.cli.open_generator import open_scorer
 from gpt_cli.cli.options import sampling_options as opts
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import note, print_json
@@ -17,11 +17,14 @@ from gpt_cli.cli.unknown_characters import without_unknown
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from gpt_cli.corpus.readers import ReaderOptions
+    from gpt_cli.evaluation.classifier import Classifier, Normalise
+    from gpt_cli.evaluation.logprob_scorer import LogprobScorer
     from gpt_cli.evaluation.scored_text import ScoredLine
-    from gpt_cli.tokenizer import Tokenizer
+    from gpt_cli.run.checkpoint import Checkpoint
+    from gpt_cli.tokenizer import Ids, Tokenizer
 
 _READ, _SHOW, _LABELS = "How it is read", "What is shown", "Choosing among labels"
 
@@ -107,35 +110,24 @@ def score(
 
     Example: gpt score letter.txt --worst 10
     """
-    shown = [
-        name
-        for name, given in (("--html", html), ("--jsonl", jsonl), ("--json", as_json), ("--tokens", tokens))
-        if given not in (None, False)
-    ]
-    if len(shown) > 1:
-        raise RequestError(f"give {shown[0]} or {shown[1]}, not both")
-
-    from gpt_cli.run.checkpoint import open_checkpoint
-    from gpt_cli.run.directory import sample_defaults
-
+    shown = {"--html": html is not None, "--jsonl": jsonl, "--json": as_json, "--tokens": tokens}
+    if len(several := [option for option, given in shown.items() if given]) > 1:
+        raise RequestError(f"give {several[0]} or {several[1]}, not both")
     if labels is None:
         _only_with_labels(
-            prefix=prefix,
-            suffix=suffix,
-            after=after,
-            normalise=normalise,
-            format=format,
-            label_key=label_key,
+            prefix=prefix, suffix=suffix, after=after, normalise=normalise, format=format, label_key=label_key
         )
         if html is not None:
             from gpt_cli.report.html import check_page
 
             check_page(html, hint="gpt score FILE --html score.html")
+
+    from gpt_cli.run.checkpoint import open_checkpoint
+
     path = find_one(run, run_option)
     saved = open_checkpoint(path, note)
     if labels is not None:
         from gpt_cli.cli.label_output import print_labels
-        from gpt_cli.evaluation.classifier import Classifier
         from gpt_cli.evaluation.confusion import parse_labels
         from gpt_cli.evaluation.examples import read_examples
 
@@ -143,37 +135,32 @@ def score(
             raise RequestError("--labels does not go with --html, --tokens or --stride")
         names = parse_labels(labels)
         examples = read_examples(Path(file), format, text_key, label_key)
-        defaults = sample_defaults(path) or saved.config.sample
-        before, between = defaults.prefix if prefix is None else prefix, defaults.suffix if suffix is None else suffix
-        reader = open_scorer(saved, device, engine, weights)
-        classifier = Classifier(reader, saved.tokenizer, names, before, between, after, normalise)
+        scorer = open_scorer(saved, device, engine, weights)
+        classifier = _classifier(path, saved, scorer, names, prefix, suffix, after, normalise)
         note(f"{path}, step {saved.step:,}")
-        facts = {"run": path, "step": saved.step, "engine": reader.engine}
+        facts = {"run": path, "step": saved.step, "engine": scorer.engine}
         print_labels(classifier, examples, unknown, worst, jsonl=jsonl, as_json=as_json, facts=facts)
         return
+
     from gpt_cli.corpus.readers import ReaderOptions
     from gpt_cli.evaluation.scored_text import ScoredText
     from gpt_cli.evaluation.sliding_windows import checked_stride, read_tokens
 
     step_by = checked_stride(stride, saved.config.model.context_length)
     name, written = _read(file, ReaderOptions(encoding, text_key), saved.tokenizer, unknown)
-    try:
-        ids = saved.tokenizer.encode(written)
-    except RequestError as error:  # the text has what the vocabulary lacks
-        error.where = error.where or name
-        raise
-    reader = open_scorer(saved, device, engine, weights)
-    text = ScoredText(saved.tokenizer, written, ids, read_tokens(reader, ids, step_by))
-    chosen = range(len(text)) if worst is None else text.top_surprising(worst, by)
+    ids = _encode(saved.tokenizer, name, written)
+    scorer = open_scorer(saved, device, engine, weights)
+    text = ScoredText(saved.tokenizer, written, ids, read_tokens(scorer, ids, step_by))
     if as_json:
-        facts = {"run": path, "step": saved.step, "text": name, "engine": reader.engine, "stride": step_by}
+        facts = {"run": path, "step": saved.step, "text": name, "engine": scorer.engine, "stride": step_by}
         print_json(facts | text.figures())
         return
-    how = _how(len(ids), saved.config.model.context_length, step_by)
     note(f"{path}, step {saved.step:,}")
+    chosen = range(len(text)) if worst is None else text.top_surprising(worst, by)
     if html is not None:
         from gpt_cli.report.score_page import WORST, Scored, write_scored
 
+        how = _how(len(ids), saved.config.model.context_length, step_by)
         lines = [text.line(i) for i in chosen]
         top = [text.line(i) for i in text.top_surprising(WORST, by)] if worst is None and len(text) > WORST else []
         write_scored(Scored(path.resolve().name, saved.step, name, text, lines, top, how, worst is None), html)
@@ -184,6 +171,35 @@ def score(
     else:
         _print_rows((text.line(i) for i in chosen), len(text), tokens)
     note(f"{text.tokens:,} tokens, loss {text.loss:.4f}, {text.bits_per_byte:.4f} bits per byte")
+
+
+def _classifier(
+    path: Path,
+    saved: "Checkpoint",
+    scorer: "LogprobScorer",
+    labels: "Sequence[str]",
+    prefix: str | None,
+    suffix: str | None,
+    after: str,
+    normalise: "Normalise",
+) -> "Classifier":
+    """The classifier of --labels; a prefix or suffix that is not given is that of the run's section `sample`."""
+    from gpt_cli.evaluation.classifier import Classifier
+    from gpt_cli.run.directory import sample_defaults
+
+    defaults = sample_defaults(path) or saved.config.sample
+    before = defaults.prefix if prefix is None else prefix
+    between = defaults.suffix if suffix is None else suffix
+    return Classifier(scorer, saved.tokenizer, labels, before, between, after, normalise)
+
+
+def _encode(tokenizer: "Tokenizer", name: str, text: str) -> "Ids":
+    """The token ids of the text called `name`, which a RequestError about what the vocabulary lacks names."""
+    try:
+        return tokenizer.encode(text)
+    except RequestError as error:
+        error.where = error.where or name
+        raise
 
 
 def _read(source: str, form: "ReaderOptions", tokenizer: "Tokenizer", unknown: str) -> tuple[str, str]:

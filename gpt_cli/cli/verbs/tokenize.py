@@ -19,7 +19,8 @@ from gpt_cli.cli.options.data_options import (
     data_config,
 )
 from gpt_cli.cli.options.fit_config import to_slug
-from gpt_cli.cli.output import JsonOption, note, print_json, write_text
+from gpt_cli.cli.output import JsonOption, note, print_json
+from gpt_cli.cli.tokenize_output import describe, print_tokenized, token_json
 from gpt_cli.cli.verbs.compare_tokenizers import compare as compare_tokenizers
 from gpt_cli.errors import RequestError
 from gpt_cli.literals import Pattern, TokenizerKind
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
     from gpt_cli.config import DataConfig, TokenizerConfig
     from gpt_cli.corpus.tokenize_pipeline import Tokenized
     from gpt_cli.tokenizer import Tokenizer
-
-UNKNOWN = "<unk>"  # how a table shows the token; in text it is U+FFFD
-_SHOWN = 10  # longest tokens, and merges
-_UNITS = ("characters", "bytes", "tokens")
 
 
 def tokenize(
@@ -130,45 +127,24 @@ def tokenize(
             val_source=val_source,
         )
     if compare is not None:
-        alone = {
-            "--kind": kind is not None,
-            "--vocab-size": vocab_size is not None,
-            "--tokenizer": tokenizer is not None,
-            "--train-bytes": train_bytes is not None,
-            "--unknown": unknown != "error",
-            "--min-count": min_count != 1,
-            "--allow-special": allow_special,
-            "--text": text is not None,
-            "--ids": ids is not None,
-            "--weight": weight is not None,
-            "--processes": processes is not None,
-        }
-        if given := next((option for option, is_given in alone.items() if is_given), None):
-            raise RequestError(f"{given} cannot be combined with --compare", hint="name what to compare in its list")
-        assert data is not None  # `looks` is refused, so there is a corpus
+        given = locals()
+        _refuse_with_compare({name: given[name] for name in _NOT_WITH_COMPARE})
+        assert data is not None  # without --text and --ids there is a corpus
         compare_tokenizers(data, compare, pattern=pattern, model=model_config, picture=out, json=json)
         return 0
     if model_config is not None:
         raise RequestError("--model-config is for --compare", hint="gpt info CONFIG describes a model")
     config = _config(kind, vocab_size, pattern, tokenizer, train_bytes, unknown, min_count, allow_special)
+    if data is not None and out is None and not looks:
+        out = _directory(corpus or [], config)
     result: dict[str, Any] = {}
     try:
-        if corpus and data is not None:
-            directory = out or (None if looks else _directory(corpus, config))
-            if directory is None:
-                from gpt_cli.corpus.prepare import learn_tokenizer
-
-                with interruptible_progress() as progress:
-                    used = learn_tokenizer(data, config, note=note, progress=progress)
-            else:
-                made = _tokenize(data, config, directory, processes)
-                used = made.tokenizer
-                result |= _describe(made, directory)
+        if data is not None and out is not None:
+            made = _tokenize(data, config, out, processes)
+            used = made.tokenizer
+            result |= describe(made, out)
         else:
-            from gpt_cli.tokenizer import load_tokenizer
-
-            assert tokenizer is not None  # checked above
-            used = load_tokenizer(tokenizer, pattern)
+            used = _tokenizer(data, config, tokenizer)
         if text is not None:
             result["encoding"] = _encode(used, text, allow_special)
         if ids is not None:
@@ -181,8 +157,44 @@ def tokenize(
     except Interrupted as stop:
         note(stop.message)
         return stop.exit_code
-    print_json(result) if json else _show(result)
+    print_json(result) if json else print_tokenized(result)
     return 0
+
+
+_NOT_WITH_COMPARE = {
+    "kind": None,
+    "vocab_size": None,
+    "tokenizer": None,
+    "train_bytes": None,
+    "unknown": "error",
+    "min_count": 1,
+    "allow_special": False,
+    "text": None,
+    "ids": None,
+    "weight": None,
+    "processes": None,
+}
+"""Options that --compare refuses, and what each is where it is not given."""
+
+
+def _refuse_with_compare(given: dict[str, object]) -> None:
+    for name, absent in _NOT_WITH_COMPARE.items():
+        if given[name] != absent:
+            option = f"--{name.replace('_', '-')}"
+            raise RequestError(f"{option} cannot be combined with --compare", hint="name what to compare in its list")
+
+
+def _tokenizer(data: "DataConfig | None", config: "TokenizerConfig", file: Path | None) -> "Tokenizer":
+    """The tokenizer that is learned from a text, or, without a text, that of `file`."""
+    if data is None:
+        from gpt_cli.tokenizer import load_tokenizer
+
+        assert file is not None  # checked by `tokenize`
+        return load_tokenizer(file, config.pattern)
+    from gpt_cli.corpus.prepare import learn_tokenizer
+
+    with interruptible_progress() as progress:
+        return learn_tokenizer(data, config, note=note, progress=progress)
 
 
 def _config(
@@ -248,39 +260,9 @@ def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processe
     return made
 
 
-def _describe(corpus: "Tokenized", out: Path) -> dict[str, Any]:
-    """Statistics of a corpus's tokens, as --json prints them."""
-    from gpt_cli.tokenizer import BPETokenizer
-    from gpt_cli.tokenizer.vocab_stats import longest_tokens, merges, unused_ids
-
-    tokenizer = corpus.tokenizer
-    counts = corpus.counts
-    splits: dict[str, dict[str, Any]] = {
-        split: {unit: getattr(facts, unit) for unit in _UNITS} for split, facts in corpus.facts.items()
-    }
-    splits["all"] = {unit: sum(part[unit] for part in splits.values()) for unit in _UNITS}
-    learned = merges(tokenizer, counts)[:_SHOWN] if isinstance(tokenizer, BPETokenizer) else []
-    return {
-        "out": out,
-        "kind": tokenizer.kind,
-        "vocab_size": tokenizer.vocab_size,
-        "tokenizer_sha256": tokenizer.digest,
-        "text_sha256": corpus.fingerprint,
-        "splits": {
-            split: {**part, "bytes_per_token": part["bytes"] / part["tokens"]} for split, part in splits.items()
-        },
-        "unused_ids": unused_ids(counts),
-        "unknown_characters": None if tokenizer.unk_id is None else int(counts[tokenizer.unk_id]),
-        "longest_tokens": [_token(tokenizer, token) for token in longest_tokens(tokenizer, _SHOWN)],
-        "merges": [
-            {"left": _readable(m.left), "right": _readable(m.right), "id": m.token, "count": m.count} for m in learned
-        ],
-    }
-
-
 def _encode(tokenizer: "Tokenizer", text: str, allow_special: bool) -> dict[str, Any]:
     ids = [int(token) for token in tokenizer.encode(text, allow_special=allow_special)]
-    return {"ids": ids, "pieces": [_token(tokenizer, token)["text"] for token in ids], "bytes": len(text.encode())}
+    return {"ids": ids, "pieces": [token_json(tokenizer, token)["text"] for token in ids], "bytes": len(text.encode())}
 
 
 def _parse_ids(text: str) -> list[int]:
@@ -288,41 +270,3 @@ def _parse_ids(text: str) -> list[int]:
     if wrong := next((word for word in words if not re.fullmatch(r"[0-9]{1,9}", word)), None):
         raise RequestError(f"--ids takes whole numbers, not '{wrong}'")
     return [int(word) for word in words if word]
-
-
-def _token(tokenizer: "Tokenizer", token: int) -> dict[str, Any]:
-    special = UNKNOWN if token == tokenizer.unk_id else tokenizer.decode([token])
-    return {"id": token, "text": _readable(tokenizer.token_bytes(token)) or special}
-
-
-def _readable(token: bytes) -> str:
-    """The text of a token; bytes that are only a part of a character as \\xe2."""
-    return token.decode(errors="backslashreplace")
-
-
-def _show(result: dict[str, Any]) -> None:
-    from gpt_cli.terminal.table import render_pairs, render_table
-
-    if "splits" in result:
-        splits: dict[str, dict[str, Any]] = result["splits"]
-        rows = [
-            (unit.replace("_", " "), *(part[unit] for part in splits.values())) for unit in (*_UNITS, "bytes_per_token")
-        ]
-        print(render_table(rows, header=("", *splits)))
-        print()
-        longest = [f"'{token['text']}'" for token in result["longest_tokens"]]
-        facts: dict[str, object] = {"tokenizer": result["kind"], "ids": f"{result['vocab_size']:,}"}
-        if (unknown := result["unknown_characters"]) is not None:
-            share = unknown / splits["all"]["characters"]
-            facts["unknown"] = f"{unknown:,} characters ({share:.2%}) became {UNKNOWN}, which cannot be decoded"
-        facts |= {"unused ids": f"{len(result['unused_ids']):,}", "longest tokens": longest}
-        print(render_pairs(facts))
-    if result.get("merges"):
-        print()
-        rows = [(f"'{m['left']}' + '{m['right']}'", m["id"], m["count"]) for m in result["merges"]]
-        print(render_table(rows, header=("first merges", "id", "occurs")))
-    if (encoding := result.get("encoding")) is not None:
-        pieces = [f"'{piece}'" for piece in encoding["pieces"]]
-        print(render_pairs({"ids": [str(token) for token in encoding["ids"]], "tokens": pieces}))
-    if (decoding := result.get("decoding")) is not None:
-        write_text(decoding + "\n")

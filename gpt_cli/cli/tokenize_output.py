@@ -1,0 +1,84 @@
+"""Output of `gpt tokenize` about a corpus, a text or ids: objects for JSON, and tables."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpt_cli.cli.output import write_text
+
+if TYPE_CHECKING:
+    from gpt_cli.corpus.tokenize_pipeline import Tokenized
+    from gpt_cli.tokenizer import Tokenizer
+
+UNKNOWN = "<unk>"  # how a table shows the token; in text it is U+FFFD
+_SHOWN = 10  # longest tokens, and merges
+_UNITS = ("characters", "bytes", "tokens")
+
+
+def describe(corpus: "Tokenized", out: Path) -> dict[str, Any]:
+    """Statistics of a corpus's tokens, as --json prints them."""
+    from gpt_cli.tokenizer import BPETokenizer
+    from gpt_cli.tokenizer.vocab_stats import longest_tokens, merges, unused_ids
+
+    tokenizer = corpus.tokenizer
+    counts = corpus.counts
+    splits: dict[str, dict[str, Any]] = {
+        split: {unit: getattr(facts, unit) for unit in _UNITS} for split, facts in corpus.facts.items()
+    }
+    splits["all"] = {unit: sum(part[unit] for part in splits.values()) for unit in _UNITS}
+    learned = merges(tokenizer, counts)[:_SHOWN] if isinstance(tokenizer, BPETokenizer) else []
+    return {
+        "out": out,
+        "kind": tokenizer.kind,
+        "vocab_size": tokenizer.vocab_size,
+        "tokenizer_sha256": tokenizer.digest,
+        "text_sha256": corpus.fingerprint,
+        "splits": {
+            split: {**part, "bytes_per_token": part["bytes"] / part["tokens"]} for split, part in splits.items()
+        },
+        "unused_ids": unused_ids(counts),
+        "unknown_characters": None if tokenizer.unk_id is None else int(counts[tokenizer.unk_id]),
+        "longest_tokens": [token_json(tokenizer, token) for token in longest_tokens(tokenizer, _SHOWN)],
+        "merges": [
+            {"left": _readable(m.left), "right": _readable(m.right), "id": m.token, "count": m.count} for m in learned
+        ],
+    }
+
+
+def token_json(tokenizer: "Tokenizer", token: int) -> dict[str, Any]:
+    """A token and its text, as --json prints it."""
+    special = UNKNOWN if token == tokenizer.unk_id else tokenizer.decode([token])
+    return {"id": token, "text": _readable(tokenizer.token_bytes(token)) or special}
+
+
+def _readable(token: bytes) -> str:
+    """The text of a token; bytes that are only a part of a character as \\xe2."""
+    return token.decode(errors="backslashreplace")
+
+
+def print_tokenized(result: dict[str, Any]) -> None:
+    """Print the tables of `result`, as JSON has it."""
+    from gpt_cli.terminal.table import render_pairs, render_table
+
+    if "splits" in result:
+        splits: dict[str, dict[str, Any]] = result["splits"]
+        rows = [
+            (unit.replace("_", " "), *(part[unit] for part in splits.values())) for unit in (*_UNITS, "bytes_per_token")
+        ]
+        print(render_table(rows, header=("", *splits)))
+        print()
+        longest = [f"'{token['text']}'" for token in result["longest_tokens"]]
+        facts: dict[str, object] = {"tokenizer": result["kind"], "ids": f"{result['vocab_size']:,}"}
+        if (unknown := result["unknown_characters"]) is not None:
+            share = unknown / splits["all"]["characters"]
+            facts["unknown"] = f"{unknown:,} characters ({share:.2%}) became {UNKNOWN}, which cannot be decoded"
+        facts |= {"unused ids": f"{len(result['unused_ids']):,}", "longest tokens": longest}
+        print(render_pairs(facts))
+    if result.get("merges"):
+        print()
+        rows = [(f"'{m['left']}' + '{m['right']}'", m["id"], m["count"]) for m in result["merges"]]
+        print(render_table(rows, header=("first merges", "id", "occurs")))
+    if (encoding := result.get("encoding")) is not None:
+        pieces = [f"'{piece}'" for piece in encoding["pieces"]]
+        print(render_pairs({"ids": [str(token) for token in encoding["ids"]], "tokens": pieces}))
+    if (decoding := result.get("decoding")) is not None:
+        write_text(decoding + "\n")
