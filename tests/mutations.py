@@ -134,7 +134,7 @@ MUTATIONS = [
     Mutation(
         "processes send the sums of gradients to the wrong one",
         "distributed/reduce.py",
-        (("key=lambda found: found[1].owner)", "key=lambda found: 0)"),),
+        (("key=lambda found: found[1].owner\n", "key=lambda found: 0\n"),),
         TOGETHER,
     ),
     Mutation(
