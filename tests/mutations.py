@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt_cli.cpu.common.kernel import processor_flags
+from gpt_cli.runtime.cpu_level import processor_flags
 
 ROOT = Path(__file__).parents[1]
 POWER_CUT = "test_checkpoint.py::test_a_power_cut_at_any_moment_never_loses_what_was_said_to_be_saved"

@@ -11,8 +11,8 @@ import torch
 from test_native_training import make_model
 from test_portable import MODELS, VOCAB_SIZE, compare_training, prompts, weights_of
 
-from gpt_cli.cpu.common.kernel import processor_flags
 from gpt_cli.cpu.decode.quantize import FORMATS
+from gpt_cli.runtime.cpu_level import processor_flags
 from tests.portable.engines import Target, Texts, answers, build, decode_input
 
 pytestmark = [pytest.mark.slow, pytest.mark.sanitize]

@@ -38,6 +38,7 @@ from gpt_cli.cli.verbs.tokenize import tokenize
 from gpt_cli.cli.verbs.train import train
 from gpt_cli.cli.verbs.tune import tune
 from gpt_cli.errors import INTERRUPTED, ExitCode, UserError
+from gpt_cli.runtime.cpu_level import restrict_libraries
 
 COMPLETION = "_GPT_COMPLETE"  # the environment variable in which a shell asks
 CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -116,6 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # pydantic looks for plugins among all that is installed, which takes 8 ms.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
+        restrict_libraries()
         if instruction := os.environ.get(COMPLETION):
             code = _complete(instruction)
         else:

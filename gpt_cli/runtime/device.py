@@ -14,6 +14,7 @@ import torch
 from gpt_cli.config import RuntimeConfig
 from gpt_cli.distributed.world import ALONE, World, world_of_environment
 from gpt_cli.errors import RequestError
+from gpt_cli.runtime.cpu_level import chosen_level
 from gpt_cli.runtime.processor import default_threads, has_arm_bf16
 
 
@@ -78,6 +79,8 @@ def has_fast_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     if device.type == "cpu":
+        if chosen_level() is not None:
+            return False  # no level has bf16 products
         amd64 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
         return bool(amd64 or has_arm_bf16())
     return False  # mps: fp32 until measured

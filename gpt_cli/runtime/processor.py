@@ -4,6 +4,8 @@ import os
 import platform
 from pathlib import Path
 
+from gpt_cli.runtime.cpu_level import chosen_level, native_flags
+
 
 def physical_cores() -> int:
     """Cores this process may use, hyper-threads counted once where Linux says which share a core."""
@@ -13,7 +15,12 @@ def physical_cores() -> int:
 
 
 def processor_name() -> str:
-    """The processor's model name if the operating system has it, else its architecture."""
+    """The processor's model name if the operating system has it, else its architecture; and what it is used as."""
+    level = chosen_level()
+    return _model_name() + ("" if level is None else f" as {level.name}")
+
+
+def _model_name() -> str:
     for line in _read("/proc/cpuinfo").splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "model name":
@@ -23,8 +30,7 @@ def processor_name() -> str:
 
 def has_arm_bf16() -> bool:
     """True if Linux says that this ARM processor multiplies bf16."""
-    facts = (line.partition(":") for line in _read("/proc/cpuinfo").splitlines())
-    return any(key.strip() == "Features" and "bf16" in value.split() for key, _, value in facts)
+    return "bf16" in native_flags()
 
 
 def default_threads() -> int:

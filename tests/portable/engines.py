@@ -16,13 +16,14 @@ import pytest
 import torch
 
 from gpt_cli.cpu.common.c_model import MODEL_FIELDS
-from gpt_cli.cpu.common.kernel import SOURCE, processor_flags
+from gpt_cli.cpu.common.kernel import SOURCE
 from gpt_cli.cpu.decode import bindings as decoder
 from gpt_cli.cpu.decode.quantize import WeightDtype
 from gpt_cli.cpu.decode.weights import LayerWeights, Weights
 from gpt_cli.cpu.train import build_settings, network
 from gpt_cli.cpu.train.train_bindings import Backend, NativeLibrary
 from gpt_cli.model.gpt import GPT
+from gpt_cli.runtime.cpu_level import processor_flags
 from gpt_cli.training.muon import POLAR_EXPRESS
 
 HERE = Path(__file__).parent

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpt_cli.cpu.common.trust import UntrustedError, require_own, require_trusted_parents
+from gpt_cli.runtime.cpu_level import chosen_level
 
 if sys.platform != "win32":
     import fcntl
@@ -91,7 +92,9 @@ def find_compiler() -> str:
 
 
 def flags() -> tuple[str, ...]:
-    """For the processor that this runs on, whose longest vectors are used."""
+    """For the processor that this runs on, whose longest vectors are used, or for the level that is asked for."""
+    if (level := chosen_level()) is not None:
+        return (*_FLAGS, *level.compiler_options)
     if platform.machine() in ("x86_64", "AMD64"):
         return (*_FLAGS, "-march=native", "-mprefer-vector-width=512")
     return (*_FLAGS, "-mcpu=native") if platform.machine() in ("aarch64", "arm64") else _FLAGS

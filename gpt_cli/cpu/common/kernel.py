@@ -132,14 +132,8 @@ def store_path() -> Path:
     return cache_dir() / "native"
 
 
-def processor_flags() -> frozenset[str]:
-    """The processor's flags as Linux names them; empty if unknown."""
-    lines = _processor().splitlines()
-    return frozenset(word for line in lines if line.startswith(("flags", "Features")) for word in line.split())
-
-
 def _key(kernel: Kernel) -> object:
-    return kernel, os.getpid()  # a fork has no thread that works for it
+    return kernel, compilers.flags(), os.getpid()  # a fork has no thread that works for it
 
 
 def _job(kernel: Kernel, *, anew: bool) -> _BuildJob:

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from gpt_cli.cpu.common.kernel import DECODER, Kernel, build_in_background, processor_flags
+from gpt_cli.cpu.common.kernel import DECODER, Kernel, build_in_background
+from gpt_cli.runtime.cpu_level import processor_flags
 
 _HERE = Path(__file__).parent
 _USUAL = ("-fopenmp-simd", "-O2", "-ftree-vectorize")  # as fast as -O3 here, and compiled in two thirds of the time
