@@ -27,7 +27,7 @@ BOOK = "the king and the queen went to the town, and thé mouse lived in a shoe 
 _GROUP = re.compile(r"^## (.*)\n((?:(?!## ).*\n)*)", flags=re.MULTILINE)
 _ROW = re.compile(r"^\$ gpt ?(.*)\n(\d+) (.*)$", flags=re.MULTILINE)
 GROUPS = dict(_GROUP.findall((ROOT / "tests/trial.txt").read_text(encoding="utf-8")))
-TOGETHER = ("what is trained", "to others and back", "keys and values", "a third user", "a fourth user")
+TOGETHER = ("what is trained", "to others and back", "keys and values", "a third user", "a fourth user", "a fifth user")
 LONGEST = 20  # commands of a test, so that the tests can be shared out
 
 
@@ -59,6 +59,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             for n in range(80)
         ]
         texts |= {"pairs.jsonl": "\n".join(pairs), "talks.jsonl": "\n".join(map(json.dumps, talks))}
+        marks = [json.dumps({"text": f"it is {['bad', 'good'][n % 2]} {n}", "label": n % 2}) for n in range(40)]
+        texts |= {"marks.jsonl": "\n".join(marks), "others.jsonl": "\n".join(pairs[:20]).replace("prompt", "q")}
         robot = json.dumps({"messages": [{"role": "robot", "content": "hi"}]})
         texts |= {"half.jsonl": '{"prompt": "q"}\n' * 40, "robots.jsonl": f"{robot}\n" * 40}
         for name, text in texts.items():

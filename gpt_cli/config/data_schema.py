@@ -79,6 +79,10 @@ class DataConfig(ConfigSection):
         keys = {"pairs": "data.prompt_key and data.completion_key", "chat": "data.messages_key"}
         if self.format in keys and self.text_key != "text":
             raise ValueError(f"data.text_key is for texts: data.format {self.format} is read by {keys[self.format]}")
+        if self.format == "pairs" and self.prompt_key == self.completion_key:
+            raise ValueError(f"data.prompt_key and data.completion_key are both {self.prompt_key!r}")
+        if self.format == "labelled" and self.text_key == self.label_key:
+            raise ValueError(f"data.text_key and data.label_key are both {self.text_key!r}")
         return self
 
     @model_validator(mode="after")

@@ -72,7 +72,8 @@ def _most_specific(detail: ErrorDetails) -> tuple[bool, bool]:
 
 def _rule(detail: ErrorDetails, words: list[str], value: object) -> str:
     if detail["type"] in _EMPTY:
-        return "not be empty"
+        least = detail["ctx"]["min_length"]
+        return "not be empty" if least == 1 else f"have at least {least} items, not {len(value)}"  # type: ignore[arg-type]
     if detail["type"] == "finite_number":
         return f"be a finite number, not {format_value(value)}"
     limits = detail.get("ctx", {})

@@ -73,7 +73,10 @@ def prepare_corpus(
     if is_text and isinstance(data.source, str) and is_store(path := find_path(data.source)):
         return _from_store(_open_matching_store(path, data, tokenizer), data, with_test)
     if with_test and not data.test_fraction:
-        raise RequestError("there is no test split: data.test_fraction is 0")
+        raise RequestError(
+            "there is no test split: data.test_fraction is 0",
+            hint="data.test_fraction=0.05 holds one out, if it is given when the run is trained",
+        )
     if data.format == "labelled":
         return _of_labelled(data, tokenizer, note, with_test)
     if not is_text:

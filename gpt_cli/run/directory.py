@@ -175,6 +175,15 @@ def find_run(path: Path | None, *, check: bool = True) -> Path:
     return path
 
 
+def is_run(name: str) -> bool:
+    """True if a run, a checkpoint, or a checkpoint in one file has this name."""
+    try:
+        path = Path(name)
+        return is_checkpoint(path) or (path / RUN).is_file() or _is_single_file(path)
+    except (OSError, ValueError):  # a text rather than a name
+        return False
+
+
 def _find_named(path: Path) -> Path:
     if is_checkpoint(path) or (path / RUN).is_file() or _is_single_file(path):
         return path

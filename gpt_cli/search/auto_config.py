@@ -91,16 +91,16 @@ def fit_config(
                 "a config cannot be fitted to standard input, which is read once",
                 hint="`gpt train -` keeps it in a file and fits a config to that",
             )
-    if (form := fixed.get("data.format", "text")) != "text":
+    form = fixed.get("data.format", "text")
+    if form not in ("text", "labelled"):
         raise RequestError(
             f"a config is fitted to text, not to {form}",
-            hint=f"gpt config init -o my.yaml, then"
-            f" gpt train my.yaml data.format={form} data.source={quote(sources[0])}",
+            hint=_hint_at_config(fixed, f"data.format={form}", sources[0]),
         )
-    if fixed.get("task.kind", "language") != "language":
+    if form == "labelled" or fixed.get("task.kind", "language") != "language":
         raise RequestError(
             "a config is fitted to text, not to classes",
-            hint="gpt train --config FILE task.kind=classes data.source=FILE",
+            hint=_hint_at_config(fixed, "task.kind=classes data.format=labelled sample.every=null", sources[0]),
         )
     path = find_path(sources[0])
     data = DataConfig(**{key: given[f"data.{key}"] for key in _READING if f"data.{key}" in given})
@@ -277,6 +277,19 @@ def _fit_tokenizer(
     chosen = {"tokenizer.kind": kind, "tokenizer.vocab_size": fixed.get("tokenizer.vocab_size") or vocab_size}
     longer = "" if "tokenizer.vocab_size" in fixed else "; a longer one would get more"
     return chosen, f"BPE with {chosen['tokenizer.vocab_size']:,} tokens: {facts}{longer}."
+
+
+def _hint_at_config(fixed: ConfigValues, keys: str, source: str) -> str:
+    """A command that trains on what no config is fitted to."""
+    ending = f"{keys} data.source={quote(source)}"
+    if "train.init_from" not in fixed:
+        return f"gpt config init -o my.yaml, then gpt train my.yaml {ending}"
+    base = quote(str(fixed["train.init_from"]))
+    run_dir = quote(f"runs/{Path(source).stem}-from-{Path(str(fixed['train.init_from'])).name}")
+    return (
+        f"gpt train {base}/config.yaml tokenizer.file={base}/tokenizer.json train.init_from={base}"
+        f" run_dir={run_dir} {ending}"
+    )
 
 
 def _fit_shape(tokens: float, has_gpu: bool, fixed: ConfigValues) -> _ModelSize:

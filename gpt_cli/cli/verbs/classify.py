@@ -24,9 +24,9 @@ def classify(
     texts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="TEXT|FILE|-",
+            metavar="RUN|TEXT|FILE|-",
             help="Texts, files of them (.jsonl, .csv, .parquet; any other file is one text), or - for a text a line"
-            " of standard input.",
+            " of standard input; before them, if you like, a run.",
             show_default=False,
         ),
     ] = None,
@@ -54,7 +54,10 @@ def classify(
         from gpt_cli.cli.unknown_characters import without_unknown
         from gpt_cli.evaluation.text_classifier import TextClassifier
         from gpt_cli.run.checkpoint import open_checkpoint
+        from gpt_cli.run.directory import is_run
 
+    if texts and run is None and is_run(texts[0]):
+        run, texts = Path(texts[0]), texts[1:]
     if not texts:
         raise RequestError("there is nothing to classify", hint='gpt classify "a text", or a file, or - for lines')
     saved = open_checkpoint(find_one(None, run), note, "classes")
@@ -103,7 +106,7 @@ def _read(arguments: list[str], config: "Config", text_key: str | None) -> Itera
 
 def _is_file(argument: str) -> bool:
     """True if it names a file or folder; records that are not there are an error of reading, not a text."""
-    if "\0" in argument or "\n" in argument or len(argument) > 1000:
+    if not argument or "\0" in argument or "\n" in argument or len(argument) > 1000:
         return False
     try:
         return Path(argument).exists() or (Path(argument).suffix in _RECORDS and " " not in argument)

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -123,7 +124,13 @@ def score(
             check_page(html, hint="gpt score FILE --html score.html")
 
     from gpt_cli.run.checkpoint import open_checkpoint
+    from gpt_cli.run.directory import is_run
 
+    if is_run(file):
+        first = "TEXT" if run is None else quote(str(run))
+        raise RequestError(
+            f"{file} is a run, not a text", hint=f"the text comes first: gpt score {first} {quote(file)}"
+        )
     path = find_one(run, run_option)
     saved = open_checkpoint(path, note)
     if labels is not None:

@@ -158,10 +158,12 @@ def _check_labels(texts: Sequence[LabelledText]) -> None:
     for text in texts:
         seen.setdefault(text.label, []).append(text)
     if len(seen) == 1:
+        all_of_them = "the one text has" if len(texts) == 1 else f"all {len(texts):,} texts have"
+        in_folders = "labels are the names of folders of text files, or stand under a key of .jsonl, .csv and .parquet"
         raise UserError(
-            f"all {len(texts):,} texts have the label '{_shown(texts[0])}': there is nothing to tell apart",
+            f"{all_of_them} the label '{_shown(texts[0])}': there is nothing to tell apart",
             where=texts[0].where,
-            hint="data.label_key=KEY names the key of the label",
+            hint="data.label_key=KEY names the key of the label" if texts[0].is_record else in_folders,
         )
     once = [found[0] for found in seen.values() if len(found) == 1]
     if once and len(once) > len(seen) / 2:

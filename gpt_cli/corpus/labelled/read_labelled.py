@@ -23,6 +23,8 @@ class LabelledText:
     where: str
     text: str
     label: str
+    is_record: bool = True
+    """False if it is a file, whose folder is its label."""
 
 
 def read_labelled(source: str, data: DataConfig, note: Notify) -> Iterator[LabelledText]:
@@ -51,7 +53,7 @@ def read_labelled(source: str, data: DataConfig, note: Notify) -> Iterator[Label
                 raise UserError(f"there is no label in the column '{data.label_key}'", where=where)
             if not text.strip():
                 raise _empty(where)
-            yield LabelledText(where, text, labels.pop(where))
+            yield LabelledText(where, text, labels.pop(where), is_table)
     if labels:  # readers pass over what is empty
         raise _empty(next(iter(labels)))
 
