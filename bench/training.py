@@ -2,11 +2,15 @@
 
     python -m bench.training --against PATH --text FILE             all of it, half an hour on 2 cores
     python -m bench.training --against PATH --text FILE --only to-loss
+    python -m bench.training --against PATH --text FILE --cpu x86-64-v3 x86-64-v4 native
 
 PATH is a plain training script that takes `TEXT [--steps N]`, trains 0.8M parameters on characters and prints one
 line of JSON with `seconds` and `val_loss`; and `TEXT --throughput B T L D`, which prints `tokens_per_s`. What is timed
 of `gpt train` is the whole process from the shell, with cold caches: starting, tokenizing, compiling, evaluating,
 saving. Of the yardstick it is its own clock of its steps, which leaves its evaluation out.
+
+`--cpu` has a row of time to loss and of steps for each level, to which `gpt` (GPT_CPU) and the yardstick's torch, MKL
+and oneDNN are restricted alike; the share is of the best matrix product measured at that level (`gpt bench`).
 
 A record goes to bench/out/training.json; exit code 1 where a figure is below what is asked of it.
 """
@@ -20,18 +24,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import memory, start
 from bench.memory import CLASSIC
+from gpt_cli.runtime.cpu_level import LEVELS, NATIVE, VARIABLE, native_flags
+from gpt_cli.terminal.table import render_table
 
 ROOT = Path(__file__).resolve().parents[1]
 YARDSTICK_STEPS = 2000
 TARGET_LOSS = 1.90
+SECONDS = 10.0  # to measure steps for
 NANOGPT_LOSS = 1.4697  # of its recipe for an A100, 10.65M parameters
 PARTS = ["to-loss", "equal-time", "laptop", "speed", "memory", "overheads"]
+ASKED = {"amx_bf16": (12.0, 4.5), "avx512_bf16": (10.0, 3.0)}  # of time to loss and of the large step, by instructions
+ASKED_OF_AVX = (6.0, 2.0)
 SHAPES = {"0.8M, 12 x 64": ((12, 64, 4, 128), 2.0), "10.65M, 64 x 256": ((64, 256, 6, 384), 3.2)}  # and what is asked
 
 
@@ -98,15 +108,30 @@ def on_a_laptop(text: Path, rounds: int) -> dict[str, Any]:
     return {"val_loss": max(loss for loss, _ in runs), "seconds": statistics.median(took for _, took in runs)}
 
 
+def settings_of(shape: tuple[int, int, int, int], text: Path) -> list[str]:
+    """The overrides for (batch, context, layers, width) in the classic layout."""
+    batch, context, layers, width = shape
+    return [
+        *(f"data.source={text}", f"model.n_layer={layers}", f"model.n_head={max(1, width // 64)}", *CLASSIC),
+        *(f"model.n_embd={width}", f"model.context_length={context}", f"train.batch_size={batch}"),
+    ]
+
+
+def share_of_peak(shape: tuple[int, int, int, int], text: Path) -> float:
+    """The multiplications of a step, of those that the best matrix product does in that time."""
+    with tempfile.TemporaryDirectory(prefix="gpt-bench-") as directory:
+        command = [sys.executable, "-m", "gpt_cli", "bench", "--json", "--seconds", str(SECONDS)]
+        figures, _ = printed([*command, *settings_of(shape, text)], directory)
+        return float(figures["utilisation"])
+
+
 def throughput(against: Path, text: Path, rounds: int) -> dict[str, Any]:
     """Tokens a second at equal shapes and the classic layout, beside the yardstick's."""
     results = {}
-    for name, ((batch, context, layers, width), asked) in SHAPES.items():
+    for name, (shape_of, asked) in SHAPES.items():
+        batch, context, layers, width = shape_of
         ratios, ours, theirs = [], [], []
-        settings = [
-            *(f"data.source={text}", f"model.n_layer={layers}", f"model.n_head={max(1, width // 64)}", *CLASSIC),
-            *(f"model.n_embd={width}", f"model.context_length={context}", f"train.batch_size={batch}"),
-        ]
+        settings = settings_of(shape_of, text)
         shape = [str(size) for size in (batch, context, layers, width)]
         for _ in range(rounds):
             found, _ = printed([sys.executable, str(against), str(text), "--throughput", *shape], str(ROOT))
@@ -120,6 +145,49 @@ def throughput(against: Path, text: Path, rounds: int) -> dict[str, Any]:
         ratio = statistics.median(ratios)
         results[name] = {"tokens_per_s": ours, "yardstick": theirs, "ratio": ratio, "asked": asked}
     return results
+
+
+def by_level(levels: Sequence[str], against: Path, text: Path, rounds: int, record: dict[str, Any]) -> bool:
+    """Print a row of time to loss and of steps for each level; whether all figures are what is asked for."""
+    rows, holds = [], True
+    for level in levels:
+        with restricted(level):
+            found = {
+                "to-loss": time_to_loss(against, text, rounds),
+                "speed": throughput(against, text, rounds),
+                "share": {name: share_of_peak(shape, text) for name, (shape, _) in SHAPES.items()},
+            }
+        record[level] = found
+        (small, large), asked = found["speed"].values(), asked_of(level)
+        ratio = found["to-loss"]["ratio"]
+        holds = holds and ratio >= asked[0] and large["ratio"] >= asked[1]
+        shares = [f"{share:.0%}" for share in found["share"].values()]
+        rows.append(
+            (level, f"{ratio:.1f}", f"{asked[0]:g}", f"{small['ratio']:.2f}", shares[0],
+             f"{large['ratio']:.2f}", f"{asked[1]:g}", shares[1])
+        )  # fmt: skip
+    header = ("level", "to loss", "asked", *(part for name in SHAPES for part in (name, "asked", "of peak")))
+    header = (*header[:4], *header[5:])  # of the small step nothing is asked
+    print(render_table(rows, header=header, right=range(1, len(header))))
+    return holds
+
+
+def asked_of(level: str) -> tuple[float, float]:
+    """How many times sooner at the loss, and how many times as fast in the large step."""
+    flags = native_flags() if level == NATIVE else LEVELS[level].flags
+    return next((asked for flag, asked in ASKED.items() if flag in flags), ASKED_OF_AVX)
+
+
+@contextmanager
+def restricted(level: str) -> Iterator[None]:
+    """Meanwhile, processes that are started keep to `level`."""
+    before = dict(os.environ)
+    os.environ.update({VARIABLE: level} | (LEVELS[level].libraries if level in LEVELS else {}))
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 class Row(NamedTuple):
@@ -170,24 +238,34 @@ def rows_of(part: str, against: Path, text: Path, rounds: int, record: dict[str,
             ]
 
 
+def keep(record: dict[str, Any]) -> None:
+    """Write the record down."""
+    out = ROOT / "bench" / "out"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
 def main() -> None:
     """Measure what is asked for, print a table, keep the record."""
     parser = argparse.ArgumentParser(description="Training beside a yardstick, in one run.")
     parser.add_argument("--against", type=Path, required=True, metavar="PATH", help="the yardstick")
     parser.add_argument("--text", type=Path, required=True, metavar="FILE", help="tiny Shakespeare")
     parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--cpu", nargs="+", choices=[*LEVELS, NATIVE], help="a row for each of these levels")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each, of which the median counts (default: 3)")
     arguments = parser.parse_args()
     against, text, rounds = arguments.against.resolve(), arguments.text.resolve(), arguments.rounds
     record: dict[str, Any] = {"machine": platform.platform(), "cores": os.cpu_count(), "rounds": rounds}
+    if arguments.cpu:
+        holds = by_level(arguments.cpu, against, text, rounds, record)
+        keep(record)
+        sys.exit(not holds)
     rows: list[Row] = []
     for part in [arguments.only] if arguments.only else PARTS:
         rows += rows_of(part, against, text, rounds, record)
     for row in rows:
         print(f"{row.what:44} {row.figure:28} {row.asked:18} {'holds' if row.holds else 'falls short'}")
-    out = ROOT / "bench" / "out"
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+    keep(record)
     sys.exit(not all(row.holds for row in rows))
 
 

@@ -76,7 +76,7 @@ def restrict_libraries() -> None:
 
 
 def processor_flags() -> frozenset[str]:
-    """What the processor has, as Linux calls it, or the level in its place; empty if unknown. Raises RequestError."""
+    """The flags of the processor as Linux calls them, or those of the level; empty if unknown. Raises RequestError."""
     level = chosen_level()
     return native_flags() if level is None else level.flags
 

@@ -1,0 +1,47 @@
+"""`bench.training --cpu`: a row for each level, to which both sides are restricted."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import training
+from gpt_cli.runtime.cpu_level import LEVELS, VARIABLE
+
+
+def test_each_level_has_a_row_and_both_sides_are_restricted_to_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    asked: list[tuple[str | None, str | None, bool]] = []
+
+    def printed(command: list[str], _: str) -> tuple[dict[str, Any], float]:
+        is_ours = "gpt_cli" in command
+        asked.append((os.environ.get(VARIABLE), os.environ.get("ATEN_CPU_CAPABILITY"), is_ours))
+        figures = {
+            "seconds": 80.0,
+            "val_loss": 1.8,
+            "tokens_per_s": 1000.0,
+            "seconds_per_step": 0.1,
+            "utilisation": 0.5,
+        }
+        return figures, 10.0
+
+    monkeypatch.setattr(training, "printed", printed)
+    monkeypatch.setattr(training, "ROOT", tmp_path)
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
+    command = ["training", "--against", "plain.py", "--text", "text.txt", "--rounds", "1", "--cpu", *LEVELS, "native"]
+    monkeypatch.setattr(sys, "argv", command)
+    monkeypatch.setattr(training, "native_flags", lambda: frozenset({"avx512_bf16"}))
+    before = dict(os.environ)
+    with pytest.raises(SystemExit) as end:
+        training.main()
+    assert end.value.code == 1  # 8.0 times sooner, where AVX512-BF16 is to be 10 times
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[:3] for row in rows] == [["x86-64-v3", "8.0", "6"], ["x86-64-v4", "8.0", "6"], ["native", "8.0", "10"]]
+    each = [(level.name, level.libraries["ATEN_CPU_CAPABILITY"]) for level in LEVELS.values()] + [("native", None)]
+    assert {one[:2] for one in asked} == set(each)
+    assert all((*one, side) in asked for one in each for side in (False, True))
+    assert dict(os.environ) == before
+    assert (tmp_path / "bench" / "out" / "training.json").is_file()
