@@ -80,7 +80,7 @@ def main() -> int:
             weights = "DIFFER" if len(sums) > 1 else sums.pop()[:16]
             rows.append((engine, optimizer, precision, *([] if given.sums else [weights]), *cells))
     told = ("engine", "optimizer", "precision", *([] if given.sums else ["weights"]))
-    print(render_table(rows, header=(*told, *(f"{n}, {shard}" for n, shard in ways))))
+    print(render_table(rows, header=(*told, *(f"{n}, {shard}" for n, shard in ways)), width=None))
     what = "SHA-256 of the weights" if given.sums else "tokens/s"
     print(f"\n{what} by so many processes and parallel.shard; ", end="")
     print(f"{os.cpu_count()} cores, one thread a process, torch {torch.__version__}, {given.steps} steps")
