@@ -1,5 +1,9 @@
 """The compiled training code, tried on a tiny batch before a run relies on it: is its gradient that of autograd?"""
 
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
@@ -11,8 +15,11 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.training.evaluate import IGNORED, cross_entropy
 from gpt_cli.training.muon import POLAR_EXPRESS, newton_schulz_batched
 
+T = TypeVar("T")
 _VOCAB_SIZE, _LENGTH, _BATCH = 37, 70, 2  # more than what is computed at once, and no multiple of it
 _WINDOW = 9
+_PASSES = 4
+"""Each with its own stack and memory, since some faults depend on addresses."""
 _WIDEST_HEAD = 64
 _TOLERANCE = {torch.float32: (1e-5, 5e-5, 1e-4), torch.bfloat16: (2e-2, 1e-1, 2e-1)}
 """Tolerances of the loss, and, relative to their norms, of the gradient and of an orthogonalised matrix: several times
@@ -68,19 +75,26 @@ def _compare(library: NativeLibrary, config: ModelConfig, threads: int) -> str |
     expected = cross_entropy(model(inputs), targets, "sum") / inputs.numel()
     expected.backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad()
-    found = NativeNetwork(model, library, threads).add_gradients(inputs, targets, 1.0 / inputs.numel())
-    if not abs(found / inputs.numel() - expected.item()) <= of_loss:
-        return "its loss is not that of torch"
-    for name, parameter in model.named_parameters():
-        if name in gradients and not _distance(parameter.grad, gradients[name]) <= of_gradient:
-            return f"its gradient of {name} is not that of torch"
+    for depth in range(_PASSES):
+        model.zero_grad()
+        network = NativeNetwork(model, library, threads)
+        found = _deeper(3 * depth, partial(network.add_gradients, inputs, targets, 1.0 / inputs.numel()))
+        if not abs(found / inputs.numel() - expected.item()) <= of_loss:
+            return "its loss is not that of torch"
+        for name, parameter in model.named_parameters():
+            if name in gradients and not _distance(parameter.grad, gradients[name]) <= of_gradient:
+                return f"its gradient of {name} is not that of torch"
     matrices, scales = [torch.randn(20, 36), torch.randn(36, 20)], [1.0, -0.5]
     results = NativeNewtonSchulz(library, threads, POLAR_EXPRESS)(matrices, scales)
     for ours, theirs in zip(results, newton_schulz_batched(matrices, scales, torch.float32), strict=True):
         if not _distance(ours, theirs) <= of_matrix:
             return "a matrix that it orthogonalised is not that of torch"
     return None
+
+
+def _deeper(calls: int, compute: Callable[[], T]) -> T:
+    """The result of `compute`, called so many calls further down the stack of C, which a generator's `next` uses."""
+    return next(_deeper(calls - 1, compute) for _ in (None,)) if calls else compute()
 
 
 def _distance(a: Tensor | None, b: Tensor) -> float:

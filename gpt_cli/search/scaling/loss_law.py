@@ -6,10 +6,13 @@ exponents are searched. Fits of parabolas to slices of equal computation (approa
 """
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from gpt_cli.search.sweep.differences import t_quantile
 
 Array = npt.NDArray[np.float64]
 
@@ -55,22 +58,27 @@ def fit_law(n: Array, d: Array, loss: Array) -> LossLaw:
 
 def _best_of_grid(alphas: Array, betas: Array, n: Array, d: Array, loss: Array) -> tuple[float, float, float, Array]:
     """(squared error, alpha, beta, (E, A, B)) of the best pair of exponents."""
-    alpha, beta = (grid.reshape(-1, 1) for grid in np.meshgrid(alphas, betas, indexing="ij"))
-    terms = np.stack([np.ones((len(alpha), len(n))), n**-alpha, d**-beta], axis=2)  # (pairs, runs, 3)
-    errors = np.full(len(alpha), np.inf)
-    solutions = np.zeros((len(alpha), 3))
+    of_n, of_d = (base ** -exponents[:, None] for base, exponents in ((n, alphas), (d, betas)))  # (exponents, runs)
+    grid = np.ones((len(alphas), len(betas), len(n), 3))
+    grid[..., 1], grid[..., 2] = of_n[:, None], of_d
+    terms = grid.reshape(-1, len(n), 3)  # a row for each pair of exponents
+    gram = terms.transpose(0, 2, 1) @ terms + 1e-12 * np.eye(3)
+    moments = terms.transpose(0, 2, 1) @ loss
+    errors = np.full(len(terms), np.inf)
+    solutions = np.zeros((len(terms), 3))
+    left = np.arange(len(terms))  # pairs whose solution with all three terms has a negative one
     for subset in _SUBSETS:  # the non-negative solution is the plain one of some subset of the terms
-        some = terms[:, :, subset]
-        gram = some.transpose(0, 2, 1) @ some + 1e-12 * np.eye(len(subset))
-        solved = np.linalg.solve(gram, (some.transpose(0, 2, 1) @ loss)[..., None])[..., 0]
-        left = np.square((some @ solved[..., None])[..., 0] - loss).sum(axis=1)
-        better = (solved >= 0).all(axis=1) & (left < errors)
-        errors[better] = left[better]
-        full = np.zeros((len(alpha), 3))
-        full[:, subset] = solved
-        solutions[better] = full[better]
+        full = np.zeros((len(left), 3))
+        full[:, subset] = np.linalg.solve(gram[left][:, subset][:, :, subset], moments[left][:, subset, None])[..., 0]
+        error = np.square((terms[left] @ full[..., None])[..., 0] - loss).sum(axis=1)
+        better = (full >= 0).all(axis=1) & (error < errors[left])
+        errors[left[better]] = error[better]
+        solutions[left[better]] = full[better]
+        if len(subset) == 3:
+            left = left[~better]  # no subset of its terms fits better than one that is not negative
     index = int(errors.argmin())
-    return float(errors[index]), float(alpha[index, 0]), float(beta[index, 0]), solutions[index]
+    i, j = divmod(index, len(betas))
+    return float(errors[index]), float(alphas[i]), float(betas[j]), solutions[index]
 
 
 def bootstrap(n: Array, d: Array, loss: Array, law: LossLaw, draws: int, seed: int) -> list[LossLaw]:
@@ -79,6 +87,15 @@ def bootstrap(n: Array, d: Array, loss: Array, law: LossLaw, draws: int, seed: i
     fitted = law.loss(n, d)
     residuals = (loss - fitted) * np.sqrt(len(loss) / max(1, len(loss) - PARAMETERS))
     return [fit_law(n, d, fitted + rng.choice(residuals, len(loss))) for _ in range(draws)]
+
+
+def interval(value: float, draws: Sequence[float], runs: int, least: float = 0.0) -> tuple[float, float]:
+    """A 90 % interval about `value`, by Student's t and the deviation of the `draws`; nothing in it is below `least`.
+
+    Percentiles of draws hold the truth less often, since a law of five constants leaves few degrees of freedom.
+    """
+    half = t_quantile(0.95, max(1, runs - PARAMETERS)) * float(np.std(draws))
+    return max(least, value - half), value + half
 
 
 def residual_noise(n: Array, d: Array, loss: Array, law: LossLaw) -> float:

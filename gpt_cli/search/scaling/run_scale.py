@@ -4,7 +4,10 @@ DIR/scale.json                    written first: the config, the ladder, what a 
 DIR/NNN-width=32,steps=100-.../   run directories like any other
 """
 
+import bisect
+import functools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +23,7 @@ from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.runtime.processor import default_threads
 from gpt_cli.runtime.signals import stop_requests
 from gpt_cli.search.scaling.ladder import Rung, effective_parameters, measure_scales, plan_ladder, shape, shape_values
-from gpt_cli.search.scaling.loss_law import Array, LossLaw, best_split, bootstrap, fit_law, residual_noise
+from gpt_cli.search.scaling.loss_law import Array, LossLaw, best_split, bootstrap, fit_law, interval, residual_noise
 from gpt_cli.search.sweep.executor import ListSource, RunLimits, RunTask, execute, open_home
 from gpt_cli.search.sweep.outcomes import Outcome
 from gpt_cli.search.sweep.run_pool import RunPool
@@ -32,7 +35,6 @@ _LIMIT = 1 << 20
 _DRAWS = 200  # of the bootstrap
 _FEWEST = 8  # runs that a law of five constants is fitted to
 _LATER = (1, 10, 100)  # times the budget, for which an answer is given
-_INTERVAL = (5.0, 95.0)  # percentiles
 
 
 @dataclass(frozen=True)
@@ -159,29 +161,32 @@ def analyse(
     ]  # fmt: skip
     held = next((point for point in points if point.held_out), None)
     times = _time_of_token(base, vocab_size, per_token, request.device_flops)
-    advice = [_advise(law, draws, times, request.seconds * factor, unique) for factor in _LATER]
-    held_interval = None if held is None else _percentiles([float(one.loss(held.n, held.d)) for one in draws])
+    advice = [_advise(law, draws, len(seen), times, request.seconds * factor, unique) for factor in _LATER]
+    held_interval = (
+        None if held is None else interval(held.fitted, [float(one.loss(held.n, held.d)) for one in draws], len(seen))
+    )
     return ScaleResult(
         str(request.home), asdict(law),
-        {name: _percentiles([getattr(one, name) for one in draws]) for name in ("alpha", "beta", "e")},
+        {
+            name: interval(getattr(law, name), [getattr(one, name) for one in draws], len(seen))
+            for name in ("alpha", "beta", "e")
+        },
         noise, points, None if held is None else held.fitted - held.loss, held_interval, advice,
         request.device_flops is None, unique,
         [f"{task.name}: {outcome.error}" for task, _, outcome in rows if outcome.state == "failed"],
     )  # fmt: skip
 
 
-def _advise(law: LossLaw, draws: Sequence[LossLaw], times: tuple[float, float], seconds: float, unique: int) -> Advice:
+def _advise(
+    law: LossLaw, draws: Sequence[LossLaw], runs: int, times: tuple[float, float], seconds: float, unique: int
+) -> Advice:
     n, d, loss = best_split(law, seconds, *times)
     others = [best_split(one, seconds, *times) for one in draws]
+    low, high = interval(math.log(n), [math.log(other[0]) for other in others], runs, -math.inf)
     return Advice(
-        seconds, n, _percentiles([other[0] for other in others]), d, d / unique, loss,
-        _percentiles([other[2] for other in others]),
+        seconds, n, (math.exp(low), math.exp(high)), d, d / unique, loss,
+        interval(loss, [other[2] for other in others], runs),
     )  # fmt: skip
-
-
-def _percentiles(values: Sequence[float]) -> tuple[float, float]:
-    low, high = np.percentile(np.array(values), _INTERVAL)
-    return float(low), float(high)
 
 
 def _time_of_token(
@@ -238,8 +243,15 @@ def _task(number: int, rung: Rung, base: Config, home: Path) -> RunTask:
 
 def _advised(base: Config, advice: Advice, vocab_size: int) -> str:
     """The config, as YAML, of the shape nearest to the advice."""
-    found = [(with_values(base, shape_values(*shape(base, 0.125 * eighths))), eighths) for eighths in range(1, 8 * 16)]
-    config, _ = min(found, key=lambda pair: abs(np.log(effective_parameters(pair[0], vocab_size) / advice.parameters)))
+
+    @functools.cache
+    def scaled(eighths: int) -> tuple[float, Config]:
+        config = with_values(base, shape_values(*shape(base, 0.125 * eighths)))
+        return effective_parameters(config, vocab_size), config
+
+    above = bisect.bisect_left(range(1, 127), advice.parameters, key=lambda eighths: scaled(eighths)[0]) + 1
+    near = [scaled(max(1, above - 1)), scaled(above)]
+    _, config = min(near, key=lambda pair: abs(math.log(pair[0] / advice.parameters)))
     tokens_per_step = config.train.batch_size * config.model.context_length
     values = {"train.steps": max(1, round(advice.tokens / tokens_per_step))}
     return dump_config(parse_config(dump_config(with_values(config, values)), "advice"), full=False)
