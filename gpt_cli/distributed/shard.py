@@ -25,7 +25,7 @@ Zeros = Callable[[str, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Part:
+class OwnedSlice:
     """The elements of a parameter, from `first` to before `end`, that process `owner` updates.
 
     They begin where a piece (`norms.py`) does: a kernel rounds the last few elements of a tensor otherwise.
@@ -51,7 +51,7 @@ class Part:
         return whole if self.numel == prod(whole) else (self.numel, *[1] * (len(whole) - 1))
 
 
-Parts = Sequence[Part]
+Parts = Sequence[OwnedSlice]
 """All parts of one parameter, in order; a process has one of them at most."""
 
 
@@ -174,13 +174,13 @@ class Shard:
         """The part that is to be `held` here of the `whole`, whose name ends `key`."""
         return whole if held.shape == whole.shape else self.own[key.partition("/")[2]].of(whole)
 
-    def _of(self, rank: int) -> dict[str, Part]:
+    def _of(self, rank: int) -> dict[str, OwnedSlice]:
         """The parts that process `rank` updates."""
         parts = (self.parts or {}).items()
         return {name: part for name, of_name in parts for part in of_name if part.owner == rank}
 
 
-def slices(sizes: Mapping[str, int], loads: Sequence[float]) -> dict[str, list[Part]]:
+def slices(sizes: Mapping[str, int], loads: Sequence[float]) -> dict[str, list[OwnedSlice]]:
     """Parts of parameters of so many elements, by name: as many for each process as make all `loads` equal.
 
     They are equal to within a piece. A process has elements that follow each other.
@@ -197,7 +197,7 @@ def slices(sizes: Mapping[str, int], loads: Sequence[float]) -> dict[str, list[P
     for name, size in sizes.items():
         inner = [min(size, max(0, round((bound - at) / norms.PIECE) * norms.PIECE)) for bound in bounds]
         cuts = enumerate(pairwise((0, *inner, size)))
-        parts[name] = [Part(rank, first, end) for rank, (first, end) in cuts if first < end]
+        parts[name] = [OwnedSlice(rank, first, end) for rank, (first, end) in cuts if first < end]
         at += size
     return parts
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpt_cli.config import ModelConfig, OptimConfig
 from gpt_cli.distributed.norms import n_pieces
-from gpt_cli.distributed.shard import Part, Zeros, share_out, slices, zeros_of
+from gpt_cli.distributed.shard import OwnedSlice, Zeros, share_out, slices, zeros_of
 from gpt_cli.model.gpt import BASE_WIDTH, GPT
 from gpt_cli.model.parameters import block_parameters
 from gpt_cli.model.sizing import is_hidden_matrix
@@ -101,8 +101,10 @@ def state_owners(shapes: Mapping[str, Sequence[int]], config: OptimConfig, proce
     return owners | share_out({n: size for n, size in sizes.items() if n not in by_muon}, kept)
 
 
-def state_parts(shapes: Mapping[str, Sequence[int]], config: OptimConfig, processes: int) -> dict[str, list[Part]]:
-    """Which process updates which part of each parameter: as in `state_owners`, but AdamW's large ones are cut."""
+def state_parts(
+    shapes: Mapping[str, Sequence[int]], config: OptimConfig, processes: int
+) -> dict[str, list[OwnedSlice]]:
+    """The parts of each parameter and who updates them: as by `state_owners`, but AdamW's large ones are cut."""
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     by_muon = updated_by_muon(shapes, config)
     large = {name: size for name, size in sizes.items() if name not in by_muon and n_pieces(size) > 1}
@@ -111,7 +113,7 @@ def state_parts(shapes: Mapping[str, Sequence[int]], config: OptimConfig, proces
     for name, size in state_bytes(shapes, config).items():
         if name not in large:
             kept[owners[name]] += size
-    whole = {name: [Part(owner, 0, sizes[name])] for name, owner in owners.items()}
+    whole = {name: [OwnedSlice(owner, 0, sizes[name])] for name, owner in owners.items()}
     return whole | slices(large, [size / 8 for size in kept])
 
 
