@@ -157,6 +157,15 @@ def test_a_wrong_request_is_one_error(folder: Path, gpt_here: Command, arguments
     assert error in outcome.stderr
 
 
+def test_it_says_where_the_config_of_a_run_is_what_sizes_are_relative_to(folder: Path, gpt_here: Command) -> None:
+    (folder / "runs/text").mkdir(parents=True)
+    config = (folder / "tiny.yaml").read_text() + "run_dir: runs/text\n"
+    (folder / "runs/text/config.yaml").write_text(config)
+    outcome = gpt_here("scale", "text.txt", "--budget", "1s")
+    assert outcome.rc == 2
+    assert "sizes are relative to the config of runs/text" in " ".join(outcome.stderr.split())
+
+
 @pytest.mark.slow
 @pytest.mark.robust
 @pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")

@@ -48,6 +48,8 @@ def scale(
             "a ladder chooses sizes and steps, and has one rate: leave out train.budget and optim.lr=auto"
         )
     assert config.run_dir is not None
+    if (Path(config.run_dir) / "config.yaml").is_file():
+        note(f"sizes are relative to the config of {config.run_dir}; run_dir=runs/NAME has one fitted to this machine")
     home = out or Path("scales", Path(config.run_dir).name)
     result, code = run_scale(ScaleRequest(config, float(seconds), home, device_flops), note, jobs)
     if result is None:
