@@ -63,7 +63,7 @@ test-gpu: $(VENV)/.installed-dev
 	$(BIN)/pytest -m gpu -n 0 -rs
 
 portable: $(VENV)/.installed-dev
-	$(BIN)/pytest -m portable -rs tests/test_portable.py
+	$(BIN)/pytest -m portable -rs tests/test_portable.py tests/test_cpu_level.py
 
 sanitize: $(VENV)/.installed-dev
 	$(BIN)/pytest -m sanitize -rs tests/test_sanitizers.py

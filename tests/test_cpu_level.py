@@ -119,6 +119,7 @@ def registers(kernel: Kernel, tmp_path: Path) -> set[str]:
 
 
 @amd64
+@pytest.mark.slow
 @pytest.mark.portable
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="there is no objdump to look into libraries with")
 @pytest.mark.parametrize("kernel", [DECODER, KERNELS[False]], ids=lambda kernel: kernel.name)
@@ -132,6 +133,7 @@ def test_code_for_avx2_has_no_register_of_avx512_and_code_for_avx512_has_no_tile
     assert registers(kernel, tmp_path) == {"xmm", "ymm", "zmm", "k"}
 
 
+@pytest.mark.slow
 @pytest.mark.portable
 def test_what_is_compiled_for_a_level_computes_what_the_references_do(level: str) -> None:
     try:
