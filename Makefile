@@ -8,16 +8,17 @@ RUNS ?= 5
 TESTS ?=
 FAST := not slow and not gpu
 
-.PHONY: help bench dist reference train test pytest lint test-robust test-docs test-all test-slow test-gpu flaky mutations
+.PHONY: help bench dist reference train test pytest lint test-system test-robust test-docs test-all test-slow test-gpu flaky mutations
 .PHONY: promises attack portable sanitize clean
 
 help:
 	@echo "make train      install into .venv, train configs/quickstart.yaml (about a minute), print a sample"
 	@echo "make test       lint and run the tests of invariants and of README, at once"
 	@echo "make lint       ruff, mypy --strict, import-linter"
+	@echo "make test-system  several processes, sweeps, browsers"
 	@echo "make test-robust  hostile input, damage, kills"
 	@echo "make test-docs  the commands and figures of docs/"
-	@echo "make test-all   these three, one after the other"
+	@echo "make test-all   these four, one after the other"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-gpu   the tests that need a CUDA device"
 	@echo "make portable   the C engines for other processors, by gcc, clang and qemu, as far as they are here"
@@ -40,15 +41,18 @@ test: $(VENV)/.installed-dev
 	$(MAKE) --no-print-directory -j 2 lint pytest
 
 pytest: $(VENV)/.installed-dev
-	$(BIN)/pytest -m "$(FAST) and not robust and not docs"
+	$(BIN)/pytest -m "$(FAST) and not robust and not docs and not system"
 
 test-robust: $(VENV)/.installed-dev
 	$(BIN)/pytest -m "$(FAST) and robust"
 
+test-system: $(VENV)/.installed-dev
+	$(BIN)/pytest -m "$(FAST) and system and not robust"
+
 test-docs: $(VENV)/.installed-dev
 	$(BIN)/pytest -m "$(FAST) and docs"
 
-test-all: test test-robust test-docs
+test-all: test test-system test-robust test-docs
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

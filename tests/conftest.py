@@ -33,9 +33,10 @@ settings.load_profile("repeatable")
 
 
 def pytest_configure() -> None:
-    """Have Ctrl-C interrupt what the tests start, also where a shell that runs in the background ignores it."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Have signals end what the tests start, also where a shell that runs in the background has them ignored."""
+    for number in (signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGINT)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ import pytest
 
 from gpt_cli import __version__
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parents[1]
 TINY = (
     *("model.n_layer=1", "model.n_embd=16", "model.n_head=2", "model.context_length=16", "train.steps=3"),

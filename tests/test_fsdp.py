@@ -26,6 +26,8 @@ from gpt_cli.training.device_share import device_share
 from gpt_cli.training.step import TorchEngine
 from tests.support.waiting import HANG, wait_until
 
+pytestmark = pytest.mark.system
+
 FULL = "parallel.shard=full"
 TORCH = ("runtime.engine=torch", "runtime.precision=fp32")
 WIDE = ("model.n_layer=2", "model.n_embd=32", "model.n_head=4")  # rows that fill registers

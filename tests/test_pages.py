@@ -8,7 +8,10 @@ import pytest
 from gpt_cli.cli.main import main
 from tests.browser import Page, browsing, find_chromium
 
-pytestmark = pytest.mark.skipif(find_chromium() is None, reason="there is no Chromium here")
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(find_chromium() is None, reason="there is no Chromium here"),
+]
 
 # axe looks at every token
 BOOK = (

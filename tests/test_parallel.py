@@ -33,6 +33,8 @@ from gpt_cli.selftest.processes import check_processes
 from gpt_cli.training.optim import MuonAdamW, state_parts
 from tests.support.waiting import HANG, wait_until
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).parents[1]
 SMALL = ("train.batch_size=8", "train.micro_batch_size=2", "sample.every=6")
 # Engine, optimizer, precision, and whatever else holds state or draws noise.

@@ -15,8 +15,11 @@ from sweeping import kill_again_and_again
 from gpt_cli.config import load_config, parse_config
 from gpt_cli.errors import RequestError
 from gpt_cli.run.log import read_metrics
+from gpt_cli.search.scaling import run_scale
 from gpt_cli.search.scaling.ladder import plan_ladder, scales
 from gpt_cli.search.scaling.loss_law import LossLaw, best_split, bootstrap, fit_law, interval
+
+pytestmark = pytest.mark.system
 
 N = np.repeat([2e4, 5e4, 1.2e5, 3e5], 4)
 D = np.tile([2e5, 4e5, 8e5, 1.6e6], 4)
@@ -118,8 +121,9 @@ def write_plan(folder: Path, home: str = "scales/tiny", shortest: int = 3) -> No
 
 
 def test_it_fits_tries_the_law_on_what_it_has_not_seen_and_goes_on_with_what_is_there(
-    folder: Path, gpt_here: Command
+    folder: Path, gpt_here: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(run_scale, "_DRAWS", 20)
     write_plan(folder)
     outcome = gpt_here("scale", "tiny.yaml", "--budget", "60s", "--json")
     assert outcome.rc == 0, outcome.stderr

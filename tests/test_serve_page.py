@@ -21,6 +21,8 @@ from gpt_cli.serve.requests import CompletionRequest
 from tests.browser import Page, browsing, find_chromium
 from tests.serving import LETTERS, SHAPE, Client, make_run, serving
 
+pytestmark = pytest.mark.system
+
 EVIL = "<img src=x onerror=alert(1)>\u202e"
 
 

@@ -27,6 +27,8 @@ from gpt_cli.search.sweep.executor import Progress, RunLimits, RunTask, execute
 from gpt_cli.search.sweep.outcomes import Outcome
 from gpt_cli.search.sweep.run_pool import RunEnd
 
+pytestmark = pytest.mark.system
+
 CONFIG = """\
 data: {source: text.txt}
 model: {n_layer: 1, n_head: 2, n_embd: 16, context_length: 16}

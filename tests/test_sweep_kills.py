@@ -18,6 +18,8 @@ from gpt_cli.search.sweep.run_pool import RunEnd
 from gpt_cli.search.sweep.run_sweep import run_sweep
 from gpt_cli.search.sweep.sweep import SweepRequest
 
+pytestmark = pytest.mark.system
+
 pytest.importorskip("optuna", reason="the extra [sweep] is not installed")
 
 CONFIG = """\
