@@ -45,13 +45,15 @@ def measure(engine: str, overrides: list[str], steps: int) -> tuple[str, ...]:
     tokens = torch.randint(VOCABULARY, (train.sequences_per_forward, config.model.context_length))
     least = dict.fromkeys(("own", "one", "exchange", "update"), float("inf"))
 
-    def gradients(leaf: tuple[int, int], _: bool) -> Any:
+    def gradients(leaf: tuple[int, int], keep: bool) -> Any:
         if leaf[1] - leaf[0] > 1:
             return None
         start = time.perf_counter()
         state.engine.forward_backward(tokens, tokens, n, leaf[0])
         least["one"] = min(least["one"], time.perf_counter() - start)
         found = [parameter.grad for parameter in trained]
+        if keep and state.engine.reuses_gradients:  # as in training
+            found = [gradient.clone() for gradient in found if gradient is not None]
         state.optimizer.zero_grad()
         return found
 

@@ -1,5 +1,6 @@
 """Flip a bit in the training kernel's code, its sum made right, and train: `python tests/flipping.py TIMES`.
 
+`python tests/flipping.py TIMES 0xb13f:7` flips that bit of that byte again and again, each time in a new process.
 Prints how often a step was the same as by sound code, the flip was told, the process died or hung, or, what must not
 be, the step was silently another one, as JSON. Each flip is tried in a fork, with a cache of its own.
 """
@@ -9,6 +10,7 @@ import os
 import random
 import signal
 import struct
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -66,8 +68,8 @@ def verdict(library: bytes, bit: int, sound: tuple[float, torch.Tensor]) -> int:
     return 0 if close else 2
 
 
-def main(times: int) -> None:
-    """Flip `times` bits, one after another."""
+def main(times: int, at: int | None) -> Counter[str]:
+    """Verdicts on `times` bits, one after another, or on the bit `at` so many times."""
     torch.set_num_threads(1)
     kernel.load(KERNELS[False], print)
     with Store(kernel.store_path()) as store:
@@ -78,7 +80,7 @@ def main(times: int) -> None:
     start, end = code_of(library)
     dice, found = random.Random(11), Counter[str]()
     for _ in range(times):
-        bit = dice.randrange(8 * start, 8 * end)
+        bit = dice.randrange(8 * start, 8 * end) if at is None else at
         child = os.fork()
         if child == 0:
             signal.alarm(SECONDS)
@@ -87,10 +89,25 @@ def main(times: int) -> None:
         _, status = os.waitpid(child, 0)
         code = os.waitstatus_to_exitcode(status)
         found[VERDICTS[code] if 0 <= code < len(VERDICTS) else "died"] += 1
-    print(json.dumps(found))
+    return found
+
+
+def main_in_processes(times: int, at: str) -> Counter[str]:
+    """Verdicts of so many processes on one flip: each has its stack and memory elsewhere."""
+    found = Counter[str]()
+    for _ in range(times):
+        command = [sys.executable, __file__, "1", at]
+        found.update(json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout))
+    return found
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         os.environ["GPT_CACHE"] = folder  # none is to be left where a run would load it
-        main(int(sys.argv[1]))
+        times, where = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None
+        byte, _, bit = (where or "0:0").partition(":")
+        if where is not None and times > 1:
+            counts = main_in_processes(times, where)
+        else:
+            counts = main(times, None if where is None else 8 * int(byte, 0) + int(bit))
+        print(json.dumps(counts))

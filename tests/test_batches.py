@@ -10,9 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpt_cli.config import Config, parse_config
 from gpt_cli.distributed.world import World
 from gpt_cli.errors import RequestError
-from gpt_cli.training.batches import Batches, batch_refusal
+from gpt_cli.training.batches import Batches, batch_refusal, micro_batch_size, refuse_batch
 from gpt_cli.training.device_tokens import DeviceTokens
 
 CPU = torch.device("cpu")
@@ -122,24 +123,32 @@ def test_a_text_shorter_than_one_window_and_its_target_is_refused():
     assert make(tokens=DeviceTokens(IDS[:17], CPU)).windows_per_epoch == 1
 
 
-def test_a_batch_that_micro_batches_and_devices_do_not_fill_is_refused():
-    with pytest.raises(RequestError, match="must be a multiple"):
-        make(micro_batch_size=4, world=World(0, 2))
-
-
-@given(batch_size=st.integers(1, 60), micro=st.none() | st.integers(1, 60), devices=st.integers(2, 9))
-def test_the_way_out_of_a_batch_that_devices_do_not_fill_leads_out(batch_size, micro, devices):
-    rows = batch_size if micro is None or batch_size % micro else micro
-    refused = batch_refusal(batch_size, rows, devices)
+@given(batch_size=st.integers(1, 60), per_batch=st.none() | st.integers(1, 60), devices=st.integers(2, 9))
+def test_each_way_out_of_a_batch_that_devices_do_not_fill_leads_out(batch_size, per_batch, devices):
+    micro = None if per_batch is None else max(1, batch_size // per_batch)
+    micro = None if micro is None or batch_size % micro else micro
+    config = config_of(batch_size, micro)
+    rows = micro_batch_size(config, World(0, devices))
+    refused = batch_refusal(batch_size, rows, devices, micro)
     assert (refused is None) is (batch_size % (rows * devices) == 0)
     if refused is None:
         return
-    keys = {"batch_size": batch_size} | {key: int(n) for key, n in re.findall(r"train\.(\w+)=(\d+)", refused[1])}
-    sizes = keys["batch_size"], keys.get("micro_batch_size")
-    assert batch_refusal(sizes[0], sizes[1] or sizes[0] // devices, devices) is None
+    keys = {key: int(n) for key, n in re.findall(r"train\.(\w+)=(\d+)", refused[1])}
+    assert keys
+    world, followed = (
+        World(0, devices),
+        config_of(keys.get("batch_size", batch_size), keys.get("micro_batch_size", micro)),
+    )
+    refuse_batch(followed, micro_batch_size(followed, world), world)
     for fewer in map(int, re.findall(r"--devices (\d+)", refused[1])):
         assert fewer < devices
-        assert batch_size % fewer == 0
+        refuse_batch(config, micro_batch_size(config, World(0, fewer)), World(0, fewer))
+
+
+def config_of(batch_size: int, micro: int | None) -> Config:
+    """Raises RequestError where the schema refuses the sizes."""
+    sizes = [f"train.batch_size={batch_size}", f"train.micro_batch_size={'null' if micro is None else micro}"]
+    return parse_config("", "t", sizes)
 
 
 @given(starts=st.lists(st.integers(0, 983), min_size=1, max_size=9), length=st.integers(1, 17))

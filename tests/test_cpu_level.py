@@ -94,6 +94,9 @@ def test_a_level_is_compiled_for_and_chosen_for_as_a_processor_without_bf16(
         setup_runtime(RuntimeConfig(device="cpu", precision="bf16"))
     with pytest.raises(KernelUnavailable, match="AVX512-BF16"):
         NativeLibrary.load(torch.bfloat16)
+    assert processor_name().endswith(f" as {level}, but for torch")  # whose variables are not set here
+    for variable, value in LEVELS[level].libraries.items():
+        monkeypatch.setenv(variable, value)
     assert processor_name().endswith(f" as {level}")
     here = key_of(DECODER, compiler)
     monkeypatch.delenv(VARIABLE)

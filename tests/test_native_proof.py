@@ -1,11 +1,13 @@
 """Compiled code that computes something else than the reference is found before use, told, and made again once."""
 
+import itertools
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from gpt_cli.cpu.decode.decoder import NativeDecoder
 from gpt_cli.cpu.decode.numpy_decoder import NumpyDecoder
 from gpt_cli.cpu.decode.weights import read_weights
 from gpt_cli.cpu.train.build_settings import KERNELS
+from gpt_cli.cpu.train.network import NativeNetwork
 from gpt_cli.cpu.train.train_bindings import NativeLibrary
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.model.gpt import GPT
@@ -83,6 +86,25 @@ def test_sound_code_of_every_layout_is_found_to_be_right_and_no_randomness_is_us
         assert find_difference(library, config, 2) is None, config
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.get_num_threads() > 0
+
+
+@pytest.mark.parametrize("wrong", range(4))
+def test_a_gradient_that_is_wrong_at_one_place_of_the_stack_is_found(
+    wrong: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, calls = NativeLibrary.load(torch.float32), itertools.count()
+    sound = NativeNetwork.add_gradients
+
+    def add_gradients(network: NativeNetwork, *batch: Any) -> float:
+        loss = sound(network, *batch)
+        if next(calls) == wrong:
+            gradient = next(network.model.parameters()).grad
+            assert gradient is not None
+            gradient.mul_(1.01)
+        return loss
+
+    monkeypatch.setattr(NativeNetwork, "add_gradients", add_gradients)
+    assert find_difference(library, SWIGLU, 2) is not None
 
 
 @pytest.mark.usefixtures("own_kernels")

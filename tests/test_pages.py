@@ -14,9 +14,7 @@ pytestmark = [
 ]
 
 # axe looks at every token
-BOOK = (
-    "Once upon a time there was a mouse, and it lived in a shoe.\n\nIt ate <b>cheese</b>.\n" * 12
-)  # axe looks at every token
+BOOK = "Once upon a time there was a mouse, and it lived in a shoe.\n\nIt ate <b>cheese</b>.\n" * 12
 PAGES = ["report.html", "several.html", "attention.html", "score.html", "long.html"]
 _CONTROLS = "a, button, select, summary, input[type=radio]:checked, [tabindex='0']"
 _SHOWN = f"[...document.querySelectorAll({_CONTROLS!r})].filter(e => e.checkVisibility())"

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Literal
 
 from gpt_cli.cli.output import note, print_json
+from gpt_cli.errors import RequestError
 from gpt_cli.literals import Device
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def print_classes(
     from gpt_cli.terminal.table import render_pairs
 
     given = {"encoding": encoding, "text_key": text_key}
+    if text_key is not None and text_key == saved.config.data.label_key:
+        raise RequestError(f"--text-key and the run's data.label_key are both '{text_key}'", hint="name another key")
     data = saved.config.data.model_copy(update={key: value for key, value in given.items() if value is not None})
     classifier = TextClassifier.of(saved, device, note)
     report = evaluate_classifier(saved, classifier, text, split, note, data, skip_unknown=skip_unknown)

@@ -2,7 +2,7 @@
 
 A kernel adds up a tensor from end to end, so the norm of a gradient whose parts are in several processes would have
 other bits than that of the whole. A gradient of more than `CUT_FROM` elements has pieces, at multiples of `PIECE`
-whoever has them. (In fp32 it is also nearer to the truth: one sum of 38 million squares is 0.2 % too small.)
+whichever process has them.
 """
 
 from collections.abc import Sequence

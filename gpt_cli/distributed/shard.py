@@ -28,7 +28,7 @@ Zeros = Callable[[str, Tensor], Tensor]
 class OwnedSlice:
     """The elements of a parameter, from `first` to before `end`, that process `owner` updates.
 
-    They begin where a piece (`norms.py`) does: a kernel rounds the last few elements of a tensor otherwise.
+    They begin where a piece (`norms.py`) does: a vectorised kernel may round the last elements of a tensor differently.
     """
 
     owner: int

@@ -44,12 +44,12 @@ def read_given_examples(
     if not examples:
         raise UserError(f"{source} has no examples")
     if skip_unknown:
-        spelled = _Spelled(tokenizer, note)
+        known = _UnknownDropper(tokenizer, note)
         examples = [
-            replace(one, turns=tuple((spelled(prompt), spelled(completion)) for prompt, completion in one.turns))
+            replace(one, turns=tuple((known(prompt), known(completion)) for prompt, completion in one.turns))
             for one in examples
         ]
-        spelled.tell()
+        known.report()
     return encode_examples(tokenizer, examples, data.completion_end)
 
 
@@ -62,16 +62,16 @@ def read_given_labelled(
     if not texts:
         raise UserError(f"{source} has no texts")
     if skip_unknown:
-        spelled = _Spelled(tokenizer, note)
-        texts = [replace(text, text=spelled(text.text)) for text in texts]
-        spelled.tell()
+        known = _UnknownDropper(tokenizer, note)
+        texts = [replace(text, text=known(text.text)) for text in texts]
+        known.report()
         for text in texts:
             if not text.text:
                 raise UserError("the vocabulary has no character of this text", where=text.where)
     return encode_labelled(tokenizer, texts)
 
 
-class _Spelled:
+class _UnknownDropper:
     """Texts without the characters that a vocabulary lacks, which are counted."""
 
     def __init__(self, tokenizer: Tokenizer, note: Notify) -> None:
@@ -83,7 +83,7 @@ class _Spelled:
         self._left_out.update(unknown)
         return kept
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Say how many characters there were."""
         if self._left_out:
             self._note(f"left out {len(self._left_out)} distinct characters that the vocabulary lacks")
@@ -91,7 +91,7 @@ class _Spelled:
 
 @contextmanager
 def _keys_of_run(data: DataConfig) -> Iterator[None]:
-    """Errors whose hint is to name another key of the config, which an evaluation cannot, hint at those of the run."""
+    """Replace hints about keys of the config, which an evaluation cannot change, by the keys that the run reads."""
     try:
         yield
     except UserError as error:

@@ -17,7 +17,10 @@ def physical_cores() -> int:
 def processor_name() -> str:
     """The processor's model name if the operating system has it, else its architecture; and what it is used as."""
     level = chosen_level()
-    return _model_name() + ("" if level is None else f" as {level.name}")
+    if level is None:
+        return _model_name()
+    whole = level.libraries.items() <= os.environ.items()  # else torch computes as the processor can
+    return f"{_model_name()} as {level.name}{'' if whole else ', but for torch'}"
 
 
 def _model_name() -> str:

@@ -43,11 +43,13 @@ class Batches:
 
         Raises RequestError when `tokens`, sizes or the number of processes do not allow them.
         """
+        rows = micro_batch_size(config, world)
+        refuse_batch(config, rows, world)
         return cls(
             tokens,
             config.model.context_length,
             config.train.batch_size,
-            micro_batch_size(config, world),
+            rows,
             config.seed,
             world,
             config.parallel.shard == "full",
@@ -60,8 +62,7 @@ class Batches:
                 f" model.context_length {self.context_length} and its targets",
                 hint="give more text, or a smaller model.context_length",
             )
-        if refused := batch_refusal(self.batch_size, self.micro_batch_size, self.world.size):
-            raise RequestError(refused[0], hint=refused[1])
+        assert self.batch_size % (self.micro_batch_size * self.world.size) == 0
 
     @property
     def windows_per_epoch(self) -> int:
@@ -93,14 +94,24 @@ def own_share(rows: Sequence[int], size: int, world: World, *, dealt: bool) -> l
     return [row for leaf in leaves for row in rows[leaf * size : (leaf + 1) * size]]
 
 
-def batch_refusal(batch_size: int, rows: int, devices: int) -> tuple[str, str] | None:
-    """The reason why a batch cannot be shared out in micro-batches of so many `rows`, and a way out."""
+def refuse_batch(config: Config, rows: int, world: World) -> None:
+    """Raise RequestError where the batch cannot be shared out in micro-batches of so many `rows`."""
+    if refused := batch_refusal(config.train.batch_size, rows, world.size, config.train.micro_batch_size):
+        raise RequestError(refused[0], hint=refused[1])
+
+
+def batch_refusal(batch_size: int, rows: int, devices: int, micro_batch_size: int | None) -> tuple[str, str] | None:
+    """The reason why a batch cannot be shared out in micro-batches of so many `rows`, and a way out.
+
+    `micro_batch_size` is that of the config.
+    """
     if batch_size % (rows * devices) == 0:
         return None
     if batch_size % devices:
         nearest = max(1, round(batch_size / devices)) * devices
-        fewer = max(n for n in range(1, devices) if batch_size % n == 0)
-        micro = "" if rows == batch_size else f" train.micro_batch_size={math.gcd(rows, nearest // devices)}"
+        fewer = max(n for n in range(1, devices) if batch_size % (n * (micro_batch_size or 1)) == 0)
+        smaller = None if micro_batch_size is None else math.gcd(micro_batch_size, nearest // devices)
+        micro = "" if smaller is None else f" train.micro_batch_size={smaller}"
         return (
             f"train.batch_size ({batch_size}) must be a multiple of the number of devices ({devices})",
             f"train.batch_size={nearest}{micro}, or --devices {fewer}",

@@ -45,7 +45,7 @@ def device_share(config: Config, vocab_size: int, devices: int) -> DeviceShare:
     """The share of one of so many `devices`."""
     world = World(0, devices)
     rows = micro_batch_size(config, world)
-    if refused := batch_refusal(config.train.batch_size, rows, devices):
+    if refused := batch_refusal(config.train.batch_size, rows, devices, config.train.micro_batch_size):
         return DeviceShare(devices, refused[0], 0, rows, 0, {}, 0)
     sequences = config.train.batch_size // devices
     own = config.train.model_copy(update={"batch_size": sequences, "micro_batch_size": rows})

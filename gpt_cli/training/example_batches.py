@@ -17,7 +17,7 @@ from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.shuffle import derive_seed, feistel_permute
 from gpt_cli.tokenizer import Tokenizer
-from gpt_cli.training.batches import Batches, MicroBatches, batch_refusal, micro_batch_size, own_share
+from gpt_cli.training.batches import Batches, MicroBatches, micro_batch_size, own_share, refuse_batch
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.evaluate import EvaluationText, LoadBatch
 from gpt_cli.training.example_rows import ExampleRows, first_fit
@@ -55,8 +55,7 @@ class ExampleBatches:
         if config.data.packing and (reason := PACKED_ROWS.refusal(config.model)) is not None:
             raise RequestError(f"data.packing does not know {reason}", hint="data.packing=false")
         sizes = config.train.batch_size, micro_batch_size(config, world)
-        if refused := batch_refusal(*sizes, world.size):
-            raise RequestError(refused[0], hint=refused[1])
+        refuse_batch(config, sizes[1], world)
         dealt = config.parallel.shard == "full"
         return cls(rows, device, config.model.context_length, *sizes, config.seed, world, dealt, config.data.packing)
 

@@ -26,7 +26,7 @@ def classify(
         typer.Argument(
             metavar="RUN|TEXT|FILE|-",
             help="Texts, files of them (.jsonl, .csv, .parquet; any other file is one text), or - for a text a line"
-            " of standard input; before them, if you like, a run.",
+            " of standard input; optionally preceded by a run.",
             show_default=False,
         ),
     ] = None,

@@ -42,14 +42,15 @@ def scale(
 
     if (seconds := parse_duration(budget)) is None:
         raise RequestError(f"--budget must be a time such as 30m or 2h, not {budget!r}", hint="--budget 30m")
-    config = Request(arguments, None, leave_nothing=True).config
+    request = Request(arguments, None, leave_nothing=True)
+    config = request.config
     if config.train.budget is not None or config.optim.lr == "auto":
         raise RequestError(
             "a ladder chooses sizes and steps, and has one rate: leave out train.budget and optim.lr=auto"
         )
     assert config.run_dir is not None
-    if (Path(config.run_dir) / "config.yaml").is_file():
-        note(f"sizes are relative to the config of {config.run_dir}; run_dir=runs/NAME has one fitted to this machine")
+    if request.file is None and (Path(config.run_dir) / "config.yaml").is_file():
+        note(f"{config.run_dir} exists, and its config is scaled; run_dir=runs/NAME fits one to this machine")
     home = out or Path("scales", Path(config.run_dir).name)
     result, code = run_scale(ScaleRequest(config, float(seconds), home, device_flops), note, jobs)
     if result is None:

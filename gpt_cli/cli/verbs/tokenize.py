@@ -127,8 +127,19 @@ def tokenize(
             val_source=val_source,
         )
     if compare is not None:
-        given = locals()
-        _refuse_with_compare({name: given[name] for name in _NOT_WITH_COMPARE})
+        _refuse_with_compare(
+            kind=kind is not None,
+            vocab_size=vocab_size is not None,
+            tokenizer=tokenizer is not None,
+            train_bytes=train_bytes is not None,
+            unknown=unknown != "error",
+            min_count=min_count != 1,
+            allow_special=allow_special,
+            text=text is not None,
+            ids=ids is not None,
+            weight=weight is not None,
+            processes=processes is not None,
+        )
         assert data is not None  # without --text and --ids there is a corpus
         compare_tokenizers(data, compare, pattern=pattern, model=model_config, picture=out, json=json)
         return 0
@@ -161,27 +172,11 @@ def tokenize(
     return 0
 
 
-_NOT_WITH_COMPARE = {
-    "kind": None,
-    "vocab_size": None,
-    "tokenizer": None,
-    "train_bytes": None,
-    "unknown": "error",
-    "min_count": 1,
-    "allow_special": False,
-    "text": None,
-    "ids": None,
-    "weight": None,
-    "processes": None,
-}
-"""Options that --compare refuses, and what each is where it is not given."""
-
-
-def _refuse_with_compare(given: dict[str, object]) -> None:
-    for name, absent in _NOT_WITH_COMPARE.items():
-        if given[name] != absent:
-            option = f"--{name.replace('_', '-')}"
-            raise RequestError(f"{option} cannot be combined with --compare", hint="name what to compare in its list")
+def _refuse_with_compare(**given: bool) -> None:
+    if option := next((name for name, is_given in given.items() if is_given), None):
+        raise RequestError(
+            f"--{option.replace('_', '-')} cannot be combined with --compare", hint="name what to compare in its list"
+        )
 
 
 def _tokenizer(data: "DataConfig | None", config: "TokenizerConfig", file: Path | None) -> "Tokenizer":
