@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.residuals import MODELS
-from gpt_cli.config import DataConfig, parse_config
+from gpt_cli.config import DataConfig, dump_config, parse_config
 from gpt_cli.corpus.corpus_text import CorpusText
 from gpt_cli.files import make_directory
 from gpt_cli.runtime.processor import default_threads
@@ -32,6 +32,7 @@ from gpt_cli.search.sweep.differences import compare
 from gpt_cli.search.sweep.executor import ListSource, RunLimits, RunTask, execute, open_home
 from gpt_cli.search.sweep.outcomes import read_outcome
 from gpt_cli.search.sweep.run_pool import RunPool
+from gpt_cli.search.sweep.sweep import config_changes
 
 OUT = Path(__file__).parent / "out" / "ablations"
 SEEDS = 3
@@ -108,7 +109,11 @@ def task_of(name: str, settings: Sequence[str], row: Row, seed: int) -> RunTask:
     asked = [one if one not in MODELS else "runtime.engine=torch" for one in row.overrides]
     run_dir = OUT / re.sub(r"[^\w.=+-]+", "-", label)
     overrides = [*BASE, *settings, *asked, f"seed={seed}", f"run_dir={run_dir}"]
-    return RunTask(label, label, parse_config("", "bench", overrides))
+    config = parse_config("", "bench", overrides)
+    there = run_dir / "config.yaml"
+    if there.is_file() and (changes := config_changes(there.read_text(encoding="utf-8"), dump_config(config))):
+        sys.exit(f"{run_dir} is a run of another config: move it away{''.join(changes)}")
+    return RunTask(label, label, config)
 
 
 def train_all(tasks: Sequence[RunTask], minutes: float | None = None, jobs: int | None = None) -> int:
