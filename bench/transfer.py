@@ -1,4 +1,4 @@
-"""Whether the best learning rates of one width are those of another: loss over rates, width by width.
+"""Transfer of the best learning rates from one width to another: loss over rates, width by width.
 
     python -m bench.transfer --text FILE              three widths, both rates of Muon's recipe, one seed
     python -m bench.transfer --text FILE --seeds 3

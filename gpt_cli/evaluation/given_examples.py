@@ -25,7 +25,7 @@ _NAMES = {"pairs": "pairs", "chat": "chats", "labelled": "labels"}
 
 
 def holds_examples(data: DataConfig, source: str, text_key: str | None) -> bool:
-    """Whether `source` is examples to a run of this `data`: tables or JSON lines, of which no `text_key` is named."""
+    """True where `source` holds examples for a run of this `data`: tables or JSON lines, and no `text_key` is named."""
     if data.format not in ("pairs", "chat") or text_key is not None:
         return False
     files = find_files(source, ReaderOptions(data.encoding), lambda _: None)
