@@ -229,6 +229,7 @@ print(json.dumps([code, facts.ru_utime + facts.ru_stime, peak_kilobytes() / 1024
 """
 
 
+@pytest.mark.robust
 @pytest.mark.parametrize(("largest", "layers"), [
     (["model.n_layer=10000", "model.n_embd=64"], [1, 2]),
     (["model.n_layer=10000", "model.n_embd=10000000", "model.n_head=1"], []),

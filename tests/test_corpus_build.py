@@ -128,7 +128,7 @@ def test_every_id_of_a_large_alphabet_survives_from_text_to_store(tmp_path: Path
     assert np.array_equal(ids, [*range(size), *range(size - 1, 0, -1)])
 
 
-@SIZES
+@pytest.mark.parametrize("size", [65_536, 65_537])
 def test_the_last_id_of_a_large_bpe_ends_documents_in_the_store(tmp_path: Path, size: int) -> None:
     pairs = [(left, right) for left in range(256) for right in range(256)]
     pairs += [(left, right) for left in range(256) for right in range(256, 300)]

@@ -28,11 +28,11 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "embedding_norm": (False, True), "norm": ("layernorm", "rmsnorm"), "norm_position": ("pre", "post"),
 }  # fmt: skip
 OTHERS = [
-    {"mlp": mlp, "position": position, "n_kv_head": heads, "mlp_ratio": ratio}
-    for (mlp, position), (heads, ratio) in product(
-        zip(("swiglu", "gelu", "relu", "relu2"), ("rope", "learned", "sinusoidal", "alibi"), strict=True),
-        ((None, None), (2, 1.3)),
-    )
+    {"mlp": "swiglu", "position": "rope", "n_kv_head": 2, "mlp_ratio": 1.3},
+    {"mlp": "gelu", "position": "learned", "n_kv_head": None, "mlp_ratio": None},
+    {"mlp": "relu", "position": "sinusoidal", "n_kv_head": 1, "mlp_ratio": 1.3},
+    {"mlp": "relu2", "position": "alibi", "n_kv_head": 2, "mlp_ratio": None},
+    {"mlp": "swiglu", "position": "none", "n_kv_head": None, "mlp_ratio": None},
 ]
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,12 @@ def test_the_same_config_gives_the_same_weights_and_metrics(tmp_path):
     assert weights(other) != weights(one)
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """`uninterrupted(overrides)`: a run that nothing stopped, trained once for all tests that compare with it."""
+    return cache(lambda overrides: run(make_config(tmp_path_factory.mktemp("whole"), *overrides, name="whole")))
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -120,8 +127,8 @@ def test_the_same_config_gives_the_same_weights_and_metrics(tmp_path):
     ],
 )
 @pytest.mark.parametrize("stop_at", [1, 4, 5, 11, 12])
-def test_stopped_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, monkeypatch, overrides, stop_at):
-    whole = run(make_config(tmp_path, *overrides, name="whole"))
+def test_stopped_and_resumed_equals_uninterrupted_bit_for_bit(uninterrupted, tmp_path, monkeypatch, overrides, stop_at):
+    whole = uninterrupted(overrides)
     interrupt_at(monkeypatch, stop_at - 1)
     config = make_config(tmp_path, *overrides, name="stopped")
     first = run(config)
