@@ -505,6 +505,7 @@ print(acknowledged, during_save)
 """
 
 
+@pytest.mark.robust
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 def test_a_killed_process_never_loses_what_it_said_was_saved(
     tmp_path: Path, record_property: Callable[[str, object], None]

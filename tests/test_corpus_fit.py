@@ -43,6 +43,7 @@ def test_a_fitted_config_tokenizes_its_text_and_has_windows_to_train_and_to_vali
     assert all(reasons)
 
 
+@pytest.mark.robust
 @pytest.mark.parametrize("has_gpu", [False, True])
 def test_a_hundred_megabytes_are_fitted_too(tmp_path: Path, has_gpu: bool) -> None:
     path = tmp_path / "x.txt"

@@ -44,6 +44,7 @@ def test_the_gated_mlp_is_its_formula():
     torch.testing.assert_close(mlp(x), expected)
 
 
+@pytest.mark.system
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # how torch looks into one
 def test_a_model_compiles_as_one_graph_and_has_the_same_gradients():
     """A graph that breaks in every layer is launched, and recorded, in as many pieces."""

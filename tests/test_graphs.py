@@ -13,6 +13,7 @@ from gpt_cli.model.activation_checkpointing import apply_activation_checkpointin
 from gpt_cli.model.gpt import GPT
 from gpt_cli.training.objective import token_loss
 
+pytestmark = pytest.mark.system  # torch's compiler
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 CONTEXT, SEQUENCES, HEADS = 48, 4, 4
 LARGE = 50_257  # ids, whose loss is taken in pieces

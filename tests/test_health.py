@@ -249,6 +249,7 @@ def test_out_of_memory_outside_a_step_says_where_and_what_to_do(tmp_path, monkey
     assert caught.value.exit_code == 1
 
 
+@pytest.mark.robust
 def test_a_model_far_larger_than_the_machine_is_one_clear_error(gpt, tmp_path):
     (tmp_path / "config.yaml").write_text(dump_config(make_config(tmp_path, "model.n_embd=4000000")))
     outcome = gpt("train", "--config", "config.yaml")
@@ -278,6 +279,7 @@ def test_regrouping_keeps_every_row_in_its_order():
 # Hangs
 
 
+@pytest.mark.robust
 def test_a_hang_prints_where_every_thread_is_and_exits_with_1(tmp_path):
     config = make_config(tmp_path, "runtime.watchdog_minutes=0.02")
     assert config.runtime.watchdog_minutes == 0.02

@@ -90,6 +90,7 @@ def test_nothing_is_padded_on_a_cpu_or_where_nothing_is_to_pad():
     assert lm_head.pad_vocabulary(torch.empty(256, 2, device=meta)).shape == (256, 2)
 
 
+@pytest.mark.system
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # how torch looks into one
 @pytest.mark.parametrize("loss", [token_loss, chunked_loss])
 def test_a_padded_head_compiles_as_one_graph(monkeypatch, loss):

@@ -131,6 +131,7 @@ def watched(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.robust
 def test_a_whole_train_resume_eval_and_sample_stays_on_its_own_ground(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("It was the best of times, it was the worst of times.\n" * 40)
     (tmp_path / "config.yaml").write_text(CONFIG)

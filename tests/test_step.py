@@ -41,6 +41,7 @@ def refuse(*_: object) -> None:
     raise AttributeError("no compiler today\nand more")
 
 
+@pytest.mark.system
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("overrides", [(), ("optim.ema=0.9", "train.micro_batch_size=2", "model.dropout=0.1")])
 def test_a_run_compiles_two_graphs_without_a_break_and_a_resume_no_more(tmp_path, monkeypatch, overrides):
@@ -98,6 +99,7 @@ def engines(compile_mode: str | None, dropout: float = 0.0) -> tuple[TrainingSta
     return state, gradients
 
 
+@pytest.mark.system
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_compiled_gradients_of_several_micro_batches_are_the_eager_ones(mode):

@@ -63,6 +63,7 @@ def test_all_layers_and_steps_have_the_same_blocks():
     assert all(a is b for a, b in zip(one, two, strict=True))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_a_model_with_windows_and_grouped_queries_compiles_as_one_graph_by_flex_attention(monkeypatch, precision):
     torch.manual_seed(0)
