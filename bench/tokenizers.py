@@ -85,9 +85,9 @@ def measure_encoding(text: str, size: float) -> dict[str, dict[str, Any]]:
     ways: dict[str, Callable[[], Any]] = {
         "Hugging Face, one string": lambda: theirs.encode(text, add_special_tokens=False).ids,
         "Hugging Face, lines": lambda: [e.ids for e in theirs.encode_batch_fast(lines, add_special_tokens=False)],
-        "gpt, pieces new": lambda: CachedBPE(tokenizer.vocabulary).encode(text),
-        "gpt, pieces known": lambda: ready.encode(text),
-        "gpt, with [fast]" if installed("riptoken") else "gpt": lambda: tokenizer.encode(text),
+        "word cache, pieces new": lambda: CachedBPE(tokenizer.vocabulary).encode(text),
+        "word cache, pieces known": lambda: ready.encode(text),
+        "gpt": lambda: tokenizer.encode(text),
         **other_encoders(tokenizer, text),
     }
     seconds, results = race(ways)

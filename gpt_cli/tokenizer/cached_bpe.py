@@ -1,27 +1,23 @@
 """Text to BPE ids by way of its pieces: each distinct one is merged once, and its ids are looked up from then on.
 
-Text repeats itself, so most of the work is cutting it and looking pieces up.
+Text repeats itself, so most of the work is cutting it and looking pieces up. It is the reference of riptoken, and
+encodes what riptoken does not: short texts, and vocabularies that merge by other rules.
 """
 
 from collections.abc import Iterable
-from itertools import chain, filterfalse, pairwise
+from itertools import filterfalse, pairwise
 
 import numpy as np
-import numpy.typing as npt
 from tokenizers import Tokenizer as Engine
 from tokenizers.models import BPE
 
 from gpt_cli.tokenizer.base import Ids
 from gpt_cli.tokenizer.bpe_vocabulary import Vocabulary, bytes_to_unicode
-from gpt_cli.tokenizer.numpy_bpe import NumpyBPE
-from gpt_cli.tokenizer.pretokenizer import is_atomic, pre_tokenize, pre_tokenizer
+from gpt_cli.tokenizer.pretokenizer import pre_tokenize, pre_tokenizer
 
 _MEMORY = 24 << 20  # bytes, about, that known pieces may take in each process that encodes
 _ENTRY = 200  # bytes of a known piece beside its characters and ids
 _CHARACTER = 5  # bytes per character of it, ids included
-
-_BATCH = 1000  # words from which on the NumpyBPE is the faster one
-_SHORT = 32  # characters up to which it is
 
 
 class CachedBPE:
@@ -30,7 +26,6 @@ class CachedBPE:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._pattern = vocabulary.pattern
         self._engine = _engine(vocabulary)
-        self._batches = None if vocabulary.ignore_merges else NumpyBPE(vocabulary)
         self._sizes = np.fromiter(map(len, vocabulary.tokens), dtype=np.int64, count=len(vocabulary.tokens))
         self._known: dict[str, bytes] = {}  # piece -> its ids, as the bytes of uint32
         self._held = 0
@@ -47,26 +42,13 @@ class CachedBPE:
         return np.frombuffer(b"".join(map(known.__getitem__, found)), dtype=np.uint32)
 
     def _merge(self, new: list[str]) -> Iterable[tuple[str, bytes]]:
-        """Each of `new` with its ids."""
-        if self._batches is None or len(new) < _BATCH:
-            return self._merge_by_engine(new)
-        words = [piece for piece in new if len(piece) <= _SHORT and is_atomic(piece, self._pattern)]
-        rest = list(set(new).difference(words))
-        ids, counts = self._batches.encode([word.encode() for word in words])
-        return chain(zip(words, _rows(ids, counts.cumsum()), strict=True), self._merge_by_engine(rest) if rest else ())
-
-    def _merge_by_engine(self, new: list[str]) -> Iterable[tuple[str, bytes]]:
-        """One call for all, since an answer for each costs more than the merging. Where one ends its bytes tell."""
+        """Each of `new` with its ids. One call for all, since an answer for each costs more than the merging."""
         (encoding,) = self._engine.encode_batch_fast([new], is_pretokenized=True, add_special_tokens=False)
         ids = np.array(encoding.ids, dtype=np.uint32)
         sizes = np.fromiter((len(piece.encode()) for piece in new), dtype=np.int64, count=len(new))
-        return zip(new, _rows(ids, self._sizes[ids].cumsum().searchsorted(sizes.cumsum(), "right")), strict=True)
-
-
-def _rows(ids: npt.NDArray[np.integer], ends: npt.NDArray[np.int64]) -> list[bytes]:
-    """Rows of `ids` that end at `ends`, as the bytes of uint32."""
-    data = ids.astype(np.uint32, copy=False).tobytes()
-    return [data[start:end] for start, end in pairwise([0, *(4 * ends).tolist()])]
+        ends = self._sizes[ids].cumsum().searchsorted(sizes.cumsum(), "right")  # a piece ends where its bytes do
+        data = ids.tobytes()
+        return zip(new, (data[start:end] for start, end in pairwise([0, *(4 * ends).tolist()])), strict=True)
 
 
 def _engine(vocabulary: Vocabulary) -> Engine:

@@ -80,12 +80,6 @@ def pre_tokenize(text: str, pattern: Pattern) -> list[str]:
     return _piece(pattern).findall(text)
 
 
-def is_atomic(piece: str, pattern: Pattern) -> bool:
-    """True if the pattern leaves a piece whole, for sure: an ASCII piece can be a chunk cut at what is not."""
-    match = _piece(pattern).match(piece)
-    return piece.isascii() and match is not None and match.end() == len(piece)
-
-
 def split_chunks(text: str, size: int, pattern: Pattern) -> Iterator[str]:
     """`text` cut likewise, at the first chance after every `size` characters."""
     start = 0

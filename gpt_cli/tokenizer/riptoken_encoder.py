@@ -1,18 +1,18 @@
-"""The optional accelerator for much text: riptoken, where `pip install 'gpt-cli[fast]'` brought it.
+"""Text to BPE ids in bulk, by riptoken, on the platforms for which it is published.
 
 It takes the pattern and the tokens as they are, and of the fast encoders it was the only one as quick as this without
-a difference on any input tried. But it is young, so every block is checked.
+a difference on any input tried. But it is young, so of every block a part is encoded by the reference, too.
 """
 
 import importlib
 import importlib.util
 import logging
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer.base import Ids
 from gpt_cli.tokenizer.bpe_vocabulary import Vocabulary
 from gpt_cli.tokenizer.pretokenizer import REGEX, split_chunks
@@ -26,30 +26,29 @@ class RiptokenEncoder:
     """riptoken beside its reference, for which it steps aside once and for all when they differ."""
 
     def __init__(self, vocabulary: Vocabulary, reference: Callable[[str], Ids]) -> None:
-        self._pattern: Pattern = vocabulary.pattern
+        self._vocabulary = vocabulary
         self._reference = reference
-        self._core = _core(vocabulary)
+        self._is_trusted = _is_ranked(vocabulary) and importlib.util.find_spec("riptoken") is not None
 
     def encode(self, text: str) -> Ids:
         """The ids of `text`: (n,) uint32."""
-        if self._core is None or len(text) < _BULK or _has_long_run(text):
+        if not self._is_trusted or len(text) < _BULK or _has_long_run(text):
             return self._reference(text)
-        sample = next(split_chunks(text, _SAMPLE, self._pattern))
+        sample = next(split_chunks(text, _SAMPLE, self._vocabulary.pattern))
         if not np.array_equal(self._core.encode_ordinary(sample), self._reference(sample)):
             logging.getLogger(__name__).warning(
-                "note: riptoken gives other ids than Hugging Face's tokenizers here, so it is not used"
+                "note: riptoken returns other ids than Hugging Face's tokenizers here, so it is not used"
             )
-            self._core = None
+            self._is_trusted = False
             return self._reference(text)
         return np.array(self._core.encode_ordinary(text), dtype=np.uint32)
 
-
-def _core(vocabulary: Vocabulary) -> Any:
-    """riptoken with this vocabulary; None where it is not installed, or does not do the same by its rules."""
-    if not _is_ranked(vocabulary) or importlib.util.find_spec("riptoken") is None:
-        return None
-    ranks = {token: i for i, token in enumerate(vocabulary.tokens) if i not in vocabulary.special}
-    return importlib.import_module("riptoken").CoreBPE(ranks, {}, REGEX[vocabulary.pattern])
+    @cached_property
+    def _core(self) -> Any:
+        """riptoken with this vocabulary, built when much text comes: importing it and 50,257 tokens take time."""
+        tokens, special = self._vocabulary.tokens, self._vocabulary.special
+        ranks = {token: i for i, token in enumerate(tokens) if i not in special}
+        return importlib.import_module("riptoken").CoreBPE(ranks, {}, REGEX[self._vocabulary.pattern])
 
 
 def _is_ranked(vocabulary: Vocabulary) -> bool:
