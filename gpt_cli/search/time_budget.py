@@ -38,8 +38,7 @@ CHOSEN = (
 )
 """The keys that a budget decides, unless they are written down."""
 
-# (n_layer, n_head, n_embd), context, batch: from what a second trains to what hours do.
-_CANDIDATES = (
+LADDER = (
     ((2, 2, 64), 64, 12),
     ((4, 4, 128), 64, 12),
     ((4, 4, 128), 128, 16),
@@ -51,6 +50,7 @@ _CANDIDATES = (
     ((8, 8, 512), 512, 32),
     ((12, 12, 768), 1024, 32),
 )
+"""The candidates, from what a second trains to what hours do: (n_layer, n_head, n_embd), context, batch."""
 _MEASURED_STEPS = 3
 _FEWEST_STEPS = 20
 _SLACK = 0.94  # of the time: a machine is rarely as quick as when it is measured
@@ -219,7 +219,7 @@ def choice_of_run(config: Config, run: Config, written: frozenset[str]) -> Confi
 def _open_candidates(config: Config, written: frozenset[str], val_tokens: int) -> list[dict[str, Any]]:
     """The values by key that candidates differ in: the ladder, without keys set explicitly."""
     found: list[dict[str, Any]] = []
-    for shape, context_length, batch_size in _CANDIDATES:
+    for shape, context_length, batch_size in LADDER:
         values: dict[str, Any] = {}
         if not written & set(SHAPE):
             values |= dict(zip(SHAPE, shape, strict=True))
