@@ -3,7 +3,9 @@
 Trains a small model on builtin:python-docs by each engine, optimizer and precision there is, once for each number of
 processes and each `parallel.shard` (`full` by torch alone), and prints the weights' SHA-256 (which must not differ in a
 row) and tokens/s of the whole run, or with --sums the SHA-256 of each. Each process computes with one thread. Exits
-with 1 if a row has two sums. `--config FILE` measures another model.
+with 1 if a row has two sums. `--config FILE` measures another model; `--saves` prints, for the torch engine and Muon,
+what a save takes (a run that saves after each step less one that does not) and a restart (the command that adds a step
+to a run, from its start to its end).
 """
 
 import argparse
@@ -12,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +46,23 @@ def train(devices: int, overrides: list[str]) -> dict[str, Any] | None:
     return summary
 
 
+def measure_saves(ways: list[tuple[int, str]], overrides: list[str], steps: int, folder: str) -> str:
+    """A table of the seconds of a save and of a restart."""
+    rows = []
+    for n, shard in ways:
+        usual = [*overrides, f"parallel.shard={shard}", "runtime.engine=torch", "eval.every=null"]
+        found = []
+        for name, every in (("seldom", "null"), ("often", "1")):
+            summary = train(n, [*usual, f"run_dir={folder}/{name}-{n}-{shard}", f"checkpoint.every={every}"])
+            assert summary is not None  # torch knows every shard
+            found.append(summary["train_seconds"])
+        started = time.perf_counter()
+        train(n, [*usual, f"run_dir={folder}/seldom-{n}-{shard}", "checkpoint.every=null", f"train.steps={steps + 1}"])
+        restart = time.perf_counter() - started
+        rows.append((str(n), shard, f"{(found[1] - found[0]) / (steps - 1):.3f}", f"{restart:.1f}"))
+    return render_table(rows, header=("processes", "shard", "s a save", "s a restart"))
+
+
 def shown(summary: dict[str, Any] | None, *, as_sum: bool) -> str:
     """The cell of a run."""
     if summary is None:
@@ -57,6 +77,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--config", type=Path)
     parser.add_argument("--sums", action="store_true", help="print the SHA-256 of each in place of tokens/s")
+    parser.add_argument("--saves", action="store_true", help="print what saves and restarts take")
     given = parser.parse_args()
     numbers = [int(number) for number in given.devices.split(",")]
     model = SMALL.split() if given.config is None else ["--config", str(given.config)]
@@ -66,6 +87,9 @@ def main() -> int:
     ways = [(n, shard) for n in numbers for shard in ("none", "optimizer", "full") if n > 1 or shard == "none"]
     rows, differ = [], False
     with tempfile.TemporaryDirectory(prefix="parallel-") as folder:
+        if given.saves:
+            print(measure_saves(ways, [*source, *model, *usual], given.steps, folder))
+            return 0
         for engine, optimizer, precision in ROWS:
             facts = [f"runtime.engine={engine}", f"optim.name={optimizer}", f"runtime.precision={precision}"]
             name = "-".join((engine, optimizer, precision))
