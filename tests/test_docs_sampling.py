@@ -53,7 +53,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_every_command_does_what_stands_there(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(commands()) == 9
+    assert len(commands()) == 11
     for command, shown in commands():
         arguments = shlex.split(command)
         code = main(arguments)

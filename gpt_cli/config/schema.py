@@ -310,6 +310,8 @@ class SampleConfig(ConfigSection):
     """Search for the likeliest text with so many candidates, in place of sampling. null: off."""
     length_penalty: float = 1.0
     """Exponent, in beam search, of the length by which a text's log-probability is divided."""
+    penalty_alpha: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Contrastive search among the top_k (Su et al., 2022): the weight of likeness to earlier tokens. null: off."""
     prefix: str = ""
     """Put before each prompt."""
     suffix: str = ""

@@ -34,6 +34,11 @@ def context_start(position: int, context_length: int) -> int:
     return max(0, n_dropped) * half
 
 
+def attention_kernels(device: torch.device) -> AbstractContextManager[object]:
+    """Attention for decoding: without cuDNN's, which on a GPU makes a plan for each number of keys."""
+    return sdpa_kernel(_KERNELS) if device.type == "cuda" else nullcontext()
+
+
 @torch.inference_mode()
 def generate(
     model: GPT,
@@ -161,10 +166,8 @@ class SequenceBatch:
             self.cache.reorder(rows)
 
     def _forward(self, tokens: Tensor, cache: KVCache | None) -> Tensor:
-        """(B, T) -> (B, T, V), without cuDNN's attention, which on a GPU makes a plan for each number of keys."""
-        on_gpu = self.device.type == "cuda"
-        kernels: AbstractContextManager[object] = sdpa_kernel(_KERNELS) if on_gpu else nullcontext()
-        with kernels:
+        """(B, T) -> (B, T, V)."""
+        with attention_kernels(self.device):
             logits: Tensor = self._model(tokens, cache)
         return logits
 

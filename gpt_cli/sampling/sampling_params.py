@@ -34,6 +34,7 @@ class SamplingOptions(TypedDict, total=False):
     regex: str | None
     beams: int | None
     length_penalty: float
+    penalty_alpha: float | None
     log_probs: bool
 
 
@@ -62,6 +63,7 @@ class SamplingParams:
     regex: str | None = None  # what the text must match, as `re.fullmatch` reads it
     beams: int | None = None  # search with so many candidates, in place of sampling
     length_penalty: float = 1.0  # of beams: above 0 favours long texts, below 0 short ones
+    penalty_alpha: float | None = None  # contrastive search, among the top_k, with this weight of likeness
     log_probs: bool = False  # whether the log-probability of each token is kept
 
     def __post_init__(self) -> None:
@@ -81,6 +83,8 @@ class SamplingParams:
             _require(bias < math.inf, f"logit_bias of {token!r}", "a number, or -inf for never", bias)
         _require(self.beams is None or self.beams >= 1, "beams", "at least 1", self.beams)
         _require(math.isfinite(self.length_penalty), "length_penalty", "a number", self.length_penalty)
+        alpha = self.penalty_alpha
+        _require(alpha is None or 0 < alpha <= 1, "penalty_alpha", "above 0 and at most 1", alpha)
         _require(all(self.choices), "choices", "texts of at least one character", "")
         self._check_conflicts()
 
@@ -88,6 +92,10 @@ class SamplingParams:
         """Refuse settings that contradict each other."""
         if self.choices and self.regex is not None:
             raise RequestError("give choices or a regex, not both")
+        if self.penalty_alpha is not None and self.top_k is None:
+            raise RequestError("penalty_alpha needs top_k, the number of its candidates", hint="such as a top_k of 4")
+        if self.penalty_alpha is not None and self.beams is not None:
+            raise RequestError("penalty_alpha does not go with beams", hint="leave one of them out: 0 is off")
         if self.pattern is None:
             return
         for name, given in (("stop", self.stop), ("min_new_tokens", self.min_new_tokens), ("beams", self.beams)):
@@ -105,6 +113,11 @@ class SamplingParams:
     def greedy(self) -> bool:
         """True if the likeliest token is always taken, so that neither filters nor the seed matter."""
         return self.temperature < _GREEDY_BELOW
+
+    @property
+    def searches(self) -> bool:
+        """True if no token is drawn, by beams or contrastive search: temperature, filters and seed do not matter."""
+        return self.beams is not None or self.penalty_alpha is not None
 
     @classmethod
     def from_config(cls, config: SampleConfig, seed: int) -> Self:

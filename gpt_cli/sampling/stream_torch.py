@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.sampling.beam import beam_search
+from gpt_cli.sampling.contrastive_search import contrastive_search
 from gpt_cli.sampling.generate import generate
 from gpt_cli.sampling.graphed_decode import GraphedDecoder
 from gpt_cli.sampling.logits_processors import ProcessorFactory
@@ -38,7 +39,11 @@ def stream_batches(
     book = ProcessorFactory(tokenizer, sampling)
     if sampling.beams is not None and n > sampling.beams:
         raise RequestError(f"{sampling.beams} beams cannot give {n} texts", hint="raise beams, or lower -n")
+    if sampling.penalty_alpha is not None and n > 1:
+        raise RequestError(f"penalty_alpha gives one text for a prompt, not {n}", hint="leave out -n, or penalty_alpha")
     per_batch = len(prompts) if batch_size is None else max(1, batch_size // n)
+    if sampling.penalty_alpha is not None:
+        per_batch = 1
     batches = [prompts[first : first + per_batch] for first in range(0, len(prompts), per_batch)]
     if sampling.beams is not None:
         return (texts for batch in batches for texts in _searched(model, tokenizer, book, batch, sampling, n))
@@ -54,13 +59,17 @@ def _sampled(
     n: int,
     decoder: GraphedDecoder | None,
 ) -> Iterator[list[TextStream]]:
-    """Texts that are drawn token by token, all of them at once."""
+    """Texts that are written token by token, all of them at once."""
     rows = [prompt for prompt in prompts for _ in range(n)]
     samples = list(range(n)) * len(prompts)
     batch = book.for_batch(rows, model.head.weight.device)
 
     def steps() -> Iterator[bool]:
-        for tokens in generate(model, rows, sampling, batch.processors, samples, decoder):
+        if sampling.penalty_alpha is not None:
+            chosen = contrastive_search(model, rows[0], sampling, batch.processors)
+        else:
+            chosen = generate(model, rows, sampling, batch.processors, samples, decoder)
+        for tokens in chosen:
             for text, token in zip(texts, tokens, strict=True):
                 text.push(token)
             yield True

@@ -17,6 +17,7 @@ _UNSUPPORTED = frozenset(
         "metadata",
         "modalities",
         "parallel_tool_calls",
+        "penalty_alpha",
         "prediction",
         "reasoning_effort",
         "response_format",

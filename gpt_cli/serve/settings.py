@@ -86,7 +86,8 @@ def _sampling(model: ServedModel, asked: WritingRequest, max_tokens: int | None)
         values["logit_bias"] = [(_token(model, name), value) for name, value in asked.logit_bias.items()]
     options: SamplingOptions = values  # type: ignore[assignment]
     try:
-        defaults = replace(SamplingParams.from_config(model.defaults, random_seed()), beams=None)
+        defaults = SamplingParams.from_config(model.defaults, random_seed())
+        defaults = replace(defaults, beams=None, penalty_alpha=None)  # tokens are drawn here
         return defaults.replace(options)
     except UserError as error:
         raise problem_of(error) from None

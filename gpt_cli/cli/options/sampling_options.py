@@ -57,6 +57,9 @@ LogitBiasOption = Annotated[
 SeedOption = Annotated[int | None, panel_option(_CHOICE, "The same seed, the same text. [default: random, printed]")]
 BeamsOption = Annotated[int | None, panel_option(_CHOICE, "Search the likeliest text with so many candidates. 0: off.")]
 LengthPenaltyOption = Annotated[float | None, panel_option(_CHOICE, "Of beams: the higher, the longer.")]
+PenaltyAlphaOption = Annotated[
+    float | None, panel_option(_CHOICE, "Of the top k, likely and unlike the text before. 0: off.")
+]
 ForbidOption = Annotated[str | None, panel_option(_LIMITS, "None of these characters.", metavar="CHARS")]
 AllowOption = Annotated[str | None, panel_option(_LIMITS, "Only these characters.", metavar="CHARS")]
 ChoicesOption = Annotated[str | None, panel_option(_LIMITS, "One of these texts.", metavar="A,B,...")]
@@ -68,7 +71,7 @@ RegexOption = Annotated[
 def set_options(**options: Any) -> "SamplingOptions":
     """The options that were given (not None). What switches a filter off, 0 or no characters, becomes None."""
     given = {name: value for name, value in options.items() if value is not None}
-    for name in ("top_k", "min_p", "no_repeat_ngram", "beams", "forbid", "allow"):
+    for name in ("top_k", "min_p", "no_repeat_ngram", "beams", "penalty_alpha", "forbid", "allow"):
         if name in given:
             given[name] = given[name] or None
     return given  # type: ignore[return-value]

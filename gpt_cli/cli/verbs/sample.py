@@ -24,7 +24,7 @@ _PROMPTS, _OUTPUT = "What to continue", "How many, and what is printed"
 
 
 _DRAWS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
-"""Options that say how tokens are drawn, which beams are not."""
+"""Options that say how tokens are drawn, which those of a search are not."""
 
 
 def sample(
@@ -66,6 +66,7 @@ def sample(
     seed: opts.SeedOption = None,
     beams: opts.BeamsOption = None,
     length_penalty: opts.LengthPenaltyOption = None,
+    penalty_alpha: opts.PenaltyAlphaOption = None,
     forbid: opts.ForbidOption = None,
     allow: opts.AllowOption = None,
     choices: opts.ChoicesOption = None,
@@ -104,7 +105,7 @@ def sample(
         raise RequestError("--json is for one prompt", hint="--jsonl prints a line for each")
     options = opts.sampling_options({**arguments, "log_probs": jsonl or None})
 
-    _refuse_draws_with_beams(options)
+    _refuse_draws_of_search(options)
 
     from gpt_cli.run.checkpoint import open_checkpoint
     from gpt_cli.run.directory import sample_defaults
@@ -125,7 +126,7 @@ def sample(
         facts = {"run": path, "step": loaded.step, "prompt": whole[0].text, "seed": seed, "engine": writer}
         print_json(facts | {"samples": _as_objects(next(texts), copies)})
         return
-    random = not (sampling.greedy or sampling.beams)
+    random = not (sampling.greedy or sampling.searches)
     note(f"{path}, step {loaded.step:,}" + (f", seed {seed}" if random else ""))
     if jsonl:
         _print_lines(zip(whole, texts, strict=True), seed, copies)
@@ -135,11 +136,16 @@ def sample(
         _print_samples(shown, texts, n, raw, copies)
 
 
-def _refuse_draws_with_beams(options: "SamplingOptions") -> None:
-    if options.get("beams") and (drawn := [name for name in _DRAWS if options.get(name)]):
-        named = f"--{drawn[0].replace('_', '-')}"
+def _refuse_draws_of_search(options: "SamplingOptions") -> None:
+    drawn = [f"--{name.replace('_', '-')}" for name in _DRAWS if options.get(name)]
+    if options.get("beams") and drawn:
         raise RequestError(
-            f"--beams searches the likeliest text, in which {named} has no say", hint=f"leave {named} out"
+            f"--beams searches the likeliest text, in which {drawn[0]} has no say", hint=f"leave {drawn[0]} out"
+        )
+    if options.get("penalty_alpha") and (drawn := [option for option in drawn if option != "--top-k"]):
+        raise RequestError(
+            f"--penalty-alpha draws no token: of the sampling options --top-k alone counts, not {drawn[0]}",
+            hint=f"leave {drawn[0]} out",
         )
 
 

@@ -1,0 +1,130 @@
+"""Contrastive search: the likely token whose hidden state is least like those before it (Su et al., 2022, section 4).
+
+Shapes: K candidates, T tokens before them, C n_embd, V vocabulary.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gpt_cli.model.gpt import GPT
+from gpt_cli.model.kv_cache import KVCache
+from gpt_cli.sampling.generate import attention_kernels, context_start
+from gpt_cli.sampling.logits_processors import LogitsProcessor
+from gpt_cli.sampling.logprobs import LogprobRecorder
+from gpt_cli.sampling.sampling_params import SamplingParams
+
+
+@torch.inference_mode()
+def contrastive_search(
+    model: GPT, prompt: Sequence[int], sampling: SamplingParams, rules: Sequence[LogitsProcessor] = ()
+) -> Iterator[list[int]]:
+    """Yield `max_new_tokens` times the next token of `prompt`, as `generate` does for a batch of one.
+
+    Of the `top_k` likeliest tokens v after the rules, it is the one of the largest
+
+        (1 - penalty_alpha) p(v) - penalty_alpha max_j cos(h_v, h_j)
+
+    where h are the hidden states that the head reads (after the final norm: `hidden_states[-1]` in Transformers and in
+    the authors' code) of v and of each token j before it, in the window from which the token after v is predicted.
+    `rules` are for one sequence. Temperature, the other filters and the seed play no part.
+    """
+    assert not model.training
+    assert sampling.penalty_alpha is not None
+    assert sampling.top_k is not None
+    alpha, n_candidate = sampling.penalty_alpha, min(sampling.top_k, model.head.out_features)
+    text = CandidateWindow(model, prompt, n_candidate, sampling.max_new_tokens)
+    logits = text.first_logits()
+    for _ in range(sampling.max_new_tokens):
+        for rule in rules:
+            logits = rule.apply(logits)
+        best = logits.float().topk(n_candidate)
+        candidates = best.indices[0]  # (K,)
+        probability = logits.float().softmax(dim=-1)[0, candidates]
+        score = (1 - alpha) * probability - alpha * text.similarity(candidates)
+        score = score.masked_fill(best.values[0] == -math.inf, -math.inf)  # what a rule forbids
+        number = int(score.argmax())
+        chosen = candidates[number : number + 1]  # (1,)
+        token = [int(chosen)]
+        for rule in rules:
+            if isinstance(rule, LogprobRecorder):
+                rule.note(rule.gather(chosen).tolist())
+            rule.accept(token)
+        yield token
+        logits = text.choose(number, token[0])
+
+
+class CandidateWindow:
+    """The window of a text that the model sees, with K candidates for its next token.
+
+    Equal, up to rounding, to running the model anew on `sequence[context_start(position, context_length):]`, where
+    `position` counts the candidate, too; what is before it is computed once for all of them.
+    """
+
+    def __init__(self, model: GPT, prompt: Sequence[int], n_candidate: int, more: int) -> None:
+        """At most `more` tokens will follow the prompt, which bounds the cache."""
+        self._model, self._context, self._n_candidate = model, model.config.context_length, n_candidate
+        self._device = model.head.weight.device
+        self._sequence = list(prompt[-self._context :])
+        self._room = min(self._context, len(self._sequence) + more)
+        self._start = 0
+        self._cache: KVCache | None = None
+        """Of K sequences which are equal but for their last token. None: a cache does not know the model."""
+        self._after = torch.empty(0, device=self._device)
+        """(K, C): the hidden states of the candidates."""
+        self._before = self._read()
+        """(1 or K, T, C): those of the window before them."""
+
+    def first_logits(self) -> Tensor:
+        """(1, V): of the token that follows the prompt."""
+        return self._logits(self._before[:, -1])
+
+    def similarity(self, candidates: Tensor) -> Tensor:
+        """(K,) tokens -> (K,): the largest cosine between the hidden state of each and those before it."""
+        start = context_start(len(self._sequence) + 1, self._context)
+        if start > self._start:
+            self._start = start
+            self._before = self._read()
+        if self._cache is None:
+            window = self._window().expand(len(candidates), -1)
+            features = self._features(torch.cat([window, candidates[:, None]], dim=1), None)  # (K, T + 1, C)
+            self._before, self._after = features[:, :-1], features[:, -1]
+        else:
+            self._after = self._features(candidates[:, None], self._cache)[:, 0]
+        before, after = (F.normalize(states.float(), dim=-1) for states in (self._before, self._after))
+        return (before @ after[:, :, None])[:, :, 0].amax(dim=-1)
+
+    def choose(self, number: int, token: int) -> Tensor:
+        """Continue the text with the candidate `number`, which is `token`; (1, V) logits of what follows."""
+        self._sequence.append(token)
+        chosen = self._after[number : number + 1]  # (1, C)
+        if self._cache is not None:
+            self._cache.reorder([number] * len(self._after))
+            self._before = torch.cat([self._before, chosen[:, None]], dim=1)
+        return self._logits(chosen)
+
+    def _read(self) -> Tensor:
+        """(1, T, C): the hidden states of the window, which is computed anew, at its positions from `_start` on."""
+        config, dtype = self._model.config, self._model.head.weight.dtype
+        if KVCache.capabilities.refusal(config) is None:
+            self._cache = KVCache(config, 1, room=self._room, device=self._device, dtype=dtype)
+        features = self._features(self._window(), self._cache)
+        if self._cache is not None:
+            self._cache.reorder([0] * self._n_candidate)
+        return features
+
+    def _window(self) -> Tensor:
+        """(1, T): the tokens before the candidates."""
+        return torch.tensor([self._sequence[self._start :]], device=self._device)
+
+    def _features(self, tokens: Tensor, cache: KVCache | None) -> Tensor:
+        """(B, T) -> (B, T, C)."""
+        with attention_kernels(self._device):
+            return self._model.features(tokens, cache)
+
+    def _logits(self, features: Tensor) -> Tensor:
+        logits: Tensor = self._model.softcap(self._model.head(features))
+        return logits

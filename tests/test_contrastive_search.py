@@ -1,0 +1,222 @@
+"""Contrastive search takes the tokens of its definition (Su et al., 2022, equation 5), computed anew for each token."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from gpt_cli.cli.main import main
+from gpt_cli.errors import RequestError
+from gpt_cli.model.gpt import GPT
+from gpt_cli.sampling import Sampler, SamplingParams, stream_batches
+from gpt_cli.sampling.contrastive_search import contrastive_search
+from gpt_cli.sampling.generate import context_start
+from gpt_cli.sampling.repetition import NoRepeatNgram, RepetitionPenalty
+from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
+from tests.test_cli_sample import Sample, make_run
+from tests.test_generate import CONTEXT, VOCAB_SIZE, make_model, reference_logits
+from tests.test_ragged import OPTIONS
+
+PROMPTS = st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=2 * CONTEXT)
+ROUNDING = 1e-4
+
+
+@torch.inference_mode()
+def definition(model: GPT, text: list[int], alpha: float, k: int) -> dict[int, float]:
+    """The candidates for the next token with their scores, by a pass without a cache for each of them.
+
+    x_t = argmax over v of the k likeliest of (1 - alpha) p(v | x_<t) - alpha max_(j < t) s(h_v, h_xj), equation 5 of
+    the paper: s is the cosine, h is what the head multiplies. Past the context, t counts in the window.
+    """
+    probability = reference_logits(model, [text])[0].softmax(-1)
+    likeliest = sorted(range(len(probability)), key=lambda token: -float(probability[token]))[:k]
+    start = context_start(len(text) + 1, model.config.context_length)
+    states: list[torch.Tensor] = []
+    hook = model.head.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0]))
+    model(torch.tensor([[*text[start:], token] for token in likeliest]))
+    hook.remove()
+    scores = {}
+    for token, (*before, candidate) in zip(likeliest, states[0], strict=True):
+        likeness = torch.cosine_similarity(candidate, torch.stack(before), dim=-1).max()
+        scores[token] = (1 - alpha) * float(probability[token]) - alpha * float(likeness)
+    return scores
+
+
+def search(model: GPT, prompt: Sequence[int], alpha: float, k: int, n: int, rules: Sequence[Any] = ()) -> list[int]:
+    sampling = SamplingParams(penalty_alpha=alpha, top_k=k, max_new_tokens=n)
+    return [token for (token,) in contrastive_search(model, prompt, sampling, rules)]
+
+
+def check(model: GPT, prompt: list[int], alpha: float, k: int, n: int) -> None:
+    """Each token is the definition's, given those before it; of two that are equal up to rounding, one of them."""
+    text = prompt[-model.config.context_length :]
+    written = search(model, prompt, alpha, k, n)
+    assert len(written) == n
+    for token in written:
+        scores = definition(model, text, alpha, k)
+        probability = reference_logits(model, [text])[0].softmax(-1).tolist()
+        if token not in scores:  # as likely as the last candidate
+            assert probability[token] == pytest.approx(min(probability[other] for other in scores), abs=ROUNDING)
+            scores |= {token: definition(model, text, alpha, VOCAB_SIZE)[token]}
+        assert scores[token] >= max(scores.values()) - ROUNDING
+        text.append(token)
+
+
+@pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope", "alibi", "none"])
+@pytest.mark.parametrize(("alpha", "k"), [(0.6, 4), (0.1, 2), (1.0, 5), (0.5, 1), (0.5, 100)])
+def test_it_writes_what_the_uncached_definition_writes_past_the_context_too(
+    position: str, alpha: float, k: int
+) -> None:
+    model = make_model(position=position, window=4, n_kv_head=2)
+    for prompt in ([1], [0, 1, 2], [2, 5] * CONTEXT):
+        text = prompt[-CONTEXT:]
+        for _ in range(2 * CONTEXT):
+            scores = definition(model, text, alpha, min(k, VOCAB_SIZE))
+            text.append(max(scores, key=scores.__getitem__))
+        assert search(model, prompt, alpha, k, 2 * CONTEXT) == text[len(prompt[-CONTEXT:]) :]
+
+
+@settings(max_examples=40)
+@given(OPTIONS, PROMPTS, st.floats(0.01, 1), st.integers(1, VOCAB_SIZE))
+def test_every_model_option_writes_what_the_uncached_definition_writes(
+    options: dict[str, Any], prompt: list[int], alpha: float, k: int
+) -> None:
+    try:
+        model = make_model(**options)
+    except ValidationError:
+        reject()  # options that exclude each other
+    check(model, prompt, alpha, k, 10)
+
+
+def test_one_candidate_or_hardly_a_weight_is_greedy() -> None:
+    sampler = Sampler(make_model(256), ByteTokenizer(), SamplingParams(max_new_tokens=30))
+    greedy = sampler.generate("ab", temperature=0.0).text()
+    assert sampler.generate("ab", penalty_alpha=0.6, top_k=1).text() == greedy
+    assert sampler.generate("ab", penalty_alpha=1e-12, top_k=4).text() == greedy
+    assert sampler.generate("ab", penalty_alpha=1.0, top_k=4).text() != greedy
+
+
+def test_the_seed_the_temperature_and_other_filters_change_nothing() -> None:
+    sampler = Sampler(make_model(256), ByteTokenizer(), SamplingParams(max_new_tokens=20, penalty_alpha=0.6, top_k=4))
+    plain = sampler.generate("ab").text()
+    for options in ({"seed": 5}, {"temperature": 3.0}, {"temperature": 0.0}, {"top_p": 0.1}, {"min_p": 0.9}):
+        assert sampler.generate("ab", **options).text() == plain
+
+
+def test_rules_come_before_the_candidates_and_what_they_forbid_is_never_written() -> None:
+    model = make_model(4)
+    prompt = [1]
+    rules = (RepetitionPenalty(1.5, [prompt], 4, torch.device("cpu")), NoRepeatNgram(2, [prompt]))
+    text = [*prompt, *search(model, prompt, 0.6, 3, 9, rules)]
+    pairs = list(pairwise(text))
+    assert len(set(pairs)) == len(pairs) == 9  # of the 16 that there are
+
+
+def test_a_pattern_a_stop_string_and_log_probabilities_go_with_it() -> None:
+    model, tokenizer = make_model(256), ByteTokenizer()
+    sampler = Sampler(model, tokenizer, SamplingParams(max_new_tokens=30, penalty_alpha=0.6, top_k=4))
+    assert sampler.generate("x", choices=["yes", "no"]).text() in ("yes", "no")
+    assert set(sampler.generate("x", allow="ab").text()) <= set("ab")
+    text = sampler.generate("ab", max_new_tokens=4, log_probs=True)
+    for end, (token, log_prob) in enumerate(zip(text.tokens, (text.text(), text.log_probs)[1] or (), strict=True)):
+        expected = reference_logits(model, [[*b"ab", *text.tokens[:end]]])[0].log_softmax(-1)[token]
+        assert log_prob == pytest.approx(float(expected), abs=1e-4)
+    letters = Sampler(make_model(3), CharTokenizer("ab."), SamplingParams(penalty_alpha=1.0, top_k=3, stop=(".",)))
+    stopped = letters.generate("a")
+    assert "." not in stopped.text()
+    assert (stopped.finish_reason == "stop") == ("." in CharTokenizer("ab.").decode(stopped.tokens))
+
+
+def test_a_text_does_not_depend_on_the_other_prompts_nor_on_the_batch_size() -> None:
+    model, tokenizer = make_model(256), ByteTokenizer()
+    prompts = [list(text.encode()) for text in ("a", "bcd", "efghijklmnop", "a")]
+    sampling = SamplingParams(penalty_alpha=0.6, top_k=4, max_new_tokens=15)
+    together = [texts[0].text() for texts in stream_batches(model, tokenizer, prompts, sampling, batch_size=3)]
+    alone = [next(stream_batches(model, tokenizer, [prompt], sampling))[0].text() for prompt in prompts]
+    assert together == alone
+
+
+def test_past_the_context_a_token_costs_the_same_however_long_the_text() -> None:
+    model = make_model(context_length=16)
+    computed: list[int] = []
+    model.embedding.register_forward_pre_hook(lambda _, inputs: computed.append(inputs[0].numel()))
+    search(model, [1, 2, 3], 0.6, 4, 300)
+    assert computed[:3] == [3, 4, 4]  # the prompt once
+    assert sum(computed) <= 300 * (4 + 3)
+    assert sum(computed[-100:]) <= sum(computed[100:200]) * 1.2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"penalty_alpha": 0.0, "top_k": 4}, "penalty_alpha must be above 0 and at most 1, not 0.0"),
+        ({"penalty_alpha": 1.1, "top_k": 4}, "penalty_alpha must be above 0 and at most 1, not 1.1"),
+        ({"penalty_alpha": math.nan, "top_k": 4}, "penalty_alpha must be above 0 and at most 1, not nan"),
+        ({"penalty_alpha": 0.6}, "penalty_alpha needs top_k, the number of its candidates"),
+        ({"penalty_alpha": 0.6, "top_k": 4, "beams": 2}, "penalty_alpha does not go with beams"),
+    ],
+)
+def test_settings_that_it_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        SamplingParams(**options)
+
+
+def test_several_texts_of_a_prompt_are_refused_at_once() -> None:
+    sampler = Sampler(make_model(256), ByteTokenizer(), SamplingParams(penalty_alpha=0.6, top_k=4))
+    with pytest.raises(RequestError, match="penalty_alpha gives one text for a prompt, not 2"):
+        sampler.generate_batch("a", 2)
+
+
+@pytest.fixture
+def sample(capsys: pytest.CaptureFixture[str]) -> Iterator[Sample]:
+    """`gpt sample` in this process: its exit code, stdout and stderr."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(["sample", *map(str, arguments)])
+        return code, *capsys.readouterr()
+
+    threads = torch.get_num_threads()
+    yield run
+    torch.set_num_threads(threads)
+
+
+def test_the_command_line_writes_it_and_0_takes_it_back(sample: Sample, tmp_path: Path) -> None:
+    char_run = make_run(tmp_path / "char", CharTokenizer("\nabcdefgh"))
+    options = ("--run", char_run, "--prompt", "ab", "--max-new-tokens", 40)
+    code, written, err = sample(*options, "--penalty-alpha", 0.6, "--top-k", 4)
+    assert (code, "seed" in err) == (0, False)
+    assert written == sample(*options, "--penalty-alpha", 0.6, "--top-k", 4, "--seed", 9)[1]
+    assert written != sample(*options, "--temperature", 0)[1]
+    drawn = sample(*options, "--top-k", 4, "--seed", 1)
+    assert drawn == sample(*options, "--top-k", 4, "--seed", 1, "--penalty-alpha", 0)
+    for flags, message in (
+        (("--penalty-alpha", 0.6), "penalty_alpha needs top_k"),
+        (("--penalty-alpha", 0.6, "--top-k", 4, "-n", 2), "penalty_alpha gives one text for a prompt, not 2"),
+        (("--penalty-alpha", 0.6, "--top-k", 4, "--top-p", 0.9), "--top-k alone counts, not --top-p"),
+        (("--penalty-alpha", 0.6, "--top-k", 4, "--beams", 2), "--beams searches the likeliest text"),
+        (("--penalty-alpha", 0.6, "--top-k", 4, "--engine", "native"), "does not go with penalty_alpha"),
+        (("--penalty-alpha", 2, "--top-k", 4), "penalty_alpha must be above 0 and at most 1, not 2.0"),
+    ):
+        code, out, err = sample(*options, *flags)
+        assert (code, out) == (2, "")
+        assert err.startswith("error: ")
+        assert message in err
+
+
+def test_a_config_that_it_cannot_be_is_refused_before_the_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, run = tmp_path / "a.txt", tmp_path / "run"
+    text.write_text("abcd efgh\n" * 100)
+    arguments = ("train", f"data.source={text}", f"run_dir={run}", "train.steps=1", "sample.penalty_alpha=0.6")
+    assert main([*arguments]) == 2
+    assert "penalty_alpha needs top_k" in capsys.readouterr().err
+    assert not list(run.glob("checkpoints/step*"))
