@@ -405,7 +405,10 @@ def test_every_known_corpus_is_pinned_and_told_in_the_readme(corpus: DatasetInfo
     assert re.fullmatch(r"[a-z0-9][a-z0-9-]*", corpus.name)
     assert re.fullmatch(r"[0-9a-f]{64}", corpus.sha256)
     assert corpus.url.startswith("https://")
-    assert (corpus.zip_member is None and corpus.tar_folder is None) == (corpus.text_limit == 0)
+    forms = (corpus.zip_member, corpus.tar_folder, corpus.zip_pair)
+    assert (corpus.text_limit > 0) == any(forms)
+    assert sum(map(bool, forms)) <= 1
+    assert len(corpus.zip_pair) in (0, 2)
     assert (corpus.tar_folder is None) == (corpus.labels == ())
     readme = (ROOT / "data" / "README.md").read_text()
     for fact in (corpus.name, corpus.url, f"{corpus.size:,}", corpus.sha256, corpus.licence, corpus.split):
@@ -472,3 +475,46 @@ def test_a_labelled_archive_that_is_not_as_expected_is_one_error_and_leaves_noth
     with pytest.raises(UserError, match=message):
         fetch_corpus(of_archive(server, data, **changes), tmp_path, progress=lambda *_: None, loopback=True)
     assert not (tmp_path / "reviews").exists()
+
+
+def of_pairs(server, data, **changes):
+    server.replies["/pairs.zip"] = send(data)
+    known = {"name": "pairs", "about": "", "licence": "", "split": "", "zip_pair": ("x.en", "x.de"), "text_limit": 1000}
+    of = {"url": server.url("/pairs.zip"), "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return DatasetInfo(**{**known, **of, **changes})
+
+
+ENGLISH = b" good night\nempty\nyes\xe2\x80\xa8no\n"
+GERMAN = "Gute Nacht\r\n\nja\u2028nein".encode()
+PAIRS = {"x.en": ENGLISH, "x.de": GERMAN, "../evil": b"x", "README": b"x"}
+
+
+def test_the_lines_of_two_files_become_prompts_and_completions_and_nothing_else_is_read(server, tmp_path):
+    path = fetch_corpus(of_pairs(server, archive_of(**PAIRS)), tmp_path, progress=lambda *_: None, loopback=True)
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert lines == [
+        {"prompt": "good night", "completion": "Gute Nacht"},
+        {"prompt": "yes\u2028no", "completion": "ja\u2028nein"},
+    ]
+    assert sorted(found.name for found in path.parent.iterdir()) == ["SHA256SUMS", "pairs.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("data", "changes", "message"),
+    [
+        (archive_of(**PAIRS), {"text_limit": 20}, "more than the expected"),
+        (archive_of(**{"x.en": b"a" * 10_000_000, "x.de": b"b"}), {}, "more than the expected"),
+        (archive_of(**{**PAIRS, "x.de": GERMAN + b"\nmehr"}), {}, "different numbers of lines"),
+        (archive_of(**{**PAIRS, "x.en": b"one\n"}), {}, "different numbers of lines"),
+        (archive_of(**{**PAIRS, "x.de": b"\xff\n"}), {}, "cannot read x.en and x.de"),
+        (archive_of(**PAIRS), {"zip_pair": ("x.en", "x.fr")}, "cannot read x.en and x.fr"),
+        (archive_of(**PAIRS)[:60], {}, "cannot read x.en and x.de"),
+    ],
+    ids=["too much", "a long line", "more completions", "more prompts", "no text", "another language", "cut"],
+)
+def test_an_archive_of_pairs_that_is_not_as_expected_is_one_error_and_leaves_nothing(
+    server, tmp_path, data, changes, message
+):
+    with pytest.raises(UserError, match=message):
+        fetch_corpus(of_pairs(server, data, **changes), tmp_path, progress=lambda *_: None, loopback=True)
+    assert not (tmp_path / "pairs").exists()

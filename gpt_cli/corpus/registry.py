@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpt_cli.corpus.download import DownloadProgress, download
 from gpt_cli.corpus.labelled_archive import read_labelled_archive
+from gpt_cli.corpus.paired_archive import read_paired_archive
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import (
     DamagedError,
@@ -40,6 +41,8 @@ class DatasetInfo:
     """The split that the literature uses."""
     zip_member: str | None = None
     """The one file of a zip archive that is the text. None: the download is the text."""
+    zip_pair: tuple[str, ...] = ()
+    """The two files of a zip archive that have a prompt and its completion on each line: they become JSON lines."""
     tar_folder: str | None = None
     """The folder of a tar.gz archive whose folders are labels: their files become JSON lines with a text and a label.
     None: the download is no such archive."""
@@ -50,7 +53,7 @@ class DatasetInfo:
 
     @property
     def file_name(self) -> str:
-        return f"{self.name}.{'txt' if self.tar_folder is None else 'jsonl'}"
+        return f"{self.name}.{'jsonl' if self.tar_folder or self.zip_pair else 'txt'}"
 
 
 _MAHONEY = "https://mattmahoney.net/dc"
@@ -135,6 +138,17 @@ CORPORA: tuple[DatasetInfo, ...] = (
         for name, part, member in (("imdb", "training", "train"), ("imdb-test", "test", "test"))
     ),
     DatasetInfo(
+        name="opus-books-en-de",
+        about="51,467 sentences of old books, English and German, as prompts and completions (Tiedemann, 2012)",
+        url="https://object.pouta.csc.fi/OPUS-Books/v1/moses/de-en.txt.zip",
+        size=5_124_458,
+        sha256="556f5f2d9a954ee84bfd617e7648ed526312233d55b7bfd4d99cb3adbb5c75a3",
+        licence="free for personal, educational and research use",
+        split="none published: data.val_fraction and data.test_fraction, by a hash of the prompt",
+        zip_pair=("Books.de-en.en", "Books.de-en.de"),
+        text_limit=20_000_000,
+    ),
+    DatasetInfo(
         name="tinystories-valid",
         about="the same: validation split",
         url=f"{_TINYSTORIES}/TinyStoriesV2-GPT4-valid.txt",
@@ -195,6 +209,8 @@ def fetch_corpus(corpus: DatasetInfo, root: Path, *, progress: DownloadProgress,
         with atomic_directory(path.parent) as temporary:
             if corpus.tar_folder is not None:
                 write_file(temporary / corpus.file_name, read_labelled_archive(part, corpus))
+            elif corpus.zip_pair:
+                write_file(temporary / corpus.file_name, read_paired_archive(part, corpus))
             elif corpus.zip_member is None:
                 with translate_os_errors("move", part):
                     part.rename(temporary / corpus.file_name)
