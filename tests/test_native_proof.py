@@ -47,7 +47,7 @@ FAULTS = [
     ("layers.h", "(1.0f + x * (1.0f - s))", "(1.0f + x * s)", SWIGLU),
     ("layers.h", "3.0f * 0.044715f", "2.0f * 0.044715f", SWIGLU.model_copy(update={"mlp": "gelu"})),
     ("layers.h", "x[i] = a * cosines[i] - b * sines[i]", "x[i] = a * cosines[i] + b * sines[i]", SWIGLU),
-    ("attention.h", "first - heads->window + 1", "first - heads->window + 40", SWIGLU.model_copy(update={"window": 9})),
+    ("attention.h", "first - shape->window + 1", "first - shape->window + 40", SWIGLU.model_copy(update={"window": 9})),
     ("attention.h", "float scale = 1.0f /", "float scale = 1.01f /", SWIGLU),
     ("numeric.h", "1.6666665459e-1f", "1.5666665459e-1f", SWIGLU),
     ("muon.c", "abc[2], abc[1]", "abc[1], abc[2]", SWIGLU),

@@ -40,7 +40,7 @@ def library(dtype: torch.dtype) -> NativeLibrary:
 def bf16_library(*, tiles: bool) -> NativeLibrary:
     """With AMX's tiles, or with AVX512's registers, which every processor that has the former has, too."""
     found = library(torch.bfloat16)
-    if tiles and not found.backend.tiles:
+    if tiles and not found.backend.amx:
         pytest.skip("there is no AMX here")
     backend = Backend(found.backend.sgemm, found.backend.set_threads, int(tiles))
     return replace(found, backend=backend)

@@ -1,22 +1,22 @@
-/* Matrix products: out (m, n) = left (m, k) right (k, n), each block of which is handed on while it is in the cache.
+/* GEMM: C (m, n) = A (m, k) B (k, n), with an epilogue that consumes each block of C while it is in the cache.
 
-   In bf16 the products are ours. The right matrix lies in panels of 32 columns, pairs of rows side by side, as the
-   processor's instructions read it: (panel, k / 2, 32, 2). Of the left one, 32 rows at a time are used against every panel.
-   A block of 32 x 32 sums stays in registers for the whole of k: in AMX's tiles, or in AVX512's or NEON's registers where there
-   are none (rows.h). k is filled up with zeros to a multiple of 32. In fp32 the BLAS that torch brings computes. */
+   In bf16 the kernels are our own. B is packed in panels of 32 columns, pairs of rows interleaved (VNNI layout), as the
+   instructions read it: (panel, k / 2, 32, 2). A is packed 32 rows at a time, and those are multiplied by every panel.
+   A 32 x 32 block of C stays in registers for the whole of k: in AMX tiles, or where there are none in AVX-512's or NEON's
+   vector registers (rows.h). k is zero-padded to a multiple of 32. In fp32 the BLAS that torch ships computes. */
 
-enum { STRIP = 32 }; /* rows, columns and depths of a block */
+enum { TILE = 32 }; /* rows, columns and depth (k) of a block */
 
-static inline long round_up_tile(long n) { return (n + STRIP - 1) / STRIP * STRIP; }
+static inline long round_up_tile(long n) { return (n + TILE - 1) / TILE * TILE; }
 
 typedef struct {
     void (*sgemm)(const char *, const char *, const int *, const int *, const int *, const float *, const float *,
                   const int *, const float *, const int *, const float *, float *, const int *); /* Fortran's, for fp32 */
-    int (*set_threads)(int); /* of that BLAS, for the calling thread; gives the number before */
-    int tiles;               /* whether AMX may be used */
+    int (*set_threads)(int); /* of that BLAS, for the calling thread; returns the number before */
+    int amx;                 /* AMX may be used */
 } Backend;
 
-/* The next bytes of a workspace, in whole lines of the cache; counts them where there is none yet. */
+/* Bump allocator of a workspace, in whole cache lines; from a NULL base it only counts bytes. */
 static void *arena_alloc(char **at, size_t bytes) {
     char *here = *at;
     *at += (bytes + 63) / 64 * 64;
@@ -25,28 +25,28 @@ static void *arena_alloc(char **at, size_t bytes) {
 
 typedef struct {
     const Backend *backend;
-    elem_t *left;   /* bf16: a strip of the left matrix, 32 rows of the largest k */
-    elem_t *panels; /* bf16: a right matrix that is used once */
-    float *out;   /* fp32: a product that is handed on */
-} Products;
+    elem_t *packed_a; /* bf16: 32 rows of A, of the largest k */
+    elem_t *packed_b; /* bf16: a B that is used once; weights are packed once a step */
+    float *out;       /* fp32: a product on its way to an epilogue */
+} GemmContext;
 
-/* What becomes of a block of the product: its place in it, its sizes, its elements with rows `ld` apart. */
+/* Consumes one block of C: its first row and column, its sizes, and its elements, of leading dimension `ld`. */
 typedef void (*Epilogue)(const void *to, int row, int column, int rows, int columns, const float *block, int ld);
 
-typedef struct { const elem_t *at; int ld, transposed; } MatrixA; /* (m, k) with rows `ld` apart; transposed: (k, m) in memory */
+typedef struct { const elem_t *at; int ld, transposed; } MatrixA; /* (m, k), leading dimension `ld`; transposed: (k, m) in memory */
 
-/* Most blocks are as wide as a strip: their loops are compiled for that width. */
+/* Most blocks are TILE columns wide: the loops are compiled for that width, too. */
 #define EPILOGUE(name, body) \
     static inline void name(const void *to, int row, int column, int rows, int columns, const float *block, int ld) { \
-        if (columns == STRIP) \
-            body(to, row, column, rows, STRIP, block, ld); \
+        if (columns == TILE) \
+            body(to, row, column, rows, TILE, block, ld); \
         else \
             body(to, row, column, rows, columns, block, ld); \
     }
 
 typedef struct { float *to; int ld; float alpha, beta; } StoreF32; /* to <- alpha block + beta to */
 
-INLINE void put_block(const StoreF32 *p, int row, int column, int rows, int columns, const float *restrict block, int ld) {
+INLINE void store_f32_block(const StoreF32 *p, int row, int column, int rows, int columns, const float *restrict block, int ld) {
     float *restrict out = p->to + (long)row * p->ld + column;
     float alpha = p->alpha, beta = p->beta;
     for (int i = 0; i < rows; i++, out += p->ld, block += ld) {
@@ -59,11 +59,11 @@ INLINE void put_block(const StoreF32 *p, int row, int column, int rows, int colu
         }
     }
 }
-EPILOGUE(put, put_block)
+EPILOGUE(store_f32, store_f32_block)
 
-typedef struct { elem_t *to; int ld; const float *bias; } StoreBf16; /* to <- block + bias; bias may be NULL */
+typedef struct { elem_t *to; int ld; const float *bias; } StoreElem; /* to <- block + bias; bias may be NULL */
 
-INLINE void put_narrowed_block(const StoreBf16 *p, int row, int column, int rows, int columns, const float *restrict block,
+INLINE void store_elem_block(const StoreElem *p, int row, int column, int rows, int columns, const float *restrict block,
                                int ld) {
     elem_t *restrict out = p->to + (long)row * p->ld + column;
     for (int i = 0; i < rows; i++, out += p->ld, block += ld) {
@@ -71,23 +71,23 @@ INLINE void put_narrowed_block(const StoreBf16 *p, int row, int column, int rows
             float sum[columns];
             SIMD
             for (int j = 0; j < columns; j++) sum[j] = block[j] + p->bias[column + j];
-            narrow_all(columns, sum, out);
+            to_elems(columns, sum, out);
         } else
-            narrow_all(columns, block, out);
+            to_elems(columns, block, out);
     }
 }
-EPILOGUE(put_narrowed, put_narrowed_block)
+EPILOGUE(store_elem, store_elem_block)
 
-typedef struct { /* to <- from + factors (block + bias) */
+typedef struct { /* to <- from + dropout mask * (block + bias) */
     const float *from;
     float *to;
     int ld;
     const float *bias; /* or NULL */
-    const Noise *noise;
+    const Dropout *dropout;
     int stream_id;
 } ResidualAdd;
 
-INLINE void put_added_block(const ResidualAdd *p, int row, int column, int rows, int columns, const float *restrict block, int ld) {
+INLINE void add_residual_block(const ResidualAdd *p, int row, int column, int rows, int columns, const float *restrict block, int ld) {
     long at = (long)row * p->ld + column;
     float sum[columns], factor[columns];
     for (int i = 0; i < rows; i++, at += p->ld, block += ld) {
@@ -98,8 +98,8 @@ INLINE void put_added_block(const ResidualAdd *p, int row, int column, int rows,
             for (int j = 0; j < columns; j++) sum[j] = block[j] + p->bias[column + j];
             term = sum;
         }
-        if (p->noise->limit) {
-            dropout_scale(p->noise, p->stream_id, row + i, column, columns, factor);
+        if (p->dropout->limit) {
+            dropout_scale(p->dropout, p->stream_id, row + i, column, columns, factor);
             SIMD
             for (int j = 0; j < columns; j++) sum[j] = term[j] * factor[j];
             term = sum;
@@ -108,66 +108,66 @@ INLINE void put_added_block(const ResidualAdd *p, int row, int column, int rows,
         for (int j = 0; j < columns; j++) out[j] = from[j] + term[j];
     }
 }
-EPILOGUE(put_added, put_added_block)
+EPILOGUE(add_residual, add_residual_block)
 
 #ifdef BF16
 
-typedef struct { const elem_t *at; long panel; } PackedB; /* panels, and how far apart they begin */
+typedef struct { const elem_t *at; long panel; } PackedB; /* panels, `panel` elements apart */
 
 #include "rows.h"
 
-/* At most 32 x 32 of a matrix, the rest of `square` zero. */
-static void copy_square(const elem_t *from, int ld, int rows, int columns, elem_t *square) {
-    memset(square, 0, sizeof(elem_t) * STRIP * STRIP);
-    for (int i = 0; i < rows; i++) memcpy(square + i * STRIP, from + (long)i * ld, sizeof(elem_t) * (size_t)columns);
+/* At most 32 x 32 of a matrix, zero-padded to 32 x 32. */
+static void copy_padded(const elem_t *from, int ld, int rows, int columns, elem_t *square) {
+    memset(square, 0, sizeof(elem_t) * TILE * TILE);
+    for (int i = 0; i < rows; i++) memcpy(square + i * TILE, from + (long)i * ld, sizeof(elem_t) * (size_t)columns);
 }
 
-/* 32 rows of the left matrix, from row `i` on: (k / 32, 32, 32). */
-static void pack_a(MatrixA left, int i, int rows, int k, elem_t *strip) {
-    _Alignas(64) elem_t square[STRIP * STRIP];
-    for (int p = 0; p < k; p += STRIP, strip += STRIP * STRIP) {
-        int depth = smaller(STRIP, k - p), whole = rows == STRIP && depth == STRIP;
-        if (!left.transposed) {
-            const elem_t *from = left.at + (long)i * left.ld + p;
+/* Pack 32 rows of A, from row `i` on: (k / 32, 32, 32). */
+static void pack_a(MatrixA a, int i, int rows, int k, elem_t *a_tile) {
+    _Alignas(64) elem_t square[TILE * TILE];
+    for (int p = 0; p < k; p += TILE, a_tile += TILE * TILE) {
+        int depth = min_int(TILE, k - p), whole = rows == TILE && depth == TILE;
+        if (!a.transposed) {
+            const elem_t *from = a.at + (long)i * a.ld + p;
             if (!whole)
-                copy_square(from, left.ld, rows, depth, strip);
+                copy_padded(from, a.ld, rows, depth, a_tile);
             else
-                for (int r = 0; r < STRIP; r++, from += left.ld)
-                    store_row(strip + r * STRIP, row_of(from));
+                for (int r = 0; r < TILE; r++, from += a.ld)
+                    store_row(a_tile + r * TILE, row_of(from));
             continue;
         }
-        const elem_t *from = left.at + (long)p * left.ld + i;
-        int ld = left.ld;
-        if (!whole) copy_square(from, ld, depth, rows, square), from = square, ld = STRIP;
+        const elem_t *from = a.at + (long)p * a.ld + i;
+        int ld = a.ld;
+        if (!whole) copy_padded(from, ld, depth, rows, square), from = square, ld = TILE;
         Row first[16], second[16];
 #pragma GCC unroll 16
         for (int q = 0; q < 16; q++, from += 2 * ld) interleave(row_of(from), row_of(from + ld), &first[q], &second[q]);
-        turn_words(first), turn_words(second);
+        transpose_words(first), transpose_words(second);
 #pragma GCC unroll 16
         for (int q = 0; q < 16; q++) {
-            store_row(strip + q * STRIP, first[q]);
-            store_row(strip + (16 + q) * STRIP, second[q]);
+            store_row(a_tile + q * TILE, first[q]);
+            store_row(a_tile + (16 + q) * TILE, second[q]);
         }
     }
 }
 
-/* The right matrix (k, n) as panels in `room`: b, rows `ld` apart, or the transpose of b (n, k). */
-INLINE PackedB pack_panels(const bool TRANSPOSED, int k, int n, const elem_t *b, int ld, elem_t *room) {
-    _Alignas(64) elem_t square[STRIP * STRIP];
-    long panel = round_up_tile(k) * STRIP;
-    for (int j = 0; j < n; j += STRIP) {
-        elem_t *to = room + j / STRIP * panel;
-        for (int p = 0; p < k; p += STRIP, to += STRIP * STRIP) {
-            int depth = smaller(STRIP, k - p), columns = smaller(STRIP, n - j), apart = ld;
+/* Pack B (k, n) into panels at `packed`: b with leading dimension `ld`, or the transpose of b (n, k). */
+INLINE PackedB pack_panels(const bool TRANSPOSED, int k, int n, const elem_t *b, int ld, elem_t *packed) {
+    _Alignas(64) elem_t square[TILE * TILE];
+    long panel = round_up_tile(k) * TILE;
+    for (int j = 0; j < n; j += TILE) {
+        elem_t *to = packed + j / TILE * panel;
+        for (int p = 0; p < k; p += TILE, to += TILE * TILE) {
+            int depth = min_int(TILE, k - p), columns = min_int(TILE, n - j), row_stride = ld;
             const elem_t *from = TRANSPOSED ? b + (long)j * ld + p : b + (long)p * ld + j;
-            if (depth < STRIP || columns < STRIP) {
-                copy_square(from, ld, TRANSPOSED ? columns : depth, TRANSPOSED ? depth : columns, square);
-                from = square, apart = STRIP;
+            if (depth < TILE || columns < TILE) {
+                copy_padded(from, ld, TRANSPOSED ? columns : depth, TRANSPOSED ? depth : columns, square);
+                from = square, row_stride = TILE;
             }
             if (!TRANSPOSED) {
-                for (int q = 0; q < 16; q++, from += 2 * apart) {
+                for (int q = 0; q < 16; q++, from += 2 * row_stride) {
                     Row first, second;
-                    interleave(row_of(from), row_of(from + apart), &first, &second);
+                    interleave(row_of(from), row_of(from + row_stride), &first, &second);
                     store_row(to + q * 64, first);
                     store_row(to + q * 64 + 32, second);
                 }
@@ -176,35 +176,35 @@ INLINE PackedB pack_panels(const bool TRANSPOSED, int k, int n, const elem_t *b,
             for (int half = 0; half < 2; half++) {
                 Row words[16];
 #pragma GCC unroll 16
-                for (int q = 0; q < 16; q++, from += apart) words[q] = row_of(from);
-                turn_words(words);
+                for (int q = 0; q < 16; q++, from += row_stride) words[q] = row_of(from);
+                transpose_words(words);
 #pragma GCC unroll 16
                 for (int q = 0; q < 16; q++) store_row(to + q * 64 + half * 32, words[q]);
             }
         }
     }
-    return (PackedB){room, panel};
+    return (PackedB){packed, panel};
 }
 
-static PackedB pack_b(int k, int n, const elem_t *b, int ld, elem_t *room) { return pack_panels(false, k, n, b, ld, room); }
-static PackedB pack_bt(int k, int n, const elem_t *b, int ld, elem_t *room) { return pack_panels(true, k, n, b, ld, room); }
+static PackedB pack_b(int k, int n, const elem_t *b, int ld, elem_t *packed) { return pack_panels(false, k, n, b, ld, packed); }
+static PackedB pack_bt(int k, int n, const elem_t *b, int ld, elem_t *packed) { return pack_panels(true, k, n, b, ld, packed); }
 
-static inline PackedB from_row(PackedB right, int row) { return (PackedB){right.at + (long)row * STRIP, right.panel}; }
-static inline PackedB from_column(PackedB right, int column) { /* a multiple of 32, as is the row above */
-    return (PackedB){right.at + column / STRIP * right.panel, right.panel};
+static inline PackedB b_from_row(PackedB b, int row) { return (PackedB){b.at + (long)row * TILE, b.panel}; }
+static inline PackedB b_from_column(PackedB b, int column) { /* `column` and `row` are multiples of 32 */
+    return (PackedB){b.at + column / TILE * b.panel, b.panel};
 }
 
 #ifdef __AMX_BF16__
 #include "../common/amx.h"
 
-/* Before and after the products of a thread. */
-static int begin_products(const Backend *backend) {
-    if (backend->tiles) amx_configure();
+/* Called by each thread before its first GEMM and after its last. */
+static int gemm_begin(const Backend *backend) {
+    if (backend->amx) amx_configure();
     return 0;
 }
-static void end_products(const Backend *backend, int before) {
+static void gemm_end(const Backend *backend, int before) {
     (void)before;
-    if (backend->tiles) _tile_release();
+    if (backend->amx) _tile_release();
 }
 
 static void kernel_amx(const elem_t *a, const elem_t *b, int k, float *block) {
@@ -212,14 +212,14 @@ static void kernel_amx(const elem_t *a, const elem_t *b, int k, float *block) {
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (int p = 0; p < k; p += STRIP, a += STRIP * STRIP, b += STRIP * STRIP) {
-        for (int i = 0; i < 32; i++) _mm_prefetch((const char *)(b + 2 * STRIP * STRIP + i * 32), _MM_HINT_T0);
+    for (int p = 0; p < k; p += TILE, a += TILE * TILE, b += TILE * TILE) {
+        for (int i = 0; i < 32; i++) _mm_prefetch((const char *)(b + 2 * TILE * TILE + i * 32), _MM_HINT_T0);
         _tile_loadd(4, a, 64);
         _tile_loadd(6, b, 128);
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, b + 32, 128);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, a + 16 * STRIP, 64);
+        _tile_loadd(5, a + 16 * TILE, 64);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
@@ -230,27 +230,27 @@ static void kernel_amx(const elem_t *a, const elem_t *b, int k, float *block) {
 }
 #else
 static inline bool amx_request(void) { return false; }
-static int begin_products(const Backend *backend) { return (void)backend, 0; }
-static void end_products(const Backend *backend, int before) { (void)backend, (void)before; }
+static int gemm_begin(const Backend *backend) { return (void)backend, 0; }
+static void gemm_end(const Backend *backend, int before) { (void)backend, (void)before; }
 static void kernel_amx(const elem_t *a, const elem_t *b, int k, float *block) { (void)a, (void)b, (void)k, (void)block; }
 #endif
 
-/* Fetch what a sum is added to, while the sum is computed: rows that lie far apart are not guessed by the processor. */
-static void prefetch_c(const StoreF32 *put, int row, int column, int rows) {
-    const char *at = (const char *)(put->to + (long)row * put->ld + column);
-    for (int i = 0; i < rows; i++, at += put->ld * sizeof(float)) __builtin_prefetch(at), __builtin_prefetch(at + 64);
+/* Prefetch the block of C that is accumulated into while it is computed: the hardware prefetcher misses strides this large. */
+static void prefetch_c(const StoreF32 *out, int row, int column, int rows) {
+    const char *at = (const char *)(out->to + (long)row * out->ld + column);
+    for (int i = 0; i < rows; i++, at += out->ld * sizeof(float)) __builtin_prefetch(at), __builtin_prefetch(at + 64);
 }
 
-static void multiply(const Products *products, int m, int n, int k, MatrixA left, PackedB right, Epilogue finish, const void *to) {
-    _Alignas(64) float block[STRIP * STRIP];
-    for (int i = 0; i < m; i += STRIP) {
-        int rows = smaller(STRIP, m - i);
-        pack_a(left, i, rows, k, products->left);
-        for (int j = 0; j < n; j += STRIP) {
-            if (finish == put) prefetch_c(to, i, j, rows);
-            const elem_t *panel = right.at + j / STRIP * right.panel;
-            (products->backend->tiles ? kernel_amx : kernel_avx512)(products->left, panel, k, block);
-            finish(to, i, j, rows, smaller(STRIP, n - j), block, STRIP);
+static void gemm(const GemmContext *gemm_ctx, int m, int n, int k, MatrixA a, PackedB b, Epilogue epilogue, const void *to) {
+    _Alignas(64) float block[TILE * TILE];
+    for (int i = 0; i < m; i += TILE) {
+        int rows = min_int(TILE, m - i);
+        pack_a(a, i, rows, k, gemm_ctx->packed_a);
+        for (int j = 0; j < n; j += TILE) {
+            if (epilogue == store_f32) prefetch_c(to, i, j, rows);
+            const elem_t *panel = b.at + j / TILE * b.panel;
+            (gemm_ctx->backend->amx ? kernel_amx : kernel_vector)(gemm_ctx->packed_a, panel, k, block);
+            epilogue(to, i, j, rows, min_int(TILE, n - j), block, TILE);
         }
     }
 }
@@ -259,31 +259,31 @@ static void multiply(const Products *products, int m, int n, int k, MatrixA left
 
 typedef struct { const elem_t *at; int ld, transposed; } PackedB;
 
-static PackedB pack_b(int k, int n, const elem_t *b, int ld, elem_t *room) {
-    (void)k, (void)n, (void)room;
+static PackedB pack_b(int k, int n, const elem_t *b, int ld, elem_t *packed) {
+    (void)k, (void)n, (void)packed;
     return (PackedB){b, ld, 0};
 }
-static PackedB pack_bt(int k, int n, const elem_t *b, int ld, elem_t *room) {
-    (void)k, (void)n, (void)room;
+static PackedB pack_bt(int k, int n, const elem_t *b, int ld, elem_t *packed) {
+    (void)k, (void)n, (void)packed;
     return (PackedB){b, ld, 1};
 }
-static inline PackedB from_row(PackedB r, int row) { return (PackedB){r.at + (r.transposed ? row : (long)row * r.ld), r.ld, r.transposed}; }
-static inline PackedB from_column(PackedB r, int column) {
+static inline PackedB b_from_row(PackedB r, int row) { return (PackedB){r.at + (r.transposed ? row : (long)row * r.ld), r.ld, r.transposed}; }
+static inline PackedB b_from_column(PackedB r, int column) {
     return (PackedB){r.at + (r.transposed ? (long)column * r.ld : column), r.ld, r.transposed};
 }
 
 static inline bool amx_request(void) { return false; }
 
-/* Before and after the products of a thread. */
-static int begin_products(const Backend *backend) { return backend->set_threads(1); }
-static void end_products(const Backend *backend, int before) { backend->set_threads(before); }
+/* Called by each thread before its first GEMM and after its last. */
+static int gemm_begin(const Backend *backend) { return backend->set_threads(1); }
+static void gemm_end(const Backend *backend, int before) { backend->set_threads(before); }
 
-static void multiply(const Products *products, int m, int n, int k, MatrixA left, PackedB right, Epilogue finish, const void *to) {
-    const StoreF32 plain = {products->out, n, 1.0f, 0.0f}, *p = finish == put ? to : &plain;
-    /* a stored row is Fortran's column: out^T = right^T left^T */
-    products->backend->sgemm(right.transposed ? "T" : "N", left.transposed ? "T" : "N", &n, &m, &k, &p->alpha, right.at, &right.ld,
-                             left.at, &left.ld, &p->beta, p->to, &p->ld);
-    if (finish != put) finish(to, 0, 0, m, n, products->out, n);
+static void gemm(const GemmContext *gemm_ctx, int m, int n, int k, MatrixA a, PackedB b, Epilogue epilogue, const void *to) {
+    const StoreF32 whole_product = {gemm_ctx->out, n, 1.0f, 0.0f}, *p = epilogue == store_f32 ? to : &whole_product;
+    /* Fortran is column-major: C^T = B^T A^T */
+    gemm_ctx->backend->sgemm(b.transposed ? "T" : "N", a.transposed ? "T" : "N", &n, &m, &k, &p->alpha, b.at, &b.ld,
+                             a.at, &a.ld, &p->beta, p->to, &p->ld);
+    if (epilogue != store_f32) epilogue(to, 0, 0, m, n, gemm_ctx->out, n);
 }
 
 #endif

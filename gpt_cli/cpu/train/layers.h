@@ -1,7 +1,7 @@
-/* What a block is made of besides products: norms, activations, rotations; forwards and backwards.
-   N rows (tokens), C width. Gradients with respect to parameters are added to; the others are written. */
+/* The layers of a block besides its GEMMs: norms, activations, QK norm and RoPE; forward and backward.
+   N rows (tokens), C width. Gradients of parameters are accumulated, all others overwritten. */
 
-/* h = (x - mean) * scale * gain + bias, scale = 1 / sqrt(variance + eps); RMSNorm takes the mean for zero. */
+/* h = (x - mean) * scale * gain + bias, scale = 1 / sqrt(variance + eps); RMSNorm has mean 0. */
 NOINLINE void norm_forward(int n, int c, const float *x, const float *gain, const float *bias, int rms, float eps,
                          elem_t *h, float *mean, float *scale) {
     for (int t = 0; t < n; t++, x += c, h += c) {
@@ -25,7 +25,7 @@ NOINLINE void norm_forward(int n, int c, const float *x, const float *gain, cons
     }
 }
 
-/* Adds to dx what flows back through the norm from dh. */
+/* Accumulates into dx, d_gain and d_bias. */
 NOINLINE void norm_backward(int n, int c, const float *dh, const float *x, const float *gain, int rms, const float *mean,
                           const float *scale, float *dx, float *d_gain, float *d_bias) {
     for (int t = 0; t < n; t++, dh += c, x += c, dx += c) {
@@ -60,15 +60,15 @@ NOINLINE void bias_backward(int n, int c, const elem_t *dy, float *d_bias) {
 
 static inline float gelu_inner(float x) { return 0.7978845608f * (x + 0.044715f * x * x * x); }
 
-/* What an MLP does between its projections, block by block: what it keeps is `up` (N, U), U = 2 F for swiglu, else F. */
+/* The activation of an MLP as a GEMM epilogue; saved for the backward pass is `up` (N, U), U = 2 F for swiglu, else F. */
 typedef struct {
     int kind, width; /* F */
-    const float *bias; /* of the projection up; or NULL */
+    const float *bias; /* of the up projection, or NULL */
     elem_t *up, *hidden; /* (N, U), (N, F) */
     elem_t *d_up;        /* (N, U) */
 } Mlp;
 
-/* A block of `up` as projected -> up and hidden; not for swiglu, whose two halves lie apart. */
+/* A block of the up projection -> up and hidden; not for swiglu, whose gate and up are in different blocks. */
 INLINE void activate_block(const Mlp *m, int row, int column, int rows, int columns, const float *restrict block, int ld) {
     long at = (long)row * m->width + column;
     for (int t = 0; t < rows; t++, at += m->width, block += ld) {
@@ -88,13 +88,13 @@ INLINE void activate_block(const Mlp *m, int row, int column, int rows, int colu
                 y[i] = m->kind == RELU ? positive : positive * positive;
             }
         }
-        narrow_all(columns, x, m->up + at);
-        narrow_all(columns, y, m->hidden + at);
+        to_elems(columns, x, m->up + at);
+        to_elems(columns, y, m->hidden + at);
     }
 }
 EPILOGUE(activate, activate_block)
 
-/* swiglu: hidden (N, F) of `up`. */
+/* `up` (N, 2 F) -> hidden (N, F). */
 NOINLINE void swiglu_forward(int n, const Mlp *m) {
     int f = m->width;
     const elem_t *up = m->up;
@@ -102,7 +102,7 @@ NOINLINE void swiglu_forward(int n, const Mlp *m) {
         float y[f];
         SIMD
         for (int i = 0; i < f; i++) y[i] = to_float(up[i]) * sigmoid(to_float(up[i])) * to_float(up[f + i]);
-        narrow_all(f, y, m->hidden + (long)t * f);
+        to_elems(f, y, m->hidden + (long)t * f);
     }
 }
 
@@ -122,8 +122,8 @@ INLINE void activate_backward_block(const Mlp *m, int row, int column, int rows,
                 d_gate[i] = block[i] * to_float(other[i]) * s * (1.0f + x * (1.0f - s));
                 dx[i] = block[i] * x * s;
             }
-            narrow_all(columns, d_gate, d_up);
-            narrow_all(columns, dx, d_up + m->width);
+            to_elems(columns, d_gate, d_up);
+            to_elems(columns, dx, d_up + m->width);
             continue;
         }
         if (m->kind == GELU) {
@@ -140,14 +140,14 @@ INLINE void activate_backward_block(const Mlp *m, int row, int column, int rows,
                 dx[i] = x > 0.0f ? block[i] * slope : 0.0f;
             }
         }
-        narrow_all(columns, dx, d_up);
+        to_elems(columns, dx, d_up);
     }
 }
 EPILOGUE(activate_backward, activate_backward_block)
 
-/* One head's query or key: normalised (gain not NULL), then rotated (cosines not NULL); half of D are pairs (i, i + D / 2).
-   `raw` and `out` may be the same. Gives the scale of the norm. */
-INLINE float turn_by(int d, const elem_t *raw, const float *gain, float eps, const float *cosines, const float *sines,
+/* QK norm (gain not NULL), then RoPE (cosines not NULL; GPT-NeoX layout: pairs (i, i + D / 2)) of one head's query or key.
+   `raw` and `out` may be the same. Returns the scale of the norm. */
+INLINE float qk_norm_rope_of(int d, const elem_t *raw, const float *gain, float eps, const float *cosines, const float *sines,
                   elem_t *out) {
     float x[d], scale = 1.0f;
     SIMD
@@ -169,12 +169,12 @@ INLINE float turn_by(int d, const elem_t *raw, const float *gain, float eps, con
             x[half + i] = b * cosines[i] + a * sines[i];
         }
     }
-    narrow_all(d, x, out);
+    to_elems(d, x, out);
     return scale;
 }
 
-/* The gradient of `qk_norm_rope`: d_out (D) -> d_raw (D), and adds to d_gain. */
-INLINE void turn_backward_by(int d, const float *d_out, const elem_t *raw, const float *gain, float scale,
+/* d_out (D) -> d_raw (D); accumulates into d_gain. */
+INLINE void qk_norm_rope_backward_of(int d, const float *d_out, const elem_t *raw, const float *gain, float scale,
                           const float *cosines, const float *sines, elem_t *d_raw, float *d_gain) {
     float dx[d];
     if (cosines) {
@@ -200,22 +200,22 @@ INLINE void turn_backward_by(int d, const float *d_out, const elem_t *raw, const
         SIMD
         for (int i = 0; i < d; i++) dx[i] = scale * (dx[i] - to_float(raw[i]) * scale * delta);
     }
-    narrow_all(d, dx, d_raw);
+    to_elems(d, dx, d_raw);
 }
 
-/* The usual widths of a head are compiled for. */
+/* Specialised for the usual head dimensions. */
 NOINLINE float qk_norm_rope(int d, const elem_t *raw, const float *gain, float eps, const float *cosines, const float *sines, elem_t *out) {
-    if (d == 32) return turn_by(32, raw, gain, eps, cosines, sines, out);
-    if (d == 64) return turn_by(64, raw, gain, eps, cosines, sines, out);
-    return turn_by(d, raw, gain, eps, cosines, sines, out);
+    if (d == 32) return qk_norm_rope_of(32, raw, gain, eps, cosines, sines, out);
+    if (d == 64) return qk_norm_rope_of(64, raw, gain, eps, cosines, sines, out);
+    return qk_norm_rope_of(d, raw, gain, eps, cosines, sines, out);
 }
 
-NOINLINE void turn_backward(int d, const float *d_out, const elem_t *raw, const float *gain, float scale, const float *cosines,
+NOINLINE void qk_norm_rope_backward(int d, const float *d_out, const elem_t *raw, const float *gain, float scale, const float *cosines,
                           const float *sines, elem_t *d_raw, float *d_gain) {
     if (d == 32)
-        turn_backward_by(32, d_out, raw, gain, scale, cosines, sines, d_raw, d_gain);
+        qk_norm_rope_backward_of(32, d_out, raw, gain, scale, cosines, sines, d_raw, d_gain);
     else if (d == 64)
-        turn_backward_by(64, d_out, raw, gain, scale, cosines, sines, d_raw, d_gain);
+        qk_norm_rope_backward_of(64, d_out, raw, gain, scale, cosines, sines, d_raw, d_gain);
     else
-        turn_backward_by(d, d_out, raw, gain, scale, cosines, sines, d_raw, d_gain);
+        qk_norm_rope_backward_of(d, d_out, raw, gain, scale, cosines, sines, d_raw, d_gain);
 }

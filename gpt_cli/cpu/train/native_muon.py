@@ -11,7 +11,7 @@ from gpt_cli.cpu.train.train_bindings import NativeLibrary
 
 
 class _NewtonSchulzJob(ctypes.Structure):
-    """`Job` of muon.c."""
+    """`NewtonSchulzJob` of muon.c."""
 
     _fields_ = (
         ("matrix", ctypes.c_void_p),
@@ -33,7 +33,7 @@ class NativeNewtonSchulz:
         self._library, self._threads, self._iterations = library, threads, len(polynomials)
         self._coefficients = (ctypes.c_float * (3 * len(polynomials)))(*chain.from_iterable(polynomials))
         self._results: list[Tensor] = []
-        self._room = torch.empty(0, dtype=torch.uint8)
+        self._workspace = torch.empty(0, dtype=torch.uint8)
 
     def __call__(self, matrices: Sequence[Tensor], scales: Sequence[float]) -> list[Tensor]:
         """(r, c) fp32 matrices -> as many of the same shapes, each of U S V^T about U V^T times its scale.
@@ -53,9 +53,11 @@ class NativeNewtonSchulz:
             job.scale = scales[i]
             job.rows, job.columns, job.tall = rows, columns, sources[i].shape[0] > sources[i].shape[1]
         calls, backend = self._library.calls, ctypes.byref(self._library.backend)
-        size = max(calls.orthogonalise_bytes(job.rows, job.columns) for job in jobs)
-        if len(self._room) < size * self._threads + 64:
-            self._room = torch.empty(size * self._threads + 64, dtype=torch.uint8)
-        room = self._room.data_ptr() + -self._room.data_ptr() % 64
-        calls.orthogonalise(backend, jobs, len(jobs), self._coefficients, self._iterations, room, size, self._threads)
+        size = max(calls.newton_schulz_bytes(job.rows, job.columns) for job in jobs)
+        if len(self._workspace) < size * self._threads + 64:
+            self._workspace = torch.empty(size * self._threads + 64, dtype=torch.uint8)
+        workspace = self._workspace.data_ptr() + -self._workspace.data_ptr() % 64
+        calls.newton_schulz(
+            backend, jobs, len(jobs), self._coefficients, self._iterations, workspace, size, self._threads
+        )
         return list(self._results)

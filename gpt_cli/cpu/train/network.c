@@ -1,8 +1,8 @@
 /* The loss of a decoder-only transformer and its gradient, for a CPU: the same function as gpt_cli.model.GPT followed by a
    mean cross-entropy, with its backward pass written out.
 
-   Each thread takes sequences of its own, a few at a time so that what they need stays in the cache, and adds up
-   gradients of its own; the threads meet once, to add these up in a fixed order. There is nothing else to wait for, which
+   Data parallel over threads: each runs its own sequences, a chunk at a time so that the working set stays in the cache, and
+   accumulates its own gradients; these are reduced once a step, in a fixed order. There is no other synchronisation, which
    is what makes small models fast.
 
    N tokens of a chunk, T of a sequence, C width, G = H + 2 Hkv heads of D, F hidden, U = 2 F for swiglu else F, V vocabulary. */
@@ -20,89 +20,89 @@ enum { NETWORK_PARAMETERS(AS_INDEX) PER_NETWORK };
 
 typedef struct {
     MODEL_FIELDS;
-    float dropout;                         /* of the embedding, and of what blocks add to the stream */
-    const float *positions;                /* (context, C) added to the stream, not learned; or NULL */
-    const float *cosines, *sines;          /* (context, D / 2) rotations; or NULL */
+    float dropout;                         /* of the embedding and of each residual branch */
+    const float *positions;                /* (context, C) added to the embedding, not learned; or NULL */
+    const float *cosines, *sines;          /* (context, D / 2) RoPE; or NULL */
     const float *const *parameters;        /* n_layer blocks, then the network; NULL where there is none */
-    const long *offsets;                   /* where each starts in a flat array of all; shared by tied ones */
-    long n_parameters;                     /* of the flat array */
-    elem_t *matrices;                        /* bf16: the matrices as products read them; two of each, see `pack` */
-    const long *packed_offsets;                    /* where those of each parameter start in `matrices` */
+    const long *offsets;                   /* of each in the flat gradient; tied parameters share one */
+    long n_parameters;                     /* elements of the flat gradient */
+    elem_t *matrices;                      /* bf16: packed weights, W^T and W of each, see `pack_weight` */
+    const long *packed_offsets;            /* of each parameter in `matrices` */
     Backend backend;
 } Network;
 
-typedef struct { /* what a block keeps for its backward pass */
-    float *x1, *x2, *mean1, *scale1, *mean2, *scale2, *turn_scales, *row_max, *row_inv_sum;
+typedef struct { /* of a block, saved for its backward pass */
+    float *x1, *x2, *mean1, *scale1, *mean2, *scale2, *qk_scales, *row_max, *row_inv_sum;
     elem_t *h1, *raw, *qkv, *y, *h2, *up, *hidden;
 } Activations;
 
 typedef struct { /* of one thread */
-    Activations *kept;
-    float *x, *dx, *wide_rows, *mean, *scale, *logits;
-    elem_t *h, *narrow_rows, *d_logits;
-    AttnBuffers tiles;
-    Products products;
-    Noise noise;
+    Activations *saved;
+    float *x, *dx, *f32_rows, *mean, *scale, *logits;
+    elem_t *h, *elem_rows, *d_logits;
+    AttnBuffers attn;
+    GemmContext gemm_ctx;
+    Dropout dropout;
 } Workspace;
 
-enum { EMBEDDED, ATTENDED, WIDENED }; /* places of dropout; the latter two once in each block */
+enum { DROP_EMBEDDING, DROP_ATTENTION, DROP_MLP }; /* which dropout; the latter two once in each block */
 
-static inline int site_of(int layer, int which) { return which == EMBEDDED ? 0 : 2 * layer + which; }
+static inline int dropout_stream(int layer, int which) { return which == DROP_EMBEDDING ? 0 : 2 * layer + which; }
 
 enum { LOGIT_ROWS = 128 };
 
-static int widest(const Network *net) { /* of the rows that a projection writes or reads */
+static int max_projection_width(const Network *net) { /* the most columns that a projection writes or reads */
     int heads = (net->n_head + 2 * net->n_kv_head) * net->head_dim, up = net->mlp_hidden * (net->mlp == SWIGLU ? 2 : 1);
-    return larger(larger(heads, up), net->n_embd);
+    return max_int(max_int(heads, up), net->n_embd);
 }
 
-/* Lay out what a thread needs for chunks of n tokens in sequences of at most `length`; gives the bytes. Without a backward
-   pass (`keep` 0) all blocks write over the same few rows, which then stay in the cache. */
-static size_t layout_workspace(const Network *net, int n, int length, int keep, char *base, Workspace *room) {
+/* Carve the workspace of a thread for chunks of n tokens in sequences of at most `length` out of `base`; returns its bytes
+   (base NULL: only those). Without a backward pass all blocks share the activations of one, which then stay in the cache. */
+static size_t layout_workspace(const Network *net, int n, int length, int with_backward, char *base, Workspace *ws) {
     size_t c = net->n_embd, g = net->n_head + 2 * net->n_kv_head, d = net->head_dim, f = net->mlp_hidden;
-    size_t u = net->mlp == SWIGLU ? 2 * f : f, rows = (size_t)n, v = net->vocab_size, wide_row = widest(net);
-    size_t tile = (size_t)TILE * round_up_tile(length), head = round_up_tile(length) * round_up_tile(d), logit_rows = smaller(n, LOGIT_ROWS);
+    size_t u = net->mlp == SWIGLU ? 2 * f : f, rows = (size_t)n, v = net->vocab_size, row_width = max_projection_width(net);
+    size_t tile = (size_t)ATTN_TILE * round_up_tile(length), head = round_up_tile(length) * round_up_tile(d), logit_rows = min_int(n, LOGIT_ROWS);
     char *at = base;
-    room->kept = arena_alloc(&at, sizeof(Activations) * (size_t)net->n_layer);
+    ws->saved = arena_alloc(&at, sizeof(Activations) * (size_t)net->n_layer);
     for (int layer = 0; layer < net->n_layer; layer++) {
         Activations k;
-        if (layer && !keep) {
-            if (base) room->kept[layer] = room->kept[0];
+        if (layer && !with_backward) {
+            if (base) ws->saved[layer] = ws->saved[0];
             continue;
         }
         k.x1 = arena_alloc(&at, rows * c * sizeof(float)), k.x2 = arena_alloc(&at, rows * c * sizeof(float));
         k.mean1 = arena_alloc(&at, rows * sizeof(float)), k.scale1 = arena_alloc(&at, rows * sizeof(float));
         k.mean2 = arena_alloc(&at, rows * sizeof(float)), k.scale2 = arena_alloc(&at, rows * sizeof(float));
-        k.turn_scales = arena_alloc(&at, rows * g * sizeof(float)), k.row_max = arena_alloc(&at, (rows * net->n_head + LANES) * sizeof(float));
+        k.qk_scales = arena_alloc(&at, rows * g * sizeof(float)), k.row_max = arena_alloc(&at, (rows * net->n_head + LANES) * sizeof(float));
         k.row_inv_sum = arena_alloc(&at, (rows * net->n_head + LANES) * sizeof(float));
         k.h1 = arena_alloc(&at, rows * c * sizeof(elem_t)), k.h2 = arena_alloc(&at, rows * c * sizeof(elem_t));
         k.raw = arena_alloc(&at, rows * g * d * sizeof(elem_t)), k.qkv = arena_alloc(&at, rows * g * d * sizeof(elem_t));
         k.y = arena_alloc(&at, rows * c * sizeof(elem_t)), k.up = arena_alloc(&at, rows * u * sizeof(elem_t));
         k.hidden = arena_alloc(&at, rows * f * sizeof(elem_t));
-        if (base) room->kept[layer] = k;
+        if (base) ws->saved[layer] = k;
     }
-    room->x = arena_alloc(&at, rows * c * sizeof(float)), room->dx = arena_alloc(&at, rows * c * sizeof(float));
-    room->wide_rows = arena_alloc(&at, rows * wide_row * sizeof(float));
-    room->narrow_rows = arena_alloc(&at, rows * wide_row * sizeof(elem_t));
-    room->mean = arena_alloc(&at, rows * sizeof(float)), room->scale = arena_alloc(&at, rows * sizeof(float));
-    room->h = arena_alloc(&at, rows * c * sizeof(elem_t));
-    AttnBuffers *tiles = &room->tiles;
-    tiles->scores = arena_alloc(&at, tile * sizeof(float)), tiles->d_weights = arena_alloc(&at, tile * sizeof(float));
-    tiles->weights = arena_alloc(&at, tile * sizeof(elem_t)), tiles->d_scores = arena_alloc(&at, tile * sizeof(elem_t));
-    tiles->delta = arena_alloc(&at, (size_t)(length + LANES) * sizeof(float));
-    elem_t **panels[] = {&tiles->q_columns, &tiles->q_rows, &tiles->dy_columns, &tiles->dy_rows, &tiles->k_rows};
+    ws->x = arena_alloc(&at, rows * c * sizeof(float)), ws->dx = arena_alloc(&at, rows * c * sizeof(float));
+    ws->f32_rows = arena_alloc(&at, rows * row_width * sizeof(float));
+    ws->elem_rows = arena_alloc(&at, rows * row_width * sizeof(elem_t));
+    ws->mean = arena_alloc(&at, rows * sizeof(float)), ws->scale = arena_alloc(&at, rows * sizeof(float));
+    ws->h = arena_alloc(&at, rows * c * sizeof(elem_t));
+    AttnBuffers *attn = &ws->attn;
+    attn->scores = arena_alloc(&at, tile * sizeof(float)), attn->d_weights = arena_alloc(&at, tile * sizeof(float));
+    attn->weights = arena_alloc(&at, tile * sizeof(elem_t)), attn->d_scores = arena_alloc(&at, tile * sizeof(elem_t));
+    attn->delta = arena_alloc(&at, (size_t)(length + LANES) * sizeof(float));
+    elem_t **panels[] = {&attn->q_columns, &attn->q_rows, &attn->dy_columns, &attn->dy_rows, &attn->k_rows};
     for (int i = 0; i < 5; i++) *panels[i] = arena_alloc(&at, head * sizeof(elem_t));
-    long deepest = larger(larger(n, (int)wide_row), (int)v);
-    Products *products = &room->products;
-    products->backend = &net->backend;
+    long deepest = max_int(max_int(n, (int)row_width), (int)v);
+    GemmContext *gemm_ctx = &ws->gemm_ctx;
+    gemm_ctx->backend = &net->backend;
 #ifdef BF16
-    products->left = arena_alloc(&at, sizeof(elem_t) * STRIP * round_up_tile(deepest));
-    products->panels = arena_alloc(&at, sizeof(elem_t) * round_up_tile(n) * round_up_tile(wide_row));
+    gemm_ctx->packed_a = arena_alloc(&at, sizeof(elem_t) * TILE * round_up_tile(deepest));
+    gemm_ctx->packed_b = arena_alloc(&at, sizeof(elem_t) * round_up_tile(n) * round_up_tile(row_width));
 #else
     (void)deepest;
-    products->out = arena_alloc(&at, sizeof(float) * rows * wide_row);
+    gemm_ctx->out = arena_alloc(&at, sizeof(float) * rows * row_width);
 #endif
-    room->logits = arena_alloc(&at, logit_rows * v * sizeof(float)), room->d_logits = arena_alloc(&at, logit_rows * v * sizeof(elem_t));
+    ws->logits = arena_alloc(&at, logit_rows * v * sizeof(float)), ws->d_logits = arena_alloc(&at, logit_rows * v * sizeof(elem_t));
     return (size_t)(at - base);
 }
 
@@ -112,19 +112,19 @@ static inline int index_of(const Network *net, int layer, int which) {
 static inline const float *vector(const Network *net, int layer, int which) {
     return net->parameters[index_of(net, layer, which)];
 }
-/* A matrix W (out, in) as the right side of x W^T, and of dy W. */
-static inline PackedB weight_t(const Network *net, int layer, int which, int out, int in) {
+/* Packed W (out, in) as B of x W^T (forward) and of dy W (backward). */
+static inline PackedB packed_wt(const Network *net, int layer, int which, int out, int in) {
 #ifdef BF16
     (void)out;
-    return (PackedB){net->matrices + net->packed_offsets[index_of(net, layer, which)], round_up_tile(in) * STRIP};
+    return (PackedB){net->matrices + net->packed_offsets[index_of(net, layer, which)], round_up_tile(in) * TILE};
 #else
     return pack_bt(in, out, vector(net, layer, which), in, NULL);
 #endif
 }
-static inline PackedB backward(const Network *net, int layer, int which, int out, int in) {
+static inline PackedB packed_w(const Network *net, int layer, int which, int out, int in) {
 #ifdef BF16
-    long onward_size = round_up_tile(out) * round_up_tile(in);
-    return (PackedB){net->matrices + net->packed_offsets[index_of(net, layer, which)] + onward_size, round_up_tile(out) * STRIP};
+    long wt_size = round_up_tile(out) * round_up_tile(in);
+    return (PackedB){net->matrices + net->packed_offsets[index_of(net, layer, which)] + wt_size, round_up_tile(out) * TILE};
 #else
     return pack_b(out, in, vector(net, layer, which), in, NULL);
 #endif
@@ -134,10 +134,10 @@ static inline float *gradient(const Network *net, float *gradients, int layer, i
     return net->parameters[i] ? gradients + net->offsets[i] : NULL;
 }
 
-/* Adds to the gradient of W (out, in): dy^T x, with dy (N, out) and x (N, in). */
+/* dW (out, in) += dy^T x, with dy (N, out) and x (N, in). */
 static void add_gradient(const Network *net, int layer, int which, int n, int out, int in, const elem_t *dy, const elem_t *x,
-                         const Products *products, float *gradients) {
-    multiply(products, out, in, n, (MatrixA){dy, out, 1}, pack_b(n, in, x, in, products->panels), put,
+                         const GemmContext *gemm_ctx, float *gradients) {
+    gemm(gemm_ctx, out, in, n, (MatrixA){dy, out, 1}, pack_b(n, in, x, in, gemm_ctx->packed_b), store_f32,
              &(StoreF32){gradient(net, gradients, layer, which), in, 1.0f, 1.0f});
 }
 
@@ -145,154 +145,154 @@ static void add_gradient(const Network *net, int layer, int which, int n, int ou
 static void embed(const Network *net, const int64_t *tokens, int n, int length, float *x) {
     int c = net->n_embd, top = net->n_layer;
     const float *table = vector(net, top, TOKENS);
-    const float *packed_offsets = net->positions ? net->positions : vector(net, top, POSITIONS);
+    const float *positions = net->positions ? net->positions : vector(net, top, POSITIONS);
     for (int t = 0; t < n; t++, x += c) {
-        const float *token = table + (long)tokens[t] * c, *place = packed_offsets ? packed_offsets + (long)(t % length) * c : NULL;
+        const float *token = table + (long)tokens[t] * c, *position = positions ? positions + (long)(t % length) * c : NULL;
         SIMD
         for (int i = 0; i < c; i++) x[i] = token[i] * net->embedding_scale;
-        if (place) {
+        if (position) {
             SIMD
-            for (int i = 0; i < c; i++) x[i] += place[i];
+            for (int i = 0; i < c; i++) x[i] += position[i];
         }
     }
 }
 
 NOINLINE void embed_backward(const Network *net, const int64_t *tokens, int n, int length, const float *dx, float *gradients) {
     int c = net->n_embd, top = net->n_layer;
-    float *table = gradient(net, gradients, top, TOKENS), *packed_offsets = gradient(net, gradients, top, POSITIONS);
+    float *table = gradient(net, gradients, top, TOKENS), *positions = gradient(net, gradients, top, POSITIONS);
     for (int t = 0; t < n; t++, dx += c) {
         float *token = table + (long)tokens[t] * c;
         SIMD
         for (int i = 0; i < c; i++) token[i] += dx[i] * net->embedding_scale;
-        if (packed_offsets) {
-            float *place = packed_offsets + (long)(t % length) * c;
+        if (positions) {
+            float *position = positions + (long)(t % length) * c;
             SIMD
-            for (int i = 0; i < c; i++) place[i] += dx[i];
+            for (int i = 0; i < c; i++) position[i] += dx[i];
         }
     }
 }
 
-/* dx (N, C) of the stream -> that of what was added to it. */
-NOINLINE void drop_backward(int n, int c, const float *dx, const Noise *noise, int stream_id, elem_t *d_added) {
+/* dx (N, C) of the residual stream -> the gradient of the branch before its dropout. */
+NOINLINE void dropout_backward(int n, int c, const float *dx, const Dropout *dropout, int stream_id, elem_t *d_added) {
     float factor[c];
-    if (!noise->limit) narrow_all((long)n * c, dx, d_added);
-    for (int t = 0; t < n && noise->limit; t++, dx += c, d_added += c) {
-        dropout_scale(noise, stream_id, t, 0, c, factor);
+    if (!dropout->limit) to_elems((long)n * c, dx, d_added);
+    for (int t = 0; t < n && dropout->limit; t++, dx += c, d_added += c) {
+        dropout_scale(dropout, stream_id, t, 0, c, factor);
         SIMD
         for (int i = 0; i < c; i++) factor[i] *= dx[i];
-        narrow_all(c, factor, d_added);
+        to_elems(c, factor, d_added);
     }
 }
 
-/* x (N, C), or its gradient: what the embedding gives, some of it dropped. */
-static void drop_embedded(int n, int c, float *x, const Noise *noise) {
+/* Dropout of the embedding x (N, C), or of its gradient, in place. */
+static void dropout_embedding(int n, int c, float *x, const Dropout *dropout) {
     float factor[c];
-    for (int t = 0; t < n && noise->limit; t++, x += c) {
-        dropout_scale(noise, site_of(0, EMBEDDED), t, 0, c, factor);
+    for (int t = 0; t < n && dropout->limit; t++, x += c) {
+        dropout_scale(dropout, dropout_stream(0, DROP_EMBEDDING), t, 0, c, factor);
         SIMD
         for (int i = 0; i < c; i++) x[i] *= factor[i];
     }
 }
 
-/* x1 -> x2: attention is added to the stream. */
-NOINLINE void attend(const Network *net, int layer, int n, int length, const Workspace *room, float *x2) {
-    const Activations *k = &room->kept[layer];
-    const Products *products = &room->products;
+/* x2 = x1 + attention(norm(x1)) */
+NOINLINE void attention_block_forward(const Network *net, int layer, int n, int length, const Workspace *ws, float *x2) {
+    const Activations *k = &ws->saved[layer];
+    const GemmContext *gemm_ctx = &ws->gemm_ctx;
     int c = net->n_embd, d = net->head_dim, n_qk_heads = net->n_head + net->n_kv_head, g = n_qk_heads + net->n_kv_head, row = g * d;
-    AttnShape heads = {net->n_head, net->n_kv_head, d, net->window};
+    AttnShape shape = {net->n_head, net->n_kv_head, d, net->window};
     norm_forward(n, c, k->x1, vector(net, layer, NORM1), vector(net, layer, NORM1_BIAS), !net->layernorm, net->norm_eps, k->h1,
                  k->mean1, k->scale1);
-    multiply(products, n, row, c, (MatrixA){k->h1, c, 0}, weight_t(net, layer, QKV, row, c), put_narrowed,
-             &(StoreBf16){k->raw, row, vector(net, layer, QKV_BIAS)});
+    gemm(gemm_ctx, n, row, c, (MatrixA){k->h1, c, 0}, packed_wt(net, layer, QKV, row, c), store_elem,
+             &(StoreElem){k->raw, row, vector(net, layer, QKV_BIAS)});
     for (int t = 0; t < n; t++) {
-        long place = (long)(t % length) * (d / 2);
-        const float *cosines = net->cosines ? net->cosines + place : NULL, *sines = net->sines ? net->sines + place : NULL;
+        long rope_at = (long)(t % length) * (d / 2);
+        const float *cosines = net->cosines ? net->cosines + rope_at : NULL, *sines = net->sines ? net->sines + rope_at : NULL;
         for (int head = 0; head < n_qk_heads; head++) {
             long at = (long)t * row + head * d;
-            k->turn_scales[(long)t * g + head] =
+            k->qk_scales[(long)t * g + head] =
                 qk_norm_rope(d, k->raw + at, vector(net, layer, head < net->n_head ? Q_NORM : K_NORM), net->norm_eps, cosines, sines,
                      k->qkv + at);
         }
         memcpy(k->qkv + (long)t * row + n_qk_heads * d, k->raw + (long)t * row + n_qk_heads * d, sizeof(elem_t) * net->n_kv_head * d);
     }
     for (int t = 0; t < n; t += length)
-        attention_forward(products, &heads, length, k->qkv + (long)t * row, k->y + (long)t * c,
-                          k->row_max + (long)t * net->n_head, k->row_inv_sum + (long)t * net->n_head, &room->tiles);
-    multiply(products, n, c, c, (MatrixA){k->y, c, 0}, weight_t(net, layer, OUT, c, c), put_added,
-             &(ResidualAdd){k->x1, x2, c, vector(net, layer, OUT_BIAS), &room->noise, site_of(layer, ATTENDED)});
+        attention_forward(gemm_ctx, &shape, length, k->qkv + (long)t * row, k->y + (long)t * c,
+                          k->row_max + (long)t * net->n_head, k->row_inv_sum + (long)t * net->n_head, &ws->attn);
+    gemm(gemm_ctx, n, c, c, (MatrixA){k->y, c, 0}, packed_wt(net, layer, OUT, c, c), add_residual,
+             &(ResidualAdd){k->x1, x2, c, vector(net, layer, OUT_BIAS), &ws->dropout, dropout_stream(layer, DROP_ATTENTION)});
 }
 
-NOINLINE void attend_backward(const Network *net, int layer, int n, int length, const Workspace *room, float *gradients) {
-    const Activations *k = &room->kept[layer];
-    const Products *products = &room->products;
+NOINLINE void attention_block_backward(const Network *net, int layer, int n, int length, const Workspace *ws, float *gradients) {
+    const Activations *k = &ws->saved[layer];
+    const GemmContext *gemm_ctx = &ws->gemm_ctx;
     int c = net->n_embd, d = net->head_dim, n_qk_heads = net->n_head + net->n_kv_head, g = n_qk_heads + net->n_kv_head, row = g * d;
-    AttnShape heads = {net->n_head, net->n_kv_head, d, net->window};
-    elem_t *upstream = room->h, *dy = room->narrow_rows, *d_raw = dy; /* dy is used up before d_raw is written */
-    drop_backward(n, c, room->dx, &room->noise, site_of(layer, ATTENDED), upstream);
+    AttnShape shape = {net->n_head, net->n_kv_head, d, net->window};
+    elem_t *upstream = ws->h, *dy = ws->elem_rows, *d_raw = dy; /* dy is dead before d_raw is written */
+    dropout_backward(n, c, ws->dx, &ws->dropout, dropout_stream(layer, DROP_ATTENTION), upstream);
     bias_backward(n, c, upstream, gradient(net, gradients, layer, OUT_BIAS));
-    add_gradient(net, layer, OUT, n, c, c, upstream, k->y, products, gradients);
-    multiply(products, n, c, c, (MatrixA){upstream, c, 0}, backward(net, layer, OUT, c, c), put_narrowed, &(StoreBf16){dy, c, NULL});
-    float *d_qkv = room->wide_rows;
+    add_gradient(net, layer, OUT, n, c, c, upstream, k->y, gemm_ctx, gradients);
+    gemm(gemm_ctx, n, c, c, (MatrixA){upstream, c, 0}, packed_w(net, layer, OUT, c, c), store_elem, &(StoreElem){dy, c, NULL});
+    float *d_qkv = ws->f32_rows;
     for (int t = 0; t < n; t += length)
-        attention_backward(products, &heads, length, k->qkv + (long)t * row, k->y + (long)t * c,
-                           k->row_max + (long)t * net->n_head, k->row_inv_sum + (long)t * net->n_head, dy + (long)t * c, d_qkv + (long)t * row, &room->tiles);
+        attention_backward(gemm_ctx, &shape, length, k->qkv + (long)t * row, k->y + (long)t * c,
+                           k->row_max + (long)t * net->n_head, k->row_inv_sum + (long)t * net->n_head, dy + (long)t * c, d_qkv + (long)t * row, &ws->attn);
     for (int t = 0; t < n; t++) {
-        long place = (long)(t % length) * (d / 2);
-        const float *cosines = net->cosines ? net->cosines + place : NULL, *sines = net->sines ? net->sines + place : NULL;
+        long rope_at = (long)(t % length) * (d / 2);
+        const float *cosines = net->cosines ? net->cosines + rope_at : NULL, *sines = net->sines ? net->sines + rope_at : NULL;
         for (int head = 0; head < n_qk_heads; head++) {
             int norm = head < net->n_head ? Q_NORM : K_NORM;
             long at = (long)t * row + head * d;
-            turn_backward(d, d_qkv + at, k->raw + at, vector(net, layer, norm), k->turn_scales[(long)t * g + head], cosines,
+            qk_norm_rope_backward(d, d_qkv + at, k->raw + at, vector(net, layer, norm), k->qk_scales[(long)t * g + head], cosines,
                           sines, d_raw + at, gradient(net, gradients, layer, norm));
         }
-        narrow_all((long)net->n_kv_head * d, d_qkv + (long)t * row + n_qk_heads * d, d_raw + (long)t * row + n_qk_heads * d);
+        to_elems((long)net->n_kv_head * d, d_qkv + (long)t * row + n_qk_heads * d, d_raw + (long)t * row + n_qk_heads * d);
     }
     bias_backward(n, row, d_raw, gradient(net, gradients, layer, QKV_BIAS));
-    add_gradient(net, layer, QKV, n, row, c, d_raw, k->h1, products, gradients);
-    multiply(products, n, c, row, (MatrixA){d_raw, row, 0}, backward(net, layer, QKV, row, c), put,
-             &(StoreF32){room->wide_rows, c, 1.0f, 0.0f});
-    norm_backward(n, c, room->wide_rows, k->x1, vector(net, layer, NORM1), !net->layernorm, k->mean1, k->scale1, room->dx,
+    add_gradient(net, layer, QKV, n, row, c, d_raw, k->h1, gemm_ctx, gradients);
+    gemm(gemm_ctx, n, c, row, (MatrixA){d_raw, row, 0}, packed_w(net, layer, QKV, row, c), store_f32,
+             &(StoreF32){ws->f32_rows, c, 1.0f, 0.0f});
+    norm_backward(n, c, ws->f32_rows, k->x1, vector(net, layer, NORM1), !net->layernorm, k->mean1, k->scale1, ws->dx,
                   gradient(net, gradients, layer, NORM1), gradient(net, gradients, layer, NORM1_BIAS));
 }
 
-/* x2 -> x3: the MLP is added to the stream. */
-NOINLINE void mlp_forward(const Network *net, int layer, int n, const Workspace *room, float *x3) {
-    const Activations *k = &room->kept[layer];
-    const Products *products = &room->products;
+/* x3 = x2 + mlp(norm(x2)) */
+NOINLINE void mlp_block_forward(const Network *net, int layer, int n, const Workspace *ws, float *x3) {
+    const Activations *k = &ws->saved[layer];
+    const GemmContext *gemm_ctx = &ws->gemm_ctx;
     int c = net->n_embd, f = net->mlp_hidden, u = net->mlp == SWIGLU ? 2 * f : f;
     const float *bias = vector(net, layer, UP_BIAS);
     Mlp mlp = {net->mlp, f, bias, k->up, k->hidden, NULL};
     norm_forward(n, c, k->x2, vector(net, layer, NORM2), vector(net, layer, NORM2_BIAS), !net->layernorm, net->norm_eps, k->h2,
                  k->mean2, k->scale2);
     MatrixA h2 = {k->h2, c, 0};
-    PackedB up = weight_t(net, layer, UP, u, c);
+    PackedB up = packed_wt(net, layer, UP, u, c);
     if (net->mlp == SWIGLU)
-        multiply(products, n, u, c, h2, up, put_narrowed, &(StoreBf16){k->up, u, bias}), swiglu_forward(n, &mlp);
+        gemm(gemm_ctx, n, u, c, h2, up, store_elem, &(StoreElem){k->up, u, bias}), swiglu_forward(n, &mlp);
     else
-        multiply(products, n, u, c, h2, up, activate, &mlp);
-    multiply(products, n, c, f, (MatrixA){k->hidden, f, 0}, weight_t(net, layer, DOWN, c, f), put_added,
-             &(ResidualAdd){k->x2, x3, c, vector(net, layer, DOWN_BIAS), &room->noise, site_of(layer, WIDENED)});
+        gemm(gemm_ctx, n, u, c, h2, up, activate, &mlp);
+    gemm(gemm_ctx, n, c, f, (MatrixA){k->hidden, f, 0}, packed_wt(net, layer, DOWN, c, f), add_residual,
+             &(ResidualAdd){k->x2, x3, c, vector(net, layer, DOWN_BIAS), &ws->dropout, dropout_stream(layer, DROP_MLP)});
 }
 
-NOINLINE void mlp_backward(const Network *net, int layer, int n, const Workspace *room, float *gradients) {
-    const Activations *k = &room->kept[layer];
-    const Products *products = &room->products;
+NOINLINE void mlp_block_backward(const Network *net, int layer, int n, const Workspace *ws, float *gradients) {
+    const Activations *k = &ws->saved[layer];
+    const GemmContext *gemm_ctx = &ws->gemm_ctx;
     int c = net->n_embd, f = net->mlp_hidden, u = net->mlp == SWIGLU ? 2 * f : f;
-    elem_t *upstream = room->h, *d_up = room->narrow_rows;
+    elem_t *upstream = ws->h, *d_up = ws->elem_rows;
     Mlp mlp = {net->mlp, f, NULL, k->up, k->hidden, d_up};
-    drop_backward(n, c, room->dx, &room->noise, site_of(layer, WIDENED), upstream);
+    dropout_backward(n, c, ws->dx, &ws->dropout, dropout_stream(layer, DROP_MLP), upstream);
     bias_backward(n, c, upstream, gradient(net, gradients, layer, DOWN_BIAS));
-    add_gradient(net, layer, DOWN, n, c, f, upstream, k->hidden, products, gradients);
-    multiply(products, n, f, c, (MatrixA){upstream, c, 0}, backward(net, layer, DOWN, c, f), activate_backward, &mlp);
+    add_gradient(net, layer, DOWN, n, c, f, upstream, k->hidden, gemm_ctx, gradients);
+    gemm(gemm_ctx, n, f, c, (MatrixA){upstream, c, 0}, packed_w(net, layer, DOWN, c, f), activate_backward, &mlp);
     bias_backward(n, u, d_up, gradient(net, gradients, layer, UP_BIAS));
-    add_gradient(net, layer, UP, n, u, c, d_up, k->h2, products, gradients);
-    multiply(products, n, c, u, (MatrixA){d_up, u, 0}, backward(net, layer, UP, u, c), put,
-             &(StoreF32){room->wide_rows, c, 1.0f, 0.0f});
-    norm_backward(n, c, room->wide_rows, k->x2, vector(net, layer, NORM2), !net->layernorm, k->mean2, k->scale2, room->dx,
+    add_gradient(net, layer, UP, n, u, c, d_up, k->h2, gemm_ctx, gradients);
+    gemm(gemm_ctx, n, c, u, (MatrixA){d_up, u, 0}, packed_w(net, layer, UP, u, c), store_f32,
+             &(StoreF32){ws->f32_rows, c, 1.0f, 0.0f});
+    norm_backward(n, c, ws->f32_rows, k->x2, vector(net, layer, NORM2), !net->layernorm, k->mean2, k->scale2, ws->dx,
                   gradient(net, gradients, layer, NORM2), gradient(net, gradients, layer, NORM2_BIAS));
 }
 
-/* Of one row of logits (V,) the loss; the row becomes the gradient of `weight` times the loss. A negative target does not count. */
+/* The loss of one row of logits (V,), which is overwritten by the gradient of `weight` times the loss. A negative target is ignored. */
 static double cross_entropy(const Network *net, float *logits, int64_t target, float weight, int want_gradient) {
     int v = net->vocab_size;
     float cap = net->softcap, sum = 0.0f;
@@ -304,10 +304,10 @@ static double cross_entropy(const Network *net, float *logits, int64_t target, f
         SIMD
         for (int i = 0; i < v; i++) logits[i] = cap * hyperbolic_tangent(logits[i] / cap);
     }
-    float largest = most_of(v, logits);
+    float maximum = max_of(v, logits);
     SIMD_SUM(sum)
-    for (int i = 0; i < v; i++) sum += exponential(logits[i] - largest);
-    float log_sum = largest + logf(sum);
+    for (int i = 0; i < v; i++) sum += exponential(logits[i] - maximum);
+    float log_sum = maximum + logf(sum);
     double loss = (double)log_sum - (double)logits[target];
     if (!want_gradient) return loss;
     float capped = logits[target];
@@ -321,95 +321,95 @@ static double cross_entropy(const Network *net, float *logits, int64_t target, f
     return loss;
 }
 
-/* The loss of the final stream room->x (N, C), summed; with gradients, room->dx and those of norm and head. */
-NOINLINE double head_loss(const Network *net, int n, const int64_t *targets, float weight, const Workspace *room, float *gradients) {
+/* The summed loss of the final ws->x (N, C); with gradients also ws->dx and those of the norm and the head. */
+NOINLINE double head_loss(const Network *net, int n, const int64_t *targets, float weight, const Workspace *ws, float *gradients) {
     int c = net->n_embd, v = net->vocab_size, top = net->n_layer;
-    const Products *products = &room->products;
+    const GemmContext *gemm_ctx = &ws->gemm_ctx;
     double loss = 0.0;
-    norm_forward(n, c, room->x, vector(net, top, NORM), vector(net, top, NORM_BIAS), !net->layernorm, net->norm_eps, room->h,
-                 room->mean, room->scale);
-    for (int t = 0; t < n; t += LOGIT_ROWS) { /* logits of a large vocabulary are never there all at once */
-        int rows = smaller(LOGIT_ROWS, n - t);
-        const elem_t *h = room->h + (long)t * c;
-        multiply(products, rows, v, c, (MatrixA){h, c, 0}, weight_t(net, top, HEAD, v, c), put, &(StoreF32){room->logits, v, 1.0f, 0.0f});
+    norm_forward(n, c, ws->x, vector(net, top, NORM), vector(net, top, NORM_BIAS), !net->layernorm, net->norm_eps, ws->h,
+                 ws->mean, ws->scale);
+    for (int t = 0; t < n; t += LOGIT_ROWS) { /* chunked: logits of a large vocabulary are never materialised at once */
+        int rows = min_int(LOGIT_ROWS, n - t);
+        const elem_t *h = ws->h + (long)t * c;
+        gemm(gemm_ctx, rows, v, c, (MatrixA){h, c, 0}, packed_wt(net, top, HEAD, v, c), store_f32, &(StoreF32){ws->logits, v, 1.0f, 0.0f});
         for (int i = 0; i < rows; i++)
-            loss += cross_entropy(net, room->logits + (long)i * v, targets[t + i], weight, gradients != NULL);
+            loss += cross_entropy(net, ws->logits + (long)i * v, targets[t + i], weight, gradients != NULL);
         if (!gradients) continue;
-        narrow_all((long)rows * v, room->logits, room->d_logits);
-        add_gradient(net, top, HEAD, rows, v, c, room->d_logits, h, products, gradients);
-        multiply(products, rows, c, v, (MatrixA){room->d_logits, v, 0}, backward(net, top, HEAD, v, c), put,
-                 &(StoreF32){room->wide_rows + (long)t * c, c, 1.0f, 0.0f});
+        to_elems((long)rows * v, ws->logits, ws->d_logits);
+        add_gradient(net, top, HEAD, rows, v, c, ws->d_logits, h, gemm_ctx, gradients);
+        gemm(gemm_ctx, rows, c, v, (MatrixA){ws->d_logits, v, 0}, packed_w(net, top, HEAD, v, c), store_f32,
+                 &(StoreF32){ws->f32_rows + (long)t * c, c, 1.0f, 0.0f});
     }
     if (gradients) {
-        memset(room->dx, 0, sizeof(float) * (size_t)n * c);
-        norm_backward(n, c, room->wide_rows, room->x, vector(net, top, NORM), !net->layernorm, room->mean, room->scale, room->dx,
+        memset(ws->dx, 0, sizeof(float) * (size_t)n * c);
+        norm_backward(n, c, ws->f32_rows, ws->x, vector(net, top, NORM), !net->layernorm, ws->mean, ws->scale, ws->dx,
                       gradient(net, gradients, top, NORM), gradient(net, gradients, top, NORM_BIAS));
     }
     return loss;
 }
 
-/* The summed loss of a chunk of whole sequences; adds to `gradients` unless it is NULL. */
+/* The summed loss of a chunk of whole sequences; accumulates into `gradients` unless NULL. */
 static double run_chunk(const Network *net, const int64_t *tokens, const int64_t *targets, int n, int length, float weight,
-                        const Workspace *room, float *gradients) {
-    float *embedded = net->n_layer ? room->kept[0].x1 : room->x;
+                        const Workspace *ws, float *gradients) {
+    float *embedded = net->n_layer ? ws->saved[0].x1 : ws->x;
     embed(net, tokens, n, length, embedded);
-    drop_embedded(n, net->n_embd, embedded, &room->noise);
+    dropout_embedding(n, net->n_embd, embedded, &ws->dropout);
     for (int layer = 0; layer < net->n_layer; layer++) {
-        attend(net, layer, n, length, room, room->kept[layer].x2);
-        mlp_forward(net, layer, n, room, layer + 1 < net->n_layer ? room->kept[layer + 1].x1 : room->x);
+        attention_block_forward(net, layer, n, length, ws, ws->saved[layer].x2);
+        mlp_block_forward(net, layer, n, ws, layer + 1 < net->n_layer ? ws->saved[layer + 1].x1 : ws->x);
     }
-    double loss = head_loss(net, n, targets, weight, room, gradients);
+    double loss = head_loss(net, n, targets, weight, ws, gradients);
     if (gradients) {
         for (int layer = net->n_layer - 1; layer >= 0; layer--) {
-            mlp_backward(net, layer, n, room, gradients);
-            attend_backward(net, layer, n, length, room, gradients);
+            mlp_block_backward(net, layer, n, ws, gradients);
+            attention_block_backward(net, layer, n, length, ws, gradients);
         }
-        drop_embedded(n, net->n_embd, room->dx, &room->noise);
-        embed_backward(net, tokens, n, length, room->dx, gradients);
+        dropout_embedding(n, net->n_embd, ws->dx, &ws->dropout);
+        embed_backward(net, tokens, n, length, ws->dx, gradients);
     }
     return loss;
 }
 
 typedef struct {
     const Network *net;
-    const int64_t *tokens, *targets;        /* (sequences, length), rows `stride` apart */
-    int first, last, length, stride, chunk; /* this thread's sequences, and how many at a time */
+    const int64_t *tokens, *targets;        /* (sequences, length), row stride `stride` */
+    int first, last, length, stride, chunk; /* sequences of this thread, and how many in a chunk */
     float weight;
     uint64_t seed;
-    Workspace room;
+    Workspace ws;
     int64_t *rows; /* (2, chunk * length): a chunk's tokens and targets */
-    float *gradients; /* its own; NULL: only the loss is wanted */
+    float *gradients; /* of this thread; NULL: loss only */
     double loss;
 } ThreadTask;
 
-static void work(void *argument) {
-    ThreadTask *share = argument;
-    const Network *net = share->net;
-    int length = share->length, before = begin_products(&net->backend);
-    if (share->gradients) memset(share->gradients, 0, sizeof(float) * (size_t)net->n_parameters);
-    for (int first = share->first; first < share->last; first += share->chunk) {
-        int sequences = smaller(share->chunk, share->last - first);
-        int64_t *tokens = share->rows, *targets = share->rows + (long)share->chunk * length;
+static void loss_worker(void *argument) {
+    ThreadTask *task = argument;
+    const Network *net = task->net;
+    int length = task->length, before = gemm_begin(&net->backend);
+    if (task->gradients) memset(task->gradients, 0, sizeof(float) * (size_t)net->n_parameters);
+    for (int first = task->first; first < task->last; first += task->chunk) {
+        int sequences = min_int(task->chunk, task->last - first);
+        int64_t *tokens = task->rows, *targets = task->rows + (long)task->chunk * length;
         for (int i = 0; i < sequences; i++) {
-            long at = (long)(first + i) * share->stride;
-            memcpy(tokens + (long)i * length, share->tokens + at, sizeof *tokens * length);
-            memcpy(targets + (long)i * length, share->targets + at, sizeof *targets * length);
+            long at = (long)(first + i) * task->stride;
+            memcpy(tokens + (long)i * length, task->tokens + at, sizeof *tokens * length);
+            memcpy(targets + (long)i * length, task->targets + at, sizeof *targets * length);
         }
-        share->room.noise = noise_of(share->gradients ? net->dropout : 0.0f, share->seed, (long)first * length);
-        share->loss += run_chunk(net, tokens, targets, sequences * length, length, share->weight, &share->room,
-                                 share->gradients);
+        task->ws.dropout = dropout_begin(task->gradients ? net->dropout : 0.0f, task->seed, (long)first * length);
+        task->loss += run_chunk(net, tokens, targets, sequences * length, length, task->weight, &task->ws,
+                                 task->gradients);
     }
-    end_products(&net->backend, before);
+    gemm_end(&net->backend, before);
 }
 
 typedef struct {
     float *gradients; /* (threads, n_parameters) */
     long n_parameters, from, to;
     int threads;
-} Sum;
+} ReduceTask;
 
-static void reduce_gradients(void *argument) { /* into the first row, in the order of the threads */
-    const Sum *sum = argument;
+static void reduce_gradients(void *argument) { /* into row 0, in the order of the threads */
+    const ReduceTask *sum = argument;
     for (int other = 1; other < sum->threads; other++) {
         const float *more = sum->gradients + sum->n_parameters * other;
         SIMD
@@ -420,24 +420,24 @@ static void reduce_gradients(void *argument) { /* into the first row, in the ord
 #ifdef BF16
 typedef struct {
     const Network *net;
-    int first, step; /* which matrices are its own */
-} Packing;
+    int first, step; /* packs matrices first, first + step, ... */
+} PackTask;
 
-/* W (out, in) as panels: of W^T, then of W. */
-static void pack(const float *w, int out, int in, elem_t *panels) {
+/* Pack W^T, then W (out, in), into panels. */
+static void pack_weight(const float *w, int out, int in, elem_t *panels) {
     long depth = round_up_tile(in), strips = round_up_tile(out);
-    elem_t strip[STRIP * depth], *across = panels + depth * strips;
-    for (int j = 0; j < out; j += STRIP) {
-        int rows = smaller(STRIP, out - j);
-        for (int i = 0; i < rows; i++) narrow_all(in, w + (long)(j + i) * in, strip + i * depth);
-        pack_bt(in, rows, strip, (int)depth, panels + j * depth);
-        for (int p = 0; p < in; p += STRIP) pack_b(rows, smaller(STRIP, in - p), strip + p, (int)depth, across + p * strips + j * STRIP);
+    elem_t a_tile[TILE * depth], *across = panels + depth * strips;
+    for (int j = 0; j < out; j += TILE) {
+        int rows = min_int(TILE, out - j);
+        for (int i = 0; i < rows; i++) to_elems(in, w + (long)(j + i) * in, a_tile + i * depth);
+        pack_bt(in, rows, a_tile, (int)depth, panels + j * depth);
+        for (int p = 0; p < in; p += TILE) pack_b(rows, min_int(TILE, in - p), a_tile + p, (int)depth, across + p * strips + j * TILE);
     }
 }
 
 NOINLINE void pack_worker(void *argument) {
-    const Packing *packing = argument;
-    const Network *net = packing->net;
+    const PackTask *task = argument;
+    const Network *net = task->net;
     int c = net->n_embd, f = net->mlp_hidden, top = net->n_layer * PER_BLOCK;
     int heads = (net->n_head + 2 * net->n_kv_head) * net->head_dim, matrix = 0;
     for (int at = 0; at <= top + HEAD; at++) {
@@ -447,64 +447,63 @@ NOINLINE void pack_worker(void *argument) {
         else if (which == OUT) out = c;
         else if (which == UP) out = net->mlp == SWIGLU ? 2 * f : f;
         else if (which == DOWN) out = c, in = f;
-        if (out && matrix++ % packing->step == packing->first)
-            pack(net->parameters[at], out, in, net->matrices + net->packed_offsets[at]);
+        if (out && matrix++ % task->step == task->first)
+            pack_weight(net->parameters[at], out, in, net->matrices + net->packed_offsets[at]);
     }
 }
 #endif
 
-/* The matrices as products read them; to be called after every update. */
+/* Repack all weights; to be called after every update. */
 void pack_weights(const Network *net, int threads) {
 #ifdef BF16
-    Packing shares[threads];
-    for (int i = 0; i < threads; i++) shares[i] = (Packing){net, i, threads};
-    parallel_run(pack_worker, shares, sizeof *shares, threads);
+    PackTask tasks[threads];
+    for (int i = 0; i < threads; i++) tasks[i] = (PackTask){net, i, threads};
+    parallel_run(pack_worker, tasks, sizeof *tasks, threads);
 #else
     (void)net, (void)threads;
 #endif
 }
 
-/* Whether the processor and the system let us use AMX. */
-int tiles_available(void) { return amx_request(); }
+/* 1 if the processor has AMX and the system grants it. */
+int amx_available(void) { return amx_request(); }
 
-/* Bytes of room that `loss_and_gradients` needs for each thread; `keep`: with gradients. */
-size_t room_bytes(const Network *net, int chunk, int length, int keep) {
-    Workspace room;
-    char *end = (char *)layout_workspace(net, chunk * length, length, keep, NULL, &room);
+/* Bytes of workspace that `loss_and_gradients` needs for each thread. */
+size_t workspace_bytes(const Network *net, int chunk, int length, int with_backward) {
+    Workspace ws;
+    char *end = (char *)layout_workspace(net, chunk * length, length, with_backward, NULL, &ws);
     arena_alloc(&end, 2 * sizeof(int64_t) * (size_t)chunk * length);
-    return (size_t)end; /* whole cache lines: the next thread's begins at one, too */
+    return (size_t)end; /* whole cache lines, so that the next thread's is aligned, too */
 }
 
-/* The summed loss of (sequences, length) tokens, whose rows are `stride` apart. `gradients` (threads, n_parameters), or NULL, gets
-   in its first row the gradient of `weight` times that loss, with the dropout that `seed` draws. `rooms` is room_bytes for each
-   thread. */
+/* The summed loss of (sequences, length) tokens, of row stride `stride`. Row 0 of `gradients` (threads, n_parameters), unless NULL,
+   becomes the gradient of `weight` times that loss, with the dropout of `seed`. `workspaces`: workspace_bytes for each thread. */
 double loss_and_gradients(const Network *net, const int64_t *tokens, const int64_t *targets, int sequences, int length,
-                          int stride, int chunk, float weight, uint64_t seed, char *rooms, float *gradients, int threads) {
-    ThreadTask shares[threads];
-    Sum sums[threads];
-    size_t bytes = room_bytes(net, chunk, length, gradients != NULL);
+                          int stride, int chunk, float weight, uint64_t seed, char *workspaces, float *gradients, int threads) {
+    ThreadTask tasks[threads];
+    ReduceTask sums[threads];
+    size_t bytes = workspace_bytes(net, chunk, length, gradients != NULL);
     double loss = 0.0;
     for (int i = 0; i < threads; i++) {
-        ThreadTask *share = &shares[i];
-        char *room = rooms + bytes * (size_t)i;
-        memset(share, 0, sizeof *share);
-        share->net = net, share->tokens = tokens, share->targets = targets;
-        share->first = (int)((long)sequences * i / threads), share->last = (int)((long)sequences * (i + 1) / threads);
-        share->length = length, share->stride = stride, share->chunk = chunk, share->weight = weight, share->seed = seed;
-        share->rows = (int64_t *)(room + layout_workspace(net, chunk * length, length, gradients != NULL, room, &share->room));
-        share->gradients = gradients ? gradients + net->n_parameters * i : NULL;
-        sums[i] = (Sum){gradients, net->n_parameters, net->n_parameters * i / threads, net->n_parameters * (i + 1) / threads,
+        ThreadTask *task = &tasks[i];
+        char *ws = workspaces + bytes * (size_t)i;
+        memset(task, 0, sizeof *task);
+        task->net = net, task->tokens = tokens, task->targets = targets;
+        task->first = (int)((long)sequences * i / threads), task->last = (int)((long)sequences * (i + 1) / threads);
+        task->length = length, task->stride = stride, task->chunk = chunk, task->weight = weight, task->seed = seed;
+        task->rows = (int64_t *)(ws + layout_workspace(net, chunk * length, length, gradients != NULL, ws, &task->ws));
+        task->gradients = gradients ? gradients + net->n_parameters * i : NULL;
+        sums[i] = (ReduceTask){gradients, net->n_parameters, net->n_parameters * i / threads, net->n_parameters * (i + 1) / threads,
                         threads};
     }
-    parallel_run(work, shares, sizeof *shares, threads);
+    parallel_run(loss_worker, tasks, sizeof *tasks, threads);
     if (gradients && threads > 1) parallel_run(reduce_gradients, sums, sizeof *sums, threads);
-    for (int i = 0; i < threads; i++) loss += shares[i].loss;
+    for (int i = 0; i < threads; i++) loss += tasks[i].loss;
     return loss;
 }
 
-/* What `seed` draws for a batch: the factors (rows, C) of the embedding's dropout, then of those in each block. */
+/* The dropout masks of `seed` for a batch: (rows, C) of the embedding's, then of the two in each block. */
 void draw_dropout(const Network *net, uint64_t seed, int rows, float *out) {
-    Noise noise = noise_of(net->dropout, seed, 0);
+    Dropout dropout = dropout_begin(net->dropout, seed, 0);
     for (int stream_id = 0; stream_id <= 2 * net->n_layer; stream_id++)
-        for (int t = 0; t < rows; t++, out += net->n_embd) dropout_scale(&noise, stream_id, t, 0, net->n_embd, out);
+        for (int t = 0; t < rows; t++, out += net->n_embd) dropout_scale(&dropout, stream_id, t, 0, net->n_embd, out);
 }

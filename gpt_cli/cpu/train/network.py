@@ -18,7 +18,7 @@ from gpt_cli.model.parameters import BLOCK_SLOTS, NETWORK_SLOTS, block_parameter
 from gpt_cli.model.position import Rotary
 
 _TOKENS_PER_CHUNK = 512  # of one thread: what they need stays in its cache
-_STRIP = 32  # STRIP of gemm.h
+_TILE = 32  # TILE of gemm.h
 
 
 class _TrainerNetwork(ctypes.Structure):
@@ -29,7 +29,7 @@ class _TrainerNetwork(ctypes.Structure):
         ("dropout", ctypes.c_float),
         *((name, ctypes.c_void_p) for name in ("positions", "cosines", "sines", "parameters", "offsets")),
         ("n_parameters", ctypes.c_long),
-        *((name, ctypes.c_void_p) for name in ("matrices", "places")),
+        *((name, ctypes.c_void_p) for name in ("matrices", "packed_offsets")),
         ("backend", Backend),
     )
 
@@ -58,11 +58,11 @@ class NativeNetwork:
         ]
         self._matrices = torch.zeros(sum(sizes), dtype=torch.bfloat16)
         self._gradients = torch.zeros(0)
-        self._room = torch.zeros(0, dtype=torch.uint8)
+        self._workspace = torch.zeros(0, dtype=torch.uint8)
         n = len(self._slots)
         self._pointers = (ctypes.c_void_p * n)()
         self._starts = (ctypes.c_long * n)(*(0 if p is None else self._offsets[id(p)] for p in self._slots))
-        self._places = (ctypes.c_long * n)(*accumulate(sizes[:-1], initial=0))
+        self._packed_offsets = (ctypes.c_long * n)(*accumulate(sizes[:-1], initial=0))
         self._net = self._describe(n_parameters)
 
     def forward_backward(self, inputs: Tensor, targets: Tensor, parts: int | Tensor, seed: int) -> Tensor:
@@ -111,13 +111,13 @@ class NativeNetwork:
         chunk = max(1, min(sequences, _TOKENS_PER_CHUNK // length))
         threads = min(self.threads, batch)
         calls, net = self.library.calls, ctypes.byref(self._net)
-        room = calls.room_bytes(net, chunk, length, gradients is not None) * threads
-        if len(self._room) < room + 64:
-            self._room = torch.empty(room + 64, dtype=torch.uint8)
+        size = calls.workspace_bytes(net, chunk, length, gradients is not None) * threads
+        if len(self._workspace) < size + 64:
+            self._workspace = torch.empty(size + 64, dtype=torch.uint8)
         for i, parameter in enumerate(self._slots):
             self._pointers[i] = None if parameter is None else parameter.data_ptr()
         calls.pack_weights(net, self.threads)
-        aligned = -self._room.data_ptr() % 64
+        aligned = -self._workspace.data_ptr() % 64
         return float(
             calls.loss_and_gradients(
                 net,
@@ -129,7 +129,7 @@ class NativeNetwork:
                 chunk,
                 weight,
                 seed,
-                self._room.data_ptr() + aligned,
+                self._workspace.data_ptr() + aligned,
                 None if gradients is None else gradients.data_ptr(),
                 threads,
             )
@@ -149,7 +149,7 @@ class NativeNetwork:
             offsets=ctypes.addressof(self._starts),
             n_parameters=n_parameters,
             matrices=address(self._matrices),
-            places=ctypes.addressof(self._places),
+            packed_offsets=ctypes.addressof(self._packed_offsets),
             backend=self.library.backend,
         )
 
@@ -166,5 +166,5 @@ def _parameter_order(model: GPT, ones: Tensor) -> Iterator[Tensor | None]:
 
 
 def _packed_size(parameter: Tensor) -> int:
-    """Elements of the two copies of a matrix that gemm.h reads, each side filled up to strips of 32."""
-    return 2 * math.prod(-(-size // _STRIP) * _STRIP for size in parameter.shape) if parameter.ndim == 2 else 0
+    """Elements of the two copies of a matrix that gemm.h reads, each side filled up to tiles of 32."""
+    return 2 * math.prod(-(-size // _TILE) * _TILE for size in parameter.shape) if parameter.ndim == 2 else 0

@@ -1,6 +1,6 @@
-/* Numbers.
+/* Numeric types and functions.
 
-   `elem_t` is what matrix products read: bfloat16 or float, chosen when this is compiled (-DBF16 or not). Sums,
+   `elem_t` is the operand type of GEMMs: bfloat16 or float, a compile-time choice (-DBF16). Accumulators,
    the residual stream, gradients and statistics are always float. */
 #include "../common/prelude.h"
 #include "../common/parameters.h"
@@ -18,7 +18,7 @@ typedef uint16_t elem_t;
 INLINE float to_float(elem_t value) { return from_bf16(value); }
 INLINE elem_t to_elem(float value) { return to_bf16(value); }
 
-INLINE void narrow_all(long n, const float *x, elem_t *y) {
+INLINE void to_elems(long n, const float *x, elem_t *y) {
     long i = 0;
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
     for (; i + 8 <= n; i += 8) {
@@ -41,16 +41,16 @@ INLINE void narrow_all(long n, const float *x, elem_t *y) {
 typedef float elem_t;
 INLINE float to_float(elem_t value) { return value; }
 INLINE elem_t to_elem(float value) { return value; }
-INLINE void narrow_all(long n, const float *x, elem_t *y) { memcpy(y, x, sizeof *y * (size_t)n); }
+INLINE void to_elems(long n, const float *x, elem_t *y) { memcpy(y, x, sizeof *y * (size_t)n); }
 #endif
 
-static inline int smaller(int a, int b) { return a < b ? a : b; }
-static inline int larger(int a, int b) { return a > b ? a : b; }
+static inline int min_int(int a, int b) { return a < b ? a : b; }
+static inline int max_int(int a, int b) { return a > b ? a : b; }
 
 /* The largest of (n,). */
-INLINE float most_of(long n, const float *x) {
+INLINE float max_of(long n, const float *x) {
     float most = -INFINITY;
-#ifdef __clang__ /* which makes no vectors of the loop below, for the sake of NaN */
+#ifdef __clang__ /* which does not vectorise the loop below, because of NaN */
     float each[LANES];
     long i = 0;
     for (int j = 0; j < LANES; j++) each[j] = -INFINITY;

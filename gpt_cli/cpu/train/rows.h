@@ -1,5 +1,4 @@
-/* Rows of 64 bytes, 32 numbers in bf16, and the product of a block by the processor's dot products of pairs: of AVX512-BF16, or of
-   ARMv8.6's BF16. */
+/* Vector GEMM kernel, by bf16 dot products of pairs: AVX512-BF16 or ARMv8.6's BF16; and registers of 64 bytes (a row of 32 bf16). */
 
 #if defined(__AVX512BF16__)
 typedef __m512i Row;
@@ -7,7 +6,7 @@ typedef __m512i Row;
 static inline Row row_of(const void *at) { return _mm512_loadu_si512(at); }
 static inline void store_row(void *at, Row row) { _mm512_storeu_si512(at, row); }
 
-/* Rows a and b (32) -> their elements side by side: of the first 16 columns, and of the others. */
+/* Interleave the elements of rows a and b (32): of the first 16 columns, and of the last. */
 static inline void interleave(Row a, Row b, Row *first, Row *second) {
     const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5,
                                          36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
@@ -15,8 +14,8 @@ static inline void interleave(Row a, Row b, Row *first, Row *second) {
     *second = _mm512_permutex2var_epi16(a, _mm512_add_epi16(low, _mm512_set1_epi16(16)), b);
 }
 
-/* A 16 x 16 matrix of 32-bit words, turned in place: words, pairs of words, then quarters of rows change places. */
-static inline void turn_words(Row r[16]) {
+/* A 16 x 16 matrix of 32-bit words, transposed in place: by words, pairs of words, then 128-bit lanes. */
+static inline void transpose_words(Row r[16]) {
     Row s[16];
 #pragma GCC unroll 8
     for (int i = 0; i < 16; i += 2) {
@@ -46,27 +45,27 @@ static inline void turn_words(Row r[16]) {
     }
 }
 
-static void kernel_avx512(const elem_t *a, const elem_t *b, int k, float *block) {
+static void kernel_vector(const elem_t *a, const elem_t *b, int k, float *block) {
     enum { ROWS = 8 };
-    for (int i = 0; i < STRIP; i += ROWS) {
+    for (int i = 0; i < TILE; i += ROWS) {
         __m512 sums[ROWS][2];
         for (int r = 0; r < ROWS; r++) sums[r][0] = sums[r][1] = _mm512_setzero_ps();
-        const elem_t *left = a + i * STRIP, *right = b;
-        for (int p = 0; p < k; p += STRIP, left += STRIP * STRIP)
-            for (int q = 0; q < STRIP; q += 2, right += 64) {
+        const elem_t *left = a + i * TILE, *right = b;
+        for (int p = 0; p < k; p += TILE, left += TILE * TILE)
+            for (int q = 0; q < TILE; q += 2, right += 64) {
                 __m512bh first = (__m512bh)row_of(right), second = (__m512bh)row_of(right + 32);
 #pragma GCC unroll 8
                 for (int r = 0; r < ROWS; r++) {
                     int pair;
-                    memcpy(&pair, left + r * STRIP + q, sizeof pair);
+                    memcpy(&pair, left + r * TILE + q, sizeof pair);
                     __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
                     sums[r][0] = _mm512_dpbf16_ps(sums[r][0], both, first);
                     sums[r][1] = _mm512_dpbf16_ps(sums[r][1], both, second);
                 }
             }
         for (int r = 0; r < ROWS; r++) {
-            _mm512_storeu_ps(block + (i + r) * STRIP, sums[r][0]);
-            _mm512_storeu_ps(block + (i + r) * STRIP + 16, sums[r][1]);
+            _mm512_storeu_ps(block + (i + r) * TILE, sums[r][0]);
+            _mm512_storeu_ps(block + (i + r) * TILE + 16, sums[r][1]);
         }
     }
 }
@@ -98,7 +97,7 @@ static inline uint32x4_t halves(uint32x4_t a, uint32x4_t b, int which) {
     return vreinterpretq_u32_u64(which ? vtrn2q_u64(x, y) : vtrn1q_u64(x, y));
 }
 
-static inline void turn_words(Row r[16]) {
+static inline void transpose_words(Row r[16]) {
     Row s[16];
     for (int i = 0; i < 16; i += 4)
         for (int j = 0; j < 4; j++) {
@@ -110,20 +109,20 @@ static inline void turn_words(Row r[16]) {
     memcpy(r, s, sizeof s);
 }
 
-static void kernel_avx512(const elem_t *a, const elem_t *b, int k, float *block) {
-    enum { ROWS = 2, QUARTERS = STRIP / 4 };
-    for (int i = 0; i < STRIP; i += ROWS) {
+static void kernel_vector(const elem_t *a, const elem_t *b, int k, float *block) {
+    enum { ROWS = 2, QUARTERS = TILE / 4 };
+    for (int i = 0; i < TILE; i += ROWS) {
         float32x4_t sums[ROWS][QUARTERS];
         for (int r = 0; r < ROWS; r++)
             for (int j = 0; j < QUARTERS; j++) sums[r][j] = vdupq_n_f32(0);
-        const elem_t *left = a + i * STRIP, *right = b;
-        for (int p = 0; p < k; p += STRIP, left += STRIP * STRIP)
-            for (int q = 0; q < STRIP; q += 2, right += 64) {
+        const elem_t *left = a + i * TILE, *right = b;
+        for (int p = 0; p < k; p += TILE, left += TILE * TILE)
+            for (int q = 0; q < TILE; q += 2, right += 64) {
                 bfloat16x8_t both[ROWS];
 #pragma GCC unroll 2
                 for (int r = 0; r < ROWS; r++) {
                     uint32_t pair;
-                    memcpy(&pair, left + r * STRIP + q, sizeof pair);
+                    memcpy(&pair, left + r * TILE + q, sizeof pair);
                     both[r] = vreinterpretq_bf16_u32(vdupq_n_u32(pair));
                 }
 #pragma GCC unroll 8
@@ -134,7 +133,7 @@ static void kernel_avx512(const elem_t *a, const elem_t *b, int k, float *block)
                 }
             }
         for (int r = 0; r < ROWS; r++)
-            for (int j = 0; j < QUARTERS; j++) vst1q_f32(block + (i + r) * STRIP + 4 * j, sums[r][j]);
+            for (int j = 0; j < QUARTERS; j++) vst1q_f32(block + (i + r) * TILE + 4 * j, sums[r][j]);
     }
 }
 #endif

@@ -15,7 +15,7 @@ from gpt_cli.errors import Notify
 class Backend(ctypes.Structure):
     """`Backend` of gemm.h: what computes matrix products."""
 
-    _fields_ = (("sgemm", ctypes.c_void_p), ("set_threads", ctypes.c_void_p), ("tiles", ctypes.c_int))
+    _fields_ = (("sgemm", ctypes.c_void_p), ("set_threads", ctypes.c_void_p), ("amx", ctypes.c_int))
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class NativeLibrary:
         backend = Backend() if bf16 else _blas_of_torch()
         calls = load_kernel(KERNELS[bf16], anew=anew, note=note)
         _declare(calls)
-        backend.tiles = calls.tiles_available()
+        backend.amx = calls.amx_available()
         return cls(calls, backend, dtype)
 
 
@@ -53,17 +53,17 @@ def _blas_of_torch() -> Backend:
 def _declare(calls: ctypes.CDLL) -> None:
     pointer, integer, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
     calls.pack_weights.argtypes, calls.pack_weights.restype = (pointer, integer), None
-    calls.tiles_available.argtypes, calls.tiles_available.restype = (), integer
-    calls.room_bytes.argtypes, calls.room_bytes.restype = (pointer, integer, integer, integer), size
+    calls.amx_available.argtypes, calls.amx_available.restype = (), integer
+    calls.workspace_bytes.argtypes, calls.workspace_bytes.restype = (pointer, integer, integer, integer), size
     calls.loss_and_gradients.argtypes = (
         *(pointer, pointer, pointer, integer, integer, integer, integer, ctypes.c_float, ctypes.c_uint64),
         *(pointer, pointer, integer),
     )
     calls.loss_and_gradients.restype = ctypes.c_double
     calls.draw_dropout.argtypes, calls.draw_dropout.restype = (pointer, ctypes.c_uint64, integer, pointer), None
-    calls.orthogonalise_bytes.argtypes, calls.orthogonalise_bytes.restype = (ctypes.c_long, ctypes.c_long), size
-    calls.orthogonalise.argtypes = (pointer, pointer, integer, pointer, integer, pointer, size, integer)
-    calls.orthogonalise.restype = None
+    calls.newton_schulz_bytes.argtypes, calls.newton_schulz_bytes.restype = (ctypes.c_long, ctypes.c_long), size
+    calls.newton_schulz.argtypes = (pointer, pointer, integer, pointer, integer, pointer, size, integer)
+    calls.newton_schulz.restype = None
 
 
 def address(tensor: Tensor | None) -> int | None:
