@@ -113,18 +113,18 @@ def decoder_alone(run: Path, weights: Any) -> Callable[[int, int], float]:
     """(texts, tokens) -> tokens/s of the decoder that the server has, without the server."""
     from gpt_cli.cpu.decode.decoder import NativeDecoder
     from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
-    from gpt_cli.cpu.decode.seats import Desk, Seat
+    from gpt_cli.cpu.decode.seats import ContinuousBatch, Seat
     from gpt_cli.serve.shelf import How, open_model
 
     decoder = open_model("bench", run, How(weights=weights), print, None).writer.decoder
     assert isinstance(decoder, NativeDecoder), "torch writes this model"
 
     def measure(texts: int, tokens: int) -> float:
-        desk = Desk(decoder)
-        seats = [Seat(desk, [1, 2, 3, 4], i, TokenChoice(1.0)) for i in range(texts)]
+        batch = ContinuousBatch(decoder)
+        seats = [Seat(batch, [1, 2, 3, 4], i, TokenChoice(1.0)) for i in range(texts)]
         started = time.perf_counter()
         for first in range(0, tokens, 4):
-            desk.step(seats, min(4, tokens - first), 256)
+            batch.step(seats, min(4, tokens - first), 256)
         return texts * tokens / (time.perf_counter() - started)
 
     return measure

@@ -319,13 +319,13 @@ MUTATIONS = [
     Mutation(
         "keys of two blocks are those of one",
         "cpu/decode/kv_int8.h",
-        (("keys + f / 4 * stride + f % 4 * apart", "keys + f % 4 * apart"),),
+        (("keys + f / 4 * stride + f % 4 * group_stride", "keys + f % 4 * group_stride"),),
         BYTES,
     ),
     Mutation(
         "values begin at the first block whatever is seen",
         "cpu/decode/kv_int8.h",
-        (("first_four = begin * 4,", "first_four = 0,"),),
+        (("first_group = begin * 4,", "first_group = 0,"),),
         BYTES,
     ),
     Mutation(
@@ -337,14 +337,14 @@ MUTATIONS = [
     Mutation(
         "the last sums of a product are not all settled",
         "cpu/decode/gemm_amx.h",
-        (("last_row, 0, last_n, of_rows", "last_row, 0, last_n - 1, of_rows"),),
+        (("last_row, 0, last_n, row_scales", "last_row, 0, last_n - 1, row_scales"),),
         TILES,
         needs="amx_bf16",
     ),
     Mutation(
         "sums are settled while they are being made",
         "cpu/decode/gemm_amx.h",
-        (("&sums[!which], last_row, settled", "&sums[which], last_row, settled"),),
+        (("&sums[!which], last_row, finished", "&sums[which], last_row, finished"),),
         TILES,
         needs="amx_bf16",
     ),

@@ -13,9 +13,9 @@ pytestmark = pytest.mark.docs
 ROOT = Path(__file__).parents[1]
 DESIGN = ROOT / "docs" / "design"
 FOREIGN = """
-alibi auto decode.c gemm.h said loss_scale matmul_ceiling tokenizers outlines llguidance xgrammar GOMP_SPINCOUNT steps
-STRIP found_inf use_attribute_docstrings StackOverflow riptoken AdamW runtime Generator __call__ NOINLINE
-attend state.json
+alibi auto decode.c gemm.h said loss_scale matmul_ceiling tokenizers outlines llguidance xgrammar GOMP_SPINCOUNT
+found_inf use_attribute_docstrings StackOverflow riptoken AdamW runtime Generator __call__ NOINLINE
+ws seat limbs epilogue state.json
 runtime.measure runtime.deterministic re libtorch_cpu.so torch.nn.functional.linear_cross_entropy
 """
 VALUES = set(FOREIGN.split())  # in backticks, but no names of Python that are ours

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpt_cli.cpu.decode.decoder import NativeDecoder
 from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
 from gpt_cli.cpu.decode.quantize import FORMATS
-from gpt_cli.cpu.decode.seats import Desk, Seat
+from gpt_cli.cpu.decode.seats import ContinuousBatch, Seat
 from tests.test_native import CONTEXT, VOCAB_SIZE, compiled, make_model, weights_of
 
 __all__ = ["compiled"]
@@ -58,7 +58,7 @@ def test_a_text_is_the_same_whoever_joins_and_leaves_beside_it(
 ) -> None:
     decoder = NativeDecoder(MODEL, format=format, threads=threads)
     expected = [alone(decoder, visit, visit["stays"]) for visit in visits]
-    desk, seats = Desk(decoder), dict[int, Seat]()
+    batch, seats = ContinuousBatch(decoder), dict[int, Seat]()
     written: list[list[int]] = [[] for _ in visits]
     shown: list[list[Any]] = [[] for _ in visits]
     for turn in range(10_000):
@@ -66,21 +66,26 @@ def test_a_text_is_the_same_whoever_joins_and_leaves_beside_it(
             if visit["joins"] == turn:
                 mode = visit["mode"]
                 seats[i] = Seat(
-                    desk, visit["prompt"], visit["seed"], visit["choice"], shown=mode == "shown", left=mode == "left"
+                    batch,
+                    visit["prompt"],
+                    visit["seed"],
+                    visit["choice"],
+                    keep_logits=mode == "shown",
+                    caller_samples=mode == "left",
                 )
         if not seats and all(visit["joins"] <= turn for visit in visits):
             break
         here = list(seats)
-        single = any(seats[i].shown for i in here)
+        single = any(seats[i].keeps_logits for i in here)
         steps = 1 if single or not here else min(3, *(visits[i]["stays"] - len(written[i]) for i in here))
-        found = desk.step([seats[i] for i in here], steps, data.draw(st.integers(1, 40)) if turn < 40 else 40)
+        found = batch.step([seats[i] for i in here], steps, data.draw(st.integers(1, 40)) if turn < 40 else 40)
         for i, tokens in zip(here, found, strict=True):
             for token in tokens:
-                if seats[i].shown:
+                if seats[i].keeps_logits:
                     shown[i].append(seats[i].logits())
                 if token is None:  # as whoever chooses finds it
                     token = expected[i][0][len(written[i])]
-                    seats[i].put(token)
+                    seats[i].accept(token)
                 written[i].append(token)
             end = visits[i]["choice"].end_of_text
             if written[i] and (len(written[i]) == visits[i]["stays"] or written[i][-1] == end):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from gpt_cli.cpu.decode.decoder import NativeDecoder
 from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
-from gpt_cli.cpu.decode.seats import Desk, Seat
+from gpt_cli.cpu.decode.seats import ContinuousBatch, Seat
 from gpt_cli.sampling.native_stream import unsupported_settings
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.shuffle import derive_seed
@@ -71,7 +71,7 @@ class TextEngine(Protocol):
 
 class _NativePlace:
     def __init__(self, seat: Seat, chooser: "Chooser | None") -> None:
-        self.seat, self.chooser, self.single = seat, chooser, seat.shown
+        self.seat, self.chooser, self.single = seat, chooser, seat.keeps_logits
         self.matcher = None if chooser is None else chooser.matcher
 
 
@@ -81,7 +81,7 @@ class NativeTexts:
     name = "native"
 
     def __init__(self, decoder: NativeDecoder, tokenizer: Tokenizer) -> None:
-        self._decoder, self._desk, self._tokenizer = decoder, Desk(decoder), tokenizer
+        self._decoder, self._batch, self._tokenizer = decoder, ContinuousBatch(decoder), tokenizer
 
     def needs_rules(self, sampling: SamplingParams) -> bool:
         return bool(unsupported_settings(sampling))
@@ -94,26 +94,34 @@ class NativeTexts:
 
             chooser = _chooser(text, self._tokenizer.vocab_size, torch.device("cpu"))
         seed = derive_seed(text.sampling.seed, "sample", text.sample)
-        longest = text.sampling.max_new_tokens
-        seat = Seat(self._desk, text.prompt, seed, choice, shown=text.shown, left=chooser is not None, longest=longest)
+        max_new_tokens = text.sampling.max_new_tokens
+        seat = Seat(
+            self._batch,
+            text.prompt,
+            seed,
+            choice,
+            keep_logits=text.shown,
+            caller_samples=chooser is not None,
+            max_new_tokens=max_new_tokens,
+        )
         return _NativePlace(seat, chooser)
 
     def step(self, places: Sequence[_NativePlace], steps: int, prompt_tokens: int) -> list[Written]:
-        found = self._desk.step([place.seat for place in places], steps, prompt_tokens)
+        found = self._batch.step([place.seat for place in places], steps, prompt_tokens)
         return [[self._taken(place, token) for token in tokens] for place, tokens in zip(places, found, strict=True)]
 
     def read(self, tokens: Sequence[int]) -> Logits:
         return self._decoder.score(tokens)
 
     def _taken(self, place: _NativePlace, token: int | None) -> tuple[int, Logits | None]:
-        logits = place.seat.logits() if place.seat.shown else None
+        logits = place.seat.logits() if place.seat.keeps_logits else None
         if token is None:
             import torch  # noqa: PLC0415
 
             assert place.chooser is not None
             assert logits is not None
             token = place.chooser.choose(torch.from_numpy(logits.copy())[None])
-            place.seat.put(token)
+            place.seat.accept(token)
         return token, logits
 
 

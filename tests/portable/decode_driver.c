@@ -12,8 +12,8 @@ static void *keep_block(void) {
     return taken[n_taken++] = block();
 }
 
-/* Write the texts that the next blocks begin; `guesses`: with a draft of n-grams. */
-static void write_texts(Model *model, bool guesses) {
+/* Write the texts that the next blocks begin; `drafts`: with a draft of n-grams. */
+static void write_texts(Model *model, bool drafts) {
     int32_t *sizes = block(), *prompts = block(), *lengths = block();
     uint32_t *seeds = block();
     int n = sizes[0], steps = sizes[1], v = model->net.vocab_size;
@@ -21,7 +21,7 @@ static void write_texts(Model *model, bool guesses) {
     Session *session = gpt_begin(model, n, prompts, lengths, seeds, &how);
     int32_t *tokens = calloc((size_t)(n * steps), sizeof *tokens);
     float *logits = calloc((size_t)(n * steps) * (size_t)v, sizeof *logits);
-    if (!session || !tokens || !logits || (guesses && !gpt_draft(session, NULL, prompts, lengths[0], 0))) abort();
+    if (!session || !tokens || !logits || (drafts && !gpt_draft(session, NULL, prompts, lengths[0], 0))) abort();
     if (gpt_write(session, steps, -1, tokens, logits) != steps) abort();
     give_block(tokens, (size_t)(n * steps) * sizeof *tokens);
     give_block(logits, (size_t)(n * steps) * (size_t)v * sizeof *logits);

@@ -66,7 +66,7 @@ DECODER = Kernel(
     (SOURCE,),
     functions=(
         *("gpt_open", "gpt_close", "gpt_begin", "gpt_end", "gpt_write", "gpt_stop", "gpt_draft"),
-        *("gpt_drafted", "gpt_score"),
+        *("gpt_draft_stats", "gpt_score"),
     ),
 )
 

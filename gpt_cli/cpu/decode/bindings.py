@@ -65,20 +65,20 @@ def load_library(note: Notify, *, anew: bool = False) -> ctypes.CDLL:
         ("gpt_write", ctypes.c_int32, 5),
         ("gpt_stop", None, 2),
         ("gpt_draft", ctypes.c_int32, 5),
-        ("gpt_drafted", None, 2),
+        ("gpt_draft_stats", None, 2),
         ("gpt_score", None, 4),
-        ("gpt_open_desk", ctypes.c_void_p, 1),
-        ("gpt_close_desk", None, 1),
+        ("gpt_open_batch", ctypes.c_void_p, 1),
+        ("gpt_close_batch", None, 1),
         ("gpt_join", ctypes.c_void_p, 8),
         ("gpt_leave", None, 1),
-        ("gpt_shown", ctypes.c_void_p, 1),
-        ("gpt_put", None, 2),
-        ("gpt_round", None, 6),
+        ("gpt_seat_logits", ctypes.c_void_p, 1),
+        ("gpt_accept", None, 2),
+        ("gpt_step_batch", None, 6),
     ):
         getattr(library, name).restype = result
         whole = {"gpt_begin": {1}, "gpt_write": {1, 2}, "gpt_stop": {1}}
-        whole |= {"gpt_draft": {3, 4}, "gpt_score": {2}, "gpt_put": {1}}
-        whole |= {"gpt_join": {2, 3, 5, 6, 7}, "gpt_round": {2, 3, 4}}
+        whole |= {"gpt_draft": {3, 4}, "gpt_score": {2}, "gpt_accept": {1}}
+        whole |= {"gpt_join": {2, 3, 5, 6, 7}, "gpt_step_batch": {2, 3, 4}}
         getattr(library, name).argtypes = [
             ctypes.c_int32 if i in whole.get(name, ()) else ctypes.c_void_p for i in range(arguments)
         ]

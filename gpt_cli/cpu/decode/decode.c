@@ -1,16 +1,16 @@
-/* A GPT that writes, in C: tokens in, tokens out, one call for many of them.
+/* The decoder: a GPT's forward pass with a KV cache, and sampling; tokens in, tokens out, one call for many of them.
 
-   It computes what gpt_cli/model computes (reference.py beside this file says the same in NumPy, and is what this is
-   checked against whenever a model is opened), and draws as gpt_cli/sampling draws: the same noise, the same filters.
-   kernel.py compiles it, library.py calls it.
+   It computes what gpt_cli/model computes (numpy_gpt.py beside this file does so in NumPy, and is what this is checked against
+   whenever a model is opened), and samples as gpt_cli/sampling does: the same noise, the same filters. cpu/common/kernel.py compiles
+   it, bindings.py calls it.
 
-   Shapes: R rows (a row is one token of one text), C n_embd, H query heads, G key/value heads, D head width,
-   F hidden width of the MLP, V vocabulary, S keys. Rows of floats are padded to whole panels with zeros.
+   Shapes: R rows (a row is one token of one sequence), C n_embd, H query heads, G key/value heads, D head width,
+   F hidden width of the MLP, V vocabulary, S keys. Rows of floats are zero-padded to whole panels.
 
-   What a row meets does not depend on the rows beside it: each of its sums is made in one order, or of whole numbers. So a
-   text is the same to the last bit, alone and among many, by one thread and by several. */
+   Batch-invariant: no sum of a row depends on the rows beside it, since each has one order, or is of integers. So a text is the same
+   to the last bit, alone and in a batch, on one thread and on several. */
 
-enum { NEAR = 1000000 }; /* bytes: measured on a core with a cache of 2 MB, see docs/sampling_speed.md */
+enum { L2_BYTES = 1000000 }; /* of weights that stay in L2: measured on a core with 2 MB, see docs/sampling_speed.md */
 
 #include "simd.h"
 /* each of these needs those before it */
@@ -26,11 +26,11 @@ enum { NEAR = 1000000 }; /* bytes: measured on a core with a cache of 2 MB, see 
 
 void gpt_close(Model *m) {
     if (!m) return;
-    atomic_store(&m->pool.ending, true);
+    atomic_store(&m->pool.stopping, true);
     notify_all(&m->pool);
-    for (int i = 0; i < m->pool.begun; i++) pthread_join(m->pool.threads[i], NULL);
+    for (int i = 0; i < m->pool.n_created; i++) pthread_join(m->pool.threads[i], NULL);
     for (int l = 0; m->packed && l < m->net.n_layer; l++) {
-        Packed *p = &m->packed[l];
+        PackedLayer *p = &m->packed[l];
         Matrix *each[] = {&p->qkv, &p->out, &p->gate, &p->up, &p->down};
         for (int i = 0; i < 5; i++) free_matrix(each[i]);
         free(p->norm1), free(p->norm1_bias), free(p->norm2), free(p->norm2_bias), free(p->q_norm), free(p->k_norm);
@@ -40,7 +40,7 @@ void gpt_close(Model *m) {
 }
 
 /* (n,) with zeros after it; nothing for NULL. False: out of memory. */
-static bool pad(float **to, const float *from, int n, int width) {
+static bool copy_padded(float **to, const float *from, int n, int width) {
     if (!from) return true;
     *to = alloc_zeroed((size_t)width * sizeof **to);
     if (*to) memcpy(*to, from, (size_t)n * sizeof **to);
@@ -53,87 +53,87 @@ Model *gpt_open(const Network *net, const Layer *layers) {
     Model *m = alloc_zeroed(sizeof *m);
     if (!m) return NULL;
     pthread_mutex_init(&m->pool.mutex, NULL);
-    pthread_cond_init(&m->pool.woken, NULL);
+    pthread_cond_init(&m->pool.wake, NULL);
     m->net = *net;
     int c = net->n_embd, f = net->mlp_hidden, d = net->head_dim, kv = net->n_kv_head * d, format = net->format;
-    size_t of_layer = weight_bytes(format, c + 2 * kv, c) + weight_bytes(format, c, c) + weight_bytes(format, c, f)
+    size_t layer_bytes = weight_bytes(format, c + 2 * kv, c) + weight_bytes(format, c, c) + weight_bytes(format, c, f)
         + (net->mlp == SWIGLU ? 2 : 1) * weight_bytes(format, f, c);
-    size_t all = net->n_layer * of_layer + weight_bytes(format, net->vocab_size, c) + DEEP * PANEL; /* tiles read past the end */
+    size_t all = net->n_layer * layer_bytes + weight_bytes(format, net->vocab_size, c) + TILE_K * PANEL; /* tiles read past the end */
     m->packed = alloc_zeroed(net->n_layer * sizeof *m->packed);
     m->c = padded(net->n_embd, PANEL), m->f = padded(net->mlp_hidden, PANEL);
     m->d = padded(net->head_dim, LANES), m->s = padded(net->context_length, LANES);
-    m->bytes = net->format != FP32;
-    m->block_bytes = m->bytes ? byte_block(m) : sizeof(float) * LANES * (net->head_dim + m->d);
+    m->kv_int8 = net->format != FP32;
+    m->block_bytes = m->kv_int8 ? kv_int8_block_bytes(m) : sizeof(float) * LANES * (net->head_dim + m->d);
     m->tiles = net->format != FP32 && net->tiles && amx_request();
-    m->fits_l2 = all < NEAR;
+    m->fits_l2 = all < L2_BYTES;
     m->pool.spin_limit = 4000; /* some 50 to 150 microseconds */
-    m->pool.helpers = net->threads - 1 < MAX_HELPERS ? net->threads - 1 : MAX_HELPERS;
-    char *room = m->weights = alloc_zeroed(all);
-    bool fits = m->packed && room;
+    m->pool.n_workers = net->threads - 1 < MAX_WORKERS ? net->threads - 1 : MAX_WORKERS;
+    char *arena = m->weights = alloc_zeroed(all);
+    bool fits = m->packed && arena;
     for (int l = 0; fits && l < net->n_layer; l++) {
         const Layer *layer = &layers[l];
-        Packed *p = &m->packed[l];
+        PackedLayer *p = &m->packed[l];
         size_t gate = net->mlp == SWIGLU ? f : 0; /* gate and up are halves of one matrix */
-        fits = pack(&p->qkv, &room, format, c + 2 * kv, c, layer->qkv, layer->qkv_bias)
-            && pack(&p->out, &room, format, c, c, layer->out, layer->out_bias)
-            && (!gate || pack(&p->gate, &room, format, f, c, layer->up, layer->up_bias))
-            && pack(&p->up, &room, format, f, c, layer->up + gate * c, layer->up_bias ? layer->up_bias + gate : NULL)
-            && pack(&p->down, &room, format, c, f, layer->down, layer->down_bias)
-            && pad(&p->norm1, layer->norm1, c, m->c) && pad(&p->norm1_bias, layer->norm1_bias, c, m->c)
-            && pad(&p->norm2, layer->norm2, c, m->c) && pad(&p->norm2_bias, layer->norm2_bias, c, m->c)
-            && pad(&p->q_norm, layer->q_norm, d, m->d) && pad(&p->k_norm, layer->k_norm, d, m->d);
+        fits = pack_weight(&p->qkv, &arena, format, c + 2 * kv, c, layer->qkv, layer->qkv_bias)
+            && pack_weight(&p->out, &arena, format, c, c, layer->out, layer->out_bias)
+            && (!gate || pack_weight(&p->gate, &arena, format, f, c, layer->up, layer->up_bias))
+            && pack_weight(&p->up, &arena, format, f, c, layer->up + gate * c, layer->up_bias ? layer->up_bias + gate : NULL)
+            && pack_weight(&p->down, &arena, format, c, f, layer->down, layer->down_bias)
+            && copy_padded(&p->norm1, layer->norm1, c, m->c) && copy_padded(&p->norm1_bias, layer->norm1_bias, c, m->c)
+            && copy_padded(&p->norm2, layer->norm2, c, m->c) && copy_padded(&p->norm2_bias, layer->norm2_bias, c, m->c)
+            && copy_padded(&p->q_norm, layer->q_norm, d, m->d) && copy_padded(&p->k_norm, layer->k_norm, d, m->d);
     }
-    fits = fits && pack(&m->head, &room, format, net->vocab_size, c, net->head, NULL)
-        && pad(&m->norm, net->norm, c, m->c) && pad(&m->norm_bias, net->norm_bias, c, m->c);
+    fits = fits && pack_weight(&m->head, &arena, format, net->vocab_size, c, net->head, NULL)
+        && copy_padded(&m->norm, net->norm, c, m->c) && copy_padded(&m->norm_bias, net->norm_bias, c, m->c);
     if (!fits) gpt_close(m), m = NULL;
     return m;
 }
 
-/* Divides `memory` among the parts of a room. Returns the bytes that takes; with NULL nothing else.
+/* Carve the buffers of a workspace out of `memory`; returns the bytes needed (with NULL only that).
 
-   What is wanted at different times lies in one place, which is near then: wherever else it was written to, lines would be
-   fetched first, from where keys and values of texts have driven them. What heads see takes the place of their queries (but
-   where products, which read whole vectors, would read on into the keys), what is hidden that of queries, keys and values. */
-static size_t layout_workspace(Workspace *room, char *memory) {
-    const Model *m = room->model;
+   Buffers that are live at different times alias, so that they stay in the cache: others would be evicted by the KV caches and
+   fetched again before they are written. y aliases the queries (unless a GEMM, which reads whole vectors, would read on into the
+   keys), hidden aliases qkv. */
+static size_t layout_workspace(Workspace *ws, char *memory) {
+    const Model *m = ws->model;
     const Network *net = &m->net;
-    int of_qkv = padded((net->n_head + 2 * net->n_kv_head) * net->head_dim, PANEL), most = padded(m->c > m->f ? m->c : m->f, DEEP);
+    int qkv_width = padded((net->n_head + 2 * net->n_kv_head) * net->head_dim, PANEL), most = padded(m->c > m->f ? m->c : m->f, TILE_K);
     bool in_place = net->n_embd % LANES == 0;
     float *limbs = NULL;
     struct { float **part; int width; } parts[] = {
-        {&room->x, m->c}, {&room->h, m->c}, {&room->qkv, of_qkv > most ? of_qkv : most}, {&room->y, in_place ? 0 : m->c},
-        {&room->gates, m->f}, {&room->logits, padded(net->vocab_size, PANEL)}, {&room->steps, 1}, {&limbs, most},
+        {&ws->x, m->c}, {&ws->h, m->c}, {&ws->qkv, qkv_width > most ? qkv_width : most}, {&ws->y, in_place ? 0 : m->c},
+        {&ws->gates, m->f}, {&ws->logits, padded(net->vocab_size, PANEL)}, {&ws->row_scales, 1}, {&limbs, most},
     };
     size_t at = 0;
     for (int i = 0; i < 8; at += MAX_ROWS * sizeof(float) * parts[i++].width)
         if (memory) *parts[i].part = (float *)(memory + at);
-    if (in_place) room->y = room->qkv;
-    room->hidden = room->qkv, room->limbs = (uint8_t *)limbs;
-    room->qkv_stride = of_qkv, room->y_stride = in_place ? of_qkv : m->c;
+    if (in_place) ws->y = ws->qkv;
+    ws->hidden = ws->qkv, ws->limbs = (uint8_t *)limbs;
+    ws->qkv_stride = qkv_width, ws->y_stride = in_place ? qkv_width : m->c;
     return at;
 }
 
-/* In one piece, and so of a larger model in large pages: a product writes to as many rows as there are, in turn. */
-static bool alloc_workspace(Workspace *room, Model *m) {
-    room->model = m, room->memory = alloc_zeroed(layout_workspace(room, NULL));
-    if (room->memory) layout_workspace(room, room->memory);
-    return room->memory;
+/* In one piece, and so in huge pages for a larger model: a GEMM writes all rows in turn. */
+static bool alloc_workspace(Workspace *ws, Model *m) {
+    ws->model = m, ws->memory = alloc_zeroed(layout_workspace(ws, NULL));
+    if (ws->memory) layout_workspace(ws, ws->memory);
+    return ws->memory;
 }
 
 void gpt_end(Session *session) {
     if (!session) return;
-    for (int o = 0; session->drafter && o < ORDERS; o++) free(session->drafter->slots[o]);
-    free(session->drafter);
-    for (int i = 0; session->streams && i < session->n; i++) {
-        Sequence *s = &session->streams[i];
-        free(s->window), free(s->noise);
+    for (int o = 0; session->draft && o < N_ORDERS; o++) free(session->draft->tables[o]);
+    free(session->draft);
+    for (int i = 0; session->sequences && i < session->n; i++) {
+        Sequence *s = &session->sequences[i];
+        free(s->tokens), free(s->noise);
     }
-    for (int i = 0; session->rooms && i < session->n_rooms; i++) free(session->rooms[i].memory);
-    free(session->rooms), free(session->streams), free(session->caches), free(session->logits), free(session->heaps);
+    for (int i = 0; session->workspaces && i < session->n_workspaces; i++) free(session->workspaces[i].memory);
+    free(session->workspaces), free(session->sequences), free(session->caches), free(session->logits), free(session->heap_scratch);
     free((void *)session->sampling.never), free(session);
 }
 
-/* Begin `n` texts with prompts of lengths[i] tokens (1 to a context), one after another in `prompts`. NULL: out of
+/* A session of `n` sequences with prompts of lengths[i] tokens (1 to context_length), concatenated in `prompts`. NULL: out of
    memory. */
 Session *gpt_begin(Model *m, int32_t n, const int32_t *prompts, const int32_t *lengths, const uint32_t *seeds,
                    const Sampling *sampling) {
@@ -143,27 +143,27 @@ Session *gpt_begin(Model *m, int32_t n, const int32_t *prompts, const int32_t *l
     session->model = m, session->sampling = *sampling, session->n = n;
     int32_t *never = alloc_zeroed((size_t)sampling->n_never * sizeof *never);
     session->sampling.never = never;
-    size_t v = session->apart = padded(net->vocab_size, PANEL);
-    session->n_rooms = m->pool.helpers + 1;
-    session->rooms = alloc_zeroed(session->n_rooms * sizeof *session->rooms);
-    session->streams = alloc_zeroed(n * sizeof *session->streams);
-    session->logits = alloc_zeroed(n * v * sizeof(float)), session->heaps = alloc_zeroed(n * v * sizeof(float));
+    size_t v = session->logits_stride = padded(net->vocab_size, PANEL);
+    session->n_workspaces = m->pool.n_workers + 1;
+    session->workspaces = alloc_zeroed(session->n_workspaces * sizeof *session->workspaces);
+    session->sequences = alloc_zeroed(n * sizeof *session->sequences);
+    session->logits = alloc_zeroed(n * v * sizeof(float)), session->heap_scratch = alloc_zeroed(n * v * sizeof(float));
     session->caches = alloc_zeroed(n * cache_bytes(m));
-    bool fits = never && session->rooms && session->streams && session->caches && session->logits && session->heaps;
-    for (int i = 0; fits && i <= (use_data_parallel(session) ? m->pool.helpers : 0); i++) fits = alloc_workspace(&session->rooms[i], m);
+    bool fits = never && session->workspaces && session->sequences && session->caches && session->logits && session->heap_scratch;
+    for (int i = 0; fits && i <= (use_data_parallel(session) ? m->pool.n_workers : 0); i++) fits = alloc_workspace(&session->workspaces[i], m);
     if (fits && sampling->n_never) memcpy(never, sampling->never, (size_t)sampling->n_never * sizeof *never);
     session->shared_prompt = n > 1;
     const int32_t *prompt = prompts;
     for (int i = 0; fits && i < n; i++, prompt += lengths[i - 1]) {
-        Sequence *s = &session->streams[i];
+        Sequence *s = &session->sequences[i];
         s->active = true;
-        s->window = alloc_zeroed(net->context_length * sizeof *s->window);
+        s->tokens = alloc_zeroed(net->context_length * sizeof *s->tokens);
         s->cache = session->caches + i * cache_bytes(m), s->noise = alloc_zeroed(v * sizeof *s->noise);
-        fits = s->window && s->noise;
+        fits = s->tokens && s->noise;
         if (!fits) break;
-        memcpy(s->window, prompt, lengths[i] * sizeof *s->window);
+        memcpy(s->tokens, prompt, lengths[i] * sizeof *s->tokens);
         s->length = lengths[i];
-        seed_twister(s, seeds[i]);
+        seed_mt(s, seeds[i]);
         session->shared_prompt = session->shared_prompt && lengths[i] == lengths[0]
             && !memcmp(prompt, prompts, lengths[0] * sizeof *prompt);
     }
@@ -171,15 +171,15 @@ Session *gpt_begin(Model *m, int32_t n, const int32_t *prompts, const int32_t *l
     return session;
 }
 
-/* One step of all texts, on each operation of which the threads share the work. */
-static void decode_lockstep(Writing *w) {
+/* One step of all sequences, the threads splitting each operation. */
+static void decode_lockstep(DecodeCall *w) {
     Session *session = w->session;
-    Pool *pool = session->rooms->pool = workers(session->model);
+    Pool *pool = session->workspaces->pool = shared_pool(session->model);
     if (pool) ensure_awake(pool);
-    prefill(session, session->rooms, 0, session->shared_prompt ? 1 : session->n);
+    prefill(session, session->workspaces, 0, session->shared_prompt ? 1 : session->n);
     if (session->shared_prompt) broadcast_prompt(session), session->shared_prompt = false;
-    show_logits(w, w->first, 0, session->n);
-    parallel_for(pool, session->n, choose_tokens, session);
+    copy_step_logits(w, w->first, 0, session->n);
+    parallel_for(pool, session->n, sample_tokens, session);
     record_tokens(w, w->first++, 0, session->n);
     w->made = w->first;
 }
@@ -190,75 +190,75 @@ static void decode_lockstep(Writing *w) {
 int32_t gpt_write(Session *session, int32_t steps, int32_t end_of_text, int32_t *tokens, float *logits) {
     Model *m = session->model;
     size_t v = m->net.vocab_size;
-    if (session->drafter) {
+    if (session->draft) {
         int32_t made = 0;
-        while (made < steps && session->streams->active) {
-            if (session->rooms->pool) ensure_awake(&m->pool);
+        while (made < steps && session->sequences->active) {
+            if (session->workspaces->pool) ensure_awake(&m->pool);
             made += speculative_step(session, steps - made, end_of_text, tokens + made, logits ? logits + made * v : NULL);
-            session->streams->active = tokens[made - 1] != end_of_text;
+            session->sequences->active = tokens[made - 1] != end_of_text;
         }
         return made;
     }
-    Writing w = {.session = session, .steps = steps, .end_of_text = end_of_text, .tokens = tokens, .logits = logits};
-    bool divided = use_data_parallel(session) && session->rooms[m->pool.helpers].memory; /* helpers may be fewer than they were */
+    DecodeCall w = {.session = session, .steps = steps, .end_of_text = end_of_text, .tokens = tokens, .logits = logits};
+    bool divided = use_data_parallel(session) && session->workspaces[m->pool.n_workers].memory; /* workers may be fewer than asked for */
     while (w.first < steps && any_active(session, 0, session->n)) {
         if (session->shared_prompt || !divided) {
             decode_lockstep(&w);
             continue;
         }
-        session->rooms->pool = NULL;
+        session->workspaces->pool = NULL;
         ensure_awake(&m->pool);
-        m->pool.lengthy = true;
-        parallel_for(&m->pool, session->n, write_share, &w);
-        m->pool.lengthy = false;
+        m->pool.wake_workers = true;
+        parallel_for(&m->pool, session->n, decode_worker, &w);
+        m->pool.wake_workers = false;
         w.first = steps;
     }
     return atomic_load(&w.made);
 }
 
-/* Text `i` has ended: nothing more is computed for it, and what is written for it means nothing. */
-void gpt_stop(Session *session, int32_t i) { session->streams[i].active = false; }
+/* End sequence `i`: nothing more is computed for it, and its further tokens are undefined. */
+void gpt_stop(Session *session, int32_t i) { session->sequences[i].active = false; }
 
-/* Have several tokens of the one text of a session that has not begun written by one pass, where they can be guessed:
-   by `small`, a session of another model with the same vocabulary and the same prompt, which must stay, or where that is
-   NULL from the n-grams of the `n` tokens of `text` (of other texts, and at its end the prompt) and of what is written.
-   `always` of them are looked at in a pass, where there are so many; 0: as many as pay. Returns 0 when out of memory, and then nothing is guessed. */
-int32_t gpt_draft(Session *session, Session *small, const int32_t *text, int32_t n, int32_t always) {
+/* Turn on speculative decoding of a session of one sequence that has not begun. Drafts come from `small`, a session of another
+   model with the same vocabulary and prompt, which must outlive this one, or if NULL from the n-grams of the `n` tokens of `text`
+   (other texts, at its end the prompt) and of what is written. `fixed_length`: of drafts; 0: adaptive. Returns 0 when out of
+   memory, and then nothing is drafted. */
+int32_t gpt_draft(Session *session, Session *small, const int32_t *text, int32_t n, int32_t fixed_length) {
     size_t v = padded(session->model->net.vocab_size, PANEL) * sizeof(float);
     DraftState *d = alloc_zeroed(sizeof *d);
-    float *logits = alloc_zeroed((MOST_GUESSES + 1) * v), *noise = alloc_zeroed((MOST_GUESSES + 1) * v);
+    float *logits = alloc_zeroed((MAX_DRAFT + 1) * v), *noise = alloc_zeroed((MAX_DRAFT + 1) * v);
     bool fits = d && logits && noise;
     if (fits) {
-        d->ngrams = !small, d->bits = 12, d->always = always;
+        d->ngrams = !small, d->bits = 12, d->fixed_length = fixed_length;
         while (d->bits < 22 && (1 << d->bits) < 2 * n) d->bits++;
-        for (int o = 0; d->ngrams && o < ORDERS; o++) fits = (d->slots[o] = alloc_zeroed(sizeof(Slot) << d->bits)) && fits;
+        for (int o = 0; d->ngrams && o < N_ORDERS; o++) fits = (d->tables[o] = alloc_zeroed(sizeof(NgramEntry) << d->bits)) && fits;
     }
     if (!fits) {
-        for (int o = 0; d && o < ORDERS; o++) free(d->slots[o]);
+        for (int o = 0; d && o < N_ORDERS; o++) free(d->tables[o]);
         free(d), free(logits), free(noise);
         return 0;
     }
     for (int32_t i = 0; i < n; i++) ngram_insert(d, text[i]);
-    if (small) session->model->pool.spin_limit = 40000; /* the smaller model has no work for the helpers meanwhile */
-    free(session->logits), free(session->streams->noise);
-    session->logits = logits, session->streams->noise = noise, session->drafter = d, session->small = small;
+    if (small) session->model->pool.spin_limit = 40000; /* workers idle while the smaller model drafts */
+    free(session->logits), free(session->sequences->noise);
+    session->logits = logits, session->sequences->noise = noise, session->draft = d, session->small = small;
     return 1;
 }
 
-/* Of a session with a drafter: passes over the weights, tokens that were guessed, and those of them that were right. */
-void gpt_drafted(const Session *session, int64_t *numbers) {
-    numbers[0] = session->drafter->passes, numbers[1] = session->drafter->guessed, numbers[2] = session->drafter->right;
+/* Forward passes, drafted tokens, accepted tokens of a session that drafts. */
+void gpt_draft_stats(const Session *session, int64_t *numbers) {
+    numbers[0] = session->draft->passes, numbers[1] = session->draft->drafted, numbers[2] = session->draft->accepted;
 }
 
-/* (n,) tokens, at most a context -> (n, V) logits: of what follows each. */
+/* (n,) tokens, at most context_length -> (n, V) logits. */
 void gpt_score(Session *session, const int32_t *tokens, int32_t n, float *logits) {
     BatchToken rows[MAX_ROWS];
-    if (session->rooms->pool) ensure_awake(&session->model->pool);
+    if (session->workspaces->pool) ensure_awake(&session->model->pool);
     for (int i = 0, k = 0; i < n; i++) {
-        rows[k++] = (BatchToken){session->streams, i, tokens[i], logits + (size_t)i * session->model->net.vocab_size};
-        if (k == MAX_ROWS || i == n - 1) forward(session->rooms, rows, k), k = 0;
+        rows[k++] = (BatchToken){session->sequences, i, tokens[i], logits + (size_t)i * session->model->net.vocab_size};
+        if (k == MAX_ROWS || i == n - 1) forward(session->workspaces, rows, k), k = 0;
     }
-    session->streams->cached = 0;
+    session->sequences->cached = 0;
 }
 
 #include "seats.h"

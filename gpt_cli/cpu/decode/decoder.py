@@ -194,7 +194,7 @@ class NativeSession:
     def draft_stats(self) -> tuple[int, int, int]:
         """With a draft: passes over the weights, tokens that were guessed, and those of them that were right."""
         numbers = np.zeros(3, np.int64)
-        self._library.gpt_drafted(self.handle.pointer, address(numbers))
+        self._library.gpt_draft_stats(self.handle.pointer, address(numbers))
         passes, guessed, right = numbers.tolist()
         return passes, guessed, right
 

@@ -1,11 +1,10 @@
-/* Products with bf16 weights, of what is rounded to bf16, too: each product is exact in fp32, and sums are made as AMX's tiles
-   make them (TDPBF16PS in Intel's manual), so that rows come out the same to the last bit by tiles and by vectors. Of 32
-   inputs the even ones and the odd ones make a sum each, and both together are added to what was there. (Numbers below
-   1e-38, which tiles take for zero, are less than any sum here could show.)
+/* GEMM in bf16, weights and rounded activations, on vectors: products are exact in fp32, and accumulated in the order of AMX's
+   TDPBF16PS, so that tiles and vectors give the same bits. Of 32 inputs the even and the odd ones are summed separately, and both
+   sums added to the accumulator. (AMX flushes denormals to zero: too small to change any sum here.)
 
-   A word of a panel: of one output two inputs, the even one in the low half. */
+   A word of a panel: two inputs of one output, the even one in the low half. */
 
-enum { PAIRS_DEEP = 32 };
+enum { TILE_K_BF16 = 32 };
 
 INLINE vec to_nearest_bf16(vec x) { /* ties to even */
     uvec bits = (uvec)x;
@@ -17,23 +16,23 @@ static void round_to_bf16(const float *x, int inputs, float *y) {
     for (int i = 0; i < inputs; i += LANES) *(vec *)(y + i) = to_nearest_bf16(*(const vec *)(x + i));
 }
 
-INLINE void panels_of_pairs(const int ROWS, const int PANELS, const Matrix *m, int panel, const float *x, int x_stride,
+INLINE void gemm_panel_bf16(const int ROWS, const int PANELS, const Matrix *m, int panel, const float *x, int x_stride,
                             float *y, int y_stride, bool add) {
     const int inputs = padded(m->inputs, 4);
-    const size_t apart = (size_t)inputs * PANEL;
-    const uint16_t *weights = (const uint16_t *)m->weights + panel * apart;
+    const size_t panel_stride = (size_t)inputs * PANEL;
+    const uint16_t *weights = (const uint16_t *)m->weights + panel * panel_stride;
     vec sums[4][2];
 #pragma GCC unroll 4
     for (int i = 0; i < ROWS * PANELS; i++) sums[i][0] = sums[i][1] = (vec){0};
-    for (int block = 0; block < inputs; block += PAIRS_DEEP) {
-        int end = block + PAIRS_DEEP < inputs ? block + PAIRS_DEEP : inputs;
+    for (int block = 0; block < inputs; block += TILE_K_BF16) {
+        int end = block + TILE_K_BF16 < inputs ? block + TILE_K_BF16 : inputs;
         vec even[4][2], odd[4][2];
 #pragma GCC unroll 4
         for (int i = 0; i < ROWS * PANELS; i++) even[i][0] = even[i][1] = odd[i][0] = odd[i][1] = (vec){0};
         for (int i = block; i < end; i += 2) {
 #pragma GCC unroll 4
             for (int p = 0; p < PANELS; p++) {
-                const uvec *w = (const uvec *)(weights + p * apart + (size_t)i * PANEL);
+                const uvec *w = (const uvec *)(weights + p * panel_stride + (size_t)i * PANEL);
                 vec first_even = (vec)(w[0] << 16), first_odd = (vec)(w[0] & 0xffff0000u);
                 vec second_even = (vec)(w[1] << 16), second_odd = (vec)(w[1] & 0xffff0000u);
 #pragma GCC unroll 4
@@ -52,57 +51,57 @@ INLINE void panels_of_pairs(const int ROWS, const int PANELS, const Matrix *m, i
 }
 
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-/* One or two rows and a panel by BFDOT, which adds an even and an odd product to a sum at once, in an order of its own. */
-INLINE void panel_by_dots(const int ROWS, const Matrix *m, int panel, const float *x, int x_stride, float *y, int y_stride,
+/* One or two rows and a panel by BFDOT, which accumulates an even and an odd product at once, in an order of its own. */
+INLINE void gemm_panel_bfdot(const int ROWS, const Matrix *m, int panel, const float *x, int x_stride, float *y, int y_stride,
                           bool add) {
     const int inputs = padded(m->inputs, 4);
     const uint16_t *weights = (const uint16_t *)m->weights + (size_t)panel * inputs * PANEL;
-    quarter sums[2][QUARTERS];
+    vec4 sums[2][N_VEC4];
 #pragma GCC unroll 2
     for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 8
-        for (int j = 0; j < QUARTERS; j++) sums[r][j] = vdupq_n_f32(0);
+        for (int j = 0; j < N_VEC4; j++) sums[r][j] = vdupq_n_f32(0);
     for (int i = 0; i < inputs; i += 2, weights += 2 * PANEL) {
         bfloat16x8_t pairs[2];
 #pragma GCC unroll 2
-        for (int r = 0; r < ROWS; r++) { /* of numbers that are bf16: their upper halves */
+        for (int r = 0; r < ROWS; r++) { /* floats that are bf16: their upper halves */
             uint32_t both[2];
             memcpy(both, x + (size_t)r * x_stride + i, sizeof both);
             pairs[r] = vreinterpretq_bf16_u32(vdupq_n_u32(both[0] >> 16 | both[1]));
         }
 #pragma GCC unroll 8
-        for (int j = 0; j < QUARTERS; j++) {
+        for (int j = 0; j < N_VEC4; j++) {
             bfloat16x8_t weight = vreinterpretq_bf16_u16(vld1q_u16(weights + 8 * j));
 #pragma GCC unroll 2
             for (int r = 0; r < ROWS; r++) sums[r][j] = vbfdotq_f32(sums[r][j], weight, pairs[r]);
         }
     }
-    store_quarters(ROWS, BF16, m, panel, sums, y, y_stride, add);
+    store_vec4s(ROWS, BF16, m, panel, sums, y, y_stride, add);
 }
 
-static void few_panels_of_pairs(const Matrix *m, int begin, int end, int rows, const GemmInput *in, float *y, int y_stride,
+static void gemm_panels_bf16(const Matrix *m, int begin, int end, int rows, const GemmInput *in, float *y, int y_stride,
                                 bool add) {
-#define TIMES_DOTS(ROWS)                                                                                             \
-    panel_by_dots(ROWS, m, panel, in->x + row * (size_t)in->stride, in->stride, y + row * (size_t)y_stride, y_stride, add)
-    BY_TWO_ROWS(TIMES_DOTS)
-#undef TIMES_DOTS
+#define GEMM_PANEL_BFDOT(ROWS)                                                                                             \
+    gemm_panel_bfdot(ROWS, m, panel, in->x + row * (size_t)in->stride, in->stride, y + row * (size_t)y_stride, y_stride, add)
+    FOR_ROW_PAIRS(GEMM_PANEL_BFDOT)
+#undef GEMM_PANEL_BFDOT
 }
 #else
 /* Any number of rows through 1 ... 4 panels. */
-static void few_panels_of_pairs(const Matrix *m, int begin, int end, int rows, const GemmInput *in, float *y, int y_stride,
+static void gemm_panels_bf16(const Matrix *m, int begin, int end, int rows, const GemmInput *in, float *y, int y_stride,
                                 bool add) {
-#define TIMES_PAIRS(ROWS, PANELS)                                                                                    \
-    panels_of_pairs(ROWS, PANELS, m, panel, in->x + row * (size_t)in->stride, in->stride, y + row * (size_t)y_stride, \
+#define GEMM_PANEL_BF16(ROWS, PANELS)                                                                                    \
+    gemm_panel_bf16(ROWS, PANELS, m, panel, in->x + row * (size_t)in->stride, in->stride, y + row * (size_t)y_stride, \
                     y_stride, add)
     int row = 0, panel;
     for (; row + 4 <= rows; row += 4)
-        for (panel = begin; panel < end; panel++) TIMES_PAIRS(4, 1);
+        for (panel = begin; panel < end; panel++) GEMM_PANEL_BF16(4, 1);
     for (; row < rows; row++) {
         panel = begin;
-        if (end - begin == 4) TIMES_PAIRS(1, 4);
+        if (end - begin == 4) GEMM_PANEL_BF16(1, 4);
         else
-            for (; panel < end; panel++) TIMES_PAIRS(1, 1);
+            for (; panel < end; panel++) GEMM_PANEL_BF16(1, 1);
     }
-#undef TIMES_PAIRS
+#undef GEMM_PANEL_BF16
 }
 #endif

@@ -1,43 +1,43 @@
-/* From logits to tokens, as gpt_cli/sampling has it. */
+/* Sampling: filters and Gumbel-max, as gpt_cli/sampling/filters.py defines them. */
 
-typedef struct { /* as gpt_cli/sampling has it; 0 is off */
+typedef struct { /* parameters; 0 is off */
     float temperature; /* 0: greedy */
     int32_t top_k;
     double top_p;
     float log_min_p; /* 0 is off: ln 1 keeps all that are as likely as the likeliest, and says nothing */
     int32_t use_min_p, n_never;
-    const int32_t *never; /* tokens that are not written */
+    const int32_t *never; /* banned tokens */
 } Sampling;
 
 /* The Mersenne Twister (Matsumoto and Nishimura, 1998), torch's generator on a CPU. */
-static void seed_twister(Sequence *s, uint32_t seed) {
-    s->twister[0] = seed;
+static void seed_mt(Sequence *s, uint32_t seed) {
+    s->mt[0] = seed;
     for (uint32_t i = 1; i < 624; i++)
-        s->twister[i] = 1812433253u * (s->twister[i - 1] ^ (s->twister[i - 1] >> 30)) + i;
-    s->drawn = 624;
+        s->mt[i] = 1812433253u * (s->mt[i - 1] ^ (s->mt[i - 1] >> 30)) + i;
+    s->mt_index = 624;
 }
 
-INLINE uint32_t twisted(uint32_t a, uint32_t b, uint32_t far) {
+INLINE uint32_t mt_mix(uint32_t a, uint32_t b, uint32_t far) {
     uint32_t y = (a & 0x80000000u) | (b & 0x7fffffffu);
     return far ^ (y >> 1) ^ (-(y & 1) & 0x9908b0dfu);
 }
 
-static void twist(uint32_t *t) {
+static void mt_refill(uint32_t *t) {
     INDEPENDENT
-    for (int i = 0; i < 227; i++) t[i] = twisted(t[i], t[i + 1], t[i + 397]);
+    for (int i = 0; i < 227; i++) t[i] = mt_mix(t[i], t[i + 1], t[i + 397]);
     INDEPENDENT
-    for (int i = 227; i < 454; i++) t[i] = twisted(t[i], t[i + 1], t[i - 227]); /* none reads what the same loop wrote */
+    for (int i = 227; i < 454; i++) t[i] = mt_mix(t[i], t[i + 1], t[i - 227]); /* no loop-carried dependence */
     INDEPENDENT
-    for (int i = 454; i < 623; i++) t[i] = twisted(t[i], t[i + 1], t[i - 227]);
-    t[623] = twisted(t[623], t[0], t[396]);
+    for (int i = 454; i < 623; i++) t[i] = mt_mix(t[i], t[i + 1], t[i - 227]);
+    t[623] = mt_mix(t[623], t[0], t[396]);
 }
 
 /* (V,) standard Gumbel noise: -ln(-ln(1 - u)), u uniform in steps of 2^-24, as gpt_cli/sampling/noise.py has it. */
-static void draw(Sequence *s, int n, float *noise) {
+static void draw_gumbel(Sequence *s, int n, float *noise) {
     for (int done = 0; done < n;) {
-        if (s->drawn == 624) twist(s->twister), s->drawn = 0;
-        int some = n - done < 624 - s->drawn ? n - done : 624 - s->drawn;
-        const uint32_t *from = s->twister + s->drawn;
+        if (s->mt_index == 624) mt_refill(s->mt), s->mt_index = 0;
+        int some = n - done < 624 - s->mt_index ? n - done : 624 - s->mt_index;
+        const uint32_t *from = s->mt + s->mt_index;
         for (int i = 0; i < some; i++) {
             uint32_t y = from[i];
             y ^= y >> 11;
@@ -46,7 +46,7 @@ static void draw(Sequence *s, int n, float *noise) {
             y ^= y >> 18;
             noise[done + i] = (float)(int32_t)(y & 0xffffff) * 0x1p-24f;
         }
-        s->drawn += some, done += some;
+        s->mt_index += some, done += some;
     }
     for (int i = n; i % LANES; i++) noise[i] = 0;
     for (int i = 0; i < n; i += LANES) {
@@ -69,7 +69,7 @@ static void mask_below(float *logits, int n, float threshold) {
     for (int i = 0; i < n; i++) logits[i] = logits[i] < threshold ? -INFINITY : logits[i];
 }
 
-/* The first of the largest of (n,). */
+/* The first argmax of (n,). */
 static int argmax(const float *x, int n) {
     const ivec count = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     vec most = *(const vec *)x;
@@ -85,29 +85,29 @@ static int argmax(const float *x, int n) {
     return at[best];
 }
 
-/* (V,) logits -> a token; logits and noise fill whole vectors, `heap` has room for V. See gpt_cli/sampling/filters.py, which
+/* (V,) logits -> a token; logits and noise fill whole vectors, `heap`: (V,) scratch. See gpt_cli/sampling/filters.py, which
    is the definition. */
-static int sample_token(float *logits, int n, const Sampling *how, const float *noise, float *heap) {
+static int sample_token(float *logits, int n, const Sampling *sampling, const float *noise, float *heap) {
     for (int i = n; i % LANES; i++) logits[i] = -INFINITY;
-    for (int i = 0; i < how->n_never; i++) logits[how->never[i]] = -INFINITY;
-    if (how->temperature > 0) {
-        for (int i = 0; i < n; i += LANES) *(vec *)(logits + i) /= how->temperature;
-        if (how->top_k > 0 || (how->top_p > 0 && how->top_p < 1)) {
+    for (int i = 0; i < sampling->n_never; i++) logits[sampling->never[i]] = -INFINITY;
+    if (sampling->temperature > 0) {
+        for (int i = 0; i < n; i += LANES) *(vec *)(logits + i) /= sampling->temperature;
+        if (sampling->top_k > 0 || (sampling->top_p > 0 && sampling->top_p < 1)) {
             memcpy(heap, logits, n * sizeof *heap);
             for (int i = n / 2; i >= 0; i--) sift_down(heap, n, i);
             float threshold = -INFINITY, top = heap[0];
-            int left = n; /* the likeliest of the rest stands first */
-            if (how->top_k > 0) {
-                int k = how->top_k < n ? how->top_k : n;
+            int left = n; /* a max-heap of the rest */
+            if (sampling->top_k > 0) {
+                int k = sampling->top_k < n ? sampling->top_k : n;
                 for (int i = 1; i < k; i++) heap[0] = heap[--left], sift_down(heap, left, 0);
                 mask_below(logits, n, heap[0]);
             }
-            if (how->top_p > 0 && how->top_p < 1) {
+            if (sampling->top_p > 0 && sampling->top_p < 1) {
                 double total = 0;
                 for (int i = 0; i < n; i++) total += expf(logits[i] - top);
                 memcpy(heap, logits, n * sizeof *heap);
                 for (int i = n / 2; i >= 0; i--) sift_down(heap, n, i);
-                double limit = how->top_p * 0x1p40;
+                double limit = sampling->top_p * 0x1p40;
                 int64_t likelier = 0;
                 for (left = n; left > 0 && likelier < limit && heap[0] > -INFINITY;) {
                     threshold = heap[0];
@@ -117,10 +117,10 @@ static int sample_token(float *logits, int n, const Sampling *how, const float *
                 mask_below(logits, n, threshold);
             }
         }
-        if (how->use_min_p) {
+        if (sampling->use_min_p) {
             float top = logits[0];
             for (int i = 1; i < n; i++) top = logits[i] > top ? logits[i] : top;
-            mask_below(logits, n, top + how->log_min_p);
+            mask_below(logits, n, top + sampling->log_min_p);
         }
         for (int i = 0; i < n; i += LANES) *(vec *)(logits + i) += *(const vec *)(noise + i);
     }

@@ -1,158 +1,158 @@
-/* Texts that join and leave each other at any token: each has settings, keys and values of its own, and a pass takes what
-   all of them lack. What is written for one is what gpt_write writes for it alone.
+/* Continuous batching: sequences join and leave at any token. A seat (a slot of llama.cpp's server; `gpt serve --seats`) has its
+   own sampling parameters and KV cache, and gets the bits that gpt_write gives for it alone.
 
-   Where a long prompt joins, a step reads no more than so many of its tokens, and writes the others on meanwhile. */
+   Chunked prefill: a step runs at most `prompt_budget` tokens of prompts, and decodes the other seats meanwhile. */
 
-enum { FREE, SHOWN, LEFT }; /* whether a text's logits are kept for the caller, and then the choice left to him, too */
-enum { NOT_YET = -1, YOURS = -2 }; /* in place of a token: nothing was written; the caller is to choose, and gpt_put */
+enum { LOGITS_DROPPED, LOGITS_KEPT, CALLER_SAMPLES }; /* logits_mode: whether the caller can read them, and samples itself */
+enum { NO_TOKEN = -1, SAMPLE_YOURSELF = -2 }; /* in place of a token: none was sampled; the caller is to sample and gpt_accept */
 
 typedef struct Seat {
-    Sequence stream;
+    Sequence sequence;
     Sampling sampling;
     const Model *model;
-    int32_t shows, end_of_text, left; /* left: tokens that it may still be given */
-    bool due; /* its logits were computed in this step */
-    float *logits, *heap, *shown; /* (V padded) each */
+    int32_t logits_mode, end_of_text, remaining; /* remaining: of max_new_tokens */
+    bool has_logits; /* its logits were computed in this step */
+    float *logits, *heap, *kept_logits; /* (V padded) each */
 } Seat;
 
-typedef struct { /* room for the passes of all seats of a model */
+typedef struct { /* workspaces of the forward passes of all seats of a model */
     Model *model;
-    int n_rooms;
-    Workspace rooms[MAX_HELPERS + 1];
-} Desk;
+    int n_workspaces;
+    Workspace workspaces[MAX_WORKERS + 1];
+} ContinuousBatch;
 
-void gpt_close_desk(Desk *desk) {
-    if (!desk) return;
-    for (int i = 0; i < desk->n_rooms; i++) free(desk->rooms[i].memory);
-    free(desk);
+void gpt_close_batch(ContinuousBatch *batch) {
+    if (!batch) return;
+    for (int i = 0; i < batch->n_workspaces; i++) free(batch->workspaces[i].memory);
+    free(batch);
 }
 
 /* NULL: out of memory. */
-Desk *gpt_open_desk(Model *m) {
-    Desk *desk = alloc_zeroed(sizeof *desk);
-    if (!desk) return NULL;
-    desk->model = m, desk->n_rooms = m->pool.helpers + 1;
+ContinuousBatch *gpt_open_batch(Model *m) {
+    ContinuousBatch *batch = alloc_zeroed(sizeof *batch);
+    if (!batch) return NULL;
+    batch->model = m, batch->n_workspaces = m->pool.n_workers + 1;
     bool fits = true;
-    for (int i = 0; fits && i < desk->n_rooms; i++) fits = alloc_workspace(&desk->rooms[i], m);
-    if (!fits) gpt_close_desk(desk), desk = NULL;
-    return desk;
+    for (int i = 0; fits && i < batch->n_workspaces; i++) fits = alloc_workspace(&batch->workspaces[i], m);
+    if (!fits) gpt_close_batch(batch), batch = NULL;
+    return batch;
 }
 
 void gpt_leave(Seat *seat) {
     if (!seat) return;
-    free(seat->stream.window), free(seat->stream.cache), free(seat->stream.noise);
-    free(seat->logits), free(seat->heap), free(seat->shown), free((void *)seat->sampling.never), free(seat);
+    free(seat->sequence.tokens), free(seat->sequence.cache), free(seat->sequence.noise);
+    free(seat->logits), free(seat->heap), free(seat->kept_logits), free((void *)seat->sampling.never), free(seat);
 }
 
-/* A text that begins with `length` tokens (1 to a context) and ends after `longest` more. NULL: out of memory. */
+/* A sequence with a prompt of `length` tokens (1 to context_length). NULL: out of memory. */
 Seat *gpt_join(const Model *m, const int32_t *prompt, int32_t length, uint32_t seed, const Sampling *sampling,
-               int32_t end_of_text, int32_t shows, int32_t longest) {
+               int32_t end_of_text, int32_t logits_mode, int32_t max_new_tokens) {
     Seat *seat = alloc_zeroed(sizeof *seat);
     if (!seat) return NULL;
     size_t v = padded(m->net.vocab_size, PANEL) * sizeof(float), n_never = sampling->n_never * sizeof(int32_t);
     int32_t *never = alloc_zeroed(n_never);
     seat->model = m, seat->sampling = *sampling, seat->sampling.never = never;
-    seat->shows = shows, seat->end_of_text = end_of_text, seat->left = longest;
-    Sequence *s = &seat->stream;
-    s->window = alloc_zeroed(m->net.context_length * sizeof *s->window);
+    seat->logits_mode = logits_mode, seat->end_of_text = end_of_text, seat->remaining = max_new_tokens;
+    Sequence *s = &seat->sequence;
+    s->tokens = alloc_zeroed(m->net.context_length * sizeof *s->tokens);
     s->cache = alloc_zeroed(cache_bytes(m)), s->noise = alloc_zeroed(v);
-    seat->logits = alloc_zeroed(v), seat->heap = alloc_zeroed(v), seat->shown = alloc_zeroed(shows ? v : 1);
-    if (!never || !s->window || !s->cache || !s->noise || !seat->logits || !seat->heap || !seat->shown) {
+    seat->logits = alloc_zeroed(v), seat->heap = alloc_zeroed(v), seat->kept_logits = alloc_zeroed(logits_mode ? v : 1);
+    if (!never || !s->tokens || !s->cache || !s->noise || !seat->logits || !seat->heap || !seat->kept_logits) {
         gpt_leave(seat);
         return NULL;
     }
     memcpy(never, sampling->never, n_never);
-    memcpy(s->window, prompt, length * sizeof *s->window);
+    memcpy(s->tokens, prompt, length * sizeof *s->tokens);
     s->active = true, s->length = length;
-    seed_twister(s, seed);
+    seed_mt(s, seed);
     return seat;
 }
 
-/* (V,): what the next token is chosen from, of a text that shows it. */
-const float *gpt_shown(const Seat *seat) { return seat->shown; }
+/* (V,): the logits of the next token, unless they are dropped. */
+const float *gpt_seat_logits(const Seat *seat) { return seat->kept_logits; }
 
-/* The token that the caller has chosen. */
-void gpt_put(Seat *seat, int32_t token) { append_token(seat->model, &seat->stream, token); }
+/* The token that the caller sampled. */
+void gpt_accept(Seat *seat, int32_t token) { append_token(seat->model, &seat->sequence, token); }
 
-typedef struct { /* what gpt_round is asked for */
-    const Desk *desk;
+typedef struct { /* the arguments of gpt_step_batch */
+    const ContinuousBatch *batch;
     Seat **seats;
-    int32_t n, steps, most, *tokens; /* most: tokens of prompts that a thread reads in a step */
-} Round;
+    int32_t n, steps, prompt_budget, *tokens; /* prompt_budget: tokens of prompts that a thread runs in a step */
+} BatchStep;
 
-/* Read what the caches of seats begin ... end - 1 lack, of long prompts a part; the logits of those that lack nothing. */
-static void read_seats(const Round *r, const Workspace *room, int begin, int end) {
+/* Run the tokens that are not cached of seats begin ... end - 1, of long prompts a part; logits of those that are complete. */
+static void prefill_seats(const BatchStep *r, const Workspace *ws, int begin, int end) {
     BatchToken rows[MAX_ROWS];
-    int n = 0, left = r->most;
+    int n = 0, left = r->prompt_budget;
     for (int i = begin; i < end; i++) {
         Seat *seat = r->seats[i];
-        Sequence *s = &seat->stream;
-        seat->due = false;
+        Sequence *s = &seat->sequence;
+        seat->has_logits = false;
         if (!s->active) continue;
-        int lacks = s->length - s->cached, some = lacks == 1 || lacks <= left ? lacks : left;
-        if (lacks > 1) left -= some;
-        for (seat->due = some == lacks; some; some--, s->cached++) {
+        int pending = s->length - s->cached, n_prefill = pending == 1 || pending <= left ? pending : left;
+        if (pending > 1) left -= n_prefill;
+        for (seat->has_logits = n_prefill == pending; n_prefill; n_prefill--, s->cached++) {
             bool newest = s->cached == s->length - 1;
-            rows[n++] = (BatchToken){s, s->cached, s->window[s->cached], newest ? seat->logits : NULL};
-            if (n == MAX_ROWS) forward(room, rows, n), n = 0;
+            rows[n++] = (BatchToken){s, s->cached, s->tokens[s->cached], newest ? seat->logits : NULL};
+            if (n == MAX_ROWS) forward(ws, rows, n), n = 0;
         }
     }
-    if (n) forward(room, rows, n);
+    if (n) forward(ws, rows, n);
 }
 
 /* The next token of seats begin ... end - 1. */
-static void fill_seats(const Round *r, int step, int begin, int end) {
-    int v = r->desk->model->net.vocab_size;
+static void sample_seats(const BatchStep *r, int step, int begin, int end) {
+    int v = r->batch->model->net.vocab_size;
     for (int i = begin; i < end; i++) {
         Seat *seat = r->seats[i];
-        Sequence *s = &seat->stream;
+        Sequence *s = &seat->sequence;
         int32_t *token = &r->tokens[(size_t)step * r->n + i];
-        *token = NOT_YET;
-        if (!seat->due) continue;
-        if (seat->shows) memcpy(seat->shown, seat->logits, v * sizeof(float));
-        if (seat->shows == LEFT) {
-            *token = YOURS, seat->due = false;
+        *token = NO_TOKEN;
+        if (!seat->has_logits) continue;
+        if (seat->logits_mode) memcpy(seat->kept_logits, seat->logits, v * sizeof(float));
+        if (seat->logits_mode == CALLER_SAMPLES) {
+            *token = SAMPLE_YOURSELF, seat->has_logits = false;
             continue;
         }
-        if (seat->sampling.temperature > 0) draw(s, v, s->noise);
+        if (seat->sampling.temperature > 0) draw_gumbel(s, v, s->noise);
         *token = sample_token(seat->logits, v, &seat->sampling, s->noise, seat->heap);
         append_token(seat->model, s, *token);
-        if (*token == seat->end_of_text || !--seat->left) s->active = false;
+        if (*token == seat->end_of_text || !--seat->remaining) s->active = false;
     }
 }
 
-static void round_of_share(void *context, int begin, int end) {
-    const Round *r = context;
-    int parts = r->desk->model->pool.helpers + 1, part = 0;
+static void batch_worker(void *context, int begin, int end) {
+    const BatchStep *r = context;
+    int parts = r->batch->model->pool.n_workers + 1, part = 0;
     while (part < parts - 1 && r->n * part / parts < begin) part++; /* as parallel_for divides */
     for (int step = 0; step < r->steps; step++) {
-        read_seats(r, &r->desk->rooms[part], begin, end);
-        fill_seats(r, step, begin, end);
+        prefill_seats(r, &r->batch->workspaces[part], begin, end);
+        sample_seats(r, step, begin, end);
     }
 }
 
-static void fill_first(void *context, int begin, int end) { fill_seats(context, 0, begin, end); }
+static void sample_first_step(void *context, int begin, int end) { sample_seats(context, 0, begin, end); }
 
-/* `steps` tokens of each of `n` texts into `tokens` (steps, n), or what stands in their place. With a text that leaves the
-   choice to the caller `steps` is 1. A step reads about `most` tokens of prompts. */
-void gpt_round(Desk *desk, Seat **seats, int32_t n, int32_t steps, int32_t most, int32_t *tokens) {
-    Model *m = desk->model;
-    Pool *pool = workers(m);
-    Round r = {.desk = desk, .seats = seats, .n = n, .steps = steps, .most = most, .tokens = tokens};
-    for (int i = 0; i < desk->n_rooms; i++) desk->rooms[i].pool = NULL;
-    if (m->pool.helpers && n >= (m->fits_l2 ? 1 : MIN_AMX_ROWS) * (m->pool.helpers + 1)) {
-        r.most = (most + m->pool.helpers) / (m->pool.helpers + 1);
+/* `steps` tokens of each of `n` seats into `tokens` (steps, n), or NO_TOKEN, SAMPLE_YOURSELF. With a seat whose caller samples
+   `steps` is 1. A step runs about `prompt_budget` tokens of prompts. */
+void gpt_step_batch(ContinuousBatch *batch, Seat **seats, int32_t n, int32_t steps, int32_t prompt_budget, int32_t *tokens) {
+    Model *m = batch->model;
+    Pool *pool = shared_pool(m);
+    BatchStep r = {.batch = batch, .seats = seats, .n = n, .steps = steps, .prompt_budget = prompt_budget, .tokens = tokens};
+    for (int i = 0; i < batch->n_workspaces; i++) batch->workspaces[i].pool = NULL;
+    if (m->pool.n_workers && n >= (m->fits_l2 ? 1 : MIN_AMX_ROWS) * (m->pool.n_workers + 1)) {
+        r.prompt_budget = (prompt_budget + m->pool.n_workers) / (m->pool.n_workers + 1);
         ensure_awake(&m->pool);
-        m->pool.lengthy = true;
-        parallel_for(&m->pool, n, round_of_share, &r);
-        m->pool.lengthy = false;
+        m->pool.wake_workers = true;
+        parallel_for(&m->pool, n, batch_worker, &r);
+        m->pool.wake_workers = false;
         return;
     }
-    desk->rooms->pool = pool;
+    batch->workspaces->pool = pool;
     if (pool) ensure_awake(pool);
     for (; r.steps; r.steps--, r.tokens += n) {
-        read_seats(&r, desk->rooms, 0, n);
-        parallel_for(pool, n, fill_first, &r);
+        prefill_seats(&r, batch->workspaces, 0, n);
+        parallel_for(pool, n, sample_first_step, &r);
     }
-    desk->rooms->pool = NULL;
+    batch->workspaces->pool = NULL;
 }

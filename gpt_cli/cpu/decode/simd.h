@@ -1,4 +1,4 @@
-/* Vectors, memory, and functions of numbers. */
+/* Vector types, aligned memory, prefetch, and elementwise math. */
 
 #include <sched.h>
 #include <stdatomic.h>
@@ -18,18 +18,18 @@
 
 typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
 typedef float half __attribute__((vector_size(32)));
-typedef float quarter __attribute__((vector_size(16)));
+typedef float vec4 __attribute__((vector_size(16)));
 typedef float vec_u __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES), may_alias));
-typedef uint8_t bytes __attribute__((vector_size(LANES)));
-typedef uint16_t shorts __attribute__((vector_size(2 * LANES), may_alias));
+typedef uint8_t u8x16 __attribute__((vector_size(LANES)));
+typedef uint16_t u16x16 __attribute__((vector_size(2 * LANES), may_alias));
 typedef uint32_t uvec __attribute__((vector_size(4 * LANES), may_alias));
 
 INLINE int padded(int n, int to) { return (n + to - 1) / to * to; }
 
-/* What is large lies in large pages where the system has them: of 64 MB a core reads nearly twice as much in a second then. */
-static void *alloc_zeroed(size_t bytes_) {
-    size_t large = 1 << 21, page = bytes_ < large ? 4096 : large, size = (bytes_ + page - 1) / page * page + 4096;
+/* Large allocations use transparent huge pages: a core reads 64 MB nearly twice as fast then. */
+static void *alloc_zeroed(size_t n_bytes) {
+    size_t large = 1 << 21, page = n_bytes < large ? 4096 : large, size = (n_bytes + page - 1) / page * page + 4096;
     if (page == large) size = (size + page - 1) / page * page;
     void *memory = aligned_alloc(page == large ? large : 64, size);
 #if defined(__linux__)
@@ -38,13 +38,12 @@ static void *alloc_zeroed(size_t bytes_) {
     return memory ? memset(memory, 0, size) : NULL;
 }
 
-/* Have memory come nearer that will be wanted soon. */
+/* Prefetch into L2. */
 INLINE void prefetch(const void *at, size_t size) {
     for (size_t i = 0; i < size; i += 64) __builtin_prefetch((const char *)at + i, 0, 2);
 }
 
-/* The same, of a line as far `away` from one that is being read: asked for between computations, far memory comes while they
-   go on, faster than all of it asked for at once. */
+/* Prefetch one line `away` bytes from `now`: interleaved with computation this is faster than a burst of prefetches. */
 INLINE void prefetch_line(const void *now, ptrdiff_t away) { __builtin_prefetch((const char *)now + away, 0, 2); }
 
 INLINE vec splat(float x) { return x - (vec){0}; }
@@ -52,7 +51,7 @@ INLINE vec blend(ivec mask, vec a, vec b) { return (vec)(((ivec)a & mask) | ((iv
 #if defined(__AVX512F__)
 INLINE vec vmax(vec a, vec b) { return (vec)_mm512_max_ps((__m512)a, (__m512)b); }
 INLINE vec vmin(vec a, vec b) { return (vec)_mm512_min_ps((__m512)a, (__m512)b); }
-/* 1 / x to about a unit in the last place, by a step of Newton's from 14 bits: a division takes five times as long. */
+/* 1 / x to about 1 ulp, by a Newton step from 14 bits: a division takes five times as long. */
 INLINE vec reciprocal(vec x) {
     vec y = (vec)_mm512_rcp14_ps((__m512)x);
     return y + y * (1.0f - x * y);
@@ -63,18 +62,18 @@ INLINE vec vmin(vec a, vec b) { return blend(a < b, a, b); }
 INLINE vec reciprocal(vec x) { return 1.0f / x; }
 #endif
 
-/* As many words as the processor multiplies the bytes of at once: PARTS of them are a vector. `add_to_part`: four products of
-   bytes in each word, a's without and b's with a sign, added to `sum`. */
+/* The register of the processor's int8 dot product; DOT_VECS of them are a vector. `dot_add`: in each 32-bit word, sum += dot of
+   a's four unsigned and b's four signed bytes. */
 #if defined(__AVX512VNNI__)
-typedef __m512i Part;
-enum { PARTS = 1, INTEGERS = 1 };
-INLINE Part add_to_part(Part sum, Part a, Part b) { return _mm512_dpbusd_epi32(sum, a, b); }
-INLINE Part part_of(int32_t word) { return _mm512_set1_epi32(word); }
-INLINE Part part_at(const int8_t *at) { return _mm512_load_si512(at); }
+typedef __m512i dot_vec;
+enum { DOT_VECS = 1, INT8_DOT = 1 };
+INLINE dot_vec dot_add(dot_vec sum, dot_vec a, dot_vec b) { return _mm512_dpbusd_epi32(sum, a, b); }
+INLINE dot_vec dot_broadcast(int32_t word) { return _mm512_set1_epi32(word); }
+INLINE dot_vec dot_load(const int8_t *at) { return _mm512_load_si512(at); }
 #elif defined(__ARM_FEATURE_MATMUL_INT8) || defined(__ARM_FEATURE_DOTPROD)
-typedef int32x4_t Part;
-enum { PARTS = 4, INTEGERS = 1 };
-INLINE Part add_to_part(Part sum, Part a, Part b) {
+typedef int32x4_t dot_vec;
+enum { DOT_VECS = 4, INT8_DOT = 1 };
+INLINE dot_vec dot_add(dot_vec sum, dot_vec a, dot_vec b) {
     int8x16_t with_sign = vreinterpretq_s8_s32(b);
 #if defined(__ARM_FEATURE_MATMUL_INT8)
     return vusdotq_s32(sum, vreinterpretq_u8_s32(a), with_sign);
@@ -84,21 +83,21 @@ INLINE Part add_to_part(Part sum, Part a, Part b) {
     return vdotq_s32(vdotq_s32(sum, lacked, with_sign), lacked, with_sign);
 #endif
 }
-INLINE Part part_of(int32_t word) { return vdupq_n_s32(word); }
-INLINE Part part_at(const int8_t *at) { return vreinterpretq_s32_s8(vld1q_s8(at)); }
+INLINE dot_vec dot_broadcast(int32_t word) { return vdupq_n_s32(word); }
+INLINE dot_vec dot_load(const int8_t *at) { return vreinterpretq_s32_s8(vld1q_s8(at)); }
 #else
-enum { INTEGERS = 0 };
+enum { INT8_DOT = 0 };
 #endif
 
-/* The same in each lane of a vector. */
-INLINE ivec add_products(ivec sum, ivec a, ivec b) {
+/* The same for a whole vector, with or without such instructions. */
+INLINE ivec dot4(ivec sum, ivec a, ivec b) {
 #if defined(__AVX512VNNI__)
-    return (ivec)add_to_part((Part)sum, (Part)a, (Part)b);
+    return (ivec)dot_add((dot_vec)sum, (dot_vec)a, (dot_vec)b);
 #elif defined(__ARM_FEATURE_MATMUL_INT8) || defined(__ARM_FEATURE_DOTPROD)
-    Part parts[3][PARTS];
+    dot_vec parts[3][DOT_VECS];
     memcpy(parts[0], &sum, sizeof sum), memcpy(parts[1], &a, sizeof a), memcpy(parts[2], &b, sizeof b);
 #pragma GCC unroll 4
-    for (int i = 0; i < PARTS; i++) parts[0][i] = add_to_part(parts[0][i], parts[1][i], parts[2][i]);
+    for (int i = 0; i < DOT_VECS; i++) parts[0][i] = dot_add(parts[0][i], parts[1][i], parts[2][i]);
     memcpy(&sum, parts[0], sizeof sum);
     return sum;
 #else
@@ -107,12 +106,12 @@ INLINE ivec add_products(ivec sum, ivec a, ivec b) {
 #endif
 }
 
-/* Of a high digit and a low one. */
+/* 256 high + low */
 INLINE vec combine_bytes(ivec high, ivec low) {
     return 256.0f * __builtin_convertvector(high, vec) + __builtin_convertvector(low, vec);
 }
 
-/* Adding this to a float leaves no fraction, and its whole number in the lowest bits. */
+/* Adding this to a float rounds it to an integer, which is then in the lowest bits. */
 static const float ROUNDER = 12582912.0f; /* 1.5 * 2^23 */
 INLINE ivec round_to_int(vec x) { return (ivec)(x + ROUNDER) - 0x4b400000; }
 
@@ -120,33 +119,33 @@ INLINE ivec round_to_int(vec x) { return (ivec)(x + ROUNDER) - 0x4b400000; }
 INLINE float hsum(vec v) { return _mm512_reduce_add_ps((__m512)v); }
 INLINE float hmax(vec v) { return _mm512_reduce_max_ps((__m512)v); }
 #else
-/* The lanes of a vector halved until one is left, rather than one after another, each waiting for the one before. */
+/* Tree reduction of the lanes of a vector. */
 #define FOLD(v, OP)                                                                                                  \
     half eight, other_eight;                                                                                         \
     memcpy(&eight, &v, 32), memcpy(&other_eight, (const char *)&v + 32, 32);                                         \
     eight = OP(eight, other_eight);                                                                                  \
-    quarter four, other_four;                                                                                        \
+    vec4 four, other_four;                                                                                        \
     memcpy(&four, &eight, 16), memcpy(&other_four, (const char *)&eight + 16, 16);                                   \
     four = OP(four, other_four);
-#define PLUS(a, b) ((a) + (b))
-#define MOST(a, b) ((a) > (b) ? (a) : (b))
-#define MOST_EACH(a, b) ((__typeof__(a))((((a) > (b)) & (__typeof__((a) > (b)))(a)) | (~((a) > (b)) & (__typeof__((a) > (b)))(b))))
+#define ADD(a, b) ((a) + (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+#define MAX_EACH(a, b) ((__typeof__(a))((((a) > (b)) & (__typeof__((a) > (b)))(a)) | (~((a) > (b)) & (__typeof__((a) > (b)))(b))))
 
 INLINE float hsum(vec v) {
-    FOLD(v, PLUS)
+    FOLD(v, ADD)
     return (four[0] + four[1]) + (four[2] + four[3]);
 }
 
 INLINE float hmax(vec v) {
-    FOLD(v, MOST_EACH)
-    float a = MOST(four[0], four[1]), b = MOST(four[2], four[3]);
-    return MOST(a, b);
+    FOLD(v, MAX_EACH)
+    float a = MAX(four[0], four[1]), b = MAX(four[2], four[3]);
+    return MAX(a, b);
 }
 #endif
 
 INLINE vec absolute(vec x) { return (vec)((ivec)x & 0x7fffffff); }
 
-/* The largest absolute value of (n,), a multiple of 16: in four vectors, since one would wait for itself. */
+/* max |x| of (n,), a multiple of 16: in four accumulators, to hide latency. */
 INLINE float absmax(const float *x, int n) {
     vec most[4] = {{0}};
     int i = 0;
@@ -158,7 +157,7 @@ INLINE float absmax(const float *x, int n) {
 }
 
 /* 2^x: 2^n 2^r with |r| <= 1/2, 2^r by the polynomial of degree 5 that is 1 at 0 and furthest off by least, by 9.1e-8 of it. */
-INLINE vec power_of_two(vec x) {
+INLINE vec exp2_approx(vec x) {
     x = vmin(vmax(x, splat(-126.0f)), splat(126.0f));
     vec shifted = x + ROUNDER, r = x - (shifted - ROUNDER);
     vec power = splat(0.0013264727f);
@@ -172,9 +171,9 @@ INLINE vec power_of_two(vec x) {
 
 /* e^x. The further x is from zero, the further off by rounding is what it is multiplied by: e^-20 by 1e-6 of it, which beside the
    e^0 of a softmax is nothing. */
-INLINE vec exponential(vec x) { return power_of_two(1.44269504f * x); }
+INLINE vec exponential(vec x) { return exp2_approx(1.44269504f * x); }
 
-INLINE vec sigmoid(vec x) { return reciprocal(1.0f + power_of_two(-1.44269504f * x)); }
+INLINE vec sigmoid(vec x) { return reciprocal(1.0f + exp2_approx(-1.44269504f * x)); }
 
 enum { NONE = -1 }; /* no MLP */
 
@@ -183,7 +182,7 @@ INLINE vec activate(const int MLP, vec x, vec gate) {
     switch (MLP) {
     case SWIGLU: return gate * sigmoid(gate) * x;
     case GELU: /* the approximation by tanh, of which x sigmoid(1.5957691 x + 0.0713548 x^3) is another spelling */
-        return x * reciprocal(1.0f + power_of_two(x * (-2.30220820f - 0.10294324f * x * x)));
+        return x * reciprocal(1.0f + exp2_approx(x * (-2.30220820f - 0.10294324f * x * x)));
     case RELU2: return vmax(x, (vec){0}) * vmax(x, (vec){0});
     default: return vmax(x, (vec){0});
     }

@@ -1,38 +1,38 @@
-/* Helper threads, which wait spinning for the next few microseconds of work. */
+/* A worker pool: threads spin for some microseconds between parallel loops, then sleep on a condition variable. */
 
-#define MAX_HELPERS 31
+#define MAX_WORKERS 31
 
 typedef void (*Work)(void *context, int begin, int end);
 
-/* A share is offered to a helper under a number that grows; it is taken by the helper, or back by who offered it. */
+/* The state of a task: published by the caller under a growing ticket, claimed by its worker, or reclaimed by the caller. */
 enum { OFFERED, TAKEN, DONE };
-typedef struct { /* in one line of the cache, which is what it costs to hand it over */
-    _Alignas(128) _Atomic uint64_t state; /* number * 4 + what became of it */
+typedef struct { /* one cache line (two, for the adjacent-line prefetcher): no false sharing */
+    _Alignas(128) _Atomic uint64_t state; /* ticket * 4 + OFFERED, TAKEN or DONE */
     Work work;
     void *context;
     int begin, end;
 } Task;
 
 typedef struct Pool {
-    int helpers, begun; /* begun: threads that have been created */
-    pthread_t threads[MAX_HELPERS];
-    Task shares[MAX_HELPERS];
-    uint64_t number;
-    _Alignas(128) _Atomic bool ending;
-    _Atomic int sleeping, spin_limit; /* patience: pauses before a helper falls asleep */
+    int n_workers, n_created; /* n_created: threads started so far */
+    pthread_t threads[MAX_WORKERS];
+    Task tasks[MAX_WORKERS];
+    uint64_t ticket;
+    _Alignas(128) _Atomic bool stopping;
+    _Atomic int sleeping, spin_limit; /* spin_limit: pauses before a worker sleeps */
     _Atomic uint64_t generation;
     double woken_at;
-    bool lengthy; /* what is shared out takes long enough to wait for a helper that sleeps */
+    bool wake_workers; /* the next loop is long enough to be worth waking sleeping workers for */
     pthread_mutex_t mutex;
-    pthread_cond_t woken;
+    pthread_cond_t wake;
 } Pool;
 
 typedef struct {
     Pool *pool;
     int index;
-} Place;
+} WorkerArg;
 
-INLINE void pause_a_moment(void) {
+INLINE void cpu_relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -40,34 +40,34 @@ INLINE void pause_a_moment(void) {
 #endif
 }
 
-INLINE void do_share(const Task *share) {
-    if (share->begin < share->end) share->work(share->context, share->begin, share->end);
+INLINE void run_task(const Task *task) {
+    if (task->begin < task->end) task->work(task->context, task->begin, task->end);
 }
 
 static void *worker_main(void *argument) {
-    Place *place = argument;
-    Pool *pool = place->pool;
-    int index = place->index;
-    Task *share = &pool->shares[index];
-    _Atomic uint64_t *state = &share->state;
-    free(place);
+    WorkerArg *arg = argument;
+    Pool *pool = arg->pool;
+    int index = arg->index;
+    Task *task = &pool->tasks[index];
+    _Atomic uint64_t *state = &task->state;
+    free(arg);
     int idle = 0;
-    while (!atomic_load_explicit(&pool->ending, memory_order_relaxed)) {
+    while (!atomic_load_explicit(&pool->stopping, memory_order_relaxed)) {
         uint64_t seen = atomic_load_explicit(state, memory_order_acquire);
         if (seen && seen % 4 == OFFERED) {
             if (atomic_compare_exchange_strong(state, &seen, seen - OFFERED + TAKEN)) {
-                do_share(share);
+                run_task(task);
                 atomic_store_explicit(state, seen - OFFERED + DONE, memory_order_release);
             }
             idle = 0;
         } else if (++idle < atomic_load_explicit(&pool->spin_limit, memory_order_relaxed)) {
-            pause_a_moment();
+            cpu_relax();
         } else {
             pthread_mutex_lock(&pool->mutex);
             uint64_t generation = pool->generation;
             pool->sleeping++;
-            bool offered = atomic_load(state) != seen; /* meanwhile */
-            while (!offered && pool->generation == generation && !pool->ending) pthread_cond_wait(&pool->woken, &pool->mutex);
+            bool offered = atomic_load(state) != seen; /* published since */
+            while (!offered && pool->generation == generation && !pool->stopping) pthread_cond_wait(&pool->wake, &pool->mutex);
             pool->sleeping--;
             pthread_mutex_unlock(&pool->mutex);
             idle = 0;
@@ -85,19 +85,19 @@ static double seconds(void) {
 static void notify_all(Pool *pool) {
     pthread_mutex_lock(&pool->mutex);
     pool->generation++;
-    pthread_cond_broadcast(&pool->woken);
+    pthread_cond_broadcast(&pool->wake);
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* Have the helpers awake for what comes now, but on a busy machine, where they lose their turn and fall asleep, not
-   all the time. They are created here, at the first use. */
+/* Wake sleeping workers, at most every 2 ms: on a busy machine, where they are preempted and sleep again, waking costs more than
+   it gains. Workers are created here, at the first use. */
 static void ensure_awake(Pool *pool) {
-    for (; pool->begun < pool->helpers; pool->begun++) {
-        Place *place = malloc(sizeof *place);
-        if (place) *place = (Place){pool, pool->begun};
-        if (!place || pthread_create(&pool->threads[pool->begun], NULL, worker_main, place)) {
-            free(place);
-            pool->helpers = pool->begun;
+    for (; pool->n_created < pool->n_workers; pool->n_created++) {
+        WorkerArg *arg = malloc(sizeof *arg);
+        if (arg) *arg = (WorkerArg){pool, pool->n_created};
+        if (!arg || pthread_create(&pool->threads[pool->n_created], NULL, worker_main, arg)) {
+            free(arg);
+            pool->n_workers = pool->n_created;
         }
     }
     if (atomic_load(&pool->sleeping) && seconds() - pool->woken_at > 2e-3) {
@@ -106,33 +106,33 @@ static void ensure_awake(Pool *pool) {
     }
 }
 
-/* Do jobs 0 ... n - 1, `work(context, begin, end)` by `work(context, begin, end)`, and return when all are done. Without
-   a pool the caller does all. */
+/* Split jobs 0 ... jobs - 1 into one static chunk per thread, run `work(context, begin, end)` on each, and join. Without a pool
+   the caller runs all. */
 static void parallel_for(Pool *pool, int jobs, Work work, void *context) {
-    if (!pool || !pool->helpers || jobs < 2) {
+    if (!pool || !pool->n_workers || jobs < 2) {
         work(context, 0, jobs);
         return;
     }
-    int parts = pool->helpers + 1;
-    uint64_t number = ++pool->number;
-    for (int i = 0; i < pool->helpers; i++) {
-        Task *share = &pool->shares[i];
-        share->work = work, share->context = context;
-        share->begin = (int)((int64_t)jobs * (i + 1) / parts), share->end = (int)((int64_t)jobs * (i + 2) / parts);
-        atomic_store_explicit(&share->state, number * 4 + OFFERED, memory_order_release);
+    int parts = pool->n_workers + 1;
+    uint64_t ticket = ++pool->ticket;
+    for (int i = 0; i < pool->n_workers; i++) {
+        Task *task = &pool->tasks[i];
+        task->work = work, task->context = context;
+        task->begin = (int)((int64_t)jobs * (i + 1) / parts), task->end = (int)((int64_t)jobs * (i + 2) / parts);
+        atomic_store_explicit(&task->state, ticket * 4 + OFFERED, memory_order_release);
     }
-    if (pool->lengthy) notify_all(pool);
+    if (pool->wake_workers) notify_all(pool);
     work(context, 0, jobs / parts);
-    for (int i = 0; i < pool->helpers; i++) {
-        Task *share = &pool->shares[i];
-        uint64_t offered = number * 4 + OFFERED;
-        if (atomic_compare_exchange_strong(&share->state, &offered, number * 4 + DONE)) {
-            do_share(share);
+    for (int i = 0; i < pool->n_workers; i++) {
+        Task *task = &pool->tasks[i];
+        uint64_t offered = ticket * 4 + OFFERED;
+        if (atomic_compare_exchange_strong(&task->state, &offered, ticket * 4 + DONE)) {
+            run_task(task);
         } else {
             int spins = 0;
-            while (atomic_load_explicit(&share->state, memory_order_acquire) != number * 4 + DONE) {
-                pause_a_moment();
-                if (++spins > 20000) sched_yield(), spins = 0; /* the helper was put aside: let it have this core */
+            while (atomic_load_explicit(&task->state, memory_order_acquire) != ticket * 4 + DONE) {
+                cpu_relax();
+                if (++spins > 20000) sched_yield(), spins = 0; /* the worker was preempted: yield this core to it */
             }
         }
     }
