@@ -7,6 +7,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -38,6 +39,7 @@ from gpt_cli.cli.verbs.tokenize import tokenize
 from gpt_cli.cli.verbs.train import train
 from gpt_cli.cli.verbs.tune import tune
 from gpt_cli.errors import INTERRUPTED, ExitCode, UserError
+from gpt_cli.files.safe_io import how_to_permit
 from gpt_cli.runtime.cpu_level import restrict_libraries
 
 COMPLETION = "_GPT_COMPLETE"  # the environment variable in which a shell asks
@@ -191,7 +193,11 @@ def _explain(error: Exception) -> UserError:
     elif isinstance(error, OSError) and error.errno in CANNOT_WRITE:
         explained = UserError(f"cannot write to {error.filename or 'standard output'}: {error.strerror}")
     elif isinstance(error, OSError) and error.errno is not None and error.filename is not None:
-        explained = UserError(f"cannot use {os.fspath(error.filename)}: {(error.strerror or '').lower()}")
+        place = os.fspath(error.filename)
+        way_out = how_to_permit(Path(place)) if error.errno == errno.EACCES and isinstance(place, str) else None
+        explained = UserError(f"cannot use {place}: {(error.strerror or '').lower()}", hint=way_out)
+    elif package in sys.stdlib_module_names:  # such as _ssl: what Python was compiled without, no package has
+        explained = UserError(f"cannot import {package}: {text}", hint="install a Python that was built with it")
     elif package not in ("", "gpt_cli"):
         explained = UserError(f"cannot import {package}: {text}", hint=f"pip install {package}")
     else:

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from gpt_cli.errors import RequestError
+from gpt_cli.files.safe_io import how_to_permit
 
 _ELSEWHERE = {
     "gpt sample": ("generate", "complete", "predict", "infer", "inference", "write", "run", "prompt", "text"),
@@ -114,7 +115,15 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
         hint = _of_words(path, list(takewhile(lambda argument: not argument.startswith("-"), arguments[1:]))) or hint
     elif path == "gpt export" and "'--dtype'" in message:
         hint = _of_dtype(_value_of("dtype", arguments)) or hint
+    elif message.endswith(" is not readable") and (closed := _named(message, arguments)) is not None:
+        message, hint = f"cannot read {closed}: permission denied", how_to_permit(Path(closed))
     return RequestError(message[:1].lower() + message[1:], hint=hint)
+
+
+def _named(message: str, arguments: Sequence[str]) -> str | None:
+    """The path among the arguments that `message` quotes."""
+    paths = [argument.partition("=")[2] if argument.startswith("--") else argument for argument in arguments]
+    return next((path for path in paths if path and repr(path) in message), None)
 
 
 def _in_our_words(message: str, arguments: Sequence[str]) -> str:
@@ -153,6 +162,7 @@ def takes_changes(context: Any) -> bool:
 def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
     """The suggestion for the unknown option `name`: one of the verb's own, or a key of the config."""
     known = {option.lstrip("-"): option for parameter in context.command.params for option in parameter.opts}
+    words = {name for name, option in known.items() if not option.startswith("-")}
     dashed = next((given for given in arguments[1:] if given.startswith("-") and Path(given).exists()), None)
     if dashed is not None:
         return f"a name that begins with a dash is given as {quote(f'./{dashed}')}"
@@ -162,6 +172,8 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
     spelled = name.replace("_", "-").lower()
     ours = _OPTIONS.get(context.info_name, {}).get(spelled) or (spelled if spelled in known else None)
     value = _value_of(name, arguments)
+    if ours in words:
+        return f"it is given without a name: {context.command_path} {quote(value)}"
     if ours == "yes":
         return "--yes does not ask"
     if ours is not None:

@@ -107,7 +107,7 @@ def prepare_corpus(
         except ExistsError:
             pass
         except UserError as error:
-            note(f"the tokens are not cached: {error.message}")
+            note(f"the tokens are not cached: {error.message} (GPT_CACHE names another folder)")
     test = tokens["test"] if with_test else None
     return Corpus(made.tokenizer, tokens["train"], tokens["val"], made.facts, made.fingerprint, data.source, test)
 

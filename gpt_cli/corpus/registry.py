@@ -24,7 +24,7 @@ from gpt_cli.files import (
     verify_directory,
     write_file,
 )
-from gpt_cli.files.safe_io import format_size, translate_os_errors
+from gpt_cli.files.safe_io import DiskError, format_size, translate_os_errors
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,10 @@ def fetch_corpus(corpus: DatasetInfo, root: Path, *, progress: DownloadProgress,
     path = corpus_path(corpus, root)
     if os.path.lexists(path.parent):
         return _verified(path)
-    make_directory(root)
+    try:
+        make_directory(root)
+    except DiskError as error:
+        raise DiskError(error.message, hint="GPT_CACHE names another folder: export GPT_CACHE=DIR") from error
     part = root / f"{corpus.name}.part"
     download(corpus.url, part, size=corpus.size, sha256=corpus.sha256, progress=progress, loopback=loopback)
     try:

@@ -157,7 +157,8 @@ def _temporary_directory(final: Path, *, replace: bool) -> Iterator[Path]:
             raise ExistsError(f"{final} exists already")
         if final.is_symlink() or not final.is_dir():
             raise DiskError(f"cannot replace {final}: it is not a directory")
-    absent = [parent for parent in final.parents if not parent.exists()]
+    with translate_os_errors("create", final):
+        absent = [parent for parent in final.parents if not parent.exists()]
     make_directory(final.parent)
     temporary = final.with_name(f"{_TEMPORARY}{final.name}-{secrets.token_hex(4)}")
     with translate_os_errors("create", final):

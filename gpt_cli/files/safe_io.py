@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shlex import quote
 
 from gpt_cli.errors import UserError
 
@@ -199,7 +200,15 @@ def translate_os_errors(action: str, path: Path, needed: int | None = None) -> I
         if error.errno == errno.EDQUOT:  # what is free on the disk is not for this user
             raise DiskError(f"disk quota exceeded while writing {path}", hint=_FREE_SPACE) from error
         reason = (error.strerror or str(error)).lower()
-        raise DiskError(f"cannot {action} {path}: {reason}", hint=_way_out(action, error)) from error
+        raise DiskError(f"cannot {action} {path}: {reason}", hint=_way_out(action, error, path)) from error
+
+
+def how_to_permit(path: Path) -> str:
+    """The command by which the owner of `path`, or of the first folder above it that is closed, lets others read it."""
+    folders = reversed(path.absolute().parents)
+    closed = next((folder for folder in folders if not os.access(folder, os.X_OK)), None)
+    mode = "+r" if closed is None and not path.is_dir() else "+rx"
+    return f"its owner may open it: chmod {mode} {quote(str(closed or path))}"
 
 
 def format_size(size: int) -> str:
@@ -247,11 +256,11 @@ def _no_space(path: Path, needed: int | None) -> DiskError:
     )
 
 
-def _way_out(action: str, error: OSError) -> str | None:
+def _way_out(action: str, error: OSError, path: Path) -> str | None:
     if error.errno == errno.EIO:
         return "the disk may be failing, see the system's log (dmesg); when it is well, run the same command again"
-    if action == "read":
-        return None
+    if action in ("read", "list"):
+        return how_to_permit(path) if error.errno == errno.EACCES else None
     if error.errno == errno.EROFS:  # as the system mounts a disk again once it fails
         return "mount it for writing and run the same command again, or choose another directory"
     return "choose a directory you may write to" if error.errno in (errno.EACCES, errno.EPERM) else None

@@ -24,8 +24,10 @@ def check_output(output: Path, *, hint: str) -> None:
         raise RequestError(f"a picture is written as {', '.join(_SUFFIXES)}, not as {output}", hint=hint)
     if not output.parent.is_dir():
         raise RequestError(f"there is no directory {output.parent} to write {output.name} into")
-    if output.is_dir() or not os.access(output.parent, os.W_OK):
-        raise RequestError(f"{output} cannot be written", hint="choose another file with -o")
+    if os.path.isdir(output):
+        raise RequestError(f"{output} is a directory", hint="choose another file with -o")
+    if not os.access(output.parent, os.W_OK | os.X_OK):
+        raise RequestError(f"{output} cannot be written: permission denied", hint="choose another file with -o")
 
 
 def write_picture(output: Path, figure: Figure) -> None:

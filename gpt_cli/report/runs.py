@@ -53,7 +53,10 @@ class RunLine:
 def list_runs(folder: Path) -> list[RunLine]:
     """A line for each run in `folder`, the one that was saved last first."""
     paths = [folder / name for name in list_directory(folder)]
-    runs = sorted((path for path in paths if (path / RUN).is_file()), key=_saved, reverse=True)
+    named = [path for path in paths if os.path.isdir(path) and not path.name.startswith(".")]
+    closed = [path for path in named if not os.access(path, os.R_OK | os.X_OK)]
+    runs = [path for path in paths if path not in closed and os.path.isfile(path / RUN)]
+    runs = sorted(runs, key=_saved, reverse=True)
     configs: dict[Path, Config] = {}
     broken: dict[Path, str] = {}
     for run in runs:
@@ -63,7 +66,8 @@ def list_runs(folder: Path) -> list[RunLine]:
         except UserError as error:
             broken[run] = error.message.partition("\n")[0]
     usual = _usual(list(configs.values()))
-    return [_describe(run, configs[run], usual) if run in configs else RunLine(str(run), broken[run]) for run in runs]
+    listed = [_describe(run, configs[run], usual) if run in configs else RunLine(str(run), broken[run]) for run in runs]
+    return listed + [RunLine(str(path), "cannot be read: permission denied") for path in closed]
 
 
 def render_runs(lines: list[RunLine], *, width: int) -> str:
@@ -117,18 +121,23 @@ def _short(number: int) -> str:
 
 
 def _saved(run: Path) -> float:
-    newest = list_checkpoints(run)
-    return (newest[0] if newest else run / RUN).stat().st_mtime
+    try:
+        newest = list_checkpoints(run)
+        return (newest[0] if newest else run / RUN).stat().st_mtime
+    except (UserError, OSError):  # closed to us
+        return 0.0
 
 
 def _describe(run: Path, config: Config, usual: dict[str, Any]) -> RunLine:
-    checkpoints = list_checkpoints(run)
-    steps = checkpoint_step(checkpoints[0]) if checkpoints else None
     try:
+        checkpoints = list_checkpoints(run)
         evaluations = [line for line in read_metrics(run) if _is_finite(line.get("val_loss"))]
         parameters = _parameters(checkpoints[0]) if checkpoints else None
     except UserError as error:
         return RunLine(str(run), error.message)
+    except OSError as error:
+        return RunLine(str(run), f"cannot read {error.filename}: {(error.strerror or str(error)).lower()}")
+    steps = checkpoint_step(checkpoints[0]) if checkpoints else None
     best: dict[str, Any] = min(evaluations, key=lambda line: float(line["val_loss"]), default={})
     return RunLine(
         path=str(run),

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from itertools import chain, count
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Self
 
 from gpt_cli.config import (
@@ -36,6 +37,7 @@ from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import (
     DamagedError,
     DirectoryLock,
+    DiskError,
     check_listed,
     list_directory,
     make_directory,
@@ -92,7 +94,7 @@ class RunDirectory:
         _refuse_foreign(path)
         require_sinks(config)
         make_directory(path)
-        lock = DirectoryLock(path)
+        lock = _lock(path)
         try:
             remove_stale_temp_dirs(path)
             changes: Changes = {}
@@ -243,6 +245,16 @@ def _free_name_beside(path: Path) -> Path:
 def _only(run_dir: Path) -> Path:
     """The newest checkpoint of what is no run: it has no run.json."""
     return next(iter(list_checkpoints(run_dir)), run_dir)
+
+
+def _lock(path: Path) -> DirectoryLock:
+    """The lock of the run. Raises DiskError for a run of others, with what can be done instead."""
+    try:
+        return DirectoryLock(path)
+    except DiskError as error:
+        if isinstance(error.__cause__, PermissionError) and (path / RUN).exists():
+            error.hint = f"a copy of it can be trained: cp -r {quote(str(path))} COPY; gpt train COPY"
+        raise
 
 
 def _refuse_foreign(path: Path) -> None:

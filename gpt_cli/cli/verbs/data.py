@@ -35,7 +35,7 @@ def list_corpora(
     from gpt_cli.terminal.table import render_table
 
     paths = {corpus.name: corpus_path(corpus, corpora_dir()) for corpus in CORPORA}
-    here = {name for name, path in paths.items() if path.exists()}
+    here = {name for name, path in paths.items() if os.path.exists(path)}
     if json:
         kept = {name: path if name in here else None for name, path in paths.items()}
         keys = ("name", "about", "url", "size", "sha256", "licence", "split")
