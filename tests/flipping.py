@@ -25,7 +25,7 @@ from gpt_cli.cpu.common.compiler import Compiler
 from gpt_cli.cpu.train.build_settings import KERNELS
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
-from gpt_cli.training.select_engine import try_native
+from gpt_cli.training.select_engine import build_native_engine
 
 CONFIG = ModelConfig(n_layer=2, n_embd=64, n_head=2, context_length=64, zero_init=False)
 RUNTIME = Runtime(torch.device("cpu"), "fp32", 1)
@@ -49,7 +49,7 @@ def step() -> tuple[float, torch.Tensor, list[str]]:
     torch.manual_seed(0)
     model = GPT(CONFIG, 50)
     tokens = torch.randint(0, 50, (4, 65))
-    native = try_native(model, RuntimeConfig(), RUNTIME, notes.append)
+    native = build_native_engine(model, RuntimeConfig(), RUNTIME, notes.append)
     notes = [note for note in notes if not note.startswith("compiling")]
     if native is None:
         return 0.0, torch.zeros(0), notes

@@ -374,7 +374,7 @@ def planted(mutation: Mutation, package: Path) -> str:
 
 
 def run_test(test: str, checkout: Path) -> bool:
-    """Whether `test` is green in `checkout`. Exits if it could not be run."""
+    """True if `test` is green in `checkout`. Exits if it could not be run."""
     path, *options = test.split(" ")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-n0", "-x", "-q", "-p", "no:cacheprovider", f"tests/{path}", *options],

@@ -278,7 +278,7 @@ def measure(promises: list[Promise]) -> dict[str, Figures]:
 
 
 def is_of(name: str, test: str) -> bool:
-    """Whether the case `name` belongs to `test`: a file, a class, a function, or one case of it."""
+    """True if the case `name` belongs to `test`: a file, a class, a function, or one case of it."""
     return name == test or any(name.startswith(test + mark) for mark in ("::", "["))
 
 

@@ -35,7 +35,7 @@ from gpt_cli.sampling.text_generator import TextGenerator
 from gpt_cli.tokenizer import ByteTokenizer
 from gpt_cli.training.evaluate import cross_entropy
 from gpt_cli.training.lora import LoRA
-from gpt_cli.training.select_engine import try_native
+from gpt_cli.training.select_engine import build_native_engine
 
 ROWS = (*ENGINES, *(layout.capabilities for layout in (*layouts.LAYOUTS, *gguf.LAYOUTS)))
 each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -106,9 +106,9 @@ def test_a_new_option_is_refused_by_name_and_changes_nothing_while_it_is_off(row
 
 
 def test_a_model_with_a_new_option_is_trained_by_torch() -> None:
-    assert try_native(extended_model(), RuntimeConfig(), CPU) is None
+    assert build_native_engine(extended_model(), RuntimeConfig(), CPU) is None
     with pytest.raises(RequestError, match=r"model\.value_residual: true"):
-        try_native(extended_model(), RuntimeConfig(engine="native"), CPU)
+        build_native_engine(extended_model(), RuntimeConfig(engine="native"), CPU)
 
 
 def test_a_model_with_a_new_option_is_decoded_by_torch() -> None:

@@ -148,7 +148,7 @@ def test_the_json_schema_accepts_every_valid_config_and_no_other_key(config: Con
 
 
 def conforms(value: Any, schema: dict[str, Any]) -> bool:
-    """Whether `value` is valid under the part of JSON Schema that ours uses."""
+    """True if `value` is valid under the part of JSON Schema that ours uses."""
     types = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
     checks: dict[str, Callable[[Any], bool]] = {
         "$ref": lambda name: conforms(value, json_schema()["$defs"][name.rpartition("/")[2]]),

@@ -250,7 +250,7 @@ def test_anchors_at_the_ends_and_flags_mean_what_they_mean_to_re(pattern: str, t
 
 
 def matches(nfa: NFA, text: str) -> bool:
-    """Whether the automaton accepts a text, by following all ways at once."""
+    """True if the automaton accepts a text, by following all ways at once."""
 
     def closed(states: set[int]) -> set[int]:
         while more := {n for state in states for n in nfa.free[state]} - states:

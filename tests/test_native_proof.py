@@ -32,7 +32,7 @@ from gpt_cli.run.tensors import pack_tensors
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.sampling.native_stream import open_decoder
 from gpt_cli.training.proof import find_difference
-from gpt_cli.training.select_engine import try_native
+from gpt_cli.training.select_engine import build_native_engine
 
 pytestmark = pytest.mark.robust
 
@@ -118,14 +118,14 @@ def test_a_fault_in_the_training_code_is_found_and_torch_computes(
     file, old, new, config = fault
     monkeypatch.setitem(KERNELS, False, with_fault(KERNELS[False], tmp_path, file, old, new))
     notes: list[str] = []
-    assert try_native(make_model(config), RuntimeConfig(), FP32, notes.append) is None
+    assert build_native_engine(make_model(config), RuntimeConfig(), FP32, notes.append) is None
     told = [note for note in notes if not note.startswith("compiling")]
     assert told[0].startswith("the compiled training code is wrong: ")
     assert told[1].startswith(
         "computing by torch, about 2 to 3 times slower than by compiled code: what the C compiler"
     )
     with pytest.raises(UserError, match="cannot be had here: what the C compiler") as refused:
-        try_native(make_model(config), RuntimeConfig(engine="native"), FP32)
+        build_native_engine(make_model(config), RuntimeConfig(engine="native"), FP32)
     assert refused.value.exit_code == 1
 
 
@@ -136,14 +136,14 @@ def test_a_wrong_library_in_the_cache_whose_sum_is_right_is_compiled_again(
     wrong = with_fault(KERNELS[False], tmp_path, *FAULTS[0][:3])
     plant(KERNELS[False], compiled(wrong))
     notes: list[str] = []
-    native = try_native(make_model(), RuntimeConfig(), FP32, notes.append)
+    native = build_native_engine(make_model(), RuntimeConfig(), FP32, notes.append)
     assert native is not None
     (told,) = (note for note in notes if not note.startswith("compiling"))
     assert told.startswith("the compiled training code is wrong: its gradient of ")
     assert told.endswith(" is not that of torch; compiling it again")
     monkeypatch.setattr("gpt_cli.cpu.common.kernel._jobs", {})  # as another process finds it
     notes.clear()
-    assert try_native(make_model(), RuntimeConfig(), FP32, notes.append) is not None
+    assert build_native_engine(make_model(), RuntimeConfig(), FP32, notes.append) is not None
     assert notes == []
 
 
@@ -199,13 +199,13 @@ def test_a_fall_back_is_told_on_the_console_and_in_the_events_and_the_engine_tha
 def test_what_the_code_cannot_compute_is_told_and_a_wrong_request_where_it_is_asked_for() -> None:
     model = make_model(SWIGLU.model_copy(update={"embedding_norm": True}))
     notes: list[str] = []
-    assert try_native(model, RuntimeConfig(), FP32, notes.append) is None
+    assert build_native_engine(model, RuntimeConfig(), FP32, notes.append) is None
     assert notes == [
         "computing by torch, about 2 to 3 times slower than by compiled code: it does not know"
         " model.embedding_norm: true"
     ]
     with pytest.raises(RequestError, match=r"model\.embedding_norm"):
-        try_native(model, RuntimeConfig(engine="native"), FP32)
+        build_native_engine(model, RuntimeConfig(engine="native"), FP32)
 
 
 @pytest.mark.slow

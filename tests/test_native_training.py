@@ -17,7 +17,7 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.evaluate import IGNORED, cross_entropy
 from gpt_cli.training.muon import POLAR_EXPRESS, newton_schulz_batched
-from gpt_cli.training.select_engine import try_native
+from gpt_cli.training.select_engine import build_native_engine
 
 SHAPE = {"n_layer": 2, "n_embd": 48, "n_head": 4, "context_length": 80}
 LAYOUTS = [
@@ -267,12 +267,12 @@ def test_orthogonalised_matrices_are_those_of_torch(dtype, tolerance):
 
 def test_what_the_code_does_not_know_is_left_to_torch_or_refused_when_it_is_asked_for():
     cpu = Runtime(torch.device("cpu"), "fp32", 1)
-    assert try_native(make_model({"embedding_norm": True}, 65), RuntimeConfig(), cpu) is None
+    assert build_native_engine(make_model({"embedding_norm": True}, 65), RuntimeConfig(), cpu) is None
     model = make_model({"attention_dropout": 0.1}, 65)
-    assert try_native(model, RuntimeConfig(), cpu) is None
+    assert build_native_engine(model, RuntimeConfig(), cpu) is None
     with pytest.raises(RequestError, match=r"model\.attention_dropout"):
-        try_native(model, RuntimeConfig(engine="native"), cpu)
-    assert try_native(make_model({}, 65), RuntimeConfig(engine="torch"), cpu) is None
+        build_native_engine(model, RuntimeConfig(engine="native"), cpu)
+    assert build_native_engine(make_model({}, 65), RuntimeConfig(engine="torch"), cpu) is None
 
 
 @pytest.mark.parametrize("options", LAYOUTS)

@@ -74,7 +74,7 @@ def flip(path: Path, dice: random.Random) -> None:
 
 
 def is_told(outcome: Outcome, path: Path) -> bool:
-    """Whether it failed, or went on with an older checkpoint, and said what is damaged."""
+    """True if it failed, or went on with an older checkpoint, and said what is damaged."""
     said = outcome.stdout + outcome.stderr
     told = "damaged" in said or "does not match its SHA-256" in said
     return told and outcome.rc in (0, 1) and "Traceback" not in said and (outcome.rc == 1 or "skipped" in said)

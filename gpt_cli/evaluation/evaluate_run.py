@@ -25,7 +25,7 @@ from gpt_cli.training.example_batches import EvaluationExamples, open_evaluation
 from gpt_cli.training.example_rows import ExampleRows
 from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.labelled_rows import LabelledRows
-from gpt_cli.training.select_engine import try_native
+from gpt_cli.training.select_engine import build_native_engine
 from gpt_cli.training.step import TorchEngine
 
 
@@ -87,7 +87,7 @@ def evaluate_run(
         tokens = _encode(text, form or ReaderOptions(), loaded.tokenizer, skip_unknown, note)
         measured = EvaluationText.of(tokens, loaded.tokenizer, machine.device)
     model = loaded.model.to(machine.device)
-    engine = try_native(model, loaded.config.runtime, machine, note) or TorchEngine(
+    engine = build_native_engine(model, loaded.config.runtime, machine, note) or TorchEngine(
         model, machine, GradScaler(False, machine.device), note
     )
     with working("evaluating"):

@@ -16,10 +16,10 @@ from gpt_cli.training.proof import find_difference
 TIMES_SLOWER = "2 to 3"  # see docs/reliability.md, "Without compiled code"
 
 
-def try_native(
+def build_native_engine(
     model: GPT, config: RuntimeConfig, runtime: Runtime, note: Notify = lambda _: None, *, packed: bool = False
 ) -> NativeNetwork | None:
-    """`model` in compiled code, or None where torch is to compute it; `note` is told why, if nobody asked for torch.
+    """The C engine for `model`, or None where torch computes; unless torch was asked for, `note` gets the reason.
 
     Raises RequestError when `runtime.engine: native` asks for what no machine could do, and UserError when it asks for
     what this one cannot.

@@ -33,7 +33,7 @@ from gpt_cli.training.init_from import load_initial
 from gpt_cli.training.lora import LoRA
 from gpt_cli.training.muon import POLAR_EXPRESS
 from gpt_cli.training.optim import MuonAdamW, state_owners, state_parts, updated_by_muon
-from gpt_cli.training.select_engine import try_native
+from gpt_cli.training.select_engine import build_native_engine
 from gpt_cli.training.step import TorchEngine
 
 
@@ -77,7 +77,7 @@ class TrainingState:
             shard = _shard(model, config, runtime)
             native = None
             if config.parallel.shard != "full":
-                native = try_native(model, config.runtime, runtime, note, packed=config.data.packing)
+                native = build_native_engine(model, config.runtime, runtime, note, packed=config.data.packing)
             orthogonalise = (
                 None if native is None else NativeNewtonSchulz(native.library, native.threads, POLAR_EXPRESS)
             )
