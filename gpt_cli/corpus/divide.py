@@ -1,13 +1,34 @@
 """Examples and labelled texts of several sources, each dealt out whole to a split."""
 
 import hashlib
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
-from gpt_cli.config.schema import DataConfig
+from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.corpus.split import SPLITS, Split
+from gpt_cli.corpus.store import SplitStats
+from gpt_cli.corpus.vocab_size import COUNTED, choose_vocab_size
+from gpt_cli.errors import Notify
+from gpt_cli.tokenizer import Tokenizer, train_tokenizer
 
 T = TypeVar("T")
+
+
+class _HasText(Protocol):
+    @property
+    def text(self) -> str: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared(Generic[T]):
+    """Examples or labelled texts in their splits, and what they are encoded with."""
+
+    tokenizer: Tokenizer
+    splits: dict[Split, T]
+    facts: dict[Split, SplitStats]
+    fingerprint: str
+    """sha256 (hex) of all of them."""
 
 
 def divide(
@@ -36,3 +57,20 @@ def divide(
     for source in validating:
         splits["val"] += read(source, digest)
     return splits, digest.hexdigest()
+
+
+def learn_from_divided(
+    splits: Mapping[Split, Sequence[_HasText]],
+    training_texts: Callable[[], Iterable[str]],
+    config: TokenizerConfig,
+    note: Notify,
+) -> Tokenizer:
+    """The tokenizer that a config asks for. An alphabet is that of all texts, BPE learns from `training_texts`."""
+    if config.file is not None or config.kind != "bpe":
+        return train_tokenizer((member.text for found in splits.values() for member in found), config)
+    if config.vocab_size is None:
+        characters = sum(len(member.text) for found in splits.values() for member in found)
+        vocab_size = choose_vocab_size("\n".join(training_texts())[:COUNTED], characters)
+        note(f"BPE with {vocab_size:,} ids suits {characters:,} characters; a longer text would get more")
+        config = config.model_copy(update={"vocab_size": vocab_size})
+    return train_tokenizer(training_texts(), config)

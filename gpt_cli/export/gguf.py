@@ -83,8 +83,8 @@ _GPT2 = (
     name("blocks.{}.mlp.up", "blk.{}.ffn_up"),
 )
 LAYOUTS = (
-    replace(GPT2, requires={**GPT2.requires, "mlp": ("gelu",)}, names=_GPT2, adapt=lambda config, tensors: tensors),
-    replace(LLAMA, names=_ROTARY, adapt=permute_rope, undo=unpermute_rope),
+    replace(GPT2, requires={**GPT2.requires, "mlp": ("gelu",)}, names=_GPT2, transform=lambda config, tensors: tensors),
+    replace(LLAMA, names=_ROTARY, transform=permute_rope, inverse=unpermute_rope),
     replace(QWEN3, requires={**QWEN3.requires, "rope_scaling": (None,), "window": (None,)}, names=_ROTARY),
 )
 

@@ -17,10 +17,10 @@ from gpt_cli.export.names import TensorName, Tensors, named_tensors, to_foreign
 from gpt_cli.model.sizing import build_on_meta
 
 Rewrite = Callable[[ModelConfig, Tensors], ModelTensors]
-Adapt = Callable[[ModelConfig, dict[str, Tensor]], dict[str, Tensor]]
+Transform = Callable[[ModelConfig, dict[str, Tensor]], dict[str, Tensor]]
 
 
-def _as_it_is(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _identity(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
@@ -28,11 +28,11 @@ def _as_it_is(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tens
 class Layout:
     """An architecture of Transformers.
 
-    needs     option -> the values it can have, after the rewrites, beside what all know (`capabilities.SIZES`)
+    requires  option -> the values it can have, after the rewrites, beside what all know (`capabilities.SIZES`)
     names     our modules and its own
     describe  what its config.json says beside what all of them do
-    adapt     what its tensors need besides their names
-    undo      the way back, where it is not the same once more
+    transform what its tensors need besides their names
+    inverse   of `transform`, where that is not its own
     rewrites  what brings models to it
     """
 
@@ -41,13 +41,13 @@ class Layout:
     requires: Mapping[str, tuple[Any, ...]]
     names: tuple[TensorName, ...]
     describe: Callable[[ModelConfig], dict[str, Any]]
-    adapt: Adapt = _as_it_is
+    transform: Transform = _identity
     rewrites: tuple[Rewrite, ...] = field(default=())
-    undo: Adapt | None = None
+    inverse: Transform | None = None
 
     @property
     def capabilities(self) -> Capabilities:
-        """Its row: an option that `needs` does not name must stand at the schema's default, but for SIZES."""
+        """Its row: an option that `requires` does not name must stand at the schema's default, but for SIZES."""
         return Capabilities(self.architecture, {**SIZES, **self.requires})
 
     def rewrite(self, config: ModelConfig, tensors: Tensors) -> ModelTensors:
@@ -66,11 +66,11 @@ class Layout:
         config, tensors = self.rewrite(config, tensors)
         if config.tie_embeddings:
             tensors = {ours: tensor for ours, tensor in tensors.items() if ours != "head.weight"}
-        return self.adapt(config, to_foreign(self.names, config, tensors))
+        return self.transform(config, to_foreign(self.names, config, tensors))
 
     def restore(self, config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Its tensors as they were before `adapt`."""
-        return (self.undo or self.adapt)(config, tensors)
+        """Its tensors as they were before `transform`."""
+        return (self.inverse or self.transform)(config, tensors)
 
 
 def choose_layout(config: ModelConfig, among: "tuple[Layout, ...]") -> Layout:
@@ -78,11 +78,11 @@ def choose_layout(config: ModelConfig, among: "tuple[Layout, ...]") -> Layout:
 
     Raises RequestError, naming for the nearest one what prevents it and what to set, when there is none.
     """
-    obstacles = [(layout, layout.mismatches(config)) for layout in among]
-    for layout, found in obstacles:
+    mismatched = [(layout, layout.mismatches(config)) for layout in among]
+    for layout, found in mismatched:
         if not found:
             return layout
-    nearest, found = min(obstacles, key=lambda pair: len(pair[1]))
+    nearest, found = min(mismatched, key=lambda pair: len(pair[1]))
     values = options_of(config)
     prevents = " and ".join(f"model.{option} is {format_option(values[option])}" for option in found)
     ways_out = ", ".join(f"model.{option}={' or '.join(map(format_option, fits))}" for option, fits in found.items())

@@ -4,32 +4,18 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus.divide import divide
+from gpt_cli.corpus.divide import Prepared, divide, learn_from_divided
 from gpt_cli.corpus.examples.read_examples import read_examples
 from gpt_cli.corpus.examples.tokens import Examples, encode_examples, stats_of
 from gpt_cli.corpus.examples.training_example import TrainingExample
 from gpt_cli.corpus.split import Split, assign_by_hash
-from gpt_cli.corpus.store import SplitStats
-from gpt_cli.corpus.vocab_size import COUNTED, choose_vocab_size
 from gpt_cli.errors import Notify, RequestError, UserError
-from gpt_cli.tokenizer import Tokenizer, UnknownCharacters, train_tokenizer
+from gpt_cli.tokenizer import Tokenizer, UnknownCharacters
 
 
-@dataclass(frozen=True)
-class PreparedExamples:
-    """Examples in their splits, and what they are encoded with."""
-
-    tokenizer: Tokenizer
-    splits: dict[Split, Examples]
-    facts: dict[Split, SplitStats]
-    fingerprint: str
-    """sha256 (hex) of all examples."""
-
-
-def prepare_examples(data: DataConfig, config: TokenizerConfig, note: Notify) -> PreparedExamples:
+def prepare_examples(data: DataConfig, config: TokenizerConfig, note: Notify) -> Prepared[Examples]:
     """Read, divide and encode the examples of a config.
 
     Raises what reading and `train_tokenizer` raise, UserError for too few examples, and RequestError for a template
@@ -45,7 +31,7 @@ def prepare_examples(data: DataConfig, config: TokenizerConfig, note: Notify) ->
         other = "a tokenizer learned from this very text, or one of bytes or bpe, knows them"
         raise RequestError(error.message, hint=hint if of_template else other) from error
     facts = {split: stats_of(found, encoded[split]) for split, found in splits.items()}
-    return PreparedExamples(tokenizer, encoded, facts, fingerprint)
+    return Prepared(tokenizer, encoded, facts, fingerprint)
 
 
 def divide_examples(data: DataConfig, note: Notify) -> tuple[dict[Split, list[TrainingExample]], str]:
@@ -60,16 +46,8 @@ def divide_examples(data: DataConfig, note: Notify) -> tuple[dict[Split, list[Tr
 def learn_from_examples(
     splits: dict[Split, list[TrainingExample]], data: DataConfig, config: TokenizerConfig, note: Notify
 ) -> Tokenizer:
-    """The tokenizer that a config asks for. An alphabet is that of all examples, BPE learns from those that train."""
-    if config.file is not None or config.kind != "bpe":
-        return train_tokenizer((example.text for found in splits.values() for example in found), config)
-    if config.vocab_size is None:
-        characters = sum(len(example.text) for found in splits.values() for example in found)
-        start = "\n".join(_without_marks(splits["train"], data))[:COUNTED]
-        vocab_size = choose_vocab_size(start, characters)
-        note(f"BPE with {vocab_size:,} ids suits {characters:,} characters; a longer text would get more")
-        config = config.model_copy(update={"vocab_size": vocab_size})
-    return train_tokenizer(_without_marks(splits["train"], data), config)
+    """The tokenizer that a config asks for; BPE learns from the examples that train, without the template."""
+    return learn_from_divided(splits, lambda: _without_marks(splits["train"], data), config, note)
 
 
 def _without_marks(examples: Sequence[TrainingExample], data: DataConfig) -> Iterator[str]:

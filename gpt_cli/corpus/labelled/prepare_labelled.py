@@ -13,14 +13,13 @@ import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.corpus.corpus_text import count_characters
-from gpt_cli.corpus.divide import divide
+from gpt_cli.corpus.divide import Prepared, divide, learn_from_divided
 from gpt_cli.corpus.labelled.read_labelled import LabelledText, read_labelled
 from gpt_cli.corpus.split import Split
 from gpt_cli.corpus.store import SplitStats, Tokens, to_token_dtype
-from gpt_cli.corpus.vocab_size import COUNTED, choose_vocab_size
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.terminal.escape import escape_control_chars
-from gpt_cli.tokenizer import Tokenizer, UnknownCharacters, train_tokenizer
+from gpt_cli.tokenizer import Tokenizer, UnknownCharacters
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,18 +42,7 @@ class LabelledTexts:
         return np.diff(self.starts)
 
 
-@dataclass(frozen=True, eq=False)
-class PreparedLabelled:
-    """Labelled texts in their splits, and what they are encoded with."""
-
-    tokenizer: Tokenizer
-    splits: dict[Split, LabelledTexts]
-    facts: dict[Split, SplitStats]
-    fingerprint: str
-    """sha256 (hex) of all texts and labels."""
-
-
-def prepare_labelled(data: DataConfig, config: TokenizerConfig, note: Notify) -> PreparedLabelled:
+def prepare_labelled(data: DataConfig, config: TokenizerConfig, note: Notify) -> Prepared[LabelledTexts]:
     """Read, divide and encode the labelled texts of a config.
 
     Raises what reading and `train_tokenizer` raise, UserError, with its place, for labels of which too few texts are
@@ -71,7 +59,7 @@ def prepare_labelled(data: DataConfig, config: TokenizerConfig, note: Notify) ->
                 error.message, hint="a tokenizer learned from this very text, or one of bytes or bpe, knows them"
             ) from error
     facts = {split: _stats_of(encoded[split]) for split in splits}
-    return PreparedLabelled(tokenizer, encoded, facts, fingerprint)
+    return Prepared(tokenizer, encoded, facts, fingerprint)
 
 
 def divide_labelled(data: DataConfig, note: Notify) -> tuple[dict[Split, list[LabelledText]], str]:
@@ -124,16 +112,8 @@ def assign_by_label(
 
 
 def learn_from_labelled(splits: dict[Split, list[LabelledText]], config: TokenizerConfig, note: Notify) -> Tokenizer:
-    """The tokenizer that a config asks for. An alphabet is that of all texts, BPE learns from those that train."""
-    if config.file is not None or config.kind != "bpe":
-        return train_tokenizer((text.text for found in splits.values() for text in found), config)
-    if config.vocab_size is None:
-        characters = sum(len(text.text) for found in splits.values() for text in found)
-        start = "\n".join(text.text for text in splits["train"])[:COUNTED]
-        vocab_size = choose_vocab_size(start, characters)
-        note(f"BPE with {vocab_size:,} ids suits {characters:,} characters; a longer text would get more")
-        config = config.model_copy(update={"vocab_size": vocab_size})
-    return train_tokenizer((text.text for text in splits["train"]), config)
+    """The tokenizer that a config asks for; BPE learns from the texts that train."""
+    return learn_from_divided(splits, lambda: (text.text for text in splits["train"]), config, note)
 
 
 def encode_labelled(tokenizer: Tokenizer, texts: Sequence[LabelledText]) -> LabelledTexts:
