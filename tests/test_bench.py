@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpt_cli.bench import ceiling, measure, profile
-from gpt_cli.bench.ceiling import peak_matmul_flops
+from gpt_cli.bench import measure, peak_flops, profile
 from gpt_cli.bench.measure import bench, render_bench
+from gpt_cli.bench.peak_flops import peak_matmul_flops
 from gpt_cli.bench.profile import FUSED_PARTS, PARTS, profile_step
 from gpt_cli.cli.main import main
 from gpt_cli.config import parse_config
@@ -34,7 +34,7 @@ class OperationClock(TorchDispatchMode):
     def __init__(self, monkeypatch, seconds=lambda *_: 1):
         super().__init__()
         self.now, self._seconds = 0, seconds
-        for module in (ceiling, timing, profile):
+        for module in (peak_flops, timing, profile):
             monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: self.now))
 
     def pass_(self, seconds):
@@ -103,7 +103,7 @@ def test_what_is_shown_is_of_the_engine_that_was_timed():
 
 
 def test_the_ceiling_is_of_as_many_threads_as_a_step_takes_and_leaves_them_as_they_were(monkeypatch):
-    monkeypatch.setattr(ceiling, "_SIZES", {"cpu": (8,)})
+    monkeypatch.setattr(peak_flops, "_SIZES", {"cpu": (8,)})
     threads = set()
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # as the C engine leaves torch
@@ -155,7 +155,7 @@ def test_the_slow_part_is_the_one_that_shows(monkeypatch):
 
 def test_the_ceiling_is_the_rate_of_the_fastest_product_of_the_best_size(monkeypatch):
     rates = {8: 1e9, 16: 3e9, 32: 2e9}
-    monkeypatch.setattr(ceiling, "_SIZES", {"cpu": tuple(rates)})
+    monkeypatch.setattr(peak_flops, "_SIZES", {"cpu": tuple(rates)})
     seen = []
 
     def seconds(operation, arguments):

@@ -17,7 +17,7 @@ import torch
 if sys.platform != "win32":
     import resource
 
-from gpt_cli.bench.ceiling import peak_matmul_flops
+from gpt_cli.bench.peak_flops import peak_matmul_flops
 from gpt_cli.bench.profile import engine_name, profile_step
 from gpt_cli.config import Config
 from gpt_cli.errors import RequestError

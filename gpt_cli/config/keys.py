@@ -89,7 +89,7 @@ def _fields() -> Iterator[tuple[str, FieldInfo]]:
 
 
 @cache
-def _tell_meanings() -> None:
+def _attach_descriptions() -> None:
     """Give each definition the text below it as its description.
 
     pydantic does that, too (`use_attribute_docstrings`), but whenever the schema is imported, which takes 20 ms. Where
@@ -119,7 +119,7 @@ def get_key(config: Config, key: str) -> Any:
 
 def description(definition: FieldInfo | type[ConfigSection]) -> str:
     """The meaning of a key or a section, on one line."""
-    _tell_meanings()
+    _attach_descriptions()
     text = definition.description if isinstance(definition, FieldInfo) else definition.__doc__
     return " ".join((text or "").split())
 
@@ -134,7 +134,7 @@ class _WithoutTitles(GenerateJsonSchema):
 @cache
 def json_schema() -> dict[str, Any]:
     """The schema as JSON Schema, draft 2020-12, for editors that complete and check."""
-    _tell_meanings()
+    _attach_descriptions()
     return {"$schema": GenerateJsonSchema.schema_dialect, **Config.model_json_schema(schema_generator=_WithoutTitles)}
 
 

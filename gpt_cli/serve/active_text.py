@@ -87,7 +87,7 @@ class ActiveText:
     _costs: list[Cost] = field(default_factory=list)
     _sent: int = 0
 
-    def begin(self) -> None:
+    def join_engine(self) -> None:
         """Join the engine's texts."""
         self.place = self.engine.join(self.text)
         how = self.text.sampling
@@ -101,7 +101,7 @@ class ActiveText:
         assert self.stream is not None
         return self.text.sampling.max_new_tokens - len(self.stream.tokens)
 
-    def take(self, written: Written) -> Piece | None:
+    def accept(self, written: Written) -> Piece | None:
         """Go on with these tokens: the piece to send, if there is anything to say."""
         assert self.stream is not None
         assert self.place is not None

@@ -165,7 +165,7 @@ class Scheduler:
             if call is not None:
                 _do(*call)
             for line in joining:
-                self._guarded([line], line.begin)
+                self._guarded([line], line.join_engine)
             for engine in dict.fromkeys(line.engine for line in self._lines):
                 mine = [line for line in self._lines if line.engine is engine]
                 self._guarded(mine, lambda engine=engine, mine=mine: self._advance(engine, mine))  # type: ignore[misc]
@@ -211,7 +211,7 @@ class Scheduler:
             if line.begun is None:
                 line.begun = now
                 self._meter.first_token(now - line.submitted)
-            piece = line.take(written)
+            piece = line.accept(written)
             if piece is None or line.cancelled:
                 continue
             posts.setdefault(line.mailbox, []).append(piece)

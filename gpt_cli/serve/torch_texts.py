@@ -67,11 +67,11 @@ class _Row(_Place):
         self.table = table
         self.row = table.seat(self)
 
-    def take(self, token: int) -> None:
+    def accept(self, token: int) -> None:
         self.tokens.append(token)
         self.position += 1
 
-    def is_due(self, context_length: int) -> bool:
+    def needs_prefill(self, context_length: int) -> bool:
         """True if its window is to be read anew: at the beginning, and where it has been full."""
         start = context_start(self.position, context_length)
         if start > self.start:
@@ -88,7 +88,7 @@ class _Alone(_Place):
         self._rows = SequenceBatch(model, [text.prompt], text.sampling.max_new_tokens)
         self.next_logits = self._rows.next_logits
 
-    def take(self, token: int) -> None:
+    def accept(self, token: int) -> None:
         self._rows.append(torch.tensor([token], device=self._rows.device))
 
 
@@ -133,7 +133,7 @@ class TorchTexts:
         written: list[Written] = [[] for _ in places]
         for (i, row), token in zip(logits.items(), tokens, strict=True):
             places[i].chooser.accept(token)
-            places[i].take(token)
+            places[i].accept(token)
             written[i] = [(token, row[0].float().cpu().numpy() if places[i].shown else None)]
         return written
 
@@ -151,7 +151,7 @@ class TorchTexts:
         for i, place in enumerate(places):
             if isinstance(place, _Alone):
                 found[i] = place.next_logits()
-            elif place.is_due(self._model.config.context_length):
+            elif place.needs_prefill(self._model.config.context_length):
                 unread.append(i)
             else:
                 passes.setdefault(place.table, []).append(i)
