@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.corpus import tokenize_pipeline
-from gpt_cli.corpus.prepare import Corpus, prepare_corpus, tokenize_corpus
+from gpt_cli.corpus.prepare import Corpus, open_lazy, prepare_corpus, tokenize_corpus
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import cache_dir
@@ -329,6 +330,17 @@ def test_a_token_store_among_texts_is_refused(english: Path, tmp_path: Path) -> 
     write(tmp_path / "store", english)
     with pytest.raises(RequestError, match="is a token store"):
         prepare([str(english), str(tmp_path / "store")])
+
+
+@pytest.mark.parametrize("form", ["pairs", "chat", "labelled"])
+@pytest.mark.parametrize("read", [prepare_corpus, open_lazy])
+def test_a_token_store_is_refused_as_examples_by_what_it_is(
+    english: Path, tmp_path: Path, form: str, read: Callable[..., object]
+) -> None:
+    write(tmp_path / "store", english)
+    data = DataConfig.model_validate({"source": str(tmp_path / "store"), "format": form, "split": "documents"})
+    with pytest.raises(RequestError, match=f"data.format {form} reads examples from files: .*store is a token store"):
+        read(data, CHAR, note=print)
 
 
 def test_the_room_loads_no_torch() -> None:

@@ -3,13 +3,14 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import load_config
-from gpt_cli.errors import UserError
-from gpt_cli.search.lr_range_test import moving_average, suggest_lr
+from gpt_cli.errors import RequestError, UserError
+from gpt_cli.search.lr_range_test import lr_range_test, moving_average, suggest_lr
 
 RATES = [10 ** (-5 + i / 20) for i in range(100)]
 
@@ -59,6 +60,38 @@ def test_it_draws_proposes_and_repeats(config, capsys, name):
     assert (first["proposed_adamw_lr"] is None) == (name == "adamw")
     assert Path("lr.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in config.parent.iterdir()) == ["lr.png", "text.txt", "tiny.yaml"]
+
+
+LABELLED = "".join(f'{{"text": "{word} {i}", "label": "{word[0]}"}}\n' for i in range(30) for word in ("fig", "iron"))
+CLASSES = ("task.kind=classes", "data.source=labelled.jsonl", "tokenizer.kind=byte")
+
+
+def proposed(capsys, *arguments: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["tune", *arguments, "--steps", "20", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_classifier_is_tuned_on_the_loss_of_texts(config, capsys):
+    Path("labelled.jsonl").write_text(LABELLED)
+    test = proposed(capsys, str(config), *CLASSES)
+    assert test["unit"] == "text"
+    assert test["loss"][0] == pytest.approx(math.log(2), abs=0.1)
+    overrides = [f"optim.lr={test['proposed_lr']}", f"optim.adamw_lr={test['proposed_adamw_lr']}", "train.steps=2"]
+    assert main(["train", "--config", str(config), *CLASSES, *overrides, "run_dir=run"]) == 0
+    assert main(["train", "--config", str(config), *CLASSES, "optim.lr=auto", "train.steps=2", "run_dir=auto"]) == 0
+
+
+@pytest.mark.parametrize("how", [(), ("task.trains=head",), ("lora.rank=2",)], ids=["all", "head", "lora"])
+def test_a_model_that_is_trained_further_is_tuned_from_its_weights(config, capsys, how):
+    Path("labelled.jsonl").write_text(LABELLED)
+    rates = ("optim.lr=0.02", "optim.adamw_lr=0.02", "eval.every=null")
+    assert main(["train", "--config", str(config), *CLASSES, *rates, "train.steps=60", "run_dir=base"]) == 0
+    further = (*CLASSES, "train.init_from=base", "tokenizer.file=base/tokenizer.json", *how)
+    test = proposed(capsys, str(config), *further, "run_dir=base")
+    assert test["loss"][0] < 0.1
+    with pytest.raises(RequestError, match="no-such-run"):
+        lr_range_test(load_config(config, [*CLASSES, "train.init_from=no-such-run"]), print)
 
 
 def test_what_it_prints_are_overrides_of_a_run(config, capsys):

@@ -72,6 +72,7 @@ def prepare_corpus(
     is_text = data.format == "text"
     if is_text and isinstance(data.source, str) and is_store(path := find_path(data.source)):
         return _from_store(_open_matching_store(path, data, tokenizer), data, with_test)
+    _refuse_store_of_examples(data)
     if with_test and not data.test_fraction:
         raise RequestError(
             "there is no test split: data.test_fraction is 0",
@@ -131,6 +132,7 @@ def open_lazy(
     data: DataConfig, tokenizer: TokenizerConfig, *, note: Notify, progress: StageProgress | None = None
 ) -> LazyCorpus:
     """The corpus that `prepare_corpus` would make, without holding or writing it. Raises as it does."""
+    _refuse_store_of_examples(data)
     if data.format == "labelled":
         some = prepare_labelled(data, tokenizer, note)
         read_tokens = lambda split, i, j: some.splits[split].tokens[i:j]  # noqa: E731
@@ -237,6 +239,18 @@ def _ids(store: TokenStore, split: Split) -> Tokens | MappedTokens:
     part = store.facts.get(split)
     ids = store.mapped if part is not None and part.tokens >= MAPPED_FROM else store.tokens
     return ids(split)
+
+
+def _refuse_store_of_examples(data: DataConfig) -> None:
+    """Raise RequestError where a token store, which keeps one text, is to be read as pairs, chats or labelled texts."""
+    if data.format == "text":
+        return
+    for source in [data.source] if isinstance(data.source, str) else data.source or []:
+        if is_store(path := find_path(source)):
+            raise RequestError(
+                f"data.format {data.format} reads examples from files: {path} is a token store, which keeps one text",
+                hint="name the files of the examples as data.source: they are encoded when a run begins",
+            )
 
 
 def _open_matching_store(path: Path, data: DataConfig, config: TokenizerConfig) -> TokenStore:

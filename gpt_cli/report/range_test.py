@@ -18,7 +18,7 @@ def draw_range_test(test: RangeTest, output: Path) -> None:
     axes.axvline(test.config_lr, color="0.6", linestyle=":", label=f"the config's, {test.config_lr:g}")
     axes.axvline(test.proposed_lr, color=COLOURS[1], linestyle="--", label=f"proposed, {test.proposed_lr:g}")
     axes.set_xlabel("optim.lr")
-    axes.set_ylabel("loss (nats per token)")
+    axes.set_ylabel(f"loss (nats per {test.unit})")
     axes.grid(color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

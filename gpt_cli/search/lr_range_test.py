@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gpt_cli.config import Config, load_config
 from gpt_cli.corpus.prepare import prepare_corpus
@@ -12,6 +12,7 @@ from gpt_cli.distributed.world import ALONE
 from gpt_cli.errors import UserError
 from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.training.example_batches import open_batches
+from gpt_cli.training.init_from import initial_checkpoint
 from gpt_cli.training.labelled_rows import with_labels
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
@@ -23,7 +24,7 @@ _MARGIN = 4.0  # below the rate at which the loss was lowest: a whole run has to
 
 @dataclass(frozen=True)
 class RangeTest:
-    """Training losses (nats per token) over learning rates, and the rate proposed."""
+    """Training losses (nats per `unit`) over learning rates, and the rate proposed."""
 
     lr: list[float]
     loss: list[float]
@@ -34,6 +35,8 @@ class RangeTest:
     proposed_adamw_lr: float | None
     """For optim.adamw_lr, in the config's ratio to optim.lr; None where Muon is not used."""
     config_lr: float
+    unit: Literal["token", "text"] = "token"
+    """text: where classes are learned."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -42,14 +45,16 @@ class RangeTest:
 def lr_range_test(config: Config, note: Callable[[str], None], steps: int = 100, factor: float = 30.0) -> RangeTest:
     """Train for at most `steps` while the rate grows from optim.peak_lr / factor to optim.peak_lr * factor.
 
-    Under Muon, optim.adamw_lr grows alike, so that the proposal is for both, their ratio kept. Nothing is written.
-    Raises UserError where no rate made the loss fall.
+    Under Muon, optim.adamw_lr grows alike, so that the proposal is for both, their ratio kept. The weights are those of
+    train.init_from, whatever the run directory holds. Nothing is written. Raises UserError where no rate made the loss
+    fall, and what `initial_checkpoint` raises.
     """
     runtime = replace(setup_runtime(config.runtime), world=ALONE)  # process 0 proposes, while the others wait
     corpus = prepare_corpus(config.data, config.tokenizer, note=note)
     config = with_labels(config, corpus)
     batches = open_batches(config, corpus, runtime.device, note)
-    state = TrainingState.initialize(config, corpus.tokenizer.vocab_size, runtime, note)
+    initial = initial_checkpoint(config.model_copy(update={"run_dir": None}), corpus.tokenizer, note)
+    state = TrainingState.initialize(config, corpus.tokenizer.vocab_size, runtime, note, initial)
     rates: list[float] = []
     losses: list[float] = []
     for step in range(steps):
@@ -63,7 +68,8 @@ def lr_range_test(config: Config, note: Callable[[str], None], steps: int = 100,
     smooth = moving_average(losses)
     lr, optim = suggest_lr(rates, smooth), config.optim
     adamw_lr = float(f"{lr * optim.adamw_lr / optim.peak_lr:.2g}") if optim.name == "muon" else None
-    return RangeTest(rates, losses, smooth, lr, adamw_lr, optim.peak_lr)
+    unit: Literal["token", "text"] = "text" if config.task.kind == "classes" else "token"
+    return RangeTest(rates, losses, smooth, lr, adamw_lr, optim.peak_lr, unit)
 
 
 def with_proposed_lr(config: Config, note: Callable[[str], None]) -> Config:

@@ -21,7 +21,8 @@ def tune(
 ) -> None:
     """Propose a learning rate: train briefly while it grows until the loss does, and draw both.
 
-    The proposal is a quarter of the rate at which the loss was lowest: a start for trying, not the last word.
+    The proposal is a quarter of the rate at which the loss was lowest: a start for trying, not the last word. With
+    train.init_from it begins with the weights from there.
 
     Example: gpt tune configs/quickstart.yaml -o lr.png
     """
