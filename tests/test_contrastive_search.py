@@ -1,9 +1,11 @@
-"""Contrastive search takes the tokens of its definition (Su et al., 2022, equation 5), computed anew for each token."""
+"""Contrastive search takes the tokens of its definition (Su et al., 2022), computed anew for each token."""
 
+import asyncio
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gpt_cli.cli.main import main
+from gpt_cli.config import SampleConfig
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.sampling import Sampler, SamplingParams, stream_batches
@@ -32,7 +35,7 @@ ROUNDING = 1e-4
 def definition(model: GPT, text: list[int], alpha: float, k: int) -> dict[int, float]:
     """The candidates for the next token with their scores, by a pass without a cache for each of them.
 
-    x_t = argmax over v of the k likeliest of (1 - alpha) p(v | x_<t) - alpha max_(j < t) s(h_v, h_xj), equation 5 of
+    x_t = argmax over v of the k likeliest of (1 - alpha) p(v | x_<t) - alpha max_(j < t) s(h_v, h_xj), as in
     the paper: s is the cosine, h is what the head multiplies. Past the context, t counts in the window.
     """
     probability = reference_logits(model, [text])[0].softmax(-1)
@@ -220,3 +223,25 @@ def test_a_config_that_it_cannot_be_is_refused_before_the_training(
     assert main([*arguments]) == 2
     assert "penalty_alpha needs top_k" in capsys.readouterr().err
     assert not list(run.glob("checkpoints/step*"))
+
+
+def test_a_server_draws_its_tokens_whatever_the_config_of_the_run_and_refuses_it_by_name() -> None:
+    pytest.importorskip("fastapi")
+    from gpt_cli.serve.limits import Limits
+    from gpt_cli.serve.problems import Problem
+    from gpt_cli.serve.requests import CompletionRequest
+    from gpt_cli.serve.settings import make_order
+
+    engine = SimpleNamespace(needs_rules=lambda sampling: False)
+    model: Any = SimpleNamespace(defaults=SampleConfig(penalty_alpha=0.6, top_k=4), engine=engine)
+    order = asyncio.run(make_order(model, [[1]], CompletionRequest.read({}), Limits(), max_tokens=5))
+    assert (order.sampling.penalty_alpha, order.sampling.top_k) == (None, 4)
+    with pytest.raises(Problem, match="penalty_alpha is not supported here"):
+        CompletionRequest.read({"prompt": "a", "penalty_alpha": 0.6})
+
+
+def test_a_run_keeps_it_as_a_default_that_a_call_takes_back() -> None:
+    sampling = SamplingParams.from_config(SampleConfig(penalty_alpha=0.6, top_k=4, max_new_tokens=8), seed=1)
+    assert (sampling.penalty_alpha, sampling.top_k, sampling.searches) == (0.6, 4, True)
+    assert not SamplingParams().searches
+    assert sampling.replace({"beams": 2, "penalty_alpha": None}).searches

@@ -1,4 +1,4 @@
-"""Contrastive search: the likely token whose hidden state is least like those before it (Su et al., 2022, section 4).
+"""Contrastive search: the likely token whose hidden state is least like those before it (Su et al., 2022).
 
 Shapes: K candidates, T tokens before them, C n_embd, V vocabulary.
 """

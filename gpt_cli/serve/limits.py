@@ -16,7 +16,7 @@ class Limits:
     max_tokens: int = 4096
     """New tokens of one text."""
     n: int = 16
-    """SequenceBatch of a prompt."""
+    """Texts of a prompt."""
     texts: int = 128
     """Texts of one request: prompts times n."""
     body: int = 1 << 20
