@@ -30,7 +30,7 @@ differs by far more."""
 class DraftOptions:
     """Options of speculative decoding: several tokens of one text by a pass over the weights.
 
-    They do not change the text: a guess stays only where it is the token that would have been chosen without.
+    They do not change the text: a drafted token is accepted only where it is the one that is sampled without.
     """
 
     model: "NativeDecoder | None" = None
@@ -192,11 +192,11 @@ class NativeSession:
             raise MemoryError
 
     def draft_stats(self) -> tuple[int, int, int]:
-        """With a draft: passes over the weights, tokens that were guessed, and those of them that were right."""
+        """With a draft: forward passes, drafted tokens, accepted tokens."""
         numbers = np.zeros(3, np.int64)
         self._library.gpt_draft_stats(self.handle.pointer, address(numbers))
-        passes, guessed, right = numbers.tolist()
-        return passes, guessed, right
+        passes, drafted, accepted = numbers.tolist()
+        return passes, drafted, accepted
 
     def decode(self, steps: int) -> list[list[int]]:
         return self._decode(steps, None)
