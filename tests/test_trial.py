@@ -27,7 +27,15 @@ BOOK = "the king and the queen went to the town, and thé mouse lived in a shoe 
 _GROUP = re.compile(r"^## (.*)\n((?:(?!## ).*\n)*)", flags=re.MULTILINE)
 _ROW = re.compile(r"^\$ gpt ?(.*)\n(\d+) (.*)$", flags=re.MULTILINE)
 GROUPS = dict(_GROUP.findall((ROOT / "tests/trial.txt").read_text(encoding="utf-8")))
-TOGETHER = ("what is trained", "to others and back", "keys and values", "a third user", "a fourth user", "a fifth user")
+TOGETHER = (
+    "what is trained",
+    "to others and back",
+    "keys and values",
+    "a third user",
+    "a fourth user",
+    "a fifth user",
+    "a sixth user",
+)
 LONGEST = 20  # commands of a test, so that the tests can be shared out
 
 

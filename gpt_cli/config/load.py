@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from pydantic import ValidationError
@@ -36,7 +37,12 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     if home is not None:
         check_listed(path.parent, [path.name])
     text = read_config_file(path)
-    config = parse_config(text, str(path), overrides, of_run=home is not None)
+    try:
+        config = parse_config(text, str(path), overrides, of_run=home is not None)
+    except RequestError as error:
+        if path.suffix not in _YAML and isinstance(error.__cause__, ConfigSyntaxError):
+            error.hint = _for_a_text(path)
+        raise
     if home is not None:
         written = parse_config(text, str(path), of_run=True) if overrides else config
         config = _resolve_paths(config, written, home)
@@ -57,6 +63,9 @@ def _resolve_paths(config: Config, written: Config, home: Path) -> Config:
         if there != here and getattr(getattr(config, section), key) == there:  # which no override has changed
             config = config.model_copy(update={section: getattr(config, section).model_copy(update={key: here})})
     return config
+
+
+_YAML = (".yaml", ".yml")
 
 
 def enclosing_run(path: Path) -> Path | None:
@@ -83,6 +92,12 @@ def parse_config(text: str, name: str, overrides: Sequence[str] = (), *, of_run:
         raise to_error(name, [*document.problems, *translate_errors(error, document)]) from None
     if document.problems:
         raise to_error(name, document.problems)
+    if config.data.split != "characters" and "data.split=characters" in overrides:  # in a file it is a default
+        raise RequestError(
+            f"data.split characters is for texts: data.format {config.data.format} is split by documents",
+            where="override 'data.split=characters'",
+            hint="leave it out: an example is never cut in two",
+        )
     return config
 
 
@@ -130,7 +145,8 @@ def read_config_file(path: Path) -> str:
         fails = UserError if error.errno == errno.EIO else RequestError  # a failing disk is no wrong request
         raise fails(f"cannot read the config file {path}: {(error.strerror or str(error)).lower()}") from error
     if len(data) > SIZE_LIMIT:
-        raise RequestError(f"{path} is larger than {SIZE_LIMIT:,} bytes: this is no config file")
+        hint = _for_a_text(path) if path.suffix not in _YAML else None
+        raise RequestError(f"{path} is larger than {SIZE_LIMIT:,} bytes: this is no config file", hint=hint)
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -142,10 +158,15 @@ def read_config_file(path: Path) -> str:
         ) from None
 
 
+def _for_a_text(path: Path) -> str:
+    """The way out where a text is given for a config."""
+    return f"a config for a text is written by: gpt config init {quote(str(path))} -o {quote(f'{path.stem}.yaml')}"
+
+
 def _nearby(path: Path) -> str:
     """The way out when there is no file `path`: one with a similar name, or a new one."""
     folders = (path.parent / "configs", path.parent)  # of two with one name the nearer
     names = {file.stem: file for folder in folders for file in sorted(folder.glob("*.y*ml"))}
     if close := get_close_matches(path.stem, names, 1):
         return f"did you mean {names[close[0]]}?"
-    return f"`gpt config init -o {path}` writes one to start from"
+    return f"`gpt config init -o {quote(str(path))}` writes one to start from"

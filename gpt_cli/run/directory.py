@@ -301,17 +301,33 @@ def _describe_data(corpus: "Corpus") -> dict[str, Any]:
     }
 
 
-def _check(path: Path, config: Config, corpus: "Corpus") -> Changes:
-    """Raise RequestError unless the request fits the run; return the keys that changed, as they may."""
-    changes = {key: (old, new) for key, old, new in changed_keys(load_config(path / CONFIG), config)}
+def refuse_another_text(config: Config) -> None:
+    """Raise RequestError if the run in `config.run_dir` was begun on another text, or reads it in another way."""
+    path = Path(config.run_dir or "")
+    if config.run_dir is not None and (path / RUN).is_file():
+        _keep(path, {key: change for key, change in _changes(path, config).items() if key.startswith("data.")})
+
+
+def _changes(path: Path, config: Config) -> Changes:
+    return {key: (old, new) for key, old, new in changed_keys(load_config(path / CONFIG), config)}
+
+
+def _keep(path: Path, changes: Changes) -> None:
+    """Raise RequestError for the changes that a run does not allow."""
     if fixed := {key: change for key, change in changes.items() if not _may_change(key)}:
         lines = [
             f"\n  {key}: {to_yaml_scalar(old)} there, {to_yaml_scalar(new)} here" for key, (old, new) in fixed.items()
         ]
         raise RequestError(
             f"run_dir {path} is a run of another config{''.join(lines)}",
-            hint=f"choose another, run_dir=runs/NAME, or resume this one as it is: gpt train {path}",
+            hint=f"choose another, run_dir=runs/NAME, or resume this one as it is: gpt train {quote(str(path))}",
         )
+
+
+def _check(path: Path, config: Config, corpus: "Corpus") -> Changes:
+    """Raise RequestError unless the request fits the run; return the keys that changed, as they may."""
+    changes = _changes(path, config)
+    _keep(path, changes)
     if load_tokenizer(path / TOKENIZER).digest != corpus.tokenizer.digest:
         raise RequestError(f"run_dir {path} is a run with another tokenizer", hint="choose another: run_dir=runs/NAME")
     if (there := read_fingerprint(path / DATA)) != corpus.fingerprint:

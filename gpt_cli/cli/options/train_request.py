@@ -57,7 +57,10 @@ class Request:
         self.file = file
         config = load_config(file, self.overrides)
         if config.run_dir is not None:
+            from gpt_cli.run.directory import refuse_another_text
+
             _refuse_imported(Path(config.run_dir))
+            refuse_another_text(config)  # before the text is read in the way that is asked for now
         return config
 
     def _of(self, sources: list[str]) -> "Config":

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from gpt_cli.search.sweep.sweep import SweepRequest
 
 
+_SEEDS = 3
+
+
 def sweep(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="What is to be trained.")],
     arguments: Annotated[
@@ -22,7 +25,9 @@ def sweep(
             show_default=False,
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each setting, with other seeds.")] = 3,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Runs of each setting, with other seeds; default: 3.")
+    ] = None,
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Start no run that would end later than, say, 30m or 2h.")
     ] = None,
@@ -42,6 +47,8 @@ def sweep(
 
     Stopped or killed at any moment, the same command goes on with the runs that there are, and ends with the same
     result. DIR then has report.html, effects.png and best.yaml, the config that won.
+
+    With --seeds and no key it measures how far seeds alone move the loss.
 
     Example: gpt sweep configs/quickstart.yaml optim.lr=0.01,0.02 --seeds 2
     """
@@ -70,11 +77,13 @@ def sweep(
     return ExitCode.DONE if finished.best is not None else ExitCode.FAILED
 
 
-def _request(config: Path, arguments: list[str], seeds: int, out: Path | None) -> "SweepRequest":
+def _request(config: Path, arguments: list[str], seeds: int | None, out: Path | None) -> "SweepRequest":
     from gpt_cli.cli.options.fit_config import to_slug
     from gpt_cli.search.sweep.axes import parse_axes
     from gpt_cli.search.sweep.sweep import SweepRequest
 
     fixed, axes = parse_axes(arguments)
+    if seeds is None:
+        seeds = _SEEDS if axes else 1  # without a key it is refused: to train a config some times is to be asked for
     name = config.parent.name if config.name == "config.yaml" else config.stem
     return SweepRequest(config, fixed, axes, seeds, out or Path("sweeps", to_slug(name)))

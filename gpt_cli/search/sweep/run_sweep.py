@@ -74,7 +74,12 @@ def run_sweep(
 
 def _opening(request: SweepRequest, runs: int, jobs: int, threads: int | None) -> str:
     read = read_plan(request.home)
-    kind = f"a search of {read.trials} runs" if request.is_search else f"{runs // request.seeds} settings"
+    if request.is_search:
+        kind = f"a search of {read.trials} runs"
+    elif request.axes:
+        kind = f"{runs // request.seeds} settings"
+    else:
+        kind = "no key is varied, so it says how far seeds alone move the loss"
     seeds = f"{request.seeds} seed{'s' * (request.seeds != 1)}"
     beside = "one after the other" if jobs == 1 else f"{jobs} side by side"
     each = "" if threads is None else f", {threads} thread{'s' * (threads != 1)} each"

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from shlex import quote
 
 from gpt_cli.config import Config, changed_keys, dump_config, load_config, parse_config, to_yaml_scalar
 from gpt_cli.errors import RequestError
@@ -67,8 +68,8 @@ class SweepRequest:
             )
         if not self.axes and self.seeds == 1:
             raise RequestError(
-                "there is nothing to compare: no key has several values, and one seed is asked for",
-                hint=f"gpt sweep {self.file} optim.lr=0.01,0.02,0.04",
+                "there is nothing to compare: no key has several values",
+                hint=f"gpt sweep {quote(str(self.file))} optim.lr=0.01,0.02,0.04; --seeds 3 alone compares seeds",
             )
         for point in corners(self.axes):
             load_config(self.file, [*self.fixed, *overrides_of(point)])
