@@ -8,7 +8,7 @@ FILE is tiny Shakespeare; the other corpus is the reference that Python brings a
 in the shape of `configs/shakespeare_cpu.yaml` with the overrides it shows: the same number of tokens, the exact loss of
 the whole validation split after the last step: mean and standard deviation over the seeds. A row stands beside the
 default of the same seeds, as `gpt sweep` compares settings: `=` marks a difference that seeds would make, too. A row
-without an equals sign in its name is a model of bench/residuals.py.
+without an equals sign in its name is a model of bench/model_variants.py.
 
 The runs are those of a sweep, in bench/out/ablations (2 GB): interrupted, the same command goes on with what is there.
 `--table` prints that and trains nothing.
@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.residuals import MODELS
+from bench.model_variants import ATTENTION, MODELS, SHORTCUTS
 from gpt_cli.config import DataConfig, dump_config, parse_config
 from gpt_cli.corpus.corpus_text import CorpusText
 from gpt_cli.files import make_directory
@@ -76,7 +76,8 @@ ROWS = (
     *_rows("start", "model.zero_init=false"),
     *_rows("head and heads", "model.logit_softcap=15", "model.tie_embeddings=true", "model.n_kv_head=2"),
     *_rows("biases", "model.bias=true"),
-    *_rows("shortcuts from the first layer", *MODELS),
+    *_rows("shortcuts from the first layer", *SHORTCUTS),
+    *_rows("attention", *ATTENTION),
     *_rows("AdamW", *(f"optim.name=adamw optim.lr={lr}" for lr in ("5e-4", "1e-3", "2e-3", "4e-3", "8e-3"))),
     *_rows("Muon", "optim.lr=0.01", "optim.lr=0.03", "optim.adamw_lr=0.01", "optim.momentum=0.6"),
     *_rows("Muon", "optim.momentum=0.9", "optim.momentum=0.95", "optim.weight_decay=0"),
@@ -118,7 +119,7 @@ def task_of(name: str, settings: Sequence[str], row: Row, seed: int) -> RunTask:
 
 def train_all(tasks: Sequence[RunTask], minutes: float | None = None, jobs: int | None = None) -> int:
     """Train what is not there yet; returns 0, or 128 + the signal that ended it."""
-    with stop_requests() as stop, RunPool(jobs or default_threads(), worker="bench.residuals") as pool:
+    with stop_requests() as stop, RunPool(jobs or default_threads(), worker="bench.model_variants") as pool:
         limits = RunLimits(None if minutes is None else 60 * minutes)
         done = execute(ListSource(tasks), pool, limits, stop, lambda line: print(line, file=sys.stderr))
     if done.left or stop.received:

@@ -1,6 +1,7 @@
 """docs/recipes.md: its commands run, its table is one that the bench prints; and the bench counts right."""
 
 import json
+import math
 import re
 import shlex
 import sys
@@ -10,7 +11,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from bench import ablations, residuals
+from bench import ablations, model_variants
 from bench.ablations import DEFAULT, MANY_EPOCHS, ROWS, Losses, Row, table, task_of
 from gpt_cli.cli.main import main
 from gpt_cli.config import parse_config
@@ -94,22 +95,40 @@ def test_its_runs_are_those_of_a_sweep_and_what_is_there_is_not_trained_again(mo
     assert capsys.readouterr() == (first.out, "")
 
 
-@pytest.mark.parametrize("name", residuals.MODELS)
-def test_a_model_of_the_benchs_own_is_the_trainers_but_for_its_shortcut(name):
+OFF = {"stream_scale": 1.0, "sink": -math.inf}  # and 0 for any other
+
+
+@pytest.mark.parametrize("name", model_variants.MODELS)
+def test_a_model_of_the_benchs_own_is_the_trainers_but_for_its_ingredient(name):
     shape = {"n_layer": 2, "n_head": 2, "n_embd": 16, "context_length": 8, "zero_init": False, "init_std": 0.2}
     config = parse_config(f"{{model: {json.dumps(shape)}}}", "test")
     tokens = torch.arange(8)[None]
     torch.manual_seed(0)
     plain = state.make_model(config, 11)
-    with residuals.named_in(f"text {name} seed=1"):
+    with model_variants.named_in(f"text {name} seed=1"):
         torch.manual_seed(0)
         model = state.make_model(config, 11)
-    shortcut = dict(model.named_parameters()).keys() - dict(plain.named_parameters()).keys()
+    own = dict(model.named_parameters()).keys() - dict(plain.named_parameters()).keys()
     assert type(state.make_model(config, 11)) is GPT is not type(model)
     assert all(torch.equal(model.state_dict()[key], value) for key, value in plain.state_dict().items())
     with torch.no_grad():
-        off = {key: torch.zeros_like(value) for key, value in model.named_parameters() if key in shortcut}
-        off |= {"stream_scale": torch.ones(2)} if "stream_scale" in off else {}
-        assert torch.allclose(torch.func.functional_call(model, off, (tokens,)), plain(tokens))
+        off = {
+            key: torch.full_like(value, OFF.get(key.rpartition(".")[2], 0.0))
+            for key, value in model.named_parameters()
+            if key in own
+        }
+        same = torch.allclose(torch.func.functional_call(model, off, (tokens,)), plain(tokens))
+        assert same == (name != "alternating windows")  # they have nothing to turn off
         on = {key: torch.full_like(value, 0.5) for key, value in off.items()}
         assert not torch.allclose(torch.func.functional_call(model, on, (tokens,)), plain(tokens))
+
+
+@pytest.mark.parametrize("name", model_variants.MODELS)
+def test_no_model_of_the_benchs_own_sees_the_future(name):
+    config = parse_config("{model: {n_layer: 2, n_head: 2, n_embd: 16, context_length: 8, zero_init: false}}", "test")
+    with model_variants.named_in(f"text {name} seed=1"):
+        model = state.make_model(config, 11)
+    one = torch.arange(8)[None]
+    other = torch.cat([one[:, :5], one[:, 5:].flip(1)], dim=1)
+    with torch.no_grad():
+        torch.testing.assert_close(model(one)[:, :5], model(other)[:, :5], rtol=0, atol=0)
