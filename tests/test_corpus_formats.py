@@ -20,9 +20,9 @@ from gpt_cli.corpus.sources import read_documents
 from gpt_cli.errors import RequestError, UserError
 
 
-def texts(source: str | Path | list[str], form: ReaderOptions | None = None) -> list[str]:
+def texts(source: str | Path | list[str], options: ReaderOptions | None = None) -> list[str]:
     named = source if isinstance(source, list) else str(source)
-    return [document.text for document in read_documents(named, note=pytest.fail, form=form)]
+    return [document.text for document in read_documents(named, note=pytest.fail, options=options)]
 
 
 # Encodings

@@ -54,16 +54,16 @@ class CorpusText:
     @classmethod
     def find(cls, data: DataConfig, note: Notify) -> "CorpusText":
         """The files that `data.source` and `data.val_source` name. Raises as `find_files` does."""
-        form = ReaderOptions(data.encoding, data.text_key)
+        options = ReaderOptions(data.encoding, data.text_key)
         sources = [data.source] if isinstance(data.source, str) else data.source
         validating = [data.val_source] if isinstance(data.val_source, str) else data.val_source or []
         members = [
             SourceFile(file, weight, validates=False)
             for source, weight in zip(sources, data.weights or [1] * len(sources), strict=True)
-            for file in find_files(source, form, note)
+            for file in find_files(source, options, note)
         ]
         members += [
-            SourceFile(file, 1, validates=True) for source in validating for file in find_files(source, form, note)
+            SourceFile(file, 1, validates=True) for source in validating for file in find_files(source, options, note)
         ]
         return cls(members, note)
 

@@ -42,23 +42,25 @@ class TextFile:
     """Its documents, in order, none empty; each text is to be read to its end before the next is asked for."""
 
 
-def text_file(path: Path, form: ReaderOptions) -> TextFile:
+def text_file(path: Path, options: ReaderOptions) -> TextFile:
     """The file `path`, as its suffix says: .jsonl, .csv and .parquet hold documents, all else is one text."""
     suffix = inner_suffix(path)
     if suffix == ".parquet":
-        return TextFile(str(path), None, lambda note: read_parquet(path, form.text_key, numbers=form.labels))
+        return TextFile(str(path), None, lambda note: read_parquet(path, options.text_key, numbers=options.labels))
     if is_compressed(path):
-        return TextFile(str(path), None, lambda note: _read_bytes(expand(path), path, form, note))
+        return TextFile(str(path), None, lambda note: _read_bytes(expand(path), path, options, note))
     with translate_os_errors("read", path):
         status = path.stat()
     if stat.S_ISFIFO(status.st_mode):  # a shell's <(command)
         pieces = rewindable(lambda: read_chunks(path, only_regular=False))
-        return TextFile(str(path), None, lambda note: _read_bytes(_translate_errors(pieces(), path), path, form, note))
+        return TextFile(
+            str(path), None, lambda note: _read_bytes(_translate_errors(pieces(), path), path, options, note)
+        )
     plain = suffix not in (".jsonl", ".csv")
     return TextFile(
         str(path),
         status.st_size if plain else None,
-        lambda note: _read_bytes(_translate_errors(read_chunks(path), path), path, form, note),
+        lambda note: _read_bytes(_translate_errors(read_chunks(path), path), path, options, note),
     )
 
 
@@ -89,13 +91,13 @@ def _translate_errors(pieces: Iterable[bytes], path: Path) -> Iterator[bytes]:
         yield from pieces
 
 
-def _read_bytes(pieces: Iterable[bytes], path: Path, form: ReaderOptions, note: Notify) -> Iterator[Stream]:
+def _read_bytes(pieces: Iterable[bytes], path: Path, options: ReaderOptions, note: Notify) -> Iterator[Stream]:
     name = str(path)
     match inner_suffix(path):
         case ".jsonl":
             lines = decode_utf8(pieces, name, "utf-8", note)
-            yield from read_json_lines(name, lines, form.text_key, lists=form.lists, labels=form.labels)
+            yield from read_json_lines(name, lines, options.text_key, lists=options.lists, labels=options.labels)
         case ".csv":
-            yield from read_csv(name, decode(pieces, name, form.encoding, note), form.text_key)
+            yield from read_csv(name, decode(pieces, name, options.encoding, note), options.text_key)
         case _:
-            yield name, decode_utf8(pieces, name, form.encoding, note)
+            yield name, decode_utf8(pieces, name, options.encoding, note)

@@ -55,29 +55,29 @@ class _Buffer:
 
 
 def batches(
-    stretches: Iterable[Chunk], pattern: Pattern | None, *, end_lines: bool, special: Sequence[str] = ()
+    chunks: Iterable[Chunk], pattern: Pattern | None, *, end_lines: bool, special: Sequence[str] = ()
 ) -> Iterator[Batch]:
-    """The stretches in batches of about BLOCK bytes, at most twice as many.
+    """The chunks in batches of about BLOCK bytes, at most twice as many.
 
     `pattern`: of a BPE, which says where text can be cut; never inside one of the `special` texts. The cuts depend on
     the text alone, so the ids do not depend on who encodes which batch.
     """
     pending: dict[Split, _Buffer] = {}
     done = 0
-    for stretch in stretches:
-        done = stretch.done
-        part = pending.setdefault(stretch.split, _Buffer())
-        data, starts = part.data + stretch.data, part.part_start or stretch.part_start
-        if stretch.repeat_start and not part.ended:
+    for chunk in chunks:
+        done = chunk.done
+        part = pending.setdefault(chunk.split, _Buffer())
+        data, starts = part.data + chunk.data, part.part_start or chunk.part_start
+        if chunk.repeat_start and not part.ended:
             _add(part, b"\n" if end_lines else b"", starts=False, followed=True)
-        size = len(data) if stretch.part_end or pattern is None else _safe_split_bytes(data, pattern, special)
+        size = len(data) if chunk.part_end or pattern is None else _safe_split_bytes(data, pattern, special)
         if size:
-            _add(part, data[:size], starts=starts, followed=stretch.append_eot and size == len(data))
+            _add(part, data[:size], starts=starts, followed=chunk.append_eot and size == len(data))
             starts = False
         part.data, part.part_start = data[size:], starts
-        part.ended = stretch.data.endswith(b"\n") if end_lines else stretch.append_eot
+        part.ended = chunk.data.endswith(b"\n") if end_lines else chunk.append_eot
         if part.size > BLOCK // 2:
-            yield Batch(stretch.split, part.segments, done)
+            yield Batch(chunk.split, part.segments, done)
             part.segments, part.size = [], 0
     for split, part in pending.items():
         if part.segments:

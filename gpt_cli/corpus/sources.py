@@ -54,7 +54,7 @@ class Document:
 
 
 def read_documents(
-    source: str | Sequence[str], *, note: Notify, form: ReaderOptions | None = None
+    source: str | Sequence[str], *, note: Notify, options: ReaderOptions | None = None
 ) -> Iterator[Document]:
     """The documents of a source, or of each of several, in order and each as a whole; no document is empty.
 
@@ -62,12 +62,12 @@ def read_documents(
     or not in its encoding.
     """
     for one in [source] if isinstance(source, str) else source:
-        for file in find_files(one, form or ReaderOptions(), note):
+        for file in find_files(one, options or ReaderOptions(), note):
             for name, pieces in file.read(note):
                 yield Document(name, b"".join(pieces).decode())
 
 
-def find_files(source: str, form: ReaderOptions, note: Notify) -> list[TextFile]:
+def find_files(source: str, options: ReaderOptions, note: Notify) -> list[TextFile]:
     """The files that a source names, in order.
 
     A source is `-` (standard input), `builtin:python-docs`, `corpus:NAME` (downloaded before), `hf:OWNER/NAME` (from
@@ -81,19 +81,19 @@ def find_files(source: str, form: ReaderOptions, note: Notify) -> list[TextFile]
         if sys.stdin is None:
             raise RequestError("standard input is closed")
         pieces = rewindable(_standard_input)
-        return [TextFile("standard input", None, lambda note: _one_text(pieces(), form, note))]
+        return [TextFile("standard input", None, lambda note: _one_text(pieces(), options, note))]
     if source == BUILTIN:
         data = _python_docs().encode()
         return [TextFile(BUILTIN, len(data), lambda note: iter([(BUILTIN, [data])]))]
     if scheme == "corpus":
-        return [text_file(local_path(name), form)]
+        return [text_file(local_path(name), options)]
     if scheme == "hf":
-        return [text_file(path, form) for path in hub.download_dataset(name, note)]
+        return [text_file(path, options) for path in hub.download_dataset(name, note)]
     if scheme == "builtin":
         raise RequestError(f"there is no built-in corpus '{name}'", hint=f"the built-in corpus is {BUILTIN}")
     paths = _find(find_path(source), note)
     _tell_of_raw_tables(paths, note)
-    return [text_file(path, form) for path in paths]
+    return [text_file(path, options) for path in paths]
 
 
 def _tell_of_raw_tables(paths: list[Path], note: Notify) -> None:
@@ -107,8 +107,8 @@ def _standard_input() -> Iterator[bytes]:
     return iter(lambda: sys.stdin.buffer.read(CHUNK), b"")
 
 
-def _one_text(pieces: Iterator[bytes], form: ReaderOptions, note: Notify) -> Iterator[Stream]:
-    yield "standard input", decode_utf8(pieces, "standard input", form.encoding, note)
+def _one_text(pieces: Iterator[bytes], options: ReaderOptions, note: Notify) -> Iterator[Stream]:
+    yield "standard input", decode_utf8(pieces, "standard input", options.encoding, note)
 
 
 def find_path(source: str) -> Path:

@@ -51,7 +51,7 @@ class SplitPlan:
     """The split of each unit, as an index into SPLITS."""
 
     @classmethod
-    def of(cls, data: DataConfig, survey: CorpusStats) -> "SplitPlan":
+    def of(cls, data: DataConfig, stats: CorpusStats) -> "SplitPlan":
         """The split plan of a config. Raises UserError where a split would be (nearly) empty.
 
         By characters, the text is cut in order: training, validation, test. By documents or files, the ones whose
@@ -60,7 +60,7 @@ class SplitPlan:
         """
         val_fraction = 0.0 if data.val_source is not None else data.val_fraction
         if data.split == "characters":
-            size = survey.characters
+            size = stats.characters
             cuts = int((1 - val_fraction - data.test_fraction) * size), int((1 - data.test_fraction) * size)
             parts = {"train": cuts[0], "val": cuts[1] - cuts[0], "test": size - cuts[1]}
             wanted = {"val": val_fraction, "test": data.test_fraction}
@@ -72,7 +72,7 @@ class SplitPlan:
                     hint="give a longer text: each part needs at least 2 characters",
                 )
             return cls("characters", cuts, b"")
-        hashes = survey.documents if data.split == "documents" else survey.files
+        hashes = stats.documents if data.split == "documents" else stats.files
         return cls(data.split, (0, 0), assign_by_hash(hashes, val_fraction, data.test_fraction, data.split))
 
     def parts(self, position: int, length: int, unit: int) -> Iterator[tuple[Split, int]]:
@@ -104,7 +104,7 @@ def assign_by_hash(hashes: "Sequence[int]", val_fraction: float, test_fraction: 
 
 
 def iter_chunks(
-    text: CorpusText, borders: SplitPlan, survey: CorpusStats, *, end_lines: bool, hasher: SerialExecutor | None = None
+    text: CorpusText, plan: SplitPlan, stats: CorpusStats, *, end_lines: bool, hasher: SerialExecutor | None = None
 ) -> Iterator[Chunk]:
     """The whole text, in order, each stretch in its split; training text as often as its weight says.
 
@@ -128,15 +128,15 @@ def iter_chunks(
                 followed = block.ends and not (ends_file and is_last)
                 rest = block.data + (b"\n" if followed and end_lines and not block.data.endswith(b"\n") else b"")
                 length = count_characters(rest)
-                unit = document if borders.by == "documents" else number
+                unit = document if plan.by == "documents" else number
                 parts: Iterable[tuple[Split, int]]
-                parts = [("val", length)] if member.validates else borders.parts(position, length, unit)
+                parts = [("val", length)] if member.validates else plan.parts(position, length, unit)
                 for split, size in parts:
                     place = len(rest) if size == length else len(rest.decode()[:size].encode())
                     piece, rest = rest[:place], rest[place:]
                     position += size
                     length -= size
-                    cut = borders.by == "characters" and position in borders.boundaries
+                    cut = plan.by == "characters" and position in plan.boundaries
                     if repeat == 0 or split == "train":
                         yield Chunk(
                             split,
@@ -153,7 +153,7 @@ def iter_chunks(
                 if block.ends:
                     document += 1
                     part = None
-    if fingerprint.hexdigest() != survey.fingerprint:
+    if fingerprint.hexdigest() != stats.fingerprint:
         raise UserError("the text changed while it was read", hint="run the same command again once it is written")
 
 

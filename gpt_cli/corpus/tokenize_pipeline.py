@@ -99,11 +99,11 @@ class TokenizePipeline:
         processes = processes or _available_cores()
         alphabet = ready is None and _is_plain(config, text)
         end_lines = _ends_lines(config, ready)
-        found = scan(text, end_lines=end_lines, progress=progress, alphabet=alphabet, workers=processes)
+        stats = scan(text, end_lines=end_lines, progress=progress, alphabet=alphabet, workers=processes)
         text.mute_notes()
-        processes = min(processes, max(1, found.total_bytes // _SHARE))
-        borders = SplitPlan.of(data, found)
-        return cls(text, found, borders, data, config, ready, note, progress, processes)
+        processes = min(processes, max(1, stats.total_bytes // _SHARE))
+        plan = SplitPlan.of(data, stats)
+        return cls(text, stats, plan, data, config, ready, note, progress, processes)
 
     @property
     def cache_key(self) -> str:

@@ -63,12 +63,12 @@ def evaluate_run(
     split: Literal["val", "test"] = "val",
     skip_unknown: bool,
     note: Notify,
-    form: ReaderOptions | None = None,
+    options: ReaderOptions | None = None,
     examples: Examples | None = None,
 ) -> EvalResult:
     """Evaluate the newest checkpoint of `run`, or the checkpoint `run`, on `text` or a split of its own text.
 
-    `form`: how the files of `text` are read. `examples`: what `text` holds, where that is examples.
+    `options`: how the files of `text` are read. `examples`: what `text` holds, where that is examples.
 
     Raises UserError when the split cannot be made again because the text has changed, RequestError when it has no test
     split, and UnknownCharacters, unless they are to be skipped, when `text` has characters that the vocabulary lacks.
@@ -84,7 +84,7 @@ def evaluate_run(
         rows = ExampleRows.of(loaded.config, examples, "given", note)
         measured = EvaluationExamples.of(rows, loaded.tokenizer, machine.device)
     else:
-        tokens = _encode(text, form or ReaderOptions(), loaded.tokenizer, skip_unknown, note)
+        tokens = _encode(text, options or ReaderOptions(), loaded.tokenizer, skip_unknown, note)
         measured = EvaluationText.of(tokens, loaded.tokenizer, machine.device)
     model = loaded.model.to(machine.device)
     engine = build_native_engine(model, loaded.config.runtime, machine, note) or TorchEngine(
@@ -103,13 +103,13 @@ def _corpus(loaded: LoadedRun, split: Literal["val", "test"], note: Notify) -> C
 
 
 def _encode(
-    source: str, form: ReaderOptions, tokenizer: Tokenizer, skip_unknown: bool, note: Notify
+    source: str, options: ReaderOptions, tokenizer: Tokenizer, skip_unknown: bool, note: Notify
 ) -> np.ndarray[Any, Any]:
     """The ids of all documents of `source`, joined; of the text there is never more in memory than a few blocks."""
     left_out: set[str] = set()
 
     def pieces() -> Iterator[str]:
-        for file in find_files(source, form, note):
+        for file in find_files(source, options, note):
             for _, parts in file.read(note):
                 for data in parts:
                     text = data.decode()

@@ -158,7 +158,7 @@ def muon(config: Config) -> Figure:
     x = update / (torch.linalg.matrix_norm(update) * 1.02)
     figure, (axes,) = _figure(1)
     values = [torch.linalg.svdvals(x).numpy()]
-    for a, b, c in POLAR_EXPRESS[:-1]:  # the iteration of `orthogonalise`, stopped on its way
+    for a, b, c in POLAR_EXPRESS[:-1]:  # the iteration of `newton_schulz_batched`, stopped on its way
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
         values.append(torch.linalg.svdvals(x).numpy())

@@ -25,7 +25,7 @@ class Hypothesis:
 
     tokens: tuple[int, ...] = ()
     total: float = 0.0
-    """The sum of the log-probabilities of its tokens, in nats, after the rules."""
+    """The sum of the log-probabilities of its tokens, in nats, after the processors."""
     log_probs: tuple[float, ...] = ()
     """Log-probability of each token under the model itself."""
 
@@ -36,14 +36,14 @@ class Hypothesis:
 
 @torch.inference_mode()
 def beam_search(
-    model: GPT, prompt: Sequence[int], sampling: SamplingParams, rules: Sequence[LogitsProcessor], ends: Ends
+    model: GPT, prompt: Sequence[int], sampling: SamplingParams, processors: Sequence[LogitsProcessor], ends: Ends
 ) -> list[Hypothesis]:
     """The best of `sampling.beams` texts (K), best first; fewer where there are not so many.
 
     At each step all continuations of the live texts are put in the order of their totals. Down this order, those that
     are complete are set aside and the first K others live on, until there are K of them. The search ends with
     `max_new_tokens`, or once no live text can still beat the K best that were set aside, as long as it may become.
-    `rules` are for one sequence. Temperature and filters play no part.
+    `processors` are for one sequence. Temperature and filters play no part.
     """
     assert sampling.beams is not None
     width, penalty = sampling.beams, sampling.length_penalty
@@ -52,8 +52,8 @@ def beam_search(
     for _ in range(sampling.max_new_tokens):
         logits = beams.next_logits().float()
         raw = logits.log_softmax(dim=-1).cpu()  # (K, V)
-        for rule in rules:
-            logits = rule.apply(logits)
+        for processor in processors:
+            logits = processor.apply(logits)
         continued, parents = list[Hypothesis](), list[int]()
         for parent, token, log_prob in _best_first(live, logits.log_softmax(dim=-1).cpu(), width):
             before = live[parent]
@@ -74,9 +74,9 @@ def beam_search(
         beams.reorder(parents)
         tokens = [text.tokens[-1] for text in live]
         beams.append(torch.tensor(tokens, device=logits.device))
-        for rule in rules:
-            rule.reorder(parents)
-            rule.accept(tokens)
+        for processor in processors:
+            processor.reorder(parents)
+            processor.accept(tokens)
     finished = complete + [text for text in live if text.tokens]
     return sorted(finished, key=lambda text: -text.score(penalty))[:width]
 

@@ -20,17 +20,17 @@ from gpt_cli.sampling.sampling_params import SamplingParams
 
 @torch.inference_mode()
 def contrastive_search(
-    model: GPT, prompt: Sequence[int], sampling: SamplingParams, rules: Sequence[LogitsProcessor] = ()
+    model: GPT, prompt: Sequence[int], sampling: SamplingParams, processors: Sequence[LogitsProcessor] = ()
 ) -> Iterator[list[int]]:
     """Yield `max_new_tokens` times the next token of `prompt`, as `generate` does for a batch of one.
 
-    Of the `top_k` likeliest tokens v after the rules, it is the one of the largest
+    Of the `top_k` likeliest tokens v after the processors, it is the one of the largest
 
         (1 - penalty_alpha) p(v) - penalty_alpha max_j cos(h_v, h_j)
 
     where h are the hidden states that the head reads (after the final norm: `hidden_states[-1]` in Transformers and in
     the authors' code) of v and of each token j before it, in the window from which the token after v is predicted.
-    `rules` are for one sequence. Temperature, the other filters and the seed play no part.
+    `processors` are for one sequence. Temperature, the other filters and the seed play no part.
     """
     assert not model.training
     assert sampling.penalty_alpha is not None
@@ -39,20 +39,20 @@ def contrastive_search(
     text = CandidateWindow(model, prompt, n_candidate, sampling.max_new_tokens)
     logits = text.first_logits()
     for _ in range(sampling.max_new_tokens):
-        for rule in rules:
-            logits = rule.apply(logits)
+        for processor in processors:
+            logits = processor.apply(logits)
         best = logits.float().topk(n_candidate)
         candidates = best.indices[0]  # (K,)
         probability = logits.float().softmax(dim=-1)[0, candidates]
         score = (1 - alpha) * probability - alpha * text.similarity(candidates)
-        score = score.masked_fill(best.values[0] == -math.inf, -math.inf)  # what a rule forbids
+        score = score.masked_fill(best.values[0] == -math.inf, -math.inf)  # what a processor forbids
         number = int(score.argmax())
         chosen = candidates[number : number + 1]  # (1,)
         token = [int(chosen)]
-        for rule in rules:
-            if isinstance(rule, LogprobRecorder):
-                rule.note(rule.gather(chosen).tolist())
-            rule.accept(token)
+        for processor in processors:
+            if isinstance(processor, LogprobRecorder):
+                processor.note(processor.gather(chosen).tolist())
+            processor.accept(token)
         yield token
         logits = text.choose(number, token[0])
 

@@ -44,14 +44,14 @@ def generate(
     model: GPT,
     prompts: Sequence[Sequence[int]],
     sampling: SamplingParams,
-    rules: Sequence[LogitsProcessor] = (),
+    processors: Sequence[LogitsProcessor] = (),
     samples: Sequence[int] | None = None,
     decoder: GraphedDecoder | None = None,
 ) -> Iterator[list[int]]:
     """Yield `max_new_tokens` times the next token of each of the B prompts.
 
     The prompts are not empty; of more than `context_length` tokens the last ones are seen. The model is in eval mode.
-    `rules` are for these prompts, in this order. What row i becomes is a function of its prompt, the settings and
+    `processors` are for these prompts, in this order. What row i becomes is a function of its prompt, the settings and
     samples[i], which by default is i: neither its noise nor what it sees depends on the other rows (its logits may, in
     the last bits: kernels vary with the batch). `decoder`, where it supports what is asked, brings the same sooner.
     """
@@ -63,8 +63,8 @@ def generate(
         numbers = range(len(prompts)) if samples is None else samples
         noise = GumbelNoise(sampling.seed, numbers, model.head.out_features, device)
     graphed = None
-    if decoder is not None and decoder.supports(model, sampling, rules):
-        graphed = decoder.begin(model, rows, sampling, rules)
+    if decoder is not None and decoder.supports(model, sampling, processors):
+        graphed = decoder.begin(model, rows, sampling, processors)
 
     def steps() -> Iterator[Sequence[Tensor]]:
         for _ in range(sampling.max_new_tokens):
@@ -72,16 +72,16 @@ def generate(
             logits = rows.prefill_due()
             chosen = None if graphed is None or logits is not None else graphed(drawn)
             if chosen is None:
-                chosen = choose_tokens(rows.decode() if logits is None else logits, drawn, sampling, rules)
+                chosen = choose_tokens(rows.decode() if logits is None else logits, drawn, sampling, processors)
             rows.append(chosen[0])
             yield chosen
 
     now = ([tensor.tolist() for tensor in chosen] for chosen in steps())
     for tokens, *log_probs in now if graphed is None else read_late(steps()):
-        for rule in rules:
-            rule.accept(tokens)
-            if isinstance(rule, LogprobRecorder):
-                rule.note(*log_probs)
+        for processor in processors:
+            processor.accept(tokens)
+            if isinstance(processor, LogprobRecorder):
+                processor.note(*log_probs)
         yield tokens
 
 

@@ -35,7 +35,7 @@ CHUNK = 8
 _FEWEST_STEPS = 32  # a capture costs a few steps
 _FEWEST_KEYS = 128
 
-_CAPTURABLE = (LogitBias, LogprobRecorder)  # rules that need not know the tokens that were chosen
+_CAPTURABLE = (LogitBias, LogprobRecorder)  # processors that need not know the tokens that were chosen
 
 Capture = Callable[[TensorFunction, Sequence[Tensor]], TensorFunction]
 """A function and example inputs -> the same function, faster."""
@@ -51,14 +51,16 @@ class GraphedDecoder:
     def __init__(self, note: Notify, *, compiling: bool = False, capture: Capture = capture_graph) -> None:
         self._note, self._compiling, self._capture, self._works = note, compiling, capture, True
 
-    def supports(self, model: GPT, sampling: SamplingParams, rules: Sequence[LogitsProcessor]) -> bool:
+    def supports(self, model: GPT, sampling: SamplingParams, processors: Sequence[LogitsProcessor]) -> bool:
         """True if such texts can be written without the host's looking at each token, and are long enough."""
         is_known = all(cache.refusal(model.config) is None for cache in (KV_CACHE, RAGGED_CACHE, STATIC_CACHE))
         is_long = sampling.max_new_tokens >= _FEWEST_STEPS
-        return self._works and is_known and is_long and all(isinstance(rule, _CAPTURABLE) for rule in rules)
+        return (
+            self._works and is_known and is_long and all(isinstance(processor, _CAPTURABLE) for processor in processors)
+        )
 
     def begin(
-        self, model: GPT, rows: "SequenceBatch", sampling: SamplingParams, rules: Sequence[LogitsProcessor]
+        self, model: GPT, rows: "SequenceBatch", sampling: SamplingParams, processors: Sequence[LogitsProcessor]
     ) -> Callable[[Tensor | None], Sequence[Tensor] | None]:
         """A function that decodes a step of `rows`: (B, V) noise -> what `choose_tokens` returns.
 
@@ -79,7 +81,7 @@ class GraphedDecoder:
             inputs = (rows.latest, start) if noise is None else (rows.latest, start, noise)
             try:
                 if n_key not in graphs:
-                    step = decode_step(model, cache, n_key, sampling, rules)
+                    step = decode_step(model, cache, n_key, sampling, processors)
                     if self._compiling:
                         step = torch.compile(step, fullgraph=True, dynamic=False)
                     graphs[n_key] = self._capture(step, inputs)
@@ -96,7 +98,7 @@ class GraphedDecoder:
 
 
 def decode_step(
-    model: GPT, cache: KVCache, n_key: int, sampling: SamplingParams, rules: Sequence[LogitsProcessor]
+    model: GPT, cache: KVCache, n_key: int, sampling: SamplingParams, processors: Sequence[LogitsProcessor]
 ) -> TensorFunction:
     """(B, 1) tokens, (B,) their positions below `n_key`, (B, V) noise (none if greedy) -> what is chosen.
 
@@ -106,19 +108,19 @@ def decode_step(
 
     def decode_one_token(tokens: Tensor, start: Tensor, noise: Tensor | None = None) -> Sequence[Tensor]:
         logits = model(tokens, StaticCache(layers, start, n_key))[:, -1]
-        return choose_tokens(logits, noise, sampling, rules)
+        return choose_tokens(logits, noise, sampling, processors)
 
     return decode_one_token
 
 
 def choose_tokens(
-    logits: Tensor, noise: Tensor | None, sampling: SamplingParams, rules: Sequence[LogitsProcessor]
+    logits: Tensor, noise: Tensor | None, sampling: SamplingParams, processors: Sequence[LogitsProcessor]
 ) -> tuple[Tensor, ...]:
-    """(B, V) logits and noise -> (B,) tokens, and their (B,) log-probabilities where one of `rules` records these."""
-    for rule in rules:
-        logits = rule.apply(logits)
+    """(B, V) logits and noise -> (B,) tokens, and their (B,) log-probabilities where a processor records these."""
+    for processor in processors:
+        logits = processor.apply(logits)
     tokens = next_token(logits, sampling, noise)
-    return (tokens, *(rule.gather(tokens) for rule in rules if isinstance(rule, LogprobRecorder)))
+    return (tokens, *(processor.gather(tokens) for processor in processors if isinstance(processor, LogprobRecorder)))
 
 
 def length_bucket(filled: int, room: int) -> int:

@@ -35,7 +35,7 @@ class LogitsProcessor(Protocol):
 
 @dataclass(frozen=True)
 class BatchProcessors:
-    """The rules for one batch, in their order, and what they tell of its texts."""
+    """The processors for one batch, in their order, and what they tell of its texts."""
 
     processors: list[LogitsProcessor]
     recorder: LogprobRecorder | None
@@ -43,7 +43,7 @@ class BatchProcessors:
 
 
 class ProcessorFactory:
-    """The rules that settings ask for, for one vocabulary: made once, for any number of batches.
+    """The processors that settings ask for, for one vocabulary: made once, for any number of batches.
 
     The order is that of Hugging Face: bias, repetition penalty, and what forbids tokens, the pattern before the
     n-grams, which give way where they would forbid all it leaves. Raises RequestError for what cannot be met.
@@ -66,21 +66,21 @@ class ProcessorFactory:
             )
 
     def for_batch(self, prompts: Sequence[Sequence[int]], device: torch.device) -> BatchProcessors:
-        """The rules for texts that continue these prompts."""
-        rules: list[LogitsProcessor] = []
+        """The processors for texts that continue these prompts."""
+        processors: list[LogitsProcessor] = []
         recorder = constraint = None
         if self._sampling.log_probs:
             recorder = LogprobRecorder(len(prompts))
-            rules.append(recorder)
+            processors.append(recorder)
         if self._bias:
-            rules.append(LogitBias(self._bias, self._vocab_size, device))
+            processors.append(LogitBias(self._bias, self._vocab_size, device))
         if (penalty := self._sampling.repetition_penalty) is not None:
-            rules.append(RepetitionPenalty(penalty, prompts, self._vocab_size, device))
+            processors.append(RepetitionPenalty(penalty, prompts, self._vocab_size, device))
         if self._end_of_text is not None and self._sampling.min_new_tokens:
-            rules.append(MinNewTokens(self._end_of_text, self._sampling.min_new_tokens))
+            processors.append(MinNewTokens(self._end_of_text, self._sampling.min_new_tokens))
         if self._pattern is not None:
             constraint = Constraint(self._pattern, len(prompts))
-            rules.append(constraint)
+            processors.append(constraint)
         if (n := self._sampling.no_repeat_ngram) is not None:
-            rules.append(NoRepeatNgram(n, prompts))
-        return BatchProcessors(rules, recorder, None if constraint is None else constraint.matchers)
+            processors.append(NoRepeatNgram(n, prompts))
+        return BatchProcessors(processors, recorder, None if constraint is None else constraint.matchers)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 class LogprobRecorder:
-    """A rule that changes nothing, and notes the log-probability (nats) of each token under the model as it is.
+    """A processor that changes nothing, and notes the log-probability (nats) of each token under the model as it is.
 
-    That is at temperature 1, before bias, filters and other rules: so it comes first. Natural logarithms.
+    That is at temperature 1, before bias, filters and other processors: so it comes first. Natural logarithms.
     """
 
     def __init__(self, n_sequence: int) -> None:

@@ -35,7 +35,7 @@ class Sampler:
     def generate(self, prompt: str, **options: Unpack[SamplingOptions]) -> TextStream:
         """Continue `prompt`: iterating gives the text piece by piece, `str()` the whole of it.
 
-        Options are the fields of `Sampling`; without a `seed` each call writes something else. Raises
+        Options are the fields of `SamplingParams`; without a `seed` each call writes something else. Raises
         RequestError for an option outside its range and for characters that the vocabulary lacks.
         """
         return self.generate_batch(prompt, 1, **options)[0]

@@ -36,7 +36,7 @@ def stream_batches(
     on a GPU. The token for unknown characters is never written. Raises RequestError, at once, for settings that this
     vocabulary cannot meet.
     """
-    book = ProcessorFactory(tokenizer, sampling)
+    factory = ProcessorFactory(tokenizer, sampling)
     if sampling.beams is not None and n > sampling.beams:
         raise RequestError(f"{sampling.beams} beams cannot give {n} texts", hint="raise beams, or lower -n")
     if sampling.penalty_alpha is not None and n > 1:
@@ -46,14 +46,14 @@ def stream_batches(
         per_batch = 1
     batches = [prompts[first : first + per_batch] for first in range(0, len(prompts), per_batch)]
     if sampling.beams is not None:
-        return (texts for batch in batches for texts in _searched(model, tokenizer, book, batch, sampling, n))
-    return (texts for batch in batches for texts in _sampled(model, tokenizer, book, batch, sampling, n, decoder))
+        return (texts for batch in batches for texts in _searched(model, tokenizer, factory, batch, sampling, n))
+    return (texts for batch in batches for texts in _sampled(model, tokenizer, factory, batch, sampling, n, decoder))
 
 
 def _sampled(
     model: GPT,
     tokenizer: Tokenizer,
-    book: ProcessorFactory,
+    factory: ProcessorFactory,
     prompts: Sequence[Sequence[int]],
     sampling: SamplingParams,
     n: int,
@@ -62,7 +62,7 @@ def _sampled(
     """Texts that are written token by token, all of them at once."""
     rows = [prompt for prompt in prompts for _ in range(n)]
     samples = list(range(n)) * len(prompts)
-    batch = book.for_batch(rows, model.head.weight.device)
+    batch = factory.for_batch(rows, model.head.weight.device)
 
     def steps() -> Iterator[bool]:
         if sampling.penalty_alpha is not None:
@@ -97,7 +97,7 @@ def _sampled(
 def _searched(
     model: GPT,
     tokenizer: Tokenizer,
-    book: ProcessorFactory,
+    factory: ProcessorFactory,
     prompts: Sequence[Sequence[int]],
     sampling: SamplingParams,
     n: int,
@@ -111,8 +111,8 @@ def _searched(
         return bool(sampling.stop and late) and any(stop in tokenizer.decode(late) for stop in sampling.stop)
 
     def search(prompt: Sequence[int], texts: list[TextStream], log_probs: list[list[float]]) -> Iterator[bool]:
-        rules = book.for_batch([prompt], model.head.weight.device).processors
-        found = beam_search(model, prompt, sampling, rules, ends)
+        processors = factory.for_batch([prompt], model.head.weight.device).processors
+        found = beam_search(model, prompt, sampling, processors, ends)
         for text, known, best in zip(texts, log_probs, found, strict=False):  # fewer, where there are no more texts
             known.extend(best.log_probs)
             for token in best.tokens:

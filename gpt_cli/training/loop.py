@@ -47,32 +47,32 @@ def train(config: Config, console: Console) -> Summary:
         saved, seconds = state.restore(run, runtime, console.note)  # None and 0 in a new run
         world.wait()
         start = saved or 0
-        journal = MetricsLogger(run, console, config, state, start, seconds, batches.tokens_per_step)
-        memory = OOMRetry(batches.micro_batch_size, journal)
+        logger = MetricsLogger(run, console, config, state, start, seconds, batches.tokens_per_step)
+        memory = OOMRetry(batches.micro_batch_size, logger)
         pace = Pace(config.train, start, checkpoint.saved_state(run.path, saved))
-        stopping = Stopping(config.train, request, journal.past_val_losses, pace)
+        stopping = Stopping(config.train, request, logger.past_val_losses, pace)
         stopping.should_stop(start, seconds)
         console.start(config, corpus, state.model, runtime, state.is_native, start, stopping.reason)
 
         for step in range(start, config.train.steps + 1):  # the visit past the last step evaluates and saves
             still_alive()
-            seconds, request.signal = world.agree(journal.seconds, request.received)
+            seconds, request.signal = world.agree(logger.seconds, request.received)
             done, val_loss = stopping.should_stop(step, seconds), None
             last = done and not stopping.interrupted  # an interrupted run saves and leaves; nothing else differs
             if step != saved:  # what a checkpoint holds was evaluated before it was saved
                 with state.ema.swapped_in(), console.doing("evaluating and saving"):
                     if last or due(step, config.eval.every):
                         evaluation = measure(state.model, state.engine, val_text, config.eval.batch_size, world)
-                        val_loss = journal.evaluation(step, evaluation)
+                        val_loss = logger.evaluation(step, evaluation)
                         last = stopping.record_eval(val_loss) or last
                         done = done or last
                     sampled = config.sample.every is not None and (last or due(step, config.sample.every))
                     if sampled and (model := state.model_to_sample(world)) is not None:
                         text = sample_text(model, corpus.tokenizer, prompt.tokens, config, native=state.is_native)
-                        journal.sample(step, prompt.text, text)
+                        logger.sample(step, prompt.text, text)
                     if done or (step > 0 and (stopping.is_best(val_loss) or due(step, config.checkpoint.every))):
-                        journal.flush()
-                        facts = journal.facts(val_loss, corpus.fingerprint) | state.scalars() | pace.kept()
+                        logger.flush()
+                        facts = logger.facts(val_loss, corpus.fingerprint) | state.scalars() | pace.kept()
                         tensors = state.collect_tensors()
                         if world.is_main:
                             with run.place_to_save() as place:
@@ -83,10 +83,10 @@ def train(config: Config, console: Console) -> Summary:
 
             multiplier = lr_multiplier(pace.position, config.train.steps, config.schedule)
             loss, grad_norms = memory.step(train_step, state, batches.at(step), config, step, multiplier, runtime)
-            journal.step(step + 1, loss, grad_norms, multiplier * config.optim.peak_lr)
+            logger.step(step + 1, loss, grad_norms, multiplier * config.optim.peak_lr)
 
         world.wait()  # for what is saved
-        return summarise(run.path, config, state.model, stopping, request, journal)
+        return summarise(run.path, config, state.model, stopping, request, logger)
 
 
 def due(step: int, every: int | None) -> bool:

@@ -83,7 +83,7 @@ class Muon:
 
 
 def newton_schulz_batched(matrices: Sequence[Tensor], scales: Sequence[float], dtype: torch.dtype) -> list[Tensor]:
-    """Each matrix `orthogonalise`d in `dtype`, those of one shape together, times its scale; in the dtype it had."""
+    """Each matrix orthogonalised in `dtype`, those of one shape together, times its scale; in the dtype it had."""
     directions = list(matrices)
     for indices in _by_shape(matrices).values():
         batch = newton_schulz(torch.stack([matrices[i] for i in indices]), dtype).to(matrices[0].dtype)

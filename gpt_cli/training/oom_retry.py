@@ -22,9 +22,9 @@ class OOMRetry:
     A run that is resumed finds the size again at its first step, which has the shape of every other.
     """
 
-    def __init__(self, micro_batch_size: int, journal: MetricsLogger) -> None:
+    def __init__(self, micro_batch_size: int, logger: MetricsLogger) -> None:
         self.micro_batch_size = micro_batch_size
-        self.journal = journal
+        self.logger = logger
 
     def step(
         self, step: Step[P], state: TrainingState, micro_batches: MicroBatches, *args: P.args, **kwargs: P.kwargs
@@ -49,7 +49,7 @@ class OOMRetry:
             if state.model.head.weight.is_cuda:
                 torch.cuda.empty_cache()
             smaller = next_smaller(self.micro_batch_size)
-            self.journal.ran_out_of_memory(self.micro_batch_size, smaller)
+            self.logger.ran_out_of_memory(self.micro_batch_size, smaller)
             self.micro_batch_size = smaller
 
 

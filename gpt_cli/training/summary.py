@@ -47,7 +47,7 @@ class Summary:
 
 
 def summarise(
-    run_dir: Path, config: Config, model: GPT, stopping: Stopping, request: StopRequest, journal: MetricsLogger
+    run_dir: Path, config: Config, model: GPT, stopping: Stopping, request: StopRequest, logger: MetricsLogger
 ) -> Summary:
     """The summary of the run in `run_dir`, whose last checkpoint has just been saved."""
     newest, best = list_checkpoints(run_dir)[0], best_checkpoint(run_dir)
@@ -57,7 +57,7 @@ def summarise(
     last_evaluation: dict[str, float] = next(
         (line for line in reversed(metrics) if "val_loss" in line and line["step"] == step), {}
     )
-    tokens, seconds = step * journal.tokens_per_step, journal.seconds
+    tokens, seconds = step * logger.tokens_per_step, logger.seconds
     return Summary(
         run_dir=str(run_dir),
         steps=step,

@@ -91,7 +91,7 @@ def _read(arguments: list[str], config: "Config", text_key: str | None) -> Itera
     from gpt_cli.corpus.readers import ReaderOptions
     from gpt_cli.corpus.sources import read_documents
 
-    form = ReaderOptions(config.data.encoding, text_key or config.data.text_key)
+    options = ReaderOptions(config.data.encoding, text_key or config.data.text_key)
     for argument in arguments:
         if argument == "-":
             if sys.stdin is None:
@@ -99,7 +99,7 @@ def _read(arguments: list[str], config: "Config", text_key: str | None) -> Itera
             for document in read_documents("-", note=note):
                 yield from (line for line in document.text.splitlines() if line.strip())
         elif _is_file(argument):
-            yield from (document.text for document in read_documents(argument, note=note, form=form))
+            yield from (document.text for document in read_documents(argument, note=note, options=options))
         else:
             yield argument
 

@@ -116,8 +116,10 @@ def evaluate(
     if text is not None and given:
         data = data.model_copy(update={"encoding": encoding or data.encoding})
         others = read_given_examples(text, data, saved.tokenizer, skip_unknown=skip, note=note)
-    form = ReaderOptions(encoding or "utf-8", text_key or "text")
-    measured = evaluate_run(path, text, device, split=split, skip_unknown=skip, note=note, form=form, examples=others)
+    options = ReaderOptions(encoding or "utf-8", text_key or "text")
+    measured = evaluate_run(
+        path, text, device, split=split, skip_unknown=skip, note=note, options=options, examples=others
+    )
     figures = measured.figures()
     if writes:
         figures |= measure_completions(

@@ -16,7 +16,7 @@ _SMALLEST = np.float32(2.0**-25)
 
 @dataclass(frozen=True)
 class TokenChoice:
-    """Sampling parameters of the kernel. None is off; the numbers are those of `Sampling`."""
+    """Sampling parameters of the kernel. None is off; the numbers are those of `SamplingParams`."""
 
     temperature: float
     top_k: int | None = None

@@ -1,4 +1,4 @@
-"""Sampling under a pattern, as a rule: it asks the matcher of each sequence.
+"""Sampling under a pattern, as a logits processor: it asks the matcher of each sequence.
 
 Shapes: B sequences, V vocabulary.
 """
@@ -15,7 +15,7 @@ from gpt_cli.sampling.constraint.matcher import CompiledPattern
 
 
 class Constraint:
-    """The rule that each of B texts keeps to a pattern."""
+    """Keeps each of B texts to a pattern."""
 
     def __init__(self, pattern: CompiledPattern, n_sequence: int) -> None:
         self._spared = pattern.exempt
