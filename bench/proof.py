@@ -28,7 +28,7 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.cpu.common import kernel
 from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.cpu.train.build_settings import KERNELS
-from gpt_cli.training.proof import find_difference
+from gpt_cli.training.native_gradcheck import check_native_gradients
 from gpt_cli.cpu.train.train_bindings import NativeLibrary
 import torch
 
@@ -48,7 +48,7 @@ kernel.load(ours, sys.exit)
 loaded = time.perf_counter()
 library = NativeLibrary.load(runtime.matmul_dtype)
 proving = time.perf_counter()
-assert find_difference(library, config.model, runtime.threads) is None
+assert check_native_gradients(library, config.model, runtime.threads) is None
 proved = time.perf_counter()
 print(json.dumps([compared - started, loaded - found, proved - proving]))
 """

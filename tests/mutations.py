@@ -109,7 +109,7 @@ MUTATIONS = [
     ),
     Mutation(
         "noise is not seeded",
-        "training/step.py",
+        "training/torch_engine.py",
         (("        torch.manual_seed(seed)\n", ""),),
         RESUME + "[5-by-torch]",
     ),
@@ -203,7 +203,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a compile that fails in the backward pass ends the run",
-        "training/step.py",
+        "training/torch_engine.py",
         (
             (
                 "        except Exception as error:  # what compilers",

@@ -25,7 +25,13 @@ from gpt_cli.evaluation.classify_run import BINS, calibration_error
 from gpt_cli.model.sequence_classifier import PADDING, SequenceClassifier
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.runtime.device import Runtime
-from gpt_cli.training.class_evaluation import ClassEvaluation, accuracy_of, confusion_matrix, evaluate_classes, macro_f1
+from gpt_cli.training.class_evaluation import (
+    ClassEvalMetrics,
+    accuracy_of,
+    confusion_matrix,
+    evaluate_classes,
+    macro_f1,
+)
 from gpt_cli.training.example_batches import ExampleBatches, open_batches, open_evaluation
 from gpt_cli.training.init_from import initial_checkpoint
 from gpt_cli.training.labelled_rows import LabelledRows, with_labels
@@ -194,7 +200,7 @@ def test_macro_f1_is_its_definition_over_the_classes_that_occur():
     true, chosen = np.array([0, 0, 0, 1, 1, 2]), np.array([0, 0, 1, 1, 2, 0])
     expected = np.mean([2 * 2 / (3 + 3), 2 * 1 / (2 + 2), 0.0])  # 2 TP / (true + chosen)
     assert macro_f1(confusion_matrix(true, chosen, 4)) == pytest.approx(expected)  # of the fourth there is none
-    assert ClassEvaluation(np.log(np.eye(4)[chosen] * 0.9 + 0.025), true).metrics()["accuracy"] == pytest.approx(0.5)
+    assert ClassEvalMetrics(np.log(np.eye(4)[chosen] * 0.9 + 0.025), true).metrics()["accuracy"] == pytest.approx(0.5)
 
 
 def test_processes_share_the_texts_of_one(texts):
@@ -515,7 +521,7 @@ def test_eval_reads_other_labelled_texts_under_the_keys_and_with_the_characters_
 def test_calibration_is_the_gap_of_sureness_and_truth_in_each_bin():
     sure = np.array([0.94, 0.95, 0.65, 0.62])
     log_probs = np.log(np.stack([sure, 1 - sure], axis=1))
-    found = calibration_error(ClassEvaluation(log_probs, np.array([0, 1, 0, 0])))
+    found = calibration_error(ClassEvalMetrics(log_probs, np.array([0, 1, 0, 0])))
     assert BINS == 15  # the first two share a bin, the others too
     assert found == pytest.approx((abs(1 - 1.89) + abs(2 - 1.27)) / 4)
 

@@ -30,7 +30,7 @@ from gpt_cli.runtime import cpu_level
 from gpt_cli.runtime.cpu_level import LEVELS, VARIABLE, native_flags, processor_flags
 from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.runtime.processor import processor_name
-from gpt_cli.training.proof import find_difference
+from gpt_cli.training.native_gradcheck import check_native_gradients
 
 AMD64 = platform.machine() in ("x86_64", "AMD64")
 amd64 = pytest.mark.skipif(not AMD64, reason="levels are those of x86-64")
@@ -144,7 +144,7 @@ def test_what_is_compiled_for_a_level_computes_what_the_references_do(level: str
     except KernelUnavailable as error:
         pytest.skip(f"there is no compiler: {error}")
     library = NativeLibrary.load(torch.float32)  # which fails where it does not compile
-    assert find_difference(library, MODEL, 2) is None
+    assert check_native_gradients(library, MODEL, 2) is None
     torch.manual_seed(0)
     model = GPT(MODEL, 37)
     weights = read_weights(MODEL, model.head.out_features, unpack_arrays(pack_tensors(model.state_dict()), "model"))

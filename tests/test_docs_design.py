@@ -53,11 +53,11 @@ def test_each_file_on_the_way_to_the_forward_pass_imports_the_next() -> None:
     assert said is not None
     files = re.findall(r"`([\w/]+\.py)`", said[1])
     assert len(files) == 5
-    step = (ROOT / "gpt_cli/training/step.py").read_text("utf-8")  # the gradients are those of its TorchEngine
+    engine = (ROOT / "gpt_cli/training/torch_engine.py").read_text("utf-8")  # whose gradients they are
     for file, following in pairwise(files):
         text = (ROOT / "gpt_cli" / file).read_text("utf-8")
         module = f"gpt_cli.{following.removesuffix('.py').replace('/', '.')}"
-        assert f"from {module} import" in (text if "accumulate" not in file else step), (file, following)
+        assert f"from {module} import" in (text if "accumulate" not in file else engine), (file, following)
     assert "state.engine.forward_backward(" in (ROOT / "gpt_cli" / files[3]).read_text("utf-8")
 
 

@@ -12,9 +12,9 @@ from gpt_cli.errors import UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.tokenizer import ByteTokenizer
-from gpt_cli.training.evaluate import Evaluation, EvaluationText, evaluate
+from gpt_cli.training.evaluate import EvalMetrics, EvaluationText, evaluate
 from gpt_cli.training.grad_scaler import GradScaler
-from gpt_cli.training.step import TorchEngine
+from gpt_cli.training.torch_engine import TorchEngine
 
 RUNTIME = Runtime(torch.device("cpu"), "fp32", threads=1)
 
@@ -28,7 +28,7 @@ def text_ids(text: str) -> np.ndarray:
     return np.array(list(text.encode()), dtype=np.uint16)
 
 
-def losses(model: GPT, ids: np.ndarray, batch_size: int | None = None, max_tokens: int | None = None) -> Evaluation:
+def losses(model: GPT, ids: np.ndarray, batch_size: int | None = None, max_tokens: int | None = None) -> EvalMetrics:
     engine = TorchEngine(model, RUNTIME, GradScaler(False), print)
     return evaluate(model, engine, EvaluationText.of(ids, ByteTokenizer(), RUNTIME.device, max_tokens), batch_size)
 
@@ -88,7 +88,7 @@ def test_a_text_of_one_token_is_an_error():
 
 
 def test_perplexity_of_a_hopeless_model_is_large_not_an_overflow():
-    assert Evaluation(loss=1e6, tokens=1, of_tokens=1, characters=1, bytes=1).perplexity > 1e300
+    assert EvalMetrics(loss=1e6, tokens=1, of_tokens=1, characters=1, bytes=1).perplexity > 1e300
 
 
 class Reads(TorchDispatchMode):

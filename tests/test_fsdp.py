@@ -23,7 +23,7 @@ from gpt_cli.files import read_sums
 from gpt_cli.model import chunked_loss
 from gpt_cli.run.checkpoint import list_checkpoints
 from gpt_cli.training.device_share import device_share
-from gpt_cli.training.step import TorchEngine
+from gpt_cli.training.torch_engine import TorchEngine
 from tests.support.waiting import HANG, wait_until
 
 pytestmark = pytest.mark.system
@@ -131,7 +131,7 @@ import os
 if "RANK" in os.environ:
     import torch
     from gpt_cli.distributed import norms
-    from gpt_cli.training.step import TorchEngine
+    from gpt_cli.training.torch_engine import TorchEngine
     norms.PIECE = norms.CUT_FROM = 64
     compute, calls = TorchEngine.forward_backward, iter(range(10**9))
     def forward_backward(*arguments):

@@ -33,7 +33,8 @@ from gpt_cli.selftest.model import check_cache, check_causality
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.state import TrainingState
-from gpt_cli.training.step import TorchEngine, train_step
+from gpt_cli.training.step import train_step
+from gpt_cli.training.torch_engine import TorchEngine
 
 pytestmark = [
     pytest.mark.gpu,

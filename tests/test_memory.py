@@ -16,7 +16,7 @@ from gpt_cli.tokenizer import ByteTokenizer
 from gpt_cli.training.evaluate import IGNORED, EvaluationText, cross_entropy, evaluate
 from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.objective import token_loss
-from gpt_cli.training.step import TorchEngine
+from gpt_cli.training.torch_engine import TorchEngine
 
 CPU = Runtime(torch.device("cpu"), "fp32", threads=1)
 VOCAB = 131

@@ -31,7 +31,7 @@ from gpt_cli.run.log import read_events
 from gpt_cli.run.tensors import pack_tensors
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.sampling.native_stream import open_decoder
-from gpt_cli.training.proof import find_difference
+from gpt_cli.training.native_gradcheck import check_native_gradients
 from gpt_cli.training.select_engine import build_native_engine
 
 pytestmark = pytest.mark.robust
@@ -83,7 +83,7 @@ def test_sound_code_of_every_layout_is_found_to_be_right_and_no_randomness_is_us
         ("swiglu", 5, {"position": "none"}),
     ):
         config = ModelConfig.model_validate({"n_embd": 4 * width, "n_head": 4, "mlp": mlp, **more})
-        assert find_difference(library, config, 2) is None, config
+        assert check_native_gradients(library, config, 2) is None, config
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.get_num_threads() > 0
 
@@ -104,7 +104,7 @@ def test_a_gradient_that_is_wrong_at_one_place_of_the_stack_is_found(
         return loss
 
     monkeypatch.setattr(NativeNetwork, "add_gradients", add_gradients)
-    assert find_difference(library, SWIGLU, 2) is not None
+    assert check_native_gradients(library, SWIGLU, 2) is not None
 
 
 @pytest.mark.usefixtures("own_kernels")

@@ -33,7 +33,7 @@ from gpt_cli.sampling.native_stream import open_decoder
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, train_tokenizer
 from gpt_cli.training.evaluate import EvaluationText, evaluate
 from gpt_cli.training.grad_scaler import GradScaler
-from gpt_cli.training.step import TorchEngine
+from gpt_cli.training.torch_engine import TorchEngine
 from tests.htmlpage import require_harmless
 
 CONTEXT = 16

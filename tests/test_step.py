@@ -23,7 +23,8 @@ from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.evaluate import IGNORED
 from gpt_cli.training.state import TrainingState
-from gpt_cli.training.step import TorchEngine, train_step
+from gpt_cli.training.step import train_step
+from gpt_cli.training.torch_engine import TorchEngine
 from tests.test_training import make_config, run, timeless, weights
 
 CPU = torch.device("cpu")

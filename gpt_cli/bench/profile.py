@@ -21,7 +21,8 @@ from gpt_cli.shuffle import derive_seed
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.engine import Engine
 from gpt_cli.training.state import TrainingState
-from gpt_cli.training.step import TorchEngine, optimizer_step
+from gpt_cli.training.step import optimizer_step
+from gpt_cli.training.torch_engine import TorchEngine
 
 _MODEL_PARTS = ("embedding", "attention", "mlp", "norms", "rest of forward", "head and loss")
 PARTS = ("batch", *_MODEL_PARTS, "backward", "optimizer")

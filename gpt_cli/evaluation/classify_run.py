@@ -22,7 +22,7 @@ from gpt_cli.run.run_corpus import load_run_corpus
 from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.terminal.progress import stage_progress, working
 from gpt_cli.training.class_evaluation import (
-    ClassEvaluation,
+    ClassEvalMetrics,
     accuracy_of,
     confusion_matrix,
     evaluate_classes,
@@ -42,7 +42,7 @@ class ClassReport:
     step: int
     text: str
     labels: list[str]
-    evaluation: ClassEvaluation
+    evaluation: ClassEvalMetrics
     majority: npt.NDArray[np.int64]
     """(K, K) confusion of always choosing the label that most texts have that trained."""
     bag_of_words: npt.NDArray[np.int64] | None
@@ -73,7 +73,7 @@ class ClassReport:
         return {**self.figures(), "labels": self.labels, "confusion": self.evaluation.confusion.tolist()}
 
 
-def calibration_error(evaluation: ClassEvaluation) -> float:
+def calibration_error(evaluation: ClassEvalMetrics) -> float:
     """Expected calibration error: how far, on average, the probability of the choice is from the share that is right.
 
     Over BINS bins of that probability, each counted by the texts in it.

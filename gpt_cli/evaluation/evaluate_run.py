@@ -20,13 +20,13 @@ from gpt_cli.runtime.device import choose_device, setup_runtime
 from gpt_cli.sampling import drop_unknown
 from gpt_cli.terminal.progress import stage_progress, working
 from gpt_cli.tokenizer import Tokenizer
-from gpt_cli.training.evaluate import Evaluated, Evaluation, EvaluationText, evaluate
+from gpt_cli.training.evaluate import EvalDataset, EvalMetrics, EvaluationText, evaluate
 from gpt_cli.training.example_batches import EvaluationExamples, open_evaluation
 from gpt_cli.training.example_rows import ExampleRows
 from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.labelled_rows import LabelledRows
 from gpt_cli.training.select_engine import build_native_engine
-from gpt_cli.training.step import TorchEngine
+from gpt_cli.training.torch_engine import TorchEngine
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class EvalResult:
     checkpoint: str
     step: int
     text: str
-    evaluation: Evaluation
+    evaluation: EvalMetrics
 
     def figures(self) -> dict[str, Any]:
         """Every figure by its name, for `--json`; loss in nats per token."""
@@ -75,23 +75,23 @@ def evaluate_run(
     """
     loaded = load_model(run, choose_device(device), note)
     machine = setup_runtime(loaded.config.runtime.model_copy(update={"device": device}))
-    measured: Evaluated
+    dataset: EvalDataset
     if text is None:
         own = open_evaluation(loaded.config, _corpus(loaded, split, note), machine.device, note)
         assert not isinstance(own, LabelledRows), "see classify_run"
-        measured = own
+        dataset = own
     elif examples is not None:
         rows = ExampleRows.of(loaded.config, examples, "given", note)
-        measured = EvaluationExamples.of(rows, loaded.tokenizer, machine.device)
+        dataset = EvaluationExamples.of(rows, loaded.tokenizer, machine.device)
     else:
         tokens = _encode(text, options or ReaderOptions(), loaded.tokenizer, skip_unknown, note)
-        measured = EvaluationText.of(tokens, loaded.tokenizer, machine.device)
+        dataset = EvaluationText.of(tokens, loaded.tokenizer, machine.device)
     model = loaded.model.to(machine.device)
     engine = build_native_engine(model, loaded.config.runtime, machine, note) or TorchEngine(
         model, machine, GradScaler(False, machine.device), note
     )
     with working("evaluating"):
-        evaluation = evaluate(model, engine, measured)
+        evaluation = evaluate(model, engine, dataset)
     name = {"val": "validation split", "test": "test split"}[split] if text is None else text
     return EvalResult(str(loaded.path), loaded.step, name, evaluation)
 

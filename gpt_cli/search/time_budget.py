@@ -27,7 +27,7 @@ from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.runtime.oom import is_out_of_memory
 from gpt_cli.search.timing import time_steps
 from gpt_cli.training.example_batches import open_batches
-from gpt_cli.training.pace import OVERRUN
+from gpt_cli.training.schedule_clock import OVERRUN
 from gpt_cli.training.state import TrainingState
 
 SHAPE = ("model.n_layer", "model.n_head", "model.n_embd")

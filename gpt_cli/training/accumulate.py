@@ -36,13 +36,13 @@ def accumulate_gradients(
     world, n = runtime.world, len(micro_batches) * runtime.world.size
     own = dealt_leaves(world, n, world.rank) if state.shard.is_full else range(*own_leaves(world, n, world.rank))
     losses = torch.zeros(n, device=runtime.device)
-    parts: int | Tensor = count_targets(micro_batches, world) if ignores else n
+    loss_normalizer: int | Tensor = count_targets(micro_batches, world) if ignores else n
     trained = [parameter for parameter in state.parameters if parameter.requires_grad]
 
     def forward_backward(leaf: int) -> None:
         inputs, targets = micro_batches[own.index(leaf)]
         noise = derive_seed(seed, "noise", step, leaf)
-        losses[leaf] = state.engine.forward_backward(inputs, targets, parts, noise)
+        losses[leaf] = state.engine.forward_backward(inputs, targets, loss_normalizer, noise)
 
     def gradients(leaf: Range, keep: bool) -> list[Tensor] | None:
         if leaf[1] - leaf[0] > 1:

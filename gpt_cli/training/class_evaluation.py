@@ -17,13 +17,12 @@ from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.model.sequence_classifier import SequenceClassifier
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.runtime.oom import is_out_of_memory, oom_as_user_error
+from gpt_cli.training.evaluate import MAX_ACTIVATION_ELEMENTS_CPU, MAX_ACTIVATION_ELEMENTS_GPU
 from gpt_cli.training.labelled_rows import LabelledRows, pad_rows
-
-_CPU_NUMBERS, _NUMBERS = 2**22, 2**27  # in the widest layer of a forward pass, as for texts
 
 
 @dataclass(frozen=True, eq=False)
-class ClassEvaluation:
+class ClassEvalMetrics:
     """The figures of a model on labelled texts."""
 
     log_probs: npt.NDArray[np.float64]
@@ -83,11 +82,11 @@ def evaluate_classes(
     runtime: Runtime,
     batch_size: int | None = None,
     world: World = ALONE,
-) -> ClassEvaluation:
+) -> ClassEvalMetrics:
     """The figures of `model` on `rows`; the processes of `world` take turns with batches."""
     ids = [rows.ids(row) for row in range(len(rows))]
     log_probs = class_log_probs(model, ids, runtime, batch_size, world)
-    return ClassEvaluation(log_probs, rows.classes)
+    return ClassEvalMetrics(log_probs, rows.classes)
 
 
 @torch.no_grad()
@@ -103,8 +102,9 @@ def class_log_probs(
     Raises UserError where memory is too small for a single one.
     """
     if batch_size is None:
-        numbers = _CPU_NUMBERS if runtime.device.type == "cpu" else _NUMBERS
-        batch_size = max(1, numbers // (model.config.context_length * 16 * model.config.n_embd))
+        on_cpu = runtime.device.type == "cpu"
+        limit = MAX_ACTIVATION_ELEMENTS_CPU if on_cpu else MAX_ACTIVATION_ELEMENTS_GPU
+        batch_size = max(1, limit // (model.config.context_length * 16 * model.config.n_embd))
     was_training = model.training
     model.eval()
     order = sorted(range(len(rows)), key=lambda row: len(rows[row]))

@@ -18,8 +18,8 @@ from gpt_cli.runtime.device import Runtime
 from gpt_cli.terminal.escape import WIDTH, escape_control_chars, wrap_line
 from gpt_cli.terminal.progress import BrokenPipeSafeStream
 from gpt_cli.terminal.table import format_duration
-from gpt_cli.training.class_evaluation import ClassEvaluation
-from gpt_cli.training.evaluate import Evaluation
+from gpt_cli.training.class_evaluation import ClassEvalMetrics
+from gpt_cli.training.evaluate import EvalMetrics
 
 _SECONDS_BETWEEN_LINES = 30.0  # without a terminal
 _SECOND = 1.0
@@ -122,7 +122,7 @@ class Console:
             self.note(f"{self._place(step)}  loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s")
 
     def evaluation(
-        self, step: int, evaluation: Evaluation | ClassEvaluation, seconds: float, seconds_left: float | None
+        self, step: int, evaluation: EvalMetrics | ClassEvalMetrics, seconds: float, seconds_left: float | None
     ) -> None:
         self.val_loss = evaluation.loss
         left = "" if seconds_left is None else f"  {format_duration(seconds_left)} left"

@@ -26,20 +26,22 @@ from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.engine import Engine
 
-# Numbers in the widest layer of a forward pass. On a CPU they stay where the caches reach: 8 times as many took
-# half as long again, and more memory than training. Elsewhere there is more to keep busy.
-_CPU_NUMBERS, _NUMBERS = 2**22, 2**27
+# Elements of the widest activation of a forward pass, at most. On a CPU they stay where the caches reach: 8 times as
+# many took half as long again, and more memory than training. Elsewhere there is more to keep busy.
+MAX_ACTIVATION_ELEMENTS_CPU, MAX_ACTIVATION_ELEMENTS_GPU = 2**22, 2**27
+_MAX_ACTIVATION_ELEMENTS_NATIVE = (
+    2**26
+)  # it takes as few at a time as its caches hold, but reads the weights at each call
 _COUNTED = 2**20  # ids counted at once, each of which is 8 bytes then
 LoadBatch = Callable[[], tuple[Tensor, Tensor]]
 """(W, T) inputs and targets on the device, made when they are wanted."""
 IGNORED = -100
 """A target that does not count; torch's own default."""
-_NATIVE_NUMBERS = 2**26  # compiled code takes as few at a time as its caches hold, but reads the weights at each call
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """Loss of a model on a text."""
+class EvalMetrics:
+    """The loss of a model on an `EvalDataset`, and per character and byte."""
 
     loss: float  # nats per token
     tokens: int  # predicted
@@ -139,7 +141,7 @@ def token_sizes(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
     return np.array([(len(p), sum(byte & 0xC0 != 0x80 for byte in p)) for p in pieces], dtype=np.int64)
 
 
-class Evaluated(Protocol):
+class EvalDataset(Protocol):
     """A text or examples that a loss is measured on."""
 
     @property
@@ -159,26 +161,27 @@ class Evaluated(Protocol):
 def evaluate(
     model: GPT,
     engine: Engine,
-    text: Evaluated,
+    dataset: EvalDataset,
     batch_size: int | None = None,
     world: World = ALONE,
-) -> Evaluation:
-    """The mean loss over the targets of `text`, each predicted once by `engine`, which computes `model`.
+) -> EvalMetrics:
+    """The mean loss over the targets of `dataset`, each predicted once by `engine`, which computes `model`.
 
     A text is cut into non-overlapping windows of the model's context; all its tokens but the first are targets. The
     processes of `world` take turns with the batches, whose losses are added in one order whoever computed them.
     """
-    context, n = model.config.context_length, text.predicted
+    context, n = model.config.context_length, dataset.predicted
     if batch_size is None:
         native = isinstance(engine, NativeNetwork)
-        on_cpu = text.device.type == "cpu"
-        numbers = _NATIVE_NUMBERS if native else _CPU_NUMBERS if on_cpu else _NUMBERS
-        batch_size = max(1, numbers // (context * 16 * model.config.n_embd))
+        on_cpu = dataset.device.type == "cpu"
+        device_limit = MAX_ACTIVATION_ELEMENTS_CPU if on_cpu else MAX_ACTIVATION_ELEMENTS_GPU
+        limit = _MAX_ACTIVATION_ELEMENTS_NATIVE if native else device_limit
+        batch_size = max(1, limit // (context * 16 * model.config.n_embd))
     was_training, reshard = model.training, getattr(model, "reshard", None)  # of what is `fully_shard`ed
     lockstep = reshard is not None
     model.eval()
     sums: list[tuple[int, Tensor]] = []  # read at the end, so that a device is not waited for in between
-    batches = text.batches(context, batch_size)
+    batches = dataset.batches(context, batch_size)
     with oom_as_user_error("evaluating a single window", "lower model.context_length; the newest checkpoint is good"):
         for index, load in own_batches(batches, world, lockstep=lockstep):
             inputs, targets = load()  # (W, T) each
@@ -204,7 +207,7 @@ def evaluate(
         losses = world.fill(torch.tensor(losses, dtype=torch.float64)).tolist()
     for loss in losses:  # one after the other: `sum` rounds differently from Python 3.12 on
         total += loss
-    return Evaluation(total / n, n, text.of_tokens, text.characters, text.bytes)
+    return EvalMetrics(total / n, n, dataset.of_tokens, dataset.characters, dataset.bytes)
 
 
 def own_batches(batches: Sequence[LoadBatch], world: World, *, lockstep: bool) -> list[tuple[int, LoadBatch]]:

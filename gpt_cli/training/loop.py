@@ -15,8 +15,8 @@ from gpt_cli.training.labelled_rows import with_labels
 from gpt_cli.training.metrics_logger import MetricsLogger
 from gpt_cli.training.objective import measure
 from gpt_cli.training.oom_retry import OOMRetry
-from gpt_cli.training.pace import Pace
 from gpt_cli.training.schedule import lr_multiplier
+from gpt_cli.training.schedule_clock import ScheduleClock
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
 from gpt_cli.training.stopping import Stopping
@@ -49,8 +49,8 @@ def train(config: Config, console: Console) -> Summary:
         start = saved or 0
         logger = MetricsLogger(run, console, config, state, start, seconds, batches.tokens_per_step)
         memory = OOMRetry(batches.micro_batch_size, logger)
-        pace = Pace(config.train, start, checkpoint.saved_state(run.path, saved))
-        stopping = Stopping(config.train, request, logger.past_val_losses, pace)
+        clock = ScheduleClock(config.train, start, checkpoint.saved_state(run.path, saved))
+        stopping = Stopping(config.train, request, logger.past_val_losses, clock)
         stopping.should_stop(start, seconds)
         console.start(config, corpus, state.model, runtime, state.is_native, start, stopping.reason)
 
@@ -72,7 +72,7 @@ def train(config: Config, console: Console) -> Summary:
                         logger.sample(step, prompt.text, text)
                     if done or (step > 0 and (stopping.is_best(val_loss) or due(step, config.checkpoint.every))):
                         logger.flush()
-                        facts = logger.facts(val_loss, corpus.fingerprint) | state.scalars() | pace.kept()
+                        facts = logger.facts(val_loss, corpus.fingerprint) | state.scalars() | clock.kept()
                         tensors = state.collect_tensors()
                         if world.is_main:
                             with run.place_to_save() as place:
@@ -81,7 +81,7 @@ def train(config: Config, console: Console) -> Summary:
             if done:
                 break
 
-            multiplier = lr_multiplier(pace.position, config.train.steps, config.schedule)
+            multiplier = lr_multiplier(clock.position, config.train.steps, config.schedule)
             loss, grad_norms = memory.step(train_step, state, batches.at(step), config, step, multiplier, runtime)
             logger.step(step + 1, loss, grad_norms, multiplier * config.optim.peak_lr)
 

@@ -15,9 +15,9 @@ from gpt_cli.config import Config
 from gpt_cli.run.directory import RunDirectory
 from gpt_cli.run.log import read_metrics
 from gpt_cli.runtime.async_copy import AsyncHostCopy
-from gpt_cli.training.class_evaluation import ClassEvaluation
+from gpt_cli.training.class_evaluation import ClassEvalMetrics
 from gpt_cli.training.console import Console
-from gpt_cli.training.evaluate import Evaluation
+from gpt_cli.training.evaluate import EvalMetrics
 from gpt_cli.training.health import SpikeDetector, nonfinite_error
 from gpt_cli.training.state import TrainingState
 
@@ -112,7 +112,7 @@ class MetricsLogger:
             " in more passes"
         )
 
-    def evaluation(self, step: int, evaluation: Evaluation | ClassEvaluation) -> float:
+    def evaluation(self, step: int, evaluation: EvalMetrics | ClassEvalMetrics) -> float:
         """Record an evaluation of the weights after `step` updates; returns its loss."""
         self._read()
         if not math.isfinite(evaluation.loss):

@@ -15,13 +15,13 @@ from gpt_cli.model.chunked_loss import chunked_loss, needs_chunking
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.packed_rows import unpack
 from gpt_cli.model.sequence_classifier import SequenceClassifier
-from gpt_cli.training.class_evaluation import ClassEvaluation, evaluate_classes
+from gpt_cli.training.class_evaluation import ClassEvalMetrics, evaluate_classes
 from gpt_cli.training.engine import Engine
-from gpt_cli.training.evaluate import Evaluated, Evaluation, cross_entropy, evaluate
+from gpt_cli.training.evaluate import EvalDataset, EvalMetrics, cross_entropy, evaluate
 from gpt_cli.training.labelled_rows import LabelledRows
 
 if TYPE_CHECKING:
-    from gpt_cli.training.step import TorchEngine
+    from gpt_cli.training.torch_engine import TorchEngine
 
 
 def loss_function(model: GPT, *, packed: bool = False) -> Callable[..., Tensor]:
@@ -57,13 +57,13 @@ def class_loss(model: SequenceClassifier, inputs: Tensor, targets: Tensor, reduc
 def measure(
     model: GPT,
     engine: Engine,
-    measured: Evaluated | LabelledRows,
+    dataset: EvalDataset | LabelledRows,
     batch_size: int | None = None,
     world: World = ALONE,
-) -> Evaluation | ClassEvaluation:
+) -> EvalMetrics | ClassEvalMetrics:
     """The loss of `model` on what validates, and for classes how often it is right."""
-    if isinstance(measured, LabelledRows):
+    if isinstance(dataset, LabelledRows):
         assert isinstance(model, SequenceClassifier)
         runtime = cast("TorchEngine", engine).runtime  # nothing else computes classes
-        return evaluate_classes(model, measured, runtime, batch_size, world)
-    return evaluate(model, engine, measured, batch_size, world)
+        return evaluate_classes(model, dataset, runtime, batch_size, world)
+    return evaluate(model, engine, dataset, batch_size, world)

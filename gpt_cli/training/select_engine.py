@@ -11,7 +11,7 @@ from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.sequence_classifier import SequenceClassifier
 from gpt_cli.runtime.device import Runtime
-from gpt_cli.training.proof import find_difference
+from gpt_cli.training.native_gradcheck import check_native_gradients
 
 TIMES_SLOWER = "2 to 3"  # see docs/reliability.md, "Without compiled code"
 
@@ -60,11 +60,11 @@ def proven_library(config: ModelConfig, runtime: Runtime, note: Notify) -> Nativ
     Raises KernelUnavailable.
     """
     library = NativeLibrary.load(runtime.matmul_dtype, note)
-    if (difference := find_difference(library, config, runtime.threads)) is None:
+    if (difference := check_native_gradients(library, config, runtime.threads)) is None:
         return library
     note(f"the compiled training code is wrong: {difference}; compiling it again")
     library = NativeLibrary.load(runtime.matmul_dtype, note, anew=True)
-    if (difference := find_difference(library, config, runtime.threads)) is None:
+    if (difference := check_native_gradients(library, config, runtime.threads)) is None:
         return library
     raise WrongKernel(f"what the C compiler makes of it is wrong: {difference}")
 

@@ -34,7 +34,7 @@ from gpt_cli.training.lora import LoRA
 from gpt_cli.training.muon import POLAR_EXPRESS
 from gpt_cli.training.optim import MuonAdamW, state_owners, state_parts, updated_by_muon
 from gpt_cli.training.select_engine import build_native_engine
-from gpt_cli.training.step import TorchEngine
+from gpt_cli.training.torch_engine import TorchEngine
 
 
 @dataclass(frozen=True)

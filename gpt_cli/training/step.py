@@ -1,9 +1,9 @@
 """One training step: forward and backward pass of each micro-batch, then one update of the weights.
 
 `train_step` is the same whatever computes the gradients: an engine (`training/engine.py`), chosen once, before the
-first step. `TorchEngine` is that of GPUs, eager or by torch.compile; that of CPUs is written in C (`cpu/train`).
+first step. That of GPUs is `torch_engine.TorchEngine`; that of CPUs is written in C (`cpu/train`).
 
-Shapes: B sequences per micro-batch, T tokens each, P parameters.
+Shapes: P parameters.
 """
 
 import math
@@ -13,14 +13,10 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import Config, OptimConfig
-from gpt_cli.errors import Notify
-from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
-from gpt_cli.runtime.oom import is_out_of_memory, oom_as_user_error
+from gpt_cli.runtime.oom import oom_as_user_error
 from gpt_cli.training.accumulate import accumulate_gradients
 from gpt_cli.training.batches import MicroBatches
-from gpt_cli.training.grad_scaler import GradScaler
-from gpt_cli.training.objective import loss_function
 
 if TYPE_CHECKING:
     from gpt_cli.training.state import TrainingState
@@ -64,79 +60,3 @@ def optimizer_step(state: "TrainingState", optim: OptimConfig, step: int, lr_mul
         state.shard.spread_weights()
         state.ema.update(step)
     return grad_norms
-
-
-class TorchEngine:
-    """The model by torch's autograd: eager, or compiled as one graph for training and one for evaluation.
-
-    A compile that fails, in the forward or the backward pass, is reported once, and the run goes on eager.
-    """
-
-    def __init__(
-        self,
-        model: GPT,
-        runtime: Runtime,
-        grad_scaler: GradScaler,
-        note: Notify,
-        compile_mode: str | None = None,
-        backend: str = "inductor",
-        packed: bool = False,
-    ) -> None:
-        """`compile_mode`: a mode of torch.compile ("default", "reduce-overhead"), or None for eager. `packed`: whether
-        a row may be several sequences (`model/packed_rows.py`)."""
-        self.runtime, self.grad_scaler, self.note = runtime, grad_scaler, note
-        self.parameters = list(model.parameters())
-        self.reuses_gradients = compile_mode == "reduce-overhead"  # a CUDA graph writes to the same memory again
-        self.eager = loss_function(model, packed=packed)
-        self.loss = self.eager
-        self.eval_shape: torch.Size | None = None
-        if compile_mode is not None:
-            note("torch compiles the first step, which takes up to a minute")
-            if torch.are_deterministic_algorithms_enabled():
-                torch._inductor.config.deterministic = True  # autotuning would choose kernels by the clock
-            mode = compile_mode if backend == "inductor" else None
-            self.loss = torch.compile(self.eager, fullgraph=True, dynamic=False, mode=mode, backend=backend)
-
-    def forward_backward(self, inputs: Tensor, targets: Tensor, parts: int | Tensor, seed: int) -> Tensor:
-        """See `Engine`."""
-        try:
-            return self._forward_backward(inputs, targets, parts, seed)
-        except Exception as error:  # what compilers raise has no base in common
-            self._fall_back(error)
-        return self._forward_backward(inputs, targets, parts, seed)
-
-    def _forward_backward(self, inputs: Tensor, targets: Tensor, parts: int | Tensor, seed: int) -> Tensor:
-        torch.manual_seed(seed)
-        if self.reuses_gradients:
-            torch.compiler.cudagraph_mark_step_begin()
-        with self.runtime.autocast():
-            mean = isinstance(parts, int)
-            loss = (self.loss(inputs, targets) if mean else self.loss(inputs, targets, "sum")) / parts
-        scaled = self.grad_scaler.scale_loss(loss)
-        if not self.reuses_gradients:
-            scaled.backward()
-            return loss.detach()
-        # `backward` would copy them, and add the next to memory that a replay has overwritten (pytorch #169545).
-        trained = [p for p in self.parameters if p.requires_grad]
-        for parameter, gradient in zip(trained, torch.autograd.grad(scaled, trained), strict=True):
-            parameter.grad = gradient
-        return loss.detach()
-
-    def summed_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """See `Engine`. The first shape is compiled; others, such as a text's last windows, are computed eagerly."""
-        self.eval_shape = self.eval_shape or inputs.shape
-        with self.runtime.autocast():
-            if inputs.shape == self.eval_shape:
-                try:
-                    return self.loss(inputs, targets, "sum").clone()  # a replay would write over it
-                except Exception as error:
-                    self._fall_back(error)
-            return self.eager(inputs, targets, "sum")
-
-    def _fall_back(self, error: Exception) -> None:
-        """Compute eagerly from now on; raises `error` where that is done already or memory was too small."""
-        if self.loss is self.eager or is_out_of_memory(error):
-            raise error
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        self.loss, self.reuses_gradients = self.eager, False
-        self.note(f"torch.compile does not work here ({reason}); continuing without it")

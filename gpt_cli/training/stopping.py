@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from gpt_cli.config import TrainConfig
 from gpt_cli.runtime.signals import StopRequest
-from gpt_cli.training.pace import Pace
+from gpt_cli.training.schedule_clock import ScheduleClock
 
 _SIGNAL = "interrupted"
 
@@ -17,10 +17,10 @@ class Stopping:
         config: TrainConfig,
         request: StopRequest,
         past_val_losses: Iterable[float] = (),
-        pace: Pace | None = None,
+        clock: ScheduleClock | None = None,
     ) -> None:
         self.config = config
-        self.pace = pace or Pace(config, 0, {})
+        self.clock = clock or ScheduleClock(config, 0, {})
         self.request = request
         self.best_val_loss: float | None = None
         self.evaluations_since_best = 0
@@ -31,10 +31,10 @@ class Stopping:
     def should_stop(self, step: int, seconds: float) -> bool:
         """True if the run ends at `step`, after `seconds` of training; `reason` says why."""
         minutes = self.config.max_minutes
-        self.pace.at(step, seconds)
+        self.clock.advance_to(step, seconds)
         if self.reason is None and step >= self.config.steps:
             self.reason = f"all {self.config.steps:,} steps are done"
-        elif self.reason is None and self.pace.is_over:
+        elif self.reason is None and self.clock.is_over:
             self.reason = (
                 f"train.budget ({self.config.budget}) is used up: {step:,} steps of {self.config.steps:,}, which"
                 " went through the whole schedule"

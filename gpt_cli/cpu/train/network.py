@@ -65,8 +65,8 @@ class NativeNetwork:
         self._packed_offsets = (ctypes.c_long * n)(*accumulate(sizes[:-1], initial=0))
         self._net = self._describe(n_parameters)
 
-    def forward_backward(self, inputs: Tensor, targets: Tensor, parts: int | Tensor, seed: int) -> Tensor:
-        share = 1.0 / (inputs.numel() * parts if isinstance(parts, int) else float(parts))
+    def forward_backward(self, inputs: Tensor, targets: Tensor, loss_normalizer: int | Tensor, seed: int) -> Tensor:
+        share = 1.0 / (inputs.numel() * loss_normalizer if isinstance(loss_normalizer, int) else float(loss_normalizer))
         return torch.tensor(self.add_gradients(inputs, targets, share, seed) * share)
 
     def summed_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:

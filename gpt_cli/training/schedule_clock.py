@@ -1,4 +1,4 @@
-"""The pace of a run through its schedule: a step a step, or faster where a time budget would end first.
+"""The clock of the schedule: it goes on by a step a step, or faster where a time budget would end first.
 
 A machine that becomes busy takes longer than it was measured to. A run that a budget then cuts off ends amid its decay,
 and so at a higher loss than a shorter one with the whole schedule. So under a budget each step goes on in the schedule
@@ -20,11 +20,11 @@ OVERRUN = 1.1
 """Times what is left of a budget is `train.max_minutes`, which ends a run that no hurry brings to its end in time."""
 
 
-class Pace:
+class ScheduleClock:
     """The place in the schedule of each step. `position` counts in steps of the config, from 0 to `train.steps`."""
 
     def __init__(self, config: TrainConfig, start: int, state: Mapping[str, Any]) -> None:
-        """The pace of a run that goes on from step `start`, where `state` was saved."""
+        """The clock of a run that goes on from step `start`, where `state` was saved."""
         self.steps, self.start = config.steps, start
         hurries = config.budget is not None and config.max_minutes is not None
         self._end = (1.0 - _RESERVE) * 60.0 * (config.max_minutes or 0.0) / OVERRUN if hurries else None
@@ -33,10 +33,13 @@ class Pace:
         self._step = start
         self._times: deque[tuple[int, float]] = deque(maxlen=max(2, int(_WINDOW * config.steps)))
 
-    def at(self, step: int, seconds: float) -> float:
-        """The place of update `step` (from 0), after `seconds` of training over all processes. Called for each once."""
+    def advance_to(self, step: int, seconds: float) -> float:
+        """Go on to update `step` (from 0), after `seconds` of training over all processes; returns its place.
+
+        To be called once for each step.
+        """
         if step > self._step:
-            self.position = min(float(self.steps), self.position + self._advance(step, seconds))
+            self.position = min(float(self.steps), self.position + self._stride(step, seconds))
             self._step = step
         if step >= self.start + _SKIPPED:
             self._times.append((step, seconds))
@@ -47,7 +50,7 @@ class Pace:
         """True if the schedule has come to its end."""
         return self.position >= self.steps
 
-    def _advance(self, step: int, seconds: float) -> float:
+    def _stride(self, step: int, seconds: float) -> float:
         if self._end is None or len(self._times) < 2:
             return 1.0
         (first, then), (last, now) = self._times[0], self._times[-1]
@@ -56,5 +59,5 @@ class Pace:
         return max(1.0, (self.steps - self.position) / max(1.0, possible))
 
     def kept(self) -> dict[str, float]:
-        """The pace's entries in a checkpoint; none while it equals the step."""
+        """The clock's entries in a checkpoint; none while it equals the step."""
         return {} if self.position == self._step else {_KEY: self.position}

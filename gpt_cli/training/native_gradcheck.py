@@ -28,7 +28,7 @@ _KINKED = {torch.float32: 5e-2, torch.bfloat16: 3e-1}
 """Tolerance of the gradient with relu, where a sum near zero that is rounded to its other side changes a whole row."""
 
 
-def find_difference(library: NativeLibrary, config: ModelConfig, threads: int) -> str | None:
+def check_native_gradients(library: NativeLibrary, config: ModelConfig, threads: int) -> str | None:
     """A description of how the compiled code differs from torch, for a tiny model of the kind of `config`; or None.
 
     Takes 10 to 20 ms, and no randomness of the process.
