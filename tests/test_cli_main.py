@@ -14,6 +14,7 @@ import typer
 
 from gpt_cli import __version__
 from gpt_cli.cli import main as main_module
+from gpt_cli.cli.main import main
 from gpt_cli.cli.output import print_json, write_text
 from gpt_cli.errors import RequestError, UserError
 from tests.support.waiting import HANG
@@ -269,6 +270,36 @@ def test_a_message_nobody_reads_does_not_stop_the_work(tmp_path: Path) -> None:
 def test_a_locale_without_the_character_does_not_stop_the_work() -> None:
     result = run_verb("print(chr(960))", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
     assert (result.returncode, result.stdout) == (0, "\\u03c0\n")
+
+
+def test_a_name_that_the_locale_cannot_spell_is_one_error_with_the_way_out() -> None:
+    result = run_verb("open('runs/' + chr(960))", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    assert result.returncode == 1
+    assert "this locale has names in ascii\nhint: have names and arguments read as UTF-8: export PYTHONUTF8=1" in (
+        result.stderr
+    )
+
+
+def test_an_argument_that_the_locale_left_undecoded_is_refused_with_the_way_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for encoding, told in (("ascii", True), ("utf-8", False)):
+        monkeypatch.setattr(sys, "getfilesystemencoding", lambda encoding=encoding: encoding)
+        for command in (["train", "run_dir=runs/\udcc3\udca9"], ["train", "\udcc3.txt"]):
+            assert main(command) == 2
+            assert ("export PYTHONUTF8=1" in capsys.readouterr().err) == told
+
+
+@pytest.mark.parametrize("command", [["config", "show"], ["tokenize"], ["train", "TEXT", "run_dir=runs/NAME"]])
+def test_a_name_longer_than_a_file_may_have_is_one_error_with_the_bound(
+    command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "TEXT").write_text("text " * 99)
+    name = "é" * 128
+    command = [part.replace("NAME", name) for part in command] + [name] * ("TEXT" not in command)
+    assert main(command) in (1, 2)
+    assert "255 bytes, not 256: choose a shorter one" in capsys.readouterr().err
 
 
 def test_text_reaches_a_pipe_unchanged_and_a_terminal_escaped(

@@ -160,6 +160,10 @@ def test_an_imported_run_is_evaluated_sampled_inspected_and_never_mixed_up(saved
     assert main(["import", "hf", "nowhere/at-all", "other"]) == 2
     assert "--download" in capsys.readouterr().err
     assert main(["import", "hf", "text.txt", "other"]) == 2
+    capsys.readouterr()
+    assert main(["import", "hf", "run", "other"]) == 2
+    assert "run is a run of gpt" in (told := capsys.readouterr().err)
+    assert main([*told.splitlines()[1].partition("gpt ")[2].split(), "--prompt", "The"]) == 0
     assert not Path("other").exists()
 
 

@@ -148,7 +148,8 @@ def test_a_run_that_may_not_be_read_does_not_hide_the_others(place):
 
 
 def test_a_run_that_may_not_be_written_to_is_read_as_any_other_and_a_copy_of_it_can_be_trained(place):
-    cannot = (1, "cannot write run/lock: permission denied | a copy of it can be trained: cp -r run COPY; gpt train")
+    copied = "a copy of it can be trained: cp -R run COPY; chmod -R u+w COPY; gpt train COPY"
+    cannot = (1, f"cannot write run/lock: permission denied | {copied}")
     check(
         place,
         {
@@ -165,6 +166,9 @@ def test_a_run_that_may_not_be_written_to_is_read_as_any_other_and_a_copy_of_it_
         },
         folder="fixed",
     )
+    shell = copied.partition(": ")[2].rpartition("; ")[0].replace("run COPY", f"{place / 'fixed' / 'run'} COPY")
+    subprocess.run([sys.executable, "-c", ORDINARY, "-c", f"import os; os.system({shell!r})"], cwd=place, check=True)
+    check(place, {"train COPY train.steps=2": (0, "step 2 is saved")})
 
 
 def test_a_folder_that_may_not_be_written_to_is_one_error_before_the_work(place):

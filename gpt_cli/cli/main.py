@@ -39,10 +39,11 @@ from gpt_cli.cli.verbs.tokenize import tokenize
 from gpt_cli.cli.verbs.train import train
 from gpt_cli.cli.verbs.tune import tune
 from gpt_cli.errors import INTERRUPTED, ExitCode, UserError
-from gpt_cli.files.safe_io import how_to_permit
+from gpt_cli.files.safe_io import how_to_permit, how_to_shorten
 from gpt_cli.runtime.cpu_level import restrict_libraries
 
 COMPLETION = "_GPT_COMPLETE"  # the environment variable in which a shell asks
+IN_UTF_8 = "have names and arguments read as UTF-8: export PYTHONUTF8=1"
 CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 app = App(
@@ -134,14 +135,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` has read enough
         return ExitCode.DONE
     except UserError as error:
+        given = sys.argv[1:] if arguments is None else arguments
+        if (error.hint is None or "UTF-8" in error.hint) and _misread(given):
+            error.hint = IN_UTF_8
         if error.hint is not None:
-            given = sys.argv[1:] if arguments is None else arguments
             error.hint = hint_for(error.hint, given, typer.main.get_command(app))
         return _report(error)
     except Exception as error:
         return _report(_explain(error))
     finally:
         _drain_stdout()
+
+
+def _misread(arguments: Sequence[str]) -> bool:
+    """True if the locale is none of UTF-8 and has left a byte of an argument undecoded."""
+    bytes_left = any("\udc80" <= character <= "\udcff" for argument in arguments for character in argument)
+    return bytes_left and sys.getfilesystemencoding() != "utf-8"
 
 
 def _run(arguments: list[str]) -> int:
@@ -194,8 +203,13 @@ def _explain(error: Exception) -> UserError:
         explained = UserError(f"cannot write to {error.filename or 'standard output'}: {error.strerror}")
     elif isinstance(error, OSError) and error.errno is not None and error.filename is not None:
         place = os.fspath(error.filename)
-        way_out = how_to_permit(Path(place)) if error.errno == errno.EACCES and isinstance(place, str) else None
+        hints = {errno.EACCES: how_to_permit, errno.ENAMETOOLONG: how_to_shorten}
+        hint_of = hints.get(error.errno) if isinstance(place, str) else None
+        way_out = None if hint_of is None else hint_of(Path(place))
         explained = UserError(f"cannot use {place}: {(error.strerror or '').lower()}", hint=way_out)
+    elif isinstance(error, UnicodeEncodeError) and error.encoding == sys.getfilesystemencoding() != "utf-8":
+        name = f"the name {error.object!r} cannot be used: this locale has names in {error.encoding}"
+        explained = UserError(name, hint=IN_UTF_8)
     elif package in sys.stdlib_module_names:  # such as _ssl: what Python was compiled without, no package has
         explained = UserError(f"cannot import {package}: {text}", hint="install a Python that was built with it")
     elif package not in ("", "gpt_cli"):

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from textwrap import shorten
 from typing import Any
 
@@ -22,7 +23,7 @@ from gpt_cli.export.names import from_foreign, named_tensors
 from gpt_cli.export.vocabulary import read_tokenizer
 from gpt_cli.files import read_file
 from gpt_cli.model.sizing import build_on_meta
-from gpt_cli.run.directory import create_imported_run
+from gpt_cli.run.directory import create_imported_run, is_run
 from gpt_cli.run.tensors import unpack_tensors
 from gpt_cli.tokenizer import Tokenizer
 
@@ -43,6 +44,9 @@ def import_huggingface(source: str, run_dir: Path, *, download: bool = False) ->
     """
     directory = find_model(source, download)
     place = directory / CONFIG
+    if not place.exists() and is_run(str(directory)):
+        hint = f"it needs no import: gpt sample --run {quote(str(directory))}"
+        raise RequestError(f"{directory} is a run of gpt, and no model of other tools", hint=hint)
     file = _read_json(place)
     task = read_labels(file, str(place)) if is_classifier(file) else None
     layout, model = read_model(file, str(place))

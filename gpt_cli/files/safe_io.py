@@ -211,6 +211,12 @@ def how_to_permit(path: Path) -> str:
     return f"its owner may open it: chmod {mode} {quote(str(closed or path))}"
 
 
+def how_to_shorten(path: Path) -> str:
+    """What to do about a `path` that the system finds too long: its longest name, if that is to blame, is told."""
+    length = max((len(os.fsencode(part)) for part in path.parts), default=0)
+    return f"a name has at most 255 bytes, not {length}: choose a shorter one" if length > 255 else "choose a shorter path"
+
+
 def format_size(size: int) -> str:
     """Bytes as people read them: 512 bytes, 1.5 MB, 12.0 GB."""
     for unit, scale in (("PB", 10**15), ("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
@@ -259,6 +265,8 @@ def _no_space(path: Path, needed: int | None) -> DiskError:
 def _way_out(action: str, error: OSError, path: Path) -> str | None:
     if error.errno == errno.EIO:
         return "the disk may be failing, see the system's log (dmesg); when it is well, run the same command again"
+    if error.errno == errno.ENAMETOOLONG:
+        return how_to_shorten(path)
     if action in ("read", "list"):
         return how_to_permit(path) if error.errno == errno.EACCES else None
     if error.errno == errno.EROFS:  # as the system mounts a disk again once it fails

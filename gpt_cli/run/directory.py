@@ -253,7 +253,8 @@ def _lock(path: Path) -> DirectoryLock:
         return DirectoryLock(path)
     except DiskError as error:
         if isinstance(error.__cause__, PermissionError) and (path / RUN).exists():
-            error.hint = f"a copy of it can be trained: cp -r {quote(str(path))} COPY; gpt train COPY"
+            copy = f"cp -R {quote(str(path))} COPY; chmod -R u+w COPY"  # what is copied may be closed to its owner, too
+            error.hint = f"a copy of it can be trained: {copy}; gpt train COPY"
         raise
 
 
