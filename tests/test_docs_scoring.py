@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_readme import run_python
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig
@@ -70,3 +71,12 @@ def test_every_command_prints_what_has_the_shape_of_what_stands_there(capsys: py
             assert len(out.splitlines()) == len(shown.splitlines())
         else:
             assert shape(out) == shape(shown)
+
+
+def test_the_program_of_the_page_writes_the_validation_split_of_the_run(place: Path) -> None:
+    (program,) = (text for language, text in BLOCKS if language == "python")
+    text = "".join(f"{number:,} lines of a text\n" for number in range(200))
+    (place / "book.txt").write_text(text)
+    (place / "runs/quickstart/config.yaml").write_text("data: {source: book.txt, val_fraction: 0.25}")
+    run_python(program, place)
+    assert (place / "docs.txt").read_text() == text[len(text) * 3 // 4 :]
