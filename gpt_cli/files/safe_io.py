@@ -214,7 +214,9 @@ def how_to_permit(path: Path) -> str:
 def how_to_shorten(path: Path) -> str:
     """What to do about a `path` that the system finds too long: its longest name, if that is to blame, is told."""
     length = max((len(os.fsencode(part)) for part in path.parts), default=0)
-    return f"a name has at most 255 bytes, not {length}: choose a shorter one" if length > 255 else "choose a shorter path"
+    if length <= 255:
+        return "choose a shorter path"
+    return f"a name has at most 255 bytes, not {length}: choose a shorter one"
 
 
 def format_size(size: int) -> str:
