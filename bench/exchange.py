@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from gpt_cli.config import parse_config
-from gpt_cli.distributed.reduce import combine, own_leaves, partial_sums
+from gpt_cli.distributed.reduce import combine, contiguous_micro_batches, partial_sums
 from gpt_cli.distributed.world import joined
 from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.terminal.table import render_table
@@ -41,7 +41,7 @@ def measure(engine: str, overrides: list[str], steps: int) -> tuple[str, ...]:
     state = TrainingState.initialize(config, VOCABULARY, runtime, print)
     trained = [parameter for parameter in state.parameters if parameter.requires_grad]
     n = train.batch_size // train.sequences_per_forward
-    own = own_leaves(world, n, world.rank)
+    own = contiguous_micro_batches(world, n, world.rank)
     tokens = torch.randint(VOCABULARY, (train.sequences_per_forward, config.model.context_length))
     least = dict.fromkeys(("own", "one", "exchange", "update"), float("inf"))
 

@@ -55,7 +55,7 @@ if __name__ == "__main__":
     print(
         json.dumps(
             {
-                "weights": sum(t.nbytes for t in state.shard.kept.values()),
+                "weights": sum(t.nbytes for t in state.shard.stored.values()),
                 "optimizer": sum(t.nbytes for t in optimizer),
                 "sent": SENT["bytes"],
             }

@@ -122,13 +122,13 @@ MUTATIONS = [
     Mutation(
         "processes do not send the weights that they update",
         "training/step.py",
-        (("        state.shard.spread_weights()\n", ""),),
+        (("        state.shard.broadcast_weights()\n", ""),),
         TOGETHER,
     ),
     Mutation(
         "processes clip by the norm of their own gradients",
         "distributed/shard.py",
-        (("self.world.fill(found).split", "found.split"),),
+        (("self.world.all_reduce_disjoint(found).split", "found.split"),),
         TOGETHER,
     ),
     Mutation(

@@ -184,7 +184,7 @@ def test_each_device_keeps_what_its_optimizer_allocates(config_file: Path, extra
     kept = []
     for rank in range(4):
         shard = Shard(parameters, World(rank, 4), parts)
-        optimizer = MuonAdamW(model, config.optim, zeros=shard.zeros, parameters=shard.named)
+        optimizer = MuonAdamW(model, config.optim, zeros=shard.zeros, parameters=shard.optimized)
         kept.append(sum(t.nbytes for name, t in optimizer.state_tensors().items() if "/" in name and not t.is_meta))
     average = 0 if config.optim.ema is None else sum(p.nbytes for p in parameters.values())
     assert share.memory_bytes["optimizer"]["optimizer"] == max(kept) + average

@@ -21,7 +21,7 @@ from gpt_cli.cli.main import main
 from gpt_cli.config import ModelConfig, OptimConfig, dump_config, load_config
 from gpt_cli.distributed.launch import device_count
 from gpt_cli.distributed.norms import norms_of, piece_norms
-from gpt_cli.distributed.reduce import Range, children, own_leaves, subtrees, tree_sum
+from gpt_cli.distributed.reduce import Range, children, contiguous_micro_batches, subtrees, tree_sum
 from gpt_cli.distributed.shard import Shard, share_out
 from gpt_cli.distributed.world import VARIABLES, World, world_of_environment
 from gpt_cli.errors import RequestError, UserError
@@ -244,7 +244,7 @@ def test_subtrees_of_all_processes_are_each_leaf_once_and_add_up_to_the_same_bit
     parts = [
         part
         for rank in range(world_size)
-        for part in subtrees((0, leaves), own_leaves(World(rank, world_size), leaves, rank))
+        for part in subtrees((0, leaves), contiguous_micro_batches(World(rank, world_size), leaves, rank))
     ]
     assert Counter(leaf for part in parts for leaf in range(*part)) == Counter(range(leaves))
     values = torch.randn(leaves, 3, generator=torch.Generator().manual_seed(leaves))
@@ -266,7 +266,7 @@ def kept_by_each(model: GPT, optim: OptimConfig, size: int) -> list[dict[str, in
     parts = state_parts({name: p.shape for name, p in parameters.items()}, optim, size)
     for rank in range(size):
         shard = Shard(parameters, World(rank, size), parts)
-        tensors = MuonAdamW(model, optim, zeros=shard.zeros, parameters=shard.named).state_tensors()
+        tensors = MuonAdamW(model, optim, zeros=shard.zeros, parameters=shard.optimized).state_tensors()
         kept.append({name: tensor.numel() for name, tensor in tensors.items() if not tensor.is_meta})
     return kept
 

@@ -28,8 +28,8 @@ from gpt_cli.distributed.world import World
 class FullShard(Shard):
     """The rows of each parameter that this process keeps, and what it updates.
 
-    `named` is what the optimizer updates: these rows, in the model's own memory, and vectors; but of each name in
-    `whole` all rows, in the process that owns it, and only from `updated` to `spread_weights`.
+    `optimized` is what the optimizer updates: these rows, in the model's own memory, and vectors; but of each name in
+    `whole` all rows, in the process that owns it, and only from `updated` to `broadcast_weights`.
     """
 
     is_full = True
@@ -63,9 +63,9 @@ class FullShard(Shard):
         self.names = {n: p for n, p in model.named_parameters(remove_duplicate=False) if n not in self.vectors}
         self.rows = {name: _local(p) for name, p in self.sharded.items()}
         self.whole = [name for name in self.sharded if name in whole]
-        kept = {name: self.rows.get(name, p) for name, p in model.named_parameters()}
-        super().__init__({n: self._nothing(n) if n in whole else p for n, p in kept.items()}, world)
-        self.kept, self.by_name = kept, owners
+        stored = {name: self.rows.get(name, p) for name, p in model.named_parameters()}
+        super().__init__({n: self._nothing(n) if n in whole else p for n, p in stored.items()}, world)
+        self.stored, self.owners = stored, owners
 
     def zeros(self, name: str, parameter: Tensor) -> Tensor:
         """See `Shard`."""
@@ -109,29 +109,29 @@ class FullShard(Shard):
         for name, parameter in self.sharded.items():
             parameter.grad = None
             if name not in self.whole:
-                self.named[name].grad = gradients[name]
+                self.optimized[name].grad = gradients[name]
         weights = self._to_owners({name: self.rows[name] for name in self.whole})
         for name, gradient in self._to_owners({name: gradients[name] for name in self.whole}).items():
-            self.named[name].set_(weights[name])  # type: ignore[call-overload]
-            self.named[name].grad = gradient
+            self.optimized[name].set_(weights[name])  # type: ignore[call-overload]
+            self.optimized[name].grad = gradient
         return [tensor for tensor in self.parameters if tensor.grad is not None]
 
     @torch.no_grad()
     def gradient_norms(self, parameters: Iterable[Tensor]) -> Tensor:
         """See `Shard`. The norm of a whole gradient: those of its rows would add up to other bits."""
-        found = self._to_owners({name: _gradient(self.named[name]) for name in self.rows if name not in self.whole})
-        found |= {n: _gradient(self.named[n]) for n in (*self.whole, *self.vectors) if self._owns(n)}
+        found = self._to_owners({name: _gradient(self.optimized[name]) for name in self.rows if name not in self.whole})
+        found |= {n: _gradient(self.optimized[n]) for n in (*self.whole, *self.vectors) if self._owns(n)}
         norms = torch.zeros(len(self.parameters), device=self.device)
         if found:
-            places = {name: place for place, name in enumerate(self.named)}
+            places = {name: place for place, name in enumerate(self.optimized)}
             norms[[places[name] for name in found]] = torch.stack(norms_of(list(found.values())))
-        return self.world.fill(norms)
+        return self.world.all_reduce_disjoint(norms)
 
     @torch.no_grad()
-    def spread_weights(self) -> None:
+    def broadcast_weights(self) -> None:
         """See `Shard`: their rows, of the parameters that one process updates as a whole."""
         sent = [
-            [self._piece(self.named[name], rank) for name in self._of_whole(self.world.rank)]
+            [self._piece(self.optimized[name], rank) for name in self._of_whole(self.world.rank)]
             for rank in range(self.world.size)
         ]
         received = self._exchange(
@@ -141,10 +141,10 @@ class FullShard(Shard):
             for name, piece in zip(self._of_whole(rank), pieces, strict=True):
                 self.rows[name].copy_(piece)
         for name in self.whole:
-            self.named[name].grad = None
-            self.named[name].set_(self._nothing(name))  # type: ignore[call-overload]
+            self.optimized[name].grad = None
+            self.optimized[name].set_(self._nothing(name))  # type: ignore[call-overload]
 
-    def held(self, model: nn.Module) -> dict[str, Tensor]:
+    def local_state(self, model: nn.Module) -> dict[str, Tensor]:
         """See `Shard`."""
         rows = {id(self.sharded[name]): tensor for name, tensor in self.rows.items()}
         return {
@@ -152,14 +152,14 @@ class FullShard(Shard):
             for key, tensor in model.state_dict().items()
         }
 
-    def shape_of(self, key: str, held: Tensor) -> torch.Size:
+    def shape_of(self, key: str, local: Tensor) -> torch.Size:
         """See `Shard`."""
         name = key.rpartition("/")[2]
-        return self.names[name].shape if name in self.names else held.shape
+        return self.names[name].shape if name in self.names else local.shape
 
-    def own_part(self, key: str, held: Tensor, whole: Tensor) -> Tensor:
+    def local_part(self, key: str, local: Tensor, whole: Tensor) -> Tensor:
         """See `Shard`."""
-        return whole if held.shape == whole.shape else self._piece(whole, self.world.rank)
+        return whole if local.shape == whole.shape else self._piece(whole, self.world.rank)
 
     def collect(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """See `Shard`."""
@@ -167,9 +167,9 @@ class FullShard(Shard):
         for key, tensor in state.items():
             name = key.rpartition("/")[2]
             if name in self.whole:
-                found[key] = self.world.bring(tensor, self.by_name[name])
+                found[key] = self.world.send_to_main(tensor, self.owners[name])
             else:
-                found[key] = self._bring_rows(key, tensor) if name in self.names else tensor
+                found[key] = self._gather_rows(key, tensor) if name in self.names else tensor
         return found
 
     def collect_rows(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -177,23 +177,23 @@ class FullShard(Shard):
         found: dict[int, Tensor] = {}  # one for weights that have two names
         for key, tensor in tensors.items():
             if id(tensor) not in found:
-                found[id(tensor)] = self._bring_rows(key, tensor) if key.rpartition("/")[2] in self.names else tensor
+                found[id(tensor)] = self._gather_rows(key, tensor) if key.rpartition("/")[2] in self.names else tensor
         return {key: found[id(tensor)] for key, tensor in tensors.items()}
 
-    def _bring_rows(self, key: str, rows: Tensor) -> Tensor:
+    def _gather_rows(self, key: str, rows: Tensor) -> Tensor:
         """All rows in process 0, on the host; elsewhere those that are there."""
         shape, pieces = self.shape_of(key, rows), [rows.detach().cpu()]
         for rank in range(1, self.world.size):
             first, end = self._chunk(shape[0], rank)
             if first < end:
                 own = rows if rank == self.world.rank else rows.new_empty((end - first, *shape[1:]), device="meta")
-                pieces.append(self.world.bring(own, rank))
+                pieces.append(self.world.send_to_main(own, rank))
         return torch.cat(pieces) if self.world.is_main else rows
 
     def _to_owners(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The whole of those tensors that this process owns, from the rows that each process has."""
         ranks = range(self.world.size)
-        names = [[name for name in rows if self.by_name[name] == rank] for rank in ranks]
+        names = [[name for name in rows if self.owners[name] == rank] for rank in ranks]
         own = names[self.world.rank]
         shapes = [[self._shape_of_piece(name, rank) for name in own] for rank in ranks]
         pieces = self._exchange([[rows[name] for name in names[rank]] for rank in ranks], shapes)
@@ -217,10 +217,10 @@ class FullShard(Shard):
         return torch.zeros((), device=self.device).expand(self.sharded[name].shape)
 
     def _owns(self, name: str) -> bool:
-        return self.by_name[name] == self.world.rank
+        return self.owners[name] == self.world.rank
 
     def _of_whole(self, rank: int) -> list[str]:
-        return [name for name in self.whole if self.by_name[name] == rank]
+        return [name for name in self.whole if self.owners[name] == rank]
 
     def _chunk(self, rows: int, rank: int) -> tuple[int, int]:
         size = -(-rows // self.world.size)

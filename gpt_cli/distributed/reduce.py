@@ -27,7 +27,7 @@ Known = Callable[[Range, bool], Gradients | None]
 
 def partial_sums(world: World, leaves: int, known: Known) -> list[Gradients]:
     """The sums over the subtrees, of a tree of so many `leaves`, that lie in what this process computes."""
-    within = own_leaves(world, leaves, world.rank)
+    within = contiguous_micro_batches(world, leaves, world.rank)
     return [tree_sum(subtree, known, keep=True) for subtree in subtrees((0, leaves), within)]
 
 
@@ -65,16 +65,16 @@ def combine_own(world: World, leaves: int, sums: list[Gradients], parts: Sequenc
 def _sum_of_slice(world: World, leaves: int, sums: list[Gradients], sizes: Sequence[int]) -> Tensor:
     """The sum (S,) over all `leaves` of this process's slice, where the slices of all have these `sizes`."""
     tree, size = (0, leaves), sizes[world.rank]
-    held = [list(subtrees(tree, own_leaves(world, leaves, rank))) for rank in range(world.size)]
+    subtrees_of = [list(subtrees(tree, contiguous_micro_batches(world, leaves, rank))) for rank in range(world.size)]
     sent = _slices(sums, sizes)
     sums.clear()
-    received = sent.new_empty(sum(map(len, held)) * size)
+    received = sent.new_empty(sum(map(len, subtrees_of)) * size)
     with world.exchanging():
-        n_own = len(held[world.rank])
+        n_own = len(subtrees_of[world.rank])
         dist.all_to_all_single(
-            received, sent, [len(parts) * size for parts in held], [n_own * length for length in sizes]
+            received, sent, [len(parts) * size for parts in subtrees_of], [n_own * length for length in sizes]
         )
-    parts = [part for parts in held for part in parts]
+    parts = [part for parts in subtrees_of for part in parts]
     rows = dict(zip(parts, received.view(len(parts), size), strict=True))  # N of (S,)
     return tree_sum(tree, lambda part, _: [rows[part]] if part in rows else None)[0]
 
@@ -104,13 +104,13 @@ def additions_after(leaf: int, tree: Range) -> int:
     return additions_after(leaf, part) + (n > 0 and leaf == part[1] - 1)
 
 
-def own_leaves(world: World, leaves: int, rank: int) -> Range:
+def contiguous_micro_batches(world: World, leaves: int, rank: int) -> Range:
     """The micro-batches that process `rank` computes; there are as many for each."""
     share = leaves // world.size
     return rank * share, (rank + 1) * share
 
 
-def dealt_leaves(world: World, leaves: int, rank: int) -> range:
+def round_robin_micro_batches(world: World, leaves: int, rank: int) -> range:
     """As many, dealt out in turn: what all have computed at a time are leaves that follow each other."""
     return range(rank, leaves, world.size)
 

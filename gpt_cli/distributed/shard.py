@@ -56,7 +56,12 @@ Parts = Sequence[OwnedSlice]
 
 
 class Shard:
-    """Parameters, in the order of their names, and which process updates what; without `parts` every process all."""
+    """Parameters, in the order of their names, and which process updates what; without `parts` every process all.
+
+    `parts`: the slices of every parameter, and their owners. `owned`: those that this process owns, one of a parameter
+    at most. `stored`: the parameters in its memory. `optimized`: what its optimizer updates of each: the owned slice,
+    or all of it where it owns none. `local`: of a tensor of the model or the optimizer, what is in this process.
+    """
 
     is_full = False
     """True if the processes share the weights, too (`fsdp.py`)."""
@@ -65,16 +70,16 @@ class Shard:
         self, parameters: Mapping[str, Tensor], world: World = ALONE, parts: Mapping[str, Parts] | None = None
     ) -> None:
         self.world = world
-        self.kept = dict(parameters)  # what this process keeps
-        self.named = dict(parameters)  # what the optimizer updates, where this process updates any of it
+        self.stored = dict(parameters)
+        self.optimized = dict(parameters)
         self.parts = {name: parts[name] for name in parameters} if parts is not None and world.size > 1 else None
-        self.own = self._of(world.rank)
-        self.named |= {name: part.of(parameters[name]) for name, part in self.own.items()}
-        self.parameters = list(self.named.values())
+        self.owned = self._of(world.rank)
+        self.optimized |= {name: part.of(parameters[name]) for name, part in self.owned.items()}
+        self.parameters = list(self.optimized.values())
 
     def zeros(self, name: str, parameter: Tensor) -> Tensor:
         """Zeros like parameter `name`: on the device meta, where they take no memory, if another process keeps them."""
-        kept = self.parts is None or name in self.own
+        kept = self.parts is None or name in self.owned
         return torch.zeros_like(parameter, device=None if kept else "meta")
 
     def each_leaf(self, own: Iterable[int], leaves: int) -> Iterator[int]:
@@ -83,9 +88,9 @@ class Shard:
 
     def take(self, gradients: Iterable[Tensor | None]) -> None:
         """Set the gradients of what is updated: of each parameter that of the own part, None where there is none."""
-        for (name, tensor), gradient in zip(self.named.items(), gradients, strict=True):
-            if tensor is not self.kept[name]:
-                tensor.data = self.own[name].of(self.kept[name])  # an average may have taken the memory it had
+        for (name, tensor), gradient in zip(self.optimized.items(), gradients, strict=True):
+            if tensor is not self.stored[name]:
+                tensor.data = self.owned[name].of(self.stored[name])  # an average may have taken the memory it had
             tensor.grad = gradient
 
     def updated(self, trained: Sequence[Tensor]) -> list[Tensor]:
@@ -96,43 +101,45 @@ class Shard:
         """The (P,) norm of the gradient of each of `parameters` that has one in any process."""
         if self.parts is None:
             return torch.stack(norms_of([parameter.grad for parameter in parameters if parameter.grad is not None]))
-        ends = list(accumulate(n_pieces(parameter.numel()) for parameter in self.kept.values()))
-        firsts = dict(zip(self.kept, (0, *ends), strict=False))
+        ends = list(accumulate(n_pieces(parameter.numel()) for parameter in self.stored.values()))
+        firsts = dict(zip(self.stored, (0, *ends), strict=False))
         found = torch.zeros(ends[-1], device=self.parameters[0].device)
         whole = {
-            n: g for n in self.own if (g := self.named[n].grad) is not None and n_pieces(self.kept[n].numel()) == 1
+            n: g
+            for n in self.owned
+            if (g := self.optimized[n].grad) is not None and n_pieces(self.stored[n].numel()) == 1
         }
         if whole:
             found[[firsts[name] for name in whole]] = torch.stack(norms_of(list(whole.values())))
-        for name, part in self.own.items():
-            if name not in whole and (gradient := self.named[name].grad) is not None:
+        for name, part in self.owned.items():
+            if name not in whole and (gradient := self.optimized[name].grad) is not None:
                 of_part = piece_norms(gradient)
                 first = firsts[name] + part.first // norms.PIECE
                 found[first : first + len(of_part)] = of_part
-        of_pieces = self.world.fill(found).split(
+        of_pieces = self.world.all_reduce_disjoint(found).split(
             [end - first for first, end in zip(firsts.values(), ends, strict=True)]
         )
         return torch.stack([n[0] if len(n) == 1 else torch.linalg.vector_norm(n) for n in of_pieces])
 
     @torch.no_grad()
-    def spread_weights(self) -> None:
+    def broadcast_weights(self) -> None:
         """Give every process the parameters that another one has updated."""
         if self.parts is None:
             return
         ranks = range(self.world.size)
-        owned = [[part.of(self.kept[name]) for name, part in self._of(rank).items()] for rank in ranks]
+        by_rank = [[part.of(self.stored[name]) for name, part in self._of(rank).items()] for rank in ranks]
         flats = [
             torch.cat([p.reshape(-1) for p in parts])
             if rank == self.world.rank and parts  # there may be more processes than parameters
             else self.parameters[0].new_empty(sum(p.numel() for p in parts))
-            for rank, parts in enumerate(owned)
+            for rank, parts in enumerate(by_rank)
         ]
         with self.world.exchanging():
             works = [dist.broadcast(flat, src=rank, async_op=True) for rank, flat in enumerate(flats) if len(flat)]
             for work in works:
                 assert work is not None
                 work.wait()
-        for flat, parts in zip(flats, owned, strict=True):
+        for flat, parts in zip(flats, by_rank, strict=True):
             for part, piece in zip(parts, flat.split([p.numel() for p in parts]), strict=True):
                 part.copy_(piece.view_as(part))
 
@@ -141,38 +148,40 @@ class Shard:
 
         One tensor is sent at a time, from and to the memory of the host.
         """
-        return dict(state) if self.parts is None else {key: self._bring(key, tensor) for key, tensor in state.items()}
+        return dict(state) if self.parts is None else {key: self._gather(key, tensor) for key, tensor in state.items()}
 
-    def _bring(self, key: str, held: Tensor) -> Tensor:
+    def _gather(self, key: str, local: Tensor) -> Tensor:
         assert self.parts is not None
         name = key.partition("/")[2]
         parts = self.parts.get(name, ())
         if len(parts) < 2:
-            return self.world.bring(held, parts[0].owner if parts else 0)
-        pieces, shape = [], self.kept[name].shape
+            return self.world.send_to_main(local, parts[0].owner if parts else 0)
+        pieces, shape = [], self.stored[name].shape
         for part in parts:
             own = part.owner == self.world.rank
             pieces.append(
-                self.world.bring(held if own else held.new_empty(part.shape_in(shape), device="meta"), part.owner)
+                self.world.send_to_main(
+                    local if own else local.new_empty(part.shape_in(shape), device="meta"), part.owner
+                )
             )
-        return torch.cat([piece.cpu() for piece in pieces]).view(shape) if self.world.is_main else held
+        return torch.cat([piece.cpu() for piece in pieces]).view(shape) if self.world.is_main else local
 
-    def held(self, model: nn.Module) -> dict[str, Tensor]:
+    def local_state(self, model: nn.Module) -> dict[str, Tensor]:
         """The state of `model` as far as it is in this process."""
         return dict(model.state_dict())
 
     def collect_rows(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """`tensors` that are `held`, or shared out alike, as a whole in process 0."""
+        """`tensors` that are `local`, or shared out alike, as a whole in process 0."""
         return dict(tensors)
 
-    def shape_of(self, key: str, held: Tensor) -> torch.Size:
-        """The shape of the whole of what is `held` here, whose name ends `key`."""
+    def shape_of(self, key: str, local: Tensor) -> torch.Size:
+        """The shape of the whole of what is `local` here, whose name ends `key`."""
         name = key.partition("/")[2]
-        return self.kept[name].shape if name in self.own else held.shape
+        return self.stored[name].shape if name in self.owned else local.shape
 
-    def own_part(self, key: str, held: Tensor, whole: Tensor) -> Tensor:
-        """The part that is to be `held` here of the `whole`, whose name ends `key`."""
-        return whole if held.shape == whole.shape else self.own[key.partition("/")[2]].of(whole)
+    def local_part(self, key: str, local: Tensor, whole: Tensor) -> Tensor:
+        """The part that is to be `local` here of the `whole`, whose name ends `key`."""
+        return whole if local.shape == whole.shape else self.owned[key.partition("/")[2]].of(whole)
 
     def _of(self, rank: int) -> dict[str, OwnedSlice]:
         """The parts that process `rank` updates."""

@@ -100,7 +100,7 @@ class World:
             dist.broadcast_object_list(box, src=0, group=_joined.patient)
         return box[0]
 
-    def agree(self, seconds: float, signal: int | None) -> tuple[float, int | None]:
+    def sync_clock_and_signal(self, seconds: float, signal: int | None) -> tuple[float, int | None]:
         """The clock of process 0, and the signal that any process has received."""
         if self.size == 1:
             return seconds, signal
@@ -121,14 +121,14 @@ class World:
             dist.all_reduce(flag, dist.ReduceOp.MAX, group=_host_group())
         return bool(flag)
 
-    def fill(self, values: Tensor) -> Tensor:
+    def all_reduce_disjoint(self, values: Tensor) -> Tensor:
         """`values` (N,), of which each process has set some and left the others at 0, with all that were set."""
         if self.size > 1:
             with self.exchanging():
                 dist.all_reduce(values)  # of one number and zeros: exact
         return values
 
-    def bring(self, tensor: Tensor, owner: int) -> Tensor:
+    def send_to_main(self, tensor: Tensor, owner: int) -> Tensor:
         """The `tensor` of process `owner`, in process 0, on the host; elsewhere that of this process."""
         if owner != 0 and self.rank in (0, owner):
             with self.exchanging():

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gpt_cli.distributed.reduce import Range, combine, combine_own, dealt_leaves, own_leaves, partial_sums
+from gpt_cli.distributed.reduce import (
+    Range,
+    combine,
+    combine_own,
+    contiguous_micro_batches,
+    partial_sums,
+    round_robin_micro_batches,
+)
 from gpt_cli.distributed.world import World
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.runtime.oom import is_out_of_memory, oom_as_user_error
@@ -34,7 +41,11 @@ def accumulate_gradients(
     when memory is too small, in every process if it was in one.
     """
     world, n = runtime.world, len(micro_batches) * runtime.world.size
-    own = dealt_leaves(world, n, world.rank) if state.shard.is_full else range(*own_leaves(world, n, world.rank))
+    own = (
+        round_robin_micro_batches(world, n, world.rank)
+        if state.shard.is_full
+        else range(*contiguous_micro_batches(world, n, world.rank))
+    )
     losses = torch.zeros(n, device=runtime.device)
     loss_normalizer: int | Tensor = count_targets(micro_batches, world) if ignores else n
     trained = [parameter for parameter in state.parameters if parameter.requires_grad]
@@ -75,7 +86,7 @@ def accumulate_gradients(
         else:
             state.shard.take(combine_own(world, n, sums, list(state.shard.parts.values())))
     loss = torch.zeros((), device=runtime.device)
-    for share in world.fill(losses).unbind():
+    for share in world.all_reduce_disjoint(losses).unbind():
         loss += share
     return loss
 
@@ -85,4 +96,4 @@ def count_targets(micro_batches: MicroBatches, world: World) -> Tensor:
     own = torch.stack([(targets != IGNORED).sum() for _, targets in micro_batches]).sum()
     counts = own.new_zeros(world.size)
     counts[world.rank] = own
-    return world.fill(counts).sum()
+    return world.all_reduce_disjoint(counts).sum()

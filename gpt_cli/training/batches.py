@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gpt_cli.config import Config
-from gpt_cli.distributed.reduce import dealt_leaves, own_leaves
+from gpt_cli.distributed.reduce import contiguous_micro_batches, round_robin_micro_batches
 from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import RequestError
 from gpt_cli.shuffle import training_offset, windows_per_epoch
@@ -90,7 +90,11 @@ class Batches:
 def own_share(rows: Sequence[int], size: int, world: World, *, dealt: bool) -> list[int]:
     """The rows of this process's micro-batches, each of so many that follow each other."""
     n = len(rows) // size
-    leaves = dealt_leaves(world, n, world.rank) if dealt else range(*own_leaves(world, n, world.rank))
+    leaves = (
+        round_robin_micro_batches(world, n, world.rank)
+        if dealt
+        else range(*contiguous_micro_batches(world, n, world.rank))
+    )
     return [row for leaf in leaves for row in rows[leaf * size : (leaf + 1) * size]]
 
 

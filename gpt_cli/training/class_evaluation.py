@@ -123,7 +123,7 @@ def class_log_probs(
                         raise
                     batch_size //= 2  # the same texts, fewer at once
     model.train(was_training)
-    return world.fill(found.flatten()).view_as(found).numpy()
+    return world.all_reduce_disjoint(found.flatten()).view_as(found).numpy()
 
 
 def _log_probs(model: SequenceClassifier, rows: Sequence[npt.NDArray[np.unsignedinteger]], runtime: Runtime) -> Tensor:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from gpt_cli.config import Config
-from gpt_cli.distributed.reduce import own_leaves, subtrees
+from gpt_cli.distributed.reduce import contiguous_micro_batches, subtrees
 from gpt_cli.distributed.world import World
 from gpt_cli.model.memory_estimate import estimate_memory
 from gpt_cli.model.sizing import parameter_table
@@ -51,7 +51,9 @@ def device_share(config: Config, vocab_size: int, devices: int) -> DeviceShare:
     own = config.train.model_copy(update={"batch_size": sequences, "micro_batch_size": rows})
     whole = estimate_memory(config.model_copy(update={"train": own}), vocab_size, *planned_device(config.runtime))
     leaves = config.train.batch_size // rows
-    sums = max(len(list(subtrees((0, leaves), own_leaves(world, leaves, rank)))) for rank in range(devices))
+    sums = max(
+        len(list(subtrees((0, leaves), contiguous_micro_batches(world, leaves, rank)))) for rank in range(devices)
+    )
     shapes = {name: shape for name, shape, _ in parameter_table(config.model, vocab_size)}
     learned = whole["gradients"]  # bytes
     exchange = 2 * sums * learned if devices > 1 else 0

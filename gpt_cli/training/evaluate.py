@@ -29,9 +29,7 @@ from gpt_cli.training.engine import Engine
 # Elements of the widest activation of a forward pass, at most. On a CPU they stay where the caches reach: 8 times as
 # many took half as long again, and more memory than training. Elsewhere there is more to keep busy.
 MAX_ACTIVATION_ELEMENTS_CPU, MAX_ACTIVATION_ELEMENTS_GPU = 2**22, 2**27
-_MAX_ACTIVATION_ELEMENTS_NATIVE = (
-    2**26
-)  # it takes as few at a time as its caches hold, but reads the weights at each call
+_MAX_ACTIVATION_ELEMENTS_NATIVE = 2**26  # the C engine takes fewer at a time, but reads the weights at each call
 _COUNTED = 2**20  # ids counted at once, each of which is 8 bytes then
 LoadBatch = Callable[[], tuple[Tensor, Tensor]]
 """(W, T) inputs and targets on the device, made when they are wanted."""
@@ -204,7 +202,7 @@ def evaluate(
             losses[index] += loss
     total = 0.0
     if world.size > 1:
-        losses = world.fill(torch.tensor(losses, dtype=torch.float64)).tolist()
+        losses = world.all_reduce_disjoint(torch.tensor(losses, dtype=torch.float64)).tolist()
     for loss in losses:  # one after the other: `sum` rounds differently from Python 3.12 on
         total += loss
     return EvalMetrics(total / n, n, dataset.of_tokens, dataset.characters, dataset.bytes)

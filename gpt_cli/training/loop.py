@@ -56,7 +56,7 @@ def train(config: Config, console: Console) -> Summary:
 
         for step in range(start, config.train.steps + 1):  # the visit past the last step evaluates and saves
             still_alive()
-            seconds, request.signal = world.agree(logger.seconds, request.received)
+            seconds, request.signal = world.sync_clock_and_signal(logger.seconds, request.received)
             done, val_loss = stopping.should_stop(step, seconds), None
             last = done and not stopping.interrupted  # an interrupted run saves and leaves; nothing else differs
             if step != saved:  # what a checkpoint holds was evaluated before it was saved

@@ -87,10 +87,10 @@ class TrainingState:
             else:
                 dtype, updated = (
                     runtime.matmul_dtype,
-                    None if shard.parts is None and not shard.is_full else shard.named,
+                    None if shard.parts is None and not shard.is_full else shard.optimized,
                 )
                 optimizer = MuonAdamW(model, config.optim, dtype, orthogonalise, shard.zeros, updated)
-            average = EMA(shard.kept, config.optim.ema, in_place=shard.is_full)
+            average = EMA(shard.stored, config.optim.ema, in_place=shard.is_full)
         grad_scaler = GradScaler(runtime.precision == "fp16", runtime.device)
         engine: Engine | None = native
         if engine is None:
@@ -104,7 +104,7 @@ class TrainingState:
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The model's tensors, and all others, as far as this process keeps them; others may be on the device meta."""
-        return self.shard.held(self.model), self._optimizer_tensors()
+        return self.shard.local_state(self.model), self._optimizer_tensors()
 
     def collect_tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The same for a checkpoint: process 0 receives what others keep. All call this together."""
@@ -113,7 +113,7 @@ class TrainingState:
 
     def collect_weights(self) -> dict[str, Tensor]:
         """The model's tensors, whole in process 0. All call this together."""
-        return self.shard.collect_rows(self.shard.held(self.model))
+        return self.shard.collect_rows(self.shard.local_state(self.model))
 
     def model_to_sample(self, world: World) -> GPT | None:
         """The model, as a whole, in process 0, elsewhere None; where weights are shared, a copy on the CPU.
@@ -157,11 +157,11 @@ class TrainingState:
         shard, weights = self.shard, checkpoint.model_tensors
         check_tensors(weights, tensor_specs(self.model.state_dict()))
         with torch.no_grad():
-            for name, held in shard.held(self.model).items():
-                held.copy_(shard.own_part(name, held, weights[name]))
+            for name, local in shard.local_state(self.model).items():
+                local.copy_(shard.local_part(name, local, weights[name]))
         tensors, own = checkpoint.optimizer_tensors(), self._optimizer_tensors()
-        check_tensors(tensors, {key: (shard.shape_of(key, held), held.dtype) for key, held in own.items()})
-        parts = {key: shard.own_part(key, held, tensors[key]) for key, held in own.items()}
+        check_tensors(tensors, {key: (shard.shape_of(key, local), local.dtype) for key, local in own.items()})
+        parts = {key: shard.local_part(key, local, tensors[key]) for key, local in own.items()}
         self.optimizer.load_state_tensors(parts)
         self.ema.load_state_tensors(parts)
         self.grad_scaler.scale.fill_(checkpoint.get_float("loss_scale", torch.finfo(torch.float32).max))

@@ -57,6 +57,6 @@ def optimizer_step(state: "TrainingState", optim: OptimConfig, step: int, lr_mul
     # A CPU can be asked at no cost, so weights stay finite there; a GPU's log stops the run one step later.
     if found_inf is not None or grad_norm.device.type != "cpu" or bool(torch.isfinite(grad_norm)):
         state.optimizer.step(lr_multiplier, found_inf)
-        state.shard.spread_weights()
+        state.shard.broadcast_weights()
         state.ema.update(step)
     return grad_norms
