@@ -19,8 +19,8 @@ from gpt_cli.config import SampleConfig
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.sampling import Sampler, SamplingParams, stream_batches
+from gpt_cli.sampling.context_window import context_start
 from gpt_cli.sampling.contrastive_search import contrastive_search
-from gpt_cli.sampling.generate import context_start
 from gpt_cli.sampling.repetition import NoRepeatNgram, RepetitionPenalty
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
 from tests.test_cli_sample import Sample, make_run

@@ -20,7 +20,8 @@ from gpt_cli.sampling import (
     stream_texts,
     stream_torch,
 )
-from gpt_cli.sampling.generate import SequenceBatch, context_start, generate
+from gpt_cli.sampling.context_window import context_start
+from gpt_cli.sampling.generate import SequenceBatch, generate
 from gpt_cli.sampling.text_stream import StopMatcher, TextStream
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, UnknownCharacters, train_tokenizer
 

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
-from gpt_cli.sampling.generate import attention_kernels, context_start
+from gpt_cli.sampling.context_window import context_start
+from gpt_cli.sampling.generate import attention_kernels
 from gpt_cli.sampling.logits_processors import LogitsProcessor
 from gpt_cli.sampling.logprobs import LogprobRecorder
 from gpt_cli.sampling.sampling_params import SamplingParams

@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache, RaggedCache
+from gpt_cli.sampling.context_window import context_start
 from gpt_cli.sampling.graphed_decode import GraphedDecoder, choose_tokens, read_late
 from gpt_cli.sampling.logits_processors import LogitsProcessor
 from gpt_cli.sampling.logprobs import LogprobRecorder
@@ -20,18 +21,6 @@ from gpt_cli.sampling.sampling_params import SamplingParams
 
 _PREFILL_NUMBERS = 2**26  # logits that a prefill computes at once, which bounds its memory
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-
-
-def context_start(position: int, context_length: int) -> int:
-    """The first token that the prediction of token `position` sees; it sees all from there on.
-
-    This defines sampling past the context: when a further token would not fit, the older half of the window
-    is dropped, and what remains moves to the front of the context. So a token past the context sees between
-    half a context and a whole one, and costs the same however long the text has become.
-    """
-    half = context_length // 2
-    n_dropped = -(-(position - context_length) // half)  # rounded up
-    return max(0, n_dropped) * half
 
 
 def attention_kernels(device: torch.device) -> AbstractContextManager[object]:

@@ -17,7 +17,8 @@ from gpt_cli.capabilities import KV_CACHE, STATIC_CACHE
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.static_cache import StaticCache
-from gpt_cli.sampling.generate import SequenceBatch, context_start
+from gpt_cli.sampling.context_window import context_start
+from gpt_cli.sampling.generate import SequenceBatch
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.serve.choosing import Chooser, Penalties
 from gpt_cli.serve.text_engine import Logits, Text, Written
