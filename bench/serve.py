@@ -114,9 +114,9 @@ def decoder_alone(run: Path, weights: Any) -> Callable[[int, int], float]:
     from gpt_cli.cpu.decode.decoder import NativeDecoder
     from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
     from gpt_cli.cpu.decode.seats import ContinuousBatch, Seat
-    from gpt_cli.serve.shelf import How, open_model
+    from gpt_cli.serve.model_registry import EngineOptions, open_model
 
-    decoder = open_model("bench", run, How(weights=weights), print, None).writer.decoder
+    decoder = open_model("bench", run, EngineOptions(weights=weights), print, None).writer.decoder
     assert isinstance(decoder, NativeDecoder), "torch writes this model"
 
     def measure(texts: int, tokens: int) -> float:
@@ -143,7 +143,7 @@ def first_token(port: int) -> float:
 
 @dataclass
 class Side:
-    """Figures of one number of clients, of each round."""
+    """Measurements with one number of clients, of each round."""
 
     decoder: list[float] = field(default_factory=list)
     served: list[float] = field(default_factory=list)

@@ -17,10 +17,10 @@ from gpt_cli.config import Config, DataConfig, ModelConfig, SampleConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.directory import create_imported_run
 from gpt_cli.serve import server
-from gpt_cli.serve.guard import make_guard
+from gpt_cli.serve.access_control import make_access_policy
 from gpt_cli.serve.limits import Limits
+from gpt_cli.serve.model_registry import EngineOptions
 from gpt_cli.serve.scheduler import Scheduler
-from gpt_cli.serve.shelf import How
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
 from tests.support.waiting import HANG
 
@@ -113,7 +113,7 @@ class Client:
 def serving(
     *runs: Path,
     limits: Limits | None = None,
-    how: How | None = None,
+    how: EngineOptions | None = None,
     keys: Path | None = None,
     origins: tuple[str, ...] = (),
     follow: float | None = None,
@@ -129,9 +129,9 @@ def serving(
                 server.serve(
                     list(runs),
                     listener,
-                    make_guard("127.0.0.1", (), origins, keys),
+                    make_access_policy("127.0.0.1", (), origins, keys),
                     limits or Limits(),
-                    how or How(),
+                    how or EngineOptions(),
                     told.append,
                     follow=follow,
                     started=ready.set_result,

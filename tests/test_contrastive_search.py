@@ -227,16 +227,16 @@ def test_a_config_that_it_cannot_be_is_refused_before_the_training(
 
 def test_a_server_draws_its_tokens_whatever_the_config_of_the_run_and_refuses_it_by_name() -> None:
     pytest.importorskip("fastapi")
+    from gpt_cli.serve.api_errors import ApiError
+    from gpt_cli.serve.generation_request import make_generation_request
     from gpt_cli.serve.limits import Limits
-    from gpt_cli.serve.problems import Problem
-    from gpt_cli.serve.requests import CompletionRequest
-    from gpt_cli.serve.settings import make_order
+    from gpt_cli.serve.request_schemas import CompletionRequest
 
-    engine = SimpleNamespace(needs_rules=lambda sampling: False)
+    engine = SimpleNamespace(needs_processors=lambda sampling: False)
     model: Any = SimpleNamespace(defaults=SampleConfig(penalty_alpha=0.6, top_k=4), engine=engine)
-    order = asyncio.run(make_order(model, [[1]], CompletionRequest.read({}), Limits(), max_tokens=5))
+    order = asyncio.run(make_generation_request(model, [[1]], CompletionRequest.read({}), Limits(), max_tokens=5))
     assert (order.sampling.penalty_alpha, order.sampling.top_k) == (None, 4)
-    with pytest.raises(Problem, match="penalty_alpha is not supported here"):
+    with pytest.raises(ApiError, match="penalty_alpha is not supported here"):
         CompletionRequest.read({"prompt": "a", "penalty_alpha": 0.6})
 
 

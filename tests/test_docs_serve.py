@@ -13,7 +13,7 @@ from test_readme import run_python
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import load, save
 from gpt_cli.serve.limits import Limits
-from gpt_cli.serve.requests import ChatRequest, CompletionRequest
+from gpt_cli.serve.request_schemas import ChatRequest, CompletionRequest
 from gpt_cli.tokenizer import ByteTokenizer
 from tests.serving import SHAPE, Client, make_run, serving
 

@@ -15,7 +15,7 @@ from gpt_cli.cli.main import main
 from gpt_cli.config import TokenizerConfig
 from gpt_cli.run.checkpoint import open_checkpoint
 from gpt_cli.run.load_model import build_model
-from gpt_cli.serve.shelf import How
+from gpt_cli.serve.model_registry import EngineOptions
 from gpt_cli.tokenizer.trainer import train_tokenizer
 from tests.serving import LETTERS, Client, make_run, serving
 
@@ -38,7 +38,7 @@ def client(runs: Path) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def torch_client(runs: Path) -> Iterator[Client]:
-    with serving(runs, how=How(engine="torch")) as client:
+    with serving(runs, how=EngineOptions(engine="torch")) as client:
         yield client
 
 

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import load, save
+from gpt_cli.serve.access_control import make_access_policy
 from gpt_cli.serve.connection import Connection
-from gpt_cli.serve.guard import make_guard
 from gpt_cli.serve.limits import Limits
-from gpt_cli.serve.requests import ChatRequest, CompletionRequest
+from gpt_cli.serve.request_schemas import ChatRequest, CompletionRequest
 from gpt_cli.tokenizer import ByteTokenizer
 from tests.conftest import ROOT
 from tests.serving import SHAPE, Client, make_run, serving
@@ -279,12 +279,12 @@ def test_a_key_is_asked_for_where_there_are_any(run: Path, tmp_path: Path) -> No
 
 def test_beyond_this_machine_there_is_no_server_without_keys(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="no key") as refused:
-        make_guard("0.0.0.0", (), (), None)
+        make_access_policy("0.0.0.0", (), (), None)
     assert refused.value.hint is not None
     keys = tmp_path / "keys"
     keys.write_text("k" * 20)
-    assert make_guard("0.0.0.0", (), (), keys).hosts is None
-    assert "a.example" in (make_guard("0.0.0.0", ("a.example",), (), keys).hosts or ())
+    assert make_access_policy("0.0.0.0", (), (), keys).hosts is None
+    assert "a.example" in (make_access_policy("0.0.0.0", ("a.example",), (), keys).hosts or ())
 
 
 def test_a_new_checkpoint_is_taken_up_and_no_text_is_dropped(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import load, save
 from gpt_cli.run.log import RunLog
 from gpt_cli.serve.limits import Limits
-from gpt_cli.serve.requests import CompletionRequest
+from gpt_cli.serve.request_schemas import CompletionRequest
 from tests.browser import Page, browsing, find_chromium
 from tests.serving import LETTERS, SHAPE, Client, make_run, serving
 

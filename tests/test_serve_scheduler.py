@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.sampling import SamplingParams
-from gpt_cli.serve.active_text import ActiveText, Piece
+from gpt_cli.serve.active_sequence import ActiveSequence, SequenceChunk
 from gpt_cli.serve.limits import Limits
-from gpt_cli.serve.scheduler import Mailbox, Scheduler
-from gpt_cli.serve.shelf import How, ServedModel, open_model
-from gpt_cli.serve.text_engine import Text
+from gpt_cli.serve.model_registry import EngineOptions, ServedModel, open_model
+from gpt_cli.serve.scheduler import ChunkQueue, Scheduler
+from gpt_cli.serve.text_engine import SequenceRequest
 from tests.serving import make_run
 
 WAYS = [
@@ -28,7 +28,7 @@ WAYS = [
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
     run = make_run(tmp_path_factory.mktemp("runs") / "bytes")
-    return open_model("bytes", run, How(), print, None)
+    return open_model("bytes", run, EngineOptions(), print, None)
 
 
 VISIT = st.fixed_dictionaries(
@@ -45,19 +45,19 @@ VISIT = st.fixed_dictionaries(
 )
 
 
-def line_of(model: ServedModel, visit: dict[str, Any], index: int, mailbox: Mailbox) -> ActiveText:
+def line_of(model: ServedModel, visit: dict[str, Any], index: int, mailbox: ChunkQueue) -> ActiveSequence:
     way: SamplingParams = visit["way"].replace({"seed": visit["seed"], "max_new_tokens": visit["tokens"]})
-    text = Text(visit["prompt"], way, shown=visit["top"] is not None)
+    text = SequenceRequest(visit["prompt"], way, shown=visit["top"] is not None)
     streamed = visit.get("streamed", True)
     deadline = time.monotonic() + 3600
-    return ActiveText(index, model.engine, model.tokenizer, text, visit["top"], mailbox, deadline, streamed)
+    return ActiveSequence(index, model.engine, model.tokenizer, text, visit["top"], mailbox, deadline, streamed)
 
 
 async def alone(model: ServedModel, visit: dict[str, Any]) -> list[Any]:
     """Text, tokens, costs and end of what is written by a scheduler of its own."""
     scheduler = Scheduler(Limits())
     try:
-        mailbox = Mailbox()
+        mailbox = ChunkQueue()
         scheduler.submit([line_of(model, visit, 0, mailbox)])
         pieces = await mailbox.taken()
         while pieces[-1].finish is None:
@@ -67,7 +67,7 @@ async def alone(model: ServedModel, visit: dict[str, Any]) -> list[Any]:
     return joined(pieces)
 
 
-def joined(pieces: list[Piece]) -> list[Any]:
+def joined(pieces: list[SequenceChunk]) -> list[Any]:
     text = "".join(piece.text for piece in pieces)
     tokens = [token for piece in pieces for token in piece.tokens]
     costs = [cost for piece in pieces for cost in piece.costs]
@@ -89,7 +89,7 @@ def test_whoever_comes_ends_and_gives_up_a_text_is_what_it_is_alone(
         async def visit_it(visit: dict[str, Any]) -> list[Any] | None:
             for _ in range(visit["pause"]):
                 await asyncio.sleep(0)
-            mailbox = Mailbox()
+            mailbox = ChunkQueue()
             line = line_of(model, visit, 0, mailbox)
             scheduler.submit([line])
             pieces = await mailbox.taken()
@@ -116,7 +116,7 @@ def test_what_fails_in_one_engine_ends_its_texts_and_not_the_thread(
     model: ServedModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def scene() -> None:
-        scheduler, mailbox = Scheduler(Limits()), Mailbox()
+        scheduler, mailbox = Scheduler(Limits()), ChunkQueue()
         visit = {"prompt": [1], "way": WAYS[0], "seed": 1, "tokens": 5, "top": None}
         try:
             with monkeypatch.context() as patch:
@@ -137,7 +137,7 @@ def test_what_fails_in_one_engine_ends_its_texts_and_not_the_thread(
 
 def test_a_text_that_waits_when_the_server_ends_is_told(model: ServedModel) -> None:
     async def scene() -> None:
-        scheduler, mailbox = Scheduler(Limits(max_tokens=10**9)), Mailbox()
+        scheduler, mailbox = Scheduler(Limits(max_tokens=10**9)), ChunkQueue()
         visit = {"prompt": [1], "way": WAYS[0], "seed": 1, "tokens": 10**9, "top": None}
         scheduler.submit([line_of(model, visit, 0, mailbox)])
         await mailbox.taken()
@@ -152,5 +152,5 @@ def test_a_text_that_waits_when_the_server_ends_is_told(model: ServedModel) -> N
 
 def test_the_checkpoint_of_a_path_is_served_under_its_run_and_step(tmp_path: Path) -> None:
     run = make_run(tmp_path / "one")
-    model = open_model("x", run / "checkpoints" / "step-00000000", How(), print, None)
+    model = open_model("x", run / "checkpoints" / "step-00000000", EngineOptions(), print, None)
     assert model.step == 0

@@ -16,9 +16,9 @@ from gpt_cli.run.directory import create_imported_run
 from gpt_cli.sampling import SamplingParams
 from gpt_cli.sampling.generate import SequenceBatch
 from gpt_cli.sampling.logits_processors import ProcessorFactory
-from gpt_cli.serve.shelf import How, open_model
-from gpt_cli.serve.text_engine import Text
-from gpt_cli.serve.torch_texts import TorchTexts
+from gpt_cli.serve.model_registry import EngineOptions, open_model
+from gpt_cli.serve.text_engine import SequenceRequest
+from gpt_cli.serve.torch_text_engine import TorchTextEngine
 from gpt_cli.tokenizer import ByteTokenizer
 
 SIZE = {"n_layer": 2, "n_embd": 32, "n_head": 4, "context_length": 20, "zero_init": False, "init_std": 0.2}
@@ -50,12 +50,12 @@ def make_model(name: str) -> GPT:
     return GPT(ModelConfig(**(SIZE | MODELS[name])), 256).eval()
 
 
-def text_of(visit: dict[str, Any]) -> Text:
+def text_of(visit: dict[str, Any]) -> SequenceRequest:
     sampling = visit["way"].replace({"seed": visit["seed"], "max_new_tokens": visit["stays"]})
-    return Text(visit["prompt"], sampling, shown=True, book=ProcessorFactory(ByteTokenizer(), sampling))
+    return SequenceRequest(visit["prompt"], sampling, shown=True, book=ProcessorFactory(ByteTokenizer(), sampling))
 
 
-def alone(engine: TorchTexts, visit: dict[str, Any]) -> list[Any]:
+def alone(engine: TorchTextEngine, visit: dict[str, Any]) -> list[Any]:
     place = engine.join(text_of(visit))
     return [engine.step([place], 1, 256)[0][0] for _ in range(visit["stays"])]
 
@@ -67,7 +67,7 @@ def test_a_text_is_the_same_bits_whoever_joins_and_leaves_beside_it(
     name: str, visits: list[dict[str, Any]], prompt_step: int
 ) -> None:
     model = make_model(name)
-    engine = TorchTexts(model)
+    engine = TorchTextEngine(model)
     places: dict[int, Any] = {}
     written: list[list[Any]] = [[] for _ in visits]
     for turn in range(10_000):
@@ -80,7 +80,7 @@ def test_a_text_is_the_same_bits_whoever_joins_and_leaves_beside_it(
             if len(written[i]) == visits[i]["stays"]:
                 del places[i]
     for visit, found in zip(visits, written, strict=True):
-        expected = alone(TorchTexts(model), visit)
+        expected = alone(TorchTextEngine(model), visit)
         assert [token for token, _ in found] == [token for token, _ in expected]
         np.testing.assert_array_equal([logits for _, logits in found], [logits for _, logits in expected])
 
@@ -91,7 +91,7 @@ def test_logits_are_those_of_the_sampler_within_the_context_and_past_it(name: st
     model = make_model(name)
     visit = {"prompt": list(range(15)), "way": WAYS[0], "seed": 1, "stays": 40}
     rows = SequenceBatch(model, [visit["prompt"]])
-    for token, logits in alone(TorchTexts(model), visit):
+    for token, logits in alone(TorchTextEngine(model), visit):
         np.testing.assert_allclose(logits, rows.next_logits()[0].numpy(), rtol=1e-4, atol=1e-4)
         rows.append(torch.tensor([token]))
 
@@ -101,8 +101,8 @@ def test_a_model_that_the_kernel_does_not_know_writes_its_texts_in_one_pass(tmp_
     model = make_model(name)
     config = Config(model=model.config, run_dir=str(tmp_path / "run"))
     create_imported_run(config, ByteTokenizer(), model.state_dict(), "nowhere")
-    engine = open_model("run", tmp_path / "run", How(), print, None).engine
-    assert isinstance(engine, TorchTexts)
+    engine = open_model("run", tmp_path / "run", EngineOptions(), print, None).engine
+    assert isinstance(engine, TorchTextEngine)
     passes: list[torch.Size] = []
     engine._model.register_forward_pre_hook(lambda _, inputs: passes.append(inputs[0].shape))
     visits = [{"prompt": [i] * (1 + i), "way": WAYS[i % 4], "seed": i, "stays": 9} for i in range(engine._n_row)]
@@ -116,7 +116,7 @@ def test_a_model_that_the_kernel_does_not_know_writes_its_texts_in_one_pass(tmp_
 
 
 def test_rows_are_taken_again_by_those_who_come_later() -> None:
-    engine = TorchTexts(make_model("alibi"))
+    engine = TorchTextEngine(make_model("alibi"))
     visit = {"prompt": [1], "way": WAYS[0], "seed": 1, "stays": 3}
     for _ in range(5):
         places = [engine.join(text_of(visit)) for _ in range(engine._n_row)]
@@ -130,7 +130,7 @@ def test_rows_are_taken_again_by_those_who_come_later() -> None:
 def test_a_model_that_no_table_knows_is_written_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model("learned")
     visit = {"prompt": list(range(15)), "way": WAYS[0], "seed": 1, "stays": 30}
-    expected = alone(TorchTexts(model), visit)
+    expected = alone(TorchTextEngine(model), visit)
     monkeypatch.setattr(type(STATIC_CACHE), "refusal", lambda *_: "an option")
-    found = alone(TorchTexts(model), visit)
+    found = alone(TorchTextEngine(model), visit)
     assert [token for token, _ in found] == [token for token, _ in expected]

@@ -9,21 +9,21 @@ from typing import Any, Literal
 
 from starlette.requests import Request
 
-from gpt_cli.serve.active_text import ActiveText, Cost, Piece
+from gpt_cli.serve.active_sequence import ActiveSequence, SequenceChunk, TokenLogprob
+from gpt_cli.serve.api_errors import ApiError, dumps
+from gpt_cli.serve.generation_request import GenerationRequest
 from gpt_cli.serve.limits import Limits
-from gpt_cli.serve.problems import Problem, dumps
-from gpt_cli.serve.reading import token_text
-from gpt_cli.serve.scheduler import Mailbox, Scheduler
-from gpt_cli.serve.settings import Order
-from gpt_cli.serve.shelf import ServedModel
-from gpt_cli.serve.text_engine import Text
+from gpt_cli.serve.model_registry import ServedModel
+from gpt_cli.serve.scheduler import ChunkQueue, Scheduler
+from gpt_cli.serve.scoring import token_text
+from gpt_cli.serve.text_engine import SequenceRequest
 from gpt_cli.tokenizer import StreamDecoder
 
 Kind = Literal["text_completion", "chat.completion"]
 
 
 @dataclass
-class Spoken:
+class StreamedChoice:
     """A text as far as the client knows it, with the costs of tokens whose text it has not been sent."""
 
     model: ServedModel
@@ -31,11 +31,11 @@ class Spoken:
     told: str = ""
     tokens: int = 0
     finish: str | None = None
-    costs: list[tuple[int, Cost]] = field(default_factory=list)
+    costs: list[tuple[int, TokenLogprob]] = field(default_factory=list)
     _decoder: StreamDecoder | None = None
     _at: int = 0
 
-    def hear(self, piece: Piece) -> tuple[str, list[tuple[int, Cost]]]:
+    def hear(self, piece: SequenceChunk) -> tuple[str, list[tuple[int, TokenLogprob]]]:
         """The text of `piece`, and the costs that may be told with it, each with where its token begins."""
         if self._decoder is None:
             self._decoder = StreamDecoder(self.model.tokenizer)
@@ -57,7 +57,7 @@ class Answer:
     def __init__(
         self,
         kind: Kind,
-        order: Order,
+        order: GenerationRequest,
         scheduler: Scheduler,
         limits: Limits,
         top: int | None,
@@ -65,22 +65,24 @@ class Answer:
         *,
         streamed: bool = False,
     ) -> None:
-        """Raises Problem 429 where there is no room. `echoes` are the texts of the prompts, where these are wanted."""
+        """Raises ApiError 429 where there is no room. `echoes` are the texts of the prompts, where these are wanted."""
         self._kind, self._order, self._scheduler, self._limits = kind, order, scheduler, limits
-        self._mailbox = Mailbox()
+        self._mailbox = ChunkQueue()
         self._id = ("cmpl-" if kind == "text_completion" else "chatcmpl-") + secrets.token_hex(12)
         self._created = int(time.time())
         self._top = top
         self._head = ""  # of every event
         n, count = order.n, len(order.prompts) * order.n
-        self._spoken = [Spoken(order.model, echoes[i // n] if echoes else "") for i in range(count)]
+        self._spoken = [StreamedChoice(order.model, echoes[i // n] if echoes else "") for i in range(count)]
         deadline = time.monotonic() + limits.seconds
         self._lines = [
-            ActiveText(
+            ActiveSequence(
                 index=i,
                 engine=order.model.engine,
                 tokenizer=order.model.tokenizer,
-                text=Text(order.prompts[i // n], order.sampling, i % n, top is not None, order.penalties, order.book),
+                request=SequenceRequest(
+                    order.prompts[i // n], order.sampling, i % n, top is not None, order.penalties, order.book
+                ),
                 top=top,
                 mailbox=self._mailbox,
                 deadline=deadline,
@@ -96,9 +98,9 @@ class Answer:
         """Nobody waits any more."""
         self._scheduler.cancel(self._lines)
 
-    async def whole(self, read: Sequence[Sequence[Cost]] = ()) -> dict[str, Any]:
-        """The answer in one piece; `read` are the costs of the prompts. Raises Problem."""
-        costs: list[list[tuple[int, Cost]]] = [[] for _ in self._spoken]
+    async def whole(self, read: Sequence[Sequence[TokenLogprob]] = ()) -> dict[str, Any]:
+        """The answer in one piece; `read` are the costs of the prompts. Raises ApiError."""
+        costs: list[list[tuple[int, TokenLogprob]]] = [[] for _ in self._spoken]
         async for heard in self._heard():
             for _, piece, told in heard:
                 costs[piece.index] += told
@@ -109,7 +111,7 @@ class Answer:
             choices.append(self._choice(i, spoken.echo + spoken.told, spoken.finish or "length", logprobs, whole=True))
         return self._envelope(choices) | {"usage": self._usage()}
 
-    async def stream(self, read: Sequence[Sequence[Cost]] = (), *, usage: bool = False) -> AsyncIterator[bytes]:
+    async def stream(self, read: Sequence[Sequence[TokenLogprob]] = (), *, usage: bool = False) -> AsyncIterator[bytes]:
         """The same as server-sent events. What goes wrong now is an event, too."""
         try:
             for i, spoken in enumerate(self._spoken):
@@ -128,29 +130,29 @@ class Answer:
                     yield b"".join(events)
             if usage:
                 yield _event(self._envelope([]) | {"usage": self._usage()})
-        except Problem as problem:
+        except ApiError as problem:
             yield _event(problem.content())
         finally:
             self.close()
         yield b"data: [DONE]\n\n"
 
-    async def _heard(self) -> AsyncIterator[list[tuple[Spoken, Piece, list[tuple[int, Cost]]]]]:
-        """The pieces of all texts, as many at a time as have come, until each has ended. Raises Problem."""
+    async def _heard(self) -> AsyncIterator[list[tuple[StreamedChoice, SequenceChunk, list[tuple[int, TokenLogprob]]]]]:
+        """The pieces of all texts, as many at a time as have come, until each has ended. Raises ApiError."""
         waiting = len(self._lines)
         while waiting:
             heard = []
             for piece in await self._mailbox.taken():
                 if piece.finish == "time":
-                    raise Problem(504, f"the text was not done after {self._limits.seconds:g} s", code="timeout")
+                    raise ApiError(504, f"the text was not done after {self._limits.seconds:g} s", code="timeout")
                 if piece.finish == "error":
-                    raise Problem(500, "the text could not be written", code="engine_failed")
+                    raise ApiError(500, "the text could not be written", code="engine_failed")
                 spoken = self._spoken[piece.index]
                 _, told = spoken.hear(piece)
                 heard.append((spoken, piece, told))
                 waiting -= piece.finish is not None
             yield heard
 
-    def _read(self, index: int, read: Sequence[Sequence[Cost]]) -> list[tuple[int, Cost]]:
+    def _read(self, index: int, read: Sequence[Sequence[TokenLogprob]]) -> list[tuple[int, TokenLogprob]]:
         """The costs of the prompt of text `index`, with where its tokens begin."""
         if not read:
             return []
@@ -176,7 +178,7 @@ class Answer:
             said = {"message" if whole else "delta": content if text or whole or role else {}}
         return {"index": index, **said, "logprobs": logprobs, "finish_reason": finish}
 
-    def _logprobs(self, costs: Sequence[tuple[int, Cost]]) -> dict[str, Any]:
+    def _logprobs(self, costs: Sequence[tuple[int, TokenLogprob]]) -> dict[str, Any]:
         model, top = self._order.model, self._top or 0
         if self._kind == "chat.completion":
             return {"content": [_chat_cost(model, cost) for _, cost in costs], "refusal": None}
@@ -219,7 +221,7 @@ class Answer:
         return f"data: {self._head}{dumps(choices)}{end}\n\n".encode("ascii")
 
 
-def _likeliest(model: ServedModel, cost: Cost) -> list[dict[str, Any]]:
+def _likeliest(model: ServedModel, cost: TokenLogprob) -> list[dict[str, Any]]:
     """Our own: the alternatives with their ids, and their probabilities after temperature and filters."""
     after: Sequence[float | None] = cost.after or [None for _ in cost.likeliest]
     return [
@@ -228,7 +230,7 @@ def _likeliest(model: ServedModel, cost: Cost) -> list[dict[str, Any]]:
     ]
 
 
-def _chat_cost(model: ServedModel, cost: Cost) -> dict[str, Any]:
+def _chat_cost(model: ServedModel, cost: TokenLogprob) -> dict[str, Any]:
     def one(token: int, log_prob: float | None) -> dict[str, Any]:
         data = list(model.tokenizer.token_bytes(token))
         return {"token": token_text(model, token), "logprob": log_prob, "bytes": data}
@@ -241,7 +243,7 @@ def _event(content: dict[str, Any]) -> bytes:
 
 
 async def while_connected(request: Request, answer: Answer, work: "asyncio.Task[dict[str, Any]]") -> dict[str, Any]:
-    """The result of `work`; if the client leaves meanwhile its seats are freed at once. Raises Problem."""
+    """The result of `work`; if the client leaves meanwhile its seats are freed at once. Raises ApiError."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -251,7 +253,7 @@ async def while_connected(request: Request, answer: Answer, work: "asyncio.Task[
     try:
         await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
-            raise Problem(499, "the client went away")
+            raise ApiError(499, "the client went away")
         return work.result()
     finally:
         for task in (work, leaving):

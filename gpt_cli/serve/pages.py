@@ -18,15 +18,15 @@ from gpt_cli.report import html
 from gpt_cli.run.checkpoint import CONFIG
 from gpt_cli.run.directory import RUN
 from gpt_cli.run.log import read_metrics, read_samples
-from gpt_cli.serve.body import read_object
-from gpt_cli.serve.problems import Json, Problem
-from gpt_cli.serve.reading import token_text
-from gpt_cli.serve.requests import AttentionRequest
-from gpt_cli.serve.settings import encode
-from gpt_cli.serve.shelf import ServedModel, Shelf
+from gpt_cli.serve.api_errors import ApiError, AsciiJSONResponse
+from gpt_cli.serve.generation_request import encode
+from gpt_cli.serve.model_registry import ModelRegistry, ServedModel
+from gpt_cli.serve.request_body import read_object
+from gpt_cli.serve.request_schemas import AttentionRequest
+from gpt_cli.serve.scoring import token_text
 
 if TYPE_CHECKING:
-    from gpt_cli.serve.app import Serving
+    from gpt_cli.serve.app import ServerState
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _SCRIPTS = ("api.js", "write.js", "read.js", "watch.js")
@@ -36,7 +36,7 @@ _SEEN = 128  # tokens whose attention is told
 _LIVE = 60.0  # seconds without a line in the metrics, after which nobody trains
 
 
-async def page(serving: "Serving", request: Request) -> Response:
+async def page(serving: "ServerState", request: Request) -> Response:
     """The page: one file, which may ask this server and nobody else."""
     text, policy = _page()
     headers = {
@@ -66,12 +66,12 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-async def runs(serving: "Serving", request: Request) -> Response:
+async def runs(serving: "ServerState", request: Request) -> Response:
     """All runs, their checkpoints, and what differs in their configs."""
-    return Json(await asyncio.to_thread(_list, serving.shelf))
+    return AsciiJSONResponse(await asyncio.to_thread(_list, serving.shelf))
 
 
-def _list(shelf: Shelf) -> dict[str, Any]:
+def _list(shelf: ModelRegistry) -> dict[str, Any]:
     configs = {name: _config(path) for name, path in shelf.paths.items()}
     known = [config for config in configs.values() if config is not None]
     differing: dict[str, Any] = {}  # key -> the value of the first
@@ -92,15 +92,15 @@ def _config(path: Path) -> Config | None:
         return None
 
 
-async def run(serving: "Serving", request: Request) -> Response:
+async def run(serving: "ServerState", request: Request) -> Response:
     """The curves and samples of one."""
     name = request.path_params["name"]
     if name not in serving.shelf.paths:
-        raise Problem(404, "there is no such run", code="model_not_found")
-    return Json(await asyncio.to_thread(_tell, serving.shelf, name))
+        raise ApiError(404, "there is no such run", code="model_not_found")
+    return AsciiJSONResponse(await asyncio.to_thread(_tell, serving.shelf, name))
 
 
-def _tell(shelf: Shelf, name: str) -> dict[str, Any]:
+def _tell(shelf: ModelRegistry, name: str) -> dict[str, Any]:
     path = shelf.paths[name]
     config = _config(path)
     metrics = read_metrics(path) if config is not None else []
@@ -126,12 +126,12 @@ def _thinned(metrics: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for i, row in enumerate(metrics) if not (len(metrics) - 1 - i) % every or "val_loss" in row]
 
 
-async def attention(serving: "Serving", request: Request) -> Response:
+async def attention(serving: "ServerState", request: Request) -> Response:
     """Attention of one head on a text."""
     asked = AttentionRequest.read(await read_object(request, serving.limits))
     model = await serving.shelf.get(asked.model)
     tokens = encode(model, asked.text)[: min(_SEEN, model.context_length)]
-    return Json(await asyncio.to_thread(_attention, model, tokens, asked.layer, asked.head))
+    return AsciiJSONResponse(await asyncio.to_thread(_attention, model, tokens, asked.layer, asked.head))
 
 
 def _attention(model: ServedModel, tokens: list[int], layer: int, head: int) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _attention(model: ServedModel, tokens: list[int], layer: int, head: int) -> 
     layers, heads = model.config.model.n_layer, model.config.model.n_head
     for name, value, most in (("layer", layer, layers), ("head", head, heads)):
         if value > most:
-            raise Problem(400, f"{name} must be at most {most}, not {value}", param=name)
+            raise ApiError(400, f"{name} must be at most {most}, not {value}", param=name)
     weights = capture_attention(model.network, tokens)[layer - 1].weights()[head - 1].tolist()
     return {
         **{"layer": layer, "layers": layers, "head": head, "heads": heads},
@@ -149,7 +149,7 @@ def _attention(model: ServedModel, tokens: list[int], layer: int, head: int) -> 
     }
 
 
-ROUTES: list[tuple[str, str, Callable[["Serving", Request], Awaitable[Response]]]] = [
+ROUTES: list[tuple[str, str, Callable[["ServerState", Request], Awaitable[Response]]]] = [
     ("GET", "/", page),
     ("GET", "/runs", runs),
     ("GET", "/runs/{name}", run),

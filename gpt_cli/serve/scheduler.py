@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from gpt_cli.serve.active_text import ActiveText, Piece, join_pieces
+from gpt_cli.serve.active_sequence import ActiveSequence, SequenceChunk, join_chunks
+from gpt_cli.serve.api_errors import ApiError
 from gpt_cli.serve.limits import Limits
-from gpt_cli.serve.problems import Problem
 from gpt_cli.serve.text_engine import TextEngine
 
 _Result = TypeVar("_Result")
@@ -23,29 +23,29 @@ _ROUND = 0.025  # seconds of a round of several steps: how long a newcomer waits
 _MOST_STEPS = 32
 
 
-class Mailbox:
+class ChunkQueue:
     """The queue of pieces of a request's texts, in the thread of its event loop."""
 
     def __init__(self) -> None:
-        self.loop, self._pieces, self._some = asyncio.get_running_loop(), list[Piece](), asyncio.Event()
+        self.loop, self._pieces, self._some = asyncio.get_running_loop(), list[SequenceChunk](), asyncio.Event()
 
-    async def taken(self) -> list[Piece]:
+    async def taken(self) -> list[SequenceChunk]:
         """The pieces that came since the last time, at least one: those of a text are joined."""
         await self._some.wait()
         self._some.clear()
         pieces, self._pieces = self._pieces, []
-        return join_pieces(pieces)
+        return join_chunks(pieces)
 
-    def put(self, pieces: Sequence[Piece]) -> None:
+    def put(self, pieces: Sequence[SequenceChunk]) -> None:
         """Called in the thread of the loop."""
         self._pieces += pieces
         self._some.set()
 
 
-def _deliver(posts: Mapping[Mailbox, Sequence[Piece]]) -> None:
+def _deliver(posts: Mapping[ChunkQueue, Sequence[SequenceChunk]]) -> None:
     """Put pieces into mailboxes from the scheduler's thread: a loop is woken once for all of them."""
 
-    def put(mine: list[Mailbox]) -> None:
+    def put(mine: list[ChunkQueue]) -> None:
         for mailbox in mine:
             mailbox.put(posts[mailbox])
 
@@ -70,7 +70,7 @@ class _Pace:
         self._steps, self._token_seconds = steps, max(seconds, 1e-9) / max(1, tokens)
 
 
-class Meter:
+class MetricsCallbacks:
     """Callbacks of the scheduler, which `figures` counts."""
 
     def wrote(self, tokens: int) -> None:
@@ -86,12 +86,12 @@ class Meter:
 class Scheduler:
     """Starts its thread when it is made; `close` ends it."""
 
-    def __init__(self, limits: Limits, meter: Meter | None = None) -> None:
-        self._limits, self._meter = limits, meter or Meter()
+    def __init__(self, limits: Limits, meter: MetricsCallbacks | None = None) -> None:
+        self._limits, self._meter = limits, meter or MetricsCallbacks()
         self._changed = threading.Condition()
-        self._queue = deque[ActiveText]()
+        self._queue = deque[ActiveSequence]()
         self._calls = deque[tuple[Callable[[], Any], Future[Any]]]()
-        self._lines: list[ActiveText] = []
+        self._lines: list[ActiveSequence] = []
         self._closing = False
         self._paces = WeakKeyDictionary[TextEngine, _Pace]()
         self._text_seconds = 1.0
@@ -113,11 +113,11 @@ class Scheduler:
         """True if the thread runs."""
         return self._thread.is_alive() and not self._closing
 
-    def submit(self, lines: Sequence[ActiveText]) -> None:
-        """Queue these texts. Raises Problem 429 where the queue has no room for all of them."""
+    def submit(self, lines: Sequence[ActiveSequence]) -> None:
+        """Queue these texts. Raises ApiError 429 where the queue has no room for all of them."""
         with self._changed:
             if self._closing:
-                raise Problem(503, "the server is ending", headers={"Retry-After": "1"})
+                raise ApiError(503, "the server is ending", headers={"Retry-After": "1"})
             busy = len(self._queue) + len(self._lines) + len(lines) > self._limits.seats
             if busy and len(self._queue) + len(lines) > self._limits.queue:
                 raise self._overloaded()
@@ -125,7 +125,7 @@ class Scheduler:
             self._changed.notify()
 
     def call(self, work: Callable[[], _Result]) -> "Future[_Result]":
-        """Run `work`, which uses an engine, between two steps. Raises Problem 429 as `submit` does."""
+        """Run `work`, which uses an engine, between two steps. Raises ApiError 429 as `submit` does."""
         future: Future[_Result] = Future()
         with self._changed:
             if len(self._calls) >= self._limits.queue:
@@ -134,7 +134,7 @@ class Scheduler:
             self._changed.notify()
         return future
 
-    def cancel(self, lines: Sequence[ActiveText]) -> None:
+    def cancel(self, lines: Sequence[ActiveSequence]) -> None:
         """Nobody waits for these any more: their seats are free before the next token."""
         with self._changed:
             for line in lines:
@@ -148,11 +148,11 @@ class Scheduler:
             self._changed.notify()
         self._thread.join()
 
-    def _overloaded(self) -> Problem:
+    def _overloaded(self) -> ApiError:
         rounds = (len(self._queue) + len(self._lines)) / self._limits.seats
         seconds = max(1, math.ceil(rounds * self._text_seconds))
         message = f"{len(self._queue)} texts are waiting, which is as many as may: try again in {seconds} s"
-        return Problem(429, message, code="queue_full", headers={"Retry-After": str(min(seconds, 3600))})
+        return ApiError(429, message, code="queue_full", headers={"Retry-After": str(min(seconds, 3600))})
 
     def _run(self) -> None:
         while not self._closing:
@@ -183,19 +183,19 @@ class Scheduler:
         if late := [line for line in (*self._lines, *self._queue) if line.deadline <= now]:
             self._finish(late, "time")
 
-    def _seat(self) -> list[ActiveText]:
+    def _seat(self) -> list[ActiveSequence]:
         """Give the free seats to those who wait longest. A text of no tokens takes none."""
-        joining: list[ActiveText] = []
+        joining: list[ActiveSequence] = []
         while self._queue and len(self._lines) < self._limits.seats:
             line = self._queue.popleft()
             joining.append(line)
             self._lines.append(line)
         return joining
 
-    def _advance(self, engine: TextEngine, lines: list[ActiveText]) -> None:
+    def _advance(self, engine: TextEngine, lines: list[ActiveSequence]) -> None:
         """A round of the texts of one engine: a step, or several where these are quick."""
         places = [line.place for line in lines if line.place is not None]
-        unread = sum(len(line.text.prompt) for line in lines if line.begun is None)
+        unread = sum(len(line.request.prompt) for line in lines if line.begun is None)
         pace = self._paces.setdefault(engine, _Pace())
         steps = 1 if any(place.single for place in places) else pace.steps(len(lines), unread)
         started = time.monotonic()
@@ -204,7 +204,7 @@ class Scheduler:
         written_tokens = sum(map(len, found))
         pace.took(now - started, steps, written_tokens + min(unread, steps * self._limits.prompt_step))
         self._meter.wrote(written_tokens)
-        posts: dict[Mailbox, list[Piece]] = {}
+        posts: dict[ChunkQueue, list[SequenceChunk]] = {}
         for line, written in zip(lines, found, strict=True):
             if not written:
                 continue
@@ -222,7 +222,7 @@ class Scheduler:
         if posts:
             _deliver(posts)
 
-    def _finish(self, lines: Sequence[ActiveText], reason: str) -> None:
+    def _finish(self, lines: Sequence[ActiveSequence], reason: str) -> None:
         for line in lines:
             if line in self._lines:
                 self._lines.remove(line)
@@ -231,7 +231,7 @@ class Scheduler:
             _deliver({line.mailbox: [line.end(reason)]})
             self._meter.ended(reason)
 
-    def _guarded(self, lines: Sequence[ActiveText], work: Callable[[], None]) -> None:
+    def _guarded(self, lines: Sequence[ActiveSequence], work: Callable[[], None]) -> None:
         """Run `work`; an error in it ends these texts, not the thread."""
         try:
             work()

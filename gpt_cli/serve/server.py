@@ -9,11 +9,11 @@ from pathlib import Path
 import uvicorn
 
 from gpt_cli.errors import Notify, RequestError
-from gpt_cli.serve.app import Serving, make_app
+from gpt_cli.serve.access_control import AccessPolicy
+from gpt_cli.serve.app import ServerState, make_app
 from gpt_cli.serve.connection import Connection
-from gpt_cli.serve.guard import Guard
 from gpt_cli.serve.limits import Limits
-from gpt_cli.serve.shelf import How, Shelf
+from gpt_cli.serve.model_registry import EngineOptions, ModelRegistry
 
 _CONNECTIONS = 1024
 _IDLE_SECONDS = 15
@@ -51,9 +51,9 @@ def bind(host: str, port: int) -> socket.socket:
 async def serve(
     runs: list[Path],
     listener: socket.socket,
-    guard: Guard,
+    guard: AccessPolicy,
     limits: Limits,
-    how: How,
+    how: EngineOptions,
     note: Notify,
     *,
     follow: float | None = None,
@@ -66,9 +66,9 @@ async def serve(
     Raises what opening the first run raises.
     """
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # that a client has left is no warning
-    shelf = Shelf(runs, how, note)
+    shelf = ModelRegistry(runs, how, note)
     first = await shelf.open_first()
-    serving = Serving(shelf, limits, follow=follow, note=note)
+    serving = ServerState(shelf, limits, follow=follow, note=note)
     config = uvicorn.Config(
         make_app(serving, guard),
         log_level="critical",

@@ -24,14 +24,14 @@ from gpt_cli.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from gpt_cli.sampling.constraint import Matcher
     from gpt_cli.sampling.logits_processors import ProcessorFactory
-    from gpt_cli.serve.choosing import Chooser, Penalties
+    from gpt_cli.serve.token_sampling import Penalties, TokenSampler
 
 Logits = npt.NDArray[np.float32]
-Written = list[tuple[int, Logits | None]]
+NewTokens = list[tuple[int, Logits | None]]
 
 
 @dataclass(frozen=True, eq=False)
-class Text:
+class SequenceRequest:
     """A text to write: sample number `sample` of a prompt. `shown`: its logits are wanted, too."""
 
     prompt: Sequence[int]
@@ -42,7 +42,7 @@ class Text:
     book: "ProcessorFactory | None" = field(default=None, repr=False)
 
 
-class Place(Protocol):
+class SlotHandle(Protocol):
     """A text's handle in an engine."""
 
     matcher: "Matcher | None"
@@ -55,13 +55,13 @@ class TextEngine(Protocol):
 
     name: str
 
-    def needs_rules(self, sampling: SamplingParams) -> bool:
+    def needs_processors(self, sampling: SamplingParams) -> bool:
         """True if a text with these settings needs a `book`."""
 
-    def join(self, text: Text) -> Place:
+    def join(self, request: SequenceRequest) -> SlotHandle:
         """Begin to write it. Leaving is forgetting the place."""
 
-    def step(self, places: Sequence[Any], steps: int, prompt_tokens: int) -> list[Written]:
+    def step(self, places: Sequence[Any], steps: int, prompt_tokens: int) -> list[NewTokens]:
         """The next tokens of each text with their logits, no more than it may have; none while its prompt is being
         read."""
 
@@ -69,13 +69,13 @@ class TextEngine(Protocol):
         """(T,) tokens, at most a context -> (T, V): the logits of what follows each."""
 
 
-class _NativePlace:
-    def __init__(self, seat: Seat, chooser: "Chooser | None") -> None:
+class _NativeSlot:
+    def __init__(self, seat: Seat, chooser: "TokenSampler | None") -> None:
         self.seat, self.chooser, self.single = seat, chooser, seat.keeps_logits
         self.matcher = None if chooser is None else chooser.matcher
 
 
-class NativeTexts:
+class NativeTextEngine:
     """By the compiled kernel, all texts of a step together."""
 
     name = "native"
@@ -83,37 +83,37 @@ class NativeTexts:
     def __init__(self, decoder: NativeDecoder, tokenizer: Tokenizer) -> None:
         self._decoder, self._batch, self._tokenizer = decoder, ContinuousBatch(decoder), tokenizer
 
-    def needs_rules(self, sampling: SamplingParams) -> bool:
+    def needs_processors(self, sampling: SamplingParams) -> bool:
         return bool(unsupported_settings(sampling))
 
-    def join(self, text: Text) -> _NativePlace:
-        choice = choice_of(text.sampling, self._tokenizer)
+    def join(self, request: SequenceRequest) -> _NativeSlot:
+        choice = native_token_choice(request.sampling, self._tokenizer)
         chooser = None
-        if text.book is not None:
+        if request.book is not None:
             import torch  # noqa: PLC0415 - only where rules are asked for
 
-            chooser = _chooser(text, self._tokenizer.vocab_size, torch.device("cpu"))
-        seed = derive_seed(text.sampling.seed, "sample", text.sample)
-        max_new_tokens = text.sampling.max_new_tokens
+            chooser = _chooser(request, self._tokenizer.vocab_size, torch.device("cpu"))
+        seed = derive_seed(request.sampling.seed, "sample", request.sample)
+        max_new_tokens = request.sampling.max_new_tokens
         seat = Seat(
             self._batch,
-            text.prompt,
+            request.prompt,
             seed,
             choice,
-            keep_logits=text.shown,
+            keep_logits=request.shown,
             caller_samples=chooser is not None,
             max_new_tokens=max_new_tokens,
         )
-        return _NativePlace(seat, chooser)
+        return _NativeSlot(seat, chooser)
 
-    def step(self, places: Sequence[_NativePlace], steps: int, prompt_tokens: int) -> list[Written]:
+    def step(self, places: Sequence[_NativeSlot], steps: int, prompt_tokens: int) -> list[NewTokens]:
         found = self._batch.step([place.seat for place in places], steps, prompt_tokens)
         return [[self._taken(place, token) for token in tokens] for place, tokens in zip(places, found, strict=True)]
 
     def read(self, tokens: Sequence[int]) -> Logits:
         return self._decoder.score(tokens)
 
-    def _taken(self, place: _NativePlace, token: int | None) -> tuple[int, Logits | None]:
+    def _taken(self, place: _NativeSlot, token: int | None) -> tuple[int, Logits | None]:
         logits = place.seat.logits() if place.seat.keeps_logits else None
         if token is None:
             import torch  # noqa: PLC0415
@@ -125,7 +125,7 @@ class NativeTexts:
         return token, logits
 
 
-def choice_of(sampling: SamplingParams, tokenizer: Tokenizer) -> TokenChoice:
+def native_token_choice(sampling: SamplingParams, tokenizer: Tokenizer) -> TokenChoice:
     """The filters that the kernel knows."""
     return TokenChoice(
         temperature=sampling.temperature,
@@ -137,9 +137,9 @@ def choice_of(sampling: SamplingParams, tokenizer: Tokenizer) -> TokenChoice:
     )
 
 
-def _chooser(text: Text, vocab_size: int, device: "object") -> "Chooser":
-    from gpt_cli.serve.choosing import Chooser, Penalties  # noqa: PLC0415 - it imports torch
+def _chooser(request: SequenceRequest, vocab_size: int, device: "object") -> "TokenSampler":
+    from gpt_cli.serve.token_sampling import Penalties, TokenSampler  # noqa: PLC0415 - it imports torch
 
-    assert text.book is not None
-    penalties = text.penalties or Penalties()
-    return Chooser(text.book, text.sampling, penalties, text.prompt, text.sample, vocab_size, device)  # type: ignore[arg-type]
+    assert request.book is not None
+    penalties = request.penalties or Penalties()
+    return TokenSampler(request.book, request.sampling, penalties, request.prompt, request.sample, vocab_size, device)  # type: ignore[arg-type]

@@ -64,11 +64,11 @@ def serve(
             raise
         raise UserError(f"gpt serve needs {error.name}", hint="pip install 'gpt-cli[serve]'") from error
     from gpt_cli.run.directory import find_run
-    from gpt_cli.serve.guard import make_guard
+    from gpt_cli.serve.access_control import make_access_policy
     from gpt_cli.serve.limits import Limits
-    from gpt_cli.serve.shelf import How
+    from gpt_cli.serve.model_registry import EngineOptions
 
-    guard = make_guard(host, allow_host or (), allow_origin or (), api_key_file)
+    guard = make_access_policy(host, allow_host or (), allow_origin or (), api_key_file)
     limits = Limits(
         seats=seats,
         queue=queue,
@@ -86,7 +86,7 @@ def serve(
             listener,
             guard,
             limits,
-            How(device, engine, weights),
+            EngineOptions(device, engine, weights),
             note,
             follow=5.0 if follow else None,
             drain=drain,

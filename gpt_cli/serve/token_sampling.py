@@ -28,7 +28,7 @@ class Penalties:
         return bool(self.presence or self.frequency)
 
 
-class Penalised:
+class PenaltyProcessor:
     """The rule of `Penalties`, for one text."""
 
     def __init__(self, penalties: Penalties) -> None:
@@ -49,7 +49,7 @@ class Penalised:
         """Nothing: there is one text."""
 
 
-class Chooser:
+class TokenSampler:
     """The choice of one text's tokens; its noise is that of the sample, whoever is beside it."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Chooser:
         batch = book.for_batch([prompt], device)
         self._rules: list[LogitsProcessor] = [*batch.processors]
         if penalties:
-            self._rules.insert(1 if batch.processors else 0, Penalised(penalties))
+            self._rules.insert(1 if batch.processors else 0, PenaltyProcessor(penalties))
         self.matcher: Matcher | None = None if batch.matchers is None else batch.matchers[0]
         self._sampling = sampling
         self._noise = None if sampling.greedy else GumbelNoise(sampling.seed, [sample], vocab_size, device)

@@ -16,8 +16,8 @@ from gpt_cli.run.checkpoint import Checkpoint, checkpoint_step, list_checkpoints
 from gpt_cli.run.directory import RUN, find_run, sample_defaults
 from gpt_cli.sampling.native_stream import EngineChoice as EngineName
 from gpt_cli.sampling.text_generator import TextGenerator
-from gpt_cli.serve.problems import Problem
-from gpt_cli.serve.text_engine import NativeTexts, TextEngine
+from gpt_cli.serve.api_errors import ApiError
+from gpt_cli.serve.text_engine import NativeTextEngine, TextEngine
 from gpt_cli.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _OLD_STEPS = 4  # checkpoints that are kept open because somebody asked for them
 
 
 @dataclass(frozen=True)
-class How:
+class EngineOptions:
     """Device, engine and dtype of the served models."""
 
     device: Device = "auto"
@@ -66,10 +66,10 @@ class ServedModel:
         return f"{self.weights_sha256[:12]}-{self.engine.name}"
 
 
-class Shelf:
+class ModelRegistry:
     """All runs by name."""
 
-    def __init__(self, runs: list[Path], how: How, note: Notify) -> None:
+    def __init__(self, runs: list[Path], how: EngineOptions, note: Notify) -> None:
         """Raises RequestError for what is no run, and where two have one name."""
         self.paths: dict[str, Path] = {}
         self._how, self._note = how, note
@@ -87,11 +87,11 @@ class Shelf:
         self.first = next(iter(self.paths))
 
     async def get(self, name: str | None) -> ServedModel:
-        """The run called `name` (None: the first), or `NAME@STEP`, one of its checkpoints. Raises Problem 404."""
+        """The run called `name` (None: the first), or `NAME@STEP`, one of its checkpoints. Raises ApiError 404."""
         run, at, step = (name or self.first).partition("@")
         if run not in self.paths or (at and not (step.isascii() and step.isdigit() and len(step) < 13)):
             known = ", ".join(list(self.paths)[:20])
-            raise Problem(404, f"there is no model {name}; there is: {known}", param="model", code="model_not_found")
+            raise ApiError(404, f"there is no model {name}; there is: {known}", param="model", code="model_not_found")
         if not at and run in self._open:
             return self._open[run]
         async with self._lock:
@@ -117,7 +117,7 @@ class Shelf:
             if newest and newest[-1] > model.step:
                 try:
                     fresh = await self._load(name, self.paths[name])
-                except Problem as problem:
+                except ApiError as problem:
                     self._note(f"{name}: the newest checkpoint cannot be used: {problem.message}")
                     continue
                 if fresh.step != model.step:
@@ -132,7 +132,7 @@ class Shelf:
 
     async def _at(self, run: str, step: int) -> ServedModel:
         if step not in self.steps(run):
-            raise Problem(404, f"{run} has no checkpoint of step {step}", param="model", code="model_not_found")
+            raise ApiError(404, f"{run} has no checkpoint of step {step}", param="model", code="model_not_found")
         name = f"{run}@{step}"
         if name not in self._steps:
             path = next(path for path in list_checkpoints(self.paths[run]) if checkpoint_step(path) == step)
@@ -147,13 +147,13 @@ class Shelf:
             return await asyncio.to_thread(self._read, name, path)
         except UserError as error:
             self._note(error.render())
-            raise Problem(503, f"the model {name} cannot be opened now: its checkpoint cannot be used") from None
+            raise ApiError(503, f"the model {name} cannot be opened now: its checkpoint cannot be used") from None
 
     def _read(self, name: str, path: Path) -> ServedModel:
         return open_model(name, path, self._how, self._note, sample_defaults(self.paths[name.partition("@")[0]]))
 
 
-def open_model(name: str, path: Path, how: How, note: Notify, defaults: SampleConfig | None) -> ServedModel:
+def open_model(name: str, path: Path, how: EngineOptions, note: Notify, defaults: SampleConfig | None) -> ServedModel:
     """The model of a run or checkpoint. Raises what opening a checkpoint raises."""
     saved = open_checkpoint(path, note)
     writer = TextGenerator(
@@ -183,13 +183,13 @@ def open_model(name: str, path: Path, how: How, note: Notify, defaults: SampleCo
 
 
 def _by_kernel(decoder: NativeDecoder, saved: Checkpoint) -> TextEngine:
-    return NativeTexts(decoder, saved.tokenizer)
+    return NativeTextEngine(decoder, saved.tokenizer)
 
 
 def _by_torch(writer: TextGenerator) -> TextEngine:
-    from gpt_cli.serve.torch_texts import TorchTexts  # noqa: PLC0415 - it imports torch
+    from gpt_cli.serve.torch_text_engine import TorchTextEngine  # noqa: PLC0415 - it imports torch
 
-    return TorchTexts(writer.model)
+    return TorchTextEngine(writer.model)
 
 
 def _in_torch(saved: Checkpoint, device: Device) -> "GPT":

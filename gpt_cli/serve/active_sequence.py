@@ -13,17 +13,17 @@ import numpy as np
 from gpt_cli.cpu.decode.numpy_sampler import filtered
 from gpt_cli.sampling.native_stream import unsupported_settings
 from gpt_cli.sampling.text_stream import TextStream
-from gpt_cli.serve.text_engine import Logits, Place, Text, TextEngine, Written, choice_of
+from gpt_cli.serve.text_engine import Logits, NewTokens, SequenceRequest, SlotHandle, TextEngine, native_token_choice
 from gpt_cli.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from gpt_cli.serve.scheduler import Mailbox
+    from gpt_cli.serve.scheduler import ChunkQueue
 
 Alternatives = list[tuple[int, float]]
 
 
 @dataclass(frozen=True)
-class Cost:
+class TokenLogprob:
     """A token with its natural log-probability, before any filter, and its likeliest alternatives. None: nothing
     predicts it."""
 
@@ -35,26 +35,26 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Piece:
+class SequenceChunk:
     """The text written since the last piece, of text `index` of a request."""
 
     index: int
     text: str
     tokens: list[int]
-    costs: list[Cost]
+    costs: list[TokenLogprob]
     finish: str | None = None
     """Why the text ended: stop, length, time, or error. None: it has not."""
 
 
-def join_pieces(pieces: Iterable[Piece]) -> list[Piece]:
+def join_chunks(pieces: Iterable[SequenceChunk]) -> list[SequenceChunk]:
     """One piece of each text, in the order in which they began."""
-    joined: dict[int, Piece] = {}
+    joined: dict[int, SequenceChunk] = {}
     for piece in pieces:
         known = joined.get(piece.index)
         joined[piece.index] = (
             piece
             if known is None
-            else Piece(
+            else SequenceChunk(
                 piece.index,
                 known.text + piece.text,
                 known.tokens + piece.tokens,
@@ -66,31 +66,31 @@ def join_pieces(pieces: Iterable[Piece]) -> list[Piece]:
 
 
 @dataclass(eq=False)
-class ActiveText:
+class ActiveSequence:
     """A text in the scheduler: who waits for it, and how far it has got."""
 
     index: int
     engine: TextEngine
     tokenizer: Tokenizer
-    text: Text
+    request: SequenceRequest
     top: int | None
     """Alternatives to report of each token; None: not even its log-probability."""
-    mailbox: "Mailbox"
+    mailbox: "ChunkQueue"
     deadline: float
     streamed: bool = True
     """True: each piece as it comes; False: the whole text as the only piece."""
     submitted: float = field(default_factory=time.monotonic)
     cancelled: bool = False
-    place: Place | None = None
+    place: SlotHandle | None = None
     stream: TextStream | None = None
     begun: float | None = None
-    _costs: list[Cost] = field(default_factory=list)
+    _costs: list[TokenLogprob] = field(default_factory=list)
     _sent: int = 0
 
     def join_engine(self) -> None:
         """Join the engine's texts."""
-        self.place = self.engine.join(self.text)
-        how = self.text.sampling
+        self.place = self.engine.join(self.request)
+        how = self.request.sampling
         self.stream = TextStream(
             self.tokenizer, how.stop, iter(()), min_new_tokens=how.min_new_tokens, matcher=self.place.matcher
         )
@@ -99,9 +99,9 @@ class ActiveText:
     def left(self) -> int:
         """Tokens that may still be written."""
         assert self.stream is not None
-        return self.text.sampling.max_new_tokens - len(self.stream.tokens)
+        return self.request.sampling.max_new_tokens - len(self.stream.tokens)
 
-    def accept(self, written: Written) -> Piece | None:
+    def accept(self, written: NewTokens) -> SequenceChunk | None:
         """Go on with these tokens: the piece to send, if there is anything to say."""
         assert self.stream is not None
         assert self.place is not None
@@ -112,7 +112,7 @@ class ActiveText:
             known = len(self.stream.tokens)
             self.stream.push(token)
             if len(self.stream.tokens) > known and self.top is not None and logits is not None:
-                cost = cost_of(logits, token, self.top or 0)
+                cost = compute_logprob(logits, token, self.top or 0)
                 self._costs.append(replace(cost, after=self._after(logits, cost)) if cost.likeliest else cost)
         if self.stream.finish_reason is None and self.left <= 0:
             self.stream.finish("length")
@@ -126,31 +126,31 @@ class ActiveText:
             self.place = None  # which another text may have
         return self._piece(piece, None if reason is None else "length" if reason == "length" else "stop")
 
-    def _after(self, logits: Logits, cost: Cost) -> list[float] | None:
+    def _after(self, logits: Logits, cost: TokenLogprob) -> list[float] | None:
         """Probabilities of the likeliest tokens after temperature and filters."""
-        if self.text.penalties or unsupported_settings(self.text.sampling):
+        if self.request.penalties or unsupported_settings(self.request.sampling):
             return None
-        if self.text.sampling.greedy:
+        if self.request.sampling.greedy:
             return [float(token == cost.token) for token, _ in cost.likeliest]
-        left = filtered(logits, choice_of(self.text.sampling, self.tokenizer)).astype(np.float64)
+        left = filtered(logits, native_token_choice(self.request.sampling, self.tokenizer)).astype(np.float64)
         powers = np.exp(left - left.max())
         return [float(powers[token] / powers.sum()) for token, _ in cost.likeliest]
 
-    def end(self, reason: str) -> Piece:
+    def end(self, reason: str) -> SequenceChunk:
         """The last piece, of a text that is cut off."""
         if self.stream is None:
             return self._piece("", reason)
         self.stream.finish("length")
         return self._piece(self.stream.taken(), reason)
 
-    def _piece(self, text: str, finish: str | None) -> Piece:
+    def _piece(self, text: str, finish: str | None) -> SequenceChunk:
         tokens = [] if self.stream is None else self.stream.tokens[self._sent :]
         self._sent += len(tokens)
         costs, self._costs = self._costs, []
-        return Piece(self.index, text, tokens, costs, finish)
+        return SequenceChunk(self.index, text, tokens, costs, finish)
 
 
-def cost_of(logits: Logits, token: int, top: int) -> Cost:
+def compute_logprob(logits: Logits, token: int, top: int) -> TokenLogprob:
     """The cost of `token` under (V,) `logits`, and the `top` likeliest."""
     numbers = logits.astype(np.float64)
     numbers -= numbers.max()
@@ -161,4 +161,4 @@ def cost_of(logits: Logits, token: int, top: int) -> Cost:
         ids = np.argpartition(-numbers, top - 1)[:top]
         ids = ids[np.lexsort((ids, -numbers[ids]))]
         best = [(int(i), float(numbers[i])) for i in ids]
-    return Cost(token, float(numbers[token]), best)
+    return TokenLogprob(token, float(numbers[token]), best)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
-from gpt_cli.serve.problems import Problem
+from gpt_cli.serve.api_errors import ApiError
 
 _UNSUPPORTED = frozenset(
     {
@@ -42,7 +42,7 @@ class _Strict(BaseModel):
 
     @classmethod
     def read(cls, content: dict[str, Any]) -> Self:
-        """The request that `content` is. Raises Problem, naming the parameter."""
+        """The request that `content` is. Raises ApiError, naming the parameter."""
         given = {name: value for name, value in content.items() if value is not None or name not in _UNSUPPORTED}
         try:
             return cls.model_validate(given)
@@ -52,14 +52,14 @@ class _Strict(BaseModel):
             raise _problem(first["type"], param, first["msg"]) from None
 
 
-def _problem(kind: str, param: str, message: str) -> Problem:
+def _problem(kind: str, param: str, message: str) -> ApiError:
     if kind == "extra_forbidden" and param in _UNSUPPORTED:
-        return Problem(400, f"{param} is not supported here", param=param, code="unsupported_parameter")
+        return ApiError(400, f"{param} is not supported here", param=param, code="unsupported_parameter")
     if kind == "extra_forbidden":
-        return Problem(400, f"there is no parameter {param}", param=param, code="unknown_parameter")
+        return ApiError(400, f"there is no parameter {param}", param=param, code="unknown_parameter")
     if kind == "missing":
-        return Problem(400, f"{param} is missing", param=param, code="missing_parameter")
-    return Problem(400, f"{param}: {message}", param=param, code="invalid_parameter")
+        return ApiError(400, f"{param} is missing", param=param, code="missing_parameter")
+    return ApiError(400, f"{param}: {message}", param=param, code="invalid_parameter")
 
 
 class StreamOptions(_Strict):
@@ -68,7 +68,7 @@ class StreamOptions(_Strict):
     include_usage: bool = False
 
 
-class WritingRequest(_Strict):
+class GenerationFields(_Strict):
     """Fields that completions and chat share. None: the run's config decides."""
 
     model: str | None = None
@@ -97,7 +97,7 @@ class WritingRequest(_Strict):
     allow: Annotated[str, Field(max_length=1000)] | None = None
 
 
-class CompletionRequest(WritingRequest):
+class CompletionRequest(GenerationFields):
     """`POST /v1/completions`."""
 
     prompt: Any = ""
@@ -125,7 +125,7 @@ class Message(_Strict):
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
-class ChatRequest(WritingRequest):
+class ChatRequest(GenerationFields):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=500)]

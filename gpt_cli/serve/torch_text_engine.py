@@ -20,8 +20,8 @@ from gpt_cli.model.static_cache import StaticCache
 from gpt_cli.sampling.context_window import context_start
 from gpt_cli.sampling.generate import SequenceBatch
 from gpt_cli.sampling.sampling_params import SamplingParams
-from gpt_cli.serve.choosing import Chooser, Penalties
-from gpt_cli.serve.text_engine import Logits, Text, Written
+from gpt_cli.serve.text_engine import Logits, NewTokens, SequenceRequest
+from gpt_cli.serve.token_sampling import Penalties, TokenSampler
 
 _WORTH_THREADS = 2**28  # parameters from which a token is worth more than one of torch's threads
 _FEWEST_ROWS, _MOST_ROWS_CPU, _MOST_ROWS_GPU = 2, 8, 32
@@ -48,22 +48,28 @@ class _Table:
 class _Place:
     single = True
 
-    def __init__(self, model: GPT, text: Text) -> None:
+    def __init__(self, model: GPT, request: SequenceRequest) -> None:
         weight = model.head.weight
-        assert text.book is not None
-        penalties = text.penalties or Penalties()
-        self.chooser = Chooser(
-            text.book, text.sampling, penalties, text.prompt, text.sample, model.head.out_features, weight.device
+        assert request.book is not None
+        penalties = request.penalties or Penalties()
+        self.chooser = TokenSampler(
+            request.book,
+            request.sampling,
+            penalties,
+            request.prompt,
+            request.sample,
+            model.head.out_features,
+            weight.device,
         )
-        self.matcher, self.shown = self.chooser.matcher, text.shown
+        self.matcher, self.shown = self.chooser.matcher, request.shown
 
 
 class _Row(_Place):
     """A text in a table: `tokens` of its window, of which `cached` have keys and values there."""
 
-    def __init__(self, model: GPT, text: Text, table: _Table) -> None:
-        super().__init__(model, text)
-        self.tokens = list(text.prompt[-model.config.context_length :])
+    def __init__(self, model: GPT, request: SequenceRequest, table: _Table) -> None:
+        super().__init__(model, request)
+        self.tokens = list(request.prompt[-model.config.context_length :])
         self.position, self.start, self.cached = len(self.tokens), 0, 0
         self.table = table
         self.row = table.seat(self)
@@ -84,16 +90,16 @@ class _Row(_Place):
 class _Alone(_Place):
     """A text of a model that the tables do not know: a pass of its own for each token."""
 
-    def __init__(self, model: GPT, text: Text) -> None:
-        super().__init__(model, text)
-        self._rows = SequenceBatch(model, [text.prompt], text.sampling.max_new_tokens)
+    def __init__(self, model: GPT, request: SequenceRequest) -> None:
+        super().__init__(model, request)
+        self._rows = SequenceBatch(model, [request.prompt], request.sampling.max_new_tokens)
         self.next_logits = self._rows.next_logits
 
     def accept(self, token: int) -> None:
         self._rows.append(torch.tensor([token], device=self._rows.device))
 
 
-class TorchTexts:
+class TorchTextEngine:
     """The model is in eval mode."""
 
     name = "torch"
@@ -111,27 +117,27 @@ class TorchTexts:
         most = _MOST_ROWS_CPU if self._device.type == "cpu" else _MOST_ROWS_GPU
         self._n_row = max(_FEWEST_ROWS, min(parameters // keys, most))  # no more to read of keys than of weights
 
-    def needs_rules(self, sampling: SamplingParams) -> bool:
+    def needs_processors(self, sampling: SamplingParams) -> bool:
         return True
 
-    def join(self, text: Text) -> _Row | _Alone:
+    def join(self, request: SequenceRequest) -> _Row | _Alone:
         if self._small and self._device.type == "cpu":
             torch.set_num_threads(1)  # of this thread, which writes
         with torch.inference_mode():
             if self._tables is None:
-                return _Alone(self._model, text)
+                return _Alone(self._model, request)
             table = next((table for table in self._tables if table.free), None)
             if table is None:
                 table = _Table(self._model, self._n_row)
                 self._tables.append(table)
-            return _Row(self._model, text, table)
+            return _Row(self._model, request, table)
 
     @torch.inference_mode()
-    def step(self, places: Sequence[_Row | _Alone], steps: int, prompt_tokens: int) -> list[Written]:
+    def step(self, places: Sequence[_Row | _Alone], steps: int, prompt_tokens: int) -> list[NewTokens]:
         logits = self._next_logits(places, prompt_tokens)
         chosen = [places[i].chooser.draw(row) for i, row in logits.items()]
         tokens = torch.cat(chosen).tolist() if chosen else []  # the device is waited for once
-        written: list[Written] = [[] for _ in places]
+        written: list[NewTokens] = [[] for _ in places]
         for (i, row), token in zip(logits.items(), tokens, strict=True):
             places[i].chooser.accept(token)
             places[i].accept(token)

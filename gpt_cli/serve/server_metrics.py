@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from gpt_cli.serve.scheduler import Meter, Scheduler
+from gpt_cli.serve.scheduler import MetricsCallbacks, Scheduler
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
-class Figures(Meter):
+class ServerMetrics(MetricsCallbacks):
     """Counters of one server; nothing of the process, the machine, or what was written."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ _LONGEST = 500  # characters of a message, which may quote the request
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
-class Json(JSONResponse):
+class AsciiJSONResponse(JSONResponse):
     """JSON in ASCII, which holds any text, even half a surrogate pair."""
 
     def render(self, content: Any) -> bytes:
@@ -26,7 +26,7 @@ def dumps(content: Any) -> str:
     return _ENCODER.encode(content)
 
 
-class Problem(Exception):  # noqa: N818 - what a client is told
+class ApiError(Exception):
     """An answer that is an error. `param` is the parameter that is wrong."""
 
     def __init__(
@@ -55,13 +55,13 @@ class Problem(Exception):  # noqa: N818 - what a client is told
             }
         }
 
-    def response(self) -> Json:
-        return Json(self.content(), self.status, self.headers)
+    def response(self) -> AsciiJSONResponse:
+        return AsciiJSONResponse(self.content(), self.status, self.headers)
 
 
-def problem_of(error: UserError) -> Problem:
+def to_api_error(error: UserError) -> ApiError:
     """The problem behind an error of the other rooms: 400 for a wrong request, else 500."""
     param = re.match(r"[a-z_]+(?= must be|:| of | does not go)", error.message)
     message = error.message if error.hint is None or "--" in error.hint else f"{error.message}; {error.hint}"
     status = 400 if isinstance(error, RequestError) else 500
-    return Problem(status, message, param=param.group() if param else None)
+    return ApiError(status, message, param=param.group() if param else None)

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.serve.problems import Problem
+from gpt_cli.serve.api_errors import ApiError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _OPEN = frozenset({"/", "/health"})  # which hold nothing of a run
@@ -21,7 +21,7 @@ _LONGEST = 1 << 16  # bytes of a file of keys
 
 
 @dataclass(frozen=True)
-class Guard:
+class AccessPolicy:
     """`hosts`: the names that this server answers to; None: any. `keys`: of which one is needed; none: no key is."""
 
     hosts: frozenset[str] | None
@@ -29,19 +29,19 @@ class Guard:
     origins: tuple[str, ...] = ()
 
     def check(self, path: str, method: str, headers: Headers) -> None:
-        """Raise Problem for a request that is not for us."""
+        """Raise ApiError for a request that is not for us."""
         host = headers.get("host", "")
         if self.hosts is not None and _name(host) not in self.hosts:
-            raise Problem(403, "this server does not answer to that Host; --allow-host NAME allows it", code="host")
+            raise ApiError(403, "this server does not answer to that Host; --allow-host NAME allows it", code="host")
         origin = headers.get("origin")
         if origin is not None and origin not in self.origins and origin not in (f"http://{host}", f"https://{host}"):
-            raise Problem(403, "this server does not answer to that Origin; --allow-origin allows it", code="origin")
+            raise ApiError(403, "this server does not answer to that Origin; --allow-origin allows it", code="origin")
         if not self.keys or path in _OPEN or method == "OPTIONS":
             return
         scheme, _, key = headers.get("authorization", "").partition(" ")
         given = key.strip().encode() if scheme.lower() == "bearer" else b""
         if not any([hmac.compare_digest(given, known) for known in self.keys]):  # noqa: C419 - all, in constant time
-            raise Problem(
+            raise ApiError(
                 401,
                 "a key is needed: Authorization: Bearer KEY" if not given else "this key is not known",
                 code="invalid_api_key",
@@ -49,10 +49,10 @@ class Guard:
             )
 
 
-class GuardMiddleware:
+class AccessMiddleware:
     """Asks the guard before anything else sees a request, and adds the headers that every answer has."""
 
-    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+    def __init__(self, app: ASGIApp, guard: AccessPolicy) -> None:
         self._app, self._guard = app, guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,15 +62,17 @@ class GuardMiddleware:
             return
         try:
             if scope["type"] != "http":
-                raise Problem(403, "there are no websockets here")
+                raise ApiError(403, "there are no websockets here")
             self._guard.check(scope["path"], scope["method"], Headers(scope=scope))
-        except Problem as problem:
+        except ApiError as problem:
             await problem.response()(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
 
-def make_guard(host: str, allowed: Sequence[str], origins: Sequence[str], key_file: Path | None) -> Guard:
+def make_access_policy(
+    host: str, allowed: Sequence[str], origins: Sequence[str], key_file: Path | None
+) -> AccessPolicy:
     """The guard of a server on `host`. Raises RequestError where one beyond loopback has no key."""
     keys = () if key_file is None else read_keys(key_file)
     if host not in LOOPBACK and not keys:
@@ -80,7 +82,9 @@ def make_guard(host: str, allowed: Sequence[str], origins: Sequence[str], key_fi
         )
     names = frozenset(_name(name) for name in (*LOOPBACK, *allowed))
     anybody = host not in LOOPBACK and not allowed
-    return Guard(None if anybody else names | {_name(host)}, keys, tuple(origin.rstrip("/") for origin in origins))
+    return AccessPolicy(
+        None if anybody else names | {_name(host)}, keys, tuple(origin.rstrip("/") for origin in origins)
+    )
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:

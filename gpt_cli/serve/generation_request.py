@@ -10,14 +10,14 @@ from gpt_cli.errors import UserError
 from gpt_cli.sampling.conversation import Conversation
 from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.sampling.sampling_params import SamplingOptions, SamplingParams, random_seed
+from gpt_cli.serve.api_errors import ApiError, to_api_error
 from gpt_cli.serve.limits import Limits
-from gpt_cli.serve.problems import Problem, problem_of
-from gpt_cli.serve.requests import Message, WritingRequest
-from gpt_cli.serve.shelf import ServedModel
+from gpt_cli.serve.model_registry import ServedModel
+from gpt_cli.serve.request_schemas import GenerationFields, Message
 
 if TYPE_CHECKING:
     from gpt_cli.sampling.logits_processors import ProcessorFactory
-    from gpt_cli.serve.choosing import Penalties
+    from gpt_cli.serve.token_sampling import Penalties
 
 _SAME = ("max_tokens", "temperature", "top_p", "seed", "typical_p", "repetition_penalty", "min_new_tokens", "regex")
 _OR_OFF = ("top_k", "min_p", "no_repeat_ngram", "forbid", "allow")  # 0, or no characters, switch it off
@@ -25,7 +25,7 @@ _RENAMED = {"max_tokens": "max_new_tokens"}
 
 
 @dataclass(frozen=True)
-class Order:
+class GenerationRequest:
     """A request, resolved: `n` texts of each prompt."""
 
     model: ServedModel
@@ -36,10 +36,10 @@ class Order:
     book: "ProcessorFactory | None" = None
 
 
-async def make_order(
-    model: ServedModel, prompts: list[list[int]], asked: WritingRequest, limits: Limits, max_tokens: int | None = None
-) -> Order:
-    """The order that a request is. Raises Problem for what is beyond the limits, or contradicts itself."""
+async def make_generation_request(
+    model: ServedModel, prompts: list[list[int]], asked: GenerationFields, limits: Limits, max_tokens: int | None = None
+) -> GenerationRequest:
+    """The order that a request is. Raises ApiError for what is beyond the limits, or contradicts itself."""
     n = asked.n or 1
     _within("n", n, limits.n)
     _within("the texts of a request, prompts times n,", n * len(prompts), limits.texts, param="n")
@@ -50,27 +50,27 @@ async def make_order(
     _within("max_tokens", sampling.max_new_tokens, limits.max_tokens)
     for tokens in prompts:
         _within("the tokens of prompt", len(tokens), limits.prompt_tokens, param="prompt")
-    order = Order(model, prompts, sampling, n)
+    order = GenerationRequest(model, prompts, sampling, n)
     presence, frequency = asked.presence_penalty or 0.0, asked.frequency_penalty or 0.0
-    if not (presence or frequency or model.engine.needs_rules(sampling)) or sampling.max_new_tokens == 0:
+    if not (presence or frequency or model.engine.needs_processors(sampling)) or sampling.max_new_tokens == 0:
         return order
     return await asyncio.to_thread(_with_rules, order, presence, frequency)
 
 
-def _with_rules(order: Order, presence: float, frequency: float) -> Order:
+def _with_rules(order: GenerationRequest, presence: float, frequency: float) -> GenerationRequest:
     from gpt_cli.sampling.logits_processors import ProcessorFactory  # noqa: PLC0415 - they import torch
-    from gpt_cli.serve.choosing import Penalties  # noqa: PLC0415
+    from gpt_cli.serve.token_sampling import Penalties  # noqa: PLC0415
 
     try:
         book = ProcessorFactory(order.model.tokenizer, order.sampling)
     except UserError as error:
-        raise problem_of(error) from None
+        raise to_api_error(error) from None
     except RecursionError:
-        raise Problem(400, "regex: it is nested too deeply", param="regex") from None
+        raise ApiError(400, "regex: it is nested too deeply", param="regex") from None
     return replace(order, penalties=Penalties(presence, frequency), book=book)
 
 
-def _sampling(model: ServedModel, asked: WritingRequest, max_tokens: int | None) -> SamplingParams:
+def _sampling(model: ServedModel, asked: GenerationFields, max_tokens: int | None) -> SamplingParams:
     values: dict[str, Any] = {}
     for name in (*_SAME, *_OR_OFF):
         value = getattr(asked, name)
@@ -90,17 +90,17 @@ def _sampling(model: ServedModel, asked: WritingRequest, max_tokens: int | None)
         defaults = replace(defaults, beams=None, penalty_alpha=None)  # tokens are drawn here
         return defaults.replace(options)
     except UserError as error:
-        raise problem_of(error) from None
+        raise to_api_error(error) from None
 
 
 def _token(model: ServedModel, name: str) -> int:
     if not (name.isascii() and name.isdigit() and len(name) < 10 and int(name) < model.tokenizer.vocab_size):
-        raise Problem(400, f"logit_bias: there is no token {name[:20]!r}; a token is its id", param="logit_bias")
+        raise ApiError(400, f"logit_bias: there is no token {name[:20]!r}; a token is its id", param="logit_bias")
     return int(name)
 
 
 async def encode_prompts(model: ServedModel, prompt: Any) -> list[list[int]]:
-    """A text, a list of texts, tokens, or a list of those: the tokens of each prompt. Raises Problem."""
+    """A text, a list of texts, tokens, or a list of those: the tokens of each prompt. Raises ApiError."""
     return await asyncio.to_thread(_encode, model, prompt)
 
 
@@ -114,7 +114,7 @@ def _encode(model: ServedModel, prompt: Any) -> list[list[int]]:
             return [known_tokens(model, prompt)]
         if all(isinstance(one, list) and one and all(type(token) is int for token in one) for one in prompt):
             return [known_tokens(model, one) for one in prompt]
-    raise Problem(
+    raise ApiError(
         400,
         "prompt must be a text, a list of texts, a list of tokens, or a list of those, none of them empty",
         param="prompt",
@@ -123,20 +123,20 @@ def _encode(model: ServedModel, prompt: Any) -> list[list[int]]:
 
 
 def encode(model: ServedModel, text: str) -> list[int]:
-    """The tokens of a prompt. Raises Problem for characters that the vocabulary lacks."""
+    """The tokens of a prompt. Raises ApiError for characters that the vocabulary lacks."""
     try:
         return encode_prompt(model.tokenizer, text)
     except UserError as error:
-        raise Problem(400, error.message, param="prompt", code="unknown_characters") from None
+        raise ApiError(400, error.message, param="prompt", code="unknown_characters") from None
 
 
 def known_tokens(model: ServedModel, tokens: Sequence[int]) -> list[int]:
-    """`tokens`, if the vocabulary has them all. Raises Problem."""
+    """`tokens`, if the vocabulary has them all. Raises ApiError."""
     size = model.tokenizer.vocab_size
     for token in tokens:
         if not 0 <= token < size:
             shown = str(token)[:20] if abs(token) < 10**18 else "so large"
-            raise Problem(400, f"prompt: there is no token {shown} in a vocabulary of {size:,}", param="prompt")
+            raise ApiError(400, f"prompt: there is no token {shown} in a vocabulary of {size:,}", param="prompt")
     return list(tokens)
 
 
@@ -144,7 +144,7 @@ def encode_chat(model: ServedModel, messages: Sequence[Message]) -> list[int]:
     """The messages as the tokens that `gpt chat` would have the model continue: see docs/howto/serve.md.
 
     A turn is `sample.prefix` of the run's config, what the user says, `sample.suffix`, and the answer; turns stand on
-    lines of their own. What the system says is a line before them. Raises Problem.
+    lines of their own. What the system says is a line before them. Raises ApiError.
     """
     template = TurnTemplate.of(model.config.data)
     talk = Conversation(model.tokenizer, model.context_length, model.defaults.prefix, model.defaults.suffix, template)
@@ -167,12 +167,12 @@ def encode_chat(model: ServedModel, messages: Sequence[Message]) -> list[int]:
         else:
             head = encode(model, "\n".join(before) + "\n") if before else []
     except UserError as error:
-        raise Problem(400, error.message, param="messages", code="unknown_characters") from None
+        raise ApiError(400, error.message, param="messages", code="unknown_characters") from None
     return (head + seen)[-model.context_length :]
 
 
 def _within(what: str, value: int, limit: int, param: str | None = None) -> None:
     if value > limit:
-        raise Problem(
+        raise ApiError(
             400, f"{what} must be at most {limit:,} here, not {value}", param=param or what, code="limit_exceeded"
         )
