@@ -116,7 +116,7 @@ def decoder_alone(run: Path, weights: Any) -> Callable[[int, int], float]:
     from gpt_cli.cpu.decode.seats import ContinuousBatch, Seat
     from gpt_cli.serve.model_registry import EngineOptions, open_model
 
-    decoder = open_model("bench", run, EngineOptions(weights=weights), print, None).writer.decoder
+    decoder = open_model("bench", run, EngineOptions(weights=weights), print, None).generator.decoder
     assert isinstance(decoder, NativeDecoder), "torch writes this model"
 
     def measure(texts: int, tokens: int) -> float:

@@ -42,21 +42,21 @@ def make_run(
 
 @dataclass
 class Client:
-    """Asks a server that runs in a thread."""
+    """A client of a server that runs in a thread."""
 
     port: int
     server: server.Server
 
     @property
     def scheduler(self) -> Scheduler:
-        """What writes."""
+        """The server's scheduler."""
         app: Any = self.server.config.app
-        found: Scheduler = app.state.serving.scheduler
+        found: Scheduler = app.state.server.scheduler
         return found
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nothing is written until the block is left."""
+        """Nothing is generated until the block is left."""
         holding, release = threading.Event(), threading.Event()
         done = self.scheduler.call(lambda: (holding.set(), release.wait()))
         assert holding.wait(HANG)
@@ -68,7 +68,7 @@ class Client:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The address of the server."""
         return f"http://127.0.0.1:{self.port}"
 
     def send(
@@ -113,7 +113,7 @@ class Client:
 def serving(
     *runs: Path,
     limits: Limits | None = None,
-    how: EngineOptions | None = None,
+    options: EngineOptions | None = None,
     keys: Path | None = None,
     origins: tuple[str, ...] = (),
     follow: float | None = None,
@@ -121,7 +121,7 @@ def serving(
     """A server of these runs, until the block is left."""
     listener = server.bind("127.0.0.1", 0)
     ready: Future[server.Server] = Future()
-    told: list[str] = []
+    notes: list[str] = []
 
     def run() -> None:
         try:
@@ -131,8 +131,8 @@ def serving(
                     listener,
                     make_access_policy("127.0.0.1", (), origins, keys),
                     limits or Limits(),
-                    how or EngineOptions(),
-                    told.append,
+                    options or EngineOptions(),
+                    notes.append,
                     follow=follow,
                     started=ready.set_result,
                 )

@@ -234,8 +234,8 @@ def test_a_server_draws_its_tokens_whatever_the_config_of_the_run_and_refuses_it
 
     engine = SimpleNamespace(needs_processors=lambda sampling: False)
     model: Any = SimpleNamespace(defaults=SampleConfig(penalty_alpha=0.6, top_k=4), engine=engine)
-    order = asyncio.run(make_generation_request(model, [[1]], CompletionRequest.read({}), Limits(), max_tokens=5))
-    assert (order.sampling.penalty_alpha, order.sampling.top_k) == (None, 4)
+    request = asyncio.run(make_generation_request(model, [[1]], CompletionRequest.read({}), Limits(), max_tokens=5))
+    assert (request.sampling.penalty_alpha, request.sampling.top_k) == (None, 4)
     with pytest.raises(ApiError, match="penalty_alpha is not supported here"):
         CompletionRequest.read({"prompt": "a", "penalty_alpha": 0.6})
 

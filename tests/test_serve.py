@@ -38,7 +38,7 @@ def client(runs: Path) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def torch_client(runs: Path) -> Iterator[Client]:
-    with serving(runs, how=EngineOptions(engine="torch")) as client:
+    with serving(runs, options=EngineOptions(engine="torch")) as client:
         yield client
 
 

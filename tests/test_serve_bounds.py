@@ -62,7 +62,7 @@ def test_beyond_the_queue_a_request_gets_429_and_no_other_is_lost(client: Client
     with ThreadPoolExecutor(17) as pool:
         with client.held():
             first = [pool.submit(client.text, prompt="a", seed=i) for i in range(8)]
-            wait_until(lambda: client.scheduler.waiting + client.scheduler.writing == 8)
+            wait_until(lambda: client.scheduler.waiting + client.scheduler.running == 8)
             # no seat is given while the thread is held, so that the eight wait
             status, headers, body = client.send("POST", "/v1/completions", json.dumps({"n": 9}).encode())
             assert status == 429
@@ -70,7 +70,7 @@ def test_beyond_the_queue_a_request_gets_429_and_no_other_is_lost(client: Client
             assert json.loads(body)["error"]["code"] == "queue_full"
             assert json.loads(body)["error"]["type"] == "overloaded_error"
         assert [one.result(HANG) for one in first] == expected[:8]
-    wait_until(lambda: client.scheduler.writing + client.scheduler.waiting == 0)
+    wait_until(lambda: client.scheduler.running + client.scheduler.waiting == 0)
 
 
 def test_a_client_that_goes_away_frees_its_seats_and_nobody_elses(client: Client) -> None:
@@ -78,12 +78,12 @@ def test_a_client_that_goes_away_frees_its_seats_and_nobody_elses(client: Client
     with ThreadPoolExecutor(1) as pool:
         streams = [open_stream(client, n=2, max_tokens=ENDLESS) for _ in range(3)]
         other = pool.submit(client.text, prompt="b", seed=1, max_tokens=300)
-        wait_until(lambda: client.scheduler.writing >= 6)
+        wait_until(lambda: client.scheduler.running >= 6)
         for connection, answer in streams:
             answer.close()
             connection.close()
         assert other.result(HANG) == expected
-    wait_until(lambda: client.scheduler.writing == 0)
+    wait_until(lambda: client.scheduler.running == 0)
     assert b'gpt_texts_total{ended="cancelled"}' in client.send("GET", "/metrics")[2]
 
 
@@ -92,8 +92,8 @@ def test_a_client_that_does_not_wait_for_the_whole_frees_its_seat(client: Client
         body = json.dumps({"max_tokens": ENDLESS}).encode()
         caller.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body))
         caller.sendall(body)
-        wait_until(lambda: client.scheduler.writing == 1)
-    wait_until(lambda: client.scheduler.writing == 0)
+        wait_until(lambda: client.scheduler.running == 1)
+    wait_until(lambda: client.scheduler.running == 0)
 
 
 def test_a_request_ends_when_its_time_is_up(run: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_new_checkpoint_is_taken_up_and_no_text_is_dropped(tmp_path: Path) -> 
         first = load(run / "checkpoints" / "step-00000000")
         save(run, 7, GPT(SHAPE, 256).state_dict(), {}, {}, first.config, ByteTokenizer())
         wait_until(lambda: client.get("/v1/models/run")[1]["step"] == 7)
-        assert client.scheduler.writing == 1
+        assert client.scheduler.running == 1
         events = [json.loads(line[6:]) for line in [answer.readline() for _ in range(40)] if line.strip()]
         assert {event["step"] for event in events} == {0}
         assert client.text(prompt="a", seed=1) != before
@@ -332,7 +332,7 @@ def test_nothing_is_left_after_many_requests_that_went_wrong(client: Client) -> 
         client.ask("/v1/completions", prompt=[300], stream=True)
     wait_until(lambda: len(client.server.server_state.connections) == 0)
     assert threading.active_count() <= threads + 1
-    assert client.scheduler.writing == client.scheduler.waiting == 0
+    assert client.scheduler.running == client.scheduler.waiting == 0
 
 
 HEADERS = st.dictionaries(

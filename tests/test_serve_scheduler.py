@@ -45,33 +45,33 @@ VISIT = st.fixed_dictionaries(
 )
 
 
-def line_of(model: ServedModel, visit: dict[str, Any], index: int, mailbox: ChunkQueue) -> ActiveSequence:
+def make_sequence(model: ServedModel, visit: dict[str, Any], index: int, queue: ChunkQueue) -> ActiveSequence:
     way: SamplingParams = visit["way"].replace({"seed": visit["seed"], "max_new_tokens": visit["tokens"]})
-    text = SequenceRequest(visit["prompt"], way, shown=visit["top"] is not None)
+    request = SequenceRequest(visit["prompt"], way, return_logits=visit["top"] is not None)
     streamed = visit.get("streamed", True)
     deadline = time.monotonic() + 3600
-    return ActiveSequence(index, model.engine, model.tokenizer, text, visit["top"], mailbox, deadline, streamed)
+    return ActiveSequence(index, model.engine, model.tokenizer, request, visit["top"], queue, deadline, streamed)
 
 
 async def alone(model: ServedModel, visit: dict[str, Any]) -> list[Any]:
-    """Text, tokens, costs and end of what is written by a scheduler of its own."""
+    """Text, tokens, log-probabilities and finish reason from a scheduler of its own."""
     scheduler = Scheduler(Limits())
     try:
-        mailbox = ChunkQueue()
-        scheduler.submit([line_of(model, visit, 0, mailbox)])
-        pieces = await mailbox.taken()
-        while pieces[-1].finish is None:
-            pieces += await mailbox.taken()
+        queue = ChunkQueue()
+        scheduler.submit([make_sequence(model, visit, 0, queue)])
+        chunks = await queue.get()
+        while chunks[-1].finish_reason is None:
+            chunks += await queue.get()
     finally:
         await asyncio.to_thread(scheduler.close)
-    return joined(pieces)
+    return joined(chunks)
 
 
-def joined(pieces: list[SequenceChunk]) -> list[Any]:
-    text = "".join(piece.text for piece in pieces)
-    tokens = [token for piece in pieces for token in piece.tokens]
-    costs = [cost for piece in pieces for cost in piece.costs]
-    return [text, tokens, costs, pieces[-1].finish]
+def joined(chunks: list[SequenceChunk]) -> list[Any]:
+    text = "".join(chunk.text for chunk in chunks)
+    tokens = [token for chunk in chunks for token in chunk.tokens]
+    logprobs = [entry for chunk in chunks for entry in chunk.logprobs]
+    return [text, tokens, logprobs, chunks[-1].finish_reason]
 
 
 @settings(max_examples=40)
@@ -89,16 +89,16 @@ def test_whoever_comes_ends_and_gives_up_a_text_is_what_it_is_alone(
         async def visit_it(visit: dict[str, Any]) -> list[Any] | None:
             for _ in range(visit["pause"]):
                 await asyncio.sleep(0)
-            mailbox = ChunkQueue()
-            line = line_of(model, visit, 0, mailbox)
-            scheduler.submit([line])
-            pieces = await mailbox.taken()
-            while pieces[-1].finish is None:
-                if visit["gives_up"] is not None and visit["gives_up"] <= len(pieces):
-                    scheduler.cancel([line])
+            queue = ChunkQueue()
+            sequence = make_sequence(model, visit, 0, queue)
+            scheduler.submit([sequence])
+            chunks = await queue.get()
+            while chunks[-1].finish_reason is None:
+                if visit["gives_up"] is not None and visit["gives_up"] <= len(chunks):
+                    scheduler.cancel([sequence])
                     return None
-                pieces += await mailbox.taken()
-            return joined(pieces)
+                chunks += await queue.get()
+            return joined(chunks)
 
         try:
             found = await asyncio.gather(*(visit_it(visit) for visit in visits))
@@ -107,7 +107,7 @@ def test_whoever_comes_ends_and_gives_up_a_text_is_what_it_is_alone(
         for visit, result in zip(visits, found, strict=True):
             if result is not None:
                 assert result == await alone(model, visit)
-        assert scheduler.writing == scheduler.waiting == 0 or any(visit["gives_up"] for visit in visits)
+        assert scheduler.running == scheduler.waiting == 0 or any(visit["gives_up"] for visit in visits)
 
     asyncio.run(scene())
 
@@ -116,18 +116,18 @@ def test_what_fails_in_one_engine_ends_its_texts_and_not_the_thread(
     model: ServedModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def scene() -> None:
-        scheduler, mailbox = Scheduler(Limits()), ChunkQueue()
+        scheduler, queue = Scheduler(Limits()), ChunkQueue()
         visit = {"prompt": [1], "way": WAYS[0], "seed": 1, "tokens": 5, "top": None}
         try:
             with monkeypatch.context() as patch:
                 patch.setattr(model.engine, "step", lambda *_: 1 / 0)
-                scheduler.submit([line_of(model, visit, 0, mailbox)])
-                assert [piece.finish for piece in await mailbox.taken()] == ["error"]
-            scheduler.submit([line_of(model, visit, 0, mailbox)])
-            pieces = await mailbox.taken()
-            while pieces[-1].finish is None:
-                pieces += await mailbox.taken()
-            assert pieces[-1].finish == "length"
+                scheduler.submit([make_sequence(model, visit, 0, queue)])
+                assert [chunk.finish_reason for chunk in await queue.get()] == ["error"]
+            scheduler.submit([make_sequence(model, visit, 0, queue)])
+            chunks = await queue.get()
+            while chunks[-1].finish_reason is None:
+                chunks += await queue.get()
+            assert chunks[-1].finish_reason == "length"
         finally:
             await asyncio.to_thread(scheduler.close)
 
@@ -137,15 +137,15 @@ def test_what_fails_in_one_engine_ends_its_texts_and_not_the_thread(
 
 def test_a_text_that_waits_when_the_server_ends_is_told(model: ServedModel) -> None:
     async def scene() -> None:
-        scheduler, mailbox = Scheduler(Limits(max_tokens=10**9)), ChunkQueue()
+        scheduler, queue = Scheduler(Limits(max_tokens=10**9)), ChunkQueue()
         visit = {"prompt": [1], "way": WAYS[0], "seed": 1, "tokens": 10**9, "top": None}
-        scheduler.submit([line_of(model, visit, 0, mailbox)])
-        await mailbox.taken()
+        scheduler.submit([make_sequence(model, visit, 0, queue)])
+        await queue.get()
         await asyncio.to_thread(scheduler.close)
-        pieces = await mailbox.taken()
-        while pieces[-1].finish is None:
-            pieces = await mailbox.taken()
-        assert pieces[-1].finish == "error"
+        chunks = await queue.get()
+        while chunks[-1].finish_reason is None:
+            chunks = await queue.get()
+        assert chunks[-1].finish_reason == "error"
 
     asyncio.run(scene())
 

@@ -50,14 +50,16 @@ def make_model(name: str) -> GPT:
     return GPT(ModelConfig(**(SIZE | MODELS[name])), 256).eval()
 
 
-def text_of(visit: dict[str, Any]) -> SequenceRequest:
+def make_request(visit: dict[str, Any]) -> SequenceRequest:
     sampling = visit["way"].replace({"seed": visit["seed"], "max_new_tokens": visit["stays"]})
-    return SequenceRequest(visit["prompt"], sampling, shown=True, book=ProcessorFactory(ByteTokenizer(), sampling))
+    return SequenceRequest(
+        visit["prompt"], sampling, return_logits=True, processor_factory=ProcessorFactory(ByteTokenizer(), sampling)
+    )
 
 
 def alone(engine: TorchTextEngine, visit: dict[str, Any]) -> list[Any]:
-    place = engine.join(text_of(visit))
-    return [engine.step([place], 1, 256)[0][0] for _ in range(visit["stays"])]
+    slot = engine.join(make_request(visit))
+    return [engine.step([slot], 1, 256)[0][0] for _ in range(visit["stays"])]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -68,17 +70,17 @@ def test_a_text_is_the_same_bits_whoever_joins_and_leaves_beside_it(
 ) -> None:
     model = make_model(name)
     engine = TorchTextEngine(model)
-    places: dict[int, Any] = {}
+    slots: dict[int, Any] = {}
     written: list[list[Any]] = [[] for _ in visits]
     for turn in range(10_000):
-        places |= {i: engine.join(text_of(visit)) for i, visit in enumerate(visits) if visit["joins"] == turn}
-        if not places and all(visit["joins"] <= turn for visit in visits):
+        slots |= {i: engine.join(make_request(visit)) for i, visit in enumerate(visits) if visit["joins"] == turn}
+        if not slots and all(visit["joins"] <= turn for visit in visits):
             break
-        here = list(places)
-        for i, found in zip(here, engine.step([places[i] for i in here], 1, prompt_step), strict=True):
+        here = list(slots)
+        for i, found in zip(here, engine.step([slots[i] for i in here], 1, prompt_step), strict=True):
             written[i] += found
             if len(written[i]) == visits[i]["stays"]:
-                del places[i]
+                del slots[i]
     for visit, found in zip(visits, written, strict=True):
         expected = alone(TorchTextEngine(model), visit)
         assert [token for token, _ in found] == [token for token, _ in expected]
@@ -106,12 +108,12 @@ def test_a_model_that_the_kernel_does_not_know_writes_its_texts_in_one_pass(tmp_
     passes: list[torch.Size] = []
     engine._model.register_forward_pre_hook(lambda _, inputs: passes.append(inputs[0].shape))
     visits = [{"prompt": [i] * (1 + i), "way": WAYS[i % 4], "seed": i, "stays": 9} for i in range(engine._n_row)]
-    places = [engine.join(text_of(visit)) for visit in visits]
-    engine.step(places, 1, 256)
+    slots = [engine.join(make_request(visit)) for visit in visits]
+    engine.step(slots, 1, 256)
     assert len(passes) == len(visits)  # prompts
     passes.clear()
     for _ in range(5):
-        assert all(len(found) == 1 for found in engine.step(places, 1, 256))
+        assert all(len(found) == 1 for found in engine.step(slots, 1, 256))
     assert passes == [(engine._n_row, 1)] * 5
 
 
@@ -119,12 +121,12 @@ def test_rows_are_taken_again_by_those_who_come_later() -> None:
     engine = TorchTextEngine(make_model("alibi"))
     visit = {"prompt": [1], "way": WAYS[0], "seed": 1, "stays": 3}
     for _ in range(5):
-        places = [engine.join(text_of(visit)) for _ in range(engine._n_row)]
-        engine.step(places, 1, 256)
+        slots = [engine.join(make_request(visit)) for _ in range(engine._n_row)]
+        engine.step(slots, 1, 256)
     assert engine._tables is not None
     assert len(engine._tables) <= 2  # those of the next round come before the last ones go
-    del places
-    assert all(len(table.free) == engine._n_row for table in engine._tables)
+    del slots
+    assert all(len(table.free_rows) == engine._n_row for table in engine._tables)
 
 
 def test_a_model_that_no_table_knows_is_written_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
-"""Runs behind OpenAI's API over HTTP, and a page to look at them.
+"""Serves runs with OpenAI's API over HTTP, and a page to look at them.
 
-Read first: `app.py` (the routes), then `scheduler.py` (texts join and leave a batch).
+Read first: `app.py` (the routes), then `scheduler.py` (continuous batching).
 Never: is imported by another room, or grows without a bound from `limits.py`.
 """

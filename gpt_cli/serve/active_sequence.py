@@ -1,4 +1,4 @@
-"""One text on its way: from tokens to the pieces that a client is sent, with what each token cost.
+"""One sequence that is being generated: its tokens become the chunks of text, with log-probabilities, to be sent.
 
 Shapes: V vocabulary.
 """
@@ -19,47 +19,46 @@ from gpt_cli.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from gpt_cli.serve.scheduler import ChunkQueue
 
-Alternatives = list[tuple[int, float]]
-
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token with its natural log-probability, before any filter, and its likeliest alternatives. None: nothing
-    predicts it."""
+    """A token with its natural log-probability before any filter, and those of its likeliest alternatives."""
 
     token: int
-    log_prob: float | None
-    likeliest: Alternatives
-    after: list[float] | None = None
-    """The probabilities of the likeliest after temperature and filters. None: it is not known, or nobody asked."""
+    logprob: float | None
+    """None for the first token of a scored text, which nothing predicts."""
+    top_logprobs: list[tuple[int, float]]
+    """The likeliest tokens, best first, each with its log-probability."""
+    filtered_probs: list[float] | None = None
+    """Probabilities of `top_logprobs` after temperature and filters. None: unknown, or not requested."""
 
 
 @dataclass(frozen=True)
 class SequenceChunk:
-    """The text written since the last piece, of text `index` of a request."""
+    """The text and tokens generated since the last chunk of sequence `index` of a request."""
 
     index: int
     text: str
     tokens: list[int]
-    costs: list[TokenLogprob]
-    finish: str | None = None
-    """Why the text ended: stop, length, time, or error. None: it has not."""
+    logprobs: list[TokenLogprob]
+    finish_reason: str | None = None
+    """stop, length, time or error. None: the sequence goes on."""
 
 
-def join_chunks(pieces: Iterable[SequenceChunk]) -> list[SequenceChunk]:
-    """One piece of each text, in the order in which they began."""
+def join_chunks(chunks: Iterable[SequenceChunk]) -> list[SequenceChunk]:
+    """One chunk for each sequence, in the order of their first chunks."""
     joined: dict[int, SequenceChunk] = {}
-    for piece in pieces:
-        known = joined.get(piece.index)
-        joined[piece.index] = (
-            piece
-            if known is None
+    for chunk in chunks:
+        earlier = joined.get(chunk.index)
+        joined[chunk.index] = (
+            chunk
+            if earlier is None
             else SequenceChunk(
-                piece.index,
-                known.text + piece.text,
-                known.tokens + piece.tokens,
-                known.costs + piece.costs,
-                piece.finish,
+                chunk.index,
+                earlier.text + chunk.text,
+                earlier.tokens + chunk.tokens,
+                earlier.logprobs + chunk.logprobs,
+                chunk.finish_reason,
             )
         )
     return list(joined.values())
@@ -67,98 +66,101 @@ def join_chunks(pieces: Iterable[SequenceChunk]) -> list[SequenceChunk]:
 
 @dataclass(eq=False)
 class ActiveSequence:
-    """A text in the scheduler: who waits for it, and how far it has got."""
+    """A sequence in the scheduler, from its submission to its last chunk."""
 
     index: int
     engine: TextEngine
     tokenizer: Tokenizer
     request: SequenceRequest
-    top: int | None
-    """Alternatives to report of each token; None: not even its log-probability."""
-    mailbox: "ChunkQueue"
+    n_top: int | None
+    """The number of alternatives to report for each token. None: no log-probabilities at all."""
+    chunks: "ChunkQueue"
+    """The queue to which the scheduler delivers the chunks."""
     deadline: float
     streamed: bool = True
-    """True: each piece as it comes; False: the whole text as the only piece."""
-    submitted: float = field(default_factory=time.monotonic)
+    """False: the whole text is one chunk at the end."""
+    submitted_at: float = field(default_factory=time.monotonic)
     cancelled: bool = False
-    place: SlotHandle | None = None
+    slot: SlotHandle | None = None
     stream: TextStream | None = None
-    begun: float | None = None
-    _costs: list[TokenLogprob] = field(default_factory=list)
-    _sent: int = 0
+    first_token_at: float | None = None
+    _unsent_logprobs: list[TokenLogprob] = field(default_factory=list)
+    _n_sent: int = 0
 
     def join_engine(self) -> None:
-        """Join the engine's texts."""
-        self.place = self.engine.join(self.request)
-        how = self.request.sampling
+        """Take a slot in the engine's batch."""
+        self.slot = self.engine.join(self.request)
+        sampling = self.request.sampling
         self.stream = TextStream(
-            self.tokenizer, how.stop, iter(()), min_new_tokens=how.min_new_tokens, matcher=self.place.matcher
+            self.tokenizer, sampling.stop, iter(()), min_new_tokens=sampling.min_new_tokens, matcher=self.slot.matcher
         )
 
-    @property
-    def left(self) -> int:
-        """Tokens that may still be written."""
+    def accept(self, new_tokens: NewTokens) -> SequenceChunk | None:
+        """Append tokens of the engine. Returns the chunk to send, or None where there is nothing to send yet."""
         assert self.stream is not None
-        return self.request.sampling.max_new_tokens - len(self.stream.tokens)
-
-    def accept(self, written: NewTokens) -> SequenceChunk | None:
-        """Go on with these tokens: the piece to send, if there is anything to say."""
-        assert self.stream is not None
-        assert self.place is not None
-        before = len(self.stream.tokens)
-        if not self.place.single:
-            self.stream.extend([token for token, _ in written])
-        for token, logits in written if self.place.single else ():
-            known = len(self.stream.tokens)
-            self.stream.push(token)
-            if len(self.stream.tokens) > known and self.top is not None and logits is not None:
-                cost = compute_logprob(logits, token, self.top or 0)
-                self._costs.append(replace(cost, after=self._after(logits, cost)) if cost.likeliest else cost)
-        if self.stream.finish_reason is None and self.left <= 0:
+        assert self.slot is not None
+        n_before = len(self.stream.tokens)
+        if self.slot.single_step:
+            for token, logits in new_tokens:
+                self._push(token, logits)
+        else:
+            self.stream.extend([token for token, _ in new_tokens])
+        if self.stream.finish_reason is None and len(self.stream.tokens) >= self.request.sampling.max_new_tokens:
             self.stream.finish("length")
         reason = self.stream.finish_reason
         if reason is None and not self.streamed:
             return None
-        piece = self.stream.taken()
-        if len(self.stream.tokens) == before and not piece and reason is None:
+        text = self.stream.taken()
+        if len(self.stream.tokens) == n_before and not text and reason is None:
             return None
         if reason is not None:
-            self.place = None  # which another text may have
-        return self._piece(piece, None if reason is None else "length" if reason == "length" else "stop")
+            self.slot = None  # frees it
+        return self._chunk(text, None if reason is None else "length" if reason == "length" else "stop")
 
-    def _after(self, logits: Logits, cost: TokenLogprob) -> list[float] | None:
+    def _push(self, token: int, logits: Logits | None) -> None:
+        assert self.stream is not None
+        n_before = len(self.stream.tokens)
+        self.stream.push(token)
+        if len(self.stream.tokens) > n_before and self.n_top is not None and logits is not None:
+            entry = compute_logprob(logits, token, self.n_top)
+            if entry.top_logprobs:
+                entry = replace(entry, filtered_probs=self._filtered_probs(logits, entry))
+            self._unsent_logprobs.append(entry)
+
+    def _filtered_probs(self, logits: Logits, entry: TokenLogprob) -> list[float] | None:
         """Probabilities of the likeliest tokens after temperature and filters."""
-        if self.request.penalties or unsupported_settings(self.request.sampling):
+        sampling = self.request.sampling
+        if self.request.penalties or unsupported_settings(sampling):
             return None
-        if self.request.sampling.greedy:
-            return [float(token == cost.token) for token, _ in cost.likeliest]
-        left = filtered(logits, native_token_choice(self.request.sampling, self.tokenizer)).astype(np.float64)
-        powers = np.exp(left - left.max())
-        return [float(powers[token] / powers.sum()) for token, _ in cost.likeliest]
+        if sampling.greedy:
+            return [float(token == entry.token) for token, _ in entry.top_logprobs]
+        kept = filtered(logits, native_token_choice(sampling, self.tokenizer)).astype(np.float64)
+        exponentials = np.exp(kept - kept.max())
+        return [float(exponentials[token] / exponentials.sum()) for token, _ in entry.top_logprobs]
 
-    def end(self, reason: str) -> SequenceChunk:
-        """The last piece, of a text that is cut off."""
+    def abort(self, reason: str) -> SequenceChunk:
+        """The last chunk of a sequence that ends before it is complete."""
         if self.stream is None:
-            return self._piece("", reason)
+            return self._chunk("", reason)
         self.stream.finish("length")
-        return self._piece(self.stream.taken(), reason)
+        return self._chunk(self.stream.taken(), reason)
 
-    def _piece(self, text: str, finish: str | None) -> SequenceChunk:
-        tokens = [] if self.stream is None else self.stream.tokens[self._sent :]
-        self._sent += len(tokens)
-        costs, self._costs = self._costs, []
-        return SequenceChunk(self.index, text, tokens, costs, finish)
+    def _chunk(self, text: str, finish_reason: str | None) -> SequenceChunk:
+        tokens = [] if self.stream is None else self.stream.tokens[self._n_sent :]
+        self._n_sent += len(tokens)
+        logprobs, self._unsent_logprobs = self._unsent_logprobs, []
+        return SequenceChunk(self.index, text, tokens, logprobs, finish_reason)
 
 
-def compute_logprob(logits: Logits, token: int, top: int) -> TokenLogprob:
-    """The cost of `token` under (V,) `logits`, and the `top` likeliest."""
-    numbers = logits.astype(np.float64)
-    numbers -= numbers.max()
-    numbers -= np.log(np.exp(numbers).sum())
-    best: Alternatives = []
-    if top:
-        top = min(top, len(numbers))
-        ids = np.argpartition(-numbers, top - 1)[:top]
-        ids = ids[np.lexsort((ids, -numbers[ids]))]
-        best = [(int(i), float(numbers[i])) for i in ids]
-    return TokenLogprob(token, float(numbers[token]), best)
+def compute_logprob(logits: Logits, token: int, n_top: int) -> TokenLogprob:
+    """The log-probability of `token` under (V,) `logits`, with the `n_top` likeliest tokens."""
+    logprobs = logits.astype(np.float64)
+    logprobs -= logprobs.max()
+    logprobs -= np.log(np.exp(logprobs).sum())
+    top: list[tuple[int, float]] = []
+    if n_top:
+        n_top = min(n_top, len(logprobs))
+        ids = np.argpartition(-logprobs, n_top - 1)[:n_top]
+        ids = ids[np.lexsort((ids, -logprobs[ids]))]
+        top = [(int(i), float(logprobs[i])) for i in ids]
+    return TokenLogprob(token, float(logprobs[token]), top)

@@ -1,4 +1,4 @@
-"""Completions and chat: an order is submitted, and its pieces become OpenAI's answers, whole or streamed."""
+"""Answers to completion and chat requests, whole or streamed: the scheduler's chunks as OpenAI's JSON."""
 
 import asyncio
 import secrets
@@ -19,223 +19,261 @@ from gpt_cli.serve.scoring import token_text
 from gpt_cli.serve.text_engine import SequenceRequest
 from gpt_cli.tokenizer import StreamDecoder
 
-Kind = Literal["text_completion", "chat.completion"]
+ObjectType = Literal["text_completion", "chat.completion"]
+
+
+@dataclass(frozen=True)
+class OffsetLogprob:
+    """The log-probability of a token whose text begins at character `text_offset` of its choice."""
+
+    text_offset: int
+    entry: TokenLogprob
+
+
+@dataclass(frozen=True)
+class ChoiceDelta:
+    """What a chunk adds to the choice `index`."""
+
+    index: int
+    text: str
+    logprobs: list[OffsetLogprob]
+    finish_reason: str | None
 
 
 @dataclass
 class StreamedChoice:
-    """A text as far as the client knows it, with the costs of tokens whose text it has not been sent."""
+    """A choice, as OpenAI calls one text of an answer, as far as it has been sent.
+
+    The log-probability of a token is withheld until its text is sent, which that of a stop string never is.
+    """
 
     model: ServedModel
     echo: str = ""
-    told: str = ""
-    tokens: int = 0
-    finish: str | None = None
-    costs: list[tuple[int, TokenLogprob]] = field(default_factory=list)
-    _decoder: StreamDecoder | None = None
-    _at: int = 0
+    """The prompt, which the text follows, if the request wants it."""
+    text: str = ""
+    n_token: int = 0
+    finish_reason: str | None = None
+    _withheld: list[OffsetLogprob] = field(default_factory=list)
+    _n_decoded: int = 0
 
-    def hear(self, piece: SequenceChunk) -> tuple[str, list[tuple[int, TokenLogprob]]]:
-        """The text of `piece`, and the costs that may be told with it, each with where its token begins."""
-        if self._decoder is None:
-            self._decoder = StreamDecoder(self.model.tokenizer)
-        self.told += piece.text
-        self.tokens += len(piece.tokens)
-        self.finish = piece.finish
-        for cost in piece.costs:
-            self.costs.append((self._at, cost))
-            self._at += len(self._decoder.push(cost.token))
-        end = self.model.tokenizer.eot_id  # which has no text; tokens of a stop string are not told
-        ready = [(len(self.echo) + at, cost) for at, cost in self.costs if at < len(self.told) or cost.token == end]
-        self.costs = [] if piece.finish else self.costs[len(ready) :]
-        return piece.text, ready
+    def __post_init__(self) -> None:
+        self._decoder = StreamDecoder(self.model.tokenizer)
+
+    def append(self, chunk: SequenceChunk) -> ChoiceDelta:
+        """Append a chunk. Returns what can be sent now."""
+        self.text += chunk.text
+        self.n_token += len(chunk.tokens)
+        self.finish_reason = chunk.finish_reason
+        for entry in chunk.logprobs:
+            self._withheld.append(OffsetLogprob(len(self.echo) + self._n_decoded, entry))
+            self._n_decoded += len(self._decoder.push(entry.token))
+        end, eot_id = len(self.echo) + len(self.text), self.model.tokenizer.eot_id  # end of text is sent, as no text
+        ready = [one for one in self._withheld if one.text_offset < end or one.entry.token == eot_id]
+        self._withheld = [] if chunk.finish_reason else self._withheld[len(ready) :]
+        return ChoiceDelta(chunk.index, chunk.text, ready, chunk.finish_reason)
 
 
 class Answer:
-    """One request that is being answered. `close` it, whatever happens: its seats are free then."""
+    """A request that is being answered. `close` it in any case: that frees its slots."""
 
     def __init__(
         self,
-        kind: Kind,
-        order: GenerationRequest,
+        object_type: ObjectType,
+        request: GenerationRequest,
         scheduler: Scheduler,
         limits: Limits,
-        top: int | None,
+        n_top: int | None,
         echoes: Sequence[str] = (),
         *,
         streamed: bool = False,
     ) -> None:
-        """Raises ApiError 429 where there is no room. `echoes` are the texts of the prompts, where these are wanted."""
-        self._kind, self._order, self._scheduler, self._limits = kind, order, scheduler, limits
-        self._mailbox = ChunkQueue()
-        self._id = ("cmpl-" if kind == "text_completion" else "chatcmpl-") + secrets.token_hex(12)
+        """`n_top` is the number of alternatives to each token, None without log-probabilities; `echoes` are the texts
+        of the prompts, if the request wants them. Raises ApiError 429 where the queue is full."""
+        self._object_type, self._request, self._scheduler, self._limits = object_type, request, scheduler, limits
+        self._chunks = ChunkQueue()
+        self._id = ("cmpl-" if object_type == "text_completion" else "chatcmpl-") + secrets.token_hex(12)
         self._created = int(time.time())
-        self._top = top
-        self._head = ""  # of every event
-        n, count = order.n, len(order.prompts) * order.n
-        self._spoken = [StreamedChoice(order.model, echoes[i // n] if echoes else "") for i in range(count)]
+        self._n_top = n_top
+        self._event_head = ""
+        n, count = request.n, len(request.prompts) * request.n
+        self._choices = [StreamedChoice(request.model, echoes[i // n] if echoes else "") for i in range(count)]
         deadline = time.monotonic() + limits.seconds
-        self._lines = [
+        self._sequences = [
             ActiveSequence(
                 index=i,
-                engine=order.model.engine,
-                tokenizer=order.model.tokenizer,
+                engine=request.model.engine,
+                tokenizer=request.model.tokenizer,
                 request=SequenceRequest(
-                    order.prompts[i // n], order.sampling, i % n, top is not None, order.penalties, order.book
+                    request.prompts[i // n],
+                    request.sampling,
+                    sample_index=i % n,
+                    return_logits=n_top is not None,
+                    penalties=request.penalties,
+                    processor_factory=request.processor_factory,
                 ),
-                top=top,
-                mailbox=self._mailbox,
+                n_top=n_top,
+                chunks=self._chunks,
                 deadline=deadline,
                 streamed=streamed,
             )
             for i in range(count)
-            if order.sampling.max_new_tokens > 0
+            if request.sampling.max_new_tokens > 0
         ]
-        if self._lines:
-            scheduler.submit(self._lines)
+        if self._sequences:
+            scheduler.submit(self._sequences)
 
     def close(self) -> None:
-        """Nobody waits any more."""
-        self._scheduler.cancel(self._lines)
+        """Cancel what is still being generated."""
+        self._scheduler.cancel(self._sequences)
 
-    async def whole(self, read: Sequence[Sequence[TokenLogprob]] = ()) -> dict[str, Any]:
-        """The answer in one piece; `read` are the costs of the prompts. Raises ApiError."""
-        costs: list[list[tuple[int, TokenLogprob]]] = [[] for _ in self._spoken]
-        async for heard in self._heard():
-            for _, piece, told in heard:
-                costs[piece.index] += told
+    async def whole(self, prompt_logprobs: Sequence[Sequence[TokenLogprob]] = ()) -> dict[str, Any]:
+        """The answer as one JSON object. Raises ApiError."""
+        logprobs = [self._prompt_logprobs(i, prompt_logprobs) for i in range(len(self._choices))]
+        async for deltas in self._deltas():
+            for delta in deltas:
+                logprobs[delta.index] += delta.logprobs
         choices = []
-        for i, spoken in enumerate(self._spoken):
-            all_costs = self._read(i, read) + costs[i]
-            logprobs = None if self._top is None else self._logprobs(all_costs)
-            choices.append(self._choice(i, spoken.echo + spoken.told, spoken.finish or "length", logprobs, whole=True))
+        for i, choice in enumerate(self._choices):
+            text, finish_reason = choice.echo + choice.text, choice.finish_reason or "length"
+            choices.append(self._choice_json(i, text, finish_reason, self._logprobs_json(logprobs[i]), whole=True))
         return self._envelope(choices) | {"usage": self._usage()}
 
-    async def stream(self, read: Sequence[Sequence[TokenLogprob]] = (), *, usage: bool = False) -> AsyncIterator[bytes]:
-        """The same as server-sent events. What goes wrong now is an event, too."""
+    async def stream(
+        self, prompt_logprobs: Sequence[Sequence[TokenLogprob]] = (), *, usage: bool = False
+    ) -> AsyncIterator[bytes]:
+        """The answer as server-sent events. An error is sent as an event."""
         try:
-            for i, spoken in enumerate(self._spoken):
-                if spoken.echo or self._kind == "chat.completion" or not self._lines:
-                    logprobs = self._logprobs(self._read(i, read)) if read else None
-                    finish = None if self._lines else "length"
-                    yield self._event([self._choice(i, spoken.echo, finish, logprobs, role=True)], usage)
-            async for heard in self._heard():
+            for i, choice in enumerate(self._choices):
+                if choice.echo or self._object_type == "chat.completion" or not self._sequences:
+                    logprobs = (
+                        self._logprobs_json(self._prompt_logprobs(i, prompt_logprobs)) if prompt_logprobs else None
+                    )
+                    finish_reason = None if self._sequences else "length"
+                    yield self._event([self._choice_json(i, choice.echo, finish_reason, logprobs, role=True)], usage)
+            async for deltas in self._deltas():
                 events = []
-                for spoken, piece, told in heard:
-                    if piece.text or told or piece.finish:
-                        logprobs = None if self._top is None else self._logprobs(told)
-                        choice = self._choice(piece.index, piece.text, spoken.finish, logprobs)
-                        events.append(self._event([choice], usage))
+                for delta in deltas:
+                    if delta.text or delta.logprobs or delta.finish_reason:
+                        logprobs = self._logprobs_json(delta.logprobs)
+                        choice_json = self._choice_json(delta.index, delta.text, delta.finish_reason, logprobs)
+                        events.append(self._event([choice_json], usage))
                 if events:
                     yield b"".join(events)
             if usage:
                 yield _event(self._envelope([]) | {"usage": self._usage()})
-        except ApiError as problem:
-            yield _event(problem.content())
+        except ApiError as error:
+            yield _event(error.content())
         finally:
             self.close()
         yield b"data: [DONE]\n\n"
 
-    async def _heard(self) -> AsyncIterator[list[tuple[StreamedChoice, SequenceChunk, list[tuple[int, TokenLogprob]]]]]:
-        """The pieces of all texts, as many at a time as have come, until each has ended. Raises ApiError."""
-        waiting = len(self._lines)
-        while waiting:
-            heard = []
-            for piece in await self._mailbox.taken():
-                if piece.finish == "time":
+    async def _deltas(self) -> AsyncIterator[list[ChoiceDelta]]:
+        """The deltas of all choices, as they come, until every sequence has finished. Raises ApiError."""
+        unfinished = len(self._sequences)
+        while unfinished:
+            deltas = []
+            for chunk in await self._chunks.get():
+                if chunk.finish_reason == "time":
                     raise ApiError(504, f"the text was not done after {self._limits.seconds:g} s", code="timeout")
-                if piece.finish == "error":
+                if chunk.finish_reason == "error":
                     raise ApiError(500, "the text could not be written", code="engine_failed")
-                spoken = self._spoken[piece.index]
-                _, told = spoken.hear(piece)
-                heard.append((spoken, piece, told))
-                waiting -= piece.finish is not None
-            yield heard
+                deltas.append(self._choices[chunk.index].append(chunk))
+                unfinished -= chunk.finish_reason is not None
+            yield deltas
 
-    def _read(self, index: int, read: Sequence[Sequence[TokenLogprob]]) -> list[tuple[int, TokenLogprob]]:
-        """The costs of the prompt of text `index`, with where its tokens begin."""
-        if not read:
+    def _prompt_logprobs(self, index: int, prompt_logprobs: Sequence[Sequence[TokenLogprob]]) -> list[OffsetLogprob]:
+        """The log-probabilities of the prompt of choice `index`, with the offsets of its tokens."""
+        if not prompt_logprobs:
             return []
-        decoder, at, found = StreamDecoder(self._order.model.tokenizer), 0, []
-        for cost in read[index // self._order.n]:
-            found.append((at, cost))
-            at += len(decoder.push(cost.token))
+        decoder, offset, found = StreamDecoder(self._request.model.tokenizer), 0, []
+        for entry in prompt_logprobs[index // self._request.n]:
+            found.append(OffsetLogprob(offset, entry))
+            offset += len(decoder.push(entry.token))
         return found
 
-    def _choice(
+    def _choice_json(
         self,
         index: int,
         text: str,
-        finish: str | None,
+        finish_reason: str | None,
         logprobs: dict[str, Any] | None,
         *,
         whole: bool = False,
         role: bool = False,
     ) -> dict[str, Any]:
-        said: dict[str, Any] = {"text": text}
-        if self._kind == "chat.completion":
-            content = {"role": "assistant", "content": text} if whole or role else {"content": text}
-            said = {"message" if whole else "delta": content if text or whole or role else {}}
-        return {"index": index, **said, "logprobs": logprobs, "finish_reason": finish}
+        content: dict[str, Any] = {"text": text}
+        if self._object_type == "chat.completion":
+            message = {"role": "assistant", "content": text} if whole or role else {"content": text}
+            content = {"message" if whole else "delta": message if text or whole or role else {}}
+        return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish_reason}
 
-    def _logprobs(self, costs: Sequence[tuple[int, TokenLogprob]]) -> dict[str, Any]:
-        model, top = self._order.model, self._top or 0
-        if self._kind == "chat.completion":
-            return {"content": [_chat_cost(model, cost) for _, cost in costs], "refusal": None}
-        names = [token_text(model, cost.token) for _, cost in costs]
-        alternatives = [
-            None if cost.log_prob is None else {token_text(model, i): value for i, value in cost.likeliest}
-            for _, cost in costs
+    def _logprobs_json(self, logprobs: Sequence[OffsetLogprob]) -> dict[str, Any] | None:
+        """None if the request does not want any."""
+        if self._n_top is None:
+            return None
+        model, entries = self._request.model, [one.entry for one in logprobs]
+        if self._object_type == "chat.completion":
+            return {"content": [_chat_logprob_json(model, entry) for entry in entries], "refusal": None}
+        top_logprobs = [
+            None if entry.logprob is None else {token_text(model, i): value for i, value in entry.top_logprobs}
+            for entry in entries
         ]
-        likeliest = [_likeliest(model, cost) for _, cost in costs]
         return {
-            "tokens": names,
-            "token_logprobs": [cost.log_prob for _, cost in costs],
-            "top_logprobs": alternatives if top else None,
-            "text_offset": [at for at, _ in costs],
-            "ids": [cost.token for _, cost in costs],
-            "likeliest": likeliest,
+            "tokens": [token_text(model, entry.token) for entry in entries],
+            "token_logprobs": [entry.logprob for entry in entries],
+            "top_logprobs": top_logprobs if self._n_top else None,
+            "text_offset": [one.text_offset for one in logprobs],
+            "ids": [entry.token for entry in entries],
+            "likeliest": [_likeliest_json(model, entry) for entry in entries],
         }
 
     def _usage(self) -> dict[str, int]:
-        prompt, written = sum(map(len, self._order.prompts)), sum(spoken.tokens for spoken in self._spoken)
-        return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
+        prompt_tokens = sum(map(len, self._request.prompts))
+        new_tokens = sum(choice.n_token for choice in self._choices)
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": new_tokens,
+            "total_tokens": prompt_tokens + new_tokens,
+        }
 
     def _envelope(self, choices: list[dict[str, Any]], *, chunk: bool = False) -> dict[str, Any]:
-        model = self._order.model
+        model = self._request.model
+        is_chat_chunk = chunk and self._object_type == "chat.completion"
         return {
             "id": self._id,
-            "object": f"{self._kind}.chunk" if chunk and self._kind == "chat.completion" else self._kind,
+            "object": f"{self._object_type}.chunk" if is_chat_chunk else self._object_type,
             "created": self._created,
             "model": model.name,
             "system_fingerprint": model.fingerprint,
-            "seed": self._order.sampling.seed,
+            "seed": self._request.sampling.seed,
             "step": model.step,
             "choices": choices,
         }
 
     def _event(self, choices: list[dict[str, Any]], usage: bool) -> bytes:
-        if not self._head:
-            self._head = dumps(self._envelope([], chunk=True)).removesuffix("[]}")
+        """A server-sent event. All of an answer begin with the same text, which is encoded once."""
+        if not self._event_head:
+            self._event_head = dumps(self._envelope([], chunk=True)).removesuffix("[]}")
         end = ',"usage":null}' if usage else "}"
-        return f"data: {self._head}{dumps(choices)}{end}\n\n".encode("ascii")
+        return f"data: {self._event_head}{dumps(choices)}{end}\n\n".encode("ascii")
 
 
-def _likeliest(model: ServedModel, cost: TokenLogprob) -> list[dict[str, Any]]:
-    """Our own: the alternatives with their ids, and their probabilities after temperature and filters."""
-    after: Sequence[float | None] = cost.after or [None for _ in cost.likeliest]
+def _likeliest_json(model: ServedModel, entry: TokenLogprob) -> list[dict[str, Any]]:
+    """The alternatives with ids and probabilities after temperature and filters: a field that OpenAI does not have."""
+    filtered_probs: Sequence[float | None] = entry.filtered_probs or [None for _ in entry.top_logprobs]
     return [
-        {"id": i, "text": token_text(model, i), "logprob": value, "after": left}
-        for (i, value), left in zip(cost.likeliest, after, strict=True)
+        {"id": i, "text": token_text(model, i), "logprob": value, "after": after}
+        for (i, value), after in zip(entry.top_logprobs, filtered_probs, strict=True)
     ]
 
 
-def _chat_cost(model: ServedModel, cost: TokenLogprob) -> dict[str, Any]:
-    def one(token: int, log_prob: float | None) -> dict[str, Any]:
+def _chat_logprob_json(model: ServedModel, entry: TokenLogprob) -> dict[str, Any]:
+    def token_json(token: int, logprob: float | None) -> dict[str, Any]:
         data = list(model.tokenizer.token_bytes(token))
-        return {"token": token_text(model, token), "logprob": log_prob, "bytes": data}
+        return {"token": token_text(model, token), "logprob": logprob, "bytes": data}
 
-    return one(cost.token, cost.log_prob) | {"top_logprobs": [one(i, value) for i, value in cost.likeliest]}
+    top_logprobs = [token_json(i, value) for i, value in entry.top_logprobs]
+    return token_json(entry.token, entry.logprob) | {"top_logprobs": top_logprobs}
 
 
 def _event(content: dict[str, Any]) -> bytes:
@@ -243,19 +281,19 @@ def _event(content: dict[str, Any]) -> bytes:
 
 
 async def while_connected(request: Request, answer: Answer, work: "asyncio.Task[dict[str, Any]]") -> dict[str, Any]:
-    """The result of `work`; if the client leaves meanwhile its seats are freed at once. Raises ApiError."""
+    """The result of `work`. Frees the answer's slots as soon as the client disconnects. Raises ApiError."""
 
-    async def gone() -> None:
+    async def disconnected() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    leaving = asyncio.create_task(gone())
+    disconnect = asyncio.create_task(disconnected())
     try:
-        await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({work, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             raise ApiError(499, "the client went away")
         return work.result()
     finally:
-        for task in (work, leaving):
+        for task in (work, disconnect):
             task.cancel()
         answer.close()

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.terminal.escape import escape_control_chars
 
-_LONGEST = 500  # characters of a message, which may quote the request
+_MAX_MESSAGE = 500  # characters of a message, which may quote the request
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
@@ -27,7 +27,7 @@ def dumps(content: Any) -> str:
 
 
 class ApiError(Exception):
-    """An answer that is an error. `param` is the parameter that is wrong."""
+    """An error answer, with its HTTP status. `param` is the name of the wrong parameter."""
 
     def __init__(
         self,
@@ -40,16 +40,16 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status, self.param, self.code = status, param, code
-        self.message = escape_control_chars(message[:_LONGEST])
+        self.message = escape_control_chars(message[:_MAX_MESSAGE])
         self.headers = dict(headers or {})
 
     def content(self) -> dict[str, Any]:
-        kind = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "overloaded_error"}
-        usual = "invalid_request_error" if self.status < 500 else "server_error"
+        types = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "overloaded_error"}
+        default = "invalid_request_error" if self.status < 500 else "server_error"
         return {
             "error": {
                 "message": self.message,
-                "type": kind.get(self.status, usual),
+                "type": types.get(self.status, default),
                 "param": self.param,
                 "code": self.code,
             }
@@ -60,7 +60,7 @@ class ApiError(Exception):
 
 
 def to_api_error(error: UserError) -> ApiError:
-    """The problem behind an error of the other rooms: 400 for a wrong request, else 500."""
+    """The answer to an error from outside the server: status 400 for a RequestError, 500 for another."""
     param = re.match(r"[a-z_]+(?= must be|:| of | does not go)", error.message)
     message = error.message if error.hint is None or "--" in error.hint else f"{error.message}; {error.hint}"
     status = 400 if isinstance(error, RequestError) else 500

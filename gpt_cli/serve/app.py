@@ -1,4 +1,4 @@
-"""The routes: OpenAI's API, and a few of our own. A handler parses, asks the scheduler, and answers."""
+"""The routes: OpenAI's API, and some that it does not have. A handler parses the request and asks the scheduler."""
 
 import asyncio
 import sys
@@ -17,14 +17,14 @@ from gpt_cli import __version__
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.serve import pages
 from gpt_cli.serve.access_control import AccessMiddleware, AccessPolicy
-from gpt_cli.serve.answers import Answer, Kind, while_connected
+from gpt_cli.serve.answers import Answer, ObjectType, while_connected
 from gpt_cli.serve.api_errors import ApiError, AsciiJSONResponse, to_api_error
 from gpt_cli.serve.generation_request import (
     GenerationRequest,
+    check_tokens,
     encode,
     encode_chat,
     encode_prompts,
-    known_tokens,
     make_generation_request,
 )
 from gpt_cli.serve.limits import Limits
@@ -42,49 +42,49 @@ from gpt_cli.serve.scheduler import Scheduler
 from gpt_cli.serve.scoring import prompt_logprobs, score_text, token_text
 from gpt_cli.serve.server_metrics import ServerMetrics
 
-_SSE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # a proxy passes on what comes as it comes
+_EVENT_STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # a proxy must not buffer events
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass
 class ServerState:
-    """All that the handlers share. Made inside the event loop."""
+    """The objects that all handlers share. Construct it in the event loop."""
 
-    shelf: ModelRegistry
+    registry: ModelRegistry
     limits: Limits
-    figures: ServerMetrics = field(default_factory=ServerMetrics)
+    metrics: ServerMetrics = field(default_factory=ServerMetrics)
     follow: float | None = None
-    """Seconds between two looks for new checkpoints. None: never."""
+    """Seconds between two looks for new checkpoints. None: the server does not look."""
     note: Notify = lambda _: None
     scheduler: Scheduler = field(init=False)
 
     def __post_init__(self) -> None:
-        self.scheduler = Scheduler(self.limits, self.figures)
-        self.figures.watch(self.scheduler)
+        self.scheduler = Scheduler(self.limits, self.metrics)
+        self.metrics.watch(self.scheduler)
 
 
-def make_app(serving: ServerState, guard: AccessPolicy) -> FastAPI:
-    """The application; its scheduler ends with it."""
+def make_app(state: ServerState, policy: AccessPolicy) -> FastAPI:
+    """The ASGI application. Its shutdown closes the scheduler."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        following = None if serving.follow is None else asyncio.create_task(_follow(serving, serving.follow))
+        following = None if state.follow is None else asyncio.create_task(_follow(state, state.follow))
         try:
             yield
         finally:
             if following is not None:
                 following.cancel()
-            await asyncio.to_thread(serving.scheduler.close)
+            await asyncio.to_thread(state.scheduler.close)
 
     app = FastAPI(
         title="gpt serve", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None
     )
-    app.state.serving = serving
+    app.state.server = state
     routes: list[tuple[str, str, Callable[[ServerState, Request], Awaitable[Response]]]] = [
         ("GET", "/health", health),
         ("GET", "/metrics", metrics),
-        ("GET", "/v1/models", models),
-        ("GET", "/v1/models/{name:path}", model),
+        ("GET", "/v1/models", list_models),
+        ("GET", "/v1/models/{name:path}", retrieve_model),
         ("POST", "/v1/completions", completions),
         ("POST", "/v1/chat/completions", chat),
         ("POST", "/tokenize", tokenize),
@@ -93,124 +93,128 @@ def make_app(serving: ServerState, guard: AccessPolicy) -> FastAPI:
         *pages.ROUTES,
     ]
     for method, path, handler in routes:
-        app.add_route(path, _counted(serving, path, handler), methods=[method])
+        app.add_route(path, _endpoint(state, path, handler), methods=[method])
     app.add_exception_handler(HTTPException, _http_error)
-    if guard.origins:
+    if policy.origins:
         app.add_middleware(
-            CORSMiddleware, allow_origins=guard.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
+            CORSMiddleware, allow_origins=policy.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
         )
-    app.add_middleware(AccessMiddleware, guard=guard)
+    app.add_middleware(AccessMiddleware, policy=policy)
     return app
 
 
-def _counted(
-    serving: ServerState, path: str, handler: Callable[[ServerState, Request], Awaitable[Response]]
-) -> Handler:
-    async def handle(request: Request) -> Response:
+def _endpoint(state: ServerState, path: str, handler: Callable[[ServerState, Request], Awaitable[Response]]) -> Handler:
+    """Wrap `handler` so that its errors become answers, and its answers are counted."""
+
+    async def endpoint(request: Request) -> Response:
         try:
-            response = await handler(serving, request)
-        except ApiError as problem:
-            response = problem.response()
+            response = await handler(state, request)
+        except ApiError as error:
+            response = error.response()
         except UserError as error:
             response = to_api_error(error).response()
         except Exception:
             traceback.print_exc(file=sys.stderr)
             response = ApiError(500, "a bug in gpt; the server's log has more").response()
-        serving.figures.answered(path, response.status_code)
+        state.metrics.count_request(path, response.status_code)
         return response
 
-    return handle
+    return endpoint
 
 
 async def _http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    what = {404: "there is nothing at this path", 405: "this path takes another method"}
-    return ApiError(error.status_code, what.get(error.status_code, str(error.detail)), headers=error.headers).response()
+    messages = {404: "there is nothing at this path", 405: "this path takes another method"}
+    message = messages.get(error.status_code, str(error.detail))
+    return ApiError(error.status_code, message, headers=error.headers).response()
 
 
-async def _follow(serving: ServerState, seconds: float) -> None:
+async def _follow(state: ServerState, seconds: float) -> None:
     while True:
         await asyncio.sleep(seconds)
         try:
-            for fresh in await serving.shelf.refresh():
-                serving.note(f"{fresh.name}: step {fresh.step:,} is served now")
+            for model in await state.registry.refresh():
+                state.note(f"{model.name}: step {model.step:,} is served now")
         except Exception:
             traceback.print_exc(file=sys.stderr)
 
 
-async def health(serving: ServerState, _: Request) -> Response:
-    """Health: whether the scheduler runs, and how many texts are being written."""
-    here = serving.scheduler
-    status = {"status": "ok" if here.alive else "ending", "writing": here.writing, "waiting": here.waiting}
-    return AsciiJSONResponse(status, 200 if here.alive else 503)
+async def health(state: ServerState, _: Request) -> Response:
+    """`GET /health`: whether the scheduler runs, and how many sequences it has."""
+    scheduler = state.scheduler
+    status = "ok" if scheduler.alive else "ending"
+    content = {"status": status, "writing": scheduler.running, "waiting": scheduler.waiting}
+    return AsciiJSONResponse(content, 200 if scheduler.alive else 503)
 
 
-async def metrics(serving: ServerState, _: Request) -> Response:
-    """For Prometheus."""
-    return Response(serving.figures.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+async def metrics(state: ServerState, _: Request) -> Response:
+    """`GET /metrics`: for Prometheus."""
+    return Response(state.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-async def models(serving: ServerState, _: Request) -> Response:
-    """The runs."""
-    return AsciiJSONResponse({"object": "list", "data": [_model(name) for name in serving.shelf.paths]})
+async def list_models(state: ServerState, _: Request) -> Response:
+    """`GET /v1/models`: the runs that are served."""
+    return AsciiJSONResponse({"object": "list", "data": [_model_json(name) for name in state.registry.paths]})
 
 
-async def model(serving: ServerState, request: Request) -> Response:
-    """One of them, open: with what clients ask a server of a model for."""
-    found = await serving.shelf.get(request.path_params["name"])
-    more = {"context_length": found.context_length, "vocab_size": found.tokenizer.vocab_size, "step": found.step}
-    return AsciiJSONResponse(_model(request.path_params["name"]) | {"created": found.created, **more})
+async def retrieve_model(state: ServerState, request: Request) -> Response:
+    """`GET /v1/models/NAME`: one run, which this opens, with its context length and vocabulary."""
+    model = await state.registry.get(request.path_params["name"])
+    details = {"context_length": model.context_length, "vocab_size": model.tokenizer.vocab_size, "step": model.step}
+    return AsciiJSONResponse(_model_json(request.path_params["name"]) | {"created": model.created, **details})
 
 
-def _model(name: str) -> dict[str, object]:
+def _model_json(name: str) -> dict[str, object]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "gpt"}
 
 
-async def completions(serving: ServerState, request: Request) -> Response:
-    """Text that goes on."""
-    asked = CompletionRequest.read(await read_object(request, serving.limits))
-    _check_top("logprobs", asked.logprobs, serving.limits)
-    found = await serving.shelf.get(asked.model)
-    prompts = await encode_prompts(found, asked.prompt)
-    order = await make_generation_request(found, prompts, asked, serving.limits)
-    echoes = [found.tokenizer.decode(tokens) for tokens in prompts] if asked.echo else []
-    return await _answer(serving, request, "text_completion", order, asked, asked.logprobs, echoes)
+async def completions(state: ServerState, request: Request) -> Response:
+    """`POST /v1/completions`."""
+    body = CompletionRequest.read(await read_object(request, state.limits))
+    _check_top("logprobs", body.logprobs, state.limits)
+    model = await state.registry.get(body.model)
+    prompts = await encode_prompts(model, body.prompt)
+    generation = await make_generation_request(model, prompts, body, state.limits)
+    echoes = [model.tokenizer.decode(tokens) for tokens in prompts] if body.echo else []
+    return await _answer(state, request, "text_completion", generation, body, body.logprobs, echoes)
 
 
-async def chat(serving: ServerState, request: Request) -> Response:
-    """An answer to messages."""
-    asked = ChatRequest.read(await read_object(request, serving.limits))
-    _check_top("top_logprobs", asked.top_logprobs, serving.limits)
-    if asked.top_logprobs is not None and not asked.logprobs:
+async def chat(state: ServerState, request: Request) -> Response:
+    """`POST /v1/chat/completions`."""
+    body = ChatRequest.read(await read_object(request, state.limits))
+    _check_top("top_logprobs", body.top_logprobs, state.limits)
+    if body.top_logprobs is not None and not body.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
-    if asked.max_tokens is not None and asked.max_completion_tokens is not None:
+    if body.max_tokens is not None and body.max_completion_tokens is not None:
         raise ApiError(400, "give max_tokens or max_completion_tokens, not both", param="max_tokens")
-    found = await serving.shelf.get(asked.model)
-    tokens = await asyncio.to_thread(encode_chat, found, asked.messages)
-    order = await make_generation_request(found, [tokens], asked, serving.limits, asked.max_completion_tokens)
-    top = (asked.top_logprobs or 0) if asked.logprobs else None
-    return await _answer(serving, request, "chat.completion", order, asked, top, [])
+    model = await state.registry.get(body.model)
+    tokens = await asyncio.to_thread(encode_chat, model, body.messages)
+    generation = await make_generation_request(model, [tokens], body, state.limits, body.max_completion_tokens)
+    n_top = (body.top_logprobs or 0) if body.logprobs else None
+    return await _answer(state, request, "chat.completion", generation, body, n_top, [])
 
 
 async def _answer(
-    serving: ServerState,
+    state: ServerState,
     request: Request,
-    kind: Kind,
-    order: GenerationRequest,
-    asked: GenerationFields,
-    top: int | None,
+    object_type: ObjectType,
+    generation: GenerationRequest,
+    body: GenerationFields,
+    n_top: int | None,
     echoes: list[str],
 ) -> Response:
-    if asked.stream_options is not None and not asked.stream:
+    if body.stream_options is not None and not body.stream:
         raise ApiError(400, "stream_options needs stream: true", param="stream_options")
-    read = []
-    if echoes and top is not None:
-        read = [await prompt_logprobs(serving.scheduler, order.model, tokens, top) for tokens in order.prompts]
-    answer = Answer(kind, order, serving.scheduler, serving.limits, top, echoes, streamed=bool(asked.stream))
-    if asked.stream:
-        usage = asked.stream_options is not None and asked.stream_options.include_usage
-        return StreamingResponse(answer.stream(read, usage=usage), media_type="text/event-stream", headers=_SSE)
-    return AsciiJSONResponse(await while_connected(request, answer, asyncio.create_task(answer.whole(read))))
+    prompt_entries = []
+    if echoes and n_top is not None:
+        for tokens in generation.prompts:
+            prompt_entries.append(await prompt_logprobs(state.scheduler, generation.model, tokens, n_top))
+    answer = Answer(object_type, generation, state.scheduler, state.limits, n_top, echoes, streamed=bool(body.stream))
+    if body.stream:
+        usage = body.stream_options is not None and body.stream_options.include_usage
+        events = answer.stream(prompt_entries, usage=usage)
+        return StreamingResponse(events, media_type="text/event-stream", headers=_EVENT_STREAM_HEADERS)
+    return AsciiJSONResponse(await while_connected(request, answer, asyncio.create_task(answer.whole(prompt_entries))))
 
 
 def _check_top(name: str, value: int | None, limits: Limits) -> None:
@@ -218,31 +222,31 @@ def _check_top(name: str, value: int | None, limits: Limits) -> None:
         raise ApiError(400, f"{name} must be at most {limits.logprobs} here, not {value}", param=name)
 
 
-async def tokenize(serving: ServerState, request: Request) -> Response:
-    """The tokens of a text."""
-    asked = TokenizeRequest.read(await read_object(request, serving.limits))
-    found = await serving.shelf.get(asked.model)
-    tokens = await asyncio.to_thread(encode, found, asked.text) if asked.text else []
-    pieces = [token_text(found, token) for token in tokens]
+async def tokenize(state: ServerState, request: Request) -> Response:
+    """`POST /tokenize`."""
+    body = TokenizeRequest.read(await read_object(request, state.limits))
+    model = await state.registry.get(body.model)
+    tokens = await asyncio.to_thread(encode, model, body.text) if body.text else []
+    pieces = [token_text(model, token) for token in tokens]
     return AsciiJSONResponse(
-        {"tokens": tokens, "count": len(tokens), "pieces": pieces, "max_model_len": found.context_length}
+        {"tokens": tokens, "count": len(tokens), "pieces": pieces, "max_model_len": model.context_length}
     )
 
 
-async def detokenize(serving: ServerState, request: Request) -> Response:
-    """The text of tokens."""
-    asked = DetokenizeRequest.read(await read_object(request, serving.limits))
-    found = await serving.shelf.get(asked.model)
-    return AsciiJSONResponse({"prompt": found.tokenizer.decode(known_tokens(found, asked.tokens))})
+async def detokenize(state: ServerState, request: Request) -> Response:
+    """`POST /detokenize`."""
+    body = DetokenizeRequest.read(await read_object(request, state.limits))
+    model = await state.registry.get(body.model)
+    return AsciiJSONResponse({"prompt": model.tokenizer.decode(check_tokens(model, body.tokens))})
 
 
-async def score(serving: ServerState, request: Request) -> Response:
-    """Log-probability of each token of a text."""
-    asked = ScoreRequest.read(await read_object(request, serving.limits))
-    _check_top("top_logprobs", asked.top_logprobs, serving.limits)
-    found = await serving.shelf.get(asked.model)
-    tokens = await asyncio.to_thread(encode, found, asked.text)
-    if len(tokens) > serving.limits.prompt_tokens:
-        message = f"the text must have at most {serving.limits.prompt_tokens:,} tokens here, not {len(tokens):,}"
+async def score(state: ServerState, request: Request) -> Response:
+    """`POST /score`: the log-probability of each token of a text."""
+    body = ScoreRequest.read(await read_object(request, state.limits))
+    _check_top("top_logprobs", body.top_logprobs, state.limits)
+    model = await state.registry.get(body.model)
+    tokens = await asyncio.to_thread(encode, model, body.text)
+    if len(tokens) > state.limits.prompt_tokens:
+        message = f"the text must have at most {state.limits.prompt_tokens:,} tokens here, not {len(tokens):,}"
         raise ApiError(400, message, param="text", code="limit_exceeded")
-    return AsciiJSONResponse(await score_text(serving.scheduler, found, asked.text, tokens, asked.top_logprobs))
+    return AsciiJSONResponse(await score_text(state.scheduler, model, body.text, tokens, body.top_logprobs))

@@ -1,4 +1,4 @@
-"""A request as prompts in tokens and `SamplingParams`, with the defaults of the run."""
+"""Resolves a request's body to prompts in tokens and `SamplingParams`, with the run's defaults."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,101 +19,113 @@ if TYPE_CHECKING:
     from gpt_cli.sampling.logits_processors import ProcessorFactory
     from gpt_cli.serve.token_sampling import Penalties
 
-_SAME = ("max_tokens", "temperature", "top_p", "seed", "typical_p", "repetition_penalty", "min_new_tokens", "regex")
-_OR_OFF = ("top_k", "min_p", "no_repeat_ngram", "forbid", "allow")  # 0, or no characters, switch it off
+_SAME_NAMES = (
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "seed",
+    "typical_p",
+    "repetition_penalty",
+    "min_new_tokens",
+    "regex",
+)
+_FALSY_IS_OFF = ("top_k", "min_p", "no_repeat_ngram", "forbid", "allow")  # 0 or "" overrides the run's default
 _RENAMED = {"max_tokens": "max_new_tokens"}
 
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """A request, resolved: `n` texts of each prompt."""
+    """A resolved request: `n` sequences for each prompt."""
 
     model: ServedModel
     prompts: list[list[int]]
     sampling: SamplingParams
     n: int
     penalties: "Penalties | None" = None
-    book: "ProcessorFactory | None" = None
+    processor_factory: "ProcessorFactory | None" = None
 
 
 async def make_generation_request(
-    model: ServedModel, prompts: list[list[int]], asked: GenerationFields, limits: Limits, max_tokens: int | None = None
+    model: ServedModel, prompts: list[list[int]], body: GenerationFields, limits: Limits, max_tokens: int | None = None
 ) -> GenerationRequest:
-    """The order that a request is. Raises ApiError for what is beyond the limits, or contradicts itself."""
-    n = asked.n or 1
-    _within("n", n, limits.n)
-    _within("the texts of a request, prompts times n,", n * len(prompts), limits.texts, param="n")
-    sampling = _sampling(model, asked, max_tokens)
-    given = asked.max_tokens is not None or max_tokens is not None
-    if sampling.max_new_tokens > limits.max_tokens and not given:  # the run's own default
+    """Resolve a request's body. Raises ApiError for values beyond the limits, or that exclude each other."""
+    n = body.n or 1
+    _check_limit("n", n, limits.n)
+    _check_limit("the texts of a request, prompts times n,", n * len(prompts), limits.texts, param="n")
+    sampling = _sampling(model, body, max_tokens)
+    explicit = body.max_tokens is not None or max_tokens is not None
+    if sampling.max_new_tokens > limits.max_tokens and not explicit:  # the run's default
         sampling = replace(sampling, max_new_tokens=limits.max_tokens)
-    _within("max_tokens", sampling.max_new_tokens, limits.max_tokens)
+    _check_limit("max_tokens", sampling.max_new_tokens, limits.max_tokens)
     for tokens in prompts:
-        _within("the tokens of prompt", len(tokens), limits.prompt_tokens, param="prompt")
-    order = GenerationRequest(model, prompts, sampling, n)
-    presence, frequency = asked.presence_penalty or 0.0, asked.frequency_penalty or 0.0
+        _check_limit("the tokens of prompt", len(tokens), limits.prompt_tokens, param="prompt")
+    request = GenerationRequest(model, prompts, sampling, n)
+    presence, frequency = body.presence_penalty or 0.0, body.frequency_penalty or 0.0
     if not (presence or frequency or model.engine.needs_processors(sampling)) or sampling.max_new_tokens == 0:
-        return order
-    return await asyncio.to_thread(_with_rules, order, presence, frequency)
+        return request
+    return await asyncio.to_thread(_with_processors, request, presence, frequency)
 
 
-def _with_rules(order: GenerationRequest, presence: float, frequency: float) -> GenerationRequest:
+def _with_processors(request: GenerationRequest, presence: float, frequency: float) -> GenerationRequest:
     from gpt_cli.sampling.logits_processors import ProcessorFactory  # noqa: PLC0415 - they import torch
     from gpt_cli.serve.token_sampling import Penalties  # noqa: PLC0415
 
     try:
-        book = ProcessorFactory(order.model.tokenizer, order.sampling)
+        factory = ProcessorFactory(request.model.tokenizer, request.sampling)
     except UserError as error:
         raise to_api_error(error) from None
     except RecursionError:
         raise ApiError(400, "regex: it is nested too deeply", param="regex") from None
-    return replace(order, penalties=Penalties(presence, frequency), book=book)
+    return replace(request, penalties=Penalties(presence, frequency), processor_factory=factory)
 
 
-def _sampling(model: ServedModel, asked: GenerationFields, max_tokens: int | None) -> SamplingParams:
+def _sampling(model: ServedModel, body: GenerationFields, max_tokens: int | None) -> SamplingParams:
     values: dict[str, Any] = {}
-    for name in (*_SAME, *_OR_OFF):
-        value = getattr(asked, name)
+    for name in (*_SAME_NAMES, *_FALSY_IS_OFF):
+        value = getattr(body, name)
         if value is not None:
-            values[_RENAMED.get(name, name)] = value or None if name in _OR_OFF else value
+            values[_RENAMED.get(name, name)] = value or None if name in _FALSY_IS_OFF else value
     if max_tokens is not None:
         values["max_new_tokens"] = max_tokens
-    if asked.stop is not None:
-        values["stop"] = asked.stop
-    if asked.choices is not None:
-        values["choices"] = asked.choices
-    if asked.logit_bias is not None:
-        values["logit_bias"] = [(_token(model, name), value) for name, value in asked.logit_bias.items()]
+    if body.stop is not None:
+        values["stop"] = body.stop
+    if body.choices is not None:
+        values["choices"] = body.choices
+    if body.logit_bias is not None:
+        values["logit_bias"] = [(_parse_token_id(model, name), value) for name, value in body.logit_bias.items()]
     options: SamplingOptions = values  # type: ignore[assignment]
     try:
         defaults = SamplingParams.from_config(model.defaults, random_seed())
-        defaults = replace(defaults, beams=None, penalty_alpha=None)  # tokens are drawn here
+        defaults = replace(defaults, beams=None, penalty_alpha=None)  # the server has no search
         return defaults.replace(options)
     except UserError as error:
         raise to_api_error(error) from None
 
 
-def _token(model: ServedModel, name: str) -> int:
+def _parse_token_id(model: ServedModel, name: str) -> int:
     if not (name.isascii() and name.isdigit() and len(name) < 10 and int(name) < model.tokenizer.vocab_size):
         raise ApiError(400, f"logit_bias: there is no token {name[:20]!r}; a token is its id", param="logit_bias")
     return int(name)
 
 
 async def encode_prompts(model: ServedModel, prompt: Any) -> list[list[int]]:
-    """A text, a list of texts, tokens, or a list of those: the tokens of each prompt. Raises ApiError."""
-    return await asyncio.to_thread(_encode, model, prompt)
+    """The tokens of each prompt. `prompt` is a text, a list of texts, a list of tokens, or a list of those.
+
+    Raises ApiError for anything else.
+    """
+    return await asyncio.to_thread(_encode_prompts, model, prompt)
 
 
-def _encode(model: ServedModel, prompt: Any) -> list[list[int]]:
+def _encode_prompts(model: ServedModel, prompt: Any) -> list[list[int]]:
     if isinstance(prompt, str):
         return [encode(model, prompt)]
     if isinstance(prompt, list) and prompt:
         if all(isinstance(one, str) for one in prompt):
             return [encode(model, one) for one in prompt]
         if all(type(one) is int for one in prompt):
-            return [known_tokens(model, prompt)]
+            return [check_tokens(model, prompt)]
         if all(isinstance(one, list) and one and all(type(token) is int for token in one) for one in prompt):
-            return [known_tokens(model, one) for one in prompt]
+            return [check_tokens(model, one) for one in prompt]
     raise ApiError(
         400,
         "prompt must be a text, a list of texts, a list of tokens, or a list of those, none of them empty",
@@ -130,8 +142,8 @@ def encode(model: ServedModel, text: str) -> list[int]:
         raise ApiError(400, error.message, param="prompt", code="unknown_characters") from None
 
 
-def known_tokens(model: ServedModel, tokens: Sequence[int]) -> list[int]:
-    """`tokens`, if the vocabulary has them all. Raises ApiError."""
+def check_tokens(model: ServedModel, tokens: Sequence[int]) -> list[int]:
+    """`tokens` as a list. Raises ApiError for one that is not in the vocabulary."""
     size = model.tokenizer.vocab_size
     for token in tokens:
         if not 0 <= token < size:
@@ -141,38 +153,40 @@ def known_tokens(model: ServedModel, tokens: Sequence[int]) -> list[int]:
 
 
 def encode_chat(model: ServedModel, messages: Sequence[Message]) -> list[int]:
-    """The messages as the tokens that `gpt chat` would have the model continue: see docs/howto/serve.md.
+    """The messages in the chat template of `gpt chat`, as tokens: see docs/howto/serve.md.
 
-    A turn is `sample.prefix` of the run's config, what the user says, `sample.suffix`, and the answer; turns stand on
-    lines of their own. What the system says is a line before them. Raises ApiError.
+    A turn is `sample.prefix` of the run's config, the user's message, `sample.suffix`, and the assistant's message, on
+    a line of its own. System messages are lines before the turns. Raises ApiError.
     """
     template = TurnTemplate.of(model.config.data)
-    talk = Conversation(model.tokenizer, model.context_length, model.defaults.prefix, model.defaults.suffix, template)
-    before: list[str] = []
-    seen: list[int] = []
+    conversation = Conversation(
+        model.tokenizer, model.context_length, model.defaults.prefix, model.defaults.suffix, template
+    )
+    system: list[str] = []
+    turns: list[int] = []
     try:
         for message in messages:
             if message.role in ("system", "developer"):
-                before.append(message.text)
+                system.append(message.text)
             elif message.role == "user":
-                seen = talk.say(message.text).tokens
+                turns = conversation.say(message.text).tokens
             else:
-                if not talk.text:
-                    talk.continue_()
-                talk.answer(message.text, 0)
+                if not conversation.text:
+                    conversation.continue_()
+                conversation.answer(message.text, 0)
         if messages[-1].role != "user":
-            seen = talk.continue_().tokens
+            turns = conversation.continue_().tokens
         if template is not None and template.is_chat:
-            head = [token for text in before for token in encode(model, template.system(text))]
+            head = [token for text in system for token in encode(model, template.system(text))]
         else:
-            head = encode(model, "\n".join(before) + "\n") if before else []
+            head = encode(model, "\n".join(system) + "\n") if system else []
     except UserError as error:
         raise ApiError(400, error.message, param="messages", code="unknown_characters") from None
-    return (head + seen)[-model.context_length :]
+    return (head + turns)[-model.context_length :]
 
 
-def _within(what: str, value: int, limit: int, param: str | None = None) -> None:
+def _check_limit(name: str, value: int, limit: int, param: str | None = None) -> None:
     if value > limit:
         raise ApiError(
-            400, f"{what} must be at most {limit:,} here, not {value}", param=param or what, code="limit_exceeded"
+            400, f"{name} must be at most {limit:,} here, not {value}", param=param or name, code="limit_exceeded"
         )

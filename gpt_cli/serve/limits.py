@@ -1,31 +1,31 @@
-"""Limits of requests, and of their number at once. Beyond it a request is refused: nothing grows without bound."""
+"""Limits on one request and on requests at once. A request beyond them is refused: nothing grows without bound."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Limits:
-    """All of them; `gpt serve` has an option for most."""
+    """The limits of a server. `gpt serve` has an option for most."""
 
     seats: int = 64
-    """Texts that are written at once; others queue."""
+    """The number of sequences that are generated at once: the slots of the batch. Others queue."""
     queue: int = 256
-    """Texts that wait; with so many a request gets 429."""
+    """The number of sequences that may wait for a slot. A request beyond it gets 429."""
     prompt_tokens: int = 16_384
-    """Tokens of one prompt. The model sees the last ones of what is longer than its context."""
+    """The most tokens of a prompt. A model sees the last ones of a prompt that is longer than its context."""
     max_tokens: int = 4096
-    """New tokens of one text."""
+    """The most new tokens of a sequence."""
     n: int = 16
-    """Texts of a prompt."""
+    """The most sequences for one prompt."""
     texts: int = 128
-    """Texts of one request: prompts times n."""
+    """The most sequences of a request: its prompts times n."""
     body: int = 1 << 20
-    """Bytes of a request."""
+    """The most bytes of a request's body."""
     seconds: float = 300.0
-    """From a request to the end of its text, the queue included."""
+    """The most time from a request to the end of its sequences, the queue included."""
     body_seconds: float = 30.0
-    """For a client to send a request."""
+    """The most time for a client to send a request's body."""
     logprobs: int = 20
-    """Alternatives of a token."""
+    """The most alternatives reported for a token."""
     prompt_step: int = 256
-    """Tokens of prompts that a step reads beside the texts that are being written."""
+    """The number of prompt tokens that one step prefills, next to the sequences that it decodes."""

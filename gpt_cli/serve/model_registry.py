@@ -1,4 +1,4 @@
-"""The runs that are served, by name: opened when first asked for, and anew when they have a new checkpoint."""
+"""The served models by name. A run is opened at its first request, and its newer checkpoint where there is one."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ from gpt_cli.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from gpt_cli.model.gpt import GPT
 
-_OLD_STEPS = 4  # checkpoints that are kept open because somebody asked for them by their step
+_MAX_CHECKPOINTS = 4  # that stay open after a request for NAME@STEP
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class EngineOptions:
 
 @dataclass(frozen=True, eq=False)
 class ServedModel:
-    """A checkpoint that is open: all that a request needs. A newer one of the same run is another object."""
+    """An open checkpoint. A newer checkpoint of the same run is another object."""
 
     name: str
     checkpoint: Path
@@ -48,37 +48,37 @@ class ServedModel:
     defaults: SampleConfig
     weights_sha256: str
     created: int
-    writer: TextGenerator = field(repr=False)
+    generator: TextGenerator = field(repr=False)
 
     @property
     def network(self) -> "GPT":
-        """The model in torch, which is built when first asked for."""
-        return self.writer.model
+        """The model in torch. It is built at the first access."""
+        return self.generator.model
 
     @property
     def context_length(self) -> int:
-        """Tokens that the model sees at once."""
+        """The number of tokens that the model attends to."""
         return self.config.model.context_length
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint by which clients see if the same model answers."""
+        """OpenAI's `system_fingerprint`: equal for equal weights and engine."""
         return f"{self.weights_sha256[:12]}-{self.engine.name}"
 
 
 class ModelRegistry:
-    """All runs by name."""
+    """All served runs by name."""
 
-    def __init__(self, runs: list[Path], how: EngineOptions, note: Notify) -> None:
-        """Raises RequestError for what is no run, and where two have one name."""
+    def __init__(self, runs: list[Path], options: EngineOptions, note: Notify) -> None:
+        """Raises RequestError for a path that is no run, and where two runs have one name."""
         self.paths: dict[str, Path] = {}
-        self._how, self._note = how, note
-        self._open: dict[str, ServedModel] = {}
-        self._steps: OrderedDict[str, ServedModel] = OrderedDict()
+        self._options, self._note = options, note
+        self._newest: dict[str, ServedModel] = {}
+        self._by_step: OrderedDict[str, ServedModel] = OrderedDict()
         self._lock = asyncio.Lock()
         for run in runs:
             for path in expand(run):
-                name = name_of(path)
+                name = run_name(path)
                 if self.paths.get(name, path) != path:
                     raise RequestError(
                         f"two runs are called {name}: {self.paths[name]}, and {path}", hint="rename the folder of one"
@@ -87,60 +87,63 @@ class ModelRegistry:
         self.first = next(iter(self.paths))
 
     async def get(self, name: str | None) -> ServedModel:
-        """The run called `name` (None: the first), or `NAME@STEP`, one of its checkpoints. Raises ApiError 404."""
-        run, at, step = (name or self.first).partition("@")
-        if run not in self.paths or (at and not (step.isascii() and step.isdigit() and len(step) < 13)):
+        """The newest checkpoint of the run `name` (None: of the first run), or for `NAME@STEP` that one.
+
+        Raises ApiError 404 where there is none.
+        """
+        run, separator, step = (name or self.first).partition("@")
+        if run not in self.paths or (separator and not (step.isascii() and step.isdigit() and len(step) < 13)):
             known = ", ".join(list(self.paths)[:20])
             raise ApiError(404, f"there is no model {name}; there is: {known}", param="model", code="model_not_found")
-        if not at and run in self._open:
-            return self._open[run]
+        if not separator and run in self._newest:
+            return self._newest[run]
         async with self._lock:
-            if not at:
-                if run not in self._open:
-                    self._open[run] = await self._load(run, self.paths[run])
-                return self._open[run]
-            return await self._at(run, int(step))
+            if not separator:
+                if run not in self._newest:
+                    self._newest[run] = await self._load(run, self.paths[run])
+                return self._newest[run]
+            return await self._get_step(run, int(step))
 
     async def open_first(self) -> ServedModel:
-        """The first run, so that what is wrong with it is said at once. Raises what opening a checkpoint raises."""
-        self._open[self.first] = await asyncio.to_thread(self._read, self.first, self.paths[self.first])
-        return self._open[self.first]
+        """Open the first run, so that an error in it ends the start. Raises what opening a checkpoint raises."""
+        self._newest[self.first] = await asyncio.to_thread(self._read, self.first, self.paths[self.first])
+        return self._newest[self.first]
 
     async def refresh(self) -> list[ServedModel]:
-        """Open what is newer than what is open, and let it take its place: the models that changed.
+        """Replace open models that have a newer checkpoint. Returns the new ones.
 
-        Texts that are being written go on with the model that they began with.
+        Sequences that are being generated keep their model.
         """
-        changed = []
-        for name, model in list(self._open.items()):
+        replaced = []
+        for name, model in list(self._newest.items()):
             newest = self.steps(name)
             if newest and newest[-1] > model.step:
                 try:
-                    fresh = await self._load(name, self.paths[name])
-                except ApiError as problem:
-                    self._note(f"{name}: the newest checkpoint cannot be used: {problem.message}")
+                    newer = await self._load(name, self.paths[name])
+                except ApiError as error:
+                    self._note(f"{name}: the newest checkpoint cannot be used: {error.message}")
                     continue
-                if fresh.step != model.step:
-                    self._open[name] = fresh
-                    changed.append(fresh)
-        return changed
+                if newer.step != model.step:
+                    self._newest[name] = newer
+                    replaced.append(newer)
+        return replaced
 
     def steps(self, name: str) -> list[int]:
-        """The steps of the checkpoints of a run, in order; none of what is a checkpoint itself."""
+        """The steps of the checkpoints of a run, in order. Empty where the path is a checkpoint."""
         path = self.paths[name]
         return sorted(map(checkpoint_step, list_checkpoints(path))) if (path / RUN).is_file() else []
 
-    async def _at(self, run: str, step: int) -> ServedModel:
+    async def _get_step(self, run: str, step: int) -> ServedModel:
         if step not in self.steps(run):
             raise ApiError(404, f"{run} has no checkpoint of step {step}", param="model", code="model_not_found")
         name = f"{run}@{step}"
-        if name not in self._steps:
+        if name not in self._by_step:
             path = next(path for path in list_checkpoints(self.paths[run]) if checkpoint_step(path) == step)
-            self._steps[name] = await self._load(name, path)
-        self._steps.move_to_end(name)
-        while len(self._steps) > _OLD_STEPS:
-            self._steps.popitem(last=False)
-        return self._steps[name]
+            self._by_step[name] = await self._load(name, path)
+        self._by_step.move_to_end(name)
+        while len(self._by_step) > _MAX_CHECKPOINTS:
+            self._by_step.popitem(last=False)
+        return self._by_step[name]
 
     async def _load(self, name: str, path: Path) -> ServedModel:
         try:
@@ -150,24 +153,28 @@ class ModelRegistry:
             raise ApiError(503, f"the model {name} cannot be opened now: its checkpoint cannot be used") from None
 
     def _read(self, name: str, path: Path) -> ServedModel:
-        return open_model(name, path, self._how, self._note, sample_defaults(self.paths[name.partition("@")[0]]))
+        return open_model(name, path, self._options, self._note, sample_defaults(self.paths[name.partition("@")[0]]))
 
 
-def open_model(name: str, path: Path, how: EngineOptions, note: Notify, defaults: SampleConfig | None) -> ServedModel:
+def open_model(
+    name: str, path: Path, options: EngineOptions, note: Notify, defaults: SampleConfig | None
+) -> ServedModel:
     """The model of a run or checkpoint. Raises what opening a checkpoint raises."""
     saved = open_checkpoint(path, note)
-    writer = TextGenerator(
+    generator = TextGenerator(
         saved.config.model,
         saved.tokenizer,
         saved.model_arrays,
-        lambda: _in_torch(saved, how.device),
-        device=how.device,
-        engine=how.engine,
-        weights=how.weights,
+        lambda: _build_torch_model(saved, options.device),
+        device=options.device,
+        engine=options.engine,
+        weights=options.weights,
         note=note,
     )
-    decoder = writer.decoder if writer.writes_natively() else None
-    engine = _by_kernel(decoder, saved) if isinstance(decoder, NativeDecoder) else _by_torch(writer)
+    decoder = generator.decoder if generator.writes_natively() else None
+    engine = (
+        NativeTextEngine(decoder, saved.tokenizer) if isinstance(decoder, NativeDecoder) else _torch_engine(generator)
+    )
     return ServedModel(
         name=name,
         checkpoint=saved.path,
@@ -177,22 +184,18 @@ def open_model(name: str, path: Path, how: EngineOptions, note: Notify, defaults
         engine=engine,
         defaults=defaults or saved.config.sample,
         weights_sha256=saved.weights_sha256,
-        writer=writer,
+        generator=generator,
         created=int(saved.path.stat().st_mtime) if saved.path.exists() else int(time.time()),
     )
 
 
-def _by_kernel(decoder: NativeDecoder, saved: Checkpoint) -> TextEngine:
-    return NativeTextEngine(decoder, saved.tokenizer)
-
-
-def _by_torch(writer: TextGenerator) -> TextEngine:
+def _torch_engine(generator: TextGenerator) -> TextEngine:
     from gpt_cli.serve.torch_text_engine import TorchTextEngine  # noqa: PLC0415 - it imports torch
 
-    return TorchTextEngine(writer.model)
+    return TorchTextEngine(generator.model)
 
 
-def _in_torch(saved: Checkpoint, device: Device) -> "GPT":
+def _build_torch_model(saved: Checkpoint, device: Device) -> "GPT":
     from gpt_cli.run.load_model import build_model  # noqa: PLC0415 - they import torch
     from gpt_cli.runtime.device import choose_device  # noqa: PLC0415
 
@@ -200,17 +203,17 @@ def _in_torch(saved: Checkpoint, device: Device) -> "GPT":
 
 
 def expand(path: Path) -> list[Path]:
-    """The run or checkpoint at `path`, or the runs with a checkpoint in that folder. Raises RequestError for none."""
+    """The run or checkpoint at `path`, or all runs with a checkpoint in that folder. Raises RequestError for none."""
     if path.is_dir() and not (path / RUN).is_file():
-        inside = [one for one in sorted(path.iterdir()) if (one / RUN).is_file() and list_checkpoints(one)]
-        if inside:
-            return inside
+        runs = [child for child in sorted(path.iterdir()) if (child / RUN).is_file() and list_checkpoints(child)]
+        if runs:
+            return runs
     return [find_run(path)]
 
 
-def name_of(path: Path) -> str:
-    """The name of a run: its directory; a checkpoint, RUN-STEP."""
-    whole = path.resolve()
-    if whole.parent.name == "checkpoints":
-        return f"{whole.parent.parent.name}-{whole.name}"
-    return whole.stem if whole.is_file() else whole.name
+def run_name(path: Path) -> str:
+    """The name of a run is that of its directory; of a checkpoint, RUN-STEP."""
+    absolute = path.resolve()
+    if absolute.parent.name == "checkpoints":
+        return f"{absolute.parent.parent.name}-{absolute.name}"
+    return absolute.stem if absolute.is_file() else absolute.name

@@ -1,4 +1,4 @@
-"""Routes of the page at /: the page itself, the runs with their curves, and where heads look."""
+"""Routes of the page at /: the page, the runs with their metrics and samples, and attention weights."""
 
 import asyncio
 import base64
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _SCRIPTS = ("api.js", "write.js", "read.js", "watch.js")
-_ROWS = 600  # of metrics that a curve is drawn from
-_SAMPLES = 20
-_SEEN = 128  # tokens whose attention is told
-_LIVE = 60.0  # seconds without a line in the metrics, after which nobody trains
+_MAX_ROWS = 600  # of metrics, for a curve
+_MAX_SAMPLES = 20
+_MAX_ATTENTION_TOKENS = 128
+_LIVE_SECONDS = 60.0  # a run whose metrics have not grown for longer is not being trained
 
 
-async def page(serving: "ServerState", request: Request) -> Response:
-    """The page: one file, which may ask this server and nobody else."""
+async def page(state: "ServerState", request: Request) -> Response:
+    """`GET /`: the page, one file whose content security policy lets it send requests to this server only."""
     text, policy = _page()
     headers = {
         "Content-Security-Policy": policy,
@@ -50,7 +50,7 @@ async def page(serving: "ServerState", request: Request) -> Response:
 
 @cache
 def _page() -> tuple[str, str]:
-    """The page and its policy, which lets its own script and style through by their hashes."""
+    """The page and its content security policy, which allows its script and style by their hashes."""
     script = "".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     style = html.stylesheet() + (_TEMPLATES / "page.css").read_text(encoding="utf-8")
     text = (_TEMPLATES / "page.html").read_text(encoding="utf-8")
@@ -66,23 +66,23 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-async def runs(serving: "ServerState", request: Request) -> Response:
-    """All runs, their checkpoints, and what differs in their configs."""
-    return AsciiJSONResponse(await asyncio.to_thread(_list, serving.shelf))
+async def runs(state: "ServerState", request: Request) -> Response:
+    """`GET /runs`: all runs, their checkpoints, and the config keys in which they differ."""
+    return AsciiJSONResponse(await asyncio.to_thread(_runs_json, state.registry))
 
 
-def _list(shelf: ModelRegistry) -> dict[str, Any]:
-    configs = {name: _config(path) for name, path in shelf.paths.items()}
+def _runs_json(registry: ModelRegistry) -> dict[str, Any]:
+    configs = {name: _config(path) for name, path in registry.paths.items()}
     known = [config for config in configs.values() if config is not None]
     differing: dict[str, Any] = {}  # key -> the value of the first
     for other in known[1:]:
         differing |= {key: old for key, old, _ in changed_keys(known[0], other) if key != "run_dir"}
-    told = []
+    rows = []
     for name, config in configs.items():
         changed = {} if config is None else {key: new for key, _, new in changed_keys(known[0], config)}
         values = {} if config is None else {key: str(changed.get(key, old)) for key, old in differing.items()}
-        told.append({"name": name, "steps": shelf.steps(name), "config": values})
-    return {"runs": told, "differing": sorted(differing)[:12]}
+        rows.append({"name": name, "steps": registry.steps(name), "config": values})
+    return {"runs": rows, "differing": sorted(differing)[:12]}
 
 
 def _config(path: Path) -> Config | None:
@@ -92,27 +92,27 @@ def _config(path: Path) -> Config | None:
         return None
 
 
-async def run(serving: "ServerState", request: Request) -> Response:
-    """The curves and samples of one."""
+async def run(state: "ServerState", request: Request) -> Response:
+    """`GET /runs/NAME`: metrics and samples of one run."""
     name = request.path_params["name"]
-    if name not in serving.shelf.paths:
+    if name not in state.registry.paths:
         raise ApiError(404, "there is no such run", code="model_not_found")
-    return AsciiJSONResponse(await asyncio.to_thread(_tell, serving.shelf, name))
+    return AsciiJSONResponse(await asyncio.to_thread(_run_json, state.registry, name))
 
 
-def _tell(shelf: ModelRegistry, name: str) -> dict[str, Any]:
-    path = shelf.paths[name]
+def _run_json(registry: ModelRegistry, name: str) -> dict[str, Any]:
+    path = registry.paths[name]
     config = _config(path)
     metrics = read_metrics(path) if config is not None else []
-    samples = read_samples(path)[-_SAMPLES:] if config is not None else []
+    samples = read_samples(path)[-_MAX_SAMPLES:] if config is not None else []
     steps = config.train.steps if config is not None else 0
     last = metrics[-1]["step"] if metrics else 0
     log = path / "metrics.jsonl"
-    live = last < steps and log.is_file() and time.time() - log.stat().st_mtime < _LIVE
+    live = last < steps and log.is_file() and time.time() - log.stat().st_mtime < _LIVE_SECONDS
     rows = [{key: row.get(key) for key in ("step", "time", "tokens", "loss", "val_loss")} for row in _thinned(metrics)]
     return {
         "name": name,
-        "steps": shelf.steps(name),
+        "steps": registry.steps(name),
         "of": steps,
         "live": live,
         "metrics": rows,
@@ -121,26 +121,26 @@ def _tell(shelf: ModelRegistry, name: str) -> dict[str, Any]:
 
 
 def _thinned(metrics: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """At most so many lines, evaluations and the last among them."""
-    every = -(-len(metrics) // _ROWS)
+    """At most `_MAX_ROWS` rows, the last among them, and all evaluations."""
+    every = -(-len(metrics) // _MAX_ROWS)
     return [row for i, row in enumerate(metrics) if not (len(metrics) - 1 - i) % every or "val_loss" in row]
 
 
-async def attention(serving: "ServerState", request: Request) -> Response:
-    """Attention of one head on a text."""
-    asked = AttentionRequest.read(await read_object(request, serving.limits))
-    model = await serving.shelf.get(asked.model)
-    tokens = encode(model, asked.text)[: min(_SEEN, model.context_length)]
-    return AsciiJSONResponse(await asyncio.to_thread(_attention, model, tokens, asked.layer, asked.head))
+async def attention(state: "ServerState", request: Request) -> Response:
+    """`POST /attention`: attention weights of one head on a text."""
+    body = AttentionRequest.read(await read_object(request, state.limits))
+    model = await state.registry.get(body.model)
+    tokens = encode(model, body.text)[: min(_MAX_ATTENTION_TOKENS, model.context_length)]
+    return AsciiJSONResponse(await asyncio.to_thread(_attention_json, model, tokens, body.layer, body.head))
 
 
-def _attention(model: ServedModel, tokens: list[int], layer: int, head: int) -> dict[str, Any]:
+def _attention_json(model: ServedModel, tokens: list[int], layer: int, head: int) -> dict[str, Any]:
     from gpt_cli.evaluation.attention_capture import capture_attention  # noqa: PLC0415 - it imports torch
 
     layers, heads = model.config.model.n_layer, model.config.model.n_head
-    for name, value, most in (("layer", layer, layers), ("head", head, heads)):
-        if value > most:
-            raise ApiError(400, f"{name} must be at most {most}, not {value}", param=name)
+    for name, value, maximum in (("layer", layer, layers), ("head", head, heads)):
+        if value > maximum:
+            raise ApiError(400, f"{name} must be at most {maximum}, not {value}", param=name)
     weights = capture_attention(model.network, tokens)[layer - 1].weights()[head - 1].tolist()
     return {
         **{"layer": layer, "layers": layers, "head": head, "heads": heads},

@@ -1,4 +1,4 @@
-"""The bytes of a request as JSON: bounded in size, time and depth, and nothing in it that is not text."""
+"""Reads a request's body as JSON, within limits of size, time and depth. Refuses strings that are not Unicode text."""
 
 import asyncio
 import json
@@ -9,11 +9,11 @@ from starlette.requests import ClientDisconnect, Request
 from gpt_cli.serve.api_errors import ApiError
 from gpt_cli.serve.limits import Limits
 
-_DEEPEST = 32
+_MAX_DEPTH = 32
 
 
 async def read_object(request: Request, limits: Limits) -> dict[str, Any]:
-    """The JSON object that a request holds. Raises ApiError for anything else."""
+    """The JSON object in a request's body. Raises ApiError for anything else."""
     value = parse(await read_body(request, limits))
     if not isinstance(value, dict):
         raise ApiError(400, "the body must be a JSON object")
@@ -21,27 +21,27 @@ async def read_object(request: Request, limits: Limits) -> dict[str, Any]:
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:
-    """All of the body. Raises ApiError where it is too large, or takes too long."""
-    told = request.headers.get("content-length", "0")
-    if told.isascii() and told.isdigit() and int(told[:20]) > limits.body:
+    """The bytes of the body. Raises ApiError where it is too large, or takes too long."""
+    declared = request.headers.get("content-length", "0")
+    if declared.isascii() and declared.isdigit() and int(declared[:20]) > limits.body:
         raise _too_large(limits)
-    pieces, size = [], 0
+    chunks, size = [], 0
     try:
         async with asyncio.timeout(limits.body_seconds):
-            async for piece in request.stream():
-                size += len(piece)
+            async for chunk in request.stream():
+                size += len(chunk)
                 if size > limits.body:
                     raise _too_large(limits)
-                pieces.append(piece)
+                chunks.append(chunk)
     except TimeoutError:
         raise ApiError(408, f"the body took longer than {limits.body_seconds:g} s") from None
     except ClientDisconnect:
         raise ApiError(400, "the client went away") from None
-    return b"".join(pieces)
+    return b"".join(chunks)
 
 
 def parse(data: bytes) -> Any:
-    """`data` as JSON in UTF-8. Raises ApiError for what is not, and for numbers and text that JSON does not know."""
+    """Parse `data` as JSON in UTF-8. Raises ApiError for invalid JSON, and for NaN, infinities and lone surrogates."""
     try:
         value = json.loads(data.decode("utf-8-sig"), parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
@@ -52,24 +52,24 @@ def parse(data: bytes) -> Any:
         raise ApiError(400, "the body is nested too deeply") from None
     except ValueError:
         raise ApiError(400, "the body has a number that is too long, or none") from None
-    _check(value)
+    _check_nodes(value)
     return value
 
 
-def _check(value: Any) -> None:
+def _check_nodes(value: Any) -> None:
     """Raise ApiError for deep nesting, and for half a surrogate pair, which is not text."""
-    todo = [(value, 0)]
-    while todo:
-        one, depth = todo.pop()
-        if depth > _DEEPEST:
+    stack = [(value, 0)]
+    while stack:
+        node, depth = stack.pop()
+        if depth > _MAX_DEPTH:
             raise ApiError(400, "the body is nested too deeply")
-        if isinstance(one, str):
-            if not one.isascii() and any("\ud800" <= character <= "\udfff" for character in one):
+        if isinstance(node, str):
+            if not node.isascii() and any("\ud800" <= character <= "\udfff" for character in node):
                 raise ApiError(400, "the body has half a surrogate pair, which is not Unicode text")
-        elif isinstance(one, dict):
-            todo += [(part, depth + 1) for pair in one.items() for part in pair]
-        elif isinstance(one, list):
-            todo += [(part, depth + 1) for part in one]
+        elif isinstance(node, dict):
+            stack += [(part, depth + 1) for pair in node.items() for part in pair]
+        elif isinstance(node, list):
+            stack += [(part, depth + 1) for part in node]
 
 
 def _refuse_constant(name: str) -> None:

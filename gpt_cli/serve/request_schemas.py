@@ -1,4 +1,4 @@
-"""Schemas of requests. Unknown keys are refused by name, never ignored."""
+"""Schemas of request bodies. Unknown keys are refused by name, never ignored."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -42,17 +42,17 @@ class _Strict(BaseModel):
 
     @classmethod
     def read(cls, content: dict[str, Any]) -> Self:
-        """The request that `content` is. Raises ApiError, naming the parameter."""
+        """Validate a JSON object. Raises ApiError that names the wrong parameter."""
         given = {name: value for name, value in content.items() if value is not None or name not in _UNSUPPORTED}
         try:
             return cls.model_validate(given)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             param = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("list[", "str", "constr")))
-            raise _problem(first["type"], param, first["msg"]) from None
+            raise _validation_error(first["type"], param, first["msg"]) from None
 
 
-def _problem(kind: str, param: str, message: str) -> ApiError:
+def _validation_error(kind: str, param: str, message: str) -> ApiError:
     if kind == "extra_forbidden" and param in _UNSUPPORTED:
         return ApiError(400, f"{param} is not supported here", param=param, code="unsupported_parameter")
     if kind == "extra_forbidden":
@@ -69,7 +69,7 @@ class StreamOptions(_Strict):
 
 
 class GenerationFields(_Strict):
-    """Fields that completions and chat share. None: the run's config decides."""
+    """Fields that completions and chat share. None: the value of the run's config."""
 
     model: str | None = None
     max_tokens: int | None = Field(None, ge=0)
@@ -84,7 +84,7 @@ class GenerationFields(_Strict):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
-    """Taken, and not kept: nothing is recorded of who asks."""
+    """Accepted and ignored: the server records nothing about its clients."""
     top_k: int | None = Field(None, ge=0)
     min_p: FiniteFloat | None = Field(None, ge=0, le=1)
     typical_p: FiniteFloat | None = Field(None, gt=0, le=1)

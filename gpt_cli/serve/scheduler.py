@@ -1,4 +1,4 @@
-"""The thread that owns the engines: texts queue for a seat, join a running batch, and leave it, at any token."""
+"""Continuous batching in the thread that owns the engines: sequences queue, join the batch and leave it at any step."""
 
 import asyncio
 import math
@@ -19,113 +19,113 @@ from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.text_engine import TextEngine
 
 _Result = TypeVar("_Result")
-_ROUND = 0.025  # seconds of a round of several steps: how long a newcomer waits, and between two pieces of a text
-_MOST_STEPS = 32
+_ROUND_SECONDS = 0.025  # target time of a round of steps: bounds the wait to join, and between two chunks
+_MAX_STEPS = 32
 
 
 class ChunkQueue:
-    """The queue of pieces of a request's texts, in the thread of its event loop."""
+    """The chunks of a request's sequences, from the scheduler's thread to the event loop that made the queue."""
 
     def __init__(self) -> None:
-        self.loop, self._pieces, self._some = asyncio.get_running_loop(), list[SequenceChunk](), asyncio.Event()
+        self.loop, self._chunks, self._available = asyncio.get_running_loop(), list[SequenceChunk](), asyncio.Event()
 
-    async def taken(self) -> list[SequenceChunk]:
-        """The pieces that came since the last time, at least one: those of a text are joined."""
-        await self._some.wait()
-        self._some.clear()
-        pieces, self._pieces = self._pieces, []
-        return join_chunks(pieces)
+    async def get(self) -> list[SequenceChunk]:
+        """Wait for a chunk, then return all that have come, joined to one for each sequence."""
+        await self._available.wait()
+        self._available.clear()
+        chunks, self._chunks = self._chunks, []
+        return join_chunks(chunks)
 
-    def put(self, pieces: Sequence[SequenceChunk]) -> None:
-        """Called in the thread of the loop."""
-        self._pieces += pieces
-        self._some.set()
+    def put(self, chunks: Sequence[SequenceChunk]) -> None:
+        """Add chunks. Call it in the thread of the loop."""
+        self._chunks += chunks
+        self._available.set()
 
 
-def _deliver(posts: Mapping[ChunkQueue, Sequence[SequenceChunk]]) -> None:
-    """Put pieces into mailboxes from the scheduler's thread: a loop is woken once for all of them."""
+def _deliver(deliveries: Mapping[ChunkQueue, Sequence[SequenceChunk]]) -> None:
+    """Put chunks into their queues from the scheduler's thread, waking each event loop once."""
 
-    def put(mine: list[ChunkQueue]) -> None:
-        for mailbox in mine:
-            mailbox.put(posts[mailbox])
+    def put(queues: list[ChunkQueue]) -> None:
+        for queue in queues:
+            queue.put(deliveries[queue])
 
-    for loop in {mailbox.loop for mailbox in posts}:
+    for loop in {queue.loop for queue in deliveries}:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(put, [mailbox for mailbox in posts if mailbox.loop is loop])
+            loop.call_soon_threadsafe(put, [queue for queue in deliveries if queue.loop is loop])
 
 
-class _Pace:
-    """The number of steps of an engine's rounds, so that these take about `_ROUND` seconds."""
+class _StepsPerRound:
+    """The number of steps of an engine's next round, chosen so that a round takes about `_ROUND_SECONDS`."""
 
     def __init__(self) -> None:
-        self._steps, self._token_seconds = 1, _ROUND
+        self._steps, self._token_seconds = 1, _ROUND_SECONDS
 
-    def steps(self, texts: int, unread: int) -> int:
-        """Of the next round, of so many texts, with so many tokens of prompts to be read."""
-        tokens = _ROUND / self._token_seconds - unread
-        return max(1, min(int(tokens / texts), 2 * self._steps, _MOST_STEPS))
+    def next(self, sequences: int, unread_tokens: int) -> int:
+        """The steps for a round of `sequences` whose prompts have `unread_tokens` left to prefill."""
+        tokens = _ROUND_SECONDS / self._token_seconds - unread_tokens
+        return max(1, min(int(tokens / sequences), 2 * self._steps, _MAX_STEPS))
 
-    def took(self, seconds: float, steps: int, tokens: int) -> None:
-        """A round of so many tokens read and written."""
+    def record(self, seconds: float, steps: int, tokens: int) -> None:
+        """Record how long a round of `steps` took that prefilled and generated `tokens`."""
         self._steps, self._token_seconds = steps, max(seconds, 1e-9) / max(1, tokens)
 
 
 class MetricsCallbacks:
-    """Callbacks of the scheduler, which `figures` counts."""
+    """Called by the scheduler. These do nothing; `ServerMetrics` counts."""
 
-    def wrote(self, tokens: int) -> None:
-        """So many tokens."""
+    def tokens_generated(self, count: int) -> None:
+        """Called after each round."""
 
     def first_token(self, seconds: float) -> None:
-        """From its submission to the first token of a text."""
+        """Called with the time from a sequence's submission to its first token."""
 
-    def ended(self, how: str) -> None:
-        """A text: stop, length, time, error or cancelled."""
+    def sequence_finished(self, reason: str) -> None:
+        """Called with stop, length, time, error or cancelled."""
 
 
 class Scheduler:
-    """Starts its thread when it is made; `close` ends it."""
+    """Starts its thread when constructed; `close` ends it."""
 
-    def __init__(self, limits: Limits, meter: MetricsCallbacks | None = None) -> None:
-        self._limits, self._meter = limits, meter or MetricsCallbacks()
+    def __init__(self, limits: Limits, metrics: MetricsCallbacks | None = None) -> None:
+        self._limits, self._metrics = limits, metrics or MetricsCallbacks()
         self._changed = threading.Condition()
         self._queue = deque[ActiveSequence]()
         self._calls = deque[tuple[Callable[[], Any], Future[Any]]]()
-        self._lines: list[ActiveSequence] = []
+        self._running: list[ActiveSequence] = []
         self._closing = False
-        self._paces = WeakKeyDictionary[TextEngine, _Pace]()
-        self._text_seconds = 1.0
+        self._steps_per_round = WeakKeyDictionary[TextEngine, _StepsPerRound]()
+        self._sequence_seconds = 1.0  # moving average
         self._thread = threading.Thread(target=self._run, name="gpt-serve-scheduler", daemon=True)
         self._thread.start()
 
     @property
     def waiting(self) -> int:
-        """Texts in the queue."""
+        """The number of sequences in the queue."""
         return len(self._queue)
 
     @property
-    def writing(self) -> int:
-        """Texts that have a seat."""
-        return len(self._lines)
+    def running(self) -> int:
+        """The number of sequences that have a slot."""
+        return len(self._running)
 
     @property
     def alive(self) -> bool:
         """True if the thread runs."""
         return self._thread.is_alive() and not self._closing
 
-    def submit(self, lines: Sequence[ActiveSequence]) -> None:
-        """Queue these texts. Raises ApiError 429 where the queue has no room for all of them."""
+    def submit(self, sequences: Sequence[ActiveSequence]) -> None:
+        """Queue all of `sequences`. Raises ApiError 429, and queues none, where the queue has no room for all."""
         with self._changed:
             if self._closing:
                 raise ApiError(503, "the server is ending", headers={"Retry-After": "1"})
-            busy = len(self._queue) + len(self._lines) + len(lines) > self._limits.seats
-            if busy and len(self._queue) + len(lines) > self._limits.queue:
+            busy = len(self._queue) + len(self._running) + len(sequences) > self._limits.seats
+            if busy and len(self._queue) + len(sequences) > self._limits.queue:
                 raise self._overloaded()
-            self._queue.extend(lines)
+            self._queue.extend(sequences)
             self._changed.notify()
 
     def call(self, work: Callable[[], _Result]) -> "Future[_Result]":
-        """Run `work`, which uses an engine, between two steps. Raises ApiError 429 as `submit` does."""
+        """Run `work`, which uses an engine, between two rounds. Raises ApiError 429 where too many calls wait."""
         future: Future[_Result] = Future()
         with self._changed:
             if len(self._calls) >= self._limits.queue:
@@ -134,113 +134,113 @@ class Scheduler:
             self._changed.notify()
         return future
 
-    def cancel(self, lines: Sequence[ActiveSequence]) -> None:
-        """Nobody waits for these any more: their seats are free before the next token."""
+    def cancel(self, sequences: Sequence[ActiveSequence]) -> None:
+        """Free the slots of `sequences`, whose client is gone, before the next round."""
         with self._changed:
-            for line in lines:
-                line.cancelled = True
+            for sequence in sequences:
+                sequence.cancelled = True
             self._changed.notify()
 
     def close(self) -> None:
-        """End the thread, with a last piece for every text that is not done."""
+        """End the thread. Each unfinished sequence gets a last chunk, an error."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         self._thread.join()
 
     def _overloaded(self) -> ApiError:
-        rounds = (len(self._queue) + len(self._lines)) / self._limits.seats
-        seconds = max(1, math.ceil(rounds * self._text_seconds))
+        batches = (len(self._queue) + len(self._running)) / self._limits.seats
+        seconds = max(1, math.ceil(batches * self._sequence_seconds))
         message = f"{len(self._queue)} texts are waiting, which is as many as may: try again in {seconds} s"
         return ApiError(429, message, code="queue_full", headers={"Retry-After": str(min(seconds, 3600))})
 
     def _run(self) -> None:
         while not self._closing:
             with self._changed:
-                while not (self._closing or self._queue or self._lines or self._calls):
+                while not (self._closing or self._queue or self._running or self._calls):
                     self._changed.wait()
-                self._drop()
+                self._remove_cancelled_and_late()
                 call = self._calls.popleft() if self._calls else None
-                joining = self._seat()
+                joining = self._dequeue()
             if call is not None:
-                _do(*call)
-            for line in joining:
-                self._guarded([line], line.join_engine)
-            for engine in dict.fromkeys(line.engine for line in self._lines):
-                mine = [line for line in self._lines if line.engine is engine]
-                self._guarded(mine, lambda engine=engine, mine=mine: self._advance(engine, mine))  # type: ignore[misc]
-        self._finish([*self._lines, *self._queue], "error")
+                _run_call(*call)
+            for sequence in joining:
+                self._run_guarded([sequence], sequence.join_engine)
+            for engine in dict.fromkeys(sequence.engine for sequence in self._running):
+                batch = [sequence for sequence in self._running if sequence.engine is engine]
+                self._run_guarded(batch, lambda engine=engine, batch=batch: self._run_round(engine, batch))  # type: ignore[misc]
+        self._abort([*self._running, *self._queue], "error")
         for _, future in self._calls:
             future.cancel()
 
-    def _drop(self) -> None:
-        """Take away whom nobody waits for, and whose time is up."""
-        for lines in (self._lines, self._queue):
-            for line in [line for line in lines if line.cancelled]:
-                lines.remove(line)
-                self._meter.ended("cancelled")
+    def _remove_cancelled_and_late(self) -> None:
+        """Remove sequences that are cancelled, or past their deadline."""
+        for sequences in (self._running, self._queue):
+            for sequence in [sequence for sequence in sequences if sequence.cancelled]:
+                sequences.remove(sequence)
+                self._metrics.sequence_finished("cancelled")
         now = time.monotonic()
-        if late := [line for line in (*self._lines, *self._queue) if line.deadline <= now]:
-            self._finish(late, "time")
+        if late := [sequence for sequence in (*self._running, *self._queue) if sequence.deadline <= now]:
+            self._abort(late, "time")
 
-    def _seat(self) -> list[ActiveSequence]:
-        """Give the free seats to those who wait longest. A text of no tokens takes none."""
+    def _dequeue(self) -> list[ActiveSequence]:
+        """Move sequences from the queue to the free slots, first come first served. Returns those moved."""
         joining: list[ActiveSequence] = []
-        while self._queue and len(self._lines) < self._limits.seats:
-            line = self._queue.popleft()
-            joining.append(line)
-            self._lines.append(line)
+        while self._queue and len(self._running) < self._limits.seats:
+            sequence = self._queue.popleft()
+            joining.append(sequence)
+            self._running.append(sequence)
         return joining
 
-    def _advance(self, engine: TextEngine, lines: list[ActiveSequence]) -> None:
-        """A round of the texts of one engine: a step, or several where these are quick."""
-        places = [line.place for line in lines if line.place is not None]
-        unread = sum(len(line.request.prompt) for line in lines if line.begun is None)
-        pace = self._paces.setdefault(engine, _Pace())
-        steps = 1 if any(place.single for place in places) else pace.steps(len(lines), unread)
+    def _run_round(self, engine: TextEngine, batch: list[ActiveSequence]) -> None:
+        """Run one step of an engine's sequences, or several where steps are quick."""
+        slots = [sequence.slot for sequence in batch if sequence.slot is not None]
+        unread_tokens = sum(len(sequence.request.prompt) for sequence in batch if sequence.first_token_at is None)
+        steps_per_round = self._steps_per_round.setdefault(engine, _StepsPerRound())
+        steps = 1 if any(slot.single_step for slot in slots) else steps_per_round.next(len(batch), unread_tokens)
         started = time.monotonic()
-        found = engine.step(places, steps, self._limits.prompt_step)
+        batch_tokens = engine.step(slots, steps, self._limits.prompt_step)
         now = time.monotonic()
-        written_tokens = sum(map(len, found))
-        pace.took(now - started, steps, written_tokens + min(unread, steps * self._limits.prompt_step))
-        self._meter.wrote(written_tokens)
-        posts: dict[ChunkQueue, list[SequenceChunk]] = {}
-        for line, written in zip(lines, found, strict=True):
-            if not written:
+        n_token = sum(map(len, batch_tokens))
+        steps_per_round.record(now - started, steps, n_token + min(unread_tokens, steps * self._limits.prompt_step))
+        self._metrics.tokens_generated(n_token)
+        deliveries: dict[ChunkQueue, list[SequenceChunk]] = {}
+        for sequence, new_tokens in zip(batch, batch_tokens, strict=True):
+            if not new_tokens:
                 continue
-            if line.begun is None:
-                line.begun = now
-                self._meter.first_token(now - line.submitted)
-            piece = line.accept(written)
-            if piece is None or line.cancelled:
+            if sequence.first_token_at is None:
+                sequence.first_token_at = now
+                self._metrics.first_token(now - sequence.submitted_at)
+            chunk = sequence.accept(new_tokens)
+            if chunk is None or sequence.cancelled:
                 continue
-            posts.setdefault(line.mailbox, []).append(piece)
-            if piece.finish is not None:
-                self._lines.remove(line)
-                self._text_seconds += (now - line.submitted - self._text_seconds) / 8
-                self._meter.ended(piece.finish)
-        if posts:
-            _deliver(posts)
+            deliveries.setdefault(sequence.chunks, []).append(chunk)
+            if chunk.finish_reason is not None:
+                self._running.remove(sequence)
+                self._sequence_seconds += (now - sequence.submitted_at - self._sequence_seconds) / 8
+                self._metrics.sequence_finished(chunk.finish_reason)
+        if deliveries:
+            _deliver(deliveries)
 
-    def _finish(self, lines: Sequence[ActiveSequence], reason: str) -> None:
-        for line in lines:
-            if line in self._lines:
-                self._lines.remove(line)
-            if line in self._queue:
-                self._queue.remove(line)
-            _deliver({line.mailbox: [line.end(reason)]})
-            self._meter.ended(reason)
+    def _abort(self, sequences: Sequence[ActiveSequence], reason: str) -> None:
+        for sequence in sequences:
+            if sequence in self._running:
+                self._running.remove(sequence)
+            if sequence in self._queue:
+                self._queue.remove(sequence)
+            _deliver({sequence.chunks: [sequence.abort(reason)]})
+            self._metrics.sequence_finished(reason)
 
-    def _guarded(self, lines: Sequence[ActiveSequence], work: Callable[[], None]) -> None:
-        """Run `work`; an error in it ends these texts, not the thread."""
+    def _run_guarded(self, sequences: Sequence[ActiveSequence], work: Callable[[], None]) -> None:
+        """Run `work`. An exception in it aborts these sequences, and not the thread."""
         try:
             work()
         except Exception:
             traceback.print_exc(file=sys.stderr)
-            self._finish([line for line in lines if line in self._lines], "error")
+            self._abort([sequence for sequence in sequences if sequence in self._running], "error")
 
 
-def _do(work: Callable[[], Any], future: "Future[Any]") -> None:
+def _run_call(work: Callable[[], Any], future: "Future[Any]") -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:

@@ -1,4 +1,4 @@
-"""Texts that are there already: what each token costs, read between the steps of those being written."""
+"""Log-probabilities of given tokens, which the scheduler's thread computes between two rounds of generation."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,23 +17,25 @@ from gpt_cli.serve.text_engine import TextEngine
 
 
 async def prompt_logprobs(
-    scheduler: Scheduler, model: ServedModel, tokens: Sequence[int], top: int
+    scheduler: Scheduler, model: ServedModel, tokens: Sequence[int], n_top: int
 ) -> list[TokenLogprob]:
-    """TokenLogprob of each of `tokens`, given those before it in its window, as in `gpt score`. The first has none."""
-    costs = [TokenLogprob(tokens[0], None, [])]
+    """The log-probability of each token given those before it in its window, as in `gpt score`; None for the first."""
+    entries = [TokenLogprob(tokens[0], None, [])]
     for window in windows(len(tokens), model.context_length, default_stride(model.context_length)):
-        part = tokens[window.begin : window.end]
-        found: list[TokenLogprob] = await asyncio.wrap_future(
-            scheduler.call(partial(_costs, model.engine, window, part, top))
-        )
-        costs += found
-    return costs
+        window_tokens = tokens[window.begin : window.end]
+        future = scheduler.call(partial(_window_logprobs, model.engine, window, window_tokens, n_top))
+        window_entries: list[TokenLogprob] = await asyncio.wrap_future(future)
+        entries += window_entries
+    return entries
 
 
-def _costs(engine: TextEngine, window: SlidingWindow, tokens: Sequence[int], top: int) -> list[TokenLogprob]:
+def _window_logprobs(
+    engine: TextEngine, window: SlidingWindow, tokens: Sequence[int], n_top: int
+) -> list[TokenLogprob]:
+    """The entries of those of `tokens` that no earlier window has."""
     first = window.first - window.begin
-    logits = engine.read(tokens[:-1])
-    return [compute_logprob(logits[i - 1], tokens[i], top) for i in range(first, len(tokens))]
+    logits = engine.prompt_logits(tokens[:-1])
+    return [compute_logprob(logits[i - 1], tokens[i], n_top) for i in range(first, len(tokens))]
 
 
 def token_text(model: ServedModel, token: int) -> str:
@@ -48,13 +50,13 @@ def token_text(model: ServedModel, token: int) -> str:
 
 
 async def score_text(
-    scheduler: Scheduler, model: ServedModel, text: str, tokens: list[int], top: int
+    scheduler: Scheduler, model: ServedModel, text: str, tokens: list[int], n_top: int
 ) -> dict[str, Any]:
-    """The answer of /score: the figures of `gpt score`, and what each token cost."""
+    """The answer of /score: the figures of `gpt score`, and the log-probability of each token."""
     if len(tokens) < 2:
         raise ApiError(400, f"a text of {len(tokens)} tokens leaves nothing to predict", param="text")
-    costs = await prompt_logprobs(scheduler, model, tokens, top)
-    log_probs = np.array([np.nan if cost.log_prob is None else cost.log_prob for cost in costs])
+    entries = await prompt_logprobs(scheduler, model, tokens, n_top)
+    log_probs = np.array([np.nan if entry.logprob is None else entry.logprob for entry in entries])
     scored = ScoredText(model.tokenizer, text, np.array(tokens, np.uint32), log_probs)
     return {
         "model": model.name,
@@ -62,11 +64,11 @@ async def score_text(
         **scored.figures(),
         "scored": [
             {
-                "id": cost.token,
-                "text": token_text(model, cost.token),
-                "logprob": cost.log_prob,
-                "top": [{"id": i, "text": token_text(model, i), "logprob": value} for i, value in cost.likeliest],
+                "id": entry.token,
+                "text": token_text(model, entry.token),
+                "logprob": entry.logprob,
+                "top": [{"id": i, "text": token_text(model, i), "logprob": value} for i, value in entry.top_logprobs],
             }
-            for cost in costs
+            for entry in entries
         ],
     }

@@ -1,4 +1,4 @@
-"""uvicorn: binds, says where it is, drains when it is told to end."""
+"""Runs uvicorn: binds the socket, prints the address, and drains running requests at the end."""
 
 import asyncio
 import logging
@@ -20,20 +20,20 @@ _IDLE_SECONDS = 15
 
 
 class Server(uvicorn.Server):
-    """uvicorn, which tells when it answers."""
+    """uvicorn's server, with a callback for when it accepts connections."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
         self._started = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer."""
+        """Start to accept connections, then call `started`."""
         await super().startup(sockets)
         self._started()
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """The socket to listen on. Raises RequestError for an address that is taken, or is not ours."""
+    """The socket to listen on. Raises RequestError for an address that is in use, or not of this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -41,9 +41,9 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except (OSError, OverflowError) as error:
         listener.close()
-        why = getattr(error, "strerror", None) or str(error)
+        reason = getattr(error, "strerror", None) or str(error)
         raise RequestError(
-            f"cannot listen on {host}, port {port}: {why.lower()}", hint="--port 0 takes any that is free"
+            f"cannot listen on {host}, port {port}: {reason.lower()}", hint="--port 0 takes any that is free"
         ) from None
     return listener
 
@@ -51,26 +51,26 @@ def bind(host: str, port: int) -> socket.socket:
 async def serve(
     runs: list[Path],
     listener: socket.socket,
-    guard: AccessPolicy,
+    policy: AccessPolicy,
     limits: Limits,
-    how: EngineOptions,
+    options: EngineOptions,
     note: Notify,
     *,
     follow: float | None = None,
     drain: float = 30.0,
     started: Callable[[Server], None] = lambda _: None,
 ) -> None:
-    """Answer until SIGTERM or SIGINT, or `should_exit` of the server that `started` is given; then finish what is
-    being written, for at most `drain` seconds.
+    """Serve until SIGTERM, SIGINT, or `should_exit` of the server that `started` is called with; then finish running
+    requests, for at most `drain` seconds.
 
     Raises what opening the first run raises.
     """
-    logging.getLogger("asyncio").setLevel(logging.ERROR)  # that a client has left is no warning
-    shelf = ModelRegistry(runs, how, note)
-    first = await shelf.open_first()
-    serving = ServerState(shelf, limits, follow=follow, note=note)
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every client that disconnects
+    registry = ModelRegistry(runs, options, note)
+    first = await registry.open_first()
+    state = ServerState(registry, limits, follow=follow, note=note)
     config = uvicorn.Config(
-        make_app(serving, guard),
+        make_app(state, policy),
         log_level="critical",
         access_log=False,
         server_header=False,
@@ -83,16 +83,16 @@ async def serve(
         http=Connection,
     )
     host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
+    url_host = f"[{host}]" if ":" in host else host
 
-    def tell() -> None:
-        note(f"{first.name}, step {first.step:,}, {first.engine.name}: http://{shown}:{port}")
+    def announce() -> None:
+        note(f"{first.name}, step {first.step:,}, {first.engine.name}: http://{url_host}:{port}")
         started(server)
 
-    server = Server(config, tell)
+    server = Server(config, announce)
     await server.serve([listener])
 
 
 def run(*arguments: object, **options: object) -> None:
-    """`serve`, in an event loop of its own."""
+    """Run `serve` in a new event loop."""
     asyncio.run(serve(*arguments, **options))  # type: ignore[arg-type]

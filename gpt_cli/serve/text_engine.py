@@ -1,7 +1,7 @@
-"""The texts of one model: joined, stepped and left at any token. Here: by the compiled kernel.
+"""The engine that generates the sequences of one model in a batch: its interface, and the one on the compiled kernel.
 
-With both a text is a function of its prompt, its settings and its number, whoever is written beside it.
-`torch_texts.py` has the engine that torch is.
+A sequence depends on its prompt, its sampling parameters and its sample index only, never on the rest of the batch.
+`torch_text_engine.py` has the engine on torch.
 
 Shapes: T tokens, V vocabulary.
 """
@@ -28,55 +28,59 @@ if TYPE_CHECKING:
 
 Logits = npt.NDArray[np.float32]
 NewTokens = list[tuple[int, Logits | None]]
+"""The tokens that a sequence got in one call of `step`, each with its (V,) logits if the request wants them."""
 
 
 @dataclass(frozen=True, eq=False)
 class SequenceRequest:
-    """A text to write: sample number `sample` of a prompt. `shown`: its logits are wanted, too."""
+    """One sequence to generate: sample number `sample_index` of a prompt."""
 
     prompt: Sequence[int]
     sampling: SamplingParams
-    sample: int = 0
-    shown: bool = False
+    sample_index: int = 0
+    return_logits: bool = False
     penalties: "Penalties | None" = None
-    book: "ProcessorFactory | None" = field(default=None, repr=False)
+    processor_factory: "ProcessorFactory | None" = field(default=None, repr=False)
+    """Makes the logits processors. None: the engine samples without any."""
 
 
 class SlotHandle(Protocol):
-    """A text's handle in an engine."""
+    """The slot of a sequence in an engine's batch. The slot is free again when its handle is garbage-collected."""
 
     matcher: "Matcher | None"
-    single: bool
-    """True if it takes one step at a time."""
+    single_step: bool
+    """True if `step` must be called with one step at a time."""
 
 
 class TextEngine(Protocol):
-    """The texts of one model."""
+    """Generates the sequences of one model."""
 
     name: str
 
     def needs_processors(self, sampling: SamplingParams) -> bool:
-        """True if a text with these settings needs a `book`."""
+        """True if a request with these parameters must have a `processor_factory`."""
 
     def join(self, request: SequenceRequest) -> SlotHandle:
-        """Begin to write it. Leaving is forgetting the place."""
+        """Add a sequence to the batch. It leaves the batch when the handle is dropped."""
 
-    def step(self, places: Sequence[Any], steps: int, prompt_tokens: int) -> list[NewTokens]:
-        """The next tokens of each text with their logits, no more than it may have; none while its prompt is being
-        read."""
+    def step(self, slots: Sequence[Any], steps: int, prompt_tokens: int) -> list[NewTokens]:
+        """Run up to `steps` steps, each with about `prompt_tokens` tokens of prefill. Returns the new tokens of each slot.
 
-    def read(self, tokens: Sequence[int]) -> Logits:
-        """(T,) tokens, at most a context -> (T, V): the logits of what follows each."""
+        A slot whose prompt is not prefilled yet gets none.
+        """
+
+    def prompt_logits(self, tokens: Sequence[int]) -> Logits:
+        """(T,) tokens, at most a context -> (T, V): the logits of the token after each."""
 
 
 class _NativeSlot:
-    def __init__(self, seat: Seat, chooser: "TokenSampler | None") -> None:
-        self.seat, self.chooser, self.single = seat, chooser, seat.keeps_logits
-        self.matcher = None if chooser is None else chooser.matcher
+    def __init__(self, seat: Seat, sampler: "TokenSampler | None") -> None:
+        self.seat, self.sampler, self.single_step = seat, sampler, seat.keeps_logits
+        self.matcher = None if sampler is None else sampler.matcher
 
 
 class NativeTextEngine:
-    """By the compiled kernel, all texts of a step together."""
+    """Generates with the compiled kernel, which decodes all slots of a step together."""
 
     name = "native"
 
@@ -87,46 +91,46 @@ class NativeTextEngine:
         return bool(unsupported_settings(sampling))
 
     def join(self, request: SequenceRequest) -> _NativeSlot:
-        choice = native_token_choice(request.sampling, self._tokenizer)
-        chooser = None
-        if request.book is not None:
-            import torch  # noqa: PLC0415 - only where rules are asked for
+        sampler = None
+        if request.processor_factory is not None:
+            import torch  # noqa: PLC0415 - only logits processors need it
 
-            chooser = _chooser(request, self._tokenizer.vocab_size, torch.device("cpu"))
-        seed = derive_seed(request.sampling.seed, "sample", request.sample)
-        max_new_tokens = request.sampling.max_new_tokens
+            sampler = _make_sampler(request, self._tokenizer.vocab_size, torch.device("cpu"))
         seat = Seat(
             self._batch,
             request.prompt,
-            seed,
-            choice,
-            keep_logits=request.shown,
-            caller_samples=chooser is not None,
-            max_new_tokens=max_new_tokens,
+            derive_seed(request.sampling.seed, "sample", request.sample_index),
+            native_token_choice(request.sampling, self._tokenizer),
+            keep_logits=request.return_logits,
+            caller_samples=sampler is not None,
+            max_new_tokens=request.sampling.max_new_tokens,
         )
-        return _NativeSlot(seat, chooser)
+        return _NativeSlot(seat, sampler)
 
-    def step(self, places: Sequence[_NativeSlot], steps: int, prompt_tokens: int) -> list[NewTokens]:
-        found = self._batch.step([place.seat for place in places], steps, prompt_tokens)
-        return [[self._taken(place, token) for token in tokens] for place, tokens in zip(places, found, strict=True)]
+    def step(self, slots: Sequence[_NativeSlot], steps: int, prompt_tokens: int) -> list[NewTokens]:
+        batch_tokens = self._batch.step([slot.seat for slot in slots], steps, prompt_tokens)
+        return [
+            [self._sampled(slot, token) for token in tokens] for slot, tokens in zip(slots, batch_tokens, strict=True)
+        ]
 
-    def read(self, tokens: Sequence[int]) -> Logits:
+    def prompt_logits(self, tokens: Sequence[int]) -> Logits:
         return self._decoder.score(tokens)
 
-    def _taken(self, place: _NativeSlot, token: int | None) -> tuple[int, Logits | None]:
-        logits = place.seat.logits() if place.seat.keeps_logits else None
+    def _sampled(self, slot: _NativeSlot, token: int | None) -> tuple[int, Logits | None]:
+        """The token, sampled here where the kernel left that to the caller (None), with its logits."""
+        logits = slot.seat.logits() if slot.seat.keeps_logits else None
         if token is None:
             import torch  # noqa: PLC0415
 
-            assert place.chooser is not None
+            assert slot.sampler is not None
             assert logits is not None
-            token = place.chooser.choose(torch.from_numpy(logits.copy())[None])
-            place.seat.accept(token)
+            token = slot.sampler.sample(torch.from_numpy(logits.copy())[None])
+            slot.seat.accept(token)
         return token, logits
 
 
 def native_token_choice(sampling: SamplingParams, tokenizer: Tokenizer) -> TokenChoice:
-    """The filters that the kernel knows."""
+    """The sampling parameters that the kernel applies by itself."""
     return TokenChoice(
         temperature=sampling.temperature,
         top_k=sampling.top_k,
@@ -137,9 +141,7 @@ def native_token_choice(sampling: SamplingParams, tokenizer: Tokenizer) -> Token
     )
 
 
-def _chooser(request: SequenceRequest, vocab_size: int, device: "object") -> "TokenSampler":
-    from gpt_cli.serve.token_sampling import Penalties, TokenSampler  # noqa: PLC0415 - it imports torch
+def _make_sampler(request: SequenceRequest, vocab_size: int, device: "object") -> "TokenSampler":
+    from gpt_cli.serve.token_sampling import TokenSampler  # noqa: PLC0415 - it imports torch
 
-    assert request.book is not None
-    penalties = request.penalties or Penalties()
-    return TokenSampler(request.book, request.sampling, penalties, request.prompt, request.sample, vocab_size, device)  # type: ignore[arg-type]
+    return TokenSampler(request, vocab_size, device)  # type: ignore[arg-type]

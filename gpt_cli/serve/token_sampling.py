@@ -1,4 +1,4 @@
-"""A token where the compiled kernel leaves the choice: rules, penalties and filters as torch has them.
+"""Samples a token with torch: logits processors, penalties and filters that the compiled kernel does not have.
 
 Shapes: V vocabulary.
 """
@@ -6,20 +6,23 @@ Shapes: V vocabulary.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from gpt_cli.sampling.constraint import Matcher
 from gpt_cli.sampling.filters import next_token
-from gpt_cli.sampling.logits_processors import LogitsProcessor, ProcessorFactory
+from gpt_cli.sampling.logits_processors import LogitsProcessor
 from gpt_cli.sampling.noise import GumbelNoise
-from gpt_cli.sampling.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from gpt_cli.serve.text_engine import SequenceRequest
 
 
 @dataclass(frozen=True)
 class Penalties:
-    """Presence and frequency penalties on the logits of tokens that the text holds, without its prompt."""
+    """OpenAI's presence and frequency penalties, which count the generated tokens and not the prompt."""
 
     presence: float = 0.0
     frequency: float = 0.0
@@ -29,7 +32,7 @@ class Penalties:
 
 
 class PenaltyProcessor:
-    """The rule of `Penalties`, for one text."""
+    """Logits processor that subtracts `Penalties`, for one sequence."""
 
     def __init__(self, penalties: Penalties) -> None:
         self._penalties, self._counts = penalties, Counter[int]()
@@ -38,53 +41,47 @@ class PenaltyProcessor:
         if not self._counts:
             return logits
         ids = torch.tensor(list(self._counts), device=logits.device)
-        times = torch.tensor(list(self._counts.values()), dtype=logits.dtype, device=logits.device)
-        off = self._penalties.presence + self._penalties.frequency * times
-        return logits.index_add(1, ids, -off[None])
+        counts = torch.tensor(list(self._counts.values()), dtype=logits.dtype, device=logits.device)
+        penalty = self._penalties.presence + self._penalties.frequency * counts
+        return logits.index_add(1, ids, -penalty[None])
 
     def accept(self, tokens: Sequence[int]) -> None:
         self._counts.update(tokens)
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Nothing: there is one text."""
+        """Does nothing: there is one sequence."""
 
 
 class TokenSampler:
-    """The choice of one text's tokens; its noise is that of the sample, whoever is beside it."""
+    """Samples the tokens of one sequence, with noise that depends on its seed and sample index only."""
 
-    def __init__(
-        self,
-        book: ProcessorFactory,
-        sampling: SamplingParams,
-        penalties: Penalties,
-        prompt: Sequence[int],
-        sample: int,
-        vocab_size: int,
-        device: torch.device,
-    ) -> None:
-        batch = book.for_batch([prompt], device)
-        self._rules: list[LogitsProcessor] = [*batch.processors]
-        if penalties:
-            self._rules.insert(1 if batch.processors else 0, PenaltyProcessor(penalties))
+    def __init__(self, request: "SequenceRequest", vocab_size: int, device: torch.device) -> None:
+        assert request.processor_factory is not None
+        batch = request.processor_factory.for_batch([request.prompt], device)
+        self._processors: list[LogitsProcessor] = [*batch.processors]
+        if request.penalties:
+            self._processors.insert(1 if batch.processors else 0, PenaltyProcessor(request.penalties))
         self.matcher: Matcher | None = None if batch.matchers is None else batch.matchers[0]
-        self._sampling = sampling
-        self._noise = None if sampling.greedy else GumbelNoise(sampling.seed, [sample], vocab_size, device)
+        self._sampling = sampling = request.sampling
+        self._noise = (
+            None if sampling.greedy else GumbelNoise(sampling.seed, [request.sample_index], vocab_size, device)
+        )
 
     @torch.inference_mode()
-    def choose(self, logits: Tensor) -> int:
-        """(1, V) -> the next token, of which the rules take note."""
+    def sample(self, logits: Tensor) -> int:
+        """(1, V) -> the next token, which is accepted."""
         token = int(self.draw(logits)[0])
         self.accept(token)
         return token
 
     def draw(self, logits: Tensor) -> Tensor:
-        """(1, V) -> (1,): the next token, which is to be accepted. It is not waited for."""
-        drawn = None if self._noise is None else self._noise.draw()
-        for rule in self._rules:
-            logits = rule.apply(logits)
-        return next_token(logits, self._sampling, drawn)
+        """(1, V) -> (1,): the next token, without waiting for the device. The caller has to `accept` it."""
+        noise = None if self._noise is None else self._noise.draw()
+        for processor in self._processors:
+            logits = processor.apply(logits)
+        return next_token(logits, self._sampling, noise)
 
     def accept(self, token: int) -> None:
-        """Have the rules take note of the token."""
-        for rule in self._rules:
-            rule.accept([token])
+        """Update the logits processors with a sampled token."""
+        for processor in self._processors:
+            processor.accept([token])

@@ -1,8 +1,8 @@
-"""The texts of one model by torch, for every model and device: many of them in a pass.
+"""The text engine on torch, for every model and device: one forward pass decodes many sequences.
 
-A pass has always as many rows, and all keys that a context has room for: what torch's kernels round depends on the
-shapes, and not on what stands in the other rows. So a text is the same alone and among others, and a row that nobody
-has costs no less. A prompt is read by itself.
+Every pass has the same number of rows, and keys for a full context: how torch's kernels round depends on the shapes,
+but not on the content of other rows. So a sequence is the same alone and in a full batch, and an unused row costs as
+much as a used one. Each prompt is prefilled in a pass of its own.
 
 Shapes: R rows of a table, T tokens, V vocabulary.
 """
@@ -21,65 +21,54 @@ from gpt_cli.sampling.context_window import context_start
 from gpt_cli.sampling.generate import SequenceBatch
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.serve.text_engine import Logits, NewTokens, SequenceRequest
-from gpt_cli.serve.token_sampling import Penalties, TokenSampler
+from gpt_cli.serve.token_sampling import TokenSampler
 
-_WORTH_THREADS = 2**28  # parameters from which a token is worth more than one of torch's threads
-_FEWEST_ROWS, _MOST_ROWS_CPU, _MOST_ROWS_GPU = 2, 8, 32
+_MULTITHREADED_PARAMETERS = 2**28  # a model with fewer decodes faster on one of torch's threads
+_MIN_ROWS, _MAX_ROWS_CPU, _MAX_ROWS_GPU = 2, 8, 32
 
 
-class _Table:
-    """Keys and values of R texts: (R, Hkv, context, D) of each layer."""
+class _KVTable:
+    """Keys and values of R sequences: (R, Hkv, context, D) of each layer."""
 
     def __init__(self, model: GPT, rows: int) -> None:
         weight = model.head.weight
         cache = KVCache(model.config, rows, device=weight.device, dtype=weight.dtype)
         self.layers = list(zip(cache.keys, cache.values, strict=True))
-        self.free = list(range(rows))
-        self.places: weakref.WeakValueDictionary[int, _Row] = weakref.WeakValueDictionary()
+        self.free_rows = list(range(rows))
+        self.slots: weakref.WeakValueDictionary[int, _TableSlot] = weakref.WeakValueDictionary()
 
-    def seat(self, place: "_Row") -> int:
-        """The row of a text, which is free again when the place is forgotten."""
-        row = self.free.pop()
-        self.places[row] = place
-        weakref.finalize(place, self.free.append, row).atexit = False
+    def assign_row(self, slot: "_TableSlot") -> int:
+        """A free row for the slot. The row is free again when the slot is garbage-collected."""
+        row = self.free_rows.pop()
+        self.slots[row] = slot
+        weakref.finalize(slot, self.free_rows.append, row).atexit = False
         return row
 
 
-class _Place:
-    single = True
+class _TorchSlot:
+    single_step = True
 
     def __init__(self, model: GPT, request: SequenceRequest) -> None:
-        weight = model.head.weight
-        assert request.book is not None
-        penalties = request.penalties or Penalties()
-        self.chooser = TokenSampler(
-            request.book,
-            request.sampling,
-            penalties,
-            request.prompt,
-            request.sample,
-            model.head.out_features,
-            weight.device,
-        )
-        self.matcher, self.shown = self.chooser.matcher, request.shown
+        self.sampler = TokenSampler(request, model.head.out_features, model.head.weight.device)
+        self.matcher, self.return_logits = self.sampler.matcher, request.return_logits
 
 
-class _Row(_Place):
-    """A text in a table: `tokens` of its window, of which `cached` have keys and values there."""
+class _TableSlot(_TorchSlot):
+    """A row of a table: `tokens` of the sequence's window, of which `cached` have keys and values there."""
 
-    def __init__(self, model: GPT, request: SequenceRequest, table: _Table) -> None:
+    def __init__(self, model: GPT, request: SequenceRequest, table: _KVTable) -> None:
         super().__init__(model, request)
         self.tokens = list(request.prompt[-model.config.context_length :])
         self.position, self.start, self.cached = len(self.tokens), 0, 0
         self.table = table
-        self.row = table.seat(self)
+        self.row = table.assign_row(self)
 
     def accept(self, token: int) -> None:
         self.tokens.append(token)
         self.position += 1
 
     def needs_prefill(self, context_length: int) -> bool:
-        """True if its window is to be read anew: at the beginning, and where it has been full."""
+        """True at the beginning, and where the window was full and moves on: all its keys are computed again then."""
         start = context_start(self.position, context_length)
         if start > self.start:
             del self.tokens[: start - self.start]
@@ -87,115 +76,116 @@ class _Row(_Place):
         return self.cached == 0
 
 
-class _Alone(_Place):
-    """A text of a model that the tables do not know: a pass of its own for each token."""
+class _UnbatchedSlot(_TorchSlot):
+    """A sequence of a model that has no static cache: a forward pass of its own for each token."""
 
     def __init__(self, model: GPT, request: SequenceRequest) -> None:
         super().__init__(model, request)
-        self._rows = SequenceBatch(model, [request.prompt], request.sampling.max_new_tokens)
-        self.next_logits = self._rows.next_logits
+        self._batch = SequenceBatch(model, [request.prompt], request.sampling.max_new_tokens)
+        self.next_logits = self._batch.next_logits
 
     def accept(self, token: int) -> None:
-        self._rows.append(torch.tensor([token], device=self._rows.device))
+        self._batch.append(torch.tensor([token], device=self._batch.device))
 
 
 class TorchTextEngine:
-    """The model is in eval mode."""
+    """Generates with a model in eval mode."""
 
     name = "torch"
 
     def __init__(self, model: GPT) -> None:
         self._model = model
         parameters = sum(weight.numel() for weight in model.parameters())
-        self._small = parameters < _WORTH_THREADS
+        self._single_threaded = parameters < _MULTITHREADED_PARAMETERS
         self._device = model.head.weight.device
-        self._tables: list[_Table] | None = None
+        self._tables: list[_KVTable] | None = None
         if all(cache.refusal(model.config) is None for cache in (KV_CACHE, STATIC_CACHE)):
             self._tables = []
         config = model.config
-        keys = 2 * config.n_layer * config.context_length * config.kv_heads * config.head_dim
-        most = _MOST_ROWS_CPU if self._device.type == "cpu" else _MOST_ROWS_GPU
-        self._n_row = max(_FEWEST_ROWS, min(parameters // keys, most))  # no more to read of keys than of weights
+        row_size = 2 * config.n_layer * config.context_length * config.kv_heads * config.head_dim
+        max_rows = _MAX_ROWS_CPU if self._device.type == "cpu" else _MAX_ROWS_GPU
+        self._n_row = max(_MIN_ROWS, min(parameters // row_size, max_rows))  # reads no more of keys than of weights
 
     def needs_processors(self, sampling: SamplingParams) -> bool:
         return True
 
-    def join(self, request: SequenceRequest) -> _Row | _Alone:
-        if self._small and self._device.type == "cpu":
-            torch.set_num_threads(1)  # of this thread, which writes
+    def join(self, request: SequenceRequest) -> _TableSlot | _UnbatchedSlot:
+        if self._single_threaded and self._device.type == "cpu":
+            torch.set_num_threads(1)  # applies to this thread, the scheduler's
         with torch.inference_mode():
             if self._tables is None:
-                return _Alone(self._model, request)
-            table = next((table for table in self._tables if table.free), None)
+                return _UnbatchedSlot(self._model, request)
+            table = next((table for table in self._tables if table.free_rows), None)
             if table is None:
-                table = _Table(self._model, self._n_row)
+                table = _KVTable(self._model, self._n_row)
                 self._tables.append(table)
-            return _Row(self._model, request, table)
+            return _TableSlot(self._model, request, table)
 
     @torch.inference_mode()
-    def step(self, places: Sequence[_Row | _Alone], steps: int, prompt_tokens: int) -> list[NewTokens]:
-        logits = self._next_logits(places, prompt_tokens)
-        chosen = [places[i].chooser.draw(row) for i, row in logits.items()]
-        tokens = torch.cat(chosen).tolist() if chosen else []  # the device is waited for once
-        written: list[NewTokens] = [[] for _ in places]
-        for (i, row), token in zip(logits.items(), tokens, strict=True):
-            places[i].chooser.accept(token)
-            places[i].accept(token)
-            written[i] = [(token, row[0].float().cpu().numpy() if places[i].shown else None)]
-        return written
+    def step(self, slots: Sequence[_TableSlot | _UnbatchedSlot], steps: int, prompt_tokens: int) -> list[NewTokens]:
+        logits = self._next_logits(slots, prompt_tokens)
+        drawn = [slots[i].sampler.draw(slot_logits) for i, slot_logits in logits.items()]
+        tokens = torch.cat(drawn).tolist() if drawn else []  # the only synchronization with the device
+        new_tokens: list[NewTokens] = [[] for _ in slots]
+        for (i, slot_logits), token in zip(logits.items(), tokens, strict=True):
+            slots[i].sampler.accept(token)
+            slots[i].accept(token)
+            new_tokens[i] = [(token, slot_logits[0].float().cpu().numpy() if slots[i].return_logits else None)]
+        return new_tokens
 
     @torch.inference_mode()
-    def read(self, tokens: Sequence[int]) -> Logits:
+    def prompt_logits(self, tokens: Sequence[int]) -> Logits:
         ids = torch.tensor([list(tokens)], device=self._device)
-        found: Logits = self._model(ids)[0].float().cpu().numpy()
-        return found
+        logits: Logits = self._model(ids)[0].float().cpu().numpy()
+        return logits
 
-    def _next_logits(self, places: Sequence[_Row | _Alone], prompt_tokens: int) -> dict[int, Tensor]:
-        """(1, V) of each text, but of those whose prompt waits for its turn."""
-        found: dict[int, Tensor] = {}
-        passes: dict[_Table, list[int]] = {}
-        unread = []
-        for i, place in enumerate(places):
-            if isinstance(place, _Alone):
-                found[i] = place.next_logits()
-            elif place.needs_prefill(self._model.config.context_length):
-                unread.append(i)
+    def _next_logits(self, slots: Sequence[_TableSlot | _UnbatchedSlot], prompt_tokens: int) -> dict[int, Tensor]:
+        """The (1, V) logits of each slot by its index; a slot that `prompt_tokens` leaves for a later step has none."""
+        logits: dict[int, Tensor] = {}
+        decoding: dict[_KVTable, list[int]] = {}
+        prefilling = []
+        for i, slot in enumerate(slots):
+            if isinstance(slot, _UnbatchedSlot):
+                logits[i] = slot.next_logits()
+            elif slot.needs_prefill(self._model.config.context_length):
+                prefilling.append(i)
             else:
-                passes.setdefault(place.table, []).append(i)
-        for table, members in passes.items():
-            rows = self._decode(table)
+                decoding.setdefault(slot.table, []).append(i)
+        for table, members in decoding.items():
+            table_logits = self._decode(table)
             for i in members:
-                place = places[i]
-                assert isinstance(place, _Row)
-                found[i] = rows[place.row, None]
-                place.cached += 1
-        for i in unread:
-            place = places[i]
-            assert isinstance(place, _Row)
-            found[i] = self._prefill(place)
-            prompt_tokens -= place.cached
+                slot = slots[i]
+                assert isinstance(slot, _TableSlot)
+                logits[i] = table_logits[slot.row, None]
+                slot.cached += 1
+        for i in prefilling:
+            slot = slots[i]
+            assert isinstance(slot, _TableSlot)
+            logits[i] = self._prefill(slot)
+            prompt_tokens -= slot.cached
             if prompt_tokens <= 0:
                 break
-        return found
+        return logits
 
-    def _decode(self, table: _Table) -> Tensor:
-        """(R, V): what follows the last token of each row. Where a row is not meant, what it stores is overwritten."""
+    def _decode(self, table: _KVTable) -> Tensor:
+        """(R, V): the logits after the last token of each row. A row that does not decode now writes a key that its
+        next pass overwrites."""
         tokens, starts = [0] * self._n_row, [0] * self._n_row
-        for row, place in table.places.items():
-            tokens[row] = place.tokens[-1]
-            starts[row] = min(place.cached, self._model.config.context_length - 1)
+        for row, slot in table.slots.items():
+            tokens[row] = slot.tokens[-1]
+            starts[row] = min(slot.cached, self._model.config.context_length - 1)
         ids, start = (torch.tensor(values, device=self._device) for values in (tokens, starts))
         cache = StaticCache(table.layers, start, self._model.config.context_length)
         logits: Tensor = self._model(ids[:, None], cache)[:, -1]
         return logits
 
-    def _prefill(self, place: _Row) -> Tensor:
-        """(1, V): what follows the window, whose keys and values go to the table."""
-        n_token = len(place.tokens)
+    def _prefill(self, slot: _TableSlot) -> Tensor:
+        """(1, V): the logits after the slot's window, whose keys and values are copied to its row of the table."""
+        n_token = len(slot.tokens)
         weight = self._model.head.weight
         cache = KVCache(self._model.config, 1, room=n_token, device=self._device, dtype=weight.dtype)
-        logits: Tensor = self._model(torch.tensor([place.tokens], device=self._device), cache)[:, -1]
-        for (keys, values), new_keys, new_values in zip(place.table.layers, cache.keys, cache.values, strict=True):
-            keys[place.row, :, :n_token], values[place.row, :, :n_token] = new_keys[0], new_values[0]
-        place.cached = n_token
+        logits: Tensor = self._model(torch.tensor([slot.tokens], device=self._device), cache)[:, -1]
+        for (keys, values), new_keys, new_values in zip(slot.table.layers, cache.keys, cache.values, strict=True):
+            keys[slot.row, :, :n_token], values[slot.row, :, :n_token] = new_keys[0], new_values[0]
+        slot.cached = n_token
         return logits

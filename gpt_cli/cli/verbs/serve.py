@@ -68,7 +68,7 @@ def serve(
     from gpt_cli.serve.limits import Limits
     from gpt_cli.serve.model_registry import EngineOptions
 
-    guard = make_access_policy(host, allow_host or (), allow_origin or (), api_key_file)
+    policy = make_access_policy(host, allow_host or (), allow_origin or (), api_key_file)
     limits = Limits(
         seats=seats,
         queue=queue,
@@ -84,7 +84,7 @@ def serve(
         server.run(
             named,
             listener,
-            guard,
+            policy,
             limits,
             EngineOptions(device, engine, weights),
             note,
