@@ -1,4 +1,4 @@
-"""What continuous batching brings: `gpt serve` with one client and with many; how soon a newcomer's first token comes.
+"""Measures `gpt serve`: throughput with one client and with many, and first-token latency.
 
     python -m bench.serve                                 10.65M parameters, fp32, 64 clients
     python -m bench.serve --weights int8 --clients 16
@@ -9,8 +9,8 @@ The server is a process of its own; clients are threads of this one, each with a
 Some texts of the many are compared with the same texts written alone: exit code 1 where one differs.
 
 One client and many take turns, `--rounds` times, and so does the decoder without a server, whose ratio is what a server
-can reach; medians are told. Clients take processor time of the server's where there are few cores: the server's own is
-told beside it, in microseconds a token.
+can reach; the table has medians. Clients take processor time from the server where there are few cores: so the table
+has the server's own, too, in microseconds a token.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def make_run(path: Path) -> Path:
 
 @contextmanager
 def server(run: Path, weights: str, seats: int) -> Iterator[tuple[int, int]]:
-    """`gpt serve` in a process of its own: its port, and its number."""
+    """`gpt serve` in a process of its own: its port and process id."""
     command = [sys.executable, "-m", "gpt_cli", "serve", str(run), "--port", "0", "--weights", weights]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
@@ -67,7 +67,7 @@ def server(run: Path, weights: str, seats: int) -> Iterator[tuple[int, int]]:
 
 
 def ask(connection: http.client.HTTPConnection, seed: int, tokens: int) -> str:
-    """The text of this seed."""
+    """Request the text of this seed."""
     body = {"prompt": "THE ", "seed": seed, "max_tokens": tokens, "temperature": 1, "stop": []}
     connection.request("POST", "/v1/completions", json.dumps(body))
     answer = json.loads(connection.getresponse().read())
@@ -76,7 +76,7 @@ def ask(connection: http.client.HTTPConnection, seed: int, tokens: int) -> str:
 
 
 def load(port: int, clients: int, tokens: int, seconds: float, newcomers: list[float] | None) -> tuple[float, Any]:
-    """Tokens a second of so many clients, and the texts by their seeds; newcomers' delays go into the list."""
+    """Tokens per second of `clients` clients, and their texts by seed. First-token latencies go into `newcomers`."""
     texts: dict[int, str] = {}
     until = time.perf_counter() + seconds
 
@@ -101,7 +101,7 @@ def load(port: int, clients: int, tokens: int, seconds: float, newcomers: list[f
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process has used; 0 where the system does not tell."""
+    """The processor time that a process has used. 0 where the system has no /proc."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
@@ -142,8 +142,8 @@ def first_token(port: int) -> float:
 
 
 @dataclass
-class Side:
-    """Measurements with one number of clients, of each round."""
+class Measurements:
+    """The measurements of each round with one number of clients."""
 
     decoder: list[float] = field(default_factory=list)
     served: list[float] = field(default_factory=list)
@@ -152,7 +152,7 @@ class Side:
 
 
 def main() -> int:
-    """Measure, print a table; 1 where a text depended on its neighbours."""
+    """Measure and print a table. Returns 1 where a text differs from the same one written alone."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path)
     parser.add_argument("--weights", choices=["fp32", "bf16", "int8"], default="fp32")
@@ -166,21 +166,21 @@ def main() -> int:
         alone = decoder_alone(run, arguments.weights)
         with server(run, arguments.weights, arguments.clients + 1) as (port, pid):
             load(port, 1, 8, 0.1, None)
-            sides = {n: Side() for n in (1, arguments.clients)}
+            by_clients = {n: Measurements() for n in (1, arguments.clients)}
             texts: dict[int, str] = {}
             for _ in range(arguments.rounds):
-                for n, side in sides.items():
-                    side.decoder.append(alone(n, arguments.tokens))
+                for n, measured in by_clients.items():
+                    measured.decoder.append(alone(n, arguments.tokens))
                     before, seconds = processor_seconds(pid), arguments.seconds / arguments.rounds
-                    newcomers = side.first if n > 1 else None
+                    newcomers = measured.first if n > 1 else None
                     rate, found = load(port, n, arguments.tokens, seconds, newcomers)
-                    side.served.append(rate)
-                    side.processor.append((processor_seconds(pid) - before) / len(found) / arguments.tokens)
+                    measured.served.append(rate)
+                    measured.processor.append((processor_seconds(pid) - before) / len(found) / arguments.tokens)
                     texts |= found
-                sides[1].first += [first_token(port) for _ in range(5)]
+                by_clients[1].first += [first_token(port) for _ in range(5)]
             connection = http.client.HTTPConnection("127.0.0.1", port)
-            some = sorted(texts)[:: max(1, len(texts) // 8)]
-            same = all(ask(connection, seed, arguments.tokens) == texts[seed] for seed in some)
+            seeds = sorted(texts)[:: max(1, len(texts) // 8)]
+            same = all(ask(connection, seed, arguments.tokens) == texts[seed] for seed in seeds)
             connection.close()
     heads = [
         "clients",
@@ -195,18 +195,20 @@ def main() -> int:
     rows = [
         [
             str(n),
-            f"{statistics.median(side.decoder):,.0f}",
-            f"{statistics.median(side.decoder) / statistics.median(sides[1].decoder):.1f}",
-            f"{statistics.median(side.served):,.0f}",
-            f"{statistics.median(side.served) / statistics.median(sides[1].served):.1f}",
-            f"{1e6 * statistics.median(side.processor):,.0f}",
-            f"{1000 * statistics.median(side.first):.0f}",
-            f"{1000 * max(side.first):.0f}",
+            f"{statistics.median(measured.decoder):,.0f}",
+            f"{statistics.median(measured.decoder) / statistics.median(by_clients[1].decoder):.1f}",
+            f"{statistics.median(measured.served):,.0f}",
+            f"{statistics.median(measured.served) / statistics.median(by_clients[1].served):.1f}",
+            f"{1e6 * statistics.median(measured.processor):,.0f}",
+            f"{1000 * statistics.median(measured.first):.0f}",
+            f"{1000 * max(measured.first):.0f}",
         ]
-        for n, side in sides.items()
+        for n, measured in by_clients.items()
     ]
     print(render_table(rows, header=heads))
-    print(f"{len(some)} texts of the {arguments.clients} written again alone: {'the same' if same else 'ANOTHER TEXT'}")
+    print(
+        f"{len(seeds)} texts of the {arguments.clients} written again alone: {'the same' if same else 'ANOTHER TEXT'}"
+    )
     return 0 if same else 1
 
 

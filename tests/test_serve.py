@@ -48,8 +48,8 @@ def sampled(run: Path, capsys: pytest.CaptureFixture[str], *flags: Any) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def spoken(options: dict[str, Any]) -> list[str]:
-    """Options of a request as flags of `gpt sample`."""
+def sample_flags(options: dict[str, Any]) -> list[str]:
+    """The flags of `gpt sample` for options of a request."""
     names = {"max_tokens": "max-new-tokens"}
     flags = []
     for name, value in options.items():
@@ -78,15 +78,17 @@ def test_the_same_seed_gives_the_text_of_gpt_sample(
 ) -> None:
     client = request.getfixturevalue("torch_client" if engine == "torch" else "client")
     for run in ("bytes", "letters"):
-        told = sampled(runs / run, capsys, "--prompt", "the ", "--seed", 5, "--engine", "auto", *spoken(options))
+        output = sampled(
+            runs / run, capsys, "--prompt", "the ", "--seed", 5, "--engine", "auto", *sample_flags(options)
+        )
         status, answer = client.ask("/v1/completions", model=run, prompt="the ", seed=5, **options)
         assert status == 200, answer
-        expected = [sample["text"] for sample in told["samples"]]
+        expected = [sample["text"] for sample in output["samples"]]
         assert [choice["text"] for choice in answer["choices"]] == expected
         ended = {"length": "length", "stop": "stop", "end_of_text": "stop", "match": "stop"}
-        reasons = [ended[sample["finish_reason"]] for sample in told["samples"]]
+        reasons = [ended[sample["finish_reason"]] for sample in output["samples"]]
         assert [choice["finish_reason"] for choice in answer["choices"]] == reasons
-        assert answer["usage"]["completion_tokens"] == sum(len(sample["tokens"]) for sample in told["samples"])
+        assert answer["usage"]["completion_tokens"] == sum(len(sample["tokens"]) for sample in output["samples"])
         events = client.events("/v1/completions", model=run, prompt="the ", seed=5, **options)
         streamed = ["" for _ in expected]
         for event in events:
@@ -98,13 +100,13 @@ def test_the_same_seed_gives_the_text_of_gpt_sample(
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_text_is_the_same_bits_alone_and_among_sixty_others(request: Any, engine: str) -> None:
     client = request.getfixturevalue("torch_client" if engine == "torch" else "client")
-    asked = [
+    params = [
         {"prompt": "ab"[: 1 + i % 2] * (1 + i % 7), "seed": i, "max_tokens": 5 + 7 * i % 50, "logprobs": 3 * (i % 3)}
         for i in range(60 if engine == "native" else 12)
     ]
-    alone = [client.ask("/v1/completions", **one)[1]["choices"] for one in asked]
+    alone = [client.ask("/v1/completions", **one)[1]["choices"] for one in params]
     with ThreadPoolExecutor(60) as pool:
-        together = list(pool.map(lambda one: client.ask("/v1/completions", **one)[1]["choices"], asked))
+        together = list(pool.map(lambda one: client.ask("/v1/completions", **one)[1]["choices"], params))
     assert together == alone
 
 
@@ -113,13 +115,13 @@ def test_log_probabilities_are_those_of_gpt_sample_and_do_not_change_the_text(
 ) -> None:
     flags = ["--prompt", "ab", "--seed", "3", "--temperature", "0.9"]
     assert main(["sample", "--run", str(runs / "bytes"), "--jsonl", *flags]) == 0
-    told = json.loads(capsys.readouterr().out)
-    asked = {"prompt": "ab", "seed": 3, "temperature": 0.9}
-    choice = client.ask("/v1/completions", **asked, logprobs=4)[1]["choices"][0]
-    assert choice["text"] == told["text"] == client.text(**asked)
+    output = json.loads(capsys.readouterr().out)
+    params = {"prompt": "ab", "seed": 3, "temperature": 0.9}
+    choice = client.ask("/v1/completions", **params, logprobs=4)[1]["choices"][0]
+    assert choice["text"] == output["text"] == client.text(**params)
     logprobs = choice["logprobs"]
-    assert logprobs["ids"] == told["tokens"]
-    assert logprobs["token_logprobs"] == pytest.approx(told["log_probs"], abs=1e-4)
+    assert logprobs["ids"] == output["tokens"]
+    assert logprobs["token_logprobs"] == pytest.approx(output["log_probs"], abs=1e-4)
     for token, found, top in zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True):
         assert len(top) == 4
         assert top.get(token, found) == found
@@ -130,9 +132,9 @@ def test_log_probabilities_are_those_of_gpt_sample_and_do_not_change_the_text(
 
 
 def test_pieces_of_a_stream_join_to_the_whole_with_its_log_probabilities(client: Client) -> None:
-    asked: dict[str, Any] = {"prompt": "ab", "seed": 8, "logprobs": 1, "stop": ["e", "\x10"], "echo": True, "n": 2}
-    whole = client.ask("/v1/completions", **asked)[1]
-    events = client.events("/v1/completions", **asked, stream_options={"include_usage": True})
+    params: dict[str, Any] = {"prompt": "ab", "seed": 8, "logprobs": 1, "stop": ["e", "\x10"], "echo": True, "n": 2}
+    whole = client.ask("/v1/completions", **params)[1]
+    events = client.events("/v1/completions", **params, stream_options={"include_usage": True})
     assert events.pop()["usage"] == whole["usage"]
     assert all(event["usage"] is None for event in events)
     for index, choice in enumerate(whole["choices"]):
@@ -193,28 +195,28 @@ def test_a_bias_of_a_hundred_is_a_command(client: Client) -> None:
 
 
 def test_a_chat_is_what_gpt_chat_would_continue(client: Client) -> None:
-    asked: dict[str, Any] = {"model": "letters", "seed": 2, "max_tokens": 9}
+    params: dict[str, Any] = {"model": "letters", "seed": 2, "max_tokens": 9}
     messages = [
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": "yo"},
         {"role": "user", "content": [{"type": "text", "text": "so"}]},
     ]
-    answer = client.ask("/v1/chat/completions", messages=messages, **asked)[1]
-    written = client.text(prompt="q: hi a: yo\nq: so a: "[-20:], **asked)
+    answer = client.ask("/v1/chat/completions", messages=messages, **params)[1]
+    written = client.text(prompt="q: hi a: yo\nq: so a: "[-20:], **params)
     assert answer["choices"][0]["message"] == {"role": "assistant", "content": written}
     assert answer["object"] == "chat.completion"
     assert answer["usage"]["prompt_tokens"] <= 20
-    events = client.events("/v1/chat/completions", messages=messages, **asked)
+    events = client.events("/v1/chat/completions", messages=messages, **params)
     assert events[0]["choices"][0]["delta"]["role"] == "assistant"
     assert events[0]["object"] == "chat.completion.chunk"
     assert "".join(event["choices"][0]["delta"].get("content", "") for event in events) == written
-    logprobs = client.ask("/v1/chat/completions", messages=messages, logprobs=True, top_logprobs=2, **asked)[1]
+    logprobs = client.ask("/v1/chat/completions", messages=messages, logprobs=True, top_logprobs=2, **params)[1]
     content = logprobs["choices"][0]["logprobs"]["content"]
     assert "".join(one["token"] for one in content) == written
     assert all(len(one["top_logprobs"]) == 2 for one in content)
     system = [{"role": "system", "content": "be"}, {"role": "user", "content": "hi"}]
-    said = client.ask("/v1/chat/completions", messages=system, **asked)[1]["choices"][0]["message"]["content"]
-    assert said == client.text(prompt="be\nq: hi a: ", **asked)
+    said = client.ask("/v1/chat/completions", messages=system, **params)[1]["choices"][0]["message"]["content"]
+    assert said == client.text(prompt="be\nq: hi a: ", **params)
 
 
 @pytest.mark.parametrize("form", ["chat", "pairs"])
@@ -224,22 +226,22 @@ def test_a_chat_with_a_run_that_learned_chats_or_pairs_is_in_its_template(tmp_pa
     if form == "chat":
         messages = [{"role": "system", "content": "s"}, *messages]
     learned = "system|s.user|a.assistant|b.user|c.assistant|" if form == "chat" else "c|"
-    asked: dict[str, Any] = {"model": "run", "seed": 4, "max_tokens": 12}
+    params: dict[str, Any] = {"model": "run", "seed": 4, "max_tokens": 12}
     with serving(tmp_path) as client:
-        answer = client.ask("/v1/chat/completions", messages=messages, **asked)[1]["choices"][0]["message"]["content"]
-        assert answer == client.text(prompt=learned[-20:], **asked)
+        answer = client.ask("/v1/chat/completions", messages=messages, **params)[1]["choices"][0]["message"]["content"]
+        assert answer == client.text(prompt=learned[-20:], **params)
         assert "." not in answer
-        status, refused = client.ask("/v1/chat/completions", messages=[{"role": "bot", "content": "x"}], **asked)
+        status, refused = client.ask("/v1/chat/completions", messages=[{"role": "bot", "content": "x"}], **params)
     assert status == 400
     assert "role" in refused["error"]["message"]
     assert "assistant" in refused["error"]["message"]
 
 
 def test_texts_become_tokens_and_tokens_texts(client: Client) -> None:
-    told = client.ask("/tokenize", text="aä")[1]
-    assert told["tokens"] == [97, 195, 164]
-    assert told["pieces"] == ["a", "bytes:\\xc3", "bytes:\\xa4"]
-    assert client.ask("/detokenize", tokens=told["tokens"])[1] == {"prompt": "aä"}
+    output = client.ask("/tokenize", text="aä")[1]
+    assert output["tokens"] == [97, 195, 164]
+    assert output["pieces"] == ["a", "bytes:\\xc3", "bytes:\\xa4"]
+    assert client.ask("/detokenize", tokens=output["tokens"])[1] == {"prompt": "aä"}
 
 
 def test_models_are_listed_by_the_names_of_their_folders(client: Client) -> None:
@@ -250,7 +252,7 @@ def test_models_are_listed_by_the_names_of_their_folders(client: Client) -> None
     assert (status, answer["error"]["code"]) == (404, "model_not_found")
 
 
-def test_health_and_figures_are_told(client: Client) -> None:
+def test_health_and_metrics_are_served(client: Client) -> None:
     client.text(prompt="a", max_tokens=3)
     assert client.get("/health")[1]["status"] == "ok"
     status, headers, body = client.send("GET", "/metrics")
@@ -278,14 +280,14 @@ def test_without_the_extra_serve_says_how_to_get_it(
     assert "hint: pip install 'gpt-cli[serve]'" in capsys.readouterr().err
 
 
-def test_the_end_of_a_text_is_a_token_whose_cost_is_told(tmp_path: Path) -> None:
+def test_the_end_of_text_is_a_token_with_a_log_probability(tmp_path: Path) -> None:
     """Or lm-eval, which leaves out the one token that it has written, would leave out one of the text."""
     text = "the end of a text\n" * 40
     tokenizer = train_tokenizer([text], TokenizerConfig(kind="bpe", vocab_size=260))
     assert tokenizer.eot_id is not None
     with serving(make_run(tmp_path / "run", tokenizer)) as client:
-        asked = {"prompt": "the", "echo": True, "logprobs": 1, "max_tokens": 1}
-        answer = client.ask("/v1/completions", **asked, logit_bias={str(tokenizer.eot_id): 100})[1]
+        params = {"prompt": "the", "echo": True, "logprobs": 1, "max_tokens": 1}
+        answer = client.ask("/v1/completions", **params, logit_bias={str(tokenizer.eot_id): 100})[1]
         choice = answer["choices"][0]
         assert (choice["text"], choice["finish_reason"]) == ("the", "stop")
         assert choice["logprobs"]["ids"] == [*tokenizer.encode("the"), tokenizer.eot_id]

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 CLIENTS = 200
 SECONDS = 120.0
-SEEDS = 12  # texts that are asked for again and again
+SEEDS = 12  # texts that are requested again and again
 
 
 class Load:
@@ -55,7 +55,7 @@ class Load:
             time.sleep(wait)
 
     def _ask(self, turn: int) -> tuple[str, float]:
-        """One request: what became of it, and for how long to keep off."""
+        """Send one request. Returns its outcome, and the seconds to wait before the next."""
         seed, kind = turn % SEEDS, ("whole", "streamed", "given up")[turn % 3]
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=HANG)
         try:
@@ -104,9 +104,9 @@ def test_no_request_of_two_hundred_clients_is_lost_but_those_that_are_told_to_wa
             return answer
 
         def text(seed: int) -> str:
-            asked = {"prompt": "the ", "seed": seed, "max_tokens": 60}
-            told: str = ask("/v1/completions", **asked)["choices"][0]["text"]
-            return told
+            params = {"prompt": "the ", "seed": seed, "max_tokens": 60}
+            answer: str = ask("/v1/completions", **params)["choices"][0]["text"]
+            return answer
 
         expected = {seed: text(seed) for seed in range(SEEDS)}
         load = Load(port, expected)

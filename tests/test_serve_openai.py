@@ -29,10 +29,10 @@ def client(server: Client) -> Iterator[Any]:
 
 
 def test_completions_whole_and_streamed_are_one_text(client: Any) -> None:
-    asked = {"model": MODEL, "prompt": "the ", "seed": 3, "max_tokens": 30, "n": 2, "stop": ["zz"], "logprobs": 2}
-    whole = client.completions.create(**asked)
+    params = {"model": MODEL, "prompt": "the ", "seed": 3, "max_tokens": 30, "n": 2, "stop": ["zz"], "logprobs": 2}
+    whole = client.completions.create(**params)
     streamed = ["", ""]
-    for chunk in client.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+    for chunk in client.completions.create(**params, stream=True, stream_options={"include_usage": True}):
         for choice in chunk.choices:
             streamed[choice.index] += choice.text
         usage = chunk.usage
@@ -44,16 +44,16 @@ def test_completions_whole_and_streamed_are_one_text(client: Any) -> None:
 
 
 def test_chat_whole_and_streamed_are_one_answer(client: Any) -> None:
-    asked = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "seed": 1, "max_completion_tokens": 9}
-    whole = client.chat.completions.create(**asked, logprobs=True, top_logprobs=1)
-    parts = [chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**asked, stream=True)]
+    params = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "seed": 1, "max_completion_tokens": 9}
+    whole = client.chat.completions.create(**params, logprobs=True, top_logprobs=1)
+    parts = [chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**params, stream=True)]
     assert "".join(parts) == whole.choices[0].message.content
     assert len(whole.choices[0].logprobs.content) == whole.usage.completion_tokens == 9
 
 
 def test_our_own_parameters_go_into_extra_body(client: Any) -> None:
-    asked = {"model": MODEL, "prompt": "a", "max_tokens": 4, "extra_body": {"regex": "[xy]{4}", "top_k": 20}}
-    assert set(client.completions.create(**asked).choices[0].text) <= set("xy")
+    params = {"model": MODEL, "prompt": "a", "max_tokens": 4, "extra_body": {"regex": "[xy]{4}", "top_k": 20}}
+    assert set(client.completions.create(**params).choices[0].text) <= set("xy")
     one = client.completions.create(model=MODEL, prompt="a", max_tokens=9, extra_body={"choices": ["yes", "no"]})
     assert one.choices[0].text in ("yes", "no")
     assert one.choices[0].finish_reason == "stop"
@@ -80,11 +80,11 @@ def test_errors_become_the_clients_exceptions(client: Any, server: Client) -> No
 
 
 def test_the_client_comes_back_after_429_and_gets_its_text(server: Client, client: Any) -> None:
-    asked: dict[str, Any] = {"model": MODEL, "prompt": "a", "seed": 1, "max_tokens": 5}
-    expected = client.completions.create(**asked).choices[0].text
+    params: dict[str, Any] = {"model": MODEL, "prompt": "a", "seed": 1, "max_tokens": 5}
+    expected = client.completions.create(**params).choices[0].text
     with ThreadPoolExecutor(8) as pool, server.held():
         with pytest.raises(openai.RateLimitError):
-            client.completions.create(**asked, n=3)
+            client.completions.create(**params, n=3)
         patient = client.with_options(max_retries=100)
-        waiting = [pool.submit(patient.completions.create, **asked) for _ in range(2)]
+        waiting = [pool.submit(patient.completions.create, **params) for _ in range(2)]
     assert [one.result().choices[0].text for one in waiting] == [expected] * 2

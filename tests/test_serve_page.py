@@ -74,10 +74,10 @@ def test_the_page_is_one_file_whose_policy_lets_nothing_else_in(client: Client) 
 
 
 def test_runs_are_told_with_their_curves_and_what_differs(client: Client) -> None:
-    told = client.get("/runs")[1]
-    assert [run["name"] for run in told["runs"]] == ["first", "second"]
-    assert told["differing"] == ["sample.temperature"]
-    assert [run["config"]["sample.temperature"] for run in told["runs"]] == ["1.0", "0.5"]
+    listing = client.get("/runs")[1]
+    assert [run["name"] for run in listing["runs"]] == ["first", "second"]
+    assert listing["differing"] == ["sample.temperature"]
+    assert [run["config"]["sample.temperature"] for run in listing["runs"]] == ["1.0", "0.5"]
     run = client.get("/runs/first")[1]
     assert run["steps"] == [0, 5]
     assert [row["loss"] for row in run["metrics"]][:5] == [3.0, 1.5, 1.0, 0.75, 0.6]
@@ -116,8 +116,8 @@ def test_what_is_written_is_what_the_api_writes_and_fits_the_window(
     page.run("document.querySelector('#n').value = 2")
     page.click("#go")
     wait_written(page)
-    asked = {"model": "first", "prompt": "ab", "seed": 1, "max_tokens": 30, "temperature": 0.8, "n": 2}
-    answer = client.ask("/v1/completions", **asked)[1]
+    params = {"model": "first", "prompt": "ab", "seed": 1, "max_tokens": 30, "temperature": 0.8, "n": 2}
+    answer = client.ask("/v1/completions", **params)[1]
     assert [written(page, 1), written(page, 2)] == [choice["text"] for choice in answer["choices"]]
     for tab in ("read", "look", "watch", "write"):
         page.click(f"#tab-{tab}")
@@ -200,20 +200,20 @@ def test_every_setting_of_the_api_is_set_by_keys_and_told_for_elsewhere(
             page.type(str(value))
     page.key("Enter", modifiers=2)
     wait_written(page)
-    asked = {"model": "first", "prompt": "ab", "seed": 1, "max_tokens": 30, "temperature": 0.8}
-    assert written(page) == client.text(**asked, **both, **penalties)
+    params = {"model": "first", "prompt": "ab", "seed": 1, "max_tokens": 30, "temperature": 0.8}
+    assert written(page) == client.text(**params, **both, **penalties)
     body = json.loads(shlex.split(str(page.run("document.querySelector('#as-curl').textContent")))[-1])
     assert client.text(**body) == written(page)
-    told = str(page.run("document.querySelector('#as-python').textContent"))
-    assert "presence_penalty=0.5, frequency_penalty=-0.2" in told
-    assert '"regex":"[a-f]+ [g-z]{3}"' in told.partition("extra_body=")[2]
+    as_python = str(page.run("document.querySelector('#as-python').textContent"))
+    assert "presence_penalty=0.5, frequency_penalty=-0.2" in as_python
+    assert '"regex":"[a-f]+ [g-z]{3}"' in as_python.partition("extra_body=")[2]
     command = str(page.run("document.querySelector('#as-gpt').textContent"))
     assert command.endswith("  # without presence_penalty and frequency_penalty, which only the server has")
     _, verb, _, *flags = shlex.split(command, comments=True)
     flags += ["--json", "--prefix", "", "--suffix", ""]
     capsys.readouterr()
     assert main([verb, str(runs / "first"), *flags]) == 0
-    assert json.loads(capsys.readouterr().out)["samples"][0]["text"] == client.text(**asked, **both)
+    assert json.loads(capsys.readouterr().out)["samples"][0]["text"] == client.text(**params, **both)
     page.run("document.querySelector('#regex').value = ''; document.querySelector('#choices').focus()")
     page.type("yes,no")
     page.key("Enter", modifiers=2)
@@ -259,8 +259,8 @@ def test_a_text_is_read_by_two_checkpoints_side_by_side(page: Page, client: Clie
     )
     page.click("#readform .do")
     page.wait("document.querySelectorAll('#readings article').length == 2")
-    told = page.run("[...document.querySelectorAll('#readings .facts-line')].map(e => e.textContent)")
-    for model, line in zip(("first", "first@0"), told, strict=True):
+    readings = page.run("[...document.querySelectorAll('#readings .facts-line')].map(e => e.textContent)")
+    for model, line in zip(("first", "first@0"), readings, strict=True):
         score = client.ask("/score", model=model, text="ab\ncd ef")[1]
         assert line == f"{score['bpb']:.3f} bits per byte, 7 tokens"
     assert page.run("document.querySelectorAll('.readline').length") == 4

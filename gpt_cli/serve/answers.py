@@ -67,8 +67,9 @@ class StreamedChoice:
         for entry in chunk.logprobs:
             self._withheld.append(OffsetLogprob(len(self.echo) + self._n_decoded, entry))
             self._n_decoded += len(self._decoder.push(entry.token))
-        end, eot_id = len(self.echo) + len(self.text), self.model.tokenizer.eot_id  # end of text is sent, as no text
-        ready = [one for one in self._withheld if one.text_offset < end or one.entry.token == eot_id]
+        end = len(self.echo) + len(self.text)
+        eot_id = self.model.tokenizer.eot_id  # is reported, although it has no text
+        ready = [token for token in self._withheld if token.text_offset < end or token.entry.token == eot_id]
         self._withheld = [] if chunk.finish_reason else self._withheld[len(ready) :]
         return ChoiceDelta(chunk.index, chunk.text, ready, chunk.finish_reason)
 
@@ -185,11 +186,11 @@ class Answer:
         """The log-probabilities of the prompt of choice `index`, with the offsets of its tokens."""
         if not prompt_logprobs:
             return []
-        decoder, offset, found = StreamDecoder(self._request.model.tokenizer), 0, []
+        decoder, offset, logprobs = StreamDecoder(self._request.model.tokenizer), 0, []
         for entry in prompt_logprobs[index // self._request.n]:
-            found.append(OffsetLogprob(offset, entry))
+            logprobs.append(OffsetLogprob(offset, entry))
             offset += len(decoder.push(entry.token))
-        return found
+        return logprobs
 
     def _choice_json(
         self,
@@ -211,7 +212,7 @@ class Answer:
         """None if the request does not want any."""
         if self._n_top is None:
             return None
-        model, entries = self._request.model, [one.entry for one in logprobs]
+        model, entries = self._request.model, [token.entry for token in logprobs]
         if self._object_type == "chat.completion":
             return {"content": [_chat_logprob_json(model, entry) for entry in entries], "refusal": None}
         top_logprobs = [
@@ -222,7 +223,7 @@ class Answer:
             "tokens": [token_text(model, entry.token) for entry in entries],
             "token_logprobs": [entry.logprob for entry in entries],
             "top_logprobs": top_logprobs if self._n_top else None,
-            "text_offset": [one.text_offset for one in logprobs],
+            "text_offset": [token.text_offset for token in logprobs],
             "ids": [entry.token for entry in entries],
             "likeliest": [_likeliest_json(model, entry) for entry in entries],
         }

@@ -64,7 +64,7 @@ class TextEngine(Protocol):
         """Add a sequence to the batch. It leaves the batch when the handle is dropped."""
 
     def step(self, slots: Sequence[Any], steps: int, prompt_tokens: int) -> list[NewTokens]:
-        """Run up to `steps` steps, each with about `prompt_tokens` tokens of prefill. Returns the new tokens of each slot.
+        """Run up to `steps` steps, each prefilling about `prompt_tokens` tokens. Returns the new tokens of each slot.
 
         A slot whose prompt is not prefilled yet gets none.
         """
