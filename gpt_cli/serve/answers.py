@@ -32,7 +32,7 @@ class OffsetLogprob:
 
 @dataclass(frozen=True)
 class ChoiceDelta:
-    """What a chunk adds to the choice `index`."""
+    """The text and log-probabilities that a chunk adds to the choice `index`."""
 
     index: int
     text: str
