@@ -54,8 +54,8 @@ def test_the_python_of_the_page_runs(client: Client, tmp_path: Path) -> None:
 
 def test_the_parameters_of_the_page_are_those_of_the_schema() -> None:
     rows = re.findall(r"^\| (?:of OpenAI's|ours) \| (.*) \|$", PAGE, flags=re.MULTILINE)
-    told = {name for row in rows for part in re.findall(r"`([^`]+)`", row) for name in part.split()}
-    assert told == set(CompletionRequest.model_fields) | set(ChatRequest.model_fields)
+    documented = {name for row in rows for part in re.findall(r"`([^`]+)`", row) for name in part.split()}
+    assert documented == set(CompletionRequest.model_fields) | set(ChatRequest.model_fields)
 
 
 def test_the_bounds_of_the_page_are_the_defaults() -> None:

@@ -17,7 +17,7 @@ from gpt_cli.serve.scheduler import ChunkQueue, Scheduler
 from gpt_cli.serve.text_engine import SequenceRequest
 from tests.serving import make_run
 
-WAYS = [
+SAMPLING = [
     SamplingParams(temperature=1.0),
     SamplingParams(temperature=0.0),
     SamplingParams(temperature=0.8, top_k=7),
@@ -31,34 +31,34 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
     return open_model("bytes", run, EngineOptions(), print, None)
 
 
-VISIT = st.fixed_dictionaries(
+CASE = st.fixed_dictionaries(
     {
         "prompt": st.lists(st.integers(0, 255), min_size=1, max_size=30),
-        "way": st.sampled_from(WAYS),
+        "sampling": st.sampled_from(SAMPLING),
         "seed": st.integers(0, 2**40),
         "tokens": st.integers(1, 50),
-        "top": st.sampled_from([None, None, 0, 3]),
+        "n_top": st.sampled_from([None, None, 0, 3]),
         "pause": st.integers(0, 3),
-        "gives_up": st.none() | st.integers(1, 4),
+        "cancel_after": st.none() | st.integers(1, 4),
         "streamed": st.booleans(),
     }
 )
 
 
-def make_sequence(model: ServedModel, visit: dict[str, Any], index: int, queue: ChunkQueue) -> ActiveSequence:
-    way: SamplingParams = visit["way"].replace({"seed": visit["seed"], "max_new_tokens": visit["tokens"]})
-    request = SequenceRequest(visit["prompt"], way, return_logits=visit["top"] is not None)
-    streamed = visit.get("streamed", True)
+def make_sequence(model: ServedModel, case: dict[str, Any], index: int, queue: ChunkQueue) -> ActiveSequence:
+    sampling: SamplingParams = case["sampling"].replace({"seed": case["seed"], "max_new_tokens": case["tokens"]})
+    request = SequenceRequest(case["prompt"], sampling, return_logits=case["n_top"] is not None)
+    streamed = case.get("streamed", True)
     deadline = time.monotonic() + 3600
-    return ActiveSequence(index, model.engine, model.tokenizer, request, visit["top"], queue, deadline, streamed)
+    return ActiveSequence(index, model.engine, model.tokenizer, request, case["n_top"], queue, deadline, streamed)
 
 
-async def alone(model: ServedModel, visit: dict[str, Any]) -> list[Any]:
+async def alone(model: ServedModel, case: dict[str, Any]) -> list[Any]:
     """Text, tokens, log-probabilities and finish reason from a scheduler of its own."""
     scheduler = Scheduler(Limits())
     try:
         queue = ChunkQueue()
-        scheduler.submit([make_sequence(model, visit, 0, queue)])
+        scheduler.submit([make_sequence(model, case, 0, queue)])
         chunks = await queue.get()
         while chunks[-1].finish_reason is None:
             chunks += await queue.get()
@@ -76,54 +76,54 @@ def joined(chunks: list[SequenceChunk]) -> list[Any]:
 
 @settings(max_examples=40)
 @given(
-    visits=st.lists(VISIT, min_size=1, max_size=14),
+    cases=st.lists(CASE, min_size=1, max_size=14),
     seats=st.integers(1, 9),
     prompt_step=st.sampled_from([1, 5, 256]),
 )
 def test_whoever_comes_ends_and_gives_up_a_text_is_what_it_is_alone(
-    model: ServedModel, visits: list[dict[str, Any]], seats: int, prompt_step: int
+    model: ServedModel, cases: list[dict[str, Any]], seats: int, prompt_step: int
 ) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         scheduler = Scheduler(Limits(seats=seats, prompt_step=prompt_step))
 
-        async def visit_it(visit: dict[str, Any]) -> list[Any] | None:
-            for _ in range(visit["pause"]):
+        async def generate(case: dict[str, Any]) -> list[Any] | None:
+            for _ in range(case["pause"]):
                 await asyncio.sleep(0)
             queue = ChunkQueue()
-            sequence = make_sequence(model, visit, 0, queue)
+            sequence = make_sequence(model, case, 0, queue)
             scheduler.submit([sequence])
             chunks = await queue.get()
             while chunks[-1].finish_reason is None:
-                if visit["gives_up"] is not None and visit["gives_up"] <= len(chunks):
+                if case["cancel_after"] is not None and case["cancel_after"] <= len(chunks):
                     scheduler.cancel([sequence])
                     return None
                 chunks += await queue.get()
             return joined(chunks)
 
         try:
-            found = await asyncio.gather(*(visit_it(visit) for visit in visits))
+            results = await asyncio.gather(*(generate(case) for case in cases))
         finally:
             await asyncio.to_thread(scheduler.close)
-        for visit, result in zip(visits, found, strict=True):
+        for case, result in zip(cases, results, strict=True):
             if result is not None:
-                assert result == await alone(model, visit)
-        assert scheduler.running == scheduler.waiting == 0 or any(visit["gives_up"] for visit in visits)
+                assert result == await alone(model, case)
+        assert scheduler.running == scheduler.waiting == 0 or any(case["cancel_after"] for case in cases)
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 def test_what_fails_in_one_engine_ends_its_texts_and_not_the_thread(
     model: ServedModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         scheduler, queue = Scheduler(Limits()), ChunkQueue()
-        visit = {"prompt": [1], "way": WAYS[0], "seed": 1, "tokens": 5, "top": None}
+        case = {"prompt": [1], "sampling": SAMPLING[0], "seed": 1, "tokens": 5, "n_top": None}
         try:
             with monkeypatch.context() as patch:
                 patch.setattr(model.engine, "step", lambda *_: 1 / 0)
-                scheduler.submit([make_sequence(model, visit, 0, queue)])
+                scheduler.submit([make_sequence(model, case, 0, queue)])
                 assert [chunk.finish_reason for chunk in await queue.get()] == ["error"]
-            scheduler.submit([make_sequence(model, visit, 0, queue)])
+            scheduler.submit([make_sequence(model, case, 0, queue)])
             chunks = await queue.get()
             while chunks[-1].finish_reason is None:
                 chunks += await queue.get()
@@ -131,15 +131,15 @@ def test_what_fails_in_one_engine_ends_its_texts_and_not_the_thread(
         finally:
             await asyncio.to_thread(scheduler.close)
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
 def test_a_text_that_waits_when_the_server_ends_is_told(model: ServedModel) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         scheduler, queue = Scheduler(Limits(max_tokens=10**9)), ChunkQueue()
-        visit = {"prompt": [1], "way": WAYS[0], "seed": 1, "tokens": 10**9, "top": None}
-        scheduler.submit([make_sequence(model, visit, 0, queue)])
+        case = {"prompt": [1], "sampling": SAMPLING[0], "seed": 1, "tokens": 10**9, "n_top": None}
+        scheduler.submit([make_sequence(model, case, 0, queue)])
         await queue.get()
         await asyncio.to_thread(scheduler.close)
         chunks = await queue.get()
@@ -147,7 +147,7 @@ def test_a_text_that_waits_when_the_server_ends_is_told(model: ServedModel) -> N
             chunks = await queue.get()
         assert chunks[-1].finish_reason == "error"
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 def test_the_checkpoint_of_a_path_is_served_under_its_run_and_step(tmp_path: Path) -> None:

@@ -120,12 +120,12 @@ def _encode_prompts(model: ServedModel, prompt: Any) -> list[list[int]]:
     if isinstance(prompt, str):
         return [encode(model, prompt)]
     if isinstance(prompt, list) and prompt:
-        if all(isinstance(one, str) for one in prompt):
-            return [encode(model, one) for one in prompt]
-        if all(type(one) is int for one in prompt):
+        if all(isinstance(item, str) for item in prompt):
+            return [encode(model, item) for item in prompt]
+        if all(type(item) is int for item in prompt):
             return [check_tokens(model, prompt)]
-        if all(isinstance(one, list) and one and all(type(token) is int for token in one) for one in prompt):
-            return [check_tokens(model, one) for one in prompt]
+        if all(isinstance(item, list) and item and all(type(token) is int for token in item) for item in prompt):
+            return [check_tokens(model, item) for item in prompt]
     raise ApiError(
         400,
         "prompt must be a text, a list of texts, a list of tokens, or a list of those, none of them empty",
