@@ -212,7 +212,7 @@ def how_to_permit(path: Path) -> str:
 
 
 def how_to_shorten(path: Path) -> str:
-    """What to do about a `path` that the system finds too long: its longest name, if that is to blame, is told."""
+    """The hint for a `path` that the system finds too long. It shows the longest name, if that is the cause."""
     length = max((len(os.fsencode(part)) for part in path.parts), default=0)
     if length <= 255:
         return "choose a shorter path"

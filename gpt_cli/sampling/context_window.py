@@ -1,4 +1,4 @@
-"""What becomes of a text that outgrows the context: sliding by halves (elsewhere called context shift, or truncation).
+"""Generation of a text that outgrows the context: sliding by halves (elsewhere called context shift, or truncation).
 
 The definition, which torch's decoding follows; that of C (`append_token` in `cpu/decode/session.h`) and of NumPy is
 equal to it.
