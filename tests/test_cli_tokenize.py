@@ -44,6 +44,14 @@ def test_the_table_tells_sizes_per_split_and_the_vocabulary(run: Run) -> None:
     assert answer.out.count(" + ") == 10
 
 
+def test_a_token_wider_than_the_table_is_cut_in_the_table_and_whole_in_json(run: Run) -> None:
+    Path("ruled.txt").write_text(f"{TEXT}{'-' * 64}\n" * 50)
+    command = ("tokenize", "ruled.txt", "--kind", "bpe", "--vocab-size", "400")
+    (row,) = (line for line in run(*command).out.splitlines() if line.startswith("longest tokens"))
+    assert row.startswith(f"longest tokens  '{'-' * 29}…'")
+    assert as_json(run(*command, "--out", "again", "--json"))["longest_tokens"][0]["text"] == "-" * 32
+
+
 def test_the_tokens_are_where_it_says_and_train_takes_them(run: Run) -> None:
     answer = run("tokenize", "mice.txt", "--kind", "bpe", "--vocab-size", "300", "--val-fraction", "0.2")
     assert "tokens/mice-bpe300" in answer.err

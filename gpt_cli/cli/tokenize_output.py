@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = "<unk>"  # how a table shows the token; in text it is U+FFFD
 _SHOWN = 10  # longest tokens, and merges
+_PIECE = 30  # columns of a token: GPT-2 has one of 64 dashes
 _UNITS = ("characters", "bytes", "tokens")
 
 
@@ -57,7 +58,7 @@ def _readable(token: bytes) -> str:
 
 def print_tokenized(result: dict[str, Any]) -> None:
     """Print the tables of `result`, as JSON has it."""
-    from gpt_cli.terminal.table import render_pairs, render_table
+    from gpt_cli.terminal.table import render_pairs, render_table, shorten
 
     if "splits" in result:
         splits: dict[str, dict[str, Any]] = result["splits"]
@@ -66,7 +67,7 @@ def print_tokenized(result: dict[str, Any]) -> None:
         ]
         print(render_table(rows, header=("", *splits)))
         print()
-        longest = [f"'{token['text']}'" for token in result["longest_tokens"]]
+        longest = [f"'{shorten(token['text'], _PIECE)}'" for token in result["longest_tokens"]]
         facts: dict[str, object] = {"tokenizer": result["kind"], "ids": f"{result['vocab_size']:,}"}
         if (unknown := result["unknown_characters"]) is not None:
             share = unknown / splits["all"]["characters"]
