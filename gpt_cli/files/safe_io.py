@@ -212,7 +212,7 @@ def how_to_permit(path: Path) -> str:
 
 
 def how_to_shorten(path: Path) -> str:
-    """The hint for a `path` that the system finds too long. It shows the longest name, if that is the cause."""
+    """The hint for a `path` that the system finds too long. It tells the length of a name that is too long."""
     length = max((len(os.fsencode(part)) for part in path.parts), default=0)
     if length <= 255:
         return "choose a shorter path"
