@@ -77,7 +77,6 @@ ROWS = (
     *_rows("head and heads", "model.logit_softcap=15", "model.tie_embeddings=true", "model.n_kv_head=2"),
     *_rows("biases", "model.bias=true"),
     *_rows("shortcuts from the first layer", *SHORTCUTS),
-    *_rows("attention", *ATTENTION),
     *_rows("AdamW", *(f"optim.name=adamw optim.lr={lr}" for lr in ("5e-4", "1e-3", "2e-3", "4e-3", "8e-3"))),
     *_rows("Muon", "optim.lr=0.01", "optim.lr=0.03", "optim.adamw_lr=0.01", "optim.momentum=0.6"),
     *_rows("Muon", "optim.momentum=0.9", "optim.momentum=0.95", "optim.weight_decay=0"),
@@ -87,6 +86,7 @@ ROWS = (
     *_rows("average", "optim.ema=0.98", "schedule.kind=constant optim.ema=0.98"),
     *(Row(MANY_EPOCHS, overrides) for overrides in ((), ("optim.weight_decay=0",), ("optim.weight_decay=0.5",))),
     *_rows(MANY_EPOCHS, "model.dropout=0.2"),
+    *_rows("attention", *ATTENTION, "model.head_gate=true"),
 )
 
 

@@ -46,15 +46,11 @@ class VariantAttention(Attention):
         heads = self.qkv(x).view(batch, n_token, -1, self.head_dim).transpose(1, 2)
         q, k, v = heads.split(self.heads, dim=1)
         y = self.attend(self.rotary(self.q_norm(q), 0), self.rotary(self.k_norm(k), 0), v)  # (B, H, T, D)
-        return self.out(self.gate(x, y).transpose(1, 2).reshape(batch, n_token, -1))
+        return self.out(y.transpose(1, 2).reshape(batch, n_token, -1))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """(B, H, T, D), (B, Hkv, T, D) twice -> (B, H, T, D)."""
         return causal_attention(q, k, v, window=self.window)
-
-    def gate(self, x: Tensor, y: Tensor) -> Tensor:
-        """(B, T, C), (B, H, T, D) -> (B, H, T, D)."""
-        return y
 
 
 class VariantGPT(GPT):
@@ -129,31 +125,10 @@ class SinkAttention(VariantAttention):
         return torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1].to(v.dtype) @ v
 
 
-class GatedGPT(VariantGPT):
-    """What a head returns is scaled by a gate of its input, 1 at first (Qiu et al., 2025, headwise)."""
-
-    def make_attention(self, config: ModelConfig, layer: int) -> Attention:
-        return GatedAttention(config, layer)
-
-
-class GatedAttention(VariantAttention):
-    """Attention whose heads are scaled by 2 sigmoid(W x)."""
-
-    def __init__(self, config: ModelConfig, layer: int) -> None:
-        super().__init__(config, layer)
-        self.head_gate = nn.Linear(config.n_embd, config.n_head, bias=False)
-        nn.init.zeros_(self.head_gate.weight)
-
-    def gate(self, x: Tensor, y: Tensor) -> Tensor:
-        """(B, T, C), (B, H, T, D) -> (B, H, T, D)."""
-        return y * (2 * torch.sigmoid(self.head_gate(x))).transpose(1, 2)[..., None]
-
-
 SHORTCUTS: dict[str, type[GPT]] = {"value residual": ValueResidualGPT, "embedding residual": EmbeddingResidualGPT}
 ATTENTION: dict[str, type[GPT]] = {
     "alternating windows": AlternatingWindowsGPT,
     "attention sinks": SinkGPT,
-    "head gates": GatedGPT,
 }
 MODELS = SHORTCUTS | ATTENTION
 

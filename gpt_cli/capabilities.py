@@ -66,6 +66,7 @@ SIZES: Mapping[str, KnownValues] = {
     "rope_rounding": ("reciprocal", "power"),
     "rope_scaling": (None,),
     "causal": (True,),
+    "head_gate": (False,),
     "bias": BOTH,
     "tie_embeddings": BOTH,
     **dict.fromkeys(("dropout", "attention_dropout"), ANY),  # only training depends on them
@@ -97,21 +98,21 @@ NATIVE_DECODER = Capabilities("the C decoder", {**_FUNCTION, "norm_gain": (True,
 """`cpu/decode`: the C decoder and, beside it, its reference in NumPy, which knows no more and no less. Another model is
 decoded by torch."""
 
-_WITH_ALIBI = {**_FUNCTION, "position": (*_FUNCTION["position"], "alibi")}
+_BY_TORCH = {**_FUNCTION, "position": (*_FUNCTION["position"], "alibi"), "head_gate": BOTH}
 
-KV_CACHE = Capabilities("the KV cache", _WITH_ALIBI)
+KV_CACHE = Capabilities("the KV cache", _BY_TORCH)
 """`model/kv_cache.py`. Without it `sampling.generate` computes the whole window for each token."""
 
-RAGGED_CACHE = Capabilities("the KV cache of unequal prompts", _WITH_ALIBI)
+RAGGED_CACHE = Capabilities("the KV cache of unequal prompts", _BY_TORCH)
 """The same, of prompts of unequal length in one batch."""
 
-STATIC_CACHE = Capabilities("the KV cache of CUDA graphs", _WITH_ALIBI)
+STATIC_CACHE = Capabilities("the KV cache of CUDA graphs", _BY_TORCH)
 """`model/static_cache.py`. Without it decode steps are launched one operation at a time."""
 
-PACKED_ROWS = Capabilities("data.packing", {**_WITH_ALIBI, "attention_dropout": (0.0,)})
+PACKED_ROWS = Capabilities("data.packing", {**_BY_TORCH, "attention_dropout": (0.0,)})
 """`model/packed_rows.py`: several examples in a row of a batch. Another model is refused."""
 
-LORA = Capabilities("LoRA", {**_WITH_ALIBI, "causal": BOTH})
+LORA = Capabilities("LoRA", {**_BY_TORCH, "causal": BOTH})
 """`training/lora.py`, which finds its matrices by name. Another model is refused."""
 
 ATTENTION_MAPS = Capabilities("gpt attention", _FUNCTION)

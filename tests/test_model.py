@@ -32,6 +32,7 @@ OPTIONS = [
     {"window": 5, "position": "alibi", "n_head": 2, "n_kv_head": 1},
     {"logit_softcap": 5.0},
     {"norm_gain": False, "embedding_norm": True},
+    {"head_gate": True, "n_kv_head": 2},
 ]
 each_option = pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(map(str, o.values())))
 
@@ -179,3 +180,20 @@ def test_flops_per_token_of_gpt2_small_are_the_papers():
     # 6 N + 12 L C T, N without the position embedding: what PaLM's appendix B counts
     n = num_parameters(gpt2, 50304) - 1024 * 768
     assert flops_per_token(gpt2, 50304) == 6 * n + 12 * 12 * 768 * 1024 == pytest.approx(854.6e6, rel=1e-3)
+
+
+def test_a_gated_head_is_the_plain_one_times_twice_the_sigmoid_of_its_gate():
+    gated, plain = (make({"head_gate": on}).blocks[0].attention for on in (True, False))
+    plain.load_state_dict(gated.state_dict(), strict=False)
+    for attention in (gated, plain):
+        torch.nn.init.eye_(attention.out.weight)  # so that the heads are what comes out
+    x = torch.randn(2, 5, gated.out.in_features, dtype=torch.double)
+    heads = plain(x, None).unflatten(-1, (-1, gated.head_dim))  # (B, T, H, D)
+    gate = 2 / (1 + torch.exp(-(x @ gated.head_gate.weight.mT)))  # (B, T, H)
+    torch.testing.assert_close(gated(x, None), (heads * gate[..., None]).flatten(-2))
+
+
+def test_gates_begin_open():
+    torch.manual_seed(0)
+    model = GPT(ModelConfig(**{**SMALL, "zero_init": True, "head_gate": True}), 17)
+    assert all(not block.attention.head_gate.weight.any() for block in model.blocks)

@@ -31,7 +31,7 @@ OTHERS = [
     {"mlp": "swiglu", "position": "rope", "n_kv_head": 2, "mlp_ratio": 1.3},
     {"mlp": "gelu", "position": "learned", "n_kv_head": None, "mlp_ratio": None},
     {"mlp": "relu", "position": "sinusoidal", "n_kv_head": 1, "mlp_ratio": 1.3},
-    {"mlp": "relu2", "position": "alibi", "n_kv_head": 2, "mlp_ratio": None},
+    {"mlp": "relu2", "position": "alibi", "n_kv_head": 2, "mlp_ratio": None, "head_gate": True},
     {"mlp": "swiglu", "position": "none", "n_kv_head": None, "mlp_ratio": None},
 ]
 

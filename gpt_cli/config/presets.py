@@ -17,6 +17,7 @@ _PLAIN: Mapping[str, Any] = {
     "n_kv_head": None,
     "mlp_ratio": None,
     "logit_softcap": None,
+    "head_gate": False,
     "window": None,
 }
 

@@ -92,6 +92,8 @@ class ModelConfig(ConfigSection):
     """Hidden width of the MLP over n_embd. null: 4, or 8/3 for swiglu, which has a third matrix."""
     qk_norm: bool = True
     """RMS-normalise queries and keys per head before attention (Henry et al., 2020)."""
+    head_gate: bool = False
+    """Scale what each head returns by a gate of its input, 2 sigmoid(W x) (Qiu et al., 2025; by torch alone)."""
     bias: bool = False
     """Biases in linear layers and LayerNorms."""
     tie_embeddings: bool = False

@@ -116,14 +116,14 @@ def init_weights(model: GPT) -> None:
     """Fill in the initial weights, as GPT-2 does, with the global generator of the device they live on.
 
     Matrices and embeddings are normal with `init_std`; the output projections of both sublayers get it over
-    sqrt(2 n_layer), or zero under `zero_init`; biases are zero, gains one.
+    sqrt(2 n_layer), or zero under `zero_init`, as are the gates of heads then; biases are zero, gains one.
     """
     config = model.config
     # Without init_std: what a matrix gives is as large at any width (Yang et al., 2022, table 8).
     matrix_std = config.init_std or 0.02 * math.sqrt(BASE_WIDTH / config.n_embd)
     for name, parameter in model.named_parameters():
         is_output = name.endswith(("attention.out.weight", "mlp.down.weight"))
-        if config.zero_init and is_output:
+        if config.zero_init and (is_output or name.endswith("head_gate.weight")):
             nn.init.zeros_(parameter)
         elif name.startswith("embedding.") and parameter.dim() == 2:
             nn.init.normal_(parameter, std=config.init_std or 0.02)

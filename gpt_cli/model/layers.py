@@ -32,6 +32,7 @@ class Attention(nn.Module):
             RMSNorm(self.head_dim, config.norm_eps, config.norm_gain) if config.qk_norm else nn.Identity()
             for _ in range(2)
         )
+        self.head_gate = nn.Linear(config.n_embd, config.n_head, bias=False) if config.head_gate else None
         rope = config.position == "rope"
         self.rotary = Rotary(config.context_length, rotary_frequencies(config)) if rope else NoRotary()
 
@@ -47,7 +48,10 @@ class Attention(nn.Module):
             y = causal_attention(q, k, v, window=self.window, slopes=self.slopes, dropout=dropout)  # (B, H, T, D)
         else:
             y = cache.attend(self.layer, q, k, v, window=self.window, slopes=self.slopes)
-        return self.out(y.transpose(1, 2).reshape(batch, n_token, -1))
+        y = y.transpose(1, 2)  # (B, T, H, D)
+        if self.head_gate is not None:
+            y = y * (2 * torch.sigmoid(self.head_gate(x)))[..., None]
+        return self.out(y.reshape(batch, n_token, -1))
 
 
 class MLP(nn.Module):

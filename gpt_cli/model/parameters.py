@@ -44,6 +44,8 @@ def block_parameters(config: ModelConfig, layer: int) -> dict[str, Parameter]:
     if config.qk_norm and config.norm_gain:
         for slot in ("q_norm", "k_norm"):
             found[slot] = Parameter(f"{block}attention.{slot}.weight", (config.head_dim,))
+    if config.head_gate:
+        found["head_gate"] = Parameter(f"{block}attention.head_gate.weight", (config.n_head, width))
     found |= _linear(config, "out", f"{block}attention.out", width, width)
     found |= _norm(config, "norm2", f"{block}norm2")
     if config.mlp == "swiglu":
