@@ -285,7 +285,7 @@ def test_an_argument_that_the_locale_left_undecoded_is_refused_with_the_way_out(
 ) -> None:
     for encoding, told in (("ascii", True), ("utf-8", False)):
         monkeypatch.setattr(sys, "getfilesystemencoding", lambda encoding=encoding: encoding)
-        for command in (["train", "run_dir=runs/\udcc3\udca9"], ["train", "\udcc3.txt"]):
+        for command in (["train", "run_dir=runs/\udcc3\udca9"], ["train", "\udcc3.txt"], ["tokenize", "\udcc3.txt"]):
             assert main(command) == 2
             assert ("export PYTHONUTF8=1" in capsys.readouterr().err) == told
 

@@ -84,8 +84,11 @@ def fit_config(
     fixed = {**(base or {}), **given}
     sources = [given["data.source"]] if isinstance(given["data.source"], str) else given["data.source"]
     for source in sources:
-        if not source or any("\ud800" <= character < "\ue000" for character in source):
-            raise RequestError(f"the TEXT '{source}' is no name of a file that a config can hold")
+        if any("\ud800" <= character < "\ue000" for character in source):
+            hint = "rename it: a config holds UTF-8 alone"
+            raise RequestError(f"the TEXT '{source}' is no name of a file that a config can hold", hint=hint)
+        if not source:
+            raise RequestError("the TEXT is empty, which names no file")
         if source == "-":
             raise RequestError(
                 "a config cannot be fitted to standard input, which is read once",

@@ -37,6 +37,8 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
     for source in corpus:
         if not source:
             raise RequestError("a CORPUS is empty text, which names nothing")
+        if any("\ud800" <= character < "\ue000" for character in source):
+            raise RequestError(f"the CORPUS '{source}' is no name in UTF-8", hint="rename it to one in UTF-8")
         if "\0" not in source and is_store(find_path(source)):
             hint = f"train on it as it is: gpt train {quote(source)}; or give the text that it was made of"
             raise RequestError(f"{source} is a token store already, not text", hint=hint)
