@@ -47,11 +47,11 @@ def texts(decoder: NativeDecoder, n: int) -> tuple[Any, Any]:
 @pytest.mark.parametrize("format", FORMATS)
 def test_logits_in_a_batch_of_any_size_are_those_of_each_text_alone(format: Any, shape: dict[str, Any]) -> None:
     weights = weights_of(make_model(n_layer=2, **shape))
-    few = NativeDecoder(weights, format=format, tiles=False)
+    few = NativeDecoder(weights, format=format, use_amx=False)
     tokens, logits = texts(few, 1)
     everything = {1: (tokens, logits)}
     for n in SIZES[1:]:
-        decoder = NativeDecoder(weights, format=format, threads=1 + n % 3, tiles=n % 4 != 0)
+        decoder = NativeDecoder(weights, format=format, threads=1 + n % 3, use_amx=n % 4 != 0)
         everything[n] = texts(decoder, n)
     for (n, less), (_, more) in pairwise(everything.items()):
         np.testing.assert_array_equal(less[0], more[0][:, :n])
@@ -66,7 +66,7 @@ def test_logits_in_a_batch_of_any_size_are_those_of_each_text_alone(format: Any,
 def test_tiles_give_the_sums_of_vectors_for_widths_that_fill_none(n_embd: int, format: Any) -> None:
     weights = weights_of(make_model(vocab_size=VOCAB_SIZE + n_embd, n_embd=n_embd, n_head=2, mlp_ratio=3.1))
     tokens = [i * 5 % VOCAB_SIZE for i in range(20)]
-    by_tiles, by_vectors = (NativeDecoder(weights, format=format, tiles=t).score(tokens) for t in (True, False))
+    by_tiles, by_vectors = (NativeDecoder(weights, format=format, use_amx=t).score(tokens) for t in (True, False))
     np.testing.assert_array_equal(by_tiles, by_vectors)
 
 
@@ -96,7 +96,7 @@ def test_one_layer_rounds_as_the_reference_does(tiles: bool, format: Any) -> Non
     """Keys, values and what matrices meet. In most rows no float is so near halfway that it goes the other way."""
     weights = weights_of(make_model(n_layer=1, n_kv_head=2))
     tokens = [(i * 7 + 3) % VOCAB_SIZE for i in range(20)]
-    found = NativeDecoder(weights, format=format, tiles=tiles).score(tokens)
+    found = NativeDecoder(weights, format=format, use_amx=tiles).score(tokens)
     expected = NumpyDecoder(fake_quantize(weights, format)).score(tokens)
     apart = np.abs(found - expected).max(axis=1)
     assert np.median(apart) < 1e-3

@@ -17,7 +17,7 @@ __all__ = ["compiled"]
 CHOICES = [
     TokenChoice(1.0),
     TokenChoice(0.0),
-    TokenChoice(0.7, top_k=5, never=(3,)),
+    TokenChoice(0.7, top_k=5, banned_tokens=(3,)),
     TokenChoice(1.3, top_p=0.8, end_of_text=4),
     TokenChoice(1.0, min_p=0.1, top_k=9),
 ]

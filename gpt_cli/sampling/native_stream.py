@@ -85,7 +85,7 @@ def stream_native(
         top_k=sampling.top_k,
         top_p=sampling.top_p,
         min_p=sampling.min_p,
-        never=() if tokenizer.unk_id is None else (tokenizer.unk_id,),
+        banned_tokens=() if tokenizer.unk_id is None else (tokenizer.unk_id,),
         end_of_text=tokenizer.eot_id,
     )
     seeds = [derive_seed(sampling.seed, "sample", i % (n or len(prompts))) for i in range(len(prompts))]

@@ -136,7 +136,7 @@ def native_token_choice(sampling: SamplingParams, tokenizer: Tokenizer) -> Token
         top_k=sampling.top_k,
         top_p=sampling.top_p,
         min_p=sampling.min_p,
-        never=() if tokenizer.unk_id is None else (tokenizer.unk_id,),
+        banned_tokens=() if tokenizer.unk_id is None else (tokenizer.unk_id,),
         end_of_text=tokenizer.eot_id,
     )
 

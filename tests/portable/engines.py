@@ -152,7 +152,7 @@ def decode_input(
     weights: Weights, format: WeightDtype, threads: int, scored: list[int], texts: tuple[Texts, Texts, Texts]
 ) -> bytes:
     """A model, tokens to score, and texts to write: of the last one, several tokens are guessed at once."""
-    net, _ = decoder.to_c_structs(weights, format, threads, tiles=True)
+    net, _ = decoder.to_c_structs(weights, format, threads, use_amx=True)
     integers, floats = _model_fields(net)
     settings = int32(*(getattr(net, name) for name in decoder._SETTINGS))
     tables = [getattr(weights, name) for name in decoder._POINTERS]

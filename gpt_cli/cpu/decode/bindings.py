@@ -26,7 +26,7 @@ class Handle:
             self._close(pointer)
 
 
-_SETTINGS = ("post_norm", "format", "threads", "tiles")
+_SETTINGS = ("post_norm", "format", "threads", "use_amx")
 _POINTERS = (*NETWORK_SLOTS, "cosines", "sines")
 
 
@@ -49,8 +49,8 @@ class Sampling(ctypes.Structure):  # Sampling in sampling.h
         ("top_p", ctypes.c_double),
         ("log_min_p", ctypes.c_float),
         ("use_min_p", ctypes.c_int32),
-        ("n_never", ctypes.c_int32),
-        ("never", ctypes.c_void_p),
+        ("n_banned", ctypes.c_int32),
+        ("banned_tokens", ctypes.c_void_p),
     ]
 
 
@@ -86,7 +86,7 @@ def load_library(note: Notify, *, anew: bool = False) -> ctypes.CDLL:
 
 
 def to_c_structs(
-    weights: Weights, format: WeightDtype, threads: int, tiles: bool
+    weights: Weights, format: WeightDtype, threads: int, use_amx: bool
 ) -> tuple[_DecoderNetwork, "ctypes.Array[_Layer]"]:
     config = weights.config
     net = _DecoderNetwork(
@@ -94,7 +94,7 @@ def to_c_structs(
         post_norm=config.norm_position == "post",
         format=FORMATS.index(format),
         threads=threads,
-        tiles=tiles,
+        use_amx=use_amx,
         **{name: address(getattr(weights, name)) for name in _POINTERS},
     )
     layers = (_Layer * config.n_layer)(

@@ -64,7 +64,7 @@ Model *gpt_open(const Network *net, const Layer *layers) {
     m->d = padded(net->head_dim, LANES), m->s = padded(net->context_length, LANES);
     m->kv_int8 = net->format != FP32;
     m->block_bytes = m->kv_int8 ? kv_int8_block_bytes(m) : sizeof(float) * LANES * (net->head_dim + m->d);
-    m->tiles = net->format != FP32 && net->tiles && amx_request();
+    m->use_amx = net->format != FP32 && net->use_amx && amx_request();
     m->fits_l2 = all < L2_BYTES;
     m->pool.spin_limit = 4000; /* some 50 to 150 microseconds */
     m->pool.n_workers = net->threads - 1 < MAX_WORKERS ? net->threads - 1 : MAX_WORKERS;
@@ -99,16 +99,16 @@ static size_t layout_workspace(Workspace *ws, char *memory) {
     const Network *net = &m->net;
     int qkv_width = padded((net->n_head + 2 * net->n_kv_head) * net->head_dim, PANEL), most = padded(m->c > m->f ? m->c : m->f, TILE_K);
     bool in_place = net->n_embd % LANES == 0;
-    float *limbs = NULL;
+    float *packed_rows = NULL;
     struct { float **part; int width; } parts[] = {
         {&ws->x, m->c}, {&ws->h, m->c}, {&ws->qkv, qkv_width > most ? qkv_width : most}, {&ws->y, in_place ? 0 : m->c},
-        {&ws->gates, m->f}, {&ws->logits, padded(net->vocab_size, PANEL)}, {&ws->row_scales, 1}, {&limbs, most},
+        {&ws->gates, m->f}, {&ws->logits, padded(net->vocab_size, PANEL)}, {&ws->row_scales, 1}, {&packed_rows, most},
     };
     size_t at = 0;
     for (int i = 0; i < 8; at += MAX_ROWS * sizeof(float) * parts[i++].width)
         if (memory) *parts[i].part = (float *)(memory + at);
     if (in_place) ws->y = ws->qkv;
-    ws->hidden = ws->qkv, ws->limbs = (uint8_t *)limbs;
+    ws->hidden = ws->qkv, ws->packed_rows = (uint8_t *)packed_rows;
     ws->qkv_stride = qkv_width, ws->y_stride = in_place ? qkv_width : m->c;
     return at;
 }
@@ -130,7 +130,7 @@ void gpt_end(Session *session) {
     }
     for (int i = 0; session->workspaces && i < session->n_workspaces; i++) free(session->workspaces[i].memory);
     free(session->workspaces), free(session->sequences), free(session->caches), free(session->logits), free(session->heap_scratch);
-    free((void *)session->sampling.never), free(session);
+    free((void *)session->sampling.banned_tokens), free(session);
 }
 
 /* A session of `n` sequences with prompts of lengths[i] tokens (1 to context_length), concatenated in `prompts`. NULL: out of
@@ -141,17 +141,17 @@ Session *gpt_begin(Model *m, int32_t n, const int32_t *prompts, const int32_t *l
     Session *session = alloc_zeroed(sizeof *session);
     if (!session) return NULL;
     session->model = m, session->sampling = *sampling, session->n = n;
-    int32_t *never = alloc_zeroed((size_t)sampling->n_never * sizeof *never);
-    session->sampling.never = never;
+    int32_t *banned_tokens = alloc_zeroed((size_t)sampling->n_banned * sizeof *banned_tokens);
+    session->sampling.banned_tokens = banned_tokens;
     size_t v = session->logits_stride = padded(net->vocab_size, PANEL);
     session->n_workspaces = m->pool.n_workers + 1;
     session->workspaces = alloc_zeroed(session->n_workspaces * sizeof *session->workspaces);
     session->sequences = alloc_zeroed(n * sizeof *session->sequences);
     session->logits = alloc_zeroed(n * v * sizeof(float)), session->heap_scratch = alloc_zeroed(n * v * sizeof(float));
     session->caches = alloc_zeroed(n * cache_bytes(m));
-    bool fits = never && session->workspaces && session->sequences && session->caches && session->logits && session->heap_scratch;
+    bool fits = banned_tokens && session->workspaces && session->sequences && session->caches && session->logits && session->heap_scratch;
     for (int i = 0; fits && i <= (use_data_parallel(session) ? m->pool.n_workers : 0); i++) fits = alloc_workspace(&session->workspaces[i], m);
-    if (fits && sampling->n_never) memcpy(never, sampling->never, (size_t)sampling->n_never * sizeof *never);
+    if (fits && sampling->n_banned) memcpy(banned_tokens, sampling->banned_tokens, (size_t)sampling->n_banned * sizeof *banned_tokens);
     session->shared_prompt = n > 1;
     const int32_t *prompt = prompts;
     for (int i = 0; fits && i < n; i++, prompt += lengths[i - 1]) {
@@ -219,17 +219,17 @@ int32_t gpt_write(Session *session, int32_t steps, int32_t end_of_text, int32_t 
 /* End sequence `i`: nothing more is computed for it, and its further tokens are undefined. */
 void gpt_stop(Session *session, int32_t i) { session->sequences[i].active = false; }
 
-/* Turn on speculative decoding of a session of one sequence that has not begun. Drafts come from `small`, a session of another
+/* Turn on speculative decoding of a session of one sequence that has not begun. Drafts come from `draft_session`, a session of another
    model with the same vocabulary and prompt, which must outlive this one, or if NULL from the n-grams of the `n` tokens of `text`
    (other texts, at its end the prompt) and of what is written. `fixed_length`: of drafts; 0: adaptive. Returns 0 when out of
    memory, and then nothing is drafted. */
-int32_t gpt_draft(Session *session, Session *small, const int32_t *text, int32_t n, int32_t fixed_length) {
+int32_t gpt_draft(Session *session, Session *draft_session, const int32_t *text, int32_t n, int32_t fixed_length) {
     size_t v = padded(session->model->net.vocab_size, PANEL) * sizeof(float);
     DraftState *d = alloc_zeroed(sizeof *d);
     float *logits = alloc_zeroed((MAX_DRAFT + 1) * v), *noise = alloc_zeroed((MAX_DRAFT + 1) * v);
     bool fits = d && logits && noise;
     if (fits) {
-        d->ngrams = !small, d->bits = 12, d->fixed_length = fixed_length;
+        d->ngrams = !draft_session, d->bits = 12, d->fixed_length = fixed_length;
         while (d->bits < 22 && (1 << d->bits) < 2 * n) d->bits++;
         for (int o = 0; d->ngrams && o < N_ORDERS; o++) fits = (d->tables[o] = alloc_zeroed(sizeof(NgramEntry) << d->bits)) && fits;
     }
@@ -239,9 +239,9 @@ int32_t gpt_draft(Session *session, Session *small, const int32_t *text, int32_t
         return 0;
     }
     for (int32_t i = 0; i < n; i++) ngram_insert(d, text[i]);
-    if (small) session->model->pool.spin_limit = 40000; /* workers idle while the smaller model drafts */
+    if (draft_session) session->model->pool.spin_limit = 40000; /* workers idle while the smaller model drafts */
     free(session->logits), free(session->sequences->noise);
-    session->logits = logits, session->sequences->noise = noise, session->draft = d, session->small = small;
+    session->logits = logits, session->sequences->noise = noise, session->draft = d, session->draft_session = draft_session;
     return 1;
 }
 

@@ -94,7 +94,7 @@ def stream_tokens(writing: DecodeSession, length: int) -> Iterator[list[list[int
 class NativeDecoder:
     """By the compiled kernel. `threads` share the work; `format` is how it keeps the matrices.
 
-    Many rows at once go through int8 weights in AMX's tiles where there are any, unless `tiles` says no: same sums.
+    Many rows at once go through int8 weights in AMX's tiles where there are any, unless `use_amx` says no: same sums.
 
     Raises KernelUnavailable when there is no kernel, or its logits differ from those of the reference on a probe.
     """
@@ -107,12 +107,12 @@ class NativeDecoder:
         *,
         format: WeightDtype = "fp32",
         threads: int = 1,
-        tiles: bool = True,
+        use_amx: bool = True,
         note: Notify = lambda _: None,
     ) -> None:
         self.weights = weights
         self.format = format
-        self._keep = to_c_structs(weights, format, threads, tiles)  # what the kernel points into
+        self._keep = to_c_structs(weights, format, threads, use_amx)  # what the kernel points into
         self._open(load_library(note))
         if not self._is_right():
             note("the compiled decoder is wrong: its logits differ from those of the reference; compiling it again")
@@ -169,12 +169,12 @@ class NativeSession:
         self._library = decoder._library
         self._batch = len(prompts)
         self._end_of_text = -1 if choice.end_of_text is None else choice.end_of_text
-        settings, never = settings_of(choice)
+        settings, banned_tokens = settings_of(choice)
         low = np.array([seed & 0xFFFFFFFF for seed in seeds], np.uint32)
         pointer = self._library.gpt_begin(
             decoder._model.pointer, self._batch, address(ids), address(lengths), address(low), ctypes.byref(settings)
         )
-        del never  # the session has a copy
+        del banned_tokens  # the session has a copy
         self.handle = Handle(pointer, self._library.gpt_end)
         self._drafts: NativeSession | None = None  # of the smaller model
 
@@ -187,8 +187,10 @@ class NativeSession:
             raise ValueError("the model that guesses has another vocabulary")
         else:
             self._drafts = draft.model.start([prompt], [0], TokenChoice(temperature=0.0))
-        small = None if self._drafts is None else self._drafts.handle.pointer
-        if not self._library.gpt_draft(self.handle.pointer, small, address(known), len(known), draft.length or 0):
+        draft_session = None if self._drafts is None else self._drafts.handle.pointer
+        if not self._library.gpt_draft(
+            self.handle.pointer, draft_session, address(known), len(known), draft.length or 0
+        ):
             raise MemoryError
 
     def draft_stats(self) -> tuple[int, int, int]:
@@ -224,14 +226,14 @@ class NativeSession:
 
 def settings_of(choice: TokenChoice) -> tuple[Sampling, Array]:
     """`choice` as the kernel takes it, and what it points into."""
-    never = np.array(choice.never, np.int32)
+    banned_tokens = np.array(choice.banned_tokens, np.int32)
     settings = Sampling(
         temperature=0.0 if choice.greedy else choice.temperature,
         top_k=choice.top_k or 0,
         top_p=choice.top_p or 0.0,
         log_min_p=0.0 if choice.min_p is None else float(np.log(choice.min_p)),
         use_min_p=choice.min_p is not None,
-        n_never=len(never),
-        never=address(never),
+        n_banned=len(banned_tokens),
+        banned_tokens=address(banned_tokens),
     )
-    return settings, never
+    return settings, banned_tokens

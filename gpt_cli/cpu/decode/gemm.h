@@ -17,10 +17,10 @@ typedef struct {
 typedef struct { /* operand A */
     const float *x;
     int stride;
-    const uint8_t *limbs; /* int8: high and low bytes, see quantize_rows; bf16: rounded rows */
+    const uint8_t *packed_rows; /* int8: limbs (high and low bytes), see quantize_rows; bf16: rounded rows */
     const float *row_scales;
-    int limb_stride;
-    bool tiles;  /* `limbs` are in AMX's layout, see gemm_amx.h */
+    int packed_stride; /* bytes of a row */
+    bool in_tiles;     /* `packed_rows` are in AMX's layout, see gemm_amx.h */
 } GemmInput;
 
 /* y[at + half] (+)= sum + bias: the epilogue of every format. */
@@ -104,7 +104,7 @@ INLINE void store_vec4s(const int ROWS, const int FORMAT, const Matrix *m, int p
     store_sums(ROWS, 1, FORMAT, m, panel, whole, y, y_stride, add);
 }
 
-/* TIMES(ROWS), of `row` and `panel`, for any number of rows. */
+/* GEMM_PANEL(ROWS), of `row` and `panel`, for any number of rows. */
 #define FOR_ROW_PAIRS(GEMM_PANEL)                                                                                           \
     for (int panel = begin; panel < end; panel++) {                                                                  \
         int row = 0;                                                                                                 \
@@ -201,7 +201,7 @@ INLINE void gemm_panel_int8(const int ROWS, const int PANELS, const Matrix *m, i
 }
 
 #define GEMM_PANEL_INT8(ROWS, PANELS)                                                                                   \
-    gemm_panel_int8(ROWS, PANELS, m, panel, in->limbs + row * (size_t)in->limb_stride, in->limb_stride,       \
+    gemm_panel_int8(ROWS, PANELS, m, panel, in->packed_rows + row * (size_t)in->packed_stride, in->packed_stride,       \
                         in->row_scales + row, y + row * (size_t)y_stride, y_stride, add)
 
 static void gemm_panels_int8(const Matrix *m, int begin, int end, int rows, const GemmInput *in, float *y,
@@ -301,7 +301,7 @@ INLINE void gemm_panels(const int FORMAT, const Matrix *m, int begin, int end, i
 
 static void gemm(const Matrix *m, int format, int begin, int end, int rows, const GemmInput *in, float *y, int y_stride,
                      bool add) {
-    if (in->tiles) {
+    if (in->in_tiles) {
         gemm_amx(m, format, begin, end, rows, in, (GemmOutput){.y = y, .stride = y_stride, .add = add});
         return;
     }

@@ -8,16 +8,16 @@
 enum { TILE_ROWS = 16, TILE_K = 64, TILE_BYTES = TILE_ROWS * TILE_K };
 
 /* Bytes of a packed row, in either format; where a row begins. */
-INLINE int tile_limb_stride(int inputs) { return 2 * padded(inputs, TILE_K); }
-INLINE uint8_t *row_of_tile(uint8_t *limbs, int inputs, int row) {
-    return limbs + (size_t)(row / TILE_ROWS * TILE_ROWS) * tile_limb_stride(inputs) + row % TILE_ROWS * TILE_K;
+INLINE int tile_row_stride(int inputs) { return 2 * padded(inputs, TILE_K); }
+INLINE uint8_t *row_of_tile(uint8_t *packed_rows, int inputs, int row) {
+    return packed_rows + (size_t)(row / TILE_ROWS * TILE_ROWS) * tile_row_stride(inputs) + row % TILE_ROWS * TILE_K;
 }
 
 typedef struct { /* applies the activation of an MLP */
     int mlp, stride;
     const float *gates; /* of SwiGLU, (n, stride) */
-    uint8_t *limbs;    /* bf16: the output, packed for the next GEMM */
-    int limb_stride;
+    uint8_t *packed_rows; /* bf16: the output, packed for the next GEMM */
+    int packed_stride;
 } ActivationEpilogue;
 
 typedef struct { /* operand C */
@@ -92,7 +92,7 @@ INLINE void epilogue(const int FORMAT, const int MLP, const Matrix *m, int panel
             first = activate(MLP, first, gate[0]), second = activate(MLP, second, gate[1]);
         }
         if (MLP != NONE && FORMAT == BF16) {
-            uint8_t *row_tile = out.hidden->limbs + (size_t)((row + r) / TILE_ROWS * TILE_ROWS) * out.hidden->limb_stride;
+            uint8_t *row_tile = out.hidden->packed_rows + (size_t)((row + r) / TILE_ROWS * TILE_ROWS) * out.hidden->packed_stride;
             _mm512_store_si512(row_tile + panel * TILE_BYTES + r % TILE_ROWS * TILE_K,
                                (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
         } else {
@@ -122,7 +122,7 @@ INLINE void gemm_amx_kernel(const int FORMAT, const int MLP, const Matrix *m, in
     enum { STEP_BYTES = 2 * TILE_BYTES, PREFETCH_DISTANCE = 12 * STEP_BYTES, PREFETCH_STRIDE = 8 * 64, MAX_EPILOGUE_ROWS = 4 };
     const int bf16 = FORMAT == BF16, rows_per_pass = bf16 ? 2 * TILE_ROWS : TILE_ROWS, passes = (rows + rows_per_pass - 1) / rows_per_pass;
     const int steps = (m->inputs - 1) / (bf16 ? TILE_K_BF16 : TILE_K) + 1, a_stride = bf16 ? TILE_BYTES : 2 * TILE_BYTES;
-    const int tile5 = bf16 ? TILE_ROWS * in->limb_stride : TILE_BYTES; /* from tile register 4 to 5: the next 16 rows, or low bytes */
+    const int tile5 = bf16 ? TILE_ROWS * in->packed_stride : TILE_BYTES; /* from tile register 4 to 5: the next 16 rows, or low bytes */
     const size_t panel_stride = (size_t)padded(m->inputs, 4) * PANEL * (bf16 ? 2 : 1);
     const int prefetch_per_step = STEP_BYTES / passes;
     const char *prefetched = (const char *)m->weights + begin * panel_stride;
@@ -133,7 +133,7 @@ INLINE void gemm_amx_kernel(const int FORMAT, const int MLP, const Matrix *m, in
     for (int panel = begin; panel < end; panel++) {
         const char *panel_weights = (const char *)m->weights + panel * panel_stride, *prefetch_end = panel_weights + PREFETCH_DISTANCE;
         for (int row = 0; row < rows; row += rows_per_pass, which = !which) {
-            const uint8_t *a = in->limbs + (size_t)row * in->limb_stride;
+            const uint8_t *a = in->packed_rows + (size_t)row * in->packed_stride;
             const char *b = panel_weights;
             int n = rows - row < rows_per_pass ? rows - row : rows_per_pass, rows_per_step = (last_n + steps - 1) / steps, finished = 0;
             if (bf16) {

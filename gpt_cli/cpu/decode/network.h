@@ -6,7 +6,7 @@ enum { MIN_AMX_ROWS = 8 };  /* from this many rows on threads split rows, and AM
 /* The network. bindings.py fills it in, in this order; a pointer is NULL where the model lacks the parameter. */
 typedef struct {
     MODEL_FIELDS;
-    int32_t post_norm, format, threads, tiles; /* tiles: AMX may be used */
+    int32_t post_norm, format, threads, use_amx; /* use_amx: where there is any */
     NETWORK_PARAMETERS(AS_POINTER)             /* positions (context, C): learned or sinusoidal */
     const float *cosines, *sines;              /* (context, D / 2): RoPE */
 } Network;
@@ -26,7 +26,8 @@ typedef struct {
     float *norm, *norm_bias;
     int c, f, d, s; /* C, F, D, S padded */
     size_t block_bytes; /* of 16 keys and values of a head, see attention.h and kv_int8.h */
-    bool tiles, kv_int8; /* the KV cache is quantized to int8 */
+    bool use_amx; /* allowed, and there */
+    bool kv_int8; /* the KV cache is quantized to int8 */
     bool fits_l2; /* the weights fit in L2: threads run data parallel over sequences, not inside an operation */
     Pool pool;
 } Model;
@@ -53,7 +54,7 @@ typedef struct { /* buffers of one forward pass, and its threads */
     Pool *pool; /* NULL: single-threaded */
     char *memory; /* of all that follows */
     float *x, *h, *qkv, *y, *hidden, *gates, *logits, *row_scales;
-    uint8_t *limbs; /* quantized input of a GEMM, all rows */
+    uint8_t *packed_rows; /* quantized or rounded input of a GEMM, all rows */
     int qkv_stride, y_stride; /* y: output of the heads; it mostly aliases qkv, as hidden does: see layout_workspace */
 } Workspace;
 
@@ -119,38 +120,38 @@ static void prepare_rows(void *context, int begin, int end) {
     }
     int inputs = p->matrix->inputs, filled = padded(inputs, LANES);
     for (int r = begin; r < end; r++, from += p->from_stride) {
-        uint8_t *row_tile = row_of_tile(p->ws->limbs, inputs, r);
-        uint8_t *to = p->ws->limbs + (size_t)r * p->in.limb_stride;
+        uint8_t *row_tile = row_of_tile(p->ws->packed_rows, inputs, r);
+        uint8_t *to = p->ws->packed_rows + (size_t)r * p->in.packed_stride;
         const float *x = from;
         if (p->gain) norm_rows(m, p->gain, p->gain_bias, from, h, 1), x = h; /* stays in L1 */
-        if (m->net.format == BF16 && p->in.tiles) round_into_tile(x, inputs, row_tile);
+        if (m->net.format == BF16 && p->in.in_tiles) round_into_tile(x, inputs, row_tile);
         else if (m->net.format == BF16) round_to_bf16(x, filled, (float *)to);
-        else p->ws->row_scales[r] = p->in.tiles ? quantize_into_tile(x, inputs, row_tile) : quantize_rows(x, filled, to);
+        else p->ws->row_scales[r] = p->in.in_tiles ? quantize_into_tile(x, inputs, row_tile) : quantize_rows(x, filled, to);
     }
 }
 
 /* The input of the next `linear`: `from`, normalised into h if there is a gain, in the format of `matrix`. */
 static void prepare_input(ForwardContext *p, const Matrix *matrix, const float *from, int stride, const float *gain, const float *gain_bias) {
     const Model *m = p->model;
-    bool tiles = m->tiles && p->n >= MIN_AMX_ROWS;
+    bool in_tiles = m->use_amx && p->n >= MIN_AMX_ROWS;
     p->matrix = matrix, p->from = from, p->from_stride = stride, p->gain = gain, p->gain_bias = gain_bias;
     p->in = (GemmInput){.x = gain ? p->ws->h : from, .stride = stride};
-    bool floats = m->net.format == BF16 ? !tiles : m->net.format == INT8 && !INT8_DOT;
+    bool floats = m->net.format == BF16 ? !in_tiles : m->net.format == INT8 && !INT8_DOT;
     if (m->net.format != FP32) {
         int wide = padded(matrix->inputs, LANES);
-        p->in.limbs = p->ws->limbs, p->in.row_scales = p->ws->row_scales, p->in.tiles = tiles;
-        p->in.limb_stride = tiles ? tile_limb_stride(matrix->inputs) : (floats ? 4 : 2) * wide;
+        p->in.packed_rows = p->ws->packed_rows, p->in.row_scales = p->ws->row_scales, p->in.in_tiles = in_tiles;
+        p->in.packed_stride = in_tiles ? tile_row_stride(matrix->inputs) : (floats ? 4 : 2) * wide;
     }
     if (gain || m->net.format != FP32) for_rows(p, prepare_rows);
-    if (floats) p->in.x = (const float *)p->ws->limbs, p->in.stride = p->in.limb_stride / 4;
+    if (floats) p->in.x = (const float *)p->ws->packed_rows, p->in.stride = p->in.packed_stride / 4;
 }
 
 /* True if `mlp_up` writes its output in the tile layout that the down projection reads. */
-INLINE bool hidden_in_tiles(const ForwardContext *p) { return p->model->net.format == BF16 && p->in.tiles; }
+INLINE bool hidden_in_tiles(const ForwardContext *p) { return p->model->net.format == BF16 && p->in.in_tiles; }
 
 /* Where: over qkv, aligned to its end, so that rows are overwritten after they were read. */
 INLINE uint8_t *hidden_tiles(const ForwardContext *p) {
-    size_t n_bytes = (size_t)padded(p->n, TILE_ROWS) * tile_limb_stride(p->model->net.mlp_hidden);
+    size_t n_bytes = (size_t)padded(p->n, TILE_ROWS) * tile_row_stride(p->model->net.mlp_hidden);
     size_t done = (size_t)p->n * p->ws->qkv_stride * sizeof(float);
     return (uint8_t *)p->ws->qkv + (done > n_bytes ? done - n_bytes : 0);
 }
@@ -159,7 +160,7 @@ INLINE uint8_t *hidden_tiles(const ForwardContext *p) {
 static void prepare_hidden(ForwardContext *p, const Matrix *matrix) {
     if (hidden_in_tiles(p)) {
         p->matrix = matrix;
-        p->in.limbs = hidden_tiles(p), p->in.limb_stride = tile_limb_stride(matrix->inputs);
+        p->in.packed_rows = hidden_tiles(p), p->in.packed_stride = tile_row_stride(matrix->inputs);
     } else {
         prepare_input(p, matrix, p->ws->hidden, p->model->f, NULL, NULL);
     }
@@ -183,9 +184,9 @@ static void mlp_up(void *context, int begin, int end) {
     const PackedLayer *layer = &m->packed[p->layer];
     float *hidden = p->ws->hidden, *gates = p->ws->gates;
     if (m->net.mlp == SWIGLU) gemm(&layer->gate, m->net.format, begin, end, p->n, &p->in, gates, m->f, false);
-    if (p->in.tiles) {
+    if (p->in.in_tiles) {
         ActivationEpilogue to = {.mlp = m->net.mlp, .gates = gates, .stride = m->f};
-        if (hidden_in_tiles(p)) to.limbs = hidden_tiles(p), to.limb_stride = tile_limb_stride(m->net.mlp_hidden);
+        if (hidden_in_tiles(p)) to.packed_rows = hidden_tiles(p), to.packed_stride = tile_row_stride(m->net.mlp_hidden);
         gemm_amx(&layer->up, m->net.format, begin, end, p->n, &p->in, (GemmOutput){.y = hidden, .stride = m->f, .hidden = &to});
         return;
     }

@@ -22,7 +22,7 @@ class TokenChoice:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
-    never: tuple[int, ...] = ()
+    banned_tokens: tuple[int, ...] = ()
     end_of_text: int | None = None
 
     @property
@@ -35,7 +35,7 @@ def sample_token(logits: Array, choice: TokenChoice, noise: Array | None) -> int
     """(V,), (V,) Gumbel noise -> the token with the largest sum of both, among those that the filters leave."""
     if noise is None:
         logits = logits.copy()
-        logits[list(choice.never)] = -np.inf
+        logits[list(choice.banned_tokens)] = -np.inf
         return int(logits.argmax())
     return int((filtered(logits, choice) + noise).argmax())
 
@@ -43,7 +43,7 @@ def sample_token(logits: Array, choice: TokenChoice, noise: Array | None) -> int
 def filtered(logits: Array, choice: TokenChoice) -> Array:
     """(V,) -> (V,): over the temperature, which is not 0, and -inf for what the filters leave out."""
     logits = logits.copy()
-    logits[list(choice.never)] = -np.inf
+    logits[list(choice.banned_tokens)] = -np.inf
     logits /= np.float32(choice.temperature)
     if choice.top_k is not None:
         k = min(choice.top_k, len(logits))

@@ -5,8 +5,8 @@ typedef struct { /* parameters; 0 is off */
     int32_t top_k;
     double top_p;
     float log_min_p; /* 0 is off: ln 1 keeps all that are as likely as the likeliest, and says nothing */
-    int32_t use_min_p, n_never;
-    const int32_t *never; /* banned tokens */
+    int32_t use_min_p, n_banned;
+    const int32_t *banned_tokens; /* (n_banned,) */
 } Sampling;
 
 /* The Mersenne Twister (Matsumoto and Nishimura, 1998), torch's generator on a CPU. */
@@ -89,7 +89,7 @@ static int argmax(const float *x, int n) {
    is the definition. */
 static int sample_token(float *logits, int n, const Sampling *sampling, const float *noise, float *heap) {
     for (int i = n; i % LANES; i++) logits[i] = -INFINITY;
-    for (int i = 0; i < sampling->n_never; i++) logits[sampling->never[i]] = -INFINITY;
+    for (int i = 0; i < sampling->n_banned; i++) logits[sampling->banned_tokens[i]] = -INFINITY;
     if (sampling->temperature > 0) {
         for (int i = 0; i < n; i += LANES) *(vec *)(logits + i) /= sampling->temperature;
         if (sampling->top_k > 0 || (sampling->top_p > 0 && sampling->top_p < 1)) {

@@ -4,7 +4,7 @@
    Chunked prefill: a step runs at most `prompt_budget` tokens of prompts, and decodes the other seats meanwhile. */
 
 enum { LOGITS_DROPPED, LOGITS_KEPT, CALLER_SAMPLES }; /* logits_mode: whether the caller can read them, and samples itself */
-enum { NO_TOKEN = -1, SAMPLE_YOURSELF = -2 }; /* in place of a token: none was sampled; the caller is to sample and gpt_accept */
+enum { NO_TOKEN = -1, NEEDS_SAMPLING = -2 }; /* in place of a token: none was sampled; the caller is to sample and gpt_accept */
 
 typedef struct Seat {
     Sequence sequence;
@@ -41,7 +41,7 @@ ContinuousBatch *gpt_open_batch(Model *m) {
 void gpt_leave(Seat *seat) {
     if (!seat) return;
     free(seat->sequence.tokens), free(seat->sequence.cache), free(seat->sequence.noise);
-    free(seat->logits), free(seat->heap), free(seat->kept_logits), free((void *)seat->sampling.never), free(seat);
+    free(seat->logits), free(seat->heap), free(seat->kept_logits), free((void *)seat->sampling.banned_tokens), free(seat);
 }
 
 /* A sequence with a prompt of `length` tokens (1 to context_length). NULL: out of memory. */
@@ -49,19 +49,19 @@ Seat *gpt_join(const Model *m, const int32_t *prompt, int32_t length, uint32_t s
                int32_t end_of_text, int32_t logits_mode, int32_t max_new_tokens) {
     Seat *seat = alloc_zeroed(sizeof *seat);
     if (!seat) return NULL;
-    size_t v = padded(m->net.vocab_size, PANEL) * sizeof(float), n_never = sampling->n_never * sizeof(int32_t);
-    int32_t *never = alloc_zeroed(n_never);
-    seat->model = m, seat->sampling = *sampling, seat->sampling.never = never;
+    size_t v = padded(m->net.vocab_size, PANEL) * sizeof(float), banned_bytes = sampling->n_banned * sizeof(int32_t);
+    int32_t *banned_tokens = alloc_zeroed(banned_bytes);
+    seat->model = m, seat->sampling = *sampling, seat->sampling.banned_tokens = banned_tokens;
     seat->logits_mode = logits_mode, seat->end_of_text = end_of_text, seat->remaining = max_new_tokens;
     Sequence *s = &seat->sequence;
     s->tokens = alloc_zeroed(m->net.context_length * sizeof *s->tokens);
     s->cache = alloc_zeroed(cache_bytes(m)), s->noise = alloc_zeroed(v);
     seat->logits = alloc_zeroed(v), seat->heap = alloc_zeroed(v), seat->kept_logits = alloc_zeroed(logits_mode ? v : 1);
-    if (!never || !s->tokens || !s->cache || !s->noise || !seat->logits || !seat->heap || !seat->kept_logits) {
+    if (!banned_tokens || !s->tokens || !s->cache || !s->noise || !seat->logits || !seat->heap || !seat->kept_logits) {
         gpt_leave(seat);
         return NULL;
     }
-    memcpy(never, sampling->never, n_never);
+    memcpy(banned_tokens, sampling->banned_tokens, banned_bytes);
     memcpy(s->tokens, prompt, length * sizeof *s->tokens);
     s->active = true, s->length = length;
     seed_mt(s, seed);
@@ -111,7 +111,7 @@ static void sample_seats(const BatchStep *r, int step, int begin, int end) {
         if (!seat->has_logits) continue;
         if (seat->logits_mode) memcpy(seat->kept_logits, seat->logits, v * sizeof(float));
         if (seat->logits_mode == CALLER_SAMPLES) {
-            *token = SAMPLE_YOURSELF, seat->has_logits = false;
+            *token = NEEDS_SAMPLING, seat->has_logits = false;
             continue;
         }
         if (seat->sampling.temperature > 0) draw_gumbel(s, v, s->noise);
@@ -133,7 +133,7 @@ static void batch_worker(void *context, int begin, int end) {
 
 static void sample_first_step(void *context, int begin, int end) { sample_seats(context, 0, begin, end); }
 
-/* `steps` tokens of each of `n` seats into `tokens` (steps, n), or NO_TOKEN, SAMPLE_YOURSELF. With a seat whose caller samples
+/* `steps` tokens of each of `n` seats into `tokens` (steps, n), or NO_TOKEN, NEEDS_SAMPLING. With a seat whose caller samples
    `steps` is 1. A step runs about `prompt_budget` tokens of prompts. */
 void gpt_step_batch(ContinuousBatch *batch, Seat **seats, int32_t n, int32_t steps, int32_t prompt_budget, int32_t *tokens) {
     Model *m = batch->model;

@@ -14,7 +14,7 @@ from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
 from gpt_cli.cpu.decode.weights import Array
 
 _LOGITS_DROPPED, _LOGITS_KEPT, _CALLER_SAMPLES = 0, 1, 2  # as seats.h has them
-_NO_TOKEN, _SAMPLE_YOURSELF = -1, -2
+_NO_TOKEN, _NEEDS_SAMPLING = -1, -2
 _ENDLESS = 2**31 - 1
 
 
@@ -34,7 +34,7 @@ class Seat:
     ) -> None:
         decoder = batch.decoder
         ids = np.asarray(prompt[-decoder.weights.config.context_length :], np.int32)
-        settings, never = settings_of(choice)
+        settings, banned_tokens = settings_of(choice)
         self._library, self._vocab_size = decoder._library, decoder.weights.vocab_size
         self.keeps_logits, self.caller_samples = keep_logits or caller_samples, caller_samples
         pointer = self._library.gpt_join(
@@ -47,7 +47,7 @@ class Seat:
             _CALLER_SAMPLES if caller_samples else _LOGITS_KEPT if keep_logits else _LOGITS_DROPPED,
             min(max_new_tokens, _ENDLESS),
         )
-        del never  # the seat has a copy
+        del banned_tokens  # the seat has a copy
         self._batch = batch  # whose model it points into
         self.handle = Handle(pointer, self._library.gpt_leave)
 
@@ -82,4 +82,4 @@ class ContinuousBatch:
             self._handle.pointer, pointers, len(seats), steps, max(1, prompt_tokens), address(tokens)
         )
         columns: list[list[int]] = tokens.T.tolist()
-        return [[None if t == _SAMPLE_YOURSELF else t for t in column if t != _NO_TOKEN] for column in columns]
+        return [[None if t == _NEEDS_SAMPLING else t for t in column if t != _NO_TOKEN] for column in columns]

@@ -16,7 +16,7 @@ typedef struct Session {
     float *logits, *heap_scratch; /* (n, V padded) each; when drafting, logits of all rows of the pass */
     bool shared_prompt;            /* one prompt for all: prefilled once */
     DraftState *draft;      /* NULL: no speculative decoding */
-    struct Session *small; /* of the draft model, NULL: drafts by n-grams */
+    struct Session *draft_session; /* of the draft model, NULL: drafts by n-grams */
 } Session;
 
 /* Where the token does not fit, the older half of the window is dropped first and the rest prefilled again at its new positions

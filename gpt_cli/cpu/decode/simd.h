@@ -17,7 +17,7 @@
 #endif
 
 typedef float vec __attribute__((vector_size(4 * LANES), may_alias));
-typedef float half __attribute__((vector_size(32)));
+typedef float vec8 __attribute__((vector_size(32)));
 typedef float vec4 __attribute__((vector_size(16)));
 typedef float vec_u __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES), may_alias));
@@ -121,7 +121,7 @@ INLINE float hmax(vec v) { return _mm512_reduce_max_ps((__m512)v); }
 #else
 /* Tree reduction of the lanes of a vector. */
 #define FOLD(v, OP)                                                                                                  \
-    half eight, other_eight;                                                                                         \
+    vec8 eight, other_eight;                                                                                         \
     memcpy(&eight, &v, 32), memcpy(&other_eight, (const char *)&v + 32, 32);                                         \
     eight = OP(eight, other_eight);                                                                                  \
     vec4 four, other_four;                                                                                        \

@@ -20,10 +20,10 @@ static void consume_noise(Session *session, int steps) {
 /* Draft up to n tokens with the smaller model, sampled with the target's noise (coupled Gumbel-max), so that the two mostly agree
    where their distributions do (Daliri et al., 2024, arXiv 2408.07978). */
 static int draft_with_model(Session *session, int n, DraftToken *drafts) {
-    Session *small = session->small;
+    Session *draft_session = session->draft_session;
     DraftState *d = session->draft;
-    Sequence *t = small->sequences;
-    int v = small->model->net.vocab_size, context = small->model->net.context_length;
+    Sequence *t = draft_session->sequences;
+    int v = draft_session->model->net.vocab_size, context = draft_session->model->net.context_length;
     double each = d->draft_seconds + d->extra_row_seconds, p_accepted = 1, tokens = 1, best = 1 / d->first_row_seconds;
     int most = 0;
     if (n > context / 4) n = context / 4;
@@ -39,8 +39,8 @@ static int draft_with_model(Session *session, int n, DraftToken *drafts) {
     double started = seconds();
     bool fresh = t->length - t->cached == 1;
     for (int k = 0; k < most; k++) {
-        prefill(small, small->workspaces, 0, 1);
-        int32_t token = sample_token(small->logits, v, &session->sampling, peek_noise(session, k), small->heap_scratch);
+        prefill(draft_session, draft_session->workspaces, 0, 1);
+        int32_t token = sample_token(draft_session->logits, v, &session->sampling, peek_noise(session, k), draft_session->heap_scratch);
         drafts[k] = (DraftToken){token, &d->model_acceptance};
         t->tokens[t->length++] = token;
     }
@@ -53,13 +53,13 @@ static int draft_with_model(Session *session, int n, DraftToken *drafts) {
 }
 
 /* Replace the rejected drafts in the smaller model's sequence by the tokens that were written. */
-static void rollback_draft(Session *small, const DraftToken *drafts, int n_draft, const int32_t *tokens, int n) {
-    Sequence *t = small->sequences;
+static void rollback_draft(Session *draft_session, const DraftToken *drafts, int n_draft, const int32_t *tokens, int n) {
+    Sequence *t = draft_session->sequences;
     int agreed = 0;
     while (agreed < n && agreed < n_draft && drafts[agreed].token == tokens[agreed]) agreed++;
     t->length -= n_draft - agreed;
     if (t->cached > t->length) t->cached = t->length;
-    for (int i = agreed; i < n; i++) append_token(small->model, t, tokens[i]);
+    for (int i = agreed; i < n; i++) append_token(draft_session->model, t, tokens[i]);
 }
 
 /* Write 1 to `most` tokens, the same as without drafts. Returns how many; `logits` (unless NULL) gets theirs. */
@@ -79,7 +79,7 @@ static int speculative_step(Session *session, int most, int32_t end_of_text, int
     if (d->measured < 3 && !d->fixed_length) { /* measure the cost of one row, and of several */
         n_max = d->measured && d->measured < 2 ? (n_max < 3 ? n_max : 3) : 0;
         for (; n < n_max; n++) drafts[n] = (DraftToken){s->tokens[s->length - 1], NULL};
-    } else if (session->small) {
+    } else if (session->draft_session) {
         n = draft_with_model(session, n_max, drafts);
     } else {
         int32_t text[MAX_NGRAM + MAX_DRAFT];
@@ -109,7 +109,7 @@ static int speculative_step(Session *session, int most, int32_t end_of_text, int
     }
     consume_noise(session, made);
     if (n && !drafts[0].acceptance) n = 0;
-    if (session->small) rollback_draft(session->small, drafts, n, tokens, made);
+    if (session->draft_session) rollback_draft(session->draft_session, drafts, n, tokens, made);
     d->passes++, d->drafted += n;
     return made;
 }

@@ -3,7 +3,7 @@
    In bf16 the kernels are our own. B is packed in panels of 32 columns, pairs of rows interleaved (VNNI layout), as the
    instructions read it: (panel, k / 2, 32, 2). A is packed 32 rows at a time, and those are multiplied by every panel.
    A 32 x 32 block of C stays in registers for the whole of k: in AMX tiles, or where there are none in AVX-512's or NEON's
-   vector registers (rows.h). k is zero-padded to a multiple of 32. In fp32 the BLAS that torch ships computes. */
+   vector registers (gemm_vector.h). k is zero-padded to a multiple of 32. In fp32 the BLAS that torch ships computes. */
 
 enum { TILE = 32 }; /* rows, columns and depth (k) of a block */
 
@@ -114,7 +114,7 @@ EPILOGUE(add_residual, add_residual_block)
 
 typedef struct { const elem_t *at; long panel; } PackedB; /* panels, `panel` elements apart */
 
-#include "rows.h"
+#include "gemm_vector.h"
 
 /* At most 32 x 32 of a matrix, zero-padded to 32 x 32. */
 static void copy_padded(const elem_t *from, int ld, int rows, int columns, elem_t *square) {

@@ -109,7 +109,7 @@ static size_t layout_workspace(const Network *net, int n, int length, int with_b
 static inline int index_of(const Network *net, int layer, int which) {
     return layer < net->n_layer ? layer * PER_BLOCK + which : net->n_layer * PER_BLOCK + which;
 }
-static inline const float *vector(const Network *net, int layer, int which) {
+static inline const float *parameter(const Network *net, int layer, int which) {
     return net->parameters[index_of(net, layer, which)];
 }
 /* Packed W (out, in) as B of x W^T (forward) and of dy W (backward). */
@@ -118,7 +118,7 @@ static inline PackedB packed_wt(const Network *net, int layer, int which, int ou
     (void)out;
     return (PackedB){net->matrices + net->packed_offsets[index_of(net, layer, which)], round_up_tile(in) * TILE};
 #else
-    return pack_bt(in, out, vector(net, layer, which), in, NULL);
+    return pack_bt(in, out, parameter(net, layer, which), in, NULL);
 #endif
 }
 static inline PackedB packed_w(const Network *net, int layer, int which, int out, int in) {
@@ -126,7 +126,7 @@ static inline PackedB packed_w(const Network *net, int layer, int which, int out
     long wt_size = round_up_tile(out) * round_up_tile(in);
     return (PackedB){net->matrices + net->packed_offsets[index_of(net, layer, which)] + wt_size, round_up_tile(out) * TILE};
 #else
-    return pack_b(out, in, vector(net, layer, which), in, NULL);
+    return pack_b(out, in, parameter(net, layer, which), in, NULL);
 #endif
 }
 static inline float *gradient(const Network *net, float *gradients, int layer, int which) {
@@ -144,8 +144,8 @@ static void add_gradient(const Network *net, int layer, int which, int n, int ou
 /* x (N, C) of `tokens` (N,), whose sequences are `length` long. */
 static void embed(const Network *net, const int64_t *tokens, int n, int length, float *x) {
     int c = net->n_embd, top = net->n_layer;
-    const float *table = vector(net, top, TOKENS);
-    const float *positions = net->positions ? net->positions : vector(net, top, POSITIONS);
+    const float *table = parameter(net, top, TOKENS);
+    const float *positions = net->positions ? net->positions : parameter(net, top, POSITIONS);
     for (int t = 0; t < n; t++, x += c) {
         const float *token = table + (long)tokens[t] * c, *position = positions ? positions + (long)(t % length) * c : NULL;
         SIMD
@@ -200,17 +200,17 @@ NOINLINE void attention_block_forward(const Network *net, int layer, int n, int 
     const GemmContext *gemm_ctx = &ws->gemm_ctx;
     int c = net->n_embd, d = net->head_dim, n_qk_heads = net->n_head + net->n_kv_head, g = n_qk_heads + net->n_kv_head, row = g * d;
     AttnShape shape = {net->n_head, net->n_kv_head, d, net->window};
-    norm_forward(n, c, k->x1, vector(net, layer, NORM1), vector(net, layer, NORM1_BIAS), !net->layernorm, net->norm_eps, k->h1,
+    norm_forward(n, c, k->x1, parameter(net, layer, NORM1), parameter(net, layer, NORM1_BIAS), !net->layernorm, net->norm_eps, k->h1,
                  k->mean1, k->scale1);
     gemm(gemm_ctx, n, row, c, (MatrixA){k->h1, c, 0}, packed_wt(net, layer, QKV, row, c), store_elem,
-             &(StoreElem){k->raw, row, vector(net, layer, QKV_BIAS)});
+             &(StoreElem){k->raw, row, parameter(net, layer, QKV_BIAS)});
     for (int t = 0; t < n; t++) {
         long rope_at = (long)(t % length) * (d / 2);
         const float *cosines = net->cosines ? net->cosines + rope_at : NULL, *sines = net->sines ? net->sines + rope_at : NULL;
         for (int head = 0; head < n_qk_heads; head++) {
             long at = (long)t * row + head * d;
             k->qk_scales[(long)t * g + head] =
-                qk_norm_rope(d, k->raw + at, vector(net, layer, head < net->n_head ? Q_NORM : K_NORM), net->norm_eps, cosines, sines,
+                qk_norm_rope(d, k->raw + at, parameter(net, layer, head < net->n_head ? Q_NORM : K_NORM), net->norm_eps, cosines, sines,
                      k->qkv + at);
         }
         memcpy(k->qkv + (long)t * row + n_qk_heads * d, k->raw + (long)t * row + n_qk_heads * d, sizeof(elem_t) * net->n_kv_head * d);
@@ -219,7 +219,7 @@ NOINLINE void attention_block_forward(const Network *net, int layer, int n, int 
         attention_forward(gemm_ctx, &shape, length, k->qkv + (long)t * row, k->y + (long)t * c,
                           k->row_max + (long)t * net->n_head, k->row_inv_sum + (long)t * net->n_head, &ws->attn);
     gemm(gemm_ctx, n, c, c, (MatrixA){k->y, c, 0}, packed_wt(net, layer, OUT, c, c), add_residual,
-             &(ResidualAdd){k->x1, x2, c, vector(net, layer, OUT_BIAS), &ws->dropout, dropout_stream(layer, DROP_ATTENTION)});
+             &(ResidualAdd){k->x1, x2, c, parameter(net, layer, OUT_BIAS), &ws->dropout, dropout_stream(layer, DROP_ATTENTION)});
 }
 
 NOINLINE void attention_block_backward(const Network *net, int layer, int n, int length, const Workspace *ws, float *gradients) {
@@ -242,7 +242,7 @@ NOINLINE void attention_block_backward(const Network *net, int layer, int n, int
         for (int head = 0; head < n_qk_heads; head++) {
             int norm = head < net->n_head ? Q_NORM : K_NORM;
             long at = (long)t * row + head * d;
-            qk_norm_rope_backward(d, d_qkv + at, k->raw + at, vector(net, layer, norm), k->qk_scales[(long)t * g + head], cosines,
+            qk_norm_rope_backward(d, d_qkv + at, k->raw + at, parameter(net, layer, norm), k->qk_scales[(long)t * g + head], cosines,
                           sines, d_raw + at, gradient(net, gradients, layer, norm));
         }
         to_elems((long)net->n_kv_head * d, d_qkv + (long)t * row + n_qk_heads * d, d_raw + (long)t * row + n_qk_heads * d);
@@ -251,7 +251,7 @@ NOINLINE void attention_block_backward(const Network *net, int layer, int n, int
     add_gradient(net, layer, QKV, n, row, c, d_raw, k->h1, gemm_ctx, gradients);
     gemm(gemm_ctx, n, c, row, (MatrixA){d_raw, row, 0}, packed_w(net, layer, QKV, row, c), store_f32,
              &(StoreF32){ws->f32_rows, c, 1.0f, 0.0f});
-    norm_backward(n, c, ws->f32_rows, k->x1, vector(net, layer, NORM1), !net->layernorm, k->mean1, k->scale1, ws->dx,
+    norm_backward(n, c, ws->f32_rows, k->x1, parameter(net, layer, NORM1), !net->layernorm, k->mean1, k->scale1, ws->dx,
                   gradient(net, gradients, layer, NORM1), gradient(net, gradients, layer, NORM1_BIAS));
 }
 
@@ -260,9 +260,9 @@ NOINLINE void mlp_block_forward(const Network *net, int layer, int n, const Work
     const Activations *k = &ws->saved[layer];
     const GemmContext *gemm_ctx = &ws->gemm_ctx;
     int c = net->n_embd, f = net->mlp_hidden, u = net->mlp == SWIGLU ? 2 * f : f;
-    const float *bias = vector(net, layer, UP_BIAS);
+    const float *bias = parameter(net, layer, UP_BIAS);
     Mlp mlp = {net->mlp, f, bias, k->up, k->hidden, NULL};
-    norm_forward(n, c, k->x2, vector(net, layer, NORM2), vector(net, layer, NORM2_BIAS), !net->layernorm, net->norm_eps, k->h2,
+    norm_forward(n, c, k->x2, parameter(net, layer, NORM2), parameter(net, layer, NORM2_BIAS), !net->layernorm, net->norm_eps, k->h2,
                  k->mean2, k->scale2);
     MatrixA h2 = {k->h2, c, 0};
     PackedB up = packed_wt(net, layer, UP, u, c);
@@ -271,7 +271,7 @@ NOINLINE void mlp_block_forward(const Network *net, int layer, int n, const Work
     else
         gemm(gemm_ctx, n, u, c, h2, up, activate, &mlp);
     gemm(gemm_ctx, n, c, f, (MatrixA){k->hidden, f, 0}, packed_wt(net, layer, DOWN, c, f), add_residual,
-             &(ResidualAdd){k->x2, x3, c, vector(net, layer, DOWN_BIAS), &ws->dropout, dropout_stream(layer, DROP_MLP)});
+             &(ResidualAdd){k->x2, x3, c, parameter(net, layer, DOWN_BIAS), &ws->dropout, dropout_stream(layer, DROP_MLP)});
 }
 
 NOINLINE void mlp_block_backward(const Network *net, int layer, int n, const Workspace *ws, float *gradients) {
@@ -288,7 +288,7 @@ NOINLINE void mlp_block_backward(const Network *net, int layer, int n, const Wor
     add_gradient(net, layer, UP, n, u, c, d_up, k->h2, gemm_ctx, gradients);
     gemm(gemm_ctx, n, c, u, (MatrixA){d_up, u, 0}, packed_w(net, layer, UP, u, c), store_f32,
              &(StoreF32){ws->f32_rows, c, 1.0f, 0.0f});
-    norm_backward(n, c, ws->f32_rows, k->x2, vector(net, layer, NORM2), !net->layernorm, k->mean2, k->scale2, ws->dx,
+    norm_backward(n, c, ws->f32_rows, k->x2, parameter(net, layer, NORM2), !net->layernorm, k->mean2, k->scale2, ws->dx,
                   gradient(net, gradients, layer, NORM2), gradient(net, gradients, layer, NORM2_BIAS));
 }
 
@@ -326,7 +326,7 @@ NOINLINE double head_loss(const Network *net, int n, const int64_t *targets, flo
     int c = net->n_embd, v = net->vocab_size, top = net->n_layer;
     const GemmContext *gemm_ctx = &ws->gemm_ctx;
     double loss = 0.0;
-    norm_forward(n, c, ws->x, vector(net, top, NORM), vector(net, top, NORM_BIAS), !net->layernorm, net->norm_eps, ws->h,
+    norm_forward(n, c, ws->x, parameter(net, top, NORM), parameter(net, top, NORM_BIAS), !net->layernorm, net->norm_eps, ws->h,
                  ws->mean, ws->scale);
     for (int t = 0; t < n; t += LOGIT_ROWS) { /* chunked: logits of a large vocabulary are never materialised at once */
         int rows = min_int(LOGIT_ROWS, n - t);
@@ -342,7 +342,7 @@ NOINLINE double head_loss(const Network *net, int n, const int64_t *targets, flo
     }
     if (gradients) {
         memset(ws->dx, 0, sizeof(float) * (size_t)n * c);
-        norm_backward(n, c, ws->f32_rows, ws->x, vector(net, top, NORM), !net->layernorm, ws->mean, ws->scale, ws->dx,
+        norm_backward(n, c, ws->f32_rows, ws->x, parameter(net, top, NORM), !net->layernorm, ws->mean, ws->scale, ws->dx,
                       gradient(net, gradients, top, NORM), gradient(net, gradients, top, NORM_BIAS));
     }
     return loss;
