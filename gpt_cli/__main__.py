@@ -5,7 +5,7 @@ import signal
 from types import FrameType
 from typing import NoReturn
 
-from gpt_cli.errors import INTERRUPTED
+from gpt_cli.errors import ExitCode
 
 
 def run() -> NoReturn:
@@ -17,7 +17,7 @@ def run() -> NoReturn:
 
         code = main()
     except KeyboardInterrupt:
-        code = INTERRUPTED
+        code = ExitCode.INTERRUPTED
     from gpt_cli.cli.process import fast_exit
 
     fast_exit(code)
@@ -25,7 +25,7 @@ def run() -> NoReturn:
 
 def _interrupted(_number: int, _frame: FrameType | None) -> NoReturn:
     """Unwind; a second Ctrl-C while that goes on leaves at once, without the traceback that it would end in."""
-    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    signal.signal(signal.SIGINT, lambda *_: os._exit(ExitCode.INTERRUPTED))
     raise KeyboardInterrupt
 
 

@@ -9,15 +9,19 @@ Notify = Callable[[str], None]
 """Called with a message for the user when nothing failed; `cli.output.note` prints it."""
 
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C: 128 + SIGINT."""
+OUT_OF_MEMORY_MESSAGES = ("out of memory", "DefaultCPUAllocator")
+"""What the message of an allocator that has no memory left has in it."""
 
 
 class ExitCode(IntEnum):
+    """What `gpt`, or a process of a training, ends with."""
+
     DONE = 0
     FAILED = 1  # the work could not be done: data, disk, memory, a loss that is not finite, a lock
     USAGE = 2  # the request is wrong: command line, config, settings that do not fit together
     BUG = 70  # an unexpected exception: never the answer to bad input
+    LOST = 75  # to the launcher alone: of a process that lost another one
+    INTERRUPTED = 130  # Ctrl-C: 128 + SIGINT
 
 
 class UserError(Exception):

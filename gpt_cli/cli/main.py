@@ -1,4 +1,7 @@
-"""`gpt`: the verbs, and the one place where an exception becomes a message and an exit code."""
+"""`gpt`: the verbs, and where an exception becomes a message and an exit code.
+
+Which of several processes that train together does so, `train_together.py` decides.
+"""
 
 import errno
 import io
@@ -38,7 +41,7 @@ from gpt_cli.cli.verbs.sweep import sweep
 from gpt_cli.cli.verbs.tokenize import tokenize
 from gpt_cli.cli.verbs.train import train
 from gpt_cli.cli.verbs.tune import tune
-from gpt_cli.errors import INTERRUPTED, ExitCode, UserError
+from gpt_cli.errors import OUT_OF_MEMORY_MESSAGES, ExitCode, UserError
 from gpt_cli.files.safe_io import how_to_permit, how_to_shorten
 from gpt_cli.runtime.cpu_level import restrict_libraries
 
@@ -129,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except KeyboardInterrupt:
         print(file=sys.stderr)
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     except SystemExit as done:  # of `--install-completion` and `--show-completion`
         return done.code if isinstance(done.code, int) else ExitCode.DONE
     except BrokenPipeError:  # `| head` has read enough
@@ -194,7 +197,7 @@ def _explain(error: Exception) -> UserError:
     """The error for the user behind an exception no verb has translated: the machine's limits, or a bug."""
     text = str(error).strip().partition("\n")[0]
     package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
-    if isinstance(error, MemoryError) or "out of memory" in text or "DefaultCPUAllocator" in text:
+    if isinstance(error, MemoryError) or any(message in text for message in OUT_OF_MEMORY_MESSAGES):
         explained = UserError(
             f"out of memory: {text}" if text else "out of memory",
             hint="lower train.micro_batch_size (same result), model.context_length or model.n_embd",

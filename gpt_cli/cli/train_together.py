@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpt_cli.cli.process import gc_paused
 from gpt_cli.config import Config
-from gpt_cli.errors import RequestError, UserError
+from gpt_cli.errors import ExitCode, RequestError, UserError
 
 
 def launch_training(devices: str, arguments: Sequence[str], config: Path | None, *, json: bool) -> int:
@@ -24,7 +24,7 @@ def train_together(choose: Callable[[], Config], *, json: bool) -> int:
 
     with gc_paused():
         from gpt_cli.cli.output import note
-        from gpt_cli.distributed.world import LAUNCHER, LOST, LostProcessError, joined
+        from gpt_cli.distributed.world import LAUNCHER, LostProcessError, joined
         from gpt_cli.training.console import Console, SilentConsole
         from gpt_cli.training.loop import train
 
@@ -40,7 +40,7 @@ def train_together(choose: Callable[[], Config], *, json: bool) -> int:
         except UserError as error:
             if isinstance(error, LostProcessError) and LAUNCHER in os.environ:
                 world.wait_for_who_failed()
-                raise SystemExit(LOST) from error  # the launcher knows which one, and how it ended
+                raise SystemExit(ExitCode.LOST) from error  # the launcher knows which one, and how it ended
             if not world.fails_first():
                 raise SystemExit(error.exit_code) from error  # another process tells the reason
             if not (world.is_main or isinstance(error, RequestError | LostProcessError)):

@@ -13,8 +13,8 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from gpt_cli.distributed.world import LAUNCHER, LOST
-from gpt_cli.errors import RequestError, UserError
+from gpt_cli.distributed.world import LAUNCHER
+from gpt_cli.errors import ExitCode, RequestError, UserError
 
 _SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGUSR1"  # which are passed on, for the processes to save and leave
 _SECONDS_TO_SAVE = 300  # after a signal was passed on; what has not ended then is killed
@@ -57,7 +57,7 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
     except ChildFailedError as error:
         codes = {number: failed.exitcode for number, failed in error.failures.items()}
         # A process that has said why ends first; the others, which lose contact, are ended by the launcher.
-        if reasons := [code for code in codes.values() if code > 0 and code != LOST]:
+        if reasons := [code for code in codes.values() if code > 0 and code != ExitCode.LOST]:
             return reasons[0]
         killed = next((number for number, code in codes.items() if code < 0), None)
         lost = "lost contact with one of the processes"

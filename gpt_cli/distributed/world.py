@@ -23,7 +23,6 @@ from gpt_cli.errors import RequestError, UserError
 
 T = TypeVar("T")
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-LOST = 75  # the exit code, to the launcher alone, of a process that lost another one
 LAUNCHER = "GPT_LAUNCHER"
 """The environment variable with the number of the process that launched this one."""
 _TIMEOUT = timedelta(minutes=10)  # of one exchange until `answer_within` sets another

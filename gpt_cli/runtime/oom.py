@@ -6,14 +6,14 @@ from pathlib import Path
 
 import torch
 
-from gpt_cli.errors import UserError
+from gpt_cli.errors import OUT_OF_MEMORY_MESSAGES, UserError
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """True if `error` says that memory is exhausted, in the words of whichever allocator raised it."""
     text = str(error)
     known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    return known or "out of memory" in text or "DefaultCPUAllocator" in text
+    return known or any(message in text for message in OUT_OF_MEMORY_MESSAGES)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import typer
 
 from gpt_cli.cli.help_format import App
 from gpt_cli.cli.output import JsonOption, note, print_json
-from gpt_cli.errors import INTERRUPTED, ExitCode, RequestError
+from gpt_cli.errors import ExitCode, RequestError
 from gpt_cli.terminal.escape import escape_control_chars
 
 app = App(rich_markup_mode=None)
@@ -81,4 +81,4 @@ def _confirmed(question: str) -> bool:
     try:
         return sys.stdin.readline().strip().lower() in ("y", "yes")
     except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
