@@ -1,4 +1,4 @@
-"""What each ingredient of the default recipe is worth: it is taken out or exchanged, all else stays.
+"""The worth of each ingredient of the default recipe: it is taken out or exchanged, all else stays.
 
     python -m bench.ablations --text FILE                          all rows, three seeds, two corpora
     python -m bench.ablations --text FILE --only positions norms   those of some groups

@@ -1,4 +1,4 @@
-"""Which of torch's attention kernels is fastest on this CPU, by context length: `python -m bench.attention`.
+"""The time of torch's attention kernels on this CPU, by context length: `python -m bench.attention`.
 
 Forward and backward of a batch in fp32 and, where the processor has instructions for it, in bf16; then the forward pass
 of one query with its keys in a cache, as in decoding, in fp32. They take turns in one run, on one thread; times are of

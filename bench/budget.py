@@ -1,4 +1,4 @@
-"""How good the run is that `train.budget` chooses: it, and the runs around it, on texts of different kinds.
+"""The run that `train.budget` chooses beside the runs around it, on texts of different kinds.
 
     python -m bench.budget --budget 1m --text FILE [--text FILE ...] [--seeds 2] [--only model optim.lr ...]
 
@@ -58,15 +58,14 @@ def neighbours(chosen: Config) -> dict[str, dict[str, Any]]:
 def train(text: Path, budget: str, name: str, values: Mapping[str, Any], seed: int) -> dict[str, Any] | None:
     """The summary of the run, trained unless it is there; None where gpt refuses it, as too slow for the time."""
     slug = "".join(character if character.isalnum() or character in "=.-" else "-" for character in name)
-    run_dir = OUT / f"{text.stem}-{budget}" / f"{slug}-seed{seed}"
+    run_dir = OUT / f"{text.name}-{budget}" / f"{slug}-seed{seed}"
     overrides = [f"{key}={to_yaml_scalar(value)}" for key, value in values.items()]
     command = [sys.executable, "-m", "gpt_cli", "train", str(text), f"train.budget={budget}", f"run_dir={run_dir}"]
-    done = subprocess.run(
-        [*command, f"seed={seed}", *overrides, "--json"], stdout=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode == REFUSED:
+    done = subprocess.run([*command, f"seed={seed}", *overrides, "--json"], capture_output=True, text=True, check=False)
+    if done.returncode == REFUSED and "train.budget leaves" in done.stderr:
         return None
-    done.check_returncode()
+    if done.returncode:
+        sys.exit(done.stderr)
     summary: dict[str, Any] = json.loads(done.stdout)
     return summary
 
@@ -79,7 +78,7 @@ def measure(text: Path, budget: str, seeds: int, only: list[str]) -> dict[str, l
 
     found = {"chosen": runs("chosen", {})}
     if not found["chosen"]:
-        sys.exit(REFUSED)
+        sys.exit(f"train.budget={budget} is too short for {text}")
     chosen = load_config(Path(found["chosen"][0]["run_dir"]) / "config.yaml")
     for name, values in neighbours(chosen).items():
         if (not only or name.startswith(tuple(only))) and (summaries := runs(name, values)):
@@ -110,7 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--budget", required=True, metavar="TIME", help="such as 1m")
     parser.add_argument("--text", required=True, action="append", type=Path, metavar="FILE")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=1, choices=range(1, 10), metavar="N")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="neighbours whose names begin so")
     options = parser.parse_args()
     if parse_duration(options.budget) is None:

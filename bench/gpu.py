@@ -45,7 +45,7 @@ QUICK = (
 
 @dataclass(frozen=True)
 class Setup:
-    """What every part is given."""
+    """The arguments of every part."""
 
     device: str
     quick: bool
@@ -60,7 +60,7 @@ class Setup:
         return [f"runtime.device={self.device}", *changes, *(QUICK if self.quick else ())]
 
     def seconds(self, whole: float) -> float:
-        """How long to measure."""
+        """The time to measure for."""
         return 0.2 if self.quick else whole
 
     def gpt(self, *arguments: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""How many greedy texts llama.cpp writes as `gpt` does, by the precision of the file and of its keys and values.
+"""Greedy texts that llama.cpp writes as `gpt` does, by the precision of the file and of its keys and values.
 
     python -m bench.llama_cpp --run runs/quickstart        (pip install llama-cpp-python)
 

@@ -4,13 +4,14 @@ Trains a small model on builtin:python-docs by each engine, optimizer and precis
 processes and each `parallel.shard` (`full` by torch alone), and prints the weights' SHA-256 (which must not differ in a
 row) and tokens/s of the whole run, or with --sums the SHA-256 of each. Each process computes with one thread. Exits
 with 1 if a row has two sums. `--config FILE` measures another model; `--saves` prints, for the torch engine and Muon,
-what a save takes (a run that saves after each step less one that does not) and a restart (the command that adds a step
-to a run, from its start to its end).
+what a save takes (a run that saves after each step less one that does not, the median of three pairs) and a restart
+(the command that adds a step to a run, from its start to its end).
 """
 
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -51,15 +52,18 @@ def measure_saves(ways: list[tuple[int, str]], overrides: list[str], steps: int,
     rows = []
     for n, shard in ways:
         usual = [*overrides, f"parallel.shard={shard}", "runtime.engine=torch", "eval.every=null"]
-        found = []
-        for name, every in (("seldom", "null"), ("often", "1")):
+
+        def seconds(name: str, every: str, n: int = n, shard: str = shard, usual: list[str] = usual) -> float:
             summary = train(n, [*usual, f"run_dir={folder}/{name}-{n}-{shard}", f"checkpoint.every={every}"])
             assert summary is not None  # torch knows every shard
-            found.append(summary["train_seconds"])
+            return float(summary["train_seconds"])
+
+        saves = [seconds(f"often{pair}", "1") - seconds(f"seldom{pair}", "null") for pair in range(3)]
+        last = [f"run_dir={folder}/seldom2-{n}-{shard}", "checkpoint.every=null", f"train.steps={steps + 1}"]
         started = time.perf_counter()
-        train(n, [*usual, f"run_dir={folder}/seldom-{n}-{shard}", "checkpoint.every=null", f"train.steps={steps + 1}"])
+        train(n, [*usual, *last])
         restart = time.perf_counter() - started
-        rows.append((str(n), shard, f"{(found[1] - found[0]) / (steps - 1):.3f}", f"{restart:.1f}"))
+        rows.append((str(n), shard, f"{statistics.median(saves) / (steps - 1):.3f}", f"{restart:.1f}"))
     return render_table(rows, header=("processes", "shard", "s a save", "s a restart"))
 
 
@@ -79,6 +83,8 @@ def main() -> int:
     parser.add_argument("--sums", action="store_true", help="print the SHA-256 of each in place of tokens/s")
     parser.add_argument("--saves", action="store_true", help="print what saves and restarts take")
     given = parser.parse_args()
+    if given.saves and given.steps < 2:
+        parser.error("--saves needs --steps of at least 2: the last step is saved in any run")
     numbers = [int(number) for number in given.devices.split(",")]
     model = SMALL.split() if given.config is None else ["--config", str(given.config)]
     source = ["builtin:python-docs"] if given.config is None else []

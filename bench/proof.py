@@ -1,4 +1,4 @@
-"""What the checks of compiled code take of a start: that it is what was compiled, and that it computes what torch does.
+"""The time of the checks of compiled code at a start: that it is what was compiled, and computes what torch does.
 
     python -m bench.proof                          for the model of configs/quickstart.yaml, with a warm cache
     python -m bench.proof --config FILE [section.key=value ...] --rounds 20

@@ -1,4 +1,4 @@
-"""How fast this machine's cores read memory again and again: the bound of a decoder that writes many texts.
+"""The rate at which this machine's cores read memory again and again: the bound of a decoder that writes many texts.
 
     python -m bench.reading                        10, 20, 40, 80 and 160 MB for each thread, by one thread and by all
     python -m bench.reading --megabytes 40 --threads 2

@@ -1,4 +1,4 @@
-"""How fast text is written on this CPU: `python -m bench.sampling [--yardstick FILE TEXT] [--run RUN --text FILE]
+"""Tokens/s of text written on this CPU: `python -m bench.sampling [--yardstick FILE TEXT] [--run RUN --text FILE]
 [--draft RUN] [--only SECTION]`.
 
 Untrained models of two shapes, 0.8M parameters with a context of 64 and 10.65M with one of 256, written by torch and

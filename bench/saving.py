@@ -1,4 +1,4 @@
-"""What share of training saving takes: `python -m bench.saving [CONFIG] [section.key=value ...]`, else quickstart.
+"""The share of training that saving takes: `python -m bench.saving [CONFIG] [section.key=value ...]`, else quickstart.
 
 Trains CONFIG in a temporary directory below the current one, so on its disk, as `gpt train` does, and takes the time
 of each save: flushing the logs, packing and checking the tensors, writing, flushing and summing the files, and

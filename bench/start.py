@@ -1,4 +1,4 @@
-"""How soon `gpt train` trains, beside a bare `import torch`; and what share of a run is spent beside its steps.
+"""The time until `gpt train` trains, beside a bare `import torch`; and the share of a run beside its steps.
 
     python -m bench.start                          the start of configs/quickstart.yaml, with warm caches
     python -m bench.start --config FILE [section.key=value ...] --rounds 9
@@ -68,7 +68,7 @@ def import_seconds(environment: dict[str, str]) -> float:
 
 
 def compare_start(arguments: list[str], rounds: int, most: float = MOST_IMPORTS) -> float:
-    """How many imports of torch a start takes, printed with the median seconds of both, and how many are asked for."""
+    """The imports of torch that a start takes, printed with the median seconds of both, and those asked for."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     start_seconds(arguments, environment)
     pairs = [(start_seconds(arguments, environment), import_seconds(environment)) for _ in range(rounds)]

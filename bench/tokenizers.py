@@ -1,4 +1,4 @@
-"""How fast text becomes tokens, side by side with other libraries in one run.
+"""MB/s at which text becomes tokens, side by side with other libraries in one run.
 
     python -m bench.tokenizers [FILE ...]        (without a file: the documentation that comes with Python)
 

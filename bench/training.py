@@ -67,7 +67,7 @@ def trained(config: str, text: Path, *overrides: str) -> tuple[float, float]:
 
 
 def time_to_loss(against: Path, text: Path, rounds: int) -> dict[str, Any]:
-    """How many times sooner `shakespeare_cpu` is done, its loss below the target, than the yardstick's steps."""
+    """The factor by which `shakespeare_cpu` is done sooner, its loss below the target, than the yardstick's steps."""
     yardstick, losses, seconds = [], [], []
     for _ in range(rounds):
         found, _ = printed([sys.executable, str(against), str(text), "--steps", str(YARDSTICK_STEPS)], str(ROOT))
@@ -86,7 +86,7 @@ def time_to_loss(against: Path, text: Path, rounds: int) -> dict[str, Any]:
 
 
 def loss_in_equal_time(against: Path, text: Path, rounds: int) -> dict[str, Any]:
-    """What `shakespeare_minute` reaches, and whether its whole process takes longer than the yardstick's steps."""
+    """The loss of `shakespeare_minute`, and whether its whole process takes longer than the yardstick's steps."""
     yardstick, losses, seconds = [], [], []
     for _ in range(rounds):
         found, _ = printed([sys.executable, str(against), str(text), "--steps", str(YARDSTICK_STEPS)], str(ROOT))
@@ -103,7 +103,7 @@ def loss_in_equal_time(against: Path, text: Path, rounds: int) -> dict[str, Any]
 
 
 def on_a_laptop(text: Path, rounds: int) -> dict[str, Any]:
-    """What `shakespeare_laptop` reaches, and how long its whole process takes."""
+    """The loss of `shakespeare_laptop`, and the time of its whole process."""
     runs = [trained("shakespeare_laptop", text) for _ in range(rounds)]
     return {"val_loss": max(loss for loss, _ in runs), "seconds": statistics.median(took for _, took in runs)}
 
@@ -173,7 +173,7 @@ def by_level(levels: Sequence[str], against: Path, text: Path, rounds: int, reco
 
 
 def asked_of(level: str) -> tuple[float, float]:
-    """How many times sooner at the loss, and how many times as fast in the large step."""
+    """The factors by which the loss is reached sooner and the large step is faster."""
     flags = native_flags() if level == NATIVE else LEVELS[level].flags
     return next((asked for flag, asked in ASKED.items() if flag in flags), ASKED_OF_AVX)
 

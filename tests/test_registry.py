@@ -20,6 +20,7 @@ from gpt_cli.corpus import registry
 from gpt_cli.corpus.registry import CORPORA, DatasetInfo, fetch_corpus, find_corpus, local_path
 from gpt_cli.corpus.sources import read_documents
 from gpt_cli.errors import RequestError, UserError
+from gpt_cli.files import atomic_directory, write_file
 from tests.support.waiting import HANG
 
 ROOT = Path(__file__).parents[1]
@@ -518,3 +519,38 @@ def test_an_archive_of_pairs_that_is_not_as_expected_is_one_error_and_leaves_not
     with pytest.raises(UserError, match=message):
         fetch_corpus(of_pairs(server, data, **changes), tmp_path, progress=lambda *_: None, loopback=True)
     assert not (tmp_path / "pairs").exists()
+
+
+@pytest.mark.parametrize(
+    ("form", "command"),
+    [
+        ({}, "gpt train corpus:known"),
+        (
+            {"tar_folder": "x", "labels": ("a", "b")},
+            "gpt train --config FILE task.kind=classes data.source=corpus:known",
+        ),
+        ({"zip_pair": ("a", "b")}, "gpt train --config FILE data.format=pairs data.source=corpus:known"),
+    ],
+)
+def test_the_command_that_data_get_ends_with_trains_on_that_kind_of_corpus(
+    monkeypatch, tmp_path, capsys, form, command
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GPT_CACHE", str(tmp_path / "cache"))
+    known = DatasetInfo(name="known", about="", url="", size=0, sha256="", licence="", split="", **form)
+    monkeypatch.setattr("gpt_cli.corpus.registry.CORPORA", (known,))
+    words = "It was the best of times, it was the worst of times."
+    lines = {
+        (): [{"text": words}],
+        known.labels: [{"text": f"{words} {n}", "label": "ab"[n % 2]} for n in range(40)],
+        known.zip_pair: [{"prompt": f"{n}", "completion": words} for n in range(40)],
+    }
+    kind = known.labels or known.zip_pair
+    text = "\n".join(json.dumps(line) for line in lines[kind]) if kind else words * 40
+    with atomic_directory(tmp_path / "cache" / "corpora" / "known") as folder:
+        write_file(folder / known.file_name, [text.encode()])
+    assert main(["data", "get", "known"]) == 0
+    assert command in capsys.readouterr().err
+    (tmp_path / "FILE").write_text("{model: {n_layer: 1, n_head: 1, n_embd: 16, context_length: 64}}")
+    few = ["train.steps=1", "train.batch_size=2", "sample.every=null", "model.n_layer=1", "model.n_embd=16"]
+    assert main([*command.split()[1:], *few, "model.n_head=1", "run_dir=run"]) == 0, capsys.readouterr().err

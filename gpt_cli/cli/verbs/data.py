@@ -80,6 +80,8 @@ def get(
     note(f"licence: {corpus.licence}; divided as: {corpus.split}")
     if corpus.labels:
         note(f"classify it with: gpt train --config FILE task.kind=classes data.source={quote(source)}")
+    elif corpus.zip_pair:
+        note(f"train on it with: gpt train --config FILE data.format=pairs data.source={quote(source)}")
     else:
         note(f"train on it with: gpt train {quote(source)}")
 
