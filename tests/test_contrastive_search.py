@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gpt_cli.cli.main import main
-from gpt_cli.config import SampleConfig
+from gpt_cli.config import Config, ModelConfig, SampleConfig
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
+from gpt_cli.run.checkpoint import save
 from gpt_cli.sampling import Sampler, SamplingParams, stream_batches
 from gpt_cli.sampling.context_window import context_start
 from gpt_cli.sampling.contrastive_search import contrastive_search
@@ -73,7 +74,7 @@ def check(model: GPT, prompt: list[int], alpha: float, k: int, n: int) -> None:
 
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope", "alibi", "none"])
-@pytest.mark.parametrize(("alpha", "k"), [(0.6, 4), (0.1, 2), (1.0, 5), (0.5, 1), (0.5, 100)])
+@pytest.mark.parametrize(("alpha", "k"), [(0.6, 4), (0.1, 2), (1.0, 5), (0.5, 1), (0.5, 64)])
 def test_it_writes_what_the_uncached_definition_writes_past_the_context_too(
     position: str, alpha: float, k: int
 ) -> None:
@@ -164,6 +165,7 @@ def test_past_the_context_a_token_costs_the_same_however_long_the_text() -> None
         ({"penalty_alpha": math.nan, "top_k": 4}, "penalty_alpha must be above 0 and at most 1, not nan"),
         ({"penalty_alpha": 0.6}, "penalty_alpha needs top_k, the number of its candidates"),
         ({"penalty_alpha": 0.6, "top_k": 4, "beams": 2}, "penalty_alpha does not go with beams"),
+        ({"penalty_alpha": 0.6, "top_k": 65}, "penalty_alpha goes with a top_k of at most 64, not 65"),
     ],
 )
 def test_settings_that_it_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
@@ -191,6 +193,18 @@ def sample(capsys: pytest.CaptureFixture[str]) -> Iterator[Sample]:
     torch.set_num_threads(threads)
 
 
+def searching_run(tmp_path: Path, searches: dict[str, Any]) -> Path:
+    """A checkpoint of an untrained model, whose config asks for a search."""
+    config = Config(
+        model=ModelConfig(n_layer=1, n_head=2, n_embd=16, context_length=16),
+        sample=SampleConfig(prompt="ab", max_new_tokens=12, **searches),
+    )
+    torch.manual_seed(0)
+    tokenizer = CharTokenizer("\nabcdefgh")
+    weights = GPT(config.model, tokenizer.vocab_size).state_dict()
+    return save(tmp_path / "searching", 3, weights, {}, {}, config, tokenizer)
+
+
 def test_the_command_line_writes_it_and_0_takes_it_back(sample: Sample, tmp_path: Path) -> None:
     char_run = make_run(tmp_path / "char", CharTokenizer("\nabcdefgh"))
     options = ("--run", char_run, "--prompt", "ab", "--max-new-tokens", 40)
@@ -202,9 +216,10 @@ def test_the_command_line_writes_it_and_0_takes_it_back(sample: Sample, tmp_path
     assert drawn == sample(*options, "--top-k", 4, "--seed", 1, "--penalty-alpha", 0)
     for flags, message in (
         (("--penalty-alpha", 0.6), "penalty_alpha needs top_k"),
-        (("--penalty-alpha", 0.6, "--top-k", 4, "-n", 2), "penalty_alpha gives one text for a prompt, not 2"),
+        (("--penalty-alpha", 0.6, "--top-k", 4, "-n", 2), "not 2\nhint: leave out -n, or --penalty-alpha 0"),
         (("--penalty-alpha", 0.6, "--top-k", 4, "--top-p", 0.9), "--top-k alone counts, not --top-p"),
-        (("--penalty-alpha", 0.6, "--top-k", 4, "--beams", 2), "--beams searches the likeliest text"),
+        (("--penalty-alpha", 0.6, "--top-k", 4, "--beams", 2), "penalty_alpha does not go with beams"),
+        (("--penalty-alpha", 0.6, "--top-k", 65), "penalty_alpha goes with a top_k of at most 64, not 65"),
         (("--penalty-alpha", 0.6, "--top-k", 4, "--engine", "native"), "does not go with penalty_alpha"),
         (("--penalty-alpha", 2, "--top-k", 4), "penalty_alpha must be above 0 and at most 1, not 2.0"),
     ):
@@ -214,14 +229,47 @@ def test_the_command_line_writes_it_and_0_takes_it_back(sample: Sample, tmp_path
         assert message in err
 
 
+@pytest.mark.parametrize(
+    ("searches", "given", "message"),
+    [
+        (
+            {"penalty_alpha": 0.6, "top_k": 4},
+            ("--temperature", 2),
+            "leave --temperature out, or draw: --penalty-alpha 0",
+        ),
+        ({"beams": 2}, ("--top-k", 2), "hint: leave --top-k out, or draw: --beams 0"),
+        ({"penalty_alpha": 0.6, "top_k": 4}, ("-n", 2), "hint: leave out -n, or --penalty-alpha 0"),
+        ({"penalty_alpha": 0.6, "top_k": 4}, ("--top-k", 0), "penalty_alpha needs top_k"),
+        ({"penalty_alpha": 0.6, "top_k": 4}, ("--beams", 2), "penalty_alpha does not go with beams"),
+    ],
+)
+def test_a_search_of_the_config_refuses_options_of_drawing_and_the_hint_leads_out(
+    sample: Sample, tmp_path: Path, searches: dict[str, Any], given: tuple[object, ...], message: str
+) -> None:
+    run = searching_run(tmp_path, searches)
+    code, out, err = sample("--run", run, *given)
+    assert (code, out) == (2, "")
+    assert message in err
+    code, out, err = sample("--run", run, "--penalty-alpha", 0, "--beams", 0, *given)
+    assert (code, out != "") == (0, True)
+
+
 def test_a_config_that_it_cannot_be_is_refused_before_the_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text, run = tmp_path / "a.txt", tmp_path / "run"
     text.write_text("abcd efgh\n" * 100)
-    arguments = ("train", f"data.source={text}", f"run_dir={run}", "train.steps=1", "sample.penalty_alpha=0.6")
-    assert main([*arguments]) == 2
-    assert "penalty_alpha needs top_k" in capsys.readouterr().err
+    config = tmp_path / "a.yaml"
+    config.write_text("train:\n  steps: 1\n")
+    arguments = (str(config), f"data.source={text}", f"run_dir={run}", "sample.penalty_alpha=0.6")
+    for verb in (("train",), ("config", "show")):
+        for more, message in (
+            ((), "sample.penalty_alpha needs sample.top_k, the number of its candidates"),
+            (("sample.top_k=4", "sample.beams=2"), "sample.penalty_alpha does not go with sample.beams"),
+            (("sample.top_k=65",), "sample.penalty_alpha goes with a sample.top_k of at most 64, not 65"),
+        ):
+            assert main([*verb, *arguments, *more]) == 2
+            assert message in capsys.readouterr().err
     assert not list(run.glob("checkpoints/step*"))
 
 
@@ -233,9 +281,10 @@ def test_a_server_draws_its_tokens_whatever_the_config_of_the_run_and_refuses_it
     from gpt_cli.serve.request_schemas import CompletionRequest
 
     engine = SimpleNamespace(needs_processors=lambda sampling: False)
-    model: Any = SimpleNamespace(defaults=SampleConfig(penalty_alpha=0.6, top_k=4), engine=engine)
-    request = asyncio.run(make_generation_request(model, [[1]], CompletionRequest.read({}), Limits(), max_tokens=5))
-    assert (request.sampling.penalty_alpha, request.sampling.top_k) == (None, 4)
+    for k in (4, None):  # what it does not do, it does not check
+        model: Any = SimpleNamespace(defaults=SampleConfig(penalty_alpha=0.6, top_k=k), engine=engine)
+        request = asyncio.run(make_generation_request(model, [[1]], CompletionRequest.read({}), Limits(), max_tokens=5))
+        assert (request.sampling.penalty_alpha, request.sampling.top_k) == (None, k)
     with pytest.raises(ApiError, match="penalty_alpha is not supported here"):
         CompletionRequest.read({"prompt": "a", "penalty_alpha": 0.6})
 

@@ -12,6 +12,7 @@ from pydantic import Field, Strict, model_validator
 from gpt_cli.config.data_schema import DataConfig as DataConfig
 from gpt_cli.config.duration import parse_duration
 from gpt_cli.config.presets import RECIPES, apply_preset
+from gpt_cli.config.search_settings import search_problem
 from gpt_cli.config.section import INT32_MAX as INT32_MAX
 from gpt_cli.config.section import ConfigSection as ConfigSection
 from gpt_cli.config.section import Count, Every, Name, Positive, Probability, Steps
@@ -415,7 +416,7 @@ class Config(ConfigSection):
 
     @model_validator(mode="after")
     def _check_task(self) -> Self:
-        if (problem := task_problem(self)) is not None:
+        if (problem := task_problem(self) or search_problem(self.sample)) is not None:
             raise ValueError(problem)
         return self
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Self, TypedDict
 
 from gpt_cli.config import SampleConfig
+from gpt_cli.config.search_settings import search_conflict
 from gpt_cli.errors import RequestError
 
 _GREEDY_BELOW = 1e-6  # where dividing by the temperature would only turn fp32 logits into infinities
@@ -92,10 +93,8 @@ class SamplingParams:
         """Refuse settings that contradict each other."""
         if self.choices and self.regex is not None:
             raise RequestError("give choices or a regex, not both")
-        if self.penalty_alpha is not None and self.top_k is None:
-            raise RequestError("penalty_alpha needs top_k, the number of its candidates", hint="such as a top_k of 4")
-        if self.penalty_alpha is not None and self.beams is not None:
-            raise RequestError("penalty_alpha does not go with beams", hint="leave one of them out: 0 is off")
+        if (conflict := search_conflict(self.penalty_alpha, self.top_k, self.beams)) is not None:
+            raise RequestError(conflict[0], hint=conflict[1])
         if self.pattern is None:
             return
         for name, given in (("stop", self.stop), ("min_new_tokens", self.min_new_tokens), ("beams", self.beams)):

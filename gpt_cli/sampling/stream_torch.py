@@ -40,7 +40,10 @@ def stream_batches(
     if sampling.beams is not None and n > sampling.beams:
         raise RequestError(f"{sampling.beams} beams cannot give {n} texts", hint="raise beams, or lower -n")
     if sampling.penalty_alpha is not None and n > 1:
-        raise RequestError(f"penalty_alpha gives one text for a prompt, not {n}", hint="leave out -n, or penalty_alpha")
+        raise RequestError(
+            f"penalty_alpha gives one text for a prompt, not {n}",
+            hint="leave out -n, or --penalty-alpha 0",
+        )
     per_batch = len(prompts) if batch_size is None else max(1, batch_size // n)
     if sampling.penalty_alpha is not None:
         per_batch = 1

@@ -95,9 +95,8 @@ def _sampling(model: ServedModel, body: GenerationFields, max_tokens: int | None
         values["logit_bias"] = [(_parse_token_id(model, name), value) for name, value in body.logit_bias.items()]
     options: SamplingOptions = values  # type: ignore[assignment]
     try:
-        defaults = SamplingParams.from_config(model.defaults, random_seed())
-        defaults = replace(defaults, beams=None, penalty_alpha=None)  # the server has no search
-        return defaults.replace(options)
+        drawn = model.defaults.model_copy(update={"beams": None, "penalty_alpha": None})  # the server has no search
+        return SamplingParams.from_config(drawn, random_seed()).replace(options)
     except UserError as error:
         raise to_api_error(error) from None
 

@@ -10,8 +10,9 @@ from gpt_cli.literals import Device
 from gpt_cli.terminal.escape import escape_control_chars
 
 if TYPE_CHECKING:
-    from gpt_cli.sampling import SamplingOptions
+    from gpt_cli.sampling import SamplingOptions, SamplingParams
 
+_DRAWS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 _LENGTH, _CHOICE, _LIMITS = "How long", "How to choose tokens", "What may be written"
 
 
@@ -89,6 +90,20 @@ def sampling_options(arguments: Mapping[str, Any]) -> "SamplingOptions":
     if settings.get("choices") is not None:
         settings["choices"] = settings["choices"].split(",")
     return set_options(**settings)
+
+
+def refuse_draws_of_search(options: "SamplingOptions", sampling: "SamplingParams", prefix: str = "--") -> None:
+    """Refuse `options` of drawing that were given where `sampling`, made of them and of a run's config, searches."""
+    drawn = [prefix + name.replace("_", "-") for name in _DRAWS if options.get(name)]
+    if sampling.beams is not None and drawn:
+        told = f"{prefix}beams searches the likeliest text, in which {drawn[0]} has no say"
+        draw = "" if options.get("beams") else f", or draw: {prefix}beams 0"
+        raise RequestError(told, hint=f"leave {drawn[0]} out{draw}")
+    drawn = [option for option in drawn if option != f"{prefix}top-k"]
+    if sampling.penalty_alpha is not None and drawn:
+        told = f"of the sampling options {prefix}top-k alone counts, not {drawn[0]}"
+        draw = "" if options.get("penalty_alpha") else f", or draw: {prefix}penalty-alpha 0"
+        raise RequestError(f"{prefix}penalty-alpha draws no token: {told}", hint=f"leave {drawn[0]} out{draw}")
 
 
 def parse_bias(text: str) -> tuple[str | int, float]:

@@ -17,14 +17,10 @@ from gpt_cli.cli.unknown_characters import without_unknown
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
-    from gpt_cli.sampling import SamplingOptions, TextStream
+    from gpt_cli.sampling import TextStream
     from gpt_cli.tokenizer import Tokenizer
 
 _PROMPTS, _OUTPUT = "What to continue", "How many, and what is printed"
-
-
-_DRAWS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
-"""Options that say how tokens are drawn, which those of a search are not."""
 
 
 def sample(
@@ -105,8 +101,6 @@ def sample(
         raise RequestError("--json is for one prompt", hint="--jsonl prints a line for each")
     options = opts.sampling_options({**arguments, "log_probs": jsonl or None})
 
-    _refuse_draws_of_search(options)
-
     from gpt_cli.run.checkpoint import open_checkpoint
     from gpt_cli.run.directory import sample_defaults
     from gpt_cli.sampling import SamplingParams, random_seed
@@ -116,6 +110,7 @@ def sample(
     loaded = open_checkpoint(path, note)
     defaults = sample_defaults(path) or loaded.config.sample
     sampling = SamplingParams.from_config(defaults, seed).replace(options)
+    opts.refuse_draws_of_search(options, sampling)
     asked = [Prompt(defaults.prompt)] if given is None else given
     before, after = (defaults.prefix if prefix is None else prefix), (defaults.suffix if suffix is None else suffix)
     whole = _wrap(asked, before, after, loaded.tokenizer, skip=unknown == "skip")
@@ -134,19 +129,6 @@ def sample(
         learned_text = loaded.config.data.format == "text"
         shown = [one.text if learned_text else f"{said.text}\n" for one, said in zip(whole, asked, strict=True)]
         _print_samples(shown, texts, n, raw, copies)
-
-
-def _refuse_draws_of_search(options: "SamplingOptions") -> None:
-    drawn = [f"--{name.replace('_', '-')}" for name in _DRAWS if options.get(name)]
-    if options.get("beams") and drawn:
-        raise RequestError(
-            f"--beams searches the likeliest text, in which {drawn[0]} has no say", hint=f"leave {drawn[0]} out"
-        )
-    if options.get("penalty_alpha") and (drawn := [option for option in drawn if option != "--top-k"]):
-        raise RequestError(
-            f"--penalty-alpha draws no token: of the sampling options --top-k alone counts, not {drawn[0]}",
-            hint=f"leave {drawn[0]} out",
-        )
 
 
 def _wrap(prompts: Sequence[Prompt], prefix: str, suffix: str, tokenizer: "Tokenizer", *, skip: bool) -> list[Prompt]:

@@ -1,0 +1,32 @@
+"""The needs of contrastive search among the other settings, in a run's config and in a call."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpt_cli.config.schema import SampleConfig
+
+MOST_CANDIDATES = 64  # each of them keeps the keys and values of a whole context
+
+
+def search_problem(sample: "SampleConfig") -> str | None:
+    """The first of the keys of `sample` that does not go with contrastive search, or None."""
+    conflict = search_conflict(sample.penalty_alpha, sample.top_k, sample.beams, section="sample.")
+    return None if conflict is None else conflict[0]
+
+
+def search_conflict(
+    penalty_alpha: float | None, top_k: int | None, beams: int | None, section: str = ""
+) -> tuple[str, str] | None:
+    """The first setting that does not go with contrastive search, and a hint, or None; `section` begins the names."""
+    alpha, k = f"{section}penalty_alpha", f"{section}top_k"
+    if penalty_alpha is None:
+        return None
+    if beams is not None:
+        return f"{alpha} does not go with {section}beams", "leave one of them out: 0 is off (in Python None)"
+    if top_k is None:
+        hint = "give a top_k such as 4, or switch penalty_alpha off: 0 (in Python None)"
+        return f"{alpha} needs {k}, the number of its candidates", hint
+    if top_k > MOST_CANDIDATES:
+        hint = "each candidate keeps a context in memory; 4 to 10 are usual"
+        return f"{alpha} goes with a {k} of at most {MOST_CANDIDATES}, not {top_k}", hint
+    return None
