@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from gpt_cli.cli import repl
 from gpt_cli.cli.main import main
-from gpt_cli.config import Config, ModelConfig
+from gpt_cli.config import Config, ModelConfig, SampleConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
 from gpt_cli.sampling.conversation import Conversation
@@ -98,11 +98,11 @@ def test_what_cannot_be_said_changes_nothing() -> None:
     assert conversation.text == "abba"
 
 
-def make_run(folder: Path, tokenizer: Tokenizer) -> Path:
+def make_run(folder: Path, tokenizer: Tokenizer, sample: SampleConfig | None = None) -> Path:
     model = ModelConfig(n_layer=1, n_head=2, n_embd=16, context_length=CONTEXT)
     torch.manual_seed(0)
     weights = GPT(model, tokenizer.vocab_size).state_dict()
-    return save(folder, 3, weights, {}, {}, Config(model=model), tokenizer)
+    return save(folder, 3, weights, {}, {}, Config(model=model, sample=sample or SampleConfig()), tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +176,38 @@ def test_settings_hold_from_then_on_and_are_told(chat: Chat) -> None:
     for told in ("(temperature is 0.0)", "(top_k is off)", "(top_k is 3)", "(seed is 9)", "(max_new_tokens is 1)"):
         assert told in err
     assert err.count("(top_k is off)") == 2
+
+
+def test_contrastive_search_is_switched_on_and_off_and_settings_of_drawing_are_refused_meanwhile(
+    chat: Chat, tmp_path: Path
+) -> None:
+    sample = SampleConfig(penalty_alpha=0.6, top_k=4)
+    run = make_run(tmp_path / "searching", ByteTokenizer(), sample)
+    code, out, err = chat("/penalty-alpha\n/temp\n/seed 9\nab\n", path=run)
+    assert (code, out != "", "seed 5" in err) == (0, True, False)
+    for told in ("(penalty_alpha is 0.6)", "(temperature is 0.8; no token is", "(seed is 9; no token is"):
+        assert told in err
+    code, out, err = chat("/temp 0.1\n/top-k 0\n/beams 2\n/temp\n/top-k\n", path=run)
+    assert (code, out, err.count("error: ")) == (2, "", 3)
+    for told in (
+        "leave /temperature out, or draw: /penalty-alpha 0",
+        "penalty_alpha needs top_k",
+        "does not go with beams",
+    ):
+        assert told in err
+    assert "(temperature is 0.8; " in err
+    assert "(top_k is 4)" in err
+    drawn = chat("ab\n", "--top-k", "4")[1]
+    assert chat("/penalty-alpha 0\nab\n", path=run)[1] == drawn
+    assert chat("ab\n", "--penalty-alpha", "0", path=run)[1] == drawn
+    searched = chat("ab\n", path=run)[1]
+    assert searched == chat("/penalty-alpha 0.6\nab\n", "--top-k", "4")[1] != drawn
+    code, out, err = chat("ab\n", "--temperature", "2", path=run)
+    assert (code, out) == (2, "")
+    assert "leave --temperature out, or draw: --penalty-alpha 0" in err
+    code, _, err = chat("/beams 2\nab\n/top-k 3\n/beams 0\n/top-k 3\n")
+    assert (code, err.count("error: "), "(top_k is 3)" in err) == (2, 1, True)
+    assert "leave /top-k out, or draw: /beams 0" in err
 
 
 def test_a_template_frames_each_turn_and_a_stop_string_ends_the_answer(chat: Chat) -> None:

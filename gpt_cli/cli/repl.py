@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from gpt_cli.cli.options.sampling_options import set_options
+from gpt_cli.cli.options.sampling_options import refuse_draws_of_search, set_options, unused_by_search
 from gpt_cli.cli.output import note, write_text
 from gpt_cli.cli.unknown_characters import without_unknown
 from gpt_cli.errors import ExitCode, RequestError, UserError
@@ -26,7 +26,8 @@ text         the model goes on after it; an empty line: it goes on after its own
 //text       the text /text
 /temp X      the temperature from now on; without X: the one in force. Likewise
              /top-k N, /top-p P, /min-p P, /typical-p P, /repetition-penalty X,
-             /no-repeat-ngram N, /max-new-tokens N
+             /no-repeat-ngram N, /max-new-tokens N, and of a search, which draws
+             no token, /penalty-alpha X and /beams N; 0: off
 /stop TEXT   end an answer before TEXT, \\n for a new line; without it: never
 /seed N      the seed of the next answer; the next ones count up from it
 /reset       forget what was said
@@ -42,6 +43,8 @@ _SETTINGS: dict[str, tuple[str, type[int] | type[float]]] = {
     "typical-p": ("typical_p", float),
     "repetition-penalty": ("repetition_penalty", float),
     "no-repeat-ngram": ("no_repeat_ngram", int),
+    "beams": ("beams", int),
+    "penalty-alpha": ("penalty_alpha", float),
     "max-new-tokens": ("max_new_tokens", int),
     "seed": ("seed", int),
 }
@@ -163,11 +166,14 @@ class Repl:
             except ValueError:
                 article = "a whole number" if kind is int else "a number"
                 raise RequestError(f"/{name} takes {article}, not '{escape_control_chars(value[:30])}'") from None
-            changed = self._sampling.replace(set_options(**{key: number}))
+            options = set_options(**{key: number})
+            changed = self._sampling.replace(options)
+            refuse_draws_of_search(options, changed, "/")
             self._writer.require(changed)
             self._sampling = changed
         now = getattr(self._sampling, key)
-        note(f"({key} is {'off' if now is None else now})")
+        idle = key in unused_by_search(self._sampling)
+        note(f"({key} is {'off' if now is None else now}{'; no token is drawn, so it has no say' if idle else ''})")
 
     def _set_stop(self, value: str) -> None:
         stop = value.replace("\\n", "\n")

@@ -1,6 +1,6 @@
 """The options of verbs that sample, each declared once, and the sampling settings that were set by them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -104,6 +104,13 @@ def refuse_draws_of_search(options: "SamplingOptions", sampling: "SamplingParams
         told = f"of the sampling options {prefix}top-k alone counts, not {drawn[0]}"
         draw = "" if options.get("penalty_alpha") else f", or draw: {prefix}penalty-alpha 0"
         raise RequestError(f"{prefix}penalty-alpha draws no token: {told}", hint=f"leave {drawn[0]} out{draw}")
+
+
+def unused_by_search(sampling: "SamplingParams") -> Sequence[str]:
+    """The settings of drawing that have no say, since `sampling` searches."""
+    if not sampling.searches:
+        return ()
+    return [name for name in (*_DRAWS, "seed") if name != "top_k" or sampling.penalty_alpha is None]
 
 
 def parse_bias(text: str) -> tuple[str | int, float]:

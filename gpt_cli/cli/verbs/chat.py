@@ -34,6 +34,8 @@ def chat(
     top_p: opts.TopPOption = None,
     min_p: opts.MinPOption = None,
     seed: opts.SeedOption = None,
+    beams: opts.BeamsOption = None,
+    penalty_alpha: opts.PenaltyAlphaOption = None,
     raw: Annotated[bool, typer.Option("--raw", help="Send control characters to a terminal as they are.")] = False,
 ) -> int:
     """Write a text with a model, in turns: you write a line, it continues.
@@ -60,6 +62,7 @@ def chat(
     defaults = sample_defaults(path) or saved.config.sample
     options = opts.sampling_options(arguments)
     sampling = SamplingParams.from_config(defaults, random_seed() if seed is None else seed).replace(options)
+    opts.refuse_draws_of_search(options, sampling)
     before, between = defaults.prefix if prefix is None else prefix, defaults.suffix if suffix is None else suffix
     for name, template in (("prefix", before), ("suffix", between)):
         if missing := [] if saved.tokenizer.unk_id is not None else saved.tokenizer.unknown_characters(template):
@@ -68,5 +71,6 @@ def chat(
     writer.warm_up()
     turns = TurnTemplate.of(saved.config.data)
     conversation = Conversation(saved.tokenizer, saved.config.model.context_length, before, between, turns)
-    note(f"{path}, step {saved.step:,}, seed {sampling.seed}\n/help lists the commands, Ctrl-D ends the chat")
+    drawn = "" if sampling.searches else f", seed {sampling.seed}"
+    note(f"{path}, step {saved.step:,}{drawn}\n/help lists the commands, Ctrl-D ends the chat")
     return Repl(writer, conversation, sampling, skip_unknown=unknown == "skip", raw=raw).run()
