@@ -204,6 +204,24 @@ def test_half_precision_is_half_and_close(tmp_path):
         )
 
 
+@pytest.mark.parametrize("searches", [{"penalty_alpha": 0.6, "top_k": 4}, {"beams": 3}])
+def test_a_search_is_left_out_and_told_and_generate_takes_the_likeliest_token(tmp_path, capsys, searches):
+    run = make_run({}, TOKENIZERS["char"])
+    config = run.config.model_copy(update={"sample": SampleConfig(max_new_tokens=8, **searches)})
+    checkpoint = save(tmp_path / "run", 7, run.model.state_dict(), {}, {}, config, run.tokenizer)
+    assert main(["export", str(checkpoint), "--to", "hf", str(tmp_path / "out")]) == 0
+    assert f"sample.{next(iter(searches))} is not in generation_config.json" in capsys.readouterr().err
+    settings = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert not {"do_sample", "top_k", "temperature", "penalty_alpha", "num_beams"} & settings.keys()
+    theirs, prompt = load(tmp_path / "out"), torch.tensor([[1, 2, 3]])
+    assert theirs.generate(prompt).tolist() == theirs.generate(prompt, do_sample=False, num_beams=1).tolist()
+    drawing = save(tmp_path / "drawing", 7, run.model.state_dict(), {}, {}, run.config, run.tokenizer)
+    assert main(["export", str(drawing), str(tmp_path / "drawn")]) == 0
+    assert "generation_config" not in capsys.readouterr().err
+    settings = json.loads((tmp_path / "drawn" / "generation_config.json").read_text())
+    assert settings["temperature"] == run.config.sample.temperature
+
+
 def test_the_command_writes_all_that_belongs_to_it_and_nothing_over_what_is_there(tmp_path, capsys):
     run = make_run({}, TOKENIZERS["bpe"])
     checkpoint = save(tmp_path / "run", 7, run.model.state_dict(), {}, {"val_loss": 1.25}, run.config, run.tokenizer)

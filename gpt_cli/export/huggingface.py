@@ -69,6 +69,12 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
     return layout
 
 
+def unexported_search(sample: SampleConfig) -> str | None:
+    """The key of a search that the generation config does not bring along: `generate` is greedy instead. Or None."""
+    searches = {"sample.penalty_alpha": sample.penalty_alpha, "sample.beams": sample.beams}
+    return next((key for key, value in searches.items() if value is not None), None)
+
+
 def _end(run: LoadedRun, template: TurnTemplate | None) -> dict[str, Any]:
     """The token that ends what is written, where the model learned completions and one token is their end."""
     if template is None:
@@ -78,7 +84,9 @@ def _end(run: LoadedRun, template: TurnTemplate | None) -> dict[str, Any]:
 
 
 def _generation(sample: SampleConfig) -> dict[str, Any]:
-    """The generation config; in Transformers top_k is 50 unless it is said to be off."""
+    """The generation config; in Transformers top_k is 50 unless it is said to be off. A search is left out."""
+    if unexported_search(sample) is not None:
+        return {"max_new_tokens": sample.max_new_tokens}
     if sample.temperature == 0:
         return {"do_sample": False, "max_new_tokens": sample.max_new_tokens}
     off: dict[str, Any] = {"top_k": 0, "top_p": 1.0}
