@@ -10,11 +10,11 @@ Notify = Callable[[str], None]
 
 
 OUT_OF_MEMORY_MESSAGES = ("out of memory", "DefaultCPUAllocator")
-"""What the message of an allocator that has no memory left has in it."""
+"""The words of an allocator that has no memory left."""
 
 
 class ExitCode(IntEnum):
-    """What `gpt`, or a process of a training, ends with."""
+    """The exit codes of `gpt` and of the processes of a training."""
 
     DONE = 0
     FAILED = 1  # the work could not be done: data, disk, memory, a loss that is not finite, a lock
