@@ -111,6 +111,32 @@ def test_an_unknown_key_is_named_with_the_one_that_was_meant(text: str, key: str
     assert shown[2:] == ([f"hint: {hint}"] if hint else [])
 
 
+SPLIT = {
+    # the overrides: whether the split by characters is asked for
+    ("data.split=characters",): True,
+    ("data.split='characters'",): True,
+    ("data.split=documents", 'data.split="characters"'): True,
+    ("data.split=characters", "data.split=documents"): False,
+    ("data.split=documents",): False,
+    (): False,
+}
+
+
+@pytest.mark.parametrize("overrides", SPLIT)
+@pytest.mark.parametrize("written", ["", ", split: characters"])
+def test_an_override_that_would_cut_examples_is_refused_however_it_is_written(
+    written: str, overrides: tuple[str, ...]
+) -> None:
+    text = f"data: {{source: a.jsonl, format: pairs{written}}}"
+    if SPLIT[overrides]:
+        assert refusal(text, *overrides) == (
+            "error: data.split characters is for texts: data.format pairs is split by documents\n"
+            f"  --> override {overrides[-1]!r}\nhint: leave it out: an example is never cut in two"
+        )
+    else:
+        assert parse_config(text, "c.yaml", overrides).data.split == "documents"
+
+
 def test_names_of_other_trainers_lead_to_keys_that_exist() -> None:
     assert set(FOREIGN_ALIASES.values()) <= set(fields())
 

@@ -20,6 +20,7 @@ from gpt_cli.config.validation_messages import look_up, translate_errors
 from gpt_cli.config.yaml_subset import SIZE_LIMIT, ConfigSyntaxError, ParsedYaml, read_document
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import check_listed
+from gpt_cli.files.safe_io import how_to_permit
 
 # What the model of a run has whose config.yaml was written before the key was.
 _OLD_DEFAULTS = {"rope_rounding": "power"}
@@ -92,10 +93,12 @@ def parse_config(text: str, name: str, overrides: Sequence[str] = (), *, of_run:
         raise to_error(name, [*document.problems, *translate_errors(error, document)]) from None
     if document.problems:
         raise to_error(name, document.problems)
-    if config.data.split != "characters" and "data.split=characters" in overrides:  # in a file it is a default
+    split = ("data", "split")
+    by_override = split in document.places and document.place(split).line is None  # in a file it may be a default
+    if config.data.split != "characters" and by_override and look_up(document.values, split) == "characters":
         raise RequestError(
             f"data.split characters is for texts: data.format {config.data.format} is split by documents",
-            where="override 'data.split=characters'",
+            where=str(document.place(split)),
             hint="leave it out: an example is never cut in two",
         )
     return config
@@ -143,7 +146,9 @@ def read_config_file(path: Path) -> str:
         raise RequestError(f"{path} is a folder, not a config file", hint=hint) from None
     except OSError as error:
         fails = UserError if error.errno == errno.EIO else RequestError  # a failing disk is no wrong request
-        raise fails(f"cannot read the config file {path}: {(error.strerror or str(error)).lower()}") from error
+        reason = (error.strerror or str(error)).lower()
+        hint = how_to_permit(path) if error.errno == errno.EACCES else None
+        raise fails(f"cannot read the config file {path}: {reason}", hint=hint) from error
     if len(data) > SIZE_LIMIT:
         hint = _for_a_text(path) if path.suffix not in _YAML else None
         raise RequestError(f"{path} is larger than {SIZE_LIMIT:,} bytes: this is no config file", hint=hint)
