@@ -119,3 +119,10 @@ def test_config_alone_says_what_it_can_do(gpt: Gpt) -> None:
     outcome = gpt("config")
     assert outcome.rc == 0
     assert all(verb in outcome.stdout for verb in ("show", "schema", "init"))
+
+
+def test_an_argument_given_by_a_name_and_without_a_value_is_called_by_its_own(gpt: Gpt) -> None:
+    for given, meant in ((("--text=",), "TEXT"), (("--text",), "TEXT"), (("--text=a b",), "'a b'")):
+        outcome = gpt("config", "init", *given)
+        assert outcome.rc == 2
+        assert outcome.stderr.endswith(f"hint: it is given without a name: gpt config init {meant}\n")

@@ -92,6 +92,7 @@ _DTYPES = {
 }
 """By the name of a data type elsewhere: that of `gpt export`."""
 _LLAMA_CPP_TYPE = re.compile(r"(i?q\d|tq\d|mxfp|nvfp)\w*", re.IGNORECASE)  # such as Q4_K_M and IQ2_XS
+_NO_VALUE = "VALUE"  # for the one that the command line lacks
 _BOTH = re.compile(r"(--[a-z-]+(?: [^\s(]+)?) \(([a-z_]+\.[a-z_]+[^)]*)\)")
 
 
@@ -101,7 +102,7 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
     context = getattr(error, "ctx", None)  # Typer exports neither the class that has one, nor sets it always
     path = f"gpt {arguments[0]}" if context is None else context.command_path
     option = getattr(error, "option_name", None)
-    hint = f"{path} --help"
+    hint: str | None = f"{path} --help"
     if context is not None and option is not None:
         message = message.partition(" (Possible")[0]
         hint = _of_option(context, option.lstrip("-"), arguments) or hint
@@ -171,9 +172,10 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
     name, _, _ = name.partition("=")
     spelled = name.replace("_", "-").lower()
     ours = _OPTIONS.get(context.info_name, {}).get(spelled) or (spelled if spelled in known else None)
-    value = _value_of(name, arguments)
-    if ours in words:
-        return f"it is given without a name: {context.command_path} {quote(value)}"
+    value = _value_of(name, arguments) or _NO_VALUE
+    if ours is not None and ours in words:
+        given = ours.upper() if value == _NO_VALUE else quote(value)
+        return f"it is given without a name: {context.command_path} {given}"
     if ours == "yes":
         return "--yes does not ask"
     if ours is not None:
@@ -204,8 +206,8 @@ def _value_of(name: str, arguments: Sequence[str]) -> str:
             if equals:
                 return value
             following = arguments[number + 1 : number + 2]
-            return following[0] if following and not following[0].startswith("--") else "VALUE"
-    return "VALUE"
+            return following[0] if following and not following[0].startswith("--") else _NO_VALUE
+    return _NO_VALUE
 
 
 def hint_for(hint: str, arguments: Sequence[str], command: Any) -> str:
