@@ -45,6 +45,8 @@ class RunLine:
     """When the newest checkpoint was written, in local time."""
     differences: dict[str, Any] | None = None
     """Keys of its config that are not as in most of the runs."""
+    closed: bool = False
+    """True if it may not be read, which need not be a fault, or of a closed folder not even a run."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -56,18 +58,19 @@ def list_runs(folder: Path) -> list[RunLine]:
     named = [path for path in paths if os.path.isdir(path) and not path.name.startswith(".")]
     closed = [path for path in named if not os.access(path, os.R_OK | os.X_OK)]
     runs = [path for path in paths if path not in closed and os.path.isfile(path / RUN)]
+    closed = [path for path in closed if _may_be_a_run(path)]
     runs = sorted(runs, key=_saved, reverse=True)
     configs: dict[Path, Config] = {}
-    broken: dict[Path, str] = {}
+    broken: dict[Path, RunLine] = {}
     for run in runs:
         try:
             check_listed(run)
             configs[run] = load_config(run / CONFIG)
         except UserError as error:
-            broken[run] = error.message.partition("\n")[0]
+            broken[run] = _failed(run, error.message.partition("\n")[0], error.__cause__)
     usual = _usual(list(configs.values()))
-    listed = [_describe(run, configs[run], usual) if run in configs else RunLine(str(run), broken[run]) for run in runs]
-    return listed + [RunLine(str(path), "cannot be read: permission denied") for path in closed]
+    listed = [_describe(run, configs[run], usual) if run in configs else broken[run] for run in runs]
+    return listed + [RunLine(str(path), "cannot be read: permission denied", closed=True) for path in closed]
 
 
 def render_runs(lines: list[RunLine], *, width: int) -> str:
@@ -93,12 +96,18 @@ def _table(lines: list[RunLine], left_out: Sequence[str], name_width: int) -> li
         "size": [None if line.parameters is None else _short(line.parameters) for line in lines],
         "steps": [_steps(line) for line in lines],
         "saved": [line.saved for line in lines],
-        "state": [line.state if line.differences is not None else "damaged" for line in lines],
+        "state": [_state_word(line) for line in lines],
     }
     names = [name for name in columns if name not in left_out]
     rows = list(zip(*(columns[name] for name in names), strict=True))
     table = render_table(rows, header=names, right={1, 2, 3, 4} - {len(names) - 1}, width=None).split("\n")
     return [line.ljust(max(map(len, table))) for line in table[:1]] + table[1:]
+
+
+def _state_word(line: RunLine) -> str:
+    if line.closed:
+        return "closed"
+    return line.state if line.differences is not None else "damaged"
 
 
 def _steps(line: RunLine) -> str:
@@ -134,9 +143,9 @@ def _describe(run: Path, config: Config, usual: dict[str, Any]) -> RunLine:
         evaluations = [line for line in read_metrics(run) if _is_finite(line.get("val_loss"))]
         parameters = _parameters(checkpoints[0]) if checkpoints else None
     except UserError as error:
-        return RunLine(str(run), error.message)
+        return _failed(run, error.message, error.__cause__)
     except OSError as error:
-        return RunLine(str(run), f"cannot read {error.filename}: {(error.strerror or str(error)).lower()}")
+        return _failed(run, f"cannot read {error.filename}: {(error.strerror or str(error)).lower()}", error)
     steps = checkpoint_step(checkpoints[0]) if checkpoints else None
     best: dict[str, Any] = min(evaluations, key=lambda line: float(line["val_loss"]), default={})
     return RunLine(
@@ -150,6 +159,18 @@ def _describe(run: Path, config: Config, usual: dict[str, Any]) -> RunLine:
         saved=f"{datetime.fromtimestamp(_saved(run)):%Y-%m-%d %H:%M}" if checkpoints else None,
         differences={key: get_key(config, key) for key, value in usual.items() if get_key(config, key) != value},
     )
+
+
+def _failed(run: Path, state: str, cause: BaseException | None) -> RunLine:
+    """The line of a run that could not be read."""
+    return RunLine(str(run), state, closed=isinstance(cause, PermissionError))
+
+
+def _may_be_a_run(folder: Path) -> bool:
+    """False if as much as can be seen of the closed `folder` shows that it is no run."""
+    if os.access(folder, os.X_OK):
+        return os.path.isfile(folder / RUN)
+    return not os.access(folder, os.R_OK) or RUN in os.listdir(folder)
 
 
 def _is_finite(value: object) -> bool:
