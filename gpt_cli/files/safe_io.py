@@ -203,12 +203,34 @@ def translate_os_errors(action: str, path: Path, needed: int | None = None) -> I
         raise DiskError(f"cannot {action} {path}: {reason}", hint=_way_out(action, error, path)) from error
 
 
-def how_to_permit(path: Path) -> str:
-    """The command by which the owner of `path`, or of the first folder above it that is closed, lets others read it."""
+def how_to_permit(path: Path) -> str | None:
+    """The command by which the owner of `path`, or of the first folder above it that is closed, lets us read it.
+
+    It permits no more than that, and nobody else where that can be. None where no such command helps.
+    """
+    if sys.platform == "win32":  # which knows no chmod
+        return None
     folders = reversed(path.absolute().parents)
     closed = next((folder for folder in folders if not os.access(folder, os.X_OK)), None)
-    mode = "+r" if closed is None and not path.is_dir() else "+rx"
-    return f"its owner may open it: chmod {mode} {quote(str(closed or path))}"
+    place = closed or path
+    try:
+        state = os.stat(place)
+    except OSError:
+        return None
+    who = 0 if state.st_uid == os.geteuid() else 1 if state.st_gid in (os.getegid(), *os.getgroups()) else 2
+    bits = "x" if closed is not None else "rx" if stat.S_ISDIR(state.st_mode) else "r"
+    if all(state.st_mode >> 3 * (2 - who) & {"r": 4, "x": 1}[bit] for bit in bits):  # its mode is not what closes it
+        return None
+    owned = "you may open it" if who == 0 else f"its owner, {_owner_of(place)}, may open it"
+    return f"{owned}: chmod {'ugo'[who]}+{bits} {quote(str(place))}"
+
+
+def _owner_of(path: Path) -> str:
+    """The user whose `path` is, by name where there is one."""
+    try:
+        return path.owner()
+    except KeyError:
+        return f"user {path.stat().st_uid}"
 
 
 def how_to_shorten(path: Path) -> str:

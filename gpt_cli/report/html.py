@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 
 from gpt_cli.errors import RequestError
 from gpt_cli.files import replace_file
+from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.terminal.escape import escape_control_chars
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -46,9 +47,11 @@ def check_page(output: Path, hint: str) -> None:
     """Raise RequestError now if a page cannot be written to `output`: not after the work. `hint` is a right way."""
     if output.suffix.lower() not in (".html", ".htm"):
         raise RequestError(f"a page is written as .html, not as {output.name}", hint=hint)
-    if not output.parent.is_dir():
+    with translate_os_errors("write", output):
+        has_folder, is_folder = output.parent.is_dir(), output.is_dir()
+    if not has_folder:
         raise RequestError(f"there is no directory {output.parent} to write {output.name} into")
-    if output.is_dir():
+    if is_folder:
         raise RequestError(f"{output} is a directory", hint="choose another file with -o")
 
 

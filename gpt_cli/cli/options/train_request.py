@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt_cli.cli.output import note
 from gpt_cli.errors import RequestError
+from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.terminal.escape import WIDTH
 
 if TYPE_CHECKING:
@@ -92,7 +93,9 @@ class Request:
         run_dir = given.get("run_dir") or f"runs/{_run_name(source, init_from)}"
         if source == "-":
             source = _spool(run_dir, leave_nothing=self._leave_nothing)
-        if (Path(run_dir) / "config.yaml").is_file():
+        with translate_os_errors("write", Path(run_dir)):
+            is_there = (Path(run_dir) / "config.yaml").is_file()
+        if is_there:
             return self._existing(Path(run_dir), source, init_from)
         from gpt_cli.cli.options.fit_config import fit_to_this_machine
 

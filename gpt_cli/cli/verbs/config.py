@@ -9,6 +9,7 @@ import typer
 from gpt_cli.cli.help_format import App
 from gpt_cli.cli.output import note, print_json, write_text
 from gpt_cli.errors import RequestError
+from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.terminal.escape import WIDTH
 
 VALUE_WIDTH = 40  # a longer value does not push the other origins aside
@@ -111,7 +112,9 @@ def init(
 
     path = output or Path("config.yaml" if text is None else f"{run_name(text)}.yaml")
     printed = str(path) == "-"
-    if not (printed or force) and path.exists():
+    with translate_os_errors("write", path):
+        stands = not printed and path.exists()
+    if stands and not force:
         raise RequestError(f"{path} exists already", hint="name another file with -o, or replace it with --force")
     content = _starter() if text is None else _fitted(text, overrides or [])
     if printed:

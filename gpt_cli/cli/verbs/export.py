@@ -8,6 +8,7 @@ import typer
 
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
+from gpt_cli.files.safe_io import translate_os_errors
 
 _FOREIGN = (
     *(".bin", ".ckpt", ".ggml", ".h5", ".json", ".mlmodel", ".npz"),
@@ -50,7 +51,9 @@ def export(
             f"--to hf makes a directory, and {target} is the name of a file",
             hint=f"leave out --to hf for a file, or name a directory: {target.with_suffix('')}",
         )
-    if target.exists():
+    with translate_os_errors("create" if to == "hf" else "write", target):
+        stands = target.exists()
+    if stands:
         raise RequestError(f"{target} exists already", hint=_free_name(run, target, is_directory=to == "hf"))
     import torch
 

@@ -23,6 +23,7 @@ from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.cli.tokenize_output import describe, print_tokenized, token_json
 from gpt_cli.cli.verbs.compare_tokenizers import compare as compare_tokenizers
 from gpt_cli.errors import RequestError
+from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.literals import Pattern, TokenizerKind
 
 if TYPE_CHECKING:
@@ -245,7 +246,9 @@ def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processe
     from gpt_cli.corpus.prepare import tokenize_corpus
     from gpt_cli.corpus.store import is_store
 
-    if out.exists() and not is_store(out) and not (out.is_dir() and not any(out.iterdir())):
+    with translate_os_errors("create", out):
+        is_other = out.exists() and not is_store(out) and not (out.is_dir() and not any(out.iterdir()))
+    if is_other:
         raise RequestError(f"{out} exists and is not a token store", hint="choose another --out")
     with interruptible_progress() as progress:
         made = tokenize_corpus(
