@@ -224,6 +224,8 @@ def test_a_place_in_a_closed_folder_is_not_opened_for_writing_but_another_is_pro
         place,
         {
             "train book.txt TINY run_dir=home/run": (1, f"cannot write home/run: {choose}"),
+            "train runs/open/config.yaml run_dir=home/run": (1, f"cannot write home/run: {choose}"),
+            "sweep runs/open/config.yaml optim.lr=0.1,0.2 --out home/s": (1, f"cannot create home/s: {choose}"),
             "config init -o home/x.yaml": (1, f"cannot write home/x.yaml: {choose}"),
             "config init book.txt --force -o home/x.yaml": (1, f"cannot write home/x.yaml: {choose}"),
             "tokenize book.txt --out home/store": (1, f"cannot create home/store: {choose}"),

@@ -46,6 +46,7 @@ from gpt_cli.files import (
     replace_listed,
     write_listed,
 )
+from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, list_checkpoints, save
 from gpt_cli.run.crash_loop import RunLifecycle
 from gpt_cli.run.log import RunLog
@@ -262,7 +263,9 @@ def _refuse_foreign(path: Path) -> None:
     """Raise RequestError unless `path` is free, a run, or one whose making was interrupted."""
     if "\0" in str(path):
         raise RequestError(f"{str(path)!r} cannot be a run_dir")
-    if path.exists() and not path.is_dir():
+    with translate_os_errors("create", path):
+        is_other = path.exists() and not path.is_dir()
+    if is_other:
         raise RequestError(f"run_dir {path} is not a directory", hint="choose another: run_dir=runs/NAME")
     names = {name for name in list_directory(path) if not name.startswith(".tmp-")}
     if RUN not in names and not names <= _UNFINISHED:

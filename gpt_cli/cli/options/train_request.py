@@ -60,7 +60,8 @@ class Request:
         if config.run_dir is not None:
             from gpt_cli.run.directory import refuse_another_text
 
-            _refuse_imported(Path(config.run_dir))
+            with translate_os_errors("write", Path(config.run_dir)):
+                _refuse_imported(Path(config.run_dir))
             refuse_another_text(config)  # before the text is read in the way that is asked for now
         return config
 

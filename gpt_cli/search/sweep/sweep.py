@@ -14,6 +14,7 @@ from shlex import quote
 from gpt_cli.config import Config, changed_keys, dump_config, load_config, parse_config, to_yaml_scalar
 from gpt_cli.errors import RequestError
 from gpt_cli.files import list_directory, read_file, replace_file
+from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.runtime.processor import default_threads
 from gpt_cli.search.sweep.axes import Axis, Point, ValueRange, corners, grid, overrides_of, short_name
 from gpt_cli.search.sweep.executor import ListSource, RunTask
@@ -127,7 +128,9 @@ def read_plan(home: Path) -> SweepPlan:
 
 def check_home(home: Path) -> None:
     """Raise RequestError unless `home` is free, or a sweep."""
-    if home.exists() and not home.is_dir():
+    with translate_os_errors("create", home):
+        is_other = home.exists() and not home.is_dir()
+    if is_other:
         raise RequestError(f"{home} is not a directory", hint="choose another: --out DIR")
     names = {name for name in list_directory(home) if not name.startswith(".tmp-")}
     if PLAN not in names and not names <= {"lock"}:
