@@ -334,11 +334,11 @@ def test_an_accelerator_is_not_used_where_its_rules_are_others() -> None:
 def test_without_riptoken_the_reference_encodes_much_text(
     english: BPETokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    expected = english.encode(ENGLISH).tolist()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "riptoken", None)  # an import of it would fail
     monkeypatch.setattr("gpt_cli.tokenizer.riptoken_encoder._BULK", 0)
-    alone = BPETokenizer(english.vocabulary)
-    assert alone.encode(ENGLISH).tolist() == english.encode(ENGLISH).tolist()
+    assert BPETokenizer(english.vocabulary).encode(ENGLISH).tolist() == expected
 
 
 def test_what_it_remembers_is_bounded_and_changes_nothing(
