@@ -37,7 +37,7 @@ int main(void) {
     int32_t *settings = keep_block();
     memcpy(&net, integers, offsetof(Network, norm_eps));
     net.norm_eps = floats[0], net.softcap = floats[1], net.embedding_scale = floats[2];
-    net.post_norm = settings[0], net.format = settings[1], net.threads = settings[2], net.tiles = settings[3];
+    net.post_norm = settings[0], net.format = settings[1], net.threads = settings[2], net.use_amx = settings[3];
     const float **tables[] = {&net.tokens, &net.positions, &net.norm, &net.norm_bias, &net.head, &net.cosines, &net.sines};
     for (int i = 0; i < 7; i++) *tables[i] = keep_block();
     Layer layers[net.n_layer];

@@ -180,7 +180,8 @@ def train_input(
     sizes = [len(slots), net.n_parameters, native._matrices.numel(), batch, length, 2, threads, len(matrices)]
     given = blocks(
         integers, floats, _array(fixed), *(_array(rotary and getattr(rotary, name)) for name in ("cos", "sin")),
-        np.array(sizes, np.int64), np.array(list(native._starts), np.int64), np.array(list(native._places), np.int64),
+        np.array(sizes, np.int64), np.array(list(native._starts), np.int64),
+        np.array(list(native._packed_offsets), np.int64),
         np.array([1 / inputs.numel()], np.float32), *(_array(slot) for slot in slots), _array(inputs), _array(targets),
         np.array(POLAR_EXPRESS, np.float32), int32(len(POLAR_EXPRESS)),
     )  # fmt: skip
