@@ -5,24 +5,21 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, SampleConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import open_checkpoint, save
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
+from tests.support.sample import Sample
 from tests.support.waiting import HANG
 
 ROOT = Path(__file__).parents[1]
 CONTEXT = 16
-
-Sample = Callable[..., tuple[int, str, str]]
 
 
 def make_run(directory: Path, tokenizer: Tokenizer, step: int = 3) -> Path:
@@ -44,26 +41,6 @@ def char_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def byte_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("byte"), ByteTokenizer())
-
-
-@pytest.fixture
-def _restored_threads() -> Iterator[None]:
-    """What `gpt` sets for its process, put back for the tests that share this one."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def sample(_restored_threads: None, capsys: pytest.CaptureFixture[str]) -> Sample:
-    """`gpt sample` in this process: its exit code, stdout and stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main(["sample", *map(str, arguments)])
-        return code, *capsys.readouterr()
-
-    return run
 
 
 def test_the_text_follows_its_prompt_on_stdout_and_everything_else_is_on_stderr(sample: Sample, char_run: Path) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +24,8 @@ from gpt_cli.sampling.context_window import context_start
 from gpt_cli.sampling.contrastive_search import contrastive_search
 from gpt_cli.sampling.repetition import NoRepeatNgram, RepetitionPenalty
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
-from tests.test_cli_sample import Sample, make_run
+from tests.support.sample import Sample
+from tests.test_cli_sample import make_run
 from tests.test_generate import CONTEXT, VOCAB_SIZE, make_model, reference_logits
 from tests.test_ragged import OPTIONS
 
@@ -179,20 +180,6 @@ def test_several_texts_of_a_prompt_are_refused_at_once() -> None:
         sampler.generate_batch("a", 2)
 
 
-@pytest.fixture
-def sample(capsys: pytest.CaptureFixture[str]) -> Iterator[Sample]:
-    """`gpt sample` in this process: its exit code, stdout and stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main(["sample", *map(str, arguments)])
-        return code, *capsys.readouterr()
-
-    threads = torch.get_num_threads()
-    yield run
-    torch.set_num_threads(threads)
-
-
 def searching_run(tmp_path: Path, searches: dict[str, Any]) -> Path:
     """A checkpoint of an untrained model, whose config asks for a search."""
     config = Config(
@@ -281,10 +268,9 @@ def test_a_server_draws_its_tokens_whatever_the_config_of_the_run_and_refuses_it
     from gpt_cli.serve.request_schemas import CompletionRequest
 
     engine = SimpleNamespace(needs_processors=lambda sampling: False)
-    for k in (4, None):  # what it does not do, it does not check
-        model: Any = SimpleNamespace(defaults=SampleConfig(penalty_alpha=0.6, top_k=k), engine=engine)
-        request = asyncio.run(make_generation_request(model, [[1]], CompletionRequest.read({}), Limits(), max_tokens=5))
-        assert (request.sampling.penalty_alpha, request.sampling.top_k) == (None, k)
+    model: Any = SimpleNamespace(defaults=SampleConfig(penalty_alpha=0.6, top_k=4), engine=engine)
+    request = asyncio.run(make_generation_request(model, [[1]], CompletionRequest.read({}), Limits(), max_tokens=5))
+    assert (request.sampling.penalty_alpha, request.sampling.top_k) == (None, 4)
     with pytest.raises(ApiError, match="penalty_alpha is not supported here"):
         CompletionRequest.read({"prompt": "a", "penalty_alpha": 0.6})
 

@@ -6,11 +6,9 @@ import random
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 import gpt_cli
 from gpt_cli.cli.main import main
@@ -19,21 +17,8 @@ from gpt_cli.errors import RequestError
 from gpt_cli.run.checkpoint import load
 from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
-from tests.test_cli_sample import Sample, make_run
-
-
-@pytest.fixture
-def sample(capsys: pytest.CaptureFixture[str]) -> Iterator[Sample]:
-    """`gpt sample` in this process: its exit code, stdout and stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main(["sample", *map(str, arguments)])
-        return code, *capsys.readouterr()
-
-    threads = torch.get_num_threads()
-    yield run
-    torch.set_num_threads(threads)
+from tests.support.sample import Sample
+from tests.test_cli_sample import make_run
 
 
 @pytest.fixture(scope="module")

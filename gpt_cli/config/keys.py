@@ -11,9 +11,8 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
-from gpt_cli.config import data_schema as _data_schema
-from gpt_cli.config import schema as _schema
-from gpt_cli.config import task_schema as _task_schema
+from gpt_cli.config import data_schema, model_schema, sample_schema, task_schema
+from gpt_cli.config import schema as main_schema
 from gpt_cli.config.diagnostics import KeyPath
 from gpt_cli.config.schema import Config, ConfigSection
 
@@ -98,7 +97,7 @@ def _attach_descriptions() -> None:
     every: list[type[ConfigSection]] = [*sections().values(), Config]
     classes = {cls.__name__: cls for cls in every}
     try:
-        source = "".join(map(inspect.getsource, (_data_schema, _task_schema, _schema)))
+        source = "".join(map(inspect.getsource, (data_schema, model_schema, sample_schema, task_schema, main_schema)))
     except OSError:
         return
     for node in ast.parse(source).body:

@@ -1,17 +1,6 @@
 """The needs of contrastive search among the other settings, in a run's config and in a call."""
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from gpt_cli.config.schema import SampleConfig
-
 MOST_CANDIDATES = 64  # each of them keeps the keys and values of a whole context
-
-
-def search_problem(sample: "SampleConfig") -> str | None:
-    """The first of the keys of `sample` that does not go with contrastive search, or None."""
-    conflict = search_conflict(sample.penalty_alpha, sample.top_k, sample.beams, section="sample.")
-    return None if conflict is None else conflict[0]
 
 
 def search_conflict(

@@ -1,0 +1,57 @@
+"""The section `sample` of the schema."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from gpt_cli.config.search_settings import search_conflict
+from gpt_cli.config.section import ConfigSection, Count, Every, Name, Positive, Steps
+
+
+class SampleConfig(ConfigSection):
+    """Samples during training, and the default sampling settings afterwards."""
+
+    every: Every = 250
+    """Steps between samples; the last step always samples. null: never."""
+    prompt: str = ""
+    """Text that the samples continue. Empty: the start of a text."""
+    max_new_tokens: Count = 200
+    """Tokens written."""
+    temperature: Annotated[float, Field(ge=0.0)] = 0.8
+    """Divides the logits; 0 always takes the likeliest token."""
+    top_k: Count | None = None
+    """Keep only the k likeliest tokens. null: off."""
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Keep the likeliest tokens that together have this probability (Holtzman et al., 2020). null: off."""
+    min_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Keep tokens at least this fraction as likely as the likeliest (Nguyen et al., 2024). null: off."""
+    typical_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Keep the tokens nearest to the expected surprise that have this probability (Meister et al., 2022). null: off."""
+    repetition_penalty: Positive | None = None
+    """Divides the logits of tokens that are there already (Keskar et al., 2019). null: off."""
+    no_repeat_ngram: Count | None = None
+    """So many tokens in a row occur once (Paulus et al., 2017). null: off."""
+    min_new_tokens: Steps = 0
+    """Before which neither the end of the text nor a stop string ends it."""
+    stop: list[Name] = []
+    """Texts before which a sample ends."""
+    forbid: Name | None = None
+    """Characters that are not written. null: none."""
+    allow: Name | None = None
+    """The only characters that are written. null: all."""
+    beams: Count | None = None
+    """Search for the likeliest text with so many candidates, in place of sampling. null: off."""
+    length_penalty: float = 1.0
+    """Exponent, in beam search, of the length by which a text's log-probability is divided."""
+    penalty_alpha: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Contrastive search among the top_k (Su et al., 2022): the weight of likeness to earlier tokens. null: off."""
+    prefix: str = ""
+    """Put before each prompt."""
+    suffix: str = ""
+    """Put after each prompt."""
+
+    @model_validator(mode="after")
+    def _check_search(self) -> Self:
+        if (conflict := search_conflict(self.penalty_alpha, self.top_k, self.beams, section="sample.")) is not None:
+            raise ValueError(conflict[0])
+        return self
