@@ -193,13 +193,13 @@ MUTATIONS = [
         "weights that are not finite are saved",
         "run/checkpoint.py",
         (('    require_finite(model_tensors, f"step {step}: weight")\n', ""),),
-        "test_checkpoint.py -k nonfinite_error",
+        "test_checkpoint.py::test_tensors_that_are_not_finite_are_never_saved_and_the_first_is_named",
     ),
     Mutation(
         "an fp16 update that overflowed moves the momentum",
         "training/muon.py",
         (("torch.where(found_inf > 0, buffer, gradient)", "torch.nan_to_num(gradient, 0.0, 0.0, 0.0)"),),
-        "test_optim.py -k overflowed",
+        "test_optim.py::test_an_update_of_gradients_that_overflowed_changes_no_bit_and_one_of_others_is_the_plain_one",
     ),
     Mutation(
         "a compile that fails in the backward pass ends the run",
@@ -210,13 +210,13 @@ MUTATIONS = [
                 "        except TypeError as error:  # what compilers",
             ),
         ),
-        "test_step.py -k compile_that_fails",
+        "test_step.py::test_a_compile_that_fails_is_told_once_and_the_run_is_the_eager_one",
     ),
     Mutation(
         "ids of two bytes are taken for signed ones",
         "training/device_tokens.py",
         (("ids.long() & 0xFFFF if", "ids.long() if"),),
-        "test_batches.py -k up_to_the_largest",
+        "test_batches.py::test_ids_are_used_as_they_are_stored_up_to_the_largest",
     ),
     Mutation(
         "an update with a bad gradient is made",
@@ -233,19 +233,19 @@ MUTATIONS = [
                 "visible = ragged_causal_mask(torch.tensor(self._start.tolist()), 1",
             ),
         ),
-        "test_graphed_decode.py -k every_filter",
+        "test_graphed_decode.py::test_every_filter_and_batch_is_written_as_by_eager_steps",
     ),
     Mutation(
         "decoding by CUDA graphs is tried again where it failed",
         "sampling/graphed_decode.py",
         (("                self._works = False\n", ""),),
-        "test_graphed_decode.py -k one_note",
+        "test_graphed_decode.py::test_where_a_capture_or_a_replay_fails_the_same_text_goes_on_with_one_note",
     ),
     Mutation(
         "a decode step asks the device where it is",
         "sampling/graphed_decode.py",
         (("            n_key = length_bucket(filled, room)\n", "            n_key = int(rows.latest.max())\n"),),
-        "test_graphed_decode.py -k asks_the_device",
+        "test_graphed_decode.py::test_no_decode_step_asks_the_device_for_a_number",
     ),
     Mutation(
         "the gradients of a failed try stay",
@@ -257,7 +257,7 @@ MUTATIONS = [
         "a lock that others may hold too",
         "files/lock.py",
         (("fcntl.LOCK_EX", "fcntl.LOCK_SH"),),
-        "test_files.py -k lock_is_held",
+        "test_files.py::test_a_lock_is_held_by_one_process_named_to_others_and_freed_by_its_death",
     ),
     Mutation(
         "a file that changed counts as verified",
@@ -314,7 +314,7 @@ MUTATIONS = [
         "a config is believed whatever its tensors are",
         "run/load_model.py",
         (("    check_tensors(checkpoint.model_tensors, tensor_specs(outline.state_dict()))\n", ""),),
-        "test_hostile_input.py -k giant",
+        "test_hostile_input.py::test_a_config_that_asks_for_a_giant_is_refused_before_it_is_built",
     ),
     Mutation(
         "keys of two blocks are those of one",
@@ -375,9 +375,8 @@ def planted(mutation: Mutation, package: Path) -> str:
 
 def run_test(test: str, checkout: Path) -> bool:
     """True if `test` is green in `checkout`. Exits if it could not be run."""
-    path, *options = test.split(" ")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n0", "-x", "-q", "-p", "no:cacheprovider", f"tests/{path}", *options],
+        [sys.executable, "-m", "pytest", "-n0", "-x", "-q", "-p", "no:cacheprovider", f"tests/{test}"],
         cwd=checkout, env={**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
