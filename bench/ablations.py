@@ -3,6 +3,7 @@
     python -m bench.ablations --text FILE                          all rows, three seeds, two corpora
     python -m bench.ablations --text FILE --only positions norms   those of some groups
     python -m bench.ablations --text FILE --minutes 10             as many as there is time for
+    python -m bench.ablations --text FILE --steps 2600             over 2,600 steps, not 250
 
 FILE is tiny Shakespeare; the other corpus is the reference that Python brings along. Every row is the default recipe
 in the shape of `configs/shakespeare_cpu.yaml` with the overrides it shows: the same number of tokens, the exact loss of
@@ -11,7 +12,7 @@ default of the same seeds, as `gpt sweep` compares settings: `=` marks a differe
 without an equals sign in its name is a model of bench/model_variants.py.
 
 The runs are those of a sweep, in bench/out/ablations (2 GB): interrupted, the same command goes on with what is there.
-`--table` prints that and trains nothing.
+Rows that set the number of steps are of 250 alone. `--table` prints that and trains nothing.
 """
 
 import argparse
@@ -39,8 +40,9 @@ SEEDS = 3
 BASE = (
     *("eval.every=null", "checkpoint.every=null", "sample.every=null", "sample.prompt=", "runtime.threads=1"),
     *("model.n_layer=4", "model.n_head=4", "model.n_embd=128", "model.context_length=64"),
-    *("tokenizer.kind=char", "train.batch_size=12", "train.steps=250"),
+    *("tokenizer.kind=char", "train.batch_size=12"),
 )
+STEPS = 250
 MANY_EPOCHS = "many epochs"
 EXCERPT = 20_000  # characters, which 500 steps see 19 times
 
@@ -90,7 +92,7 @@ ROWS = (
 )
 
 
-def data_of(corpus: str, source: str) -> dict[bool, tuple[str, ...]]:
+def data_of(corpus: str, source: str, steps: int) -> dict[bool, tuple[str, ...]]:
     """{whether epochs are many: the settings for it}: an excerpt and the validation split are laid down as files."""
     text = CorpusText.find(DataConfig(source=source), lambda _: None)
     whole = "\n".join(block.text for number in range(len(text.members)) for block in text.blocks(number))
@@ -99,7 +101,7 @@ def data_of(corpus: str, source: str) -> dict[bool, tuple[str, ...]]:
     files["val"].write_text(whole[len(whole) * 9 // 10 :], encoding="utf-8")
     excerpt = (f"data.source={files['train']}", f"data.val_source={files['val']}")
     return {  # an excerpt lacks some of the characters
-        False: (f"data.source={source}",),
+        False: (f"data.source={source}", f"train.steps={steps}"),
         True: (*excerpt, "tokenizer.kind=byte", "train.steps=500"),
     }
 
@@ -107,9 +109,9 @@ def data_of(corpus: str, source: str) -> dict[bool, tuple[str, ...]]:
 def task_of(name: str, settings: Sequence[str], row: Row, seed: int) -> RunTask:
     """The run of `row`, called `name` and so on; a model of the bench's own is trained by torch."""
     label = f"{name} {row.group} {row.name} seed={seed}"
-    asked = [one if one not in MODELS else "runtime.engine=torch" for one in row.overrides]
+    overridden = [key if key not in MODELS else "runtime.engine=torch" for key in row.overrides]
     run_dir = OUT / re.sub(r"[^\w.=+-]+", "-", label)
-    overrides = [*BASE, *settings, *asked, f"seed={seed}", f"run_dir={run_dir}"]
+    overrides = [*BASE, *settings, *overridden, f"seed={seed}", f"run_dir={run_dir}"]
     config = parse_config("", "bench", overrides)
     there = run_dir / "config.yaml"
     if there.is_file() and (changes := config_changes(there.read_text(encoding="utf-8"), dump_config(config))):
@@ -156,10 +158,10 @@ def _cells(losses: Losses, corpus: str) -> dict[Row, str]:
     cells = {}
     for many in (False, True):
         rows = [row for row in ROWS if (row.group == MANY_EPOCHS) == many and losses.get((corpus, row))]
-        found = [losses[corpus, row] for row in rows]
+        by_seeds = [losses[corpus, row] for row in rows]
         default = next((number for number, row in enumerate(rows) if not row.overrides), None)
-        differences = [None] * len(rows) if default is None else compare(found, default)
-        for row, by_seed, difference in zip(rows, found, differences, strict=True):
+        differences = [None] * len(rows) if default is None else compare(by_seeds, default)
+        for row, by_seed, difference in zip(rows, by_seeds, differences, strict=True):
             spread = f" ± {statistics.stdev(by_seed.values()):.3f}" if len(by_seed) > 1 else ""
             spread += f" (n={len(by_seed)})" if len(by_seed) < SEEDS else ""
             worse = ""
@@ -175,17 +177,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", required=True, type=Path, metavar="FILE")
     parser.add_argument("--only", nargs="+", choices=groups, default=groups, metavar="GROUP", help=", ".join(groups))
+    parser.add_argument("--steps", type=int, default=STEPS, help="of a run (default: %(default)s)")
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--jobs", type=int, help="runs side by side (default: one per core)")
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
+    steps: int = arguments.steps
     sources = {"shakespeare": str(arguments.text.resolve()), "python-docs": "builtin:python-docs"}
     rows = [row for row in ROWS if row.group in arguments.only or row is DEFAULT]
+    if steps != STEPS:
+        rows = [row for row in rows if row.group != MANY_EPOCHS and "train.steps=" not in row.name]
     make_directory(OUT)
     with open_home(OUT):
-        data = {corpus: data_of(corpus, source) for corpus, source in sources.items()}
+        data = {corpus: data_of(corpus, source, steps) for corpus, source in sources.items()}
         tasks = {
-            (corpus, row, seed): task_of(corpus, data[corpus][row.group == MANY_EPOCHS], row, seed)
+            (corpus, row, seed): task_of(
+                corpus if steps == STEPS else f"{corpus} {steps}", data[corpus][row.group == MANY_EPOCHS], row, seed
+            )
             for seed in range(1, SEEDS + 1)
             for row in rows
             for corpus in sources

@@ -80,6 +80,7 @@ def test_its_runs_are_those_of_a_sweep_and_what_is_there_is_not_trained_again(mo
     monkeypatch.setattr(ablations, "BASE", (*ablations.BASE, *FEW, "model.n_layer=2"))
     monkeypatch.setattr(ablations, "ROWS", rows)
     monkeypatch.setattr(ablations, "SEEDS", 1)
+    monkeypatch.setattr(ablations, "STEPS", 2)
     monkeypatch.setattr(sys, "argv", ["ablations", "--text", str(text), "--jobs", "1"])
     assert ablations.main() == 0
     first = capsys.readouterr()
@@ -93,6 +94,9 @@ def test_its_runs_are_those_of_a_sweep_and_what_is_there_is_not_trained_again(mo
             assert any("share" in name for name in weights.keys()) == ("value-residual" in run.name)  # noqa: SIM118
     assert ablations.main() == 0
     assert capsys.readouterr() == (first.out, "")
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--steps", "3"])
+    assert ablations.main() == 0
+    assert capsys.readouterr().err.count("val loss") == 6  # runs of other lengths are other runs
 
 
 OFF = {"stream_scale": 1.0, "sink": -math.inf}  # and 0 for any other
