@@ -125,7 +125,7 @@ static void prepare_rows(void *context, int begin, int end) {
         const float *x = from;
         if (p->gain) norm_rows(m, p->gain, p->gain_bias, from, h, 1), x = h; /* stays in L1 */
         if (m->net.format == BF16 && p->in.in_tiles) round_into_tile(x, inputs, row_tile);
-        else if (m->net.format == BF16) round_to_bf16(x, filled, (float *)to);
+        else if (m->net.format == BF16) round_to_bf16(x, filled, to);
         else p->ws->row_scales[r] = p->in.in_tiles ? quantize_into_tile(x, inputs, row_tile) : quantize_rows(x, filled, to);
     }
 }
@@ -136,7 +136,7 @@ static void prepare_input(ForwardContext *p, const Matrix *matrix, const float *
     bool in_tiles = m->use_amx && p->n >= MIN_AMX_ROWS;
     p->matrix = matrix, p->from = from, p->from_stride = stride, p->gain = gain, p->gain_bias = gain_bias;
     p->in = (GemmInput){.x = gain ? p->ws->h : from, .stride = stride};
-    bool floats = m->net.format == BF16 ? !in_tiles : m->net.format == INT8 && !INT8_DOT;
+    bool floats = m->net.format == BF16 ? !in_tiles && !BF16_DOT : m->net.format == INT8 && !INT8_DOT;
     if (m->net.format != FP32) {
         int wide = padded(matrix->inputs, LANES);
         p->in.packed_rows = p->ws->packed_rows, p->in.row_scales = p->ws->row_scales, p->in.in_tiles = in_tiles;

@@ -89,6 +89,13 @@ INLINE dot_vec dot_load(const int8_t *at) { return vreinterpretq_s32_s8(vld1q_s8
 enum { INT8_DOT = 0 };
 #endif
 
+/* Dot products of bf16 pairs, in an order of their own: where there are AMX tiles, too, the order of sums is theirs. */
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) || (defined(__AVX512BF16__) && !defined(__AMX_BF16__))
+enum { BF16_DOT = 1 };
+#else
+enum { BF16_DOT = 0 };
+#endif
+
 /* The same for a whole vector, with or without such instructions. */
 INLINE ivec dot4(ivec sum, ivec a, ivec b) {
 #if defined(__AVX512VNNI__)
