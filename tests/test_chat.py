@@ -205,6 +205,10 @@ def test_contrastive_search_is_switched_on_and_off_and_settings_of_drawing_are_r
     code, out, err = chat("ab\n", "--temperature", "2", path=run)
     assert (code, out) == (2, "")
     assert "leave --temperature out, or draw: --penalty-alpha 0" in err
+    assert chat("ab\n/save searched.jsonl\n", path=run)[0] == 0
+    assert json.loads(Path("searched.jsonl").read_text())["seed"] is None
+    code, out, err = chat("ab\n", "--engine", "native", path=run)
+    assert (code, out, err.count("error: "), "Ctrl-D" in err) == (2, "", 1, False)
     code, _, err = chat("/beams 2\nab\n/top-k 3\n/beams 0\n/top-k 3\n")
     assert (code, err.count("error: "), "(top_k is 3)" in err) == (2, 1, True)
     assert "leave /top-k out, or draw: /beams 0" in err

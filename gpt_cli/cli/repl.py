@@ -142,7 +142,7 @@ class Repl:
                 reason = text.finish_reason
             except KeyboardInterrupt:
                 pass
-            self._conversation.answer("".join(parts), seed)
+            self._conversation.answer("".join(parts), None if self._sampling.searches else seed)
             self._sampling = self._sampling.replace({"seed": (seed + 1) % _SEEDS})
             if not (parts and parts[-1].endswith("\n")):
                 write_text("\n")

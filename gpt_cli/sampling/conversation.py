@@ -13,7 +13,7 @@ class Turn:
 
     user: str | None
     answer: str
-    seed: int
+    seed: int | None
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Conversation:
         self._said = None
         return self._fit()
 
-    def answer(self, text: str, seed: int) -> None:
+    def answer(self, text: str, seed: int | None) -> None:
         """The model's turn, as far as it got."""
         if text + self._end:
             self._seen[-1] += [int(token) for token in self._tokenizer.encode(text + self._end)]

@@ -68,6 +68,7 @@ def chat(
         if missing := [] if saved.tokenizer.unk_id is not None else saved.tokenizer.unknown_characters(template):
             raise RequestError(f"--{name} has a character that the vocabulary lacks: {missing[0]!r}")
     writer = open_generator(saved, device, engine, weights, draft, rows=1)
+    writer.require(sampling)
     writer.warm_up()
     turns = TurnTemplate.of(saved.config.data)
     conversation = Conversation(saved.tokenizer, saved.config.model.context_length, before, between, turns)
