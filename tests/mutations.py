@@ -146,7 +146,7 @@ MUTATIONS = [
     Mutation(
         "a window ends with the file that it begins in",
         "corpus/mapped.py",
-        (("        while at < stop:\n", "        if at < stop:\n"),),
+        (("        while position < stop:\n", "        if position < stop:\n"),),
         "test_mapped_tokens.py::test_mapped_ids_are_those_in_memory_however_they_are_cut_into_files",
     ),
     Mutation(

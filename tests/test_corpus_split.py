@@ -197,7 +197,7 @@ def test_a_fingerprint_knows_where_texts_end_but_not_what_they_are_called(files:
 
 
 def test_a_text_that_changes_between_two_readings_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_text, "_KEPT", 0)
+    monkeypatch.setattr(corpus_text, "_CACHE_BYTES", 0)
     documents = ["once upon a time", "there was"]
     text = text_of([documents])
     found, borders = look(text, DEFAULT, True)

@@ -176,7 +176,7 @@ def test_a_text_as_long_as_allowed_is_read(tmp_path: Path, monkeypatch: pytest.M
 
 def test_the_rows_of_a_table_are_bounded_each_not_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "LONGEST_RECORD", 1_000)
-    monkeypatch.setattr(records, "_MOST_COMMAS", 200)
+    monkeypatch.setattr(records, "_MAX_COMMAS", 200)
     row = '"' + "line,\n" * 100 + '"'
     (tmp_path / "x.csv").write_text("id,text\n" + "".join(f"{n},{row}\n\n\r\n" for n in range(500)))
     assert texts(tmp_path / "x.csv") == ["line,\n" * 100] * 500
@@ -188,7 +188,7 @@ def test_the_rows_of_a_table_are_bounded_each_not_together(tmp_path: Path, monke
 
 
 def test_json_besides_the_text_may_be_as_large_as_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "_MOST_STRUCTURE", 1_000)
+    monkeypatch.setattr(records, "_MAX_STRUCTURE", 1_000)
     long = 'a "quoted" \\ text, [with] {all} of it: ' * 100
     (tmp_path / "x.jsonl").write_text(json.dumps({"text": long, "ids": list(range(100))}))
     assert texts(tmp_path / "x.jsonl") == [long]
@@ -201,7 +201,7 @@ def test_json_besides_the_text_may_be_as_large_as_stated(tmp_path: Path, monkeyp
 def test_records_without_text_are_counted_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(records, "MOST_SILENCE", 600)
+    monkeypatch.setattr(records, "MAX_EMPTY_RECORDS", 600)
 
     def write(said: list[str]) -> Path:
         if name.endswith("parquet"):
@@ -233,7 +233,7 @@ def test_expansion_is_bounded_where_it_happens_not_over_all(tmp_path: Path, monk
 
 
 def test_a_folder_has_as_many_files_as_stated_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "MOST_ENTRIES", 10)
+    monkeypatch.setattr(folders, "MAX_ENTRIES", 10)
     for number in range(10):
         (tmp_path / f"{number}.txt").write_text("x")
     assert len(texts(tmp_path)) == 10
@@ -276,7 +276,7 @@ def test_a_pattern_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_folder_as_deep_as_stated_is_read(tmp_path: Path) -> None:
-    deep = tmp_path.joinpath(*["d"] * folders.DEEPEST)
+    deep = tmp_path.joinpath(*["d"] * folders.MAX_DEPTH)
     deep.mkdir(parents=True)
     (deep / "x.txt").write_text("deep")
     assert texts(tmp_path) == ["deep"]

@@ -51,7 +51,7 @@ def corpus(tmp_path: Path) -> DataConfig:
 def streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small blocks and shards, nothing kept in memory, and any text worth a process."""
     monkeypatch.setattr(corpus_text, "BLOCK", 1000)
-    monkeypatch.setattr(corpus_text, "_KEPT", 0)
+    monkeypatch.setattr(corpus_text, "_CACHE_BYTES", 0)
     monkeypatch.setattr(segments, "BLOCK", 1500)
     monkeypatch.setattr(store, "SHARD_TOKENS", 5000)
     monkeypatch.setattr(tokenize_pipeline, "_SHARE", 1)
@@ -122,7 +122,7 @@ def test_an_odd_text_has_the_tokens_of_its_characters_however_it_is_cut_and_shar
     config = BYTE if to_bytes else CHAR
     with pytest.MonkeyPatch.context() as patch:
         for module, name, value in (
-            (corpus_text, "BLOCK", block), (corpus_text, "_KEPT", 0), (segments, "BLOCK", 2 * block),
+            (corpus_text, "BLOCK", block), (corpus_text, "_CACHE_BYTES", 0), (segments, "BLOCK", 2 * block),
             (safe_io, "CHUNK", 3), (scan, "_SHORT", 2), (char, "_RUN", 2), (store, "SHARD_TOKENS", 7),
             (tokenize_pipeline, "_SHARE", 1),
         ):  # fmt: skip
@@ -173,14 +173,14 @@ def test_a_process_that_is_killed_is_an_error_and_leaves_nothing(
     corpus: DataConfig, tmp_path: Path, streamed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
-    start = encoder_pool._start
+    start = encoder_pool._start_worker
 
     def start_and_kill(*arguments: Any) -> "subprocess.Popen[bytes]":
         started.append(start(*arguments))
         started[-1].kill()
         return started[-1]
 
-    monkeypatch.setattr(encoder_pool, "_start", start_and_kill)
+    monkeypatch.setattr(encoder_pool, "_start_worker", start_and_kill)
     with pytest.raises(UserError, match="was ended"):
         tokenize_corpus(tmp_path / "store", corpus, BPE, note=pytest.fail, processes=2)
     assert not list(tmp_path.glob("*store*"))

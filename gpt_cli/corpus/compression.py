@@ -11,15 +11,15 @@ from typing import Any, Protocol, cast
 from gpt_cli.errors import UserError
 from gpt_cli.files.safe_io import CHUNK, format_size, read_chunks, translate_os_errors
 
-_MOST_EXPANSION = 200  # text compresses 3 to 10 times; a log of repeated lines, 100 times; a bomb, 1,000 times and more
+_MAX_EXPANSION = 200  # text compresses 3 to 10 times; a log of repeated lines, 100 times; a bomb, 1,000 times and more
 _ALWAYS_ALLOWED = 32 << 20  # bytes
-_MOST_SILENCE = 4 << 20  # compressed bytes without any text: empty members, frames to be skipped
-_MOST_MEMORY = 128 << 20  # bytes of a dictionary or window: `xz -9` asks for 65 MB, `zstd --ultra -22` for 128 MiB
-_BITE = 1024  # compressed bytes at a time: zstd's runs make 131,072 bytes of each 4
+_MAX_INPUT_WITHOUT_TEXT = 4 << 20  # compressed bytes without any text: empty members, frames to be skipped
+_MAX_MEMORY = 128 << 20  # bytes of a dictionary or window: `xz -9` asks for 65 MB, `zstd --ultra -22` for 128 MiB
+_INPUT_SIZE = 1024  # compressed bytes at a time: zstd's runs make 131,072 bytes of each 4
 
 
 class _Decoder(Protocol):
-    """Expands one member, stream or frame; a file may hold several, one after the other."""
+    """Decompresses one member, stream or frame, of which a file may have several."""
 
     @property
     def eof(self) -> bool: ...
@@ -29,7 +29,7 @@ class _Decoder(Protocol):
 
 
 def is_compressed(path: Path) -> bool:
-    """True if the name says that the file is compressed in a way that `expand` understands."""
+    """True if `expand` supports the suffix of `path`."""
     return path.suffix.lower() in _DECODERS
 
 
@@ -40,57 +40,57 @@ def expand(path: Path) -> Iterator[bytes]:
     was read of it (32 MiB are always allowed), that goes on for 4 MiB without any text, or that asks for more than 128
     MiB of memory.
     """
-    new = _DECODERS[path.suffix.lower()](path)
+    new_decoder = _DECODERS[path.suffix.lower()](path)
     with translate_os_errors("read", path):
-        size = taken = last = 0
-        gathered = b""
-        for piece, more in _pieces(path, new):
+        size = consumed = last_text = 0
+        buffer = b""
+        for piece, input_size in _decompress_file(path, new_decoder):
             size += len(piece)
-            taken += more
-            last = taken if piece else last
-            limit = max(_ALWAYS_ALLOWED, _MOST_EXPANSION * taken)
+            consumed += input_size
+            last_text = consumed if piece else last_text
+            limit = max(_ALWAYS_ALLOWED, _MAX_EXPANSION * consumed)
             if size > limit:
                 raise UserError(
-                    f"{path} expands to more than {format_size(limit)} in its first {format_size(taken)}: that is no"
+                    f"{path} expands to more than {format_size(limit)} in its first {format_size(consumed)}: that is no"
                     " ordinary text",
                     hint="if you trust it, decompress it yourself and give the result",
                 )
-            if taken - last > _MOST_SILENCE:
-                raise UserError(f"{path} goes on for {format_size(taken - last)} without any text")
-            gathered = gathered + piece if gathered else piece
-            if len(gathered) >= CHUNK:
-                whole = len(gathered) - len(gathered) % CHUNK
+            if consumed - last_text > _MAX_INPUT_WITHOUT_TEXT:
+                raise UserError(f"{path} goes on for {format_size(consumed - last_text)} without any text")
+            buffer = buffer + piece if buffer else piece
+            if len(buffer) >= CHUNK:
+                whole = len(buffer) - len(buffer) % CHUNK
                 for start in range(0, whole, CHUNK):
-                    yield gathered[start : start + CHUNK]
-                gathered = gathered[whole:]
-        if gathered:
-            yield gathered
+                    yield buffer[start : start + CHUNK]
+                buffer = buffer[whole:]
+        if buffer:
+            yield buffer
 
 
-def _pieces(path: Path, new: Callable[[], _Decoder]) -> Iterator[tuple[bytes, int]]:
-    """The file expanded, each piece with the bytes that were read for it. Raises OSError, and UserError for damage."""
+def _decompress_file(path: Path, new_decoder: Callable[[], _Decoder]) -> Iterator[tuple[bytes, int]]:
+    """Yield (decompressed piece, compressed bytes read for it). Raises OSError, and UserError for damage."""
     decoder: _Decoder | None = None
     for chunk in read_chunks(path):
-        for start in range(0, len(chunk), _BITE):
-            data = chunk[start : start + _BITE]
+        for start in range(0, len(chunk), _INPUT_SIZE):
+            data = chunk[start : start + _INPUT_SIZE]
             yield b"", len(data)
             while decoder is not None or (data := data.lstrip(b"\0")):  # gzip and xz may be padded with zeros
-                decoder = decoder or new()
+                decoder = decoder or new_decoder()
                 try:
-                    for piece in _expanded(decoder, data):
+                    for piece in _decompress(decoder, data):
                         yield piece, 0
                 except (MemoryError, GeneratorExit):
                     raise
                 except Exception as error:  # the errors of the four libraries have no base in common
-                    raise _damaged(path, str(error)) from error
+                    raise _damage_error(path, str(error)) from error
                 if not decoder.eof:
                     break
                 data, decoder = decoder.unused_data, None
     if decoder is not None:
-        raise _damaged(path, "it ends in the middle")
+        raise _damage_error(path, "it ends in the middle")
 
 
-def _expanded(decoder: _Decoder, data: bytes) -> Iterator[bytes]:
+def _decompress(decoder: _Decoder, data: bytes) -> Iterator[bytes]:
     """`data` expanded, in pieces of at most CHUNK bytes where the library can stop: 39 bytes of bzip2 can be 45 MB."""
     if not isinstance(decoder, bz2.BZ2Decompressor | lzma.LZMADecompressor):
         yield decoder.decompress(data)
@@ -100,10 +100,10 @@ def _expanded(decoder: _Decoder, data: bytes) -> Iterator[bytes]:
         yield decoder.decompress(b"", CHUNK)
 
 
-def _damaged(path: Path, reason: str) -> UserError:
+def _damage_error(path: Path, reason: str) -> UserError:
     if "too much memory" in reason or "emory usage limit" in reason:  # of zstd, and of liblzma
         return UserError(
-            f"expanding {path} takes more than {format_size(_MOST_MEMORY)} of memory, the most that is allowed here",
+            f"expanding {path} takes more than {format_size(_MAX_MEMORY)} of memory, the most that is allowed here",
             hint="if you trust it, decompress it yourself and give the result",
         )
     return UserError(f"{path} is not a whole {path.suffix} file: {reason}")
@@ -118,7 +118,7 @@ def _bzip2(_: Path) -> Callable[[], _Decoder]:
 
 
 def _xz(_: Path) -> Callable[[], _Decoder]:
-    return lambda: lzma.LZMADecompressor(memlimit=_MOST_MEMORY)
+    return lambda: lzma.LZMADecompressor(memlimit=_MAX_MEMORY)
 
 
 def _zstd(path: Path) -> Callable[[], _Decoder]:
@@ -126,7 +126,7 @@ def _zstd(path: Path) -> Callable[[], _Decoder]:
         zstandard: Any = importlib.import_module("zstandard")  # optional: only who has .zst files needs it
     except ImportError as error:
         raise UserError(f"reading {path} needs the package zstandard", hint="pip install zstandard") from error
-    return cast(Callable[[], _Decoder], zstandard.ZstdDecompressor(max_window_size=_MOST_MEMORY).decompressobj)
+    return cast(Callable[[], _Decoder], zstandard.ZstdDecompressor(max_window_size=_MAX_MEMORY).decompressobj)
 
 
 _DECODERS: dict[str, Callable[[Path], Callable[[], _Decoder]]] = {

@@ -1,4 +1,4 @@
-"""Bytes to characters, piece by piece: strict, with the place of what does not decode."""
+"""Strict decoding of text in pieces; errors have the offset of the byte."""
 
 import codecs
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from gpt_cli.errors import Notify, RequestError, UserError
 
 _MARK = "\ufeff"
 _NEWLINE = b"\n"
-_NO_TEXT = frozenset({"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape", "utf-7"})
+_UNSUPPORTED = frozenset({"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape", "utf-7"})
 
 
 def check_encoding(encoding: str) -> str:
@@ -19,7 +19,7 @@ def check_encoding(encoding: str) -> str:
         name = codecs.lookup(encoding).name
     except (LookupError, ValueError):
         name = "undefined"
-    if name in _NO_TEXT:
+    if name in _UNSUPPORTED:
         raise RequestError(
             f"'{encoding}' is not an encoding of text", hint="utf-8, utf-16, latin-1, cp1252 and shift_jis are some"
         )
@@ -36,17 +36,17 @@ def decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> I
 
 
 def decode_utf8(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> Iterator[bytes]:
-    """The same text in UTF-8, each piece of whole characters: what is in UTF-8 already is only looked at."""
+    """As `decode`, but in UTF-8, in pieces of whole characters; UTF-8 input is checked and not encoded again."""
     if check_encoding(encoding) == "utf-8":
         return (data for _, data in _decode(pieces, name, encoding, note))
     return (text.encode() for text in decode(pieces, name, encoding, note))
 
 
 def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> Iterator[tuple[str, bytes]]:
-    """Each piece of the text, and the bytes that it was."""
+    """Yield (text, its bytes in `encoding`) for each piece."""
     encoding = check_encoding(encoding)
     stream = codecs.getincrementaldecoder(encoding)()
-    offset = lines = 0  # of what was given to `stream` before
+    offset = lines = 0  # bytes and lines that `stream` has consumed
     empty = first = True
     for piece in _with_end(pieces):
         if offset == 0 and encoding == "utf-8" and piece.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -54,29 +54,29 @@ def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> 
                 f"{name} is UTF-16, not UTF-8", hint="read it with --encoding utf-16 (data.encoding=utf-16)"
             )
         if encoding == "utf-8" and (zero := piece.find(b"\0")) >= 0:
-            raise _binary(name, f"byte at offset {offset + zero:,}")
-        held = stream.getstate()[0]
+            raise _binary_error(name, f"byte at offset {offset + zero:,}")
+        pending = stream.getstate()[0]
         try:
             text = stream.decode(piece, not piece)
         except UnicodeDecodeError as error:
-            place = offset - len(held) + error.start
+            position = offset - len(pending) + error.start
             raise UserError(
-                f"{name} is not {encoding.upper()}: byte 0x{error.object[error.start]:02x} at offset {place:,}",
+                f"{name} is not {encoding.upper()}: byte 0x{error.object[error.start]:02x} at offset {position:,}",
                 where=f"{name}:{lines + error.object.count(_NEWLINE, 0, error.start) + 1}",
                 hint="name the encoding it has: --encoding latin-1 (data.encoding=latin-1), for instance",
             ) from error
-        except UnicodeError as error:  # UTF-16 and UTF-32, which say by a mark in which order their bytes are
+        except UnicodeError as error:  # UTF-16 or UTF-32 without a byte order mark
             raise UserError(
                 f"{name} is not {encoding.upper()}: {error}", hint=f"without a mark: {encoding}-le or {encoding}-be"
             ) from error
         if encoding != "utf-8" and "\0" in text:
-            raise _binary(name, f"character near offset {offset:,}")
+            raise _binary_error(name, f"character near offset {offset:,}")
         offset += len(piece)
         # bytes.count takes six times as long, and the interpreter's lock with it
         lines += int(np.count_nonzero(np.frombuffer(piece, dtype=np.uint8) == _NEWLINE[0]))
-        data = held + piece if held else piece
-        if unfinished := len(stream.getstate()[0]):  # bytes of a character that goes on in the next piece
-            data = data[:-unfinished]
+        data = pending + piece if pending else piece
+        if incomplete := len(stream.getstate()[0]):  # bytes of a character that goes on in the next piece
+            data = data[:-incomplete]
         if text and first and text.startswith(_MARK):
             note(f"{name} starts with a byte order mark, which was dropped")
             text, data, first = text[1:], data[len(codecs.BOM_UTF8) :], False
@@ -88,10 +88,10 @@ def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> 
 
 
 def _with_end(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """`pieces`, and an empty one for the end."""
+    """The pieces that are not empty, and then b"" for the end."""
     yield from filter(None, pieces)
     yield b""
 
 
-def _binary(name: str, place: str) -> UserError:
-    return UserError(f"{name} is binary, not text: there is a zero {place}")
+def _binary_error(name: str, location: str) -> UserError:
+    return UserError(f"{name} is binary, not text: there is a zero {location}")

@@ -1,4 +1,4 @@
-"""Examples and labelled texts of several sources, each dealt out whole to a split."""
+"""Divide examples or labelled texts of several sources into splits; each goes whole to one split."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ class _HasText(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Prepared(Generic[T]):
-    """Examples or labelled texts in their splits, and what they are encoded with."""
+    """Encoded examples or labelled texts by split, with their tokenizer."""
 
     tokenizer: Tokenizer
     splits: dict[Split, T]
@@ -36,13 +36,14 @@ def divide(
     read: Callable[[str, "hashlib._Hash"], list[T]],
     assign: Callable[[list[T], float, float], Iterable[int]],
 ) -> tuple[dict[Split, list[T]], str]:
-    """The members of each split, training ones as often as their source's weight, and the fingerprint of all.
+    """The members of each split, and the fingerprint of all; training members are repeated by their source's weight.
 
-    `read` returns the members of a source and updates the hash by them; `assign` returns the index into SPLITS of each,
-    for a share that validates and one that tests. `data.val_source` takes the place of the share that validates.
+    `read(source, digest)` returns the members of a source and updates the hash with them. `assign(members,
+    val_fraction, test_fraction)` returns the index into SPLITS of each. `data.val_source` replaces the validation
+    split.
     """
     sources = [data.source] if isinstance(data.source, str) else data.source
-    validating = [data.val_source] if isinstance(data.val_source, str) else data.val_source or []
+    val_sources = [data.val_source] if isinstance(data.val_source, str) else data.val_source or []
     digest = hashlib.sha256()
     splits: dict[Split, list[T]] = {split: [] for split in SPLITS[: 3 if data.test_fraction else 2]}
     weighted = [
@@ -50,11 +51,11 @@ def divide(
         for source, weight in zip(sources, data.weights or [1] * len(sources), strict=True)
         for member in read(source, digest)
     ]
-    units = assign([member for member, _ in weighted], 0.0 if validating else data.val_fraction, data.test_fraction)
+    units = assign([member for member, _ in weighted], 0.0 if val_sources else data.val_fraction, data.test_fraction)
     for (member, weight), unit in zip(weighted, units, strict=True):
         splits[SPLITS[unit]] += [member] * (weight if SPLITS[unit] == "train" else 1)
     digest.update(b"validation")
-    for source in validating:
+    for source in val_sources:
         splits["val"] += read(source, digest)
     return splits, digest.hexdigest()
 
@@ -65,11 +66,11 @@ def learn_from_divided(
     config: TokenizerConfig,
     note: Notify,
 ) -> Tokenizer:
-    """The tokenizer that a config asks for. An alphabet is that of all texts, BPE learns from `training_texts`."""
+    """The tokenizer of a config. An alphabet is that of all texts; BPE is trained on `training_texts`."""
     if config.file is not None or config.kind != "bpe":
-        return train_tokenizer((member.text for found in splits.values() for member in found), config)
+        return train_tokenizer((member.text for members in splits.values() for member in members), config)
     if config.vocab_size is None:
-        characters = sum(len(member.text) for found in splits.values() for member in found)
+        characters = sum(len(member.text) for members in splits.values() for member in members)
         vocab_size = choose_vocab_size("\n".join(training_texts())[:COUNTED], characters)
         note(f"BPE with {vocab_size:,} ids suits {characters:,} characters; a longer text would get more")
         config = config.model_copy(update={"vocab_size": vocab_size})

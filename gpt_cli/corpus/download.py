@@ -1,4 +1,4 @@
-"""One file over https: resumed, bounded, verified, and only then given out."""
+"""Download one file over https: resumable, bounded in size, verified by its SHA-256."""
 
 import http.client
 import ipaddress
@@ -16,7 +16,7 @@ from gpt_cli.files import require_space, sha256_file
 from gpt_cli.files.safe_io import format_size, require_regular_file, translate_os_errors
 
 DownloadProgress = Callable[[int, int], None]
-"""Called with the bytes there are and the bytes there will be."""
+"""Called with the bytes received so far and the bytes of the whole file."""
 
 _TIMEOUT = 30.0  # seconds without a byte
 _CHUNK = 1 << 18
@@ -25,11 +25,10 @@ _CHUNK = 1 << 18
 def download(
     url: str, part: Path, *, size: int, sha256: str, progress: DownloadProgress, loopback: bool = False
 ) -> None:
-    """Leave at `part` the file of `size` bytes with that SHA-256 which `url` serves.
+    """Download `url` to `part` and verify its size and SHA-256.
 
-    Bytes already at `part`, of an interrupted download, are not fetched again. Raises UserError, and then
-    `part` holds the beginning of the file, to be continued, or is gone. With `loopback`, http is allowed to
-    this machine.
+    A download that was interrupted is resumed from the bytes in `part`. Raises UserError; `part` then holds the
+    beginning of the file, which the next call resumes, or was deleted. `loopback` allows http to this machine.
     """
     _require_https(url, loopback)
     require_regular_file(part)
@@ -39,35 +38,35 @@ def download(
         require_space(part.parent, size - start)
         _fetch(url, part, start, size, progress, loopback)
     with translate_os_errors("read", part):
-        found = part.stat().st_size
-    if found < size:
+        received = part.stat().st_size
+    if received < size:
         raise UserError(
-            f"the connection to {_host(url)} ended after {format_size(found)} of {format_size(size)}",
+            f"the connection to {_host(url)} ended after {format_size(received)} of {format_size(size)}",
             hint="run the same command again: it continues from there",
         )
     if (digest := sha256_file(part)) != sha256:
-        _discard(part)
+        _delete(part)
         raise UserError(f"{url} is not the expected file: its sha256 is {digest}, not {sha256}; it was deleted")
 
 
 def _fetch(url: str, part: Path, start: int, size: int, progress: DownloadProgress, loopback: bool) -> None:
-    """Append to `part` what `url` serves from byte `start` on, but no byte more than it lacks of `size`."""
+    """Append the bytes of `url` from `start` on to `part`, up to `size` bytes in all."""
     headers = {"User-Agent": "gpt-cli", "Accept-Encoding": "identity"}
     if start:
         headers["Range"] = f"bytes={start}-"
     opener = urllib.request.build_opener(_HttpsRedirects(loopback))
     try:
         with opener.open(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT) as response:
-            start = _start_of(response, start)
-            offered = response.headers.get("Content-Length", "")
-            if offered.isdigit() and start + int(offered) != size:
-                _discard(part)
-                raise UserError(f"{url} is {format_size(start + int(offered))} long, not {format_size(size)}")
+            start = _response_start(response, start)
+            content_length = response.headers.get("Content-Length", "")
+            if content_length.isdigit() and start + int(content_length) != size:
+                _delete(part)
+                raise UserError(f"{url} is {format_size(start + int(content_length))} long, not {format_size(size)}")
             _append(response, part, start, size, progress)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            _discard(part)
+            _delete(part)
         raise UserError(f"{_host(url)} answers {error.code} {error.reason} for {url}") from error
     except (http.client.HTTPException, OSError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
@@ -77,14 +76,14 @@ def _fetch(url: str, part: Path, start: int, size: int, progress: DownloadProgre
         ) from error
 
 
-def _start_of(response: http.client.HTTPResponse, wanted: int) -> int:
-    """The offset of the first byte that comes: a server may ignore the request for a range."""
+def _response_start(response: http.client.HTTPResponse, requested: int) -> int:
+    """The file offset at which the response starts: 0 from a server that ignores the range header."""
     if response.status != http.HTTPStatus.PARTIAL_CONTENT:
         return 0
     match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    if match is None or int(match[1]) != wanted:
+    if match is None or int(match[1]) != requested:
         raise http.client.HTTPException("the server continues at another place than it was asked to")
-    return wanted
+    return requested
 
 
 def _append(response: http.client.HTTPResponse, part: Path, start: int, size: int, progress: DownloadProgress) -> None:
@@ -92,19 +91,19 @@ def _append(response: http.client.HTTPResponse, part: Path, start: int, size: in
         file.truncate(start)
         received = start
         progress(received, size)
-        while data := _read(response):
+        while data := _read_chunk(response):
             received += len(data)
             if received > size:
                 break
             file.write(data)
             progress(received, size)
     if received > size:
-        _discard(part)
+        _delete(part)
         raise UserError(f"{response.url} sends more than the expected {format_size(size)}; it was deleted")
 
 
-def _read(response: http.client.HTTPResponse) -> bytes:
-    """The next bytes; b"" also when the connection breaks: what came so far is kept and continued later."""
+def _read_chunk(response: http.client.HTTPResponse) -> bytes:
+    """The next bytes; b"" at the end, and when the connection breaks: the download can be resumed."""
     try:
         return response.read1(_CHUNK)
     except (http.client.HTTPException, OSError):
@@ -143,6 +142,6 @@ def _host(url: str) -> str:
     return urlsplit(url).hostname or url
 
 
-def _discard(part: Path) -> None:
+def _delete(part: Path) -> None:
     with translate_os_errors("remove", part):
         part.unlink(missing_ok=True)

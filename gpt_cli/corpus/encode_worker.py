@@ -1,12 +1,12 @@
-"""A process that encodes: `python -m gpt_cli.corpus.encode_worker`, fed through pipes by `pool`.
+"""A worker process that encodes: `python -m gpt_cli.corpus.encode_worker`; `encoder_pool` talks to it through pipes.
 
-It is given a tokenizer, and then batches of segments, each of which it answers with ids. No pickles: the
-messages are numbers, UTF-8 text and arrays. It ends with its standard input, so it never outlives who started it.
+It receives a tokenizer and then batches of segments, and replies to each batch with its ids. No pickles: the messages
+are numbers, UTF-8 text and arrays. It exits when its standard input ends, so it never outlives its parent.
 
-    first    size of the rest (8 bytes), whether text becomes special tokens (1), tokenizer.json (UTF-8)
-    message  size of the rest (8 bytes), number n of segments (8), n times 8 bytes: 2 * bytes + followed; UTF-8
-    answer   size of the rest (8 bytes), number n of segments (8), n lengths (4 each), ids (2 or 4 each);
-             0 for a batch that could not be encoded: who sent it then finds the reason by encoding it
+    tokenizer  size of the rest (8 bytes), allow_special (1), tokenizer.json (UTF-8)
+    batch      size of the rest (8 bytes), number n of segments (8), n times 8 bytes: 2 * bytes + append_eot; UTF-8
+    reply      size of the rest (8 bytes), number n of segments (8), n lengths (4 each), ids (2 or 4 each);
+               size 0 for a batch that cannot be encoded: the parent encodes it again to get the error
 """
 
 import os
@@ -29,9 +29,9 @@ def send_tokenizer(stream: IO[bytes], tokenizer: Tokenizer, allow_special: bool)
     _write(stream, [bytes([allow_special]), tokenizer.to_json().encode()])
 
 
-def send_segments(stream: IO[bytes], texts: Sequence[bytes], followed: Sequence[bool]) -> None:
-    """Ask for the ids of segments, whose texts are UTF-8."""
-    sizes = np.array([2 * len(text) + ends for text, ends in zip(texts, followed, strict=True)], dtype="<u8")
+def send_segments(stream: IO[bytes], texts: Sequence[bytes], append_eot: Sequence[bool]) -> None:
+    """Send a batch of segments; `texts` are UTF-8, `append_eot` says which are followed by an end of text."""
+    sizes = np.array([2 * len(text) + eot for text, eot in zip(texts, append_eot, strict=True)], dtype="<u8")
     _write(stream, [len(texts).to_bytes(8, "little"), sizes.tobytes(), *texts])
 
 
@@ -43,7 +43,7 @@ def _write(stream: IO[bytes], parts: Sequence[bytes]) -> None:
 
 
 def receive(stream: IO[bytes]) -> bytes:
-    """The next message. Raises EOFError where there is none, or only a part of it."""
+    """The next message. Raises EOFError if the stream ends before or inside it."""
     header = stream.read(8)
     size = int.from_bytes(header, "little")
     message = stream.read(size)
@@ -52,8 +52,8 @@ def receive(stream: IO[bytes]) -> bytes:
     return message
 
 
-def read_answer(message: bytes, dtype: np.dtype[Any]) -> tuple[Tokens, npt.NDArray[np.uint32]]:
-    """The ids of an answer, and how many each segment has."""
+def parse_reply(message: bytes, dtype: np.dtype[Any]) -> tuple[Tokens, npt.NDArray[np.uint32]]:
+    """(ids of all segments, number of ids of each) of a reply."""
     count = int.from_bytes(message[:8], "little")
     lengths = np.frombuffer(message, dtype="<u4", count=count, offset=8)
     ids = np.frombuffer(message, dtype=dtype.newbyteorder("<"), offset=8 + 4 * count)
@@ -64,10 +64,10 @@ def _unpack(message: bytes) -> tuple[list[bytes], list[bool]]:
     count = int.from_bytes(message[:8], "little")
     sizes = np.frombuffer(message, dtype="<u8", count=count, offset=8)
     texts = []
-    place = 8 + 8 * count
+    offset = 8 + 8 * count
     for size in sizes.tolist():
-        texts.append(message[place : place + size // 2])
-        place += size // 2
+        texts.append(message[offset : offset + size // 2])
+        offset += size // 2
     return texts, (sizes % 2).astype(bool).tolist()
 
 
@@ -75,19 +75,19 @@ def main() -> None:
     """Encode until the standard input ends."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     try:
-        first = receive(source)
-        allow_special, tokenizer = bool(first[0]), parse_tokenizer(first[1:].decode())
+        header = receive(source)
+        allow_special, tokenizer = bool(header[0]), parse_tokenizer(header[1:].decode())
         while True:
-            texts, followed = _unpack(receive(source))
+            texts, append_eot = _unpack(receive(source))
             try:
-                ids, lengths = encode_segments(tokenizer, texts, followed, allow_special=allow_special)
+                ids, lengths = encode_segments(tokenizer, texts, append_eot, allow_special=allow_special)
             except UserError:
                 _write(sink, [])
                 continue
-            little = ids.astype(ids.dtype.newbyteorder("<"), copy=False)
-            _write(sink, [len(texts).to_bytes(8, "little"), lengths.astype("<u4").tobytes(), little.tobytes()])
+            little_endian = ids.astype(ids.dtype.newbyteorder("<"), copy=False)
+            _write(sink, [len(texts).to_bytes(8, "little"), lengths.astype("<u4").tobytes(), little_endian.tobytes()])
     except (EOFError, BrokenPipeError):
-        os._exit(0)  # who asked is done, or gone; flushing what is buffered for it would fail
+        os._exit(0)  # the parent is done, or gone: flushing standard output would fail
 
 
 if __name__ == "__main__":

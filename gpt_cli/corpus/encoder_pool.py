@@ -1,7 +1,7 @@
-"""Encoding side by side; the ids are the same for any number of workers.
+"""Parallel encoding; the ids are the same for any number of workers.
 
-BPE is encoded in processes. Characters and bytes are looked up by NumPy, which lets go of the interpreter's lock, in
-less time than it takes to hand them to another process: in threads.
+BPE is encoded in processes. Characters and bytes are looked up by NumPy in threads: it releases the GIL, and takes less
+time than sending the text to a process would.
 """
 
 import os
@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.corpus.encode_worker import read_answer, receive, send_segments, send_tokenizer
+from gpt_cli.corpus.encode_worker import parse_reply, receive, send_segments, send_tokenizer
 from gpt_cli.corpus.executors import ordered_map
 from gpt_cli.corpus.segments import Batch, encode_segments
 from gpt_cli.corpus.store import Tokens, token_dtype
@@ -29,7 +29,7 @@ from gpt_cli.tokenizer.vocab_stats import Counts, count_ids
 class EncodedBatch(NamedTuple):
     ids: Tokens
     lengths: npt.NDArray[np.uint32]
-    """(segments,) how many ids each of its segments has."""
+    """(segments,) number of ids of each segment."""
     counts: Counts
     """(vocab_size,) how often each id occurs."""
 
@@ -37,41 +37,41 @@ class EncodedBatch(NamedTuple):
 def encode_batches(
     tokenizer: Tokenizer, batches: Iterable[Batch], workers: int, *, allow_special: bool
 ) -> Iterator[tuple[Batch, EncodedBatch]]:
-    """Each batch with its ids, in order, whatever the number of workers; a single one encodes in this thread.
+    """Each batch with its ids, in order. With one worker this thread encodes.
 
-    Raises what `Tokenizer.encode` raises, and UserError when a process is killed.
+    Raises as `Tokenizer.encode` does, and UserError when a worker process dies.
     """
     if workers == 1:
         for batch in batches:
-            yield batch, _encode_here(tokenizer, batch, allow_special)
+            yield batch, _encode_batch(tokenizer, batch, allow_special)
     elif isinstance(tokenizer, BPETokenizer):
         with EncoderPool(tokenizer, workers, allow_special) as pool:
             yield from pool.encode(batches)
     else:
         threads = ThreadPoolExecutor(workers)
         try:
-            yield from ordered_map(threads, workers, lambda b: _encode_here(tokenizer, b, allow_special), batches)
+            yield from ordered_map(threads, workers, lambda b: _encode_batch(tokenizer, b, allow_special), batches)
         finally:
             threads.shutdown(cancel_futures=True)
 
 
-def _encode_here(tokenizer: Tokenizer, batch: Batch, allow_special: bool) -> EncodedBatch:
-    texts, followed = [s.data for s in batch.segments], [s.append_eot for s in batch.segments]
-    return _counted(tokenizer, *encode_segments(tokenizer, texts, followed, allow_special=allow_special))
+def _encode_batch(tokenizer: Tokenizer, batch: Batch, allow_special: bool) -> EncodedBatch:
+    texts, append_eot = [s.data for s in batch.segments], [s.append_eot for s in batch.segments]
+    return _with_counts(tokenizer, *encode_segments(tokenizer, texts, append_eot, allow_special=allow_special))
 
 
-def _counted(tokenizer: Tokenizer, ids: Tokens, lengths: npt.NDArray[np.uint32]) -> EncodedBatch:
+def _with_counts(tokenizer: Tokenizer, ids: Tokens, lengths: npt.NDArray[np.uint32]) -> EncodedBatch:
     return EncodedBatch(ids, lengths, count_ids(ids, tokenizer.vocab_size))
 
 
 class EncoderPool:
-    """Processes that encode batches side by side. Leaving it, also by an exception, ends them."""
+    """Processes that encode batches in parallel; they are killed when the context exits."""
 
     def __init__(self, tokenizer: Tokenizer, processes: int, allow_special: bool) -> None:
         self._tokenizer = tokenizer
         self._allow_special = allow_special
         self._dtype = token_dtype(tokenizer.vocab_size)
-        self._workers = [_start(tokenizer, allow_special) for _ in range(processes)]
+        self._workers = [_start_worker(tokenizer, allow_special) for _ in range(processes)]
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(processes)
 
@@ -80,10 +80,10 @@ class EncoderPool:
 
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:
-            worker.kill()  # it has nothing to lose; and a thread that waits for its answer wakes up
+            worker.kill()  # it holds no state, and a thread that waits for its reply wakes up
         self._threads.shutdown(cancel_futures=True)
         for worker in self._workers:
-            with suppress(OSError):  # what is buffered for a process that has ended
+            with suppress(OSError):  # flushing to a process that has ended
                 worker.communicate()
 
     def encode(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, EncodedBatch]]:
@@ -98,17 +98,17 @@ class EncoderPool:
             assert worker.stdin is not None
             assert worker.stdout is not None
             send_segments(worker.stdin, [s.data for s in batch.segments], [s.append_eot for s in batch.segments])
-            answer = receive(worker.stdout)
+            reply = receive(worker.stdout)
         except (OSError, EOFError) as error:
             raise worker_died(worker) from error
         finally:
             self._idle.put(worker)
-        if not answer:
-            return _encode_here(self._tokenizer, batch, self._allow_special)  # which raises, and says why
-        return _counted(self._tokenizer, *read_answer(answer, self._dtype))
+        if not reply:
+            return _encode_batch(self._tokenizer, batch, self._allow_special)  # raises the error
+        return _with_counts(self._tokenizer, *parse_reply(reply, self._dtype))
 
 
-def _start(tokenizer: Tokenizer, allow_special: bool) -> "subprocess.Popen[bytes]":
+def _start_worker(tokenizer: Tokenizer, allow_special: bool) -> "subprocess.Popen[bytes]":
     worker = spawn_worker("gpt_cli.corpus.encode_worker")
     assert worker.stdin is not None
     send_tokenizer(worker.stdin, tokenizer, allow_special)
@@ -116,7 +116,7 @@ def _start(tokenizer: Tokenizer, allow_special: bool) -> "subprocess.Popen[bytes
 
 
 def spawn_worker(module: str) -> "subprocess.Popen[bytes]":
-    """A process of one thread that runs a module of this package, and is spoken to through pipes."""
+    """Start a single-threaded process that runs a module of this package, with pipes as standard input and output."""
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     one_thread = {"RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -125,13 +125,13 @@ def spawn_worker(module: str) -> "subprocess.Popen[bytes]":
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, **one_thread, "PYTHONPATH": path},
-        start_new_session=True,  # Ctrl-C is for who started it, and ends it
+        start_new_session=True,  # Ctrl-C goes to the parent, which ends it
     )
 
 
 def worker_died(worker: "subprocess.Popen[bytes]") -> UserError:
     with suppress(subprocess.TimeoutExpired):
-        worker.wait(1)  # its pipes close a moment before it has an exit code
+        worker.wait(1)  # the pipes close shortly before the exit code is there
     return UserError(
         f"a process that encodes was ended (exit code {worker.poll()})",
         hint="if memory is short: fewer of them, with --processes 1",

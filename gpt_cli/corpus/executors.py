@@ -1,6 +1,6 @@
-"""Work beside the thread that reads: hashing, NumPy and writing to the disk let go of the interpreter's lock.
+"""Threads for work that releases the GIL: hashing, NumPy, writing to the disk.
 
-So threads share it out without what processes cost: to start them, and to hand text and ids over.
+They cost neither the start of a process nor the transfer of text and ids to it.
 """
 
 from collections import deque
@@ -12,28 +12,28 @@ from typing import Any, Protocol, Self, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_WAITING = 4  # pieces of work that one thread is given before it is waited for, which bounds the memory
-_IN_FLIGHT = 2  # pieces of work for each of several, so that none waits for the next one
+_MAX_PENDING = 4  # queued tasks of one thread, after which `submit` blocks: bounds the memory
+_IN_FLIGHT = 2  # tasks for each of several threads, so that none is idle
 
 
 class SerialExecutor(Protocol):
     """Runs tasks one at a time, in order."""
 
-    def submit(self, work: Callable[..., Any], *given: Any) -> None:
-        """Run `work(*given)`, now or later. Raises what this or an earlier task raises."""
+    def submit(self, task: Callable[..., Any], *args: Any) -> None:
+        """Run `task(*args)`, now or later. Raises what this or an earlier task raises."""
 
     def wait(self) -> None:
         """Return when all tasks are done. Raises what a task raises."""
 
 
 class InlineExecutor:
-    """Does what it is given before it goes on."""
+    """Runs each task in the calling thread."""
 
-    def submit(self, work: Callable[..., Any], *given: Any) -> None:
-        work(*given)
+    def submit(self, task: Callable[..., Any], *args: Any) -> None:
+        task(*args)
 
     def wait(self) -> None:
-        """Nothing is ever left to do."""
+        """Return at once: no task is pending."""
 
     def __enter__(self) -> Self:
         return self
@@ -43,17 +43,17 @@ class InlineExecutor:
 
 
 class ThreadedExecutor:
-    """A thread that does what it is given, in order. Left by an exception it drops what has not begun."""
+    """Runs tasks in one thread, in order. An exception in its context drops the tasks that have not begun."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
         self._pending: deque[Future[Any]] = deque()
 
-    def submit(self, work: Callable[..., Any], *given: Any) -> None:
-        """Queue the call of `work`; blocks while the queue is full."""
-        while len(self._pending) >= _WAITING:
+    def submit(self, task: Callable[..., Any], *args: Any) -> None:
+        """Queue `task(*args)`; blocks while the queue is full."""
+        while len(self._pending) >= _MAX_PENDING:
             self._pending.popleft().result()
-        self._pending.append(self._thread.submit(work, *given))
+        self._pending.append(self._thread.submit(task, *args))
 
     def wait(self) -> None:
         while self._pending:
@@ -63,13 +63,13 @@ class ThreadedExecutor:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._thread.shutdown(cancel_futures=kind is not None)  # one that is writing is waited for
+        self._thread.shutdown(cancel_futures=kind is not None)  # waits for the running task
         if kind is None:
             self.wait()
 
 
 def serial_executor(workers: int) -> ThreadedExecutor | InlineExecutor:
-    """A thread of its own, unless all work is to be done by one."""
+    """A thread if there is more than one worker, else the calling thread."""
     return ThreadedExecutor() if workers > 1 else InlineExecutor()
 
 
@@ -80,12 +80,12 @@ def ordered_map(
     items: Iterable[Item],
     in_flight: int = _IN_FLIGHT,
 ) -> Iterator[tuple[Item, Result]]:
-    """Each of `items` with what `work` makes of it, in order, a few of them at a time. Raises what `work` raises."""
+    """Yield (item, work(item)) in order, with at most `in_flight` items per worker pending. Raises as `work` does."""
     window: deque[tuple[Item, Future[Result]]] = deque()
     for item in items:
         window.append((item, threads.submit(work, item)))
         if len(window) > in_flight * workers:
-            done, future = window.popleft()
-            yield done, future.result()
+            oldest, future = window.popleft()
+            yield oldest, future.result()
     for item, future in window:
         yield item, future.result()

@@ -1,4 +1,4 @@
-"""Folders and globs, walked without following links to folders; how many entries and how deep is bounded."""
+"""Folders and globs, walked without following links to folders; the number of entries and the depth are bounded."""
 
 import glob
 import os
@@ -7,61 +7,61 @@ from pathlib import Path
 
 from gpt_cli.errors import UserError
 
-MOST_ENTRIES = 200_000  # under one folder: each file takes a kilobyte, and is opened by itself
-DEEPEST = 100  # folders in each other
+MAX_ENTRIES = 200_000  # under one folder: each file takes a kilobyte, and is opened by itself
+MAX_DEPTH = 100  # nested folders
 
 Entry = os.DirEntry[str]
 
 
 def walk(folder: str) -> Iterator[tuple[str, list[Entry]]]:
-    """Each folder from `folder` on, before those in it: its path, and what is in it but for hidden entries, sorted.
+    """Yield (path, sorted entries that are not hidden) of `folder` and the folders below it, parents first.
 
-    Where the caller clears the list nothing below is walked. Links to folders are not. Raises OSError, and UserError
-    for more than MOST_ENTRIES entries or DEEPEST folders in each other.
+    Links to folders are not followed, and nothing is walked below a folder whose list the caller clears. Raises
+    OSError, and UserError for more than MAX_ENTRIES entries or MAX_DEPTH nested folders.
     """
-    waiting = [(folder, 0)]
-    seen = 0
-    while waiting:
-        place, depth = waiting.pop()
-        if depth > DEEPEST:
-            raise UserError(f"{folder} has more than {DEEPEST} folders in each other")
-        found: list[Entry] = []
-        with os.scandir(place or ".") as entries:
+    pending = [(folder, 0)]
+    count = 0
+    while pending:
+        path, depth = pending.pop()
+        if depth > MAX_DEPTH:
+            raise UserError(f"{folder} has more than {MAX_DEPTH} folders in each other")
+        children: list[Entry] = []
+        with os.scandir(path or ".") as entries:
             for entry in entries:
-                seen += 1
-                if seen > MOST_ENTRIES:
+                count += 1
+                if count > MAX_ENTRIES:
                     raise UserError(
-                        f"{folder or '.'} has more than {MOST_ENTRIES:,} files",
+                        f"{folder or '.'} has more than {MAX_ENTRIES:,} files",
                         hint="put their texts into one .jsonl file, a line for each",
                     )
                 if not entry.name.startswith("."):
-                    found.append(entry)
-        found.sort(key=lambda entry: entry.name)
-        yield place, found
-        below = [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
-        waiting += [(os.path.join(place, name), depth + 1) for name in reversed(below)]
+                    children.append(entry)
+        children.sort(key=lambda entry: entry.name)
+        yield path, children
+        subfolders = [entry.name for entry in children if entry.is_dir(follow_symlinks=False)]
+        pending += [(os.path.join(path, name), depth + 1) for name in reversed(subfolders)]
 
 
 def is_file(entry: Entry) -> bool:
     """True if it is a regular file, or a link that leads to one. Raises OSError."""
-    return Path(entry.path).is_file() if entry.is_symlink() else entry.is_file()  # a circle of links is no file
+    return Path(entry.path).is_file() if entry.is_symlink() else entry.is_file()  # a loop of links is no file
 
 
 def match_sorted(pattern: str) -> list[str]:
     """The paths that a pattern matches, sorted: as `glob`, but `**` follows no links.
 
-    Raises OSError, and UserError as `walk` does or for more than MOST_ENTRIES paths.
+    Raises OSError, and UserError as `walk` does or for more than MAX_ENTRIES paths.
     """
-    found: set[str] = set()
+    paths: set[str] = set()
     for path in _match(pattern):
-        found.add(path)
-        if len(found) > MOST_ENTRIES:
-            raise UserError(f"{pattern} matches more than {MOST_ENTRIES:,} files")
-    return sorted(found, key=by_parts)
+        paths.add(path)
+        if len(paths) > MAX_ENTRIES:
+            raise UserError(f"{pattern} matches more than {MAX_ENTRIES:,} files")
+    return sorted(paths, key=by_parts)
 
 
 def by_parts(path: str) -> str:
-    """A key to sort paths as `Path` does, a folder's files after one another."""
+    """A sort key that orders paths as `Path` does, so that the files of a folder are adjacent."""
     return path.replace(os.sep, "\0")
 
 
@@ -70,9 +70,9 @@ def _match(pattern: str) -> Iterator[str]:
     if "**" not in parts:
         yield from glob.iglob(pattern)
         return
-    at = parts.index("**")
-    before, after = os.sep.join(parts[:at]), os.sep.join(parts[at + 1 :]) or "*"
-    tops = glob.iglob(before + os.sep) if before else iter([os.sep if at else ""])
-    for top in tops:
-        for place, _ in walk(top):
-            yield from _match(os.path.join(glob.escape(place), after))
+    wildcard = parts.index("**")
+    before, after = os.sep.join(parts[:wildcard]), os.sep.join(parts[wildcard + 1 :]) or "*"
+    roots = glob.iglob(before + os.sep) if before else iter([os.sep if wildcard else ""])
+    for root in roots:
+        for path, _ in walk(root):
+            yield from _match(os.path.join(glob.escape(path), after))

@@ -1,4 +1,4 @@
-"""Data sets on Hugging Face's hub: the one source that needs the network, and only where a source says `hf:`."""
+"""Data sets of the Hugging Face hub, for sources that begin with `hf:`: the only ones that use the network."""
 
 import fnmatch
 import importlib
@@ -59,6 +59,6 @@ def select_files(files: list[str], pattern: str) -> list[str]:
     if pattern:
         return sorted(file for file in files if fnmatch.fnmatchcase(file, pattern))
     for suffix in _DATA:
-        if found := [file for file in files if inner_suffix(Path(file)) == suffix and not file.startswith(".")]:
-            return sorted([file for file in found if "train" in file.lower()] or found)
+        if matches := [file for file in files if inner_suffix(Path(file)) == suffix and not file.startswith(".")]:
+            return sorted([file for file in matches if "train" in file.lower()] or matches)
     return []

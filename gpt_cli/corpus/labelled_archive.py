@@ -20,20 +20,20 @@ def read_labelled_archive(archive: Path, corpus: "DatasetInfo") -> Iterator[byte
 
     Raises UserError for an archive that cannot be read, has none of them, or more text than it is known to have.
     """
-    names = re.compile(rf"{re.escape(corpus.tar_folder or '')}/({'|'.join(corpus.labels)})/[^/]+\.txt")
+    pattern = re.compile(rf"{re.escape(corpus.tar_folder or '')}/({'|'.join(corpus.labels)})/[^/]+\.txt")
     size = 0
     try:
-        with tarfile.open(archive, "r|gz") as opened:
-            for member in opened:
-                found = names.fullmatch(member.name)
-                if found is None or not member.isreg():
+        with tarfile.open(archive, "r|gz") as tar:
+            for member in tar:
+                match = pattern.fullmatch(member.name)
+                if match is None or not member.isreg():
                     continue
                 size += member.size
                 if size > corpus.text_limit:
                     raise UserError(f"{archive} has more than the expected {format_size(corpus.text_limit)} of text")
-                stream = opened.extractfile(member)
+                stream = tar.extractfile(member)
                 assert stream is not None, "it is a regular file"
-                line = {"text": stream.read().decode(), "label": found[1]}
+                line = {"text": stream.read().decode(), "label": match[1]}
                 yield json.dumps(line, ensure_ascii=False).encode() + b"\n"
     except (tarfile.TarError, zlib.error, EOFError, OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {corpus.tar_folder} in {archive}: {error}") from error

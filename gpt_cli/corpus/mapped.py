@@ -1,4 +1,4 @@
-"""Ids that stay on the disk: mapped into memory, of which the system keeps only the pages that were read lately."""
+"""Memory-mapped token ids: only the pages that were read lately are in memory."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ Ids = npt.NDArray[np.uint16 | np.uint32]
 
 
 class MappedTokens:
-    """(n,) ids that lie in one or several files, end to end. What is read is copied."""
+    """(n,) ids of one or several files, end to end. Reads return copies."""
 
     def __init__(self, pieces: Sequence[Ids]) -> None:
         """`pieces` are the ids of the files, mapped; there is at least one."""
@@ -28,11 +28,11 @@ class MappedTokens:
         """Bytes of all ids."""
         return len(self) * self.dtype.itemsize
 
-    def __getitem__(self, stretch: slice) -> Ids:
-        """The ids of a stretch without a step."""
-        start, stop, step = stretch.indices(len(self))
+    def __getitem__(self, key: slice) -> Ids:
+        """The ids of a slice. Raises ValueError for a step other than 1."""
+        start, stop, step = key.indices(len(self))
         if step != 1:
-            raise ValueError("a stretch of mapped ids has no step")
+            raise ValueError("a slice of mapped ids has no step")
         return self._read(start, max(start, stop))
 
     def windows(self, starts: Sequence[int], length: int) -> Ids:
@@ -40,10 +40,10 @@ class MappedTokens:
         return np.stack([self._read(start, start + length) for start in starts])
 
     def _read(self, start: int, stop: int) -> Ids:
-        found: list[Ids] = []
-        at = start
-        while at < stop:
-            i = bisect_right(self._starts, at) - 1
-            found.append(self._pieces[i][at - self._starts[i] : stop - self._starts[i]])
-            at += len(found[-1])
-        return np.concatenate(found) if found else np.empty(0, dtype=self.dtype)
+        parts: list[Ids] = []
+        position = start
+        while position < stop:
+            i = bisect_right(self._starts, position) - 1
+            parts.append(self._pieces[i][position - self._starts[i] : stop - self._starts[i]])
+            position += len(parts[-1])
+        return np.concatenate(parts) if parts else np.empty(0, dtype=self.dtype)

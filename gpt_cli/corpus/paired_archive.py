@@ -15,26 +15,30 @@ if TYPE_CHECKING:
 
 
 def read_paired_archive(archive: Path, corpus: "DatasetInfo") -> Iterator[bytes]:
-    """A JSON line for each line of the two files, with the keys prompt and completion; without an empty one.
+    """JSON lines with the keys prompt and completion, one for each line of both files unless one of them is empty.
 
     Raises UserError for an archive that cannot be read, files of different length, or more text than is expected.
     """
     prompts, completions = corpus.zip_pair
-    left = corpus.text_limit
+    bytes_left = corpus.text_limit
     try:
-        with zipfile.ZipFile(archive) as opened, opened.open(prompts) as first, opened.open(completions) as second:
+        with (
+            zipfile.ZipFile(archive) as zip_archive,
+            zip_archive.open(prompts) as first,
+            zip_archive.open(completions) as second,
+        ):
             while True:
-                pair = [stream.readline(left + 1) for stream in (first, second)]
-                left -= sum(map(len, pair))
-                if left < 0:
+                lines = [stream.readline(bytes_left + 1) for stream in (first, second)]
+                bytes_left -= sum(map(len, lines))
+                if bytes_left < 0:
                     raise UserError(f"{archive} has more than the expected {format_size(corpus.text_limit)} of text")
-                if not all(pair):
+                if not all(lines):
                     break
-                prompt, completion = (line.decode().strip() for line in pair)
+                prompt, completion = (line.decode().strip() for line in lines)
                 if prompt and completion:
                     example = {"prompt": prompt, "completion": completion}
                     yield json.dumps(example, ensure_ascii=False).encode() + b"\n"
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {prompts} and {completions} in {archive}: {error}") from error
-    if any(pair):
+    if any(lines):
         raise UserError(f"{prompts} and {completions} in {archive} have different numbers of lines")

@@ -15,7 +15,7 @@ from gpt_cli.corpus.records import Stream, read_csv, read_json_lines
 from gpt_cli.errors import Notify
 from gpt_cli.files.safe_io import CHUNK, read_chunks, translate_os_errors
 
-_KEPT_IN_MEMORY = 16 << 20  # bytes of standard input, before a temporary file takes it
+_SPOOL_IN_MEMORY = 16 << 20  # bytes of standard input; more is spooled to a temporary file
 
 
 @dataclass(frozen=True)
@@ -25,25 +25,25 @@ class ReaderOptions:
     encoding: str = "utf-8"
     text_key: str = "text"
     lists: bool = False
-    """True if a list under that key of a JSON line is read, as its JSON."""
+    """True: a list under that key of a JSON line is read, too, as JSON text."""
     labels: bool = False
-    """True if a text, a whole number or a truth value under that key of a JSON line is read, as its JSON, and whole
-    numbers in a column of a table."""
+    """True: a string, integer or boolean under that key of a JSON line is read as JSON text, and integers in a column
+    of a table as their digits."""
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file of text, which can be read more than once."""
+    """A text file that can be read repeatedly."""
 
     name: str
     size: int | None
     """Bytes of its text, where known before it is read."""
     read: Callable[[Notify], Iterator[Stream]]
-    """Its documents, in order, none empty; each text is to be read to its end before the next is asked for."""
+    """Returns its documents in order, none empty; each is to be read to its end before the next one."""
 
 
 def text_file(path: Path, options: ReaderOptions) -> TextFile:
-    """The file `path`, as its suffix says: .jsonl, .csv and .parquet hold documents, all else is one text."""
+    """The reader of `path`, by its suffix: .jsonl, .csv and .parquet hold documents, any other file is one text."""
     suffix = inner_suffix(path)
     if suffix == ".parquet":
         return TextFile(str(path), None, lambda note: read_parquet(path, options.text_key, numbers=options.labels))
@@ -65,22 +65,22 @@ def text_file(path: Path, options: ReaderOptions) -> TextFile:
 
 
 def inner_suffix(path: Path) -> str:
-    """`.jsonl` of `stories.jsonl.gz`."""
+    """The suffix without that of a compression: `.jsonl` for `stories.jsonl.gz`."""
     return (Path(path.stem) if is_compressed(path) else path).suffix.lower()
 
 
 def rewindable(read: Callable[[], Iterable[bytes]]) -> Callable[[], Iterator[bytes]]:
-    """A one-time stream as a rewindable one; a long one is spooled to a temporary file."""
-    kept: list[IO[bytes]] = []
+    """A function that reads a one-time stream from its start each time; the stream is spooled in a temporary file."""
+    spools: list[IO[bytes]] = []
 
     def pieces() -> Iterator[bytes]:
-        if not kept:
-            spool = tempfile.SpooledTemporaryFile(_KEPT_IN_MEMORY)  # noqa: SIM115 - as long as `pieces` lives
+        if not spools:
+            spool = tempfile.SpooledTemporaryFile(_SPOOL_IN_MEMORY)  # noqa: SIM115 - as long as `pieces` lives
             weakref.finalize(pieces, spool.close)
             spool.writelines(read())
-            kept.append(spool)
-        kept[0].seek(0)
-        while data := kept[0].read(CHUNK):
+            spools.append(spool)
+        spools[0].seek(0)
+        while data := spools[0].read(CHUNK):
             yield data
 
     return pieces

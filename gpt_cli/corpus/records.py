@@ -1,4 +1,4 @@
-"""Documents under a key of JSON lines or in a column of CSV; what one record takes is bounded."""
+"""Documents under a key of JSON lines or in a column of CSV; the memory for one record is bounded."""
 
 import csv
 import json
@@ -13,54 +13,54 @@ from gpt_cli.files.safe_io import format_size
 Stream = tuple[str, Iterable[bytes]]
 """A document: its name for messages, and its text in UTF-8, in pieces of whole characters."""
 
-LONGEST_RECORD = 16 << 20  # bytes of a JSON line or a table's value, characters of a CSV row: all of it is in memory
-MOST_SILENCE = 5_000_000  # records without text, one after the other
-_MOST_STRUCTURE = 4 << 20  # bytes of a JSON line besides what its strings say: an empty list of 3 bytes takes 80
+LONGEST_RECORD = 16 << 20  # bytes of a JSON line or a table's value, characters of a CSV row: it is held in memory
+MAX_EMPTY_RECORDS = 5_000_000  # records without text, one after the other
+_MAX_STRUCTURE = 4 << 20  # bytes of a JSON line outside its strings: an empty list of 3 bytes takes 80
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_MOST_COMMAS = 1 << 20  # of a CSV row: a field of a byte takes 80
+_MAX_COMMAS = 1 << 20  # of a CSV row: a field of a byte takes 80
 
 
 def read_json_lines(
     name: str, pieces: Iterable[bytes], key: str, *, lists: bool = False, labels: bool = False
 ) -> Iterator[Stream]:
-    """One document a line, under a key of its JSON object; blank lines and empty texts are passed over.
+    """One document a line, under a key of its JSON object; blank lines and empty texts are skipped.
 
-    `pieces`: UTF-8. `lists`: a list under the key is a document, too, its JSON. `labels`: a text, a whole number or a
-    truth value is one, its JSON. Raises UserError for a line that is no
-    such object, or is longer than LONGEST_RECORD, and for MOST_SILENCE lines without text.
+    `pieces`: UTF-8. `lists`: a list under the key is a document, too, as JSON. `labels`: strings, integers and booleans
+    are, as JSON. Raises UserError for a line that is no such object or is longer than LONGEST_RECORD, and for
+    MAX_EMPTY_RECORDS consecutive lines without text.
     """
-    silence = 0
+    empty_lines = 0
     for number, line in _lines(name, pieces):
-        where, said = f"{name}:{number}", line.decode()
-        silence += 1
-        if not said.isspace() and (data := encoded(_under_key(said, key, where, lists, labels), where)):
-            silence = 0
-            yield where, [data]
-        check_silence(name, silence)
+        location, text = f"{name}:{number}", line.decode()
+        empty_lines += 1
+        if not text.isspace() and (data := encode_text(_parse_record(text, key, location, lists, labels), location)):
+            empty_lines = 0
+            yield location, [data]
+        check_empty_records(name, empty_lines)
 
 
 def read_csv(name: str, pieces: Iterable[str], key: str) -> Iterator[Stream]:
-    """One document a row, in the column that the first row calls `key`; empty ones are passed over.
+    """One document a row, from the column that the header row names `key`; empty ones are skipped.
 
     Raises UserError for what is not CSV, for a row of more than LONGEST_RECORD characters or 1,048,576 commas, and for
-    MOST_SILENCE rows without text.
+    MAX_EMPTY_RECORDS consecutive rows without text.
     """
     column: int | None = None
-    silence = 0
-    for where, row in read_rows(name, pieces):
-        silence += 1
-        check_silence(name, silence)
+    empty_rows = 0
+    for location, row in read_rows(name, pieces):
+        empty_rows += 1
+        check_empty_records(name, empty_rows)
         if column is None:
             column = find_column(name, key, row)
         elif len(row) <= column:
-            raise UserError(f"this row has no column '{key}': it has {len(row)} columns", where=where)
+            raise UserError(f"this row has no column '{key}': it has {len(row)} columns", where=location)
         elif row[column]:
-            silence = 0
-            yield where, [row[column].encode()]
+            empty_rows = 0
+            yield location, [row[column].encode()]
 
 
 def read_rows(name: str, pieces: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """The rows of CSV that are not empty, each with its place. Raises UserError for what `read_csv` refuses."""
+    """Yield (location, row) for the rows of CSV that are not empty. Raises UserError as `read_csv` does."""
     csv.field_size_limit(LONGEST_RECORD)
     lines = _RowLines(name, pieces)
     rows = csv.reader(lines, strict=True)
@@ -77,132 +77,137 @@ def read_rows(name: str, pieces: Iterable[str]) -> Iterator[tuple[str, list[str]
 
 
 def find_column(name: str, key: str, columns: list[str]) -> int:
-    """Index of the column called `key`. Raises UserError, naming those there are."""
+    """Index of the column named `key`. Raises UserError with the columns there are."""
     if key not in columns:
-        if len(columns) == 1 and (apart := next((mark for mark in ";\t|" if mark in columns[0]), None)) is not None:
+        separators = [character for character in ";\t|" if character in columns[0]] if len(columns) == 1 else []
+        if separators:
             raise UserError(
-                f"{name} has no commas: its columns seem to be separated by {apart!r}",
+                f"{name} has no commas: its columns seem to be separated by {separators[0]!r}",
                 hint="write it anew with commas between columns, as spreadsheets and csvkit do",
             )
         raise UserError(
             f"{name} has no column '{key}'",
-            hint=_choose("columns", columns, columns),
+            hint=_suggest_key("columns", columns, columns),
         )
     return columns.index(key)
 
 
-def _choose(what: str, texts: Iterable[str], every: Iterable[str]) -> str:
-    """A hint which of `every` key or column may hold the text: one of `texts`."""
-    every = list(every)
-    listed = ", ".join(every[:10])[:200]
-    if {"prompt", "completion"} <= set(every):
+def _suggest_key(kind: str, candidates: Iterable[str], available: Iterable[str]) -> str:
+    """A hint that lists the available keys or columns (`kind`) and suggests the first of the candidates."""
+    available = list(available)
+    listed = ", ".join(available[:10])[:200]
+    if {"prompt", "completion"} <= set(available):
         listed += " (data.format=pairs trains on both)"
-    first = next(iter(texts), None)
-    if first is None:
-        return f"none of its {what} holds a text: {listed}"
-    return f"its {what} are: {listed}; choose one: --text-key {quote(first)} (data.text_key={quote(first)})"
+    candidate = next(iter(candidates), None)
+    if candidate is None:
+        return f"none of its {kind} holds a text: {listed}"
+    return f"its {kind} are: {listed}; choose one: --text-key {quote(candidate)} (data.text_key={quote(candidate)})"
 
 
-def check_silence(name: str, records: int) -> None:
-    """Raise UserError where so many records without text followed each other that there may be none."""
-    if records > MOST_SILENCE:
-        raise UserError(f"{name} has more than {MOST_SILENCE:,} records without text, one after the other")
+def check_empty_records(name: str, records: int) -> None:
+    """Raise UserError for more than MAX_EMPTY_RECORDS consecutive records without text."""
+    if records > MAX_EMPTY_RECORDS:
+        raise UserError(f"{name} has more than {MAX_EMPTY_RECORDS:,} records without text, one after the other")
 
 
-def encoded(text: str, where: str) -> bytes:
-    """`text` in UTF-8, if it can hold it: JSON can spell what is no Unicode text."""
+def encode_text(text: str, location: str) -> bytes:
+    """`text` in UTF-8. Raises UserError for a lone surrogate, which JSON can spell."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise UserError(f"the text holds half a surrogate pair at character {error.start:,}", where=where) from error
+        raise UserError(f"the text holds half a surrogate pair at character {error.start:,}", where=location) from error
 
 
-def parse_json_line(line: str, where: str) -> Any:
-    """The value of a line of JSON. Raises UserError for what is none, or takes too much memory besides its strings."""
-    if len(line) > _MOST_STRUCTURE and len(re.sub(_STRING, '""', line)) > _MOST_STRUCTURE:
+def parse_json_line(line: str, location: str) -> Any:
+    """The value of a line of JSON. Raises UserError for malformed JSON, or too much of it outside strings."""
+    if len(line) > _MAX_STRUCTURE and len(re.sub(_STRING, '""', line)) > _MAX_STRUCTURE:
         raise UserError(
-            f"this line has more than {format_size(_MOST_STRUCTURE)} of JSON besides its strings, the most that is"
+            f"this line has more than {format_size(_MAX_STRUCTURE)} of JSON besides its strings, the most that is"
             " read here",
-            where=where,
+            where=location,
         )
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"this line is not JSON: {error}", where=where) from error
+        raise UserError(f"this line is not JSON: {error}", where=location) from error
 
 
-def _under_key(line: str, key: str, where: str, lists: bool, labels: bool) -> str:
-    value = parse_json_line(line, where)
+def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool) -> str:
+    value = parse_json_line(line, location)
     if labels:
         if isinstance(value, dict) and isinstance(label := value.get(key), str | int):
             return json.dumps(label, ensure_ascii=False)
         raise UserError(
             f"this line has no label under the key '{key}', a text or a whole number",
-            where=where,
-            hint=_choose("keys", [name for name, one in value.items() if isinstance(one, str | int)], value)
+            where=location,
+            hint=_suggest_key(
+                "keys", [name for name, content in value.items() if isinstance(content, str | int)], value
+            )
             if isinstance(value, dict) and value
             else None,
         )
     if isinstance(value, dict) and isinstance(text := value.get(key), str):
         return text
-    if lists and isinstance(value, dict) and isinstance(found := value.get(key), list):
-        return json.dumps(found)
-    strings = [name for name, one in value.items() if isinstance(one, str)] if isinstance(value, dict) else []
-    chat = next((name for name, one in value.items() if _is_chat(one)), None) if isinstance(value, dict) else None
+    if lists and isinstance(value, dict) and isinstance(items := value.get(key), list):
+        return json.dumps(items)
+    strings = [name for name, content in value.items() if isinstance(content, str)] if isinstance(value, dict) else []
+    chat = (
+        next((name for name, content in value.items() if _is_chat(content)), None) if isinstance(value, dict) else None
+    )
     if chat is not None and not strings:
         raise UserError(
             f"this line is a chat of messages, with no string under the key '{key}'",
-            where=where,
+            where=location,
             hint="data.format=chat trains on the answers; else make each a text:"
             f" jq -c '{{text: ([.{chat}[].content] | join(\"\\n\"))}}' CHATS > TEXTS.jsonl",
         )
     raise UserError(
         f"this line is not a JSON object with a string under the key '{key}'",
-        where=where,
-        hint=_choose("keys", strings, value) if isinstance(value, dict) and value else None,
+        where=location,
+        hint=_suggest_key("keys", strings, value) if isinstance(value, dict) and value else None,
     )
 
 
 def _is_chat(value: Any) -> bool:
-    """True if it is a list of messages, as chat datasets have it."""
+    """True for a list of messages as in chat datasets."""
     return (
         isinstance(value, list)
         and bool(value)
-        and all(isinstance(one, dict) and isinstance(one.get("content"), str) for one in value)
+        and all(isinstance(message, dict) and isinstance(message.get("content"), str) for message in value)
     )
 
 
 def _lines(name: str, pieces: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not blank, ended by line feeds alone, with their numbers."""
+    """Yield (number, line) for the lines that are not blank; only a line feed ends a line."""
     number = 0
-    begun: list[bytes] = []  # of a line that goes on in the next piece
+    parts: list[bytes] = []  # of a line that continues in the next piece
     size = 0
     for piece in pieces:
-        *ended, rest = piece.split(b"\n")
-        for line in ended:
+        *complete, incomplete = piece.split(b"\n")
+        for line in complete:
             number += 1
-            if begun:
-                line = b"".join([*begun, line])
-                begun, size = [], 0
+            if parts:
+                line = b"".join([*parts, line])
+                parts, size = [], 0
             if line and not line.isspace():
-                yield number, _bounded(line, len(line), f"{name}:{number}")
-        if rest:
-            size += len(rest)
-            begun.append(_bounded(rest, size, f"{name}:{number + 1}"))
-    if (line := b"".join(begun)) and not line.isspace():
+                yield number, _check_line(line, len(line), f"{name}:{number}")
+        if incomplete:
+            size += len(incomplete)
+            parts.append(_check_line(incomplete, size, f"{name}:{number + 1}"))
+    if (line := b"".join(parts)) and not line.isspace():
         yield number + 1, line
 
 
-def _bounded(line: bytes, size: int, where: str) -> bytes:
+def _check_line(line: bytes, size: int, location: str) -> bytes:
     if size > LONGEST_RECORD:
         raise UserError(
-            f"this line is longer than {format_size(LONGEST_RECORD)}, the most that is read here", where=where
+            f"this line is longer than {format_size(LONGEST_RECORD)}, the most that is read here", where=location
         )
     return line
 
 
 class _RowLines(Iterator[str]):
-    """The lines of a text, ended by line feeds alone; those of one row are bounded together."""
+    """The lines of a CSV text, ended by line feeds alone; the total size of the lines of one row is bounded."""
 
     def __init__(self, name: str, pieces: Iterable[str]) -> None:
         self._name = name
@@ -212,14 +217,17 @@ class _RowLines(Iterator[str]):
         self.begin_row()
 
     def begin_row(self) -> None:
-        """Start another row; the one so far is whole."""
+        """Start another row: reset the counts of its characters and commas."""
         self._first = True
         self._start, self._size, self._commas = self.number + 1, 0, 0
 
     def __next__(self) -> str:
         for line in self._lines:
             self.number += 1
-            if self._first and line in ("\n", "\r\n"):  # no row, and said a million times in a kilobyte
+            if self._first and line in (
+                "\n",
+                "\r\n",
+            ):  # csv.reader would skip it; a compressed kilobyte can hold a million
                 self._start += 1
                 continue
             self._first = False
@@ -230,27 +238,27 @@ class _RowLines(Iterator[str]):
         raise StopIteration
 
     def _read(self, pieces: Iterable[str]) -> Iterator[str]:
-        begun: list[str] = []  # of a line that goes on in the next piece
+        parts: list[str] = []  # of a line that continues in the next piece
         size = 0
         for piece in pieces:
-            *ended, rest = piece.split("\n")
-            for line in ended:
-                if begun:
-                    line = "".join([*begun, line])
-                    begun, size = [], 0
+            *complete, incomplete = piece.split("\n")
+            for line in complete:
+                if parts:
+                    line = "".join([*parts, line])
+                    parts, size = [], 0
                 yield line + "\n"
-            if rest:
-                size += len(rest)
+            if incomplete:
+                size += len(incomplete)
                 self._check(size)
-                begun.append(rest)
-        if begun:
-            yield "".join(begun)
+                parts.append(incomplete)
+        if parts:
+            yield "".join(parts)
 
-    def _check(self, more: int) -> None:
-        if self._size + more > LONGEST_RECORD or self._commas > _MOST_COMMAS:
-            bound = f"{LONGEST_RECORD:,} characters" if self._commas <= _MOST_COMMAS else f"{_MOST_COMMAS:,} commas"
+    def _check(self, incomplete_size: int) -> None:
+        if self._size + incomplete_size > LONGEST_RECORD or self._commas > _MAX_COMMAS:
+            limit = f"{LONGEST_RECORD:,} characters" if self._commas <= _MAX_COMMAS else f"{_MAX_COMMAS:,} commas"
             raise UserError(
-                f"this row has more than {bound}, the most that are read here",
+                f"this row has more than {limit}, the most that are read here",
                 where=f"{self._name}:{self._start}",
                 hint="is there a quotation mark that is never closed?" if self.number > self._start else None,
             )

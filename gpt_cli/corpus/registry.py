@@ -1,6 +1,6 @@
-"""The corpora that are known by name: where they come from, what they must be, and where they are kept.
+"""The corpora known by name: their URLs, checksums and paths.
 
-Nothing here touches the network except `fetch_corpus`. The table is also in data/README.md, for people.
+Only `fetch_corpus` uses the network. The table is also in data/README.md.
 """
 
 import difflib
@@ -40,7 +40,7 @@ class DatasetInfo:
     split: str
     """The split that the literature uses."""
     zip_member: str | None = None
-    """The one file of a zip archive that is the text. None: the download is the text."""
+    """The file of a zip archive that is the text. None: the download is the text."""
     zip_pair: tuple[str, ...] = ()
     """The two files of a zip archive that have a prompt and its completion on each line: they become JSON lines."""
     tar_folder: str | None = None
@@ -49,7 +49,7 @@ class DatasetInfo:
     labels: tuple[str, ...] = ()
     """The folders in `tar_folder` that are read."""
     text_limit: int = 0
-    """The most bytes that the member, or the files together, may have."""
+    """The largest size in bytes of the member, or of all files together."""
 
     @property
     def file_name(self) -> str:
@@ -161,14 +161,14 @@ CORPORA: tuple[DatasetInfo, ...] = (
 
 
 def find_corpus(name: str) -> DatasetInfo:
-    """The corpus called `name`. Raises RequestError, with the nearest name, if there is none."""
+    """The corpus `name`. Raises RequestError, with the nearest name, if there is none."""
     for corpus in CORPORA:
         if corpus.name == name:
             return corpus
-    alike = difflib.get_close_matches(name, [corpus.name for corpus in CORPORA], n=1)
+    matches = difflib.get_close_matches(name, [corpus.name for corpus in CORPORA], n=1)
     raise RequestError(
         f"there is no known corpus '{name}'",
-        hint=f"did you mean {alike[0]}?" if alike else "gpt data list names them",
+        hint=f"did you mean {matches[0]}?" if matches else "gpt data list names them",
     )
 
 
@@ -182,9 +182,9 @@ def corpus_path(corpus: DatasetInfo, root: Path) -> Path:
 
 
 def local_path(name: str) -> Path:
-    """The verified text of a corpus that was downloaded before. Nothing is fetched.
+    """The path of the text of a downloaded corpus, after verification; nothing is fetched.
 
-    Raises RequestError if it is not there, DamagedError if it is not what was downloaded.
+    Raises RequestError if it was not downloaded, DamagedError if it was changed since.
     """
     path = corpus_path(find_corpus(name), corpora_dir())
     if not os.path.lexists(path.parent):
@@ -195,9 +195,8 @@ def local_path(name: str) -> Path:
 def fetch_corpus(corpus: DatasetInfo, root: Path, *, progress: DownloadProgress, loopback: bool = False) -> Path:
     """The path of the verified text of `corpus` under `root`, downloaded unless it is there.
 
-    Raises DamagedError if what is there is not what was downloaded. Any other UserError leaves nothing under `root`
-    but, after an interruption, the beginning of the download, which the next call continues. `loopback` as in
-    `download`.
+    Raises DamagedError if the files there were changed. Any other UserError leaves nothing under `root` but, after an
+    interruption, the beginning of the download, which the next call resumes. `loopback` as in `download`.
     """
     path = corpus_path(corpus, root)
     if os.path.lexists(path.parent):
@@ -227,7 +226,7 @@ def fetch_corpus(corpus: DatasetInfo, root: Path, *, progress: DownloadProgress,
 
 
 def _verified(path: Path) -> Path:
-    """The text `path`, if its directory is whole. What is not is left for the user to remove: it may be theirs."""
+    """Verify the directory of `path` and return it. Raises DamagedError, and leaves the damaged files to the user."""
     try:
         verify_directory(path.parent)
         if not path.exists():

@@ -1,4 +1,4 @@
-"""The first pass over a text: what has to be known before it can be divided and encoded."""
+"""The first pass over a text: the sizes, hashes and characters that splitting and encoding need."""
 
 import hashlib
 from array import array
@@ -14,35 +14,35 @@ from gpt_cli.corpus.executors import InlineExecutor, SerialExecutor, serial_exec
 from gpt_cli.tokenizer.char import code_point_runs
 
 Stage = Literal["reading", "learning", "encoding", "inspecting", "sampling"]
-_SHORT = 1 << 16  # bytes that are hashed sooner than handed to a thread
+_SHORT = 1 << 16  # bytes; hashing fewer is faster than queueing them for a thread
 
 StageProgress = Callable[[Stage, int, int | None], None]
-"""Called with what is being done, the bytes of text done so far, and their total where it is known."""
+"""Called with the stage, the bytes of text done so far, and their total if it is known."""
 
 
 @dataclass(frozen=True)
 class CorpusStats:
-    """The sizes of a text, and the hashes that divide it."""
+    """The sizes of a text, and the hashes by which it is split."""
 
     fingerprint: str
     characters: int
-    """Characters to be divided, so without `data.val_source`, and with the newlines between documents."""
+    """Characters to be split: without `data.val_source`, with the newlines between documents."""
     bytes: int
-    """The same in UTF-8, as often as it is repeated."""
+    """Bytes in UTF-8 of the text to be split, times its weights."""
     total_bytes: int
-    """Bytes of all text, as often as it is encoded."""
+    """Bytes in UTF-8 of all text, times its weights."""
     documents: "array[int]"
-    """64 bits of the hash of each document that is to be divided."""
+    """64 bits of the hash of each document to be split."""
     files: "array[int]"
-    """The same of each file."""
+    """64 bits of the hash of each file to be split."""
     alphabet: str | None = None
-    """Every character, by code point, those that only keep documents apart included; None if not asked for."""
+    """All characters, sorted, with the newline that separates documents; None unless requested."""
 
 
 class Fingerprint:
-    """sha256 over the sha256 of each document: of what they say and where each ends, not of what they are called.
+    """SHA-256 over the SHA-256 of each document: it depends on their contents and order, not on their names.
 
-    `hasher`: who computes it.
+    `hasher` runs the hashing of large blocks.
     """
 
     def __init__(self, hasher: SerialExecutor | None = None) -> None:
@@ -51,7 +51,7 @@ class Fingerprint:
         self._document = hashlib.sha256()
 
     def add(self, data: bytes, ends: bool) -> bytes | None:
-        """Take the next bytes of a document; its sha256 where it ends."""
+        """Add the next bytes of a document; returns its SHA-256 if it `ends`."""
         if len(data) >= _SHORT:
             self._hasher.submit(self._document.update, data)
         else:
@@ -66,7 +66,7 @@ class Fingerprint:
         return digest
 
     def mark_val_source(self) -> None:
-        """Take that here the text begins which only validates."""
+        """Mark the start of `data.val_source`."""
         self._whole.update(b"validation")
 
     def hexdigest(self) -> str:
@@ -74,14 +74,14 @@ class Fingerprint:
 
 
 class _Alphabet:
-    """The characters that were seen."""
+    """A set of code points, as a bitmap."""
 
     def __init__(self) -> None:
         self._seen: npt.NDArray[np.bool_] = np.zeros(0x110000, dtype=np.bool_)
 
     def add(self, data: bytes) -> None:
         for codes in code_point_runs(data):
-            if not np.take(self._seen, codes, mode="clip").all():  # after a few blocks all are known
+            if not np.take(self._seen, codes, mode="clip").all():  # rare after a few blocks
                 self._seen[codes] = True
 
     def __str__(self) -> str:
@@ -91,47 +91,51 @@ class _Alphabet:
 def scan(
     text: CorpusText, *, end_lines: bool, progress: StageProgress, alphabet: bool = False, workers: int = 1
 ) -> CorpusStats:
-    """Read a text to its end. `end_lines`: a newline keeps documents apart where there is none.
+    """Read a text to its end. `end_lines`: a document that does not end with a newline gets one before the next.
 
-    `alphabet`: whether to note which characters there are. Raises what reading raises.
+    `alphabet`: collect the characters. Raises what reading raises.
     """
-    with serial_executor(workers) as hasher, serial_executor(workers) as watcher:
-        return _scan(text, end_lines, progress, Fingerprint(hasher), watcher if alphabet else None)
+    with serial_executor(workers) as hasher, serial_executor(workers) as recorder:
+        return _scan(text, end_lines, progress, Fingerprint(hasher), recorder if alphabet else None)
 
 
 def _scan(
-    text: CorpusText, end_lines: bool, progress: StageProgress, fingerprint: Fingerprint, watcher: SerialExecutor | None
+    text: CorpusText,
+    end_lines: bool,
+    progress: StageProgress,
+    fingerprint: Fingerprint,
+    recorder: SerialExecutor | None,
 ) -> CorpusStats:
     documents, files = array("Q"), array("Q")
-    seen = _Alphabet()
-    characters = size = work = done = 0
-    unended = False
+    alphabet = _Alphabet()
+    characters = split_bytes = total_bytes = bytes_read = 0
+    line_open = False
     for number, member in enumerate(text.members):
         if member.validates and (number == 0 or not text.members[number - 1].validates):
             fingerprint.mark_val_source()
-            unended = False
-        file = hashlib.sha256()
+            line_open = False
+        file_hash = hashlib.sha256()
         for block in text.blocks(number):
             data = block.data
             digest = fingerprint.add(data, block.ends)
-            work += len(data) * member.weight
-            done += len(data)
-            progress("reading", done, text.size)
-            if watcher is not None:
-                if end_lines and unended:
-                    seen.add(b"\n")
-                watcher.submit(seen.add, data)
+            total_bytes += len(data) * member.weight
+            bytes_read += len(data)
+            progress("reading", bytes_read, text.size)
+            if recorder is not None:
+                if end_lines and line_open:
+                    alphabet.add(b"\n")
+                recorder.submit(alphabet.add, data)
             if not member.validates:
-                size += len(data) * member.weight
-                characters += count_characters(data) + (end_lines and unended)
+                split_bytes += len(data) * member.weight
+                characters += count_characters(data) + (end_lines and line_open)
                 if digest is not None:
                     documents.append(int.from_bytes(digest[:8], "big"))
-                    file.update(digest)
-            unended = block.ends and not data.endswith(b"\n")
+                    file_hash.update(digest)
+            line_open = block.ends and not data.endswith(b"\n")
         if not member.validates:
-            files.append(int.from_bytes(file.digest()[:8], "big"))
-    known = None
-    if watcher is not None:
-        watcher.wait()
-        known = str(seen)
-    return CorpusStats(fingerprint.hexdigest(), characters, size, work, documents, files, known)
+            files.append(int.from_bytes(file_hash.digest()[:8], "big"))
+    alphabet_text = None
+    if recorder is not None:
+        recorder.wait()
+        alphabet_text = str(alphabet)
+    return CorpusStats(fingerprint.hexdigest(), characters, split_bytes, total_bytes, documents, files, alphabet_text)

@@ -1,4 +1,4 @@
-"""A divided text, cut into batches of segments that can be encoded apart from each other."""
+"""Cut the chunks of a split text into batches of segments that can be encoded independently."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,19 +13,19 @@ from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer import BPETokenizer, Tokenizer
 from gpt_cli.tokenizer.pretokenizer import last_safe_split
 
-_LONGEST_WORD = 8 * BLOCK  # characters without a white space to cut at, after which they are cut anyway
+_LONGEST_WORD = 8 * BLOCK  # characters; a longer word is cut
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Text whose ids do not depend on what stands around it."""
+    """A part of a text whose ids do not depend on the text around it."""
 
     data: bytes
     """The text, in UTF-8."""
     part_start: bool
-    """True if a document, or the part of one in its split, starts here."""
+    """True if a document, or its part in this split, starts with this segment."""
     append_eot: bool
-    """True if an end of text follows, where the vocabulary has one."""
+    """True if an end of text follows, if the vocabulary has one."""
 
     @property
     def text(self) -> str:
@@ -34,24 +34,31 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Segments of one split that are encoded at once, in their order."""
+    """Consecutive segments of one split, the unit of work of an encoding worker."""
 
     split: Split
     segments: Sequence[Segment]
     done: int
-    """Bytes of the corpus that were read up to here."""
+    """Bytes of the corpus read so far."""
 
 
 @dataclass(slots=True)
 class _Buffer:
-    """Text of one split that is not in a batch yet."""
+    """The text of one split that is not in a batch yet: whole segments, then text with no safe place to cut it."""
 
-    data: bytes = b""
-    part_start: bool = False
     segments: list[Segment] = field(default_factory=list)
     size: int = 0
-    ended: bool = True
-    """True if what was read last is kept apart from what comes next."""
+    """Bytes of the segments, and one for each."""
+    data: bytes = b""
+    """The text after the segments."""
+    part_start: bool = False
+    """True if `data` starts a document, or its part in this split."""
+    is_separated: bool = True
+    """True if the last chunk ends with the separator of documents."""
+
+    def add_segment(self, data: bytes, *, part_start: bool, append_eot: bool) -> None:
+        self.segments.append(Segment(data, part_start, append_eot))
+        self.size += len(data) + 1
 
 
 def batches(
@@ -59,34 +66,30 @@ def batches(
 ) -> Iterator[Batch]:
     """The chunks in batches of about BLOCK bytes, at most twice as many.
 
-    `pattern`: of a BPE, which says where text can be cut; never inside one of the `special` texts. The cuts depend on
-    the text alone, so the ids do not depend on who encodes which batch.
+    A BPE's `pattern` decides where its text can be cut, never inside one of the `special` texts. The cuts depend on the
+    text alone, so the ids are the same for any number of workers.
     """
-    pending: dict[Split, _Buffer] = {}
+    buffers: dict[Split, _Buffer] = {}
     done = 0
     for chunk in chunks:
         done = chunk.done
-        part = pending.setdefault(chunk.split, _Buffer())
-        data, starts = part.data + chunk.data, part.part_start or chunk.part_start
-        if chunk.repeat_start and not part.ended:
-            _add(part, b"\n" if end_lines else b"", starts=False, followed=True)
+        buffer = buffers.setdefault(chunk.split, _Buffer())
+        if chunk.repeat_start and not buffer.is_separated:
+            buffer.add_segment(b"\n" if end_lines else b"", part_start=False, append_eot=True)
+        data, part_start = buffer.data + chunk.data, buffer.part_start or chunk.part_start
         size = len(data) if chunk.part_end or pattern is None else _safe_split_bytes(data, pattern, special)
         if size:
-            _add(part, data[:size], starts=starts, followed=chunk.append_eot and size == len(data))
-            starts = False
-        part.data, part.part_start = data[size:], starts
-        part.ended = chunk.data.endswith(b"\n") if end_lines else chunk.append_eot
-        if part.size > BLOCK // 2:
-            yield Batch(chunk.split, part.segments, done)
-            part.segments, part.size = [], 0
-    for split, part in pending.items():
-        if part.segments:
-            yield Batch(split, part.segments, done)
-
-
-def _add(part: _Buffer, data: bytes, *, starts: bool, followed: bool) -> None:
-    part.segments.append(Segment(data, starts, followed))
-    part.size += len(data) + 1
+            append_eot = chunk.append_eot and size == len(data)
+            buffer.add_segment(data[:size], part_start=part_start, append_eot=append_eot)
+            part_start = False
+        buffer.data, buffer.part_start = data[size:], part_start
+        buffer.is_separated = chunk.data.endswith(b"\n") if end_lines else chunk.append_eot
+        if buffer.size > BLOCK // 2:
+            yield Batch(chunk.split, buffer.segments, done)
+            buffer.segments, buffer.size = [], 0
+    for split, buffer in buffers.items():
+        if buffer.segments:
+            yield Batch(split, buffer.segments, done)
 
 
 def _safe_split_bytes(data: bytes, pattern: Pattern, special: Sequence[str]) -> int:
@@ -97,13 +100,13 @@ def _safe_split_bytes(data: bytes, pattern: Pattern, special: Sequence[str]) -> 
 
 
 def _safe_split(text: str, pattern: Pattern | None, special: Sequence[str]) -> int:
-    """A safe place to split `text`, which goes on; 0 if more should be read first."""
+    """The last index at which `text` can be cut without a change of ids, whatever follows it; 0 if there is none."""
     if pattern is None:
         return len(text)
     size = last_safe_split(text, pattern)
     while (start := _start_of_special(text, size, special)) < size:
         size = last_safe_split(text[:start], pattern)
-    if size == 0 and len(text) >= _LONGEST_WORD:
+    if size == 0 and len(text) >= _LONGEST_WORD:  # cut it anyway, but not inside a special text
         size = len(text)
         while (start := _start_of_special(text, size, special)) < size:
             size = start
@@ -111,48 +114,47 @@ def _safe_split(text: str, pattern: Pattern | None, special: Sequence[str]) -> i
 
 
 def _start_of_special(text: str, cut: int, special: Sequence[str]) -> int:
-    """The start of the first special text that a cut at `cut` would divide; `cut` if it divides none.
+    """The start of the first special text that a cut at index `cut` would divide, or `cut`.
 
-    What `text` ends in can be the beginning of one.
+    A prefix of a special text at the end of `text` counts, as the rest may follow.
     """
-    inside = (
+    starts = (
         start
-        for word in special
-        for start in range(max(0, cut - len(word) + 1), cut)
-        if text.startswith(word[: len(text) - start], start)
+        for token in special
+        for start in range(max(0, cut - len(token) + 1), cut)
+        if text.startswith(token[: len(text) - start], start)
     )
-    return min(inside, default=cut)
+    return min(starts, default=cut)
 
 
 def encode_segments(
-    tokenizer: Tokenizer, texts: Sequence[bytes], followed: Sequence[bool], *, allow_special: bool
+    tokenizer: Tokenizer, texts: Sequence[bytes], append_eot: Sequence[bool], *, allow_special: bool
 ) -> tuple[Tokens, npt.NDArray[np.uint32]]:
-    """The ids of all `texts` (UTF-8), one after the other, and how many each has, its end of text included.
+    """(concatenated ids of all `texts`, number of ids of each); `append_eot` says which get an end of text.
 
-    Raises what `Tokenizer.encode` raises.
+    `texts` are UTF-8. Raises as `Tokenizer.encode` does.
     """
-    end = tokenizer.eot_id
-    separator = np.array([] if end is None else [end], dtype=np.uint32)
+    separator = np.array([] if tokenizer.eot_id is None else [tokenizer.eot_id], dtype=np.uint32)
     arrays: list[Tokens] = []
     lengths = np.zeros(len(texts), dtype=np.uint32)
-    for i, (text, ends) in enumerate(zip(texts, followed, strict=True)):
+    for i, (text, eot) in enumerate(zip(texts, append_eot, strict=True)):
         ids = tokenizer.encode_utf8(text, allow_special=allow_special)
-        lengths[i] = len(ids) + (len(separator) if ends else 0)
-        arrays += [ids, separator] if ends else [ids]
+        lengths[i] = len(ids) + (len(separator) if eot else 0)
+        arrays += [ids, separator] if eot else [ids]
     return to_token_dtype(arrays[0] if len(arrays) == 1 else np.concatenate(arrays), tokenizer.vocab_size), lengths
 
 
 def encode_stream(tokenizer: Tokenizer, pieces: Iterable[str]) -> Tokens:
-    """(n,) the ids of a text that comes in pieces, the same as of all of it at once.
+    """(n,) ids of a text that comes in pieces: the same as those of the whole text.
 
-    In memory are the ids and a piece, or a word that is longer. Raises what `Tokenizer.encode` raises.
+    Holds the ids, and a piece or a longer word. Raises as `Tokenizer.encode` does.
     """
     pattern = tokenizer.vocabulary.pattern if isinstance(tokenizer, BPETokenizer) else None
     arrays: list[Tokens] = []
-    held = ""
+    pending = ""
     for piece in pieces:
-        held += piece
-        if size := _safe_split(held, pattern, ()):
-            arrays.append(to_token_dtype(tokenizer.encode(held[:size]), tokenizer.vocab_size))
-            held = held[size:]
-    return np.concatenate([*arrays, to_token_dtype(tokenizer.encode(held), tokenizer.vocab_size)])
+        pending += piece
+        if size := _safe_split(pending, pattern, ()):
+            arrays.append(to_token_dtype(tokenizer.encode(pending[:size]), tokenizer.vocab_size))
+            pending = pending[size:]
+    return np.concatenate([*arrays, to_token_dtype(tokenizer.encode(pending), tokenizer.vocab_size)])

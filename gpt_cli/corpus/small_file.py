@@ -1,4 +1,4 @@
-"""A file of texts that is small enough to be read whole: what the command line names beside a corpus."""
+"""Files of texts that are read whole: prompts and examples that the command line names."""
 
 import sys
 from collections.abc import Iterator
@@ -14,12 +14,15 @@ _LIMIT = 1 << 28  # bytes
 
 
 def file_name(path: Path) -> str:
-    """Name for messages; `-` is standard input."""
+    """The name of `path` in messages; `-` is standard input."""
     return "standard input" if str(path) == "-" else str(path)
 
 
-def read_small_file(path: Path, what: str = "this") -> str:
-    """The text of a file, or of standard input for `-`. Raises RequestError for none, and where `what` is not UTF-8."""
+def read_small_file(path: Path, description: str = "this") -> str:
+    """The text of a file, or of standard input for `-`. Raises RequestError if it is missing or not UTF-8.
+
+    `description` names the file in that message.
+    """
     if str(path) == "-":
         if sys.stdin is None:
             raise RequestError("standard input is closed")
@@ -32,13 +35,13 @@ def read_small_file(path: Path, what: str = "this") -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
-        message = f"{what} is not UTF-8 text: byte 0x{byte:02x} at offset {error.start}"
+        message = f"{description} is not UTF-8 text: byte 0x{byte:02x} at offset {error.start}"
         raise RequestError(message, where=file_name(path)) from None
 
 
 @contextmanager
-def refusing_its_form() -> Iterator[None]:
-    """Turn a UserError about what the file holds into a RequestError: it was named by the command line."""
+def as_request_error() -> Iterator[None]:
+    """Raise a UserError about a file's contents as a RequestError: the command line named the file."""
     try:
         yield
     except UserError as error:
@@ -46,17 +49,17 @@ def refusing_its_form() -> Iterator[None]:
 
 
 def numbered_lines(text: str, name: str) -> Iterator[tuple[str, str]]:
-    """(place, line) of each line of `text`, without its end."""
+    """Yield (location, line) for each line of `text`, without its line end."""
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
         yield f"{name}:{number}", line.removesuffix("\r")
 
 
 def json_objects(text: str, name: str, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(place, object) of each line that is not blank. Raises UserError unless the `key` of each is a text."""
-    for where, line in numbered_lines(text, name):
+    """Yield (location, object) for each line that is not blank. Raises UserError without a string under `key`."""
+    for location, line in numbered_lines(text, name):
         if not line.strip():
             continue
-        value = parse_json_line(line, where)
+        value = parse_json_line(line, location)
         if not isinstance(value, dict) or not isinstance(value.get(key), str):
-            raise RequestError(f"a JSON object with the key {key}, a text, is expected", where=where)
-        yield where, value
+            raise RequestError(f"a JSON object with the key {key}, a text, is expected", where=location)
+        yield location, value

@@ -1,6 +1,6 @@
-"""Read the documents that a `data.source` names, unchanged.
+"""Read the documents that a `data.source` names, unchanged but for a byte order mark, which is dropped.
 
-Newlines stay what they are; only a byte order mark is dropped. What is not UTF-8 is refused with its place.
+Newlines are kept as they are. Text that is not in its encoding is refused with its location.
 """
 
 import difflib
@@ -37,7 +37,7 @@ _NOT_TEXT = frozenset(
 )
 
 
-_MADE = {  # how to know what `gpt` makes
+_ARTIFACT_FILES = {  # the files by which a directory that `gpt` wrote is recognized
     "run": {"run.json", "config.yaml"},
     "checkpoint": {"SHA256SUMS", "state.json", "config.yaml"},
     "token store": {"tokens.json", "tokenizer.json"},
@@ -46,7 +46,7 @@ _MADE = {  # how to know what `gpt` makes
 
 @dataclass(frozen=True)
 class Document:
-    """One text that stands by itself: a file, or a line of a .jsonl file, or a row of a table."""
+    """One text: a file, a line of a .jsonl file, or a row of a table."""
 
     name: str
     """Its source, for messages."""
@@ -56,13 +56,13 @@ class Document:
 def read_documents(
     source: str | Sequence[str], *, note: Notify, options: ReaderOptions | None = None
 ) -> Iterator[Document]:
-    """The documents of a source, or of each of several, in order and each as a whole; no document is empty.
+    """The documents of one or several sources, in order; none is empty.
 
-    `note` is told what was left out. Raises as `find_files` does, and UserError for a source that is empty, binary
-    or not in its encoding.
+    `note` is called for files that are skipped. Raises as `find_files` does, and UserError for a source that is empty,
+    binary or not in its encoding.
     """
-    for one in [source] if isinstance(source, str) else source:
-        for file in find_files(one, options or ReaderOptions(), note):
+    for entry in [source] if isinstance(source, str) else source:
+        for file in find_files(entry, options or ReaderOptions(), note):
             for name, pieces in file.read(note):
                 yield Document(name, b"".join(pieces).decode())
 
@@ -72,7 +72,7 @@ def find_files(source: str, options: ReaderOptions, note: Notify) -> list[TextFi
 
     A source is `-` (standard input), `builtin:python-docs`, `corpus:NAME` (downloaded before), `hf:OWNER/NAME` (from
     the network), a text file (also .gz, .bz2, .xz, .zst; .jsonl, .csv and .parquet hold documents), a folder (all its
-    text files, sorted), or a glob. `note` is told what was left out.
+    text files, sorted), or a glob. `note` is called for files that are skipped.
 
     Raises RequestError for a source that does not exist, and UserError for a folder without text.
     """
@@ -91,15 +91,15 @@ def find_files(source: str, options: ReaderOptions, note: Notify) -> list[TextFi
         return [text_file(path, options) for path in hub.download_dataset(name, note)]
     if scheme == "builtin":
         raise RequestError(f"there is no built-in corpus '{name}'", hint=f"the built-in corpus is {BUILTIN}")
-    paths = _find(find_path(source), note)
-    _tell_of_raw_tables(paths, note)
+    paths = _expand_path(find_path(source), note)
+    _note_raw_tables(paths, note)
     return [text_file(path, options) for path in paths]
 
 
-def _tell_of_raw_tables(paths: list[Path], note: Notify) -> None:
-    """Note that what looks like a table or like documents is read as plain text."""
+def _note_raw_tables(paths: list[Path], note: Notify) -> None:
+    """Call `note` if all files are .tsv or .json, which are read as plain text."""
     raw = [path for path in paths if inner_suffix(path) in (".tsv", ".json")]
-    if raw and len(raw) == len(paths):  # among others they are part of a project
+    if raw and len(raw) == len(paths):  # beside others they belong to a project
         note(f"{raw[0]} is read as plain text, marks and all;\ndocuments are read from .jsonl, .csv and .parquet")
 
 
@@ -112,7 +112,7 @@ def _one_text(pieces: Iterator[bytes], options: ReaderOptions, note: Notify) -> 
 
 
 def find_path(source: str) -> Path:
-    """The path that a source names, with a leading `~` expanded as a shell would: in a config no shell does."""
+    """The path of a source, with a leading `~` expanded: no shell does that in a config."""
     return Path(os.path.expanduser(source))
 
 
@@ -128,8 +128,8 @@ def _python_docs() -> str:
     return "\n".join(topics[name] for name in sorted(topics))
 
 
-def _find(path: Path, note: Notify) -> list[Path]:
-    """The files that a path, a folder or a glob stands for."""
+def _expand_path(path: Path, note: Notify) -> list[Path]:
+    """The files of a path, a folder or a glob. Raises RequestError, with a hint, if there are none."""
     with translate_os_errors("read", path):
         if path.is_dir():
             return _files_in(path, note)
@@ -139,22 +139,22 @@ def _find(path: Path, note: Notify) -> list[Path]:
             if files := [match for match in map(Path, match_sorted(str(path))) if match.is_file()]:
                 return [file for file in files if file.stat().st_size] or files  # as in a folder
             raise RequestError(f"no file matches {path}")
-    if (hint := _elsewhere(path)) is not None:
-        raise RequestError(f"{_as_given(path)} does not exist", hint=hint)
-    alike = difflib.get_close_matches(path.name, list_directory(path.parent) if path.parent.is_dir() else [], n=1)
-    nearest = f"did you mean {path.parent / alike[0]}?" if alike else None
-    if nearest is None and len(str(path).split()) > 1:
-        nearest = "give a file; a text itself is read from standard input: echo TEXT | gpt ... -"
-    raise RequestError(f"{_as_given(path)} does not exist", hint=nearest)
+    if (hint := _hint_if_no_path(path)) is not None:
+        raise RequestError(f"{_restore_url(path)} does not exist", hint=hint)
+    matches = difflib.get_close_matches(path.name, list_directory(path.parent) if path.parent.is_dir() else [], n=1)
+    hint = f"did you mean {path.parent / matches[0]}?" if matches else None
+    if hint is None and len(str(path).split()) > 1:
+        hint = "give a file; a text itself is read from standard input: echo TEXT | gpt ... -"
+    raise RequestError(f"{_restore_url(path)} does not exist", hint=hint)
 
 
-def _as_given(path: Path) -> str:
-    """An address with its two slashes, of which a path has one."""
+def _restore_url(path: Path) -> str:
+    """The path as it was typed: a URL gets back the second slash that `Path` drops."""
     return re.sub(r"^(\w+):/+(?=.)", r"\1://", str(path))
 
 
-def _elsewhere(path: Path) -> str | None:
-    """A hint for what is no path, but an address or the name of a known text."""
+def _hint_if_no_path(path: Path) -> str | None:
+    """A hint if `path` is a URL or the name of a known corpus, else None."""
     name = str(path)
     if match := re.match(r"(https?):/+(.+)", name):
         file = path.name or "text"
@@ -167,16 +167,16 @@ def _elsewhere(path: Path) -> str | None:
 
 
 def _files_in(folder: Path, note: Notify) -> list[Path]:
-    """The text files under `folder`, sorted; without hidden, empty and evidently binary ones, and what `gpt` made."""
+    """The text files under `folder`, sorted; hidden, empty and binary files and what `gpt` wrote are skipped."""
     files: list[str] = []
     skipped: list[Path] = []
-    left_out: dict[str, list[Path]] = {}
-    for place, entries in walk(str(folder)):
-        if made := _own_artifact([entry.name for entry in entries]):
-            if place == str(folder):
-                hint = "use it alone, as data.source" if made == "token store" else "give the text that it is of"
-                raise RequestError(f"{folder} is a {made}, not text", hint=hint)
-            left_out.setdefault(made, []).append(Path(place))
+    artifacts: dict[str, list[Path]] = {}
+    for path, entries in walk(str(folder)):
+        if artifact := _artifact_kind([entry.name for entry in entries]):
+            if path == str(folder):
+                hint = "use it alone, as data.source" if artifact == "token store" else "give the text that it is of"
+                raise RequestError(f"{folder} is a {artifact}, not text", hint=hint)
+            artifacts.setdefault(artifact, []).append(Path(path))
             entries.clear()
         for entry in entries:
             if is_file(entry) and entry.stat().st_size > 0:
@@ -186,13 +186,15 @@ def _files_in(folder: Path, note: Notify) -> list[Path]:
                     files.append(entry.path)
     if not files:
         raise UserError(f"{folder} has no text files")
-    for made, places in sorted(left_out.items()):
-        note(f"left out {len(places):,} {made}{'s' if len(places) > 1 else ''} in {folder}, for instance {min(places)}")
+    for artifact, paths in sorted(artifacts.items()):
+        note(
+            f"left out {len(paths):,} {artifact}{'s' if len(paths) > 1 else ''} in {folder}, for instance {min(paths)}"
+        )
     if skipped:
         note(f"skipped {len(skipped):,} binary files in {folder}, for instance {min(skipped)}")
     return [Path(path) for path in sorted(files, key=by_parts)]
 
 
-def _own_artifact(names: Iterable[str]) -> str | None:
-    """The kind of a directory that `gpt` made, by the names in it: never read as text."""
-    return next((made for made, marks in _MADE.items() if marks <= set(names)), None)
+def _artifact_kind(names: Iterable[str]) -> str | None:
+    """The kind of artifact that a directory with these file names is, or None: artifacts are not read as text."""
+    return next((kind for kind, files in _ARTIFACT_FILES.items() if files <= set(names)), None)

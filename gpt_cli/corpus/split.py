@@ -1,8 +1,11 @@
-"""Divide a text into training, validation and test splits."""
+"""Divide a text into training, validation and test splits.
 
-from collections.abc import Iterable, Iterator, Sequence
+A unit is a document or a file, whichever `data.split` names: all of it goes to one split.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.corpus_text import CorpusText, TextBlock, count_characters
@@ -17,54 +20,64 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A stretch of a document, all of it in one split."""
+    """A part of a document, all of it in one split."""
 
     split: Split
     data: bytes
     """The text, in UTF-8."""
     part_start: bool
-    """True if the document, or the part of it that falls into this split, starts here."""
+    """True if the document, or its part in this split, starts with this chunk."""
     part_end: bool
-    """True if it ends here."""
+    """True if the document, or its part in this split, ends with this chunk."""
     document_end: bool
-    """True if the document itself ends here, not only what of it falls into this split."""
+    """True if the document ends with this chunk."""
     append_eot: bool
-    """True if another document follows: where the vocabulary has an end of text, it stands between them."""
+    """True if another document follows: an end of text goes between them, if the vocabulary has one."""
     repeat_start: bool
-    """True if a repetition begins here, which is kept apart from what came before."""
+    """True for the first chunk of a repetition, which is separated from the text before it."""
     done: int
-    """Bytes of the corpus up to the block that this is from."""
+    """Bytes of the corpus up to the end of the block that this chunk is from."""
 
     @property
     def text(self) -> str:
         return self.data.decode()
 
 
+class _Piece(NamedTuple):
+    """The part of a block that falls into one split."""
+
+    split: Split
+    data: bytes
+    characters: int
+    is_last: bool
+    """True for the last piece of its block."""
+
+
 @dataclass(frozen=True)
 class SplitPlan:
-    """The boundaries of the splits: two characters, or the split of each unit (document or file)."""
+    """The split of each character, by its position in the text, or of each unit."""
 
     by: SplitBy
     boundaries: tuple[int, int]
-    """The characters at which validation and test begin."""
+    """Positions of the first validation and the first test character, if `by` is "characters"."""
     units: bytes
-    """The split of each unit, as an index into SPLITS."""
+    """The split of each unit otherwise, as an index into SPLITS."""
 
     @classmethod
     def of(cls, data: DataConfig, stats: CorpusStats) -> "SplitPlan":
-        """The split plan of a config. Raises UserError where a split would be (nearly) empty.
+        """The split plan of a config. Raises UserError if a split would have fewer than two characters or no unit.
 
-        By characters, the text is cut in order: training, validation, test. By documents or files, the ones whose
-        content has the lowest hashes are the test split, the next ones validate: so equal ones stay together, and
-        their order in the corpus does not matter.
+        By characters, the text is cut in order: training, validation, test. Documents or files are sorted by the hash
+        of their content: the lowest are the test split, the next validation. So equal ones are in one split, and their
+        order in the corpus does not matter.
         """
         val_fraction = 0.0 if data.val_source is not None else data.val_fraction
         if data.split == "characters":
             size = stats.characters
             cuts = int((1 - val_fraction - data.test_fraction) * size), int((1 - data.test_fraction) * size)
-            parts = {"train": cuts[0], "val": cuts[1] - cuts[0], "test": size - cuts[1]}
-            wanted = {"val": val_fraction, "test": data.test_fraction}
-            if any(part < 2 for split, part in parts.items() if wanted.get(split, 1)):
+            sizes = {"train": cuts[0], "val": cuts[1] - cuts[0], "test": size - cuts[1]}
+            fractions = {"train": 1.0, "val": val_fraction, "test": data.test_fraction}
+            if any(sizes[split] < 2 for split, fraction in fractions.items() if fraction):
                 tests = f" and {data.test_fraction} for the test" if data.test_fraction else ""
                 raise UserError(
                     f"the text is too small to split: {size:,} characters, of which data.val_fraction {val_fraction} is"
@@ -75,94 +88,102 @@ class SplitPlan:
         hashes = stats.documents if data.split == "documents" else stats.files
         return cls(data.split, (0, 0), assign_by_hash(hashes, val_fraction, data.test_fraction, data.split))
 
-    def parts(self, position: int, length: int, unit: int) -> Iterator[tuple[Split, int]]:
-        """Yield (split, characters) for the `length` characters of one unit from `position` on."""
+    def cut(self, data: bytes, position: int, unit: int) -> Iterator[_Piece]:
+        """Cut `data`, the text of `unit` from character `position` on, at the boundaries of the splits."""
+        characters = count_characters(data)
         if self.by != "characters":
-            known = unit < len(self.units)  # if not, the text has changed, which its fingerprint will tell
-            yield SPLITS[self.units[unit]] if known else "train", length
+            is_known = unit < len(self.units)  # if not, the text has changed, which its fingerprint will tell
+            yield _Piece(SPLITS[self.units[unit]] if is_known else "train", data, characters, is_last=True)
             return
-        for split, end in zip(SPLITS, (*self.boundaries, position + length), strict=True):
-            if (size := min(end - position, length)) > 0:
-                yield split, size
+        for split, end in zip(SPLITS, (*self.boundaries, position + characters), strict=True):
+            size = min(end - position, characters)
+            if size > 0:
+                is_last = size == characters
+                piece = data if is_last else data.decode()[:size].encode()
+                yield _Piece(split, piece, size, is_last)
+                data = data[len(piece) :]
                 position += size
-                length -= size
+                characters -= size
 
 
 def assign_by_hash(hashes: "Sequence[int]", val_fraction: float, test_fraction: float, units: str) -> bytes:
-    """The split of each unit: at least one, and of all about the fraction, has the lowest hashes."""
+    """The index into SPLITS of each unit. The lowest hashes are the test split, the next validation, the rest training.
+
+    Each split has about its fraction of the distinct hashes, at least one. Raises UserError for too few of them.
+    `units` names the units in that message.
+    """
     ordered = sorted(set(hashes))
-    tests = max(1, round(test_fraction * len(ordered))) if test_fraction else 0
-    validates = max(1, round(val_fraction * len(ordered))) if val_fraction else 0
-    if tests + validates >= len(ordered):
+    n_test = max(1, round(test_fraction * len(ordered))) if test_fraction else 0
+    n_val = max(1, round(val_fraction * len(ordered))) if val_fraction else 0
+    if n_test + n_val >= len(ordered):
         of_text = units != "examples"
         raise UserError(
             f"{len(ordered):,} different {units} are too few to split" + (f" by data.split={units}" if of_text else ""),
             hint="give more" + (", or split by --split characters (data.split=characters)" if of_text else ""),
         )
-    borders = (ordered[tests + validates], ordered[tests])  # the first hash that trains, that does not test
-    return bytes(0 if key >= borders[0] else 1 if key >= borders[1] else 2 for key in hashes)
+    first_val, first_train = ordered[n_test], ordered[n_test + n_val]
+    return bytes(0 if key >= first_train else 1 if key >= first_val else 2 for key in hashes)
 
 
 def iter_chunks(
     text: CorpusText, plan: SplitPlan, stats: CorpusStats, *, end_lines: bool, hasher: SerialExecutor | None = None
 ) -> Iterator[Chunk]:
-    """The whole text, in order, each stretch in its split; training text as often as its weight says.
+    """The whole text in order, as chunks of one split each; the training text of a file is repeated by its weight.
 
-    `hasher`: who computes the hashes. Raises what reading raises, and UserError if the text changed after the scan.
+    `hasher` computes the hashes. Raises what reading raises, and UserError if the text changed after the scan.
     """
     fingerprint = Fingerprint(hasher)
     position = document = done = 0
     for number, member in enumerate(text.members):
         if member.validates and (number == 0 or not text.members[number - 1].validates):
             fingerprint.mark_val_source()
-        is_last = number + 1 == len(text.members) or text.members[number + 1].validates != member.validates
+        is_last_file = number + 1 == len(text.members) or text.members[number + 1].validates != member.validates
         start = position, document
         for repeat in range(member.weight):
             position, document = start
-            part: Split | None = None  # the split of the part of a document that goes on
+            previous: Split | None = None  # the split of the last chunk of this document
             repeat_start = repeat > 0
-            for block, ends_file in _with_last(text.blocks(number)):
+            for block, append_eot in _mark_followed(text.blocks(number), is_last_file):
                 done += len(block.data)
                 if repeat == 0:
                     fingerprint.add(block.data, block.ends)
-                followed = block.ends and not (ends_file and is_last)
-                rest = block.data + (b"\n" if followed and end_lines and not block.data.endswith(b"\n") else b"")
-                length = count_characters(rest)
-                unit = document if plan.by == "documents" else number
-                parts: Iterable[tuple[Split, int]]
-                parts = [("val", length)] if member.validates else plan.parts(position, length, unit)
-                for split, size in parts:
-                    place = len(rest) if size == length else len(rest.decode()[:size].encode())
-                    piece, rest = rest[:place], rest[place:]
-                    position += size
-                    length -= size
-                    cut = plan.by == "characters" and position in plan.boundaries
-                    if repeat == 0 or split == "train":
+                data = block.data
+                if append_eot and end_lines and not data.endswith(b"\n"):
+                    data += b"\n"
+                if member.validates:
+                    pieces = iter([_Piece("val", data, count_characters(data), is_last=True)])
+                else:
+                    pieces = plan.cut(data, position, document if plan.by == "documents" else number)
+                for piece in pieces:
+                    position += piece.characters
+                    at_boundary = plan.by == "characters" and position in plan.boundaries
+                    document_end = block.ends and piece.is_last
+                    if repeat == 0 or piece.split == "train":
                         yield Chunk(
-                            split,
-                            piece,
-                            part_start=part != split,
-                            part_end=cut or (block.ends and not rest),
-                            document_end=block.ends and not rest,
-                            append_eot=followed and not rest,
+                            piece.split,
+                            piece.data,
+                            part_start=piece.split != previous,
+                            part_end=at_boundary or document_end,
+                            document_end=document_end,
+                            append_eot=append_eot and piece.is_last,
                             repeat_start=repeat_start,
                             done=done,
                         )
                         repeat_start = False
-                    part = split
+                    previous = piece.split
                 if block.ends:
                     document += 1
-                    part = None
+                    previous = None
     if fingerprint.hexdigest() != stats.fingerprint:
         raise UserError("the text changed while it was read", hint="run the same command again once it is written")
 
 
-def _with_last(blocks: Iterator[TextBlock]) -> Iterator[tuple[TextBlock, bool]]:
-    """Each block, and whether it is the last."""
+def _mark_followed(blocks: Iterator[TextBlock], is_last_file: bool) -> Iterator[tuple[TextBlock, bool]]:
+    """Yield each block of a file, and True if it ends a document that another one follows."""
     previous: TextBlock | None = None
     for block in blocks:
         if previous is not None:
-            yield previous, False
+            yield previous, previous.ends
         previous = block
     if previous is not None:
-        yield previous, True
+        yield previous, previous.ends and not is_last_file

@@ -33,7 +33,7 @@ Tokens = npt.NDArray[np.uint16 | np.uint32]
 FORMAT: Final = "gpt-tokens-2"
 SHARD_TOKENS = 100_000_000
 _MANIFEST = "tokens.json"
-_CHUNK = 1 << 22  # ids that are looked at at once
+_CHUNK = 1 << 22  # ids that are checked at once
 _HEADER = re.compile(rb"\{('descr': '[<>|=]?[a-zA-Z]\d+(?:\[\w+\])?', 'fortran_order': \w+, 'shape': \(\d+,\)), \} *\n")
 
 
@@ -50,7 +50,7 @@ class SplitStats:
 
 @dataclass(frozen=True)
 class SplitSpec:
-    """The keys of `data` that decided the splits of a store."""
+    """The keys of `data` that a store was split by."""
 
     split: SplitBy
     val_fraction: float
@@ -100,12 +100,12 @@ class _Manifest:
 
 @dataclass(frozen=True)
 class TokenStore:
-    """A token store that was verified: every file is what was written, and belongs to the others."""
+    """A verified token store: every file has its checksum, and the tokens belong to the tokenizer."""
 
     path: Path
     tokenizer: Tokenizer
     facts: dict[Split, SplitStats]
-    """Statistics of each split there is: a store need not have a test split."""
+    """Statistics of each split in the store; the test split is optional."""
     fingerprint: str
     """sha256 (hex) of the text that the tokens encode."""
     division: SplitSpec
@@ -113,38 +113,40 @@ class TokenStore:
 
     @classmethod
     def open(cls, path: Path) -> "TokenStore":
-        """The store at `path`, verified. Raises RequestError if there is none, DamagedError if it differs."""
+        """Open and verify the store at `path`. Raises RequestError if there is none, DamagedError if it was changed."""
         if not is_store(path):
             raise RequestError(f"{path} is not a token store", hint="gpt tokenize CORPUS --out DIR makes one")
         manifest = _parse(path, read_directory(path, (_MANIFEST,))[_MANIFEST])
         tokenizer = load_tokenizer(path / "tokenizer.json")
         if tokenizer.digest != manifest.tokenizer_sha256:
             raise DamagedError(f"{path} is damaged: its tokens were made with another tokenizer.json")
-        facts = {split: _facts(path, split, part) for split in SPLITS if (part := manifest.part(split)) is not None}
+        facts = {
+            split: _read_stats(path, split, part) for split in SPLITS if (part := manifest.part(split)) is not None
+        }
         return cls(path, tokenizer, facts, manifest.fingerprint, manifest.division, manifest)
 
     def tokens(self, split: Split) -> Tokens:
-        """(n,) ids of a split, in memory: what happens to the files from now on changes nothing.
+        """(n,) ids of a split, in memory.
 
-        Raises RequestError for a split that the store has not, DamagedError for files that are not what it says.
+        Raises RequestError for a split that is not in the store, DamagedError for files that do not match its manifest.
         """
         part, dtype = self._part(split), token_dtype(self.tokenizer.vocab_size)
-        places = [self.path / Path(shard.file).name for shard in part.shards]
-        for place, shard in zip(places, part.shards, strict=True):
-            _require_size(place, shard.tokens * dtype.itemsize)
+        paths = [self.path / Path(shard.file).name for shard in part.shards]
+        for path, shard in zip(paths, part.shards, strict=True):
+            _require_size(path, shard.tokens * dtype.itemsize)
         tokens: Tokens = np.empty(part.tokens, dtype=dtype)
         start = 0
-        for place, shard in zip(places, part.shards, strict=True):
-            into = tokens[start : start + shard.tokens]
-            _load(place, into)
-            self._check_ids(place, into)
+        for path, shard in zip(paths, part.shards, strict=True):
+            chunk = tokens[start : start + shard.tokens]
+            _load(path, chunk)
+            self._check_ids(path, chunk)
             start += shard.tokens
         return tokens
 
     def mapped(self, split: Split) -> MappedTokens:
-        """(n,) ids of a split, read from the files when they are asked for. Raises as `tokens` does.
+        """(n,) ids of a split, memory-mapped. Raises as `tokens` does.
 
-        A store that is replaced meanwhile stays readable; one whose files are cut short ends the process.
+        A store that is replaced meanwhile stays readable; truncating its files kills the process (SIGBUS).
         """
         part, dtype = self._part(split), token_dtype(self.tokenizer.vocab_size)
         pieces = [_map(self.path / Path(shard.file).name, dtype, shard.tokens) for shard in part.shards]
@@ -153,17 +155,17 @@ class TokenStore:
         return MappedTokens(pieces)
 
     def read(self, split: Split, start: int, stop: int) -> Tokens:
-        """(stop - start,) ids of a split from index `start` on, fewer where it ends. Raises as `tokens` does."""
+        """(stop - start,) ids of a split from index `start` on, fewer at its end. Raises as `tokens` does."""
         part = self._part(split)
         pieces: list[Tokens] = [np.empty(0, dtype=token_dtype(self.tokenizer.vocab_size))]
         for shard in part.shards:
             first, last = max(0, start), min(stop, shard.tokens)
             if first < last:
-                place = self.path / Path(shard.file).name
-                into: Tokens = np.empty(last - first, dtype=token_dtype(self.tokenizer.vocab_size))
-                _load(place, into, of=shard.tokens, skip=first)
-                self._check_ids(place, into, first)
-                pieces.append(into)
+                path = self.path / Path(shard.file).name
+                chunk: Tokens = np.empty(last - first, dtype=token_dtype(self.tokenizer.vocab_size))
+                _load(path, chunk, total=shard.tokens, skip=first)
+                self._check_ids(path, chunk, first)
+                pieces.append(chunk)
             start, stop = start - shard.tokens, stop - shard.tokens
         return np.concatenate(pieces)
 
@@ -173,25 +175,25 @@ class TokenStore:
             raise RequestError(f"{self.path} has no {split} split", hint="data.test_fraction=0.05 makes one")
         return part
 
-    def _check_ids(self, place: Path, ids: Tokens, first: int = 0) -> None:
+    def _check_ids(self, path: Path, ids: Tokens, first: int = 0) -> None:
         vocab_size = self.tokenizer.vocab_size
-        for at in range(0, len(ids), _CHUNK):
-            bite = ids[at : at + _CHUNK]
-            if int(bite.max(initial=0)) >= vocab_size:
-                index = at + int(np.argmax(bite >= vocab_size))
+        for start in range(0, len(ids), _CHUNK):
+            chunk = ids[start : start + _CHUNK]
+            if int(chunk.max(initial=0)) >= vocab_size:
+                index = start + int(np.argmax(chunk >= vocab_size))
                 raise DamagedError(
-                    f"{place} is damaged: id {ids[index]:,} at index {first + index:,} is none of the vocabulary's"
+                    f"{path} is damaged: id {ids[index]:,} at index {first + index:,} is none of the vocabulary's"
                     f" {vocab_size:,}"
                 )
 
 
 def is_store(path: Path) -> bool:
     """True if `path` looks like a token store."""
-    return os.path.isfile(path / _MANIFEST)  # unlike Path.is_file, False also for what is no path at all
+    return os.path.isfile(path / _MANIFEST)  # unlike Path.is_file, False for an invalid path
 
 
 class StoreWriter:
-    """A token store while it is written: ids arrive in order within each split."""
+    """Writes a token store; the ids of each split are appended in order."""
 
     def __init__(self, directory: Path, tokenizer: Tokenizer) -> None:
         self._directory = directory
@@ -216,13 +218,13 @@ class StoreWriter:
                 self._close(split)
 
     def finish(self, facts: Mapping[Split, SplitStats], *, fingerprint: str, division: SplitSpec) -> None:
-        """Write what describes the ids."""
+        """Write the document starts, the tokenizer and the manifest."""
         for split in list(self._open):
             self._close(split)
         parts: dict[Split, _Part] = {}
-        for split, known in facts.items():
-            parts[split] = _Part(known.characters, known.bytes, known.documents, tuple(self._shards[split]))
-            starts = np.asarray(known.document_starts, dtype=np.int64)
+        for split, stats in facts.items():
+            parts[split] = _Part(stats.characters, stats.bytes, stats.documents, tuple(self._shards[split]))
+            starts = np.asarray(stats.document_starts, dtype=np.int64)
             write_file(
                 self._directory / _starts_file(split),
                 [_header(starts.dtype, len(starts)), to_little_endian(starts).tobytes()],
@@ -245,9 +247,9 @@ class StoreWriter:
 
 @contextmanager
 def new_store(path: Path, tokenizer: Tokenizer, *, replace: bool = False) -> Iterator[StoreWriter]:
-    """Write a token store, which appears at `path` whole when the block ends well, or else not at all.
+    """Write a token store, which appears at `path` when the context exits without an exception, or else not at all.
 
-    Raises ExistsError if something is there (`replace`: takes its place), DiskError if it cannot be written.
+    Raises ExistsError if `path` exists, unless `replace`; DiskError if it cannot be written.
     """
     with atomic_directory(path, replace=replace) as temporary:
         writer = StoreWriter(temporary, tokenizer)
@@ -280,7 +282,7 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
 
 
 def to_token_dtype(ids: npt.NDArray[Any], vocab_size: int) -> Tokens:
-    """`ids` in the type they are stored in. Raises ValueError for an id that could wrap around in it."""
+    """`ids` in the type of a store. Raises ValueError for an id outside the vocabulary."""
     if ids.size and (largest := int(ids.max())) >= vocab_size:
         raise ValueError(f"id {largest} is outside the vocabulary of {vocab_size}")
     return ids.astype(token_dtype(vocab_size), copy=False)
@@ -291,34 +293,34 @@ def _starts_file(split: Split) -> str:
 
 
 def to_little_endian(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """`values` as they lie in a file: little-endian."""
+    """`values`, contiguous and little-endian, as they are stored."""
     return np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False))
 
 
 def _header(dtype: np.dtype[Any], size: int) -> bytes:
-    """The start of a .npy file. NumPy leaves room in it, so that its length does not depend on `size`."""
+    """The header of a .npy file. NumPy pads it, so that its length does not depend on `size`."""
     header = io.BytesIO()
     description = {"descr": dtype.newbyteorder("<").str, "fortran_order": False, "shape": (size,)}
     np.lib.format.write_array_header_1_0(header, description)
     return header.getvalue()
 
 
-def _load(path: Path, into: npt.NDArray[Any], *, of: int | None = None, skip: int = 0) -> None:
-    """Read the .npy file `path` into an array of the very shape and type it should have, without pickles.
+def _load(path: Path, out: npt.NDArray[Any], *, total: int | None = None, skip: int = 0) -> None:
+    """Read `len(out)` numbers of the .npy file `path`, from index `skip` on, into `out`.
 
-    Or, of an array of `of` numbers, those after the first `skip`, as many as there is room for.
+    `total`: length of the array in the file; None: that of `out`. Raises DamagedError for another length or type.
     """
-    size = len(into) if of is None else of
+    size = len(out) if total is None else total
     try:
         with path.open("rb") as stream:
-            found, wanted = _read_header(stream), _describe(into.dtype, size)
-            if found != wanted:
-                raise DamagedError(f"{path} is damaged: it holds {found}, not {wanted}")
-            stream.seek(skip * into.itemsize, os.SEEK_CUR)
-            read = stream.readinto(into.data.cast("B")) if len(into) else 0
-            if read < into.nbytes:
-                raise DamagedError(f"{path} is damaged: it ends after {read:,} of {into.nbytes:,} bytes of ids")
-            if skip + len(into) == size and stream.read(1):
+            actual, expected = _read_header(stream), _describe(out.dtype, size)
+            if actual != expected:
+                raise DamagedError(f"{path} is damaged: it holds {actual}, not {expected}")
+            stream.seek(skip * out.itemsize, os.SEEK_CUR)
+            n_read = stream.readinto(out.data.cast("B")) if len(out) else 0
+            if n_read < out.nbytes:
+                raise DamagedError(f"{path} is damaged: it ends after {n_read:,} of {out.nbytes:,} bytes of ids")
+            if skip + len(out) == size and stream.read(1):
                 raise DamagedError(f"{path} is damaged: something follows its {size:,} ids")
     except (ValueError, OSError, EOFError) as error:
         raise DamagedError(f"{path} is damaged: {error}") from error
@@ -326,7 +328,7 @@ def _load(path: Path, into: npt.NDArray[Any], *, of: int | None = None, skip: in
 
 def _map(path: Path, dtype: np.dtype[Any], size: int) -> Tokens:
     """The ids of the .npy file `path`, mapped. Raises DamagedError as `_load` does."""
-    _load(path, np.empty(0, dtype=dtype), of=size)
+    _load(path, np.empty(0, dtype=dtype), total=size)
     with path.open("rb") as stream:
         _read_header(stream)
         offset = stream.tell()
@@ -337,14 +339,14 @@ def _map(path: Path, dtype: np.dtype[Any], size: int) -> Tokens:
     return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=(size,)).view(np.ndarray)
 
 
-def _require_size(path: Path, least: int) -> None:
-    """Raise DamagedError for a file that cannot hold so many bytes, before memory is taken for them."""
+def _require_size(path: Path, min_size: int) -> None:
+    """Raise DamagedError for a file of fewer bytes; called before memory for them is allocated."""
     try:
         size = path.stat().st_size
     except OSError as error:
         raise DamagedError(f"{path} is damaged: {error.strerror}") from error
-    if size < least:
-        raise DamagedError(f"{path} is damaged: it has {size:,} bytes, which cannot be {least:,} bytes of an array")
+    if size < min_size:
+        raise DamagedError(f"{path} is damaged: it has {size:,} bytes, which cannot be {min_size:,} bytes of an array")
 
 
 def _read_header(stream: IO[bytes]) -> str:
@@ -359,11 +361,11 @@ def _read_header(stream: IO[bytes]) -> str:
 
 
 def _describe(dtype: np.dtype[Any], size: int) -> str:
-    """The same of the array that there should be."""
+    """The header fields of an array of that type and size, as `_read_header` returns them."""
     return f"'descr': '{dtype.newbyteorder('<').str}', 'fortran_order': False, 'shape': ({size},)"
 
 
-def _facts(path: Path, split: Split, part: _Part) -> SplitStats:
+def _read_stats(path: Path, split: Split, part: _Part) -> SplitStats:
     _require_size(path / _starts_file(split), 8 * part.documents)
     starts = np.empty(part.documents, dtype=np.int64)
     _load(path / _starts_file(split), starts)

@@ -1,8 +1,7 @@
-"""A text made into tokens, however long it is.
+"""Tokenize a text of any length.
 
-It is read up to three times: scanned (how long, which hashes, which characters), learned from (where that takes more
-than to know the characters), encoded. A short text is in memory after the first time; of a long one there is never more
-in memory than a few blocks.
+The text is read up to three times: to scan it (sizes, hashes, characters), to train the tokenizer (unless the scan has
+what it needs), and to encode it. A short text stays in memory after the first time; of a long one a few blocks do.
 """
 
 import hashlib
@@ -30,7 +29,7 @@ from gpt_cli.tokenizer import BPETokenizer, Tokenizer, UnknownCharacters, train_
 from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT
 from gpt_cli.tokenizer.vocab_stats import Counts
 
-_SHARE = 4 << 20  # bytes of text that are worth a worker to encode them
+_SHARE = 4 << 20  # bytes of text per encoding worker, at least
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +44,14 @@ class Tokenized:
 
 
 class _SplitCounter:
-    """Counts of one split while it is encoded."""
+    """Accumulates the statistics of one split."""
 
     def __init__(self) -> None:
         self.characters = self.bytes = self.tokens = 0
         self.starts = array("q")
 
     def add(self, segments: Sequence[Segment], lengths: npt.NDArray[np.uint32]) -> None:
-        """Take segments, and how many tokens each has."""
+        """Count segments; `lengths` are their numbers of tokens."""
         for segment, length in zip(segments, lengths.tolist(), strict=True):
             if segment.part_start:
                 self.starts.append(self.tokens)
@@ -67,7 +66,7 @@ class _SplitCounter:
 
 @dataclass(frozen=True)
 class TokenizePipeline:
-    """A text that was scanned, and how it is to become tokens."""
+    """A scanned text, with the settings to tokenize it."""
 
     text: CorpusText
     stats: CorpusStats
@@ -75,7 +74,7 @@ class TokenizePipeline:
     data: DataConfig
     config: TokenizerConfig
     pretrained: Tokenizer | None
-    """The tokenizer, where it is not to be learned."""
+    """The tokenizer of `tokenizer.file`; None if one is to be trained."""
     note: Notify
     progress: StageProgress
     processes: int
@@ -89,38 +88,38 @@ class TokenizePipeline:
         progress: StageProgress | None,
         processes: int | None,
     ) -> "TokenizePipeline":
-        """Read the text once. `processes`: how many encode a long text side by side; None: one a core.
+        """Read the text once. `processes`: number of encoding workers for a long text; None: one a core.
 
         Raises what reading raises, and UserError for a text too small to split.
         """
         progress = progress or _silent
-        ready = None if config.file is None else train_tokenizer((), config)
+        pretrained = None if config.file is None else train_tokenizer((), config)
         text = CorpusText.find(data, note)
         processes = processes or _available_cores()
-        alphabet = ready is None and _is_plain(config, text)
-        end_lines = _ends_lines(config, ready)
+        alphabet = pretrained is None and _is_scanned_alphabet(config, text)
+        end_lines = _ends_lines(config, pretrained)
         stats = scan(text, end_lines=end_lines, progress=progress, alphabet=alphabet, workers=processes)
         text.mute_notes()
         processes = min(processes, max(1, stats.total_bytes // _SHARE))
         plan = SplitPlan.of(data, stats)
-        return cls(text, stats, plan, data, config, ready, note, progress, processes)
+        return cls(text, stats, plan, data, config, pretrained, note, progress, processes)
 
     @property
     def cache_key(self) -> str:
-        """The name of the tokens in the cache: a digest of all that decides them."""
-        how = (
+        """The cache key of the tokens: a digest of the text, the tokenizer and the split."""
+        vocabulary = (
             self.config.model_dump() if self.pretrained is None else [self.pretrained.digest, self.config.allow_special]
         )
         division = self.data.model_dump(exclude={"source", "encoding", "text_key"})
         division |= {"val_source": self.data.val_source is not None, "files": None}
-        if self.data.split == "files" or self.data.weights is not None:  # else it does not matter what is in which file
+        if self.data.split == "files" or self.data.weights is not None:  # else the boundaries of files do not matter
             weights = [member.weight for member in self.text.members]
             division["files"] = hashlib.sha256(self.stats.files.tobytes() + repr(weights).encode()).hexdigest()
-        parts = [FORMAT, self.stats.fingerprint, division, how]
+        parts = [FORMAT, self.stats.fingerprint, division, vocabulary]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def train_tokenizer(self) -> Tokenizer:
-        """The tokenizer. BPE learns from the training text alone, an alphabet is that of the whole text."""
+        """The pretrained tokenizer, or a new one: BPE learns from the training split, an alphabet from all text."""
         if self.pretrained is not None:
             return self.pretrained
         match self.config.kind:
@@ -134,62 +133,62 @@ class TokenizePipeline:
                 return train_tokenizer(self._training_text("train"), self._with_vocab_size())
 
     def _with_vocab_size(self) -> TokenizerConfig:
-        """The config with the size of its vocabulary, which may be left to the length of the text."""
+        """The config with a vocabulary size, chosen by the length of the text if it has none."""
         if self.config.vocab_size is not None:
             return self.config
-        start: list[str] = []
-        room = COUNTED
+        pieces: list[str] = []
+        characters_left = COUNTED
         for piece in self._training_text("train"):
-            start.append(piece)
-            room -= len(piece)
-            if room <= 0:
+            pieces.append(piece)
+            characters_left -= len(piece)
+            if characters_left <= 0:
                 break
-        vocab_size = choose_vocab_size("".join(start), self.stats.characters)
+        vocab_size = choose_vocab_size("".join(pieces), self.stats.characters)
         self.note(
             f"BPE with {vocab_size:,} ids suits {self.stats.characters:,} characters; a longer text would get more"
         )
         return self.config.model_copy(update={"vocab_size": vocab_size})
 
     def encode_to_store(self, writer: StoreWriter) -> Tokenized:
-        made = self._encode(writer.tokenizer, writer.append)
-        writer.finish(made.facts, fingerprint=made.fingerprint, division=SplitSpec.of(self.data))
-        return made
+        tokenized = self._encode(writer.tokenizer, writer.append)
+        writer.finish(tokenized.facts, fingerprint=tokenized.fingerprint, division=SplitSpec.of(self.data))
+        return tokenized
 
     def encode_to_memory(
         self, tokenizer: Tokenizer, start: int = 0, stop: int | None = None
     ) -> tuple[dict[Split, Tokens], Tokenized]:
-        """Encode the text into memory, of each split what is from id `start` up to `stop`."""
-        kept: dict[Split, list[Tokens]] = {
+        """Encode the text; returns the ids from index `start` up to `stop` of each split."""
+        arrays: dict[Split, list[Tokens]] = {
             split: [to_token_dtype(np.zeros(0, np.uint32), tokenizer.vocab_size)] for split in SPLITS
         }
-        seen = dict.fromkeys(SPLITS, 0)
+        positions = dict.fromkeys(SPLITS, 0)
 
         def sink(split: Split, ids: Tokens) -> None:
-            first, last = start - seen[split], len(ids) if stop is None else stop - seen[split]
-            seen[split] += len(ids)
+            first, last = start - positions[split], len(ids) if stop is None else stop - positions[split]
+            positions[split] += len(ids)
             if max(first, 0) < min(last, len(ids)):
                 piece = ids[max(first, 0) : last]
-                kept[split].append(piece if len(piece) == len(ids) else piece.copy())  # a view would hold all of it
+                arrays[split].append(piece if len(piece) == len(ids) else piece.copy())  # a view would hold all of it
 
-        made = self._encode(tokenizer, sink)
-        return {split: np.concatenate(arrays) for split, arrays in kept.items() if split in made.facts}, made
+        tokenized = self._encode(tokenizer, sink)
+        return {split: np.concatenate(arrays[split]) for split in SPLITS if split in tokenized.facts}, tokenized
 
     def _encode(self, tokenizer: Tokenizer, sink: Callable[[Split, Tokens], None]) -> Tokenized:
         pattern = tokenizer.vocabulary.pattern if isinstance(tokenizer, BPETokenizer) else None
         end_lines = tokenizer.eot_id is None
-        tallies: dict[Split, _SplitCounter] = {}
+        counters: dict[Split, _SplitCounter] = {}
         counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
         try:
             with serial_executor(self.processes) as hasher, serial_executor(self.processes) as writer:
-                parts = iter_chunks(self.text, self.split_plan, self.stats, end_lines=end_lines, hasher=hasher)
+                chunks = iter_chunks(self.text, self.split_plan, self.stats, end_lines=end_lines, hasher=hasher)
                 for batch, encoded in encode_batches(
                     tokenizer,
-                    batches(parts, pattern, end_lines=end_lines, special=self._special(tokenizer)),
+                    batches(chunks, pattern, end_lines=end_lines, special=self._special(tokenizer)),
                     self.processes,
                     allow_special=self.config.allow_special,
                 ):
                     writer.submit(sink, batch.split, encoded.ids)
-                    tallies.setdefault(batch.split, _SplitCounter()).add(batch.segments, encoded.lengths)
+                    counters.setdefault(batch.split, _SplitCounter()).add(batch.segments, encoded.lengths)
                     counts += encoded.counts
                     self.progress("encoding", batch.done, self.stats.total_bytes)
         except UnknownCharacters as error:
@@ -197,26 +196,25 @@ class TokenizePipeline:
                 error.message, hint="a tokenizer learned from this very text, or one of bytes or bpe, knows them"
             ) from error
         for split in SPLITS[: 3 if self.data.test_fraction else 2]:
-            if split not in tallies or tallies[split].characters < 2:
+            if split not in counters or counters[split].characters < 2:
                 raise UserError(
                     f"the {split} split has fewer than 2 characters",
                     hint="give more text, or split by --split characters (data.split=characters)",
                 )
-        facts = {split: tallies[split].facts() for split in SPLITS if split in tallies}
+        facts = {split: counters[split].facts() for split in SPLITS if split in counters}
         return Tokenized(tokenizer, facts, self.stats.fingerprint, counts)
 
     def _special(self, tokenizer: Tokenizer) -> list[str]:
-        """The texts that become special tokens."""
+        """The texts that are encoded as special tokens."""
         if not self.config.allow_special or not isinstance(tokenizer, BPETokenizer):
             return []
         vocabulary = tokenizer.vocabulary
         return [vocabulary.tokens[token].decode() for token in sorted(vocabulary.special)]
 
     def _training_text(self, split: Split | None) -> Iterator[str]:
-        """The text of a split, or all of it, to learn from.
+        """The text that a tokenizer is trained on: all of it, or up to `tokenizer.train_bytes` of a split.
 
-        Of a split as much as `tokenizer.train_bytes`, in whole segments, at least one, that are spread evenly over it:
-        always the same ones.
+        The sample of a split is deterministic: whole segments, at least one, spread evenly over it.
         """
         share = 1.0
         if split is not None:
@@ -227,27 +225,27 @@ class TokenizePipeline:
                 f"the vocabulary is learned from {format_size(self.config.train_bytes)} of the text,"
                 f" spread evenly over its training part of about {format_size(round(self.config.train_bytes / share))}"
             )
-        seen = taken = 0
+        bytes_read = bytes_used = 0
         pattern = (self.config.pattern or "gpt2") if split is not None else None
-        parts = iter_chunks(self.text, self.split_plan, self.stats, end_lines=split is None)
+        chunks = iter_chunks(self.text, self.split_plan, self.stats, end_lines=split is None)
         special = [END_OF_TEXT] if self.config.allow_special else []
-        for batch in batches(parts, pattern, end_lines=split is None, special=special):
+        for batch in batches(chunks, pattern, end_lines=split is None, special=special):
             self.progress("learning", batch.done, self.stats.total_bytes)
             for segment in batch.segments if split in (None, batch.split) else ():
                 size = len(segment.data)
-                seen += size
-                if share >= 1 or taken == 0 or taken + size <= seen * share:
-                    taken += size
+                bytes_read += size
+                if share >= 1 or bytes_used == 0 or bytes_used + size <= bytes_read * share:
+                    bytes_used += size
                     yield segment.text
 
 
-def _ends_lines(config: TokenizerConfig, ready: Tokenizer | None) -> bool:
-    """True if newlines keep documents apart: the vocabulary has no end of text."""
-    return config.kind != "bpe" if ready is None else ready.eot_id is None
+def _ends_lines(config: TokenizerConfig, pretrained: Tokenizer | None) -> bool:
+    """True if newlines separate documents, as the vocabulary has no end of text."""
+    return config.kind != "bpe" if pretrained is None else pretrained.eot_id is None
 
 
-def _is_plain(config: TokenizerConfig, text: CorpusText) -> bool:
-    """True if the vocabulary is every character that there is, however often: then reading once tells it."""
+def _is_scanned_alphabet(config: TokenizerConfig, text: CorpusText) -> bool:
+    """True if the vocabulary is every character of the text, which the scan collects."""
     return config.kind == "char" and config.min_count == 1 and all(member.weight == 1 for member in text.members)
 
 

@@ -18,14 +18,14 @@ class ContextTarget:
 
 @dataclass(frozen=True)
 class TrainingWindow:
-    """The tokens of one window, and the target of its last one."""
+    """The T + 1 tokens of one training window: T inputs, and the target of the last."""
 
     at: int
-    """Index of the first in the split."""
+    """Index of the first token in the split."""
     ids: tuple[int, ...]
 
     def pairs(self) -> Iterator[ContextTarget]:
-        """One per token: a window of T tokens trains on T contexts at once, of 1 ... T tokens."""
+        """The T contexts of 1 to T tokens that a window trains on at once, each with its target."""
         for end in range(1, len(self.ids)):
             yield ContextTarget(self.ids[:end], self.ids[end])
 
@@ -56,5 +56,5 @@ def first_start(tokens: int, context_length: int, seed: int) -> int:
 
 
 def decode_bytes(tokenizer: Tokenizer, ids: tuple[int, ...]) -> bytes:
-    """The bytes of the tokens, those of its text for a special one."""
+    """The bytes of the tokens; for a special token those of its text."""
     return b"".join(tokenizer.token_bytes(token) or tokenizer.decode([token]).encode() for token in ids)

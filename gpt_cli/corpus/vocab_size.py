@@ -4,28 +4,32 @@ import re
 from collections import Counter
 
 COUNTED = 10_000_000
-"""Characters in which words are counted."""
+"""Characters at the start of the text in which words are counted."""
 _LADDER = (
     *((16_384, 100_000_000), (8_192, 20_000_000), (4_096, 5_000_000)),
     *((2_048, 1_000_000), (1_024, 200_000), (512, 50_000), (384, 0)),
 )
-"""(ids, characters from which on): a longer text has room to learn what a rarer token means."""
+"""(ids, minimum characters of the text), largest first."""
 
 _BYTES_AND_END = 257  # ids that every BPE has
 
 
 def choose_vocab_size(start: str, characters: int) -> int:
-    """The ids of a BPE for a training text of so many `characters`, which begins with `start`.
+    """The vocabulary size of a BPE for a training text of `characters` characters that begins with `start`.
 
-    It grows with the text, and is never more than the text has merges for: each word that occurs twice is one.
+    It grows with the text, and is at most the number of merges it supports: one for each word that occurs twice.
     """
-    supported = _BYTES_AND_END + _count_words(start[:COUNTED])
-    return next((size for size, least in _LADDER if characters >= least and size <= supported), min(supported, 384))
+    learnable = _BYTES_AND_END + _count_words(start[:COUNTED])
+    return next(
+        (size for size, min_characters in _LADDER if characters >= min_characters and size <= learnable),
+        min(learnable, 384),
+    )
 
 
 def _count_words(text: str) -> int:
-    """Distinct words of two letters or more that occur twice or more, those after a space and those that are not apart.
+    """The number of distinct words of two or more letters that occur at least twice.
 
-    BPE splits a text likewise (GPT-2's pattern), so that each of them is a merge that it can learn.
+    A word after a space is counted apart from the same word without one, as in GPT-2's pattern: BPE can learn a merge
+    for each.
     """
     return sum(count > 1 for count in Counter(re.findall(r" ?[^\W\d_]{2,}", text)).values())

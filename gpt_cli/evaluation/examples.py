@@ -1,4 +1,4 @@
-"""Texts to be classified, with their labels where these are known: from CSV, JSON lines or plain lines."""
+"""Read texts to classify, and their labels if there are any, from CSV, JSON lines or plain lines."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpt_cli.corpus.records import read_rows
-from gpt_cli.corpus.small_file import file_name, json_objects, numbered_lines, read_small_file, refusing_its_form
+from gpt_cli.corpus.small_file import as_request_error, file_name, json_objects, numbered_lines, read_small_file
 from gpt_cli.errors import RequestError
 
 ExamplesFormat = Literal["auto", "csv", "jsonl", "lines"]
@@ -14,7 +14,7 @@ ExamplesFormat = Literal["auto", "csv", "jsonl", "lines"]
 
 @dataclass(frozen=True)
 class Example:
-    """A text, its label if it is known, and its place in the file, for errors."""
+    """A text, its label if it is known, and its location (`file:line`), for errors."""
 
     text: str
     label: str | None
@@ -22,10 +22,10 @@ class Example:
 
 
 def read_examples(path: Path, format_: ExamplesFormat, text_key: str, label_key: str | None) -> list[Example]:
-    """The examples of a file, or of standard input for `-`; auto goes by the name, and else takes lines.
+    """The examples of a file, or of standard input for `-`; the format auto is by suffix, else plain lines.
 
-    CSV begins with the names of its columns. `label_key` None is the column `label`, if there is one. Raises
-    RequestError for what is not there, not UTF-8, or not of the format.
+    CSV begins with a header row. `label_key` None: the column `label`, if there is one. Raises RequestError for a file
+    that is missing, not UTF-8, or not of the format.
     """
     name, text = file_name(path), read_small_file(path)
     if format_ == "auto":
@@ -33,7 +33,7 @@ def read_examples(path: Path, format_: ExamplesFormat, text_key: str, label_key:
     if format_ == "lines" and label_key is not None:
         raise RequestError("--label-key is for CSV and JSON lines", hint="say which with --format")
     read = {"csv": _from_csv, "jsonl": _from_json, "lines": _from_lines}[format_]
-    with refusing_its_form():
+    with as_request_error():
         examples = list(read(text, name, text_key, label_key))
     if not examples:
         raise RequestError("there are no texts to classify", where=name)
@@ -41,35 +41,35 @@ def read_examples(path: Path, format_: ExamplesFormat, text_key: str, label_key:
 
 
 def _from_lines(text: str, name: str, _text_key: str, _label_key: str | None) -> Iterator[Example]:
-    return (Example(line, None, where) for where, line in numbered_lines(text, name))
+    return (Example(line, None, location) for location, line in numbered_lines(text, name))
 
 
 def _from_csv(text: str, name: str, text_key: str, label_key: str | None) -> Iterator[Example]:
     rows = read_rows(name, [text])
-    where, names = next(rows, ("", []))
+    location, names = next(rows, ("", []))
     if not names:
         return
-    at = _column(names, text_key, "--text-key", where)
+    text_column = _column(names, text_key, "--text-key", location)
     labelled = label_key is not None or "label" in names
-    label_at = _column(names, label_key or "label", "--label-key", where) if labelled else None
-    for where, row in rows:
-        if len(row) <= max(at, label_at or 0):
-            raise RequestError(f"this row has {len(row)} columns, too few", where=where)
-        yield Example(row[at], None if label_at is None else row[label_at], where)
+    label_column = _column(names, label_key or "label", "--label-key", location) if labelled else None
+    for location, row in rows:
+        if len(row) <= max(text_column, label_column or 0):
+            raise RequestError(f"this row has {len(row)} columns, too few", where=location)
+        yield Example(row[text_column], None if label_column is None else row[label_column], location)
 
 
-def _column(names: list[str], key: str, option: str, where: str) -> int:
+def _column(names: list[str], key: str, option: str, location: str) -> int:
     if key not in names:
         listed = ", ".join(names[:10])[:200]
         raise RequestError(
-            f"there is no column '{key}'", where=where, hint=f"its columns are: {listed}; choose one with {option}"
+            f"there is no column '{key}'", where=location, hint=f"its columns are: {listed}; choose one with {option}"
         )
     return names.index(key)
 
 
 def _from_json(text: str, name: str, text_key: str, label_key: str | None) -> Iterator[Example]:
-    for where, value in json_objects(text, name, text_key):
+    for location, value in json_objects(text, name, text_key):
         label = value.get(label_key or "label")
         if not isinstance(label, str | None) or (label is None and label_key is not None):
-            raise RequestError(f"the key {label_key or 'label'} must be a text", where=where)
-        yield Example(value[text_key], label, where)
+            raise RequestError(f"the key {label_key or 'label'} must be a text", where=location)
+        yield Example(value[text_key], label, location)

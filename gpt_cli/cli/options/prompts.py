@@ -45,11 +45,11 @@ def read_prompts(
 
 def _read_many(path: Path, format_: PromptsFormat) -> list[Prompt]:
     """A prompt for each line: the line itself, or the key `prompt` of the JSON object that it is."""
-    from gpt_cli.corpus.small_file import file_name, json_objects, numbered_lines, read_small_file, refusing_its_form
+    from gpt_cli.corpus.small_file import as_request_error, file_name, json_objects, numbered_lines, read_small_file
 
     name, text = file_name(path), read_small_file(path, "the prompt")
     if format_ == "jsonl" or (format_ == "auto" and path.suffix == ".jsonl"):
-        with refusing_its_form():
+        with as_request_error():
             objects = list(json_objects(text, name, "prompt"))
         found = [Prompt(value["prompt"], where, value.get("id")) for where, value in objects]
     else:

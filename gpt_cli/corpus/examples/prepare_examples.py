@@ -18,19 +18,21 @@ from gpt_cli.tokenizer import Tokenizer, UnknownCharacters
 def prepare_examples(data: DataConfig, config: TokenizerConfig, note: Notify) -> Prepared[Examples]:
     """Read, divide and encode the examples of a config.
 
-    Raises what reading and `train_tokenizer` raise, UserError for too few examples, and RequestError for a template
-    that the vocabulary cannot spell.
+    Raises as reading and `train_tokenizer` do, UserError for too few examples, and RequestError for characters that are
+    not in the vocabulary.
     """
     splits, fingerprint = divide_examples(data, note)
     tokenizer = learn_from_examples(splits, data, config, note)
     try:
-        encoded = {split: encode_examples(tokenizer, found, data.completion_end) for split, found in splits.items()}
+        encoded = {
+            split: encode_examples(tokenizer, examples, data.completion_end) for split, examples in splits.items()
+        }
     except UnknownCharacters as error:
         of_template = not set(error.characters).isdisjoint(data.prompt_end + data.completion_end)
-        hint = "data.prompt_end=TEXT data.completion_end=TEXT choose a template of characters that it has"
-        other = "a tokenizer learned from this very text, or one of bytes or bpe, knows them"
-        raise RequestError(error.message, hint=hint if of_template else other) from error
-    facts = {split: stats_of(found, encoded[split]) for split, found in splits.items()}
+        template_hint = "data.prompt_end=TEXT data.completion_end=TEXT choose a template of characters that it has"
+        vocabulary_hint = "a tokenizer learned from this very text, or one of bytes or bpe, knows them"
+        raise RequestError(error.message, hint=template_hint if of_template else vocabulary_hint) from error
+    facts = {split: stats_of(examples, encoded[split]) for split, examples in splits.items()}
     return Prepared(tokenizer, encoded, facts, fingerprint)
 
 
@@ -39,22 +41,24 @@ def divide_examples(data: DataConfig, note: Notify) -> tuple[dict[Split, list[Tr
     return divide(
         data,
         lambda source, digest: _read(source, data, note, digest),
-        lambda found, val, test: assign_by_hash([_context_hash(example) for example in found], val, test, "examples"),
+        lambda examples, val, test: assign_by_hash(
+            [_context_hash(example) for example in examples], val, test, "examples"
+        ),
     )
 
 
 def learn_from_examples(
     splits: dict[Split, list[TrainingExample]], data: DataConfig, config: TokenizerConfig, note: Notify
 ) -> Tokenizer:
-    """The tokenizer that a config asks for; BPE learns from the examples that train, without the template."""
-    return learn_from_divided(splits, lambda: _without_marks(splits["train"], data), config, note)
+    """The tokenizer of a config; BPE is trained on the training examples without the template."""
+    return learn_from_divided(splits, lambda: _without_template(splits["train"], data), config, note)
 
 
-def _without_marks(examples: Sequence[TrainingExample], data: DataConfig) -> Iterator[str]:
-    """The texts without the template, which needs no merges."""
-    marks = re.compile(f"{re.escape(data.prompt_end)}|{re.escape(data.completion_end)}")
+def _without_template(examples: Sequence[TrainingExample], data: DataConfig) -> Iterator[str]:
+    """The texts of the examples without the template's, for which BPE needs no merges."""
+    template = re.compile(f"{re.escape(data.prompt_end)}|{re.escape(data.completion_end)}")
     for example in examples:
-        yield from filter(None, marks.split(example.text))
+        yield from filter(None, template.split(example.text))
 
 
 def _read(source: str, data: DataConfig, note: Notify, digest: "hashlib._Hash") -> list[TrainingExample]:

@@ -1,4 +1,4 @@
-"""The examples of a source, read by the readers of texts: one pass for the prompts, one for the completions."""
+"""Read the examples of a source with the readers of texts: one pass for prompts, one for completions."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,24 +15,24 @@ EXAMPLE_SUFFIXES = (".jsonl", ".csv", ".parquet")
 def read_examples(source: str, data: DataConfig, note: Notify) -> Iterator[TrainingExample]:
     """The examples of `source` in order.
 
-    Raises what reading raises, RequestError for a file that holds none by its name, and UserError, with its place, for
-    one of which nothing can be learned.
+    Raises as reading does, RequestError for a file of another suffix than EXAMPLE_SUFFIXES, and UserError, with its
+    location, for an example without a completion.
     """
     if data.format == "chat":
-        for where, messages in _column(source, "messages_key", data, note):
-            yield make_chat(where, messages, data)
+        for location, messages in _column(source, "messages_key", data, note):
+            yield make_chat(location, messages, data)
         return
     prompts = dict(_column(source, "prompt_key", data, note))
     completions = dict(_column(source, "completion_key", data, lambda _: None))
-    for where in prompts:
-        if where not in completions:
-            make_pair(where, "", "", data)  # raises
-    for where, completion in completions.items():
-        yield make_pair(where, prompts.get(where, ""), completion, data)
+    for location in prompts:
+        if location not in completions:
+            make_pair(location, "", "", data)  # raises
+    for location, completion in completions.items():
+        yield make_pair(location, prompts.get(location, ""), completion, data)
 
 
 def _column(source: str, option: str, data: DataConfig, note: Notify) -> Iterator[tuple[str, str]]:
-    """The place and the text of what is under the key that `option` names, where it is not empty."""
+    """Yield (location, text) for each text that is not empty under the key that `data.{option}` names."""
     key = getattr(data, option)
     for file in find_files(source, ReaderOptions(data.encoding, key, lists=data.format == "chat"), note):
         if inner_suffix(Path(file.name)) not in EXAMPLE_SUFFIXES:
@@ -45,6 +45,8 @@ def _column(source: str, option: str, data: DataConfig, note: Notify) -> Iterato
                 yield name, b"".join(pieces).decode()
         except UserError as error:
             if error.hint is not None and "data.text_key=" in error.hint:
-                there, _, chosen = error.hint.partition("; choose one: ")
-                error.hint = f"{there}; choose one: data.{option}={chosen.partition('data.text_key=')[2].rstrip(')')}"
+                listed, _, key_hint = error.hint.partition("; choose one: ")
+                error.hint = (
+                    f"{listed}; choose one: data.{option}={key_hint.partition('data.text_key=')[2].rstrip(')')}"
+                )
             raise

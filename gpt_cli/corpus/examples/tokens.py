@@ -19,16 +19,16 @@ PROMPT, COMPLETION, COMPLETION_END = 0, 1, 2
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """The examples of a split, one after the other."""
+    """The encoded examples of a split, concatenated."""
 
     tokens: Tokens
     """(N,) ids."""
     starts: npt.NDArray[np.int64]
     """(E + 1,) index of the first token of each, and N."""
     kinds: npt.NDArray[np.uint8]
-    """(N,) PROMPT, COMPLETION, or COMPLETION_END for the last token of a completion, which has its end."""
+    """(N,) PROMPT, COMPLETION, or COMPLETION_END for the last token of a completion."""
     end_text: str
-    """The end of each completion, which is no text of it."""
+    """The template's text that ends each completion."""
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -39,17 +39,17 @@ class Examples:
         return np.diff(self.starts)
 
     def last_turn(self, example: int) -> tuple[list[int], list[int]]:
-        """The ids before the last completion of an example, and those of it."""
+        """(ids before the last completion of an example, ids of that completion)."""
         start, stop = self.starts[example : example + 2].tolist()
         ids, kinds = self.tokens[start:stop].tolist(), self.kinds[start:stop]
-        border = int(np.flatnonzero(kinds == PROMPT)[-1]) + 1
-        return ids[:border], ids[border:]
+        boundary = int(np.flatnonzero(kinds == PROMPT)[-1]) + 1
+        return ids[:boundary], ids[boundary:]
 
 
 def encode_examples(tokenizer: Tokenizer, examples: Sequence[TrainingExample], completion_end: str) -> Examples:
-    """The examples as tokens. A prompt and its completion are encoded apart, as a prompt is that a model continues.
+    """Encode examples. A prompt and its completion are encoded separately, as in generation.
 
-    Raises what `Tokenizer.encode` raises.
+    Raises as `Tokenizer.encode` does.
     """
     ids = [np.zeros(0, dtype=np.uint32)]
     kinds = [np.zeros(0, dtype=np.uint8)]
@@ -68,7 +68,7 @@ def encode_examples(tokenizer: Tokenizer, examples: Sequence[TrainingExample], c
 
 
 def stats_of(examples: Sequence[TrainingExample], encoded: Examples) -> SplitStats:
-    """The sizes of a split; its documents are the examples."""
+    """The statistics of a split; each example counts as a document."""
     texts = [example.text.encode() for example in examples]
     return SplitStats(
         sum(map(count_characters, texts)), sum(map(len, texts)), len(encoded.tokens), len(encoded), encoded.starts[:-1]
