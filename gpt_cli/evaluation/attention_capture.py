@@ -1,4 +1,4 @@
-"""The queries, keys and values that each layer attends with, seen from outside: the model's forward is not touched.
+"""Capture the queries, keys and values of each layer with hooks, without changes to the model.
 
 Shapes: T tokens, H query heads, Hkv key/value heads (a divisor of H), D head_dim.
 """
@@ -21,7 +21,7 @@ from gpt_cli.model.layers import Attention
 
 @dataclass(frozen=True, eq=False)
 class LayerAttention:
-    """One layer on one sequence. Queries and keys are as they meet: normalised and rotated."""
+    """The attention of one layer over one sequence. Queries and keys are normalised and rotated."""
 
     layer: int
     q: Tensor
@@ -31,7 +31,7 @@ class LayerAttention:
     v: Tensor
     """(Hkv, T, D)."""
     output: Tensor
-    """(H, T, D): what the model itself computed from them, by whichever of its fast paths."""
+    """(H, T, D): the attention output of the model itself, from whichever kernel it uses."""
     window: int | None
 
     @property
@@ -40,18 +40,20 @@ class LayerAttention:
 
     @property
     def group(self) -> int:
-        """Query heads to a key head."""
+        """Query heads per key head."""
         return self.q.shape[0] // self.k.shape[0]
 
     def scores(self) -> Tensor:
-        """(H, T, T) q k^T / sqrt(D) in fp64; minus infinity where a query does not see a key."""
-        k = self.k.double().repeat_interleave(self.group, dim=0)  # fp32 products may be bf16 ones after training
+        """(H, T, T) q k^T / sqrt(D) in fp64; minus infinity for masked keys."""
+        k = self.k.double().repeat_interleave(
+            self.group, dim=0
+        )  # training may have lowered the precision of fp32 matmuls
         scores = self.q.double() @ k.mT / math.sqrt(self.q.shape[-1])
         n_token = self.q.shape[1]
         return scores.masked_fill(~causal_mask(n_token, n_token, self.window, self.q.device), -math.inf)
 
     def weights(self) -> Tensor:
-        """(H, T, T) the softmax of the scores: row t is how query t divides its attention; it sums to 1."""
+        """(H, T, T) softmax of the scores over keys: each row, of one query, sums to 1."""
         return self.scores().softmax(dim=-1).float()
 
 
@@ -59,8 +61,8 @@ class LayerAttention:
 def capture_attention(model: GPT, tokens: Sequence[int]) -> list[LayerAttention]:
     """The attention of each layer of `model` over the sequence `tokens`, on the CPU in fp32, from one forward pass.
 
-    The model is run as it is, without dropout. Raises ValueError when the tokens are more than its context,
-    RequestError for a model with options that are not known here.
+    The model runs in eval mode. Raises ValueError for more tokens than its context, RequestError for a model with
+    unsupported options.
     """
     if (reason := ATTENTION_MAPS.refusal(model.config)) is not None:
         raise RequestError(f"the attention of a model with {reason} cannot be shown")
@@ -68,56 +70,56 @@ def capture_attention(model: GPT, tokens: Sequence[int]) -> list[LayerAttention]
     was_training = model.training
     model.eval()
     try:
-        with _watched(modules) as seen:
+        with _capture_hooks(modules) as captured:
             model(torch.tensor([list(tokens)], device=model.head.weight.device))
     finally:
         model.train(was_training)
-    return [_of_layer(module, seen[module]) for module in modules]
+    return [_layer_attention(module, captured[module]) for module in modules]
 
 
-class _Seen:
+class _CapturedTensors:
     """Tensors recorded by the hooks of one attention module."""
 
     def __init__(self) -> None:
-        self.projected: Tensor  # (1, T, (H + 2 Hkv) D) queries, keys and values before they are normalised
+        self.qkv: Tensor  # (1, T, (H + 2 Hkv) D) queries, keys and values before they are normalised
         self.rotated: list[Tensor] = []  # (1, H, T, D) queries, then (1, Hkv, T, D) keys
-        self.mixed: Tensor  # (1, T, H D)
+        self.output: Tensor  # (1, T, H D)
 
 
 @contextmanager
-def _watched(modules: Sequence[Attention]) -> Iterator[dict[Attention, _Seen]]:
-    """Hook `modules`: each forward pass stores what it computed in the yielded dictionary."""
-    seen = {module: _Seen() for module in modules}
-    handles = [handle for module in modules for handle in _watch(module, seen[module])]
+def _capture_hooks(modules: Sequence[Attention]) -> Iterator[dict[Attention, _CapturedTensors]]:
+    """Hook `modules`: each forward pass stores its tensors in the yielded dictionary."""
+    captured = {module: _CapturedTensors() for module in modules}
+    handles = [handle for module in modules for handle in _register_hooks(module, captured[module])]
     try:
-        yield seen
+        yield captured
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _watch(module: Attention, seen: _Seen) -> list[Any]:
-    def projected(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        seen.projected = output
+def _register_hooks(module: Attention, captured: _CapturedTensors) -> list[Any]:
+    def store_qkv(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
+        captured.qkv = output
 
-    def rotated(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        seen.rotated.append(output)
+    def store_rotated(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
+        captured.rotated.append(output)
 
-    def mixed(_module: nn.Module, inputs: tuple[Tensor]) -> None:
-        (seen.mixed,) = inputs
+    def store_output(_module: nn.Module, inputs: tuple[Tensor]) -> None:
+        (captured.output,) = inputs
 
     return [
-        module.qkv.register_forward_hook(projected),
-        module.rotary.register_forward_hook(rotated),
-        module.out.register_forward_pre_hook(mixed),
+        module.qkv.register_forward_hook(store_qkv),
+        module.rotary.register_forward_hook(store_rotated),
+        module.out.register_forward_pre_hook(store_output),
     ]
 
 
-def _of_layer(module: Attention, seen: _Seen) -> LayerAttention:
-    n_token, width = seen.projected.shape[1], module.head_dim
-    q, k = seen.rotated
-    heads = seen.projected.view(n_token, -1, width).transpose(0, 1)  # (H + 2 Hkv, T, D)
+def _layer_attention(module: Attention, captured: _CapturedTensors) -> LayerAttention:
+    n_token, width = captured.qkv.shape[1], module.head_dim
+    q, k = captured.rotated
+    heads = captured.qkv.view(n_token, -1, width).transpose(0, 1)  # (H + 2 Hkv, T, D)
     _, _, v = heads.split(module.heads, dim=0)
-    output = seen.mixed.view(n_token, -1, width).transpose(0, 1)  # (H, T, D)
+    output = captured.output.view(n_token, -1, width).transpose(0, 1)  # (H, T, D)
     q, k, v, output = (tensor.detach().cpu().float() for tensor in (q[0], k[0], v, output))
     return LayerAttention(module.layer, q, k, v, output, module.window)

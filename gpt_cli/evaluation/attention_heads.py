@@ -3,11 +3,11 @@
 Each score is the mean share of attention, from 0 to 1, that queries give to
 
     previous     the token before (a previous-token head)
-    first        the first token (a sink: where attention goes that has nowhere better to go; Xiao et al., 2023)
+    first        the first token (an attention sink; Xiao et al., 2023)
     induction    the tokens that followed earlier occurrences of the query's token (Olsson et al., 2022)
 
 A head is marked if its score is at least `THRESHOLD` and at least twice the score of uniform attention on the same
-text. The first two queries are left out of the first two scores: they have too few keys to choose from.
+text. The first two scores leave out the first two queries, which see too few keys.
 
 Shapes: T tokens.
 """
@@ -27,14 +27,14 @@ KINDS = ("previous", "first", "induction")
 
 @dataclass(frozen=True)
 class Head:
-    """The scores of one head. None where the text does not ask: too short, or no token occurs again."""
+    """The scores of one head. None if the text has no query for a score: too short, or no token repeats."""
 
     layer: int
     head: int
     scores: dict[str, float | None]
     """By kind, as in KINDS."""
     marks: tuple[str, ...]
-    """The kinds that it is."""
+    """The kinds whose thresholds it reaches."""
 
 
 def classify_heads(layers: Sequence[LayerAttention], tokens: Sequence[int]) -> list[Head]:
@@ -51,10 +51,10 @@ def classify_head(
 ) -> Head:
     """The scores of a head with the (T, T) `weights`."""
     visible = causal_mask(len(tokens), len(tokens), window, weights.device)
-    even = visible / visible.sum(dim=-1, keepdim=True)
+    uniform = visible / visible.sum(dim=-1, keepdim=True)
     targets = _targets(tokens)
     scores = {kind: _share(weights, target) for kind, target in targets.items()}
-    chance = {kind: _share(even, target) for kind, target in targets.items()}
+    chance = {kind: _share(uniform, target) for kind, target in targets.items()}
     marks = tuple(
         kind
         for kind in KINDS
@@ -64,7 +64,7 @@ def classify_head(
 
 
 def _targets(tokens: Sequence[int]) -> dict[str, Tensor]:
-    """For each kind (T, T) booleans: the keys that its queries look at; a row of none is a query that is not asked."""
+    """For each kind a (T, T) mask of target keys by query; a query without any is not counted."""
     n_token = len(tokens)
     previous, first = torch.zeros(2, n_token, n_token, dtype=torch.bool)
     for query in range(2, n_token):
@@ -77,7 +77,7 @@ def _targets(tokens: Sequence[int]) -> dict[str, Tensor]:
 
 
 def _share(weights: Tensor, target: Tensor) -> float | None:
-    asked = target.any(dim=-1)
-    if not asked.any():
+    queries = target.any(dim=-1)
+    if not queries.any():
         return None
-    return float((weights * target).sum(dim=-1)[asked].mean())
+    return float((weights * target).sum(dim=-1)[queries].mean())

@@ -1,4 +1,4 @@
-"""The baseline of text classification that knows words and not their order.
+"""A bag-of-words baseline for text classification.
 
 Shapes: E texts, W words, K classes.
 """
@@ -19,10 +19,10 @@ _STEPS = 100
 
 @dataclass(frozen=True, eq=False)
 class BagOfWords:
-    """Multinomial logistic regression on tf-idf: words in lower case, each with (1 + log of its count) times its idf.
+    """Multinomial logistic regression on tf-idf of lower-case words: (1 + log count) * idf, rows of length 1.
 
-    Rows have length 1; the loss is the sum over texts and half the squared norm of the weights, as scikit-learn's
-    `TfidfVectorizer(sublinear_tf=True)` and `LogisticRegression(C=1)` have it, found by L-BFGS.
+    The loss is the sum over texts plus half the squared norm of the weights, minimised by L-BFGS, as in scikit-learn's
+    `TfidfVectorizer(sublinear_tf=True)` and `LogisticRegression(C=1)`.
     """
 
     words: dict[str, int]
@@ -35,10 +35,10 @@ class BagOfWords:
 
     @classmethod
     def train(cls, texts: Sequence[str], classes: Sequence[int], n_classes: int) -> "BagOfWords":
-        """The regression that fits `texts` of these classes."""
-        seen = Counter(word for text in texts for word in set(words_of(text)))
-        words = {word: number for number, word in enumerate(sorted(seen))}
-        idf = torch.tensor([math.log((1 + len(texts)) / (1 + seen[word])) + 1 for word in words])
+        """Fit the regression to `texts` with these classes."""
+        document_counts = Counter(word for text in texts for word in set(words_of(text)))
+        words = {word: number for number, word in enumerate(sorted(document_counts))}
+        idf = torch.tensor([math.log((1 + len(texts)) / (1 + document_counts[word])) + 1 for word in words])
         features, targets = _features(texts, words, idf), torch.tensor(classes)
         weight = torch.zeros(len(words), n_classes, requires_grad=True)
         bias = torch.zeros(n_classes, requires_grad=True)
@@ -57,24 +57,24 @@ class BagOfWords:
     def classify(self, texts: Sequence[str]) -> list[int]:
         """The class of each text."""
         logits = torch.sparse.mm(_features(texts, self.words, self.idf), self.weight) + self.bias
-        found: list[int] = logits.argmax(1).tolist()
-        return found
+        classes: list[int] = logits.argmax(1).tolist()
+        return classes
 
 
 def words_of(text: str) -> list[str]:
-    """The words and marks of a text, in lower case."""
+    """The words and punctuation marks of a text, in lower case."""
     return _WORD.findall(text.lower())
 
 
 def _features(texts: Sequence[str], words: dict[str, int], idf: Tensor) -> Tensor:
-    """(E, W), sparse; words that are not known count for nothing."""
+    """(E, W) sparse tf-idf rows; unknown words are ignored."""
     rows, columns, values = [], [], []
     for number, text in enumerate(texts):
         counts = Counter(words[word] for word in words_of(text) if word in words)
-        found = list(counts)
-        weights = torch.tensor([1 + math.log(counts[word]) for word in found]) * idf[found]
-        rows += [number] * len(found)
-        columns += found
+        indices = list(counts)
+        weights = torch.tensor([1 + math.log(counts[word]) for word in indices]) * idf[indices]
+        rows += [number] * len(indices)
+        columns += indices
         values.append(weights / weights.norm().clamp_min(1e-12))
     index = torch.tensor([rows, columns], dtype=torch.long)
     return torch.sparse_coo_tensor(

@@ -15,7 +15,7 @@ from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.tokenizer import Tokenizer
 
 Normalise = Literal["none", "tokens", "bytes"]
-_AT_ONCE = 32  # texts that a reader is given together, each with every label
+_BATCH_SIZE = 32  # texts that are scored together, each with every label
 
 
 @dataclass(frozen=True)
@@ -23,21 +23,21 @@ class Prediction:
     """The prediction for one text. Lists are in the order of the labels."""
 
     log_probs: list[float]
-    """Natural, of each label after the prompt."""
+    """Natural log-probability of each label after the prompt."""
     scores: list[float]
-    """The same over the length that was asked for: the highest wins, of equals the first."""
+    """log_probs divided by the label's length, if `normalise` asks for it. The highest wins, of equals the first."""
     probs: list[float]
-    """The softmax of the scores: how sure the choice is."""
+    """Softmax of the scores."""
 
     @property
     def best(self) -> int:
-        """The index of the label that was chosen."""
+        """Index of the label with the highest score."""
         return self.scores.index(max(self.scores))
 
 
 @dataclass(frozen=True)
 class Classifier:
-    """A model that chooses among `labels` for a text: `prefix` + text + `suffix` + label + `after` is what it reads."""
+    """Chooses among `labels` for a text; the model reads `prefix` + text + `suffix` + label + `after`."""
 
     scorer: LogprobScorer
     tokenizer: Tokenizer
@@ -48,23 +48,23 @@ class Classifier:
     normalise: Normalise = "none"
 
     def classify(self, texts: Sequence[str]) -> Iterator[Prediction]:
-        """A verdict for each text.
+        """A prediction for each text.
 
         Raises UnknownCharacters, and RequestError for a label that does not fit into the context.
         """
-        for start in range(0, len(texts), _AT_ONCE):
-            prepared = [self._prepare(text) for text in texts[start : start + _AT_ONCE]]
-            every = [tokens for _, choices in prepared for tokens in choices]
+        for start in range(0, len(texts), _BATCH_SIZE):
+            prepared = [self._prepare(text) for text in texts[start : start + _BATCH_SIZE]]
+            sequences = [tokens for _, choices in prepared for tokens in choices]
             firsts = [first for first, choices in prepared for _ in choices]
-            found = iter(self.scorer.score(every, firsts))
+            token_log_probs = iter(self.scorer.score(sequences, firsts))
             for first, choices in prepared:
-                log_probs = [float(next(found).sum()) for _ in choices]
+                log_probs = [float(next(token_log_probs).sum()) for _ in choices]
                 yield self._predict(log_probs, [len(tokens) - first for tokens in choices])
 
     def _prepare(self, text: str) -> tuple[int, list[list[int]]]:
-        """For each label what is read, and the index of the first token that is scored, the same for all labels.
+        """(index of the first token to score, ids of the prompt with each label).
 
-        Of a prompt too long for the context the last tokens are read, as many with each label.
+        A prompt that is too long for the context is cut at its start, by the same number of tokens for all labels.
         """
         endings = [label + self.after for label in self.labels]
         first, choices = common_prefix(self.tokenizer, self.prefix + text + self.suffix, endings)
@@ -76,8 +76,8 @@ class Classifier:
                 f"the label '{escape_control_chars(label[:50])}' has {longest - first:,} tokens;"
                 f" the model's context is {context:,}"
             )
-        left_out = max(0, longest - context - 1)
-        return first - left_out, [tokens[left_out:] for tokens in choices]
+        dropped = max(0, longest - context - 1)
+        return first - dropped, [tokens[dropped:] for tokens in choices]
 
     def _predict(self, log_probs: list[float], n_tokens: list[int]) -> Prediction:
         lengths: Sequence[float] = [1.0] * len(self.labels)
@@ -91,19 +91,19 @@ class Classifier:
 
 
 def common_prefix(tokenizer: Tokenizer, prompt: str, endings: Sequence[str]) -> tuple[int, list[list[int]]]:
-    """The tokens of `prompt` with each ending, and how many of the first are the prompt's and the same in all.
+    """(number of prompt tokens that all sequences share, ids of `prompt` with each ending).
 
-    Prompt and ending are encoded as one text, as the model has learned to read it: where a token crosses the border
-    between them (the space in `Answer: yes`), it is scored with the ending, in all of them.
+    Prompt and ending are encoded as one text, as in training: a token that spans both (the space in `Answer: yes`) is
+    scored with the ending.
     """
-    known = encode_prompt(tokenizer, prompt)
+    prompt_ids = encode_prompt(tokenizer, prompt)
     if prompt:
         choices = [tokenizer.encode(prompt + ending).tolist() for ending in endings]
         shared = 0
-        for alike in zip(known, *choices, strict=False):
-            if len(set(alike)) > 1:
+        for ids in zip(prompt_ids, *choices, strict=False):
+            if len(set(ids)) > 1:
                 break
             shared += 1
         if shared:
             return shared, choices
-    return len(known), [[*known, *tokenizer.encode(ending).tolist()] for ending in endings]
+    return len(prompt_ids), [[*prompt_ids, *tokenizer.encode(ending).tolist()] for ending in endings]

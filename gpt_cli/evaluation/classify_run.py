@@ -1,4 +1,4 @@
-"""The figures of a run that learned classes, beside what needs no network.
+"""Metrics of a trained classifier, with two baselines: the majority class and a bag of words.
 
 Shapes: E texts, K classes.
 """
@@ -36,7 +36,7 @@ BINS = 15
 
 @dataclass(frozen=True, eq=False)
 class ClassReport:
-    """The figures of one checkpoint on labelled texts."""
+    """The metrics of one checkpoint on labelled texts."""
 
     checkpoint: str
     step: int
@@ -44,14 +44,14 @@ class ClassReport:
     labels: list[str]
     evaluation: ClassEvalMetrics
     majority: npt.NDArray[np.int64]
-    """(K, K) confusion of always choosing the label that most texts have that trained."""
+    """(K, K) confusion of always choosing the most frequent label of the training texts."""
     bag_of_words: npt.NDArray[np.int64] | None
-    """(K, K) confusion of `BagOfWords`; None without the texts that trained."""
+    """(K, K) confusion of `BagOfWords`; None without the training texts."""
 
     def figures(self) -> dict[str, Any]:
-        """Every figure by its name, but for tables."""
+        """The scalar metrics by name."""
         e = self.evaluation
-        found = {
+        figures = {
             "checkpoint": self.checkpoint,
             "step": self.step,
             "text": self.text,
@@ -64,25 +64,25 @@ class ClassReport:
             "majority_macro_f1": macro_f1(self.majority),
         }
         if self.bag_of_words is not None:
-            found["bag_of_words_accuracy"] = accuracy_of(self.bag_of_words)
-            found["bag_of_words_macro_f1"] = macro_f1(self.bag_of_words)
-        return found
+            figures["bag_of_words_accuracy"] = accuracy_of(self.bag_of_words)
+            figures["bag_of_words_macro_f1"] = macro_f1(self.bag_of_words)
+        return figures
 
     def to_json(self) -> dict[str, Any]:
-        """The figures with the labels and the confusion matrix; rows are true labels."""
+        """The metrics with the labels and the confusion matrix; rows are true labels."""
         return {**self.figures(), "labels": self.labels, "confusion": self.evaluation.confusion.tolist()}
 
 
 def calibration_error(evaluation: ClassEvalMetrics) -> float:
-    """Expected calibration error: how far, on average, the probability of the choice is from the share that is right.
+    """Expected calibration error: the mean of |accuracy - confidence| over BINS bins of confidence, weighted by texts.
 
-    Over BINS bins of that probability, each counted by the texts in it.
+    Confidence is the probability of the chosen class.
     """
     confidence = np.exp(evaluation.log_probs.max(axis=1))
-    right = evaluation.chosen == evaluation.classes
+    correct = evaluation.chosen == evaluation.classes
     bins = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
-    gaps = [abs(right[bins == b].sum() - confidence[bins == b].sum()) for b in range(BINS)]
-    return float(sum(gaps) / len(right))
+    gaps = [abs(correct[bins == b].sum() - confidence[bins == b].sum()) for b in range(BINS)]
+    return float(sum(gaps) / len(correct))
 
 
 def evaluate_classifier(
@@ -95,11 +95,10 @@ def evaluate_classifier(
     *,
     skip_unknown: bool = False,
 ) -> ClassReport:
-    """The figures of `classifier`, made of `saved`, on a split of its own texts or on labelled texts in `source`, which
-    are read as `data` says (None: as its own).
+    """Evaluate `classifier`, of the checkpoint `saved`, on a split of its own texts or on labelled texts in `source`.
 
-    Raises what reading raises, UserError when the split cannot be made again or a label is not the run's, and
-    RequestError when there is no test split.
+    `data`: settings to read `source` with; None: those of the run. Raises as reading does, UserError if the split
+    cannot be reproduced or a label is unknown, and RequestError if there is no test split.
     """
     train: LabelledTexts | None = None
     if source is None:
@@ -116,13 +115,13 @@ def evaluate_classifier(
         texts = read_given_labelled(
             source, data or saved.config.data, saved.tokenizer, skip_unknown=skip_unknown, note=note
         )
-    _check_known(texts, classifier.labels)
+    _check_labels(texts, classifier.labels)
     name = {"val": "validation", "test": "test"}[split]
     rows = LabelledRows.of(saved.config, texts, name, note)
     with working("evaluating"):
         evaluation = evaluate_classes(classifier.model, rows, classifier.runtime)
-    said = [texts.source[row].text for row in rows.kept.tolist()]
-    majority, bag = _baselines(classifier.labels, train, rows.classes, said)
+    contents = [texts.source[row].text for row in rows.kept.tolist()]
+    majority, bag = _baselines(classifier.labels, train, rows.classes, contents)
     text = f"{name} split" if source is None else source
     return ClassReport(str(saved.path), saved.step, text, classifier.labels, evaluation, majority, bag)
 
@@ -130,22 +129,22 @@ def evaluate_classifier(
 def _baselines(
     labels: list[str], train: LabelledTexts | None, classes: npt.NDArray[np.int64], texts: Sequence[str]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]:
-    """The confusion of the most frequent label (of those that trained, else of these), and of the bag of words."""
-    known = classes if train is None else np.array([labels.index(text.label) for text in train.source])
-    most = np.full_like(classes, np.bincount(known).argmax())
-    majority = confusion_matrix(classes, most, len(labels))
+    """The (K, K) confusions of the most frequent label (in training, else in `classes`) and of the bag of words."""
+    train_classes = classes if train is None else np.array([labels.index(text.label) for text in train.source])
+    most_frequent = np.full_like(classes, np.bincount(train_classes).argmax())
+    majority = confusion_matrix(classes, most_frequent, len(labels))
     if train is None:
         return majority, None
     with working("training the bag of words"):
-        bag = BagOfWords.train([text.text for text in train.source], known.tolist(), len(labels))
+        bag = BagOfWords.train([text.text for text in train.source], train_classes.tolist(), len(labels))
         chosen = np.array(bag.classify(texts), dtype=np.int64)
     return majority, confusion_matrix(classes, chosen, len(labels))
 
 
-def _check_known(texts: LabelledTexts, labels: list[str]) -> None:
+def _check_labels(texts: LabelledTexts, labels: list[str]) -> None:
     for text in texts.source:
         if text.label not in labels:
-            shown = escape_control_chars(text.label[:50])
+            escaped = escape_control_chars(text.label[:50])
             raise UserError(
-                f"the run knows no label '{shown}'", where=text.where, hint=f"its labels: {', '.join(labels)[:200]}"
+                f"the run knows no label '{escaped}'", where=text.where, hint=f"its labels: {', '.join(labels)[:200]}"
             )

@@ -1,6 +1,6 @@
-"""Figures of completions: the same as what was to be written, or near to it, beside what needs no model.
+"""Metrics of completions: exact match, chrF and BLEU, and a nearest-neighbour baseline.
 
-chrF (Popović, 2015) and BLEU (Papineni et al., 2002) are those of sacrebleu (Post, 2018), so that figures compare.
+chrF (Popović, 2015) and BLEU (Papineni et al., 2002) are those of sacrebleu (Post, 2018), so they are comparable.
 """
 
 import importlib
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gpt_cli.errors import UserError
 
-_GRAM = 3  # characters by which a prompt is near to another
+_NGRAM = 3  # characters
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class CompletionScores:
 
 
 def require_sacrebleu() -> Any:
-    """The package. Raises UserError where it is absent."""
+    """The package sacrebleu. Raises UserError if it is not installed."""
     try:
         return importlib.import_module("sacrebleu")
     except ImportError as error:
@@ -37,9 +37,9 @@ def require_sacrebleu() -> Any:
 
 
 def score_completions(written: Sequence[str], references: Sequence[str]) -> CompletionScores:
-    """Figures of the `written` texts beside their `references`, at least one. Raises as `require_sacrebleu` does."""
+    """Metrics of the `written` texts against their `references`, at least one. Raises as `require_sacrebleu` does."""
     sacrebleu = require_sacrebleu()
-    exact = sum(one == other for one, other in zip(written, references, strict=True))
+    exact = sum(text == reference for text, reference in zip(written, references, strict=True))
     return CompletionScores(
         100 * exact / len(references),
         sacrebleu.corpus_chrf(list(written), [list(references)]).score,
@@ -48,27 +48,27 @@ def score_completions(written: Sequence[str], references: Sequence[str]) -> Comp
 
 
 class NearestExample:
-    """The completion of the example whose prompt shares most runs of three characters with another prompt (Dice)."""
+    """A baseline: the completion of the example with the most similar prompt, by the Dice coefficient of 3-grams."""
 
     def __init__(self, prompts: Sequence[str], completions: Sequence[str]) -> None:
         self._completions = completions
         self._sizes = np.array([len(_grams(prompt)) for prompt in prompts])
-        places: dict[str, list[int]] = {}
+        by_gram: dict[str, list[int]] = {}
         for number, prompt in enumerate(prompts):
             for gram in _grams(prompt):
-                places.setdefault(gram, []).append(number)
-        self._places: dict[str, npt.NDArray[np.int64]] = {gram: np.array(found) for gram, found in places.items()}
+                by_gram.setdefault(gram, []).append(number)
+        self._by_gram: dict[str, npt.NDArray[np.int64]] = {gram: np.array(numbers) for gram, numbers in by_gram.items()}
 
     def completion(self, prompt: str) -> str:
-        """Of equally near ones the first."""
+        """The completion of the nearest example; of equals the first."""
         shared = np.zeros(len(self._sizes), dtype=np.int64)
         grams = _grams(prompt)
         for gram in grams:
-            if gram in self._places:
-                shared[self._places[gram]] += 1
+            if gram in self._by_gram:
+                shared[self._by_gram[gram]] += 1
         return self._completions[int(np.argmax(2 * shared / (self._sizes + len(grams))))]
 
 
 def _grams(text: str) -> set[str]:
     padded = f"\0{text}\0"
-    return {padded[i : i + _GRAM] for i in range(max(1, len(padded) - _GRAM + 1))}
+    return {padded[i : i + _NGRAM] for i in range(max(1, len(padded) - _NGRAM + 1))}

@@ -10,11 +10,11 @@ from gpt_cli.terminal.escape import escape_control_chars
 
 @dataclass
 class ConfusionMatrix:
-    """Counts of verdicts on examples whose label is known."""
+    """Counts of predictions for examples whose label is known."""
 
     labels: Sequence[str]
     confusion: list[list[int]] = field(init=False)
-    """Rows: the true label; columns: the one chosen."""
+    """Rows: true labels; columns: predicted labels."""
 
     def __post_init__(self) -> None:
         self.confusion = [[0] * len(self.labels) for _ in self.labels]
@@ -41,7 +41,7 @@ class ConfusionMatrix:
 
 
 def parse_labels(text: str) -> list[str]:
-    """`a,b,c` as labels, spaces and all. Raises RequestError for fewer than two, empty ones, and one given twice."""
+    """Split `a,b,c` into labels, with their spaces. Raises RequestError for fewer than two, empty or repeated ones."""
     labels = text.split(",")
     if len(labels) < 2 or not all(label.strip() for label in labels):
         raise RequestError("--labels needs at least two texts", hint="--labels yes,no")
@@ -51,7 +51,7 @@ def parse_labels(text: str) -> list[str]:
 
 
 def index_of(example: Example, labels: Sequence[str]) -> int | None:
-    """The index of an example's label, stripped of spaces; None if it has none. Raises RequestError for another."""
+    """The index of an example's label, ignoring spaces around it; None without one. Raises RequestError if unknown."""
     if example.label is None:
         return None
     names = [label.strip() for label in labels]

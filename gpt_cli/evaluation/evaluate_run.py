@@ -39,7 +39,7 @@ class EvalResult:
     evaluation: EvalMetrics
 
     def figures(self) -> dict[str, Any]:
-        """Every figure by its name, for `--json`; loss in nats per token."""
+        """The metrics by name, for `--json`; loss in nats per token."""
         e = self.evaluation
         return {
             "checkpoint": self.checkpoint,
@@ -68,18 +68,18 @@ def evaluate_run(
 ) -> EvalResult:
     """Evaluate the newest checkpoint of `run`, or the checkpoint `run`, on `text` or a split of its own text.
 
-    `options`: how the files of `text` are read. `examples`: what `text` holds, where that is examples.
+    `options`: for reading the files of `text`. `examples`: the examples in `text`, if it holds pairs or chats.
 
-    Raises UserError when the split cannot be made again because the text has changed, RequestError when it has no test
-    split, and UnknownCharacters, unless they are to be skipped, when `text` has characters that the vocabulary lacks.
+    Raises UserError if the split cannot be reproduced because the text has changed, RequestError if it has no test
+    split, and UnknownCharacters, unless `skip_unknown`, for characters that are not in the vocabulary.
     """
     loaded = load_model(run, choose_device(device), note)
     machine = setup_runtime(loaded.config.runtime.model_copy(update={"device": device}))
     dataset: EvalDataset
     if text is None:
-        own = open_evaluation(loaded.config, _corpus(loaded, split, note), machine.device, note)
-        assert not isinstance(own, LabelledRows), "see classify_run"
-        dataset = own
+        opened = open_evaluation(loaded.config, _corpus(loaded, split, note), machine.device, note)
+        assert not isinstance(opened, LabelledRows), "see classify_run"
+        dataset = opened
     elif examples is not None:
         rows = ExampleRows.of(loaded.config, examples, "given", note)
         dataset = EvaluationExamples.of(rows, loaded.tokenizer, machine.device)
@@ -105,19 +105,20 @@ def _corpus(loaded: LoadedRun, split: Literal["val", "test"], note: Notify) -> C
 def _encode(
     source: str, options: ReaderOptions, tokenizer: Tokenizer, skip_unknown: bool, note: Notify
 ) -> np.ndarray[Any, Any]:
-    """The ids of all documents of `source`, joined; of the text there is never more in memory than a few blocks."""
-    left_out: set[str] = set()
+    """The ids of all documents of `source`, concatenated; the text is read in blocks."""
+    dropped: set[str] = set()
 
     def pieces() -> Iterator[str]:
         for file in find_files(source, options, note):
             for _, parts in file.read(note):
                 for data in parts:
                     text = data.decode()
-                    kept, unknown = drop_unknown(tokenizer, text) if skip_unknown else (text, [])
-                    left_out.update(unknown)
-                    yield kept
+                    if skip_unknown:
+                        text, unknown = drop_unknown(tokenizer, text)
+                        dropped.update(unknown)
+                    yield text
 
     ids = encode_stream(tokenizer, pieces())
-    if left_out:
-        note(f"left out {len(left_out)} distinct characters that the vocabulary lacks")
+    if dropped:
+        note(f"left out {len(dropped)} distinct characters that the vocabulary lacks")
     return ids

@@ -1,4 +1,4 @@
-"""Examples that a run did not learn from, to evaluate it on: pairs for one of pairs, chats, or labelled texts."""
+"""Read other examples to evaluate a run on, in the format of its own: pairs, chats or labelled texts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ _NAMES = {"pairs": "pairs", "chat": "chats", "labelled": "labels"}
 
 
 def holds_examples(data: DataConfig, source: str, text_key: str | None) -> bool:
-    """True where `source` holds examples for a run of this `data`: tables or JSON lines, and no `text_key` is named."""
+    """True if the run trains on pairs or chats, `source` has tables or JSON lines, and no `text_key` is given."""
     if data.format not in ("pairs", "chat") or text_key is not None:
         return False
     files = find_files(source, ReaderOptions(data.encoding), lambda _: None)
@@ -35,36 +35,36 @@ def holds_examples(data: DataConfig, source: str, text_key: str | None) -> bool:
 def read_given_examples(
     source: str, data: DataConfig, tokenizer: Tokenizer, *, skip_unknown: bool, note: Notify
 ) -> Examples:
-    """The examples of `source` as tokens, under the keys and with the template of a run.
+    """The examples of `source`, encoded; keys and template are those of the run.
 
-    Raises what reading raises, UserError where there are none, and UnknownCharacters unless they are to be skipped.
+    Raises as reading does, UserError if there are none, and UnknownCharacters unless `skip_unknown`.
     """
-    with _keys_of_run(data):
+    with _run_key_hints(data):
         examples = list(read_examples(source, data, note))
     if not examples:
         raise UserError(f"{source} has no examples")
     if skip_unknown:
-        known = _UnknownDropper(tokenizer, note)
+        drop = _UnknownDropper(tokenizer, note)
         examples = [
-            replace(one, turns=tuple((known(prompt), known(completion)) for prompt, completion in one.turns))
-            for one in examples
+            replace(example, turns=tuple((drop(prompt), drop(completion)) for prompt, completion in example.turns))
+            for example in examples
         ]
-        known.report()
+        drop.report()
     return encode_examples(tokenizer, examples, data.completion_end)
 
 
 def read_given_labelled(
     source: str, data: DataConfig, tokenizer: Tokenizer, *, skip_unknown: bool, note: Notify
 ) -> LabelledTexts:
-    """Labelled texts, likewise; UserError, too, where nothing is left of one."""
-    with _keys_of_run(data):
+    """The labelled texts of `source`, encoded. Raises as `read_given_examples`, UserError if a text becomes empty."""
+    with _run_key_hints(data):
         texts = list(read_labelled(source, data, note))
     if not texts:
         raise UserError(f"{source} has no texts")
     if skip_unknown:
-        known = _UnknownDropper(tokenizer, note)
-        texts = [replace(text, text=known(text.text)) for text in texts]
-        known.report()
+        drop = _UnknownDropper(tokenizer, note)
+        texts = [replace(text, text=drop(text.text)) for text in texts]
+        drop.report()
         for text in texts:
             if not text.text:
                 raise UserError("the vocabulary has no character of this text", where=text.where)
@@ -72,26 +72,26 @@ def read_given_labelled(
 
 
 class _UnknownDropper:
-    """Texts without the characters that a vocabulary lacks, which are counted."""
+    """Removes the characters that are not in the vocabulary from texts, and counts them."""
 
     def __init__(self, tokenizer: Tokenizer, note: Notify) -> None:
         self._tokenizer, self._note = tokenizer, note
-        self._left_out: set[str] = set()
+        self._dropped: set[str] = set()
 
     def __call__(self, text: str) -> str:
-        kept, unknown = drop_unknown(self._tokenizer, text)
-        self._left_out.update(unknown)
-        return kept
+        text, unknown = drop_unknown(self._tokenizer, text)
+        self._dropped.update(unknown)
+        return text
 
     def report(self) -> None:
-        """Say how many characters there were."""
-        if self._left_out:
-            self._note(f"left out {len(self._left_out)} distinct characters that the vocabulary lacks")
+        """Note how many distinct characters were dropped."""
+        if self._dropped:
+            self._note(f"left out {len(self._dropped)} distinct characters that the vocabulary lacks")
 
 
 @contextmanager
-def _keys_of_run(data: DataConfig) -> Iterator[None]:
-    """Replace hints about keys of the config, which an evaluation cannot change, by the keys that the run reads."""
+def _run_key_hints(data: DataConfig) -> Iterator[None]:
+    """Replace hints in UserErrors about config keys, which an evaluation cannot change, with the keys of the run."""
     try:
         yield
     except UserError as error:
@@ -102,8 +102,8 @@ def _keys_of_run(data: DataConfig) -> Iterator[None]:
         elif "data.format" in hint:
             error.hint = f"this run learned {_NAMES[data.format]}, and reads files with {keys}"
         elif "_key=" in hint and "--text-key" not in hint:
-            there = f"{hint.partition('; ')[0]}; " if "; " in hint else ""
-            error.hint = f"{there}this run reads {keys}: name them so in a copy"
+            prefix = f"{hint.partition('; ')[0]}; " if "; " in hint else ""
+            error.hint = f"{prefix}this run reads {keys}: name them so in a copy"
             if data.format != "labelled":
                 error.hint += ", or read texts with --text-key KEY"
         raise

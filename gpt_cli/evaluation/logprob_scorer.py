@@ -1,4 +1,4 @@
-"""The log-probabilities of tokens that are given, by the engine that needs no torch.
+"""Log-probabilities of the tokens of a text, by the native engine.
 
 Shapes: T tokens, V vocabulary.
 """
@@ -13,11 +13,11 @@ from gpt_cli.cpu.decode.decoder import Decoder
 
 LogProbs = npt.NDArray[np.float64]
 
-_NUMBERS = 2**22  # of logits that are looked at together, in double precision
+_CHUNK_LOGITS = 2**22  # logits that are converted to double precision at once
 
 
 class LogprobScorer(Protocol):
-    """A model that says how likely a text is."""
+    """Computes the log-probabilities of the tokens of texts."""
 
     engine: str
     context_length: int
@@ -25,12 +25,12 @@ class LogprobScorer(Protocol):
     def score(self, texts: Sequence[Sequence[int]], firsts: Sequence[int]) -> list[LogProbs]:
         """The natural log-probability of each token of text i from index firsts[i] (at least 1) on, given all before.
 
-        A text has at most `context_length + 1` tokens, and stands at the beginning of the context.
+        A text has at most `context_length + 1` tokens; its first token has position 0.
         """
 
 
 class NativeScorer:
-    """By a compiled kernel or NumPy: one forward pass a text."""
+    """Scores with the C or NumPy decoder, one forward pass a text."""
 
     def __init__(self, decoder: Decoder) -> None:
         self.engine = decoder.engine
@@ -46,12 +46,12 @@ class NativeScorer:
 
 def pick_log_probs(logits: npt.NDArray[np.float32], targets: Sequence[int]) -> LogProbs:
     """(T, V) logits, (T,) ids -> (T,) log softmax of each row at its id, computed in double precision."""
-    found = np.empty(len(targets))
-    rows = max(1, _NUMBERS // logits.shape[1])
+    log_probs = np.empty(len(targets))
+    rows = max(1, _CHUNK_LOGITS // logits.shape[1])
     for start in range(0, len(targets), rows):
-        some = logits[start : start + rows].astype(np.float64)  # (t, V)
+        chunk = logits[start : start + rows].astype(np.float64)  # (t, V)
         ids = np.asarray(targets[start : start + rows], dtype=np.int64)
-        highest = some.max(axis=1)
-        sums = np.log(np.exp(some - highest[:, None]).sum(axis=1))
-        found[start : start + rows] = some[np.arange(len(ids)), ids] - highest - sums
-    return found
+        maximum = chunk.max(axis=1)
+        sums = np.log(np.exp(chunk - maximum[:, None]).sum(axis=1))
+        log_probs[start : start + rows] = chunk[np.arange(len(ids)), ids] - maximum - sums
+    return log_probs

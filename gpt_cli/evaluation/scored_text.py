@@ -1,4 +1,4 @@
-"""A text with what each of its tokens cost, by token, by line and as spans of whole characters.
+"""The bits of each token of a text, by token, by line and by span of whole characters.
 
 Shapes: N tokens, L lines.
 """
@@ -20,7 +20,7 @@ SurpriseKey = Literal["bits-per-byte", "bits"]
 
 @dataclass(frozen=True)
 class Span:
-    """Whole characters of a line, as few tokens as have them, and what these cost; None: the text begins with it."""
+    """The fewest tokens of a line that make whole characters, and their bits; None for the first of the text."""
 
     text: str
     bits: float | None
@@ -28,30 +28,30 @@ class Span:
 
 @dataclass(frozen=True)
 class ScoredLine:
-    """A line and the tokens that begin in it, its newline included."""
+    """A line, with its newline, and the tokens that begin in it."""
 
     number: int
     """From 1."""
     text: str
     tokens: list[int]
     pieces: list[str]
-    """The text of each token; bytes of half a character as `\\xe2`."""
+    """The text of each token; bytes of an incomplete character as `\\xe2`."""
     log_probs: list[float | None]
-    """Natural; None for the first token of the text, which nothing predicts."""
+    """Natural log-probabilities; None for the first token of the text, which is not predicted."""
     bits: float
     """The sum of the bits of the predicted tokens."""
     bytes: int
-    """In the predicted tokens, as UTF-8."""
+    """UTF-8 bytes of the predicted tokens."""
     spans: list[Span]
 
     @property
     def bits_per_byte(self) -> float | None:
-        """None where no byte was predicted."""
+        """None if no byte was predicted."""
         return self.bits / self.bytes if self.bytes else None
 
 
 class ScoredText:
-    """A text that a model has read."""
+    """A text with the log-probabilities of its tokens."""
 
     def __init__(self, tokenizer: Tokenizer, text: str, ids: Ids, log_probs: LogProbs) -> None:
         self.ids, self.log_probs = ids, log_probs
@@ -74,7 +74,7 @@ class ScoredText:
 
     @property
     def tokens(self) -> int:
-        """Predicted: all but the first."""
+        """Number of predicted tokens: all but the first."""
         return len(self.ids) - 1
 
     @property
@@ -89,16 +89,16 @@ class ScoredText:
 
     @property
     def bytes(self) -> int:
-        """In the predicted tokens."""
+        """Bytes of the predicted tokens."""
         return int(self._sizes[1:].sum())
 
     @property
     def bits_per_byte(self) -> float:
-        """The figure by which any two models compare."""
+        """Comparable between models with different tokenizers."""
         return self.bits / max(1, self.bytes)
 
     def figures(self) -> dict[str, float]:
-        """The sums by their names; loss in nats per token."""
+        """The metrics of the whole text by name; loss in nats per token."""
         return {
             "loss": self.loss,
             "perplexity": math.exp(min(self.loss, 700.0)),
@@ -113,14 +113,14 @@ class ScoredText:
         """Line number `index + 1`."""
         first, last = int(self._firsts[index]), int(self._firsts[index + 1])
         ids = self.ids[first:last].tolist()
-        known = [None if i == 0 else float(self.log_probs[i]) for i in range(first, last)]
+        log_probs = [None if i == 0 else float(self.log_probs[i]) for i in range(first, last)]
         predicted = slice(max(1, first), max(1, last))
         return ScoredLine(
             number=index + 1,
             text=self._data[self._lines[index] : self._lines[index + 1]].decode(),
             tokens=ids,
             pieces=[self.piece(i) for i in range(first, last)],
-            log_probs=known,
+            log_probs=log_probs,
             bits=float(self._bits[predicted].sum()),
             bytes=int(self._sizes[predicted].sum()),
             spans=self._spans(int(self._lines[index]), int(self._lines[index + 1])),
@@ -131,16 +131,16 @@ class ScoredText:
         return self._data[self._starts[token] : self._starts[token + 1]].decode(errors="backslashreplace")
 
     def top_surprising(self, n: int, by: SurpriseKey) -> list[int]:
-        """The indices of the `n` most surprising lines, the worst first; of equals the earlier one.
+        """The indices of the `n` most surprising lines, the highest first; of equals the earlier one.
 
-        Blank lines come last: a newline alone is a byte, whose bits would be a high rate that says nothing.
+        Blank lines come last: the bits of a lone newline would be a high rate without meaning.
         """
-        borders = self._lines.tolist()
-        blank = [not self._data[start:end].strip() for start, end in pairwise(borders)]
+        starts = self._lines.tolist()
+        blank = [not self._data[start:end].strip() for start, end in pairwise(starts)]
         return [int(i) for i in np.lexsort((-self._cost(by), np.array(blank)))[:n]]
 
     def _cost(self, by: SurpriseKey) -> LogProbs:
-        """(L,) of each line; 0 where nothing was predicted."""
+        """(L,) bits or bits per byte of each line; 0 if nothing was predicted."""
         sums = np.concatenate([[0.0], self._bits.cumsum()])
         bits: LogProbs = sums[self._firsts[1:]] - sums[self._firsts[:-1]]
         if by == "bits":
@@ -151,23 +151,23 @@ class ScoredText:
         return rates
 
     @cached_property
-    def _whole(self) -> npt.NDArray[np.int64]:
-        """The tokens before which a character begins, and N."""
+    def _character_tokens(self) -> npt.NDArray[np.int64]:
+        """Indices of the tokens that start at the start of a character, and N."""
         begins = (np.frombuffer(self._data, np.uint8) & 0xC0) != 0x80
         return np.flatnonzero(np.concatenate([begins[self._starts[:-1]], [True]]))
 
     @cached_property
-    def _whole_starts(self) -> npt.NDArray[np.int64]:
-        """Offsets of the tokens in the text, and its length."""
-        return self._starts[self._whole]
+    def _character_starts(self) -> npt.NDArray[np.int64]:
+        """Byte offsets of these tokens, and the length of the text."""
+        return self._starts[self._character_tokens]
 
     def _spans(self, start: int, end: int) -> list[Span]:
-        """The bytes from `start` to `end` as spans; a token that goes on in the next line gives a part to each."""
+        """The spans of the bytes from `start` to `end`; a token that crosses the end of a line is cut there."""
         spans: list[Span] = []
-        at = int(np.searchsorted(self._whole_starts, start, side="right")) - 1
-        while at + 1 < len(self._whole) and self._whole_starts[at] < end:
-            first, last = self._whole[at], self._whole[at + 1]
-            part = self._data[max(start, self._whole_starts[at]) : min(end, self._whole_starts[at + 1])]
+        i = int(np.searchsorted(self._character_starts, start, side="right")) - 1
+        while i + 1 < len(self._character_tokens) and self._character_starts[i] < end:
+            first, last = self._character_tokens[i], self._character_tokens[i + 1]
+            part = self._data[max(start, self._character_starts[i]) : min(end, self._character_starts[i + 1])]
             spans.append(Span(part.decode(), None if last == 1 else float(self._bits[first:last].sum())))
-            at += 1
+            i += 1
         return spans

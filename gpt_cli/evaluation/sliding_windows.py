@@ -1,4 +1,4 @@
-"""Overlapping windows over a text longer than the context: each token is predicted once.
+"""Score a text longer than the context in overlapping windows; each token is predicted once.
 
 Shapes: N tokens of the text.
 """
@@ -12,12 +12,12 @@ import numpy.typing as npt
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.evaluation.logprob_scorer import LogProbs, LogprobScorer
 
-_AT_ONCE = 64  # windows that a reader is given together
+_BATCH_SIZE = 64  # windows that are scored together
 
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """The tokens from `begin` to `end`, of which those from `first` on are predicted, each from all before it here."""
+    """The tokens from `begin` to `end`; those from `first` on are predicted, each from all before it in the window."""
 
     begin: int
     first: int
@@ -25,10 +25,10 @@ class SlidingWindow:
 
 
 def windows(n_token: int, context_length: int, stride: int) -> Iterator[SlidingWindow]:
-    """The windows of a text: the first is a whole context, each further one begins `stride` tokens later.
+    """The windows of a text: each begins `stride` tokens after the one before, and predicts the tokens new in it.
 
-    A window predicts what none before it has. So every token but the first of the text is predicted once, and from
-    the second window on from at least `context_length + 1 - stride` tokens. With `stride` equal to `context_length`
+    So every token but the first of the text is predicted once, and in windows after the first from at least
+    `context_length + 1 - stride` tokens. With `stride` equal to `context_length`
     the windows do not overlap: those of `gpt eval`.
     """
     assert 1 <= stride <= context_length
@@ -40,7 +40,7 @@ def windows(n_token: int, context_length: int, stride: int) -> Iterator[SlidingW
 
 
 def default_stride(context_length: int) -> int:
-    """Half a context: past the first window a token is predicted from more than half of one, at twice the work."""
+    """Half a context: each token after the first window has more than half a context, at twice the work."""
     return max(1, context_length // 2)
 
 
@@ -56,21 +56,21 @@ def checked_stride(stride: int | None, context_length: int) -> int:
 def read_tokens(reader: LogprobScorer, tokens: npt.NDArray[np.uint32], stride: int) -> LogProbs:
     """(N,) ids -> (N,) natural log-probabilities, each given the tokens before it in its window; NaN for the first.
 
-    Raises UserError for a text of fewer than 2 tokens, and where the model's logits are not finite.
+    Raises UserError for a text of fewer than 2 tokens, and for logits that are not finite.
     """
     if len(tokens) < 2:
         raise UserError(f"a text of {len(tokens)} tokens leaves nothing to predict")
-    found = np.full(len(tokens), np.nan)
+    log_probs = np.full(len(tokens), np.nan)
     batch: list[SlidingWindow] = []
     for window in windows(len(tokens), reader.context_length, stride):
         batch.append(window)
-        if len(batch) == _AT_ONCE or window.end == len(tokens):
-            texts = [tokens[w.begin : w.end].tolist() for w in batch]
-            read = reader.score(texts, [w.first - w.begin for w in batch])
-            for w, values in zip(batch, read, strict=True):
-                found[w.first : w.end] = values
+        if len(batch) == _BATCH_SIZE or window.end == len(tokens):
+            texts = [tokens[item.begin : item.end].tolist() for item in batch]
+            scores = reader.score(texts, [item.first - item.begin for item in batch])
+            for item, values in zip(batch, scores, strict=True):
+                log_probs[item.first : item.end] = values
             batch = []
-    if not np.isfinite(found[1:]).all():
-        index = 1 + int(np.argmin(np.isfinite(found[1:])))
+    if not np.isfinite(log_probs[1:]).all():
+        index = 1 + int(np.argmin(np.isfinite(log_probs[1:])))
         raise UserError(f"the model's logits for token {index:,} are not finite", hint="gpt doctor RUN examines a run")
-    return found
+    return log_probs

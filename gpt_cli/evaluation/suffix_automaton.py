@@ -1,12 +1,12 @@
-"""All substrings of a short text, to find in a long one in a single pass: its suffix automaton.
+"""A suffix automaton: finds the substrings of a short text in a long one in a single pass.
 
 Blumer et al., "The smallest automaton recognizing the subwords of a text" (1985). A state stands for substrings that
-end at the same places; the suffix link of a state leads to their longest suffix that ends at more of them.
+end at the same positions; the suffix link of a state leads to their longest suffix that ends at more positions.
 """
 
 
 class SuffixAutomaton:
-    """The substrings of `text`, and which of them were met in what was read. About 500 bytes for each character."""
+    """The substrings of `text`, and which of them occur in the texts read. About 500 bytes for each character."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -19,37 +19,37 @@ class SuffixAutomaton:
         for character in text:
             last = self._extend(last, character)
             self._prefixes.append(last)
-        self._met = [0] * len(self._next)
-        """The longest substring of each state that was met; 0: none."""
+        self._matched = [0] * len(self._next)
+        """Length of the longest substring of each state that was matched; 0: none."""
 
     def read(self, text: str) -> None:
-        """Meet every substring that `text` has in common with the automaton's: some steps a character at most."""
-        following, link, longest, met = self._next, self._link, self._length, self._met
+        """Mark the substrings that `text` shares with the automaton's text, in O(len(text)) steps."""
+        transitions, link, longest, matched = self._next, self._link, self._length, self._matched
         state = length = 0
         for character in text:
-            while state and character not in following[state]:
+            while state and character not in transitions[state]:
                 state = link[state]
                 length = longest[state]
-            if character in following[state]:
-                state = following[state][character]
+            if character in transitions[state]:
+                state = transitions[state][character]
                 length += 1
-                if length > met[state]:
-                    met[state] = length
+                if length > matched[state]:
+                    matched[state] = length
 
     def matches(self) -> list[int]:
-        """For each end in the automaton's text, the length of the longest substring ending there that was met."""
+        """The length of the longest matched substring that ends at each index of the automaton's text."""
         order = sorted(range(1, len(self._link)), key=self._length.__getitem__)
-        met = list(self._met)
-        for state in reversed(order):  # what was met has all its suffixes
+        matched = list(self._matched)
+        for state in reversed(order):  # the suffixes of a match are matches
             parent = self._link[state]
-            if met[state] and parent:
-                met[parent] = self._length[parent]
-        for state in order:  # where none of a state was met, its shorter suffixes are asked
-            met[state] = met[state] or met[self._link[state]]
-        return [met[state] for state in self._prefixes]
+            if matched[state] and parent:
+                matched[parent] = self._length[parent]
+        for state in order:  # a state without a match has that of its suffix link
+            matched[state] = matched[state] or matched[self._link[state]]
+        return [matched[state] for state in self._prefixes]
 
     def _extend(self, last: int, character: str) -> int:
-        """The state of the text so far with one more character."""
+        """Add one character to the text; returns the state of the whole text."""
         new = self._add({}, self._length[last] + 1)
         state = last
         while state >= 0 and character not in self._next[state]:
@@ -70,8 +70,8 @@ class SuffixAutomaton:
             state = self._link[state]
         return new
 
-    def _add(self, following: dict[str, int], length: int) -> int:
-        self._next.append(following)
+    def _add(self, transitions: dict[str, int], length: int) -> int:
+        self._next.append(transitions)
         self._link.append(-1)
         self._length.append(length)
         return len(self._link) - 1

@@ -1,4 +1,4 @@
-"""A run that learned classes, ready to say of any text which label it has.
+"""Classify texts with a trained classifier.
 
 Shapes: E texts, K classes.
 """
@@ -17,21 +17,21 @@ from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.class_evaluation import class_log_probs
 
-_AT_ONCE = 1024  # texts that are read before the first verdict
+_BATCH_SIZE = 1024  # texts that are classified at once
 
 
 @dataclass(frozen=True)
 class Classification:
-    """The verdict on one text."""
+    """The prediction for one text."""
 
     label: str
-    """The likeliest one; of equally likely ones the first."""
+    """The most likely label; of equals the first."""
     probabilities: dict[str, float]
-    """Of every label, the likeliest first; they add up to 1."""
+    """Label -> probability, the most likely first; they sum to 1."""
 
-    def top(self, most: int | None) -> dict[str, float]:
-        """The likeliest labels; None: all."""
-        return dict(list(self.probabilities.items())[:most])
+    def top(self, limit: int | None) -> dict[str, float]:
+        """The `limit` most likely labels; None: all."""
+        return dict(list(self.probabilities.items())[:limit])
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class TextClassifier:
     labels: list[str]
     runtime: Runtime
     path: Path
-    """The checkpoint that it is of."""
+    """The checkpoint it was loaded from."""
     note: Notify
 
     @classmethod
@@ -56,9 +56,9 @@ class TextClassifier:
         return cls(loaded.model, saved.tokenizer, saved.config.task.labels, runtime, loaded.path, note)
 
     def classify(self, texts: Sequence[str]) -> list[Classification]:
-        """The verdict on each text, which depends on no other; of a text longer than the context its begin is read.
+        """The prediction for each text, independent of the others; a text is truncated to the context.
 
-        Raises RequestError for an empty text, and UnknownCharacters for what the vocabulary lacks.
+        Raises RequestError for an empty text, and UnknownCharacters for characters that are not in the vocabulary.
         """
         if isinstance(texts, str):
             raise TypeError("classify takes a list of texts")
@@ -70,13 +70,13 @@ class TextClassifier:
             ids.append(self.tokenizer.encode(text))
         if too_long := sum(len(row) > context for row in ids):
             self.note(f"of {too_long:,} of {len(ids):,} texts only the first {context:,} tokens are read")
-        found: list[Classification] = []
-        for start in range(0, len(ids), _AT_ONCE):
-            rows = [row[:context] for row in ids[start : start + _AT_ONCE]]
-            found += [self._verdict(row.tolist()) for row in class_log_probs(self.model, rows, self.runtime)]
-        return found
+        results: list[Classification] = []
+        for start in range(0, len(ids), _BATCH_SIZE):
+            rows = [row[:context] for row in ids[start : start + _BATCH_SIZE]]
+            results += [self._classification(row.tolist()) for row in class_log_probs(self.model, rows, self.runtime)]
+        return results
 
-    def _verdict(self, log_probs: list[float]) -> Classification:
+    def _classification(self, log_probs: list[float]) -> Classification:
         order = sorted(range(len(log_probs)), key=lambda number: -log_probs[number])
         probabilities = {self.labels[number]: math.exp(log_probs[number]) for number in order}
         return Classification(self.labels[order[0]], probabilities)

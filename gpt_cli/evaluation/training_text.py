@@ -1,4 +1,4 @@
-"""The text that a run was trained on, as its tokens have it."""
+"""Decode the text that a run was trained on from its tokens."""
 
 import codecs
 
@@ -10,15 +10,15 @@ from gpt_cli.run.run_corpus import load_run_corpus
 from gpt_cli.terminal.progress import stage_progress
 from gpt_cli.tokenizer import Tokenizer
 
-_AT_ONCE = 1 << 20  # tokens that become text together
-_BORDER = b"\xff"  # never part of UTF-8: no sample has what stands for it, so nothing is copied across it
+_CHUNK = 1 << 20  # tokens that are decoded at once
+_SEPARATOR = b"\xff"  # never in UTF-8: decoded to a lone surrogate, which no sample contains, so no match spans it
 
 
 def training_and_validation_text(checkpoint: Checkpoint, note: Notify) -> tuple[str, str]:
-    """Both splits of the text of a run, verified to be what it was trained on.
+    """The training and validation text of a run, verified by its fingerprint.
 
-    Documents are parted by half a surrogate pair, which no model can write, and it stands for `<unk>`, too. Raises
-    UserError where the text is gone or has changed.
+    Special tokens, which separate documents, and `<unk>` become a lone surrogate, which no model can write. Raises
+    UserError if the text is missing or has changed.
     """
     sources = checkpoint.config.data.source
     if "-" in ([sources] if isinstance(sources, str) else sources):
@@ -31,11 +31,11 @@ def training_and_validation_text(checkpoint: Checkpoint, note: Notify) -> tuple[
 
 
 def decode_all(tokenizer: Tokenizer, tokens: Tokens | MappedTokens) -> str:
-    """The text of any number of tokens, half a surrogate pair for each special one."""
-    pieces = [tokenizer.token_bytes(token) or _BORDER for token in range(tokenizer.vocab_size)]
+    """The text of all tokens, with a lone surrogate for each special one."""
+    pieces = [tokenizer.token_bytes(token) or _SEPARATOR for token in range(tokenizer.vocab_size)]
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     parts = [
-        decoder.decode(b"".join([pieces[token] for token in tokens[start : start + _AT_ONCE].tolist()]))
-        for start in range(0, len(tokens), _AT_ONCE)
+        decoder.decode(b"".join([pieces[token] for token in tokens[start : start + _CHUNK].tolist()]))
+        for start in range(0, len(tokens), _CHUNK)
     ]
     return "".join([*parts, decoder.decode(b"", final=True)])
