@@ -1,7 +1,7 @@
-"""The same function in other words, for architectures that lack a word of ours.
+"""Rewrites of a model into an equivalent one with other options, for architectures that lack an option of ours.
 
-Each takes a model's config and tensors and returns those of a model with equal logits; what does not apply to a model
-leaves it as it is.
+Each takes a config and tensors and returns those of a model with equal logits; a model that it does not apply to is
+returned as it is.
 """
 
 import math
@@ -21,31 +21,31 @@ _GAIN = "embedding.norm.weight"
 
 
 def materialize_positions(config: ModelConfig, tensors: Tensors) -> ModelTensors:
-    """Sinusoids, or no positions at all, as a table that could have been learned.
+    """Sinusoidal or no positions as a learned position table.
 
-    With sinusoids the tokens are scaled, so the head, where it was tied, keeps a copy of its own.
+    Sinusoidal models scale the token embedding by sqrt(C), so a tied head becomes a separate, unscaled copy.
     """
     width, length = config.n_embd, config.context_length
     if config.position == "none":
         return config.model_copy(update={"position": "learned"}), {**tensors, POSITIONS: torch.zeros(length, width)}
     if config.position == "sinusoidal":
         scaled = tensors[TOKENS] * math.sqrt(width)
-        table = {**tensors, TOKENS: scaled, POSITIONS: sinusoids(length, width), HEAD: tensors[HEAD]}
-        return config.model_copy(update={"position": "learned", "tie_embeddings": False}), table
+        replaced = {**tensors, TOKENS: scaled, POSITIONS: sinusoids(length, width), HEAD: tensors[HEAD]}
+        return config.model_copy(update={"position": "learned", "tie_embeddings": False}), replaced
     return config, tensors
 
 
 def add_zero_biases(config: ModelConfig, tensors: Tensors) -> ModelTensors:
-    """Zero for each bias that a linear layer or a norm of the model lacks."""
+    """Add a bias of zeros to each linear layer and norm that has none."""
     if config.bias:
         return config, tensors
-    lacking = [name for name in tensors if name.startswith(("blocks.", "norm."))]
-    biases = {name.removesuffix("weight") + "bias": torch.zeros(len(tensors[name])) for name in lacking}
+    weights = [name for name in tensors if name.startswith(("blocks.", "norm."))]
+    biases = {name.removesuffix("weight") + "bias": torch.zeros(len(tensors[name])) for name in weights}
     return config.model_copy(update={"bias": True}), {**tensors, **biases}
 
 
 def add_zero_norm_biases(config: ModelConfig, tensors: Tensors) -> ModelTensors:
-    """Zero for the bias that each LayerNorm lacks; linear layers stay as they are, and so does `bias`."""
+    """Add a bias of zeros to each LayerNorm that has none; linear layers and `bias` are unchanged."""
     if config.bias or config.norm != "layernorm":
         return config, tensors
     norms = [name for name in tensors if name.split(".")[-2] in ("norm", "norm1", "norm2")]
@@ -53,7 +53,7 @@ def add_zero_norm_biases(config: ModelConfig, tensors: Tensors) -> ModelTensors:
 
 
 def expand_gqa(config: ModelConfig, tensors: Tensors) -> ModelTensors:
-    """Keys and values of a group of query heads repeated for each of them (Ainslie et al., 2023, backwards)."""
+    """Turn grouped-query into multi-head attention: repeat each K/V head for the query heads of its group."""
     if config.kv_heads == config.n_head:
         return config, tensors
     repeated = dict(tensors)
@@ -67,7 +67,7 @@ def expand_gqa(config: ModelConfig, tensors: Tensors) -> ModelTensors:
 
 
 def add_unit_gains(config: ModelConfig, tensors: Tensors) -> ModelTensors:
-    """One for each gain of norms that have none."""
+    """Add a gain of ones to each norm that has none."""
     if config.norm_gain:
         return config, tensors
     gains: dict[str, torch.Tensor] = {"norm.weight": torch.ones(config.n_embd)}
@@ -80,10 +80,10 @@ def add_unit_gains(config: ModelConfig, tensors: Tensors) -> ModelTensors:
 
 
 def fold_embedding_norm(config: ModelConfig, tensors: Tensors) -> ModelTensors:
-    """The norm after the embedding applied to the table: where no positions are added, it sees single rows of it."""
+    """Apply the norm after the embedding to the table itself: without added positions its input is a row of it."""
     if not config.embedding_norm or (config.position, config.norm) != ("rope", "rmsnorm"):
         return config, tensors
     normalised = F.rms_norm(tensors[TOKENS], (config.n_embd,), tensors.get(_GAIN), eps=config.norm_eps)
     update = {"embedding_norm": False, "tie_embeddings": False}
-    others = {name: tensor for name, tensor in tensors.items() if name != _GAIN}
-    return config.model_copy(update=update), {**others, TOKENS: normalised, HEAD: tensors[HEAD]}
+    rest = {name: tensor for name, tensor in tensors.items() if name != _GAIN}
+    return config.model_copy(update=update), {**rest, TOKENS: normalised, HEAD: tensors[HEAD]}

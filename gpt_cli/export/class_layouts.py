@@ -1,7 +1,7 @@
-"""Classifiers in Transformers: the layouts of language models under a head called `score`, with the names of labels.
+"""Classifiers in Transformers: the layouts of language models with a head named `score`, and the names of labels.
 
-Transformers' classifiers read the last token of a text through a linear head without a bias, as ours do with
-`task.pooling: last`; what else ours can do has no architecture there.
+Transformers' classifiers apply a linear head without a bias to the last token of a text, as ours do with
+`task.pooling: last`; other poolings have no architecture there.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from gpt_cli.export.names import TensorName
 from gpt_cli.model.sequence_classifier import make_model
 
 SUFFIX = "ForSequenceClassification"
-_HAVE_ONE = (GPT2, LLAMA, QWEN3, MISTRAL, ARCEE, STARCODER2, STABLELM, OPT)
+_CLASSIFIER_LAYOUTS = (GPT2, LLAMA, QWEN3, MISTRAL, ARCEE, STARCODER2, STABLELM, OPT)
 
 
 def as_classifier(layout: Layout) -> Layout:
@@ -29,13 +29,13 @@ def as_classifier(layout: Layout) -> Layout:
     return replace(layout, architecture=stem + SUFFIX, names=names)
 
 
-LAYOUTS_OF_CLASSES = tuple(map(as_classifier, _HAVE_ONE))
+LAYOUTS_OF_CLASSES = tuple(map(as_classifier, _CLASSIFIER_LAYOUTS))
 
 
 def choose_class_layout(config: Config) -> tuple[Layout, ModelConfig]:
-    """The first layout that is such a classifier exactly, and the model in its words.
+    """The first layout that represents the classifier exactly, and the model config for it.
 
-    Raises RequestError, naming what prevents it, when there is none.
+    Raises RequestError, naming the option that prevents it, if there is none.
     """
     if config.task.pooling != "last":
         raise RequestError(
@@ -47,7 +47,7 @@ def choose_class_layout(config: Config) -> tuple[Layout, ModelConfig]:
 
 
 def as_class_model(model: ModelConfig) -> ModelConfig:
-    """`model` without what is of the logits of tokens, which a classifier has none of."""
+    """`model` with the options of token logits at their defaults: a classifier has no such logits."""
     return model.model_copy(update={"logit_softcap": None, "tie_embeddings": False})
 
 
@@ -62,26 +62,28 @@ def label_config(labels: list[str]) -> dict[str, Any]:
 
 def is_classifier(file: Mapping[str, Any]) -> bool:
     """True if a config.json is of a classifier."""
-    named = file.get("architectures")
-    return isinstance(named, list) and any(isinstance(one, str) and one.endswith(SUFFIX) for one in named)
+    architectures = file.get("architectures")
+    return isinstance(architectures, list) and any(
+        isinstance(name, str) and name.endswith(SUFFIX) for name in architectures
+    )
 
 
-def read_labels(file: dict[str, Any], place: str) -> TaskConfig:
-    """The task of a parsed config.json, whose keys of labels are taken out. Raises UserError for another task."""
+def read_labels(file: dict[str, Any], location: str) -> TaskConfig:
+    """The task of a parsed config.json; removes the keys of labels from `file`. Raises UserError for another task."""
     names, kind = file.pop("id2label", None), file.pop("problem_type", None)
     file.pop("label2id", None)
     file.pop("num_labels", None)
     if kind not in (None, "single_label_classification"):
-        raise UserError(f"problem_type is {kind!r:.80}, not single_label_classification", where=place)
+        raise UserError(f"problem_type is {kind!r:.80}, not single_label_classification", where=location)
     if not isinstance(names, dict) or sorted(names) != sorted(map(str, range(len(names)))):
-        raise UserError("its id2label does not name the labels from 0 on", where=place)
+        raise UserError("its id2label does not name the labels from 0 on", where=location)
     labels = [names[str(number)] for number in range(len(names))]
     if not all(isinstance(label, str) and label for label in labels) or len(set(labels)) < max(2, len(labels)):
-        raise UserError("its id2label does not name two different labels or more", where=place)
+        raise UserError("its id2label does not name two different labels or more", where=location)
     return TaskConfig(kind="classes", labels=labels)
 
 
 def class_shapes(model: ModelConfig, task: TaskConfig, vocab_size: int) -> dict[str, Tensor]:
-    """The tensors of such a classifier, without storage."""
+    """The tensors of the classifier, on the meta device."""
     with torch.device("meta"):
         return dict(make_model(Config(task=task, model=model), vocab_size).state_dict())

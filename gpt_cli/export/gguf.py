@@ -1,9 +1,9 @@
 """A single GGUF file for llama.cpp: the same model, and a vocabulary that gives the same ids.
 
-llama.cpp knows one tokenizer that fits ours, GPT-2's byte-level BPE. Bytes are one without merges. A character is
-one whose merges put its UTF-8 bytes together: no other merge can take a part of them, since UTF-8 says where a
-character begins. What GGUF cannot say is that a vocabulary has no end of text (llama.cpp then takes id 11 for it), so
-one without gets `<|endoftext|>` as a last id, of which the logit is the mean of all others: it is never the likeliest.
+Of llama.cpp's tokenizers GPT-2's byte-level BPE fits ours. Bytes are one without merges. For a character vocabulary
+the merges join the UTF-8 bytes of each character; no other merge can consume a part of them, as UTF-8 marks the first
+byte of a character. GGUF cannot express a vocabulary without an end of text (llama.cpp then takes id 11), so
+`<|endoftext|>` is added as the last id; its logit is the mean of all others, so it is never the most likely token.
 """
 
 import importlib
@@ -33,9 +33,9 @@ from gpt_cli.tokenizer.pretokenizer import pre_tokenizer
 
 GGUFType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 ARCHITECTURE = "general.architecture"
-_PATTERNS: dict[Pattern, str] = {"gpt2": "gpt-2", "gpt4": "llama-bpe"}  # its gpt-4o is another rule beyond ASCII
-_LIKE_LLAMA3: tuple[Pattern, ...] = ("gpt4",)  # llama.cpp takes a word that is a token as it is
-_NEVER = "ÿ ÿ"  # the merge of two bytes that UTF-8 does not have; a file without any merge is refused
+_PATTERNS: dict[Pattern, str] = {"gpt2": "gpt-2", "gpt4": "llama-bpe"}  # its gpt-4o differs beyond ASCII
+_IGNORE_MERGES: tuple[Pattern, ...] = ("gpt4",)  # llama.cpp maps a word that is a token to that token
+_UNUSED_MERGE = "ÿ ÿ"  # a merge of two bytes that UTF-8 never has: llama.cpp refuses a file without merges
 _NORMAL, _CONTROL = 1, 3  # types of tokens
 _IS_ROTATED = re.compile(r"\.attn_[qk]\.")
 _TABLES = ("token_embd.weight", "output.weight")
@@ -43,7 +43,7 @@ TOKENIZER_JSON = "tokenizer.huggingface.json"
 
 
 def permute_rope(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """llama.cpp's Llama rotates dimension 2i with 2i + 1, where ours are D / 2 apart."""
+    """Reorder Q and K rows: llama.cpp's Llama rotates dimensions 2i and 2i + 1, ours are D / 2 apart."""
     return _transpose_heads((2, config.head_dim // 2), tensors)
 
 
@@ -53,10 +53,10 @@ def unpermute_rope(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str,
 
 
 def _transpose_heads(shape: tuple[int, int], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Queries and keys with the rows of each head, seen as a matrix of `shape`, transposed."""
+    """Transpose the rows of each head of Q and K, viewed as a matrix of `shape`."""
     return {
-        key: one.unflatten(0, (-1, *shape)).transpose(1, 2).flatten(0, 2) if _IS_ROTATED.search(key) else one
-        for key, one in tensors.items()
+        key: tensor.unflatten(0, (-1, *shape)).transpose(1, 2).flatten(0, 2) if _IS_ROTATED.search(key) else tensor
+        for key, tensor in tensors.items()
     }
 
 
@@ -91,7 +91,7 @@ LAYOUTS = (
 
 @dataclass(frozen=True)
 class GGUFVocabulary:
-    """The tokens in GPT-2's spelling by id, which are special, the merges, the split pattern, the end of text."""
+    """A vocabulary for GGUF; tokens and merges are in GPT-2's byte-to-unicode spelling."""
 
     tokens: list[str]
     special: frozenset[int]
@@ -100,23 +100,23 @@ class GGUFVocabulary:
     end_of_text: int
 
     def keys(self) -> dict[str, Any]:
-        """Its metadata, by key."""
-        kinds = [_CONTROL if i in self.special else _NORMAL for i in range(len(self.tokens))]
-        told = {
+        """The metadata of GGUF, by key."""
+        token_types = [_CONTROL if i in self.special else _NORMAL for i in range(len(self.tokens))]
+        metadata = {
             "model": "gpt2",
             "pre": self.pattern,
             "tokens": self.tokens,
-            "token_type": kinds,
+            "token_type": token_types,
             "merges": self.merges,
             "bos_token_id": self.end_of_text,
             "eos_token_id": self.end_of_text,
             "add_bos_token": False,
         }
-        return {f"tokenizer.ggml.{key}": value for key, value in told.items()}
+        return {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
 
 
 def gguf_package() -> Any:
-    """The package gguf. Raises RequestError where it is missing."""
+    """The package gguf. Raises RequestError if it is not installed."""
     try:
         return importlib.import_module("gguf")
     except ImportError as error:
@@ -129,8 +129,8 @@ def export_gguf(run: LoadedRun, file: Path, dtype: GGUFType = "f32") -> Layout:
     Matrices are rounded to `dtype`, vectors and positions stay f32; a matrix whose rows are no multiple of 32 long is
     f16 instead of q8_0 and q4_0, and with q4_0 the embedding and the head, which suffer most, are q8_0.
 
-    Raises RequestError, with the reason, for a model or a tokenizer that llama.cpp would not run as it is, and where
-    the package gguf is missing, ExistsError when `file` is there.
+    Raises RequestError, with the reason, for a model or a tokenizer that llama.cpp would not run exactly, and if the
+    package gguf is missing; ExistsError if `file` exists.
     """
     gguf = gguf_package()
     layout = choose_layout(run.config.model, LAYOUTS)
@@ -139,24 +139,26 @@ def export_gguf(run: LoadedRun, file: Path, dtype: GGUFType = "f32") -> Layout:
         raise ExistsError(f"{file} exists already", hint="export to another file, or move that one away")
     config, _ = layout.rewrite(run.config.model, named_tensors(run.model.state_dict()))
     tensors = layout.tensors(run.config.model, named_tensors(run.model.state_dict()))
-    if config.rope_scaling is not None:  # what llama.cpp divides the angles by
-        plain = rotary_frequencies(config.model_copy(update={"rope_scaling": None}))
-        tensors["rope_freqs.weight"] = plain / rotary_frequencies(config)
+    if config.rope_scaling is not None:  # llama.cpp divides the angles by rope_freqs
+        unscaled = rotary_frequencies(config.model_copy(update={"rope_scaling": None}))
+        tensors["rope_freqs.weight"] = unscaled / rotary_frequencies(config)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.gguf"
         writer = gguf.GGUFWriter(path, layout.model_type)
         for key, value in model_keys(config, layout, len(vocabulary.tokens)).items():
             (writer.add_uint32 if isinstance(value, int) else writer.add_float32)(key, value)
         for key, value in vocabulary.keys().items():
-            add = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, list: writer.add_array}
-            add[type(value)](key, value)
-        writer.add_string(TOKENIZER_JSON, tokenizer_json(run.tokenizer))  # which `gpt import` reads
+            writers = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, list: writer.add_array}
+            writers[type(value)](key, value)
+        writer.add_string(TOKENIZER_JSON, tokenizer_json(run.tokenizer))  # for `gpt import`
         writer.add_file_type(getattr(gguf.LlamaFileType, _FILE_TYPES[dtype]))
         for key, tensor in tensors.items():
             if key in _TABLES and len(vocabulary.tokens) > len(tensor):
-                tensor = torch.cat([tensor, tensor.mean(0, keepdim=True)])  # the end of text that there was not
-            kind = getattr(gguf.GGMLQuantizationType, _kind(key, tensor, dtype))
-            writer.add_tensor(key, gguf.quants.quantize(tensor.contiguous().numpy(), kind), raw_dtype=kind)
+                tensor = torch.cat([tensor, tensor.mean(0, keepdim=True)])  # the row of the added end of text
+            tensor_type = getattr(gguf.GGMLQuantizationType, _tensor_type(key, tensor, dtype))
+            writer.add_tensor(
+                key, gguf.quants.quantize(tensor.contiguous().numpy(), tensor_type), raw_dtype=tensor_type
+            )
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -171,7 +173,7 @@ _FILE_TYPES = {
 }
 
 
-def _kind(key: str, tensor: Tensor, dtype: GGUFType) -> str:
+def _tensor_type(key: str, tensor: Tensor, dtype: GGUFType) -> str:
     if tensor.dim() < 2 or key.startswith("position"):
         return "F32"
     if dtype in ("q8_0", "q4_0") and tensor.shape[1] % 32:
@@ -204,20 +206,20 @@ def model_keys(config: ModelConfig, layout: Layout, vocab_size: int) -> dict[str
 
 
 def gguf_vocabulary(tokenizer: Tokenizer) -> GGUFVocabulary:
-    """The tokenizer in llama.cpp's words. Raises RequestError, with the reason, for one that has no such words."""
+    """The vocabulary of `tokenizer` for llama.cpp. Raises RequestError, with the reason, if it cannot be expressed."""
     special: frozenset[int] = frozenset()
     pattern: Pattern = "gpt2"
     if isinstance(tokenizer, BPETokenizer):
-        own = tokenizer.vocabulary
-        special, pattern = own.special, own.pattern
+        bpe = tokenizer.vocabulary
+        special, pattern = bpe.special, bpe.pattern
         if pattern not in _PATTERNS:
             raise RequestError(
                 f"llama.cpp does not split text as the pattern {pattern} does",
                 hint="train with tokenizer.pattern=gpt2 or gpt4, or export it for Transformers: --to hf",
             )
-        _require_same_words(tokenizer)
-        tokens = [t.decode() if i in special else bytes_to_unicode(t) for i, t in enumerate(own.tokens)]
-        merges = [f"{tokens[left]} {tokens[right]}" for left, right, _ in own.merges]
+        _require_same_word_ids(tokenizer)
+        tokens = [t.decode() if i in special else bytes_to_unicode(t) for i, t in enumerate(bpe.tokens)]
+        merges = [f"{tokens[left]} {tokens[right]}" for left, right, _ in bpe.merges]
     elif isinstance(tokenizer, CharTokenizer):
         if tokenizer.unk_id is not None:
             raise RequestError(
@@ -228,25 +230,27 @@ def gguf_vocabulary(tokenizer: Tokenizer) -> GGUFVocabulary:
         merges = [f"{t[:i]} {t[i]}" for t in tokens for i in range(1, len(t))]
     else:
         tokens, merges = list(BYTE_ENCODER), []
-    end = tokenizer.eot_id
-    if end is None:
-        end = len(tokens)
-        tokens, special = [*tokens, END_OF_TEXT], special | {end}
-    return GGUFVocabulary(tokens, special, list(dict.fromkeys([*merges, _NEVER])), _PATTERNS[pattern], end)
+    end_of_text = tokenizer.eot_id
+    if end_of_text is None:
+        end_of_text = len(tokens)
+        tokens, special = [*tokens, END_OF_TEXT], special | {end_of_text}
+    return GGUFVocabulary(
+        tokens, special, list(dict.fromkeys([*merges, _UNUSED_MERGE])), _PATTERNS[pattern], end_of_text
+    )
 
 
-def _require_same_words(tokenizer: BPETokenizer) -> None:
-    """Raise RequestError where llama.cpp's way with words that are tokens as a whole would give other ids."""
-    own = tokenizer.vocabulary
-    takes_whole = own.pattern in _LIKE_LLAMA3
-    if takes_whole == own.ignore_merges:
+def _require_same_word_ids(tokenizer: BPETokenizer) -> None:
+    """Raise RequestError if llama.cpp would give a word that is a token other ids (its `ignore_merges`)."""
+    vocabulary = tokenizer.vocabulary
+    ignores_merges = vocabulary.pattern in _IGNORE_MERGES
+    if ignores_merges == vocabulary.ignore_merges:
         return
-    split = pre_tokenizer(own.pattern)
-    for i, token in enumerate(own.tokens):
+    split = pre_tokenizer(vocabulary.pattern)
+    for i, token in enumerate(vocabulary.tokens):
         text = token.decode(errors="ignore")
-        if i in own.special or text.encode() != token or len(split.pre_tokenize_str(text)) > 1:
+        if i in vocabulary.special or text.encode() != token or len(split.pre_tokenize_str(text)) > 1:
             continue  # no word
-        if tokenizer.encode(text).tolist() != [i] or own.ignore_merges:
+        if tokenizer.encode(text).tolist() != [i] or vocabulary.ignore_merges:
             raise RequestError(
                 f"llama.cpp would encode {text!r} in another way than this tokenizer",
                 hint="export it for Transformers: --to hf",

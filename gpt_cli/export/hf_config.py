@@ -1,6 +1,6 @@
-"""The config.json of others, as a model of ours: every key is understood, known to change nothing, or refused.
+"""Read a foreign config.json as a model config: every key is understood, in _NEUTRAL, or refused.
 
-A candidate is read from the sizes; it stands if the config.json that we would write for it says the same.
+A candidate is built from the sizes; it is accepted if the config.json that we would write for it has the same values.
 """
 
 import re
@@ -20,7 +20,7 @@ from gpt_cli.export.numbers import check_numbers
 
 LONGEST_CONTEXT = 1 << 20
 
-# What tells how a model was trained, stored or is run, and nothing about its function.
+# Keys about training, storage and execution, which do not change the function.
 _NEUTRAL = {
     "_attn_implementation", "_commit_hash", "_name_or_path", "architectures", "attention_dropout",
     "attn_implementation", "attn_pdrop", "bos_token_id", "dtype", "embd_pdrop", "eos_token_id",
@@ -30,7 +30,7 @@ _NEUTRAL = {
     "transformers_version", "unk_token_id", "use_cache",
 }  # fmt: skip
 _ROPE = {"rope_theta", "rope_scaling", "rope_parameters"}
-# What changes the function where it is not at this value.
+# Keys that would change the function at any other value.
 _FIXED: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,),
     "is_encoder_decoder": (False,),
@@ -60,15 +60,15 @@ class ConfigReader:
     """A parser of the config.json of one architecture.
 
     sizes     our option -> its key
-    constant  what all models of the architecture have
-    defaults  what Transformers takes for keys that are absent, as far as that is not what ours would say
+    constant  our options that all models of the architecture share
+    defaults  Transformers' defaults of absent keys, where they differ from ours
     """
 
     layout: Layout
     sizes: Mapping[str, str]
     constant: Mapping[str, Any]
-    width: str  # its key for the width of the MLP
-    activation: str  # ... and for the activation
+    width: str  # key of the width of the MLP
+    activation: str  # key of the activation
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -115,141 +115,143 @@ READERS = {
 }  # fmt: skip
 
 
-def read_model(file: Mapping[str, Any], place: str) -> tuple[Layout, ModelConfig]:
-    """The layout and the model that a parsed config.json describes; `place` names the file in errors.
+def read_model(file: Mapping[str, Any], location: str) -> tuple[Layout, ModelConfig]:
+    """The layout and the model of a parsed config.json; `location` names the file in errors.
 
-    Raises UserError, naming the key, for an architecture that is not read here, and for anything that is not exactly
-    a model of ours.
+    Raises UserError, naming the key, for an unknown architecture, and for a model that `gpt` cannot represent exactly.
     """
-    kind = file.get("model_type")
-    if not isinstance(kind, str) or kind not in READERS:
-        raise UserError(f"its model_type is {kind!r}, not one of {', '.join(READERS)}", where=place)
+    model_type = file.get("model_type")
+    if not isinstance(model_type, str) or model_type not in READERS:
+        raise UserError(f"its model_type is {model_type!r}, not one of {', '.join(READERS)}", where=location)
     if "auto_map" in file:
-        raise UserError("it wants code of its own to be run (auto_map), which is never done", where=place)
-    check_numbers(file, place)
-    reader = READERS[kind]
-    given = {"tie_word_embeddings": False, **reader.defaults, **file}
-    config = _candidate(reader, given, place)
-    _compare(reader.layout.describe(config), given, place)
+        raise UserError("it wants code of its own to be run (auto_map), which is never done", where=location)
+    check_numbers(file, location)
+    reader = READERS[model_type]
+    keys = {"tie_word_embeddings": False, **reader.defaults, **file}
+    config = _candidate(reader, keys, location)
+    _compare(reader.layout.describe(config), keys, location)
     return reader.layout, config
 
 
-def _candidate(reader: ConfigReader, given: Mapping[str, Any], place: str) -> ModelConfig:
-    """The model of the sizes. Raises UserError for one that is missing, no number, or out of any range."""
-    values = {option: given.get(key) for option, key in reader.sizes.items() if given.get(key) is not None}
-    values |= {**reader.constant, "tie_embeddings": given["tie_word_embeddings"]}
+def _candidate(reader: ConfigReader, keys: Mapping[str, Any], location: str) -> ModelConfig:
+    """The model of the keys. Raises UserError for one that is missing, of the wrong type or out of range."""
+    values = {option: keys.get(key) for option, key in reader.sizes.items() if keys.get(key) is not None}
+    values |= {**reader.constant, "tie_embeddings": keys["tie_word_embeddings"]}
     if missing := {"n_layer", "n_head", "n_embd", "context_length"} - values.keys():
-        raise UserError(f"it does not say {reader.sizes[min(missing)]}", where=place)
+        raise UserError(f"it does not say {reader.sizes[min(missing)]}", where=location)
     if "rope" in reader.constant.values():
-        values |= _rotary(given, place)
+        values |= _rotary(keys, location)
     if reader.layout is QWEN3:
-        values["window"] = _window(given, place)
+        values["window"] = _window(keys, location)
     if reader.constant.get("mlp") is None:
-        values["mlp"] = _activation(reader.activation, given[reader.activation], place)
-    if "attention_bias" in given:
-        values["bias"] = given["attention_bias"]
-    inner = given.get(reader.width)
+        values["mlp"] = _activation(reader.activation, keys[reader.activation], location)
+    if "attention_bias" in keys:
+        values["bias"] = keys["attention_bias"]
+    mlp_width = keys.get(reader.width)
     try:
-        if inner is not None:
-            values["mlp_ratio"] = mlp_ratio(inner, values["n_embd"])
+        if mlp_width is not None:
+            values["mlp_ratio"] = mlp_ratio(mlp_width, values["n_embd"])
         elif reader.width != "n_inner":
-            raise UserError(f"it does not say {reader.width}", where=place)
+            raise UserError(f"it does not say {reader.width}", where=location)
         config = Config.model_validate({"model": {"bias": False, "zero_init": False, **values}}).model
     except ValidationError as error:
-        problem = next(translate_errors(error, ParsedYaml(place, {"model": values})))
-        theirs = {**reader.sizes, "mlp_ratio": reader.width, "bias": "attention_bias"}
-        message = re.sub(r"model\.(\w+)", lambda key: theirs.get(key[1], key[1]), problem.message)
-        raise UserError(f"it is no model of ours: {message}", where=place) from None
+        problem = next(translate_errors(error, ParsedYaml(location, {"model": values})))
+        foreign_keys = {**reader.sizes, "mlp_ratio": reader.width, "bias": "attention_bias"}
+        message = re.sub(r"model\.(\w+)", lambda key: foreign_keys.get(key[1], key[1]), problem.message)
+        raise UserError(f"it is no model of ours: {message}", where=location) from None
     except (TypeError, ZeroDivisionError, OverflowError):
-        raise UserError(f"{reader.width} is {inner!r} and n_embd {values['n_embd']!r}", where=place) from None
+        raise UserError(f"{reader.width} is {mlp_width!r} and n_embd {values['n_embd']!r}", where=location) from None
     if config.context_length > LONGEST_CONTEXT:
-        raise UserError(f"a context of {config.context_length:,} tokens is out of reach", where=place)
+        raise UserError(f"a context of {config.context_length:,} tokens is out of reach", where=location)
     return config
 
 
-def _activation(key: str, value: Any, place: str) -> str:
-    """Our name for an activation. Raises UserError for one that no model of ours has."""
+def _activation(key: str, value: Any, location: str) -> str:
+    """Our name of an activation. Raises UserError for an unknown one."""
     if isinstance(value, str) and value in _ACTIVATIONS:
         return _ACTIVATIONS[value]
     exact = " (the exact GELU, with erf, of which ours is the tanh approximation)" if value == "gelu" else ""
-    raise UserError(f"{key} is {value!r}{exact}, not one of {', '.join(_ACTIVATIONS)}", where=place)
+    raise UserError(f"{key} is {value!r}{exact}, not one of {', '.join(_ACTIVATIONS)}", where=location)
 
 
-def mlp_ratio(inner: int, width: Any) -> float:
-    """The `mlp_ratio` of which `mlp_hidden`, which rounds up, makes `inner`: never above it by a rounding error."""
-    ratio = inner / width
-    return float(ratio if ratio * width <= inner else (inner - 0.5) / width)
+def mlp_ratio(mlp_width: int, width: Any) -> float:
+    """The `mlp_ratio` for which `ModelConfig.mlp_hidden`, which rounds up, is exactly `mlp_width`."""
+    ratio = mlp_width / width
+    return float(ratio if ratio * width <= mlp_width else (mlp_width - 0.5) / width)
 
 
-def _window(given: Mapping[str, Any], place: str) -> Any:
-    """The window of a Qwen3's layers, None for all the way. Raises UserError where that differs by layer."""
-    if not given.get("use_sliding_window") or given.get("sliding_window") is None:
+def _window(keys: Mapping[str, Any], location: str) -> Any:
+    """The attention window of a Qwen3, None for full attention. Raises UserError if it differs between layers."""
+    if not keys.get("use_sliding_window") or keys.get("sliding_window") is None:
         return None
-    kinds, full, layers = given.get("layer_types"), given.get("max_window_layers", 28), given["num_hidden_layers"]
-    if isinstance(kinds, list):
-        windowed = kinds.count("sliding_attention")
-        is_some, is_all = windowed > 0, windowed == len(kinds)
-    elif kinds is None and type(full) is type(layers) is int:
-        is_some, is_all = full < layers, full <= 0
+    layer_types, n_full, n_layer = keys.get("layer_types"), keys.get("max_window_layers", 28), keys["num_hidden_layers"]
+    if isinstance(layer_types, list):
+        n_windowed = layer_types.count("sliding_attention")
+        any_windowed, all_windowed = n_windowed > 0, n_windowed == len(layer_types)
+    elif layer_types is None and type(n_full) is type(n_layer) is int:
+        any_windowed, all_windowed = n_full < n_layer, n_full <= 0
     else:
-        raise UserError(f"layer_types is {kinds!r:.80}, max_window_layers {full!r:.80}", where=place)
-    if is_some and not is_all:
-        raise UserError("it has a window in some of its layers, and a model of ours in all or none", where=place)
-    return given["sliding_window"] if is_some else None
+        raise UserError(f"layer_types is {layer_types!r:.80}, max_window_layers {n_full!r:.80}", where=location)
+    if any_windowed and not all_windowed:
+        raise UserError("it has a window in some of its layers, and a model of ours in all or none", where=location)
+    return keys["sliding_window"] if any_windowed else None
 
 
-def _rotary(given: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Our `rope_theta` and `rope_scaling`, of which others tell in rope_theta, rope_scaling and rope_parameters.
+def _rotary(keys: Mapping[str, Any], location: str) -> dict[str, Any]:
+    """Our `rope_theta` and `rope_scaling` from the keys rope_theta, rope_scaling and rope_parameters.
 
-    Raises UserError, naming it, for what no model of ours does.
+    Raises UserError, naming the parameter, for rotary positions that we do not have.
     """
-    told: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for key in ("rope_scaling", "rope_parameters"):
-        part = given.get(key) or {}
-        if not isinstance(part, dict):
-            raise UserError(f"{key} is {part!r:.80}", where=place)
-        part = dict(part)
-        if "type" in part and part.setdefault("rope_type", part["type"]) == part["type"]:
-            del part["type"]  # its older name
-        if differing := [name for name in part.keys() & told.keys() if part[name] != told[name]]:
-            raise UserError(f"rope_scaling and rope_parameters differ in {min(differing)}", where=place)
-        told |= part
-    thetas = [theta for theta in (told.pop("rope_theta", None), given.get("rope_theta")) if theta is not None]
+        section = keys.get(key) or {}
+        if not isinstance(section, dict):
+            raise UserError(f"{key} is {section!r:.80}", where=location)
+        section = dict(section)
+        if "type" in section and section.setdefault("rope_type", section["type"]) == section["type"]:
+            del section["type"]  # its older name
+        if conflicts := [name for name in section.keys() & parameters.keys() if section[name] != parameters[name]]:
+            raise UserError(f"rope_scaling and rope_parameters differ in {min(conflicts)}", where=location)
+        parameters |= section
+    thetas = [theta for theta in (parameters.pop("rope_theta", None), keys.get("rope_theta")) if theta is not None]
     if len(set(thetas)) > 1:
-        raise UserError(f"rope_theta is {thetas[1]!r}, and {thetas[0]!r} in its rotary positions", where=place)
+        raise UserError(f"rope_theta is {thetas[1]!r}, and {thetas[0]!r} in its rotary positions", where=location)
     values: dict[str, Any] = {"rope_theta": float(thetas[0]) if thetas else 10_000.0}
-    if told.pop("partial_rotary_factor", 1.0) != 1.0:
-        raise UserError("it rotates a part of each head only, which no model of ours does", where=place)
-    kind = told.pop("rope_type", "default")
-    if kind == "llama3":
-        if missing := [name for name in LLAMA3_SCALING if name not in told]:
-            raise UserError(f"its rotary positions are scaled as in Llama 3.1 without {missing[0]}", where=place)
-        scaling = [told.pop(name) for name in LLAMA3_SCALING]
+    if parameters.pop("partial_rotary_factor", 1.0) != 1.0:
+        raise UserError("it rotates a part of each head only, which no model of ours does", where=location)
+    rope_type = parameters.pop("rope_type", "default")
+    if rope_type == "llama3":
+        if missing := [name for name in LLAMA3_SCALING if name not in parameters]:
+            raise UserError(f"its rotary positions are scaled as in Llama 3.1 without {missing[0]}", where=location)
+        scaling = [parameters.pop(name) for name in LLAMA3_SCALING]
         values["rope_scaling"] = [float(x) if type(x) is int else x for x in scaling[:3]] + scaling[3:]
-    elif kind != "default":
-        raise UserError(f"its rotary positions are scaled by {kind!r:.40}, and ours only by 'llama3'", where=place)
-    if told:
-        raise UserError(f"its rotary positions have {min(told)}, which is not known here", where=place)
+    elif rope_type != "default":
+        raise UserError(
+            f"its rotary positions are scaled by {rope_type!r:.40}, and ours only by 'llama3'", where=location
+        )
+    if parameters:
+        raise UserError(f"its rotary positions have {min(parameters)}, which is not known here", where=location)
     return values
 
 
-def _compare(ours: Mapping[str, Any], given: Mapping[str, Any], place: str) -> None:
-    """Raise UserError unless `given` says what `ours` says, and nothing else that could matter."""
-    for key, value in given.items():
+def _compare(ours: Mapping[str, Any], keys: Mapping[str, Any], location: str) -> None:
+    """Raise UserError for a key of the file that differs from `ours`, or that is unknown."""
+    for key, value in keys.items():
         if key in ("model_type", "vocab_size", "tie_word_embeddings") or key.startswith("summary_"):
             continue
         if key in _ROPE and ("rope_theta" in ours or value is None):
-            continue  # the candidate was made of it
+            continue  # `_rotary` has read it
         if key in _FIXED and key not in ours:
             if value not in _FIXED[key]:
-                raise UserError(f"{key} is {value!r}, and {_FIXED[key][-1]!r} in all models of ours", where=place)
+                raise UserError(f"{key} is {value!r}, and {_FIXED[key][-1]!r} in all models of ours", where=location)
         elif key in ours and key not in _NEUTRAL:
             if value is not None and not _same(value, ours[key]):
                 raise UserError(
-                    f"{key} is {value!r}; a model of ours that has its other sizes has {ours[key]!r} there", where=place
+                    f"{key} is {value!r}; a model of ours that has its other sizes has {ours[key]!r} there",
+                    where=location,
                 )
         elif key not in _NEUTRAL:
-            raise UserError(f"it says {key}, and what that changes is not known here", where=place)
+            raise UserError(f"it says {key}, and what that changes is not known here", where=location)
 
 
 def _same(theirs: Any, ours: Any) -> bool:

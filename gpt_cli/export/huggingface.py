@@ -1,4 +1,4 @@
-"""The directory that Transformers' `AutoModel...` and `AutoTokenizer` load without a line of code from it."""
+"""Export a directory that Transformers' `AutoModel...` and `AutoTokenizer` load without remote code."""
 
 import json
 from collections.abc import Mapping
@@ -24,10 +24,10 @@ DTYPES: dict[str, torch.dtype] = {"f32": torch.float32, "f16": torch.float16, "b
 
 
 def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") -> Layout:
-    """Write the model of `run` to the new `directory`, and return the architecture that it is there.
+    """Write the model of `run` to the new `directory`, and return its layout.
 
-    Raises RequestError, naming the options that prevent it, when no architecture of Transformers is this model,
-    ExistsError when there is something at `directory`, and DiskError.
+    Raises RequestError, naming the options that prevent it, if no architecture of Transformers represents the model
+    exactly, ExistsError if `directory` exists, and DiskError.
     """
     model, tokenizer, labels = run.config.model, run.tokenizer, run.config.task.labels
     ours = named_tensors(run.model.state_dict())
@@ -36,10 +36,10 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
     else:
         layout, model = choose_class_layout(run.config)
     tensors = {name: tensor.to(DTYPES[dtype]).contiguous() for name, tensor in layout.tensors(model, ours).items()}
-    end = tokenizer.eot_id
+    eot_id = tokenizer.eot_id
     rewritten, _ = layout.rewrite(model, ours)
     template = TurnTemplate.of(run.config.data)
-    special = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": None}
+    special = {"bos_token_id": eot_id, "eos_token_id": eot_id, "pad_token_id": None}
     config = {
         "architectures": [layout.architecture],
         "model_type": layout.model_type,
@@ -48,7 +48,7 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
         "tie_word_embeddings": rewritten.tie_embeddings,
         **special,
         **layout.describe(rewritten),
-        **({} if labels is None else {**label_config(labels), "pad_token_id": end}),
+        **({} if labels is None else {**label_config(labels), "pad_token_id": eot_id}),
     }
     contents = {
         "config.json": _json(config),
@@ -61,7 +61,7 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
         "README.md": model_card(run, layout.architecture).encode(),
     }
     if labels is None:
-        contents["generation_config.json"] = _json(special | _end(run, template) | _generation(run.config.sample))
+        contents["generation_config.json"] = _json(special | _eos_token(run, template) | _generation(run.config.sample))
     try:
         commit_files(directory, contents)
     except ExistsError as error:
@@ -70,13 +70,13 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
 
 
 def unexported_search(sample: SampleConfig) -> str | None:
-    """The key of a search that the generation config does not bring along: `generate` is greedy instead. Or None."""
+    """The key of a search that the generation config cannot express, or None; `generate` is then greedy."""
     searches = {"sample.penalty_alpha": sample.penalty_alpha, "sample.beams": sample.beams}
     return next((key for key, value in searches.items() if value is not None), None)
 
 
-def _end(run: LoadedRun, template: TurnTemplate | None) -> dict[str, Any]:
-    """The token that ends what is written, where the model learned completions and one token is their end."""
+def _eos_token(run: LoadedRun, template: TurnTemplate | None) -> dict[str, Any]:
+    """The eos_token_id of a model of completions whose end is a single token, else nothing."""
     if template is None:
         return {}
     ids = run.tokenizer.encode(template.completion_end).tolist()
@@ -84,15 +84,17 @@ def _end(run: LoadedRun, template: TurnTemplate | None) -> dict[str, Any]:
 
 
 def _generation(sample: SampleConfig) -> dict[str, Any]:
-    """The generation config; in Transformers top_k is 50 unless it is said to be off. A search is left out."""
+    """The generation config, without a search. top_k is 0 if it is off: the default of Transformers is 50."""
     if unexported_search(sample) is not None:
         return {"max_new_tokens": sample.max_new_tokens}
     if sample.temperature == 0:
         return {"do_sample": False, "max_new_tokens": sample.max_new_tokens}
     off: dict[str, Any] = {"top_k": 0, "top_p": 1.0}
-    chosen = {"top_k": sample.top_k, "top_p": sample.top_p, "min_p": sample.min_p}
-    given = {name: value for name, value in chosen.items() if value is not None}
-    return {"do_sample": True, "temperature": sample.temperature, "max_new_tokens": sample.max_new_tokens} | off | given
+    filters = {"top_k": sample.top_k, "top_p": sample.top_p, "min_p": sample.min_p}
+    enabled = {name: value for name, value in filters.items() if value is not None}
+    return (
+        {"do_sample": True, "temperature": sample.temperature, "max_new_tokens": sample.max_new_tokens} | off | enabled
+    )
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

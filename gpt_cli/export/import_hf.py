@@ -1,6 +1,6 @@
-"""A model of Hugging Face's as a run of ours: data only, read strictly, converted without the loss of a bit.
+"""Import a Hugging Face model, losslessly.
 
-Of the directory are read config.json, the safetensors and the tokenizer's files; nothing in it is run.
+Only config.json, the safetensors and the tokenizer's files are read, as data: no code of the model runs.
 """
 
 import json
@@ -39,24 +39,24 @@ def import_huggingface(source: str, run_dir: Path, *, download: bool = False) ->
     """Make the model in the directory `source`, or of that name on the hub, a new run in `run_dir`.
 
     A name is looked up in the hub's cache on this machine; only with `download` is the network used. Raises
-    RequestError for a source that is not there or a `run_dir` that is taken, and UserError, with the place, for a
-    model that is not exactly one of ours, or a damaged one.
+    RequestError if `source` is missing or `run_dir` exists, and UserError, with the location, for a model that `gpt`
+    cannot represent exactly, or a damaged one.
     """
     directory = find_model(source, download)
-    place = directory / CONFIG
-    if not place.exists() and is_run(str(directory)):
+    config_path = directory / CONFIG
+    if not config_path.exists() and is_run(str(directory)):
         hint = f"it needs no import: gpt sample --run {quote(str(directory))}"
         raise RequestError(f"{directory} is a run of gpt, and no model of other tools", hint=hint)
-    file = _read_json(place)
-    task = read_labels(file, str(place)) if is_classifier(file) else None
-    layout, model = read_model(file, str(place))
+    file = _read_json(config_path)
+    task = read_labels(file, str(config_path)) if is_classifier(file) else None
+    layout, model = read_model(file, str(config_path))
     if task is not None:
         layout, model = as_classifier(layout), as_class_model(model)
     tokenizer = read_tokenizer(directory)
     if (size := file.get("vocab_size")) != tokenizer.vocab_size:
         raise UserError(
             f"vocab_size is {size!r}, but its tokenizer has {tokenizer.vocab_size:,} ids",
-            where=str(place),
+            where=str(config_path),
             hint="rows without a token cannot be kept: a model of ours has as many as its tokenizer has ids",
         )
     tensors = _convert(layout, model, tokenizer, _read_tensors(directory, model), str(directory), task)
@@ -73,11 +73,13 @@ def create_imported(
     layout: Layout,
     task: TaskConfig | None = None,
 ) -> None:
-    """Make `tensors` a new run in `run_dir`. Raises RequestError where it is taken."""
+    """Write `tensors` as a new run in `run_dir`. Raises RequestError if it exists."""
     unknown = "error" if tokenizer.unk_id is None else "token"
-    own = str(run_dir / "tokenizer.json")
-    kind = TokenizerConfig.model_validate({"kind": tokenizer.kind, "file": own, "unknown": unknown})
-    config = Config(run_dir=str(run_dir), task=task or TaskConfig(), model=model, tokenizer=kind)
+    tokenizer_file = str(run_dir / "tokenizer.json")
+    tokenizer_config = TokenizerConfig.model_validate(
+        {"kind": tokenizer.kind, "file": tokenizer_file, "unknown": unknown}
+    )
+    config = Config(run_dir=str(run_dir), task=task or TaskConfig(), model=model, tokenizer=tokenizer_config)
     create_imported_run(config, tokenizer, tensors, f"{source} ({layout.architecture})")
 
 
@@ -116,7 +118,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_tensors(directory: Path, model: ModelConfig) -> dict[str, Tensor]:
-    """All tensors of the one file or the several that the index names, by name, in fp32 (which loses nothing)."""
+    """All tensors of the safetensors file or its shards, by name, converted to fp32 (lossless)."""
     tensors: dict[str, Tensor] = {}
     for path in _shards(directory):
         for name, tensor in unpack_tensors(read_file(path), str(path)).items():
@@ -129,7 +131,7 @@ def _read_tensors(directory: Path, model: ModelConfig) -> dict[str, Tensor]:
                     f"tensor {name:.200} has {bad:,} of {tensor.numel():,} values that are not finite", where=str(path)
                 )
             tensors[name] = tensor.float()
-    if model.n_layer > len(tensors):  # before anything as large as the config says is made
+    if model.n_layer > len(tensors):  # before memory for that many is allocated
         raise UserError(f"{directory} has {len(tensors)} tensors, too few for {model.n_layer:,} layers")
     return tensors
 
@@ -161,41 +163,46 @@ def _convert(
     model: ModelConfig,
     tokenizer: Tokenizer,
     tensors: Mapping[str, Tensor],
-    place: str,
+    location: str,
     task: TaskConfig | None,
 ) -> dict[str, Tensor]:
-    """Our tensors out of theirs. Raises UserError unless there are exactly those that the model has."""
+    """The tensors of our model. Raises UserError for a tensor that is missing or unexpected."""
     shapes = build_on_meta(model, tokenizer.vocab_size).state_dict()
     if task is not None:
         shapes = class_shapes(model, task, tokenizer.vocab_size)
     expected = layout.tensors(model, named_tensors(shapes))
     prefix = "transformer."
-    bare = not any(name.startswith(prefix) for name in tensors)  # as GPT-2 was published
-    found = {}
+    unprefixed = not any(name.startswith(prefix) for name in tensors)  # as in the published GPT-2
+    named = {}
     for name, tensor in tensors.items():
-        full = prefix + name if bare and prefix + name in expected else name
+        prefixed = prefix + name if unprefixed and prefix + name in expected else name
         if not _BUFFERS.fullmatch(name):
-            found[full] = tensor
-    if model.tie_embeddings and (head := found.pop("lm_head.weight", None)) is not None:
-        tokens = next((found[name] for name in _TOKENS if name in found), None)
+            named[prefixed] = tensor
+    if model.tie_embeddings and (head := named.pop("lm_head.weight", None)) is not None:
+        tokens = next((named[name] for name in _TOKENS if name in named), None)
         if tokens is None or not torch.equal(head, tokens):
-            raise UserError(f"{place} says that its head is its embedding, and has another head")
-    return own_tensors(layout, model, shapes, found, place)
+            raise UserError(f"{location} says that its head is its embedding, and has another head")
+    return convert_tensors(layout, model, shapes, named, location)
 
 
-def own_tensors(
-    layout: Layout, model: ModelConfig, shapes: Mapping[str, Tensor], found: dict[str, Tensor], place: str
+def convert_tensors(
+    layout: Layout, model: ModelConfig, shapes: Mapping[str, Tensor], tensors: dict[str, Tensor], location: str
 ) -> dict[str, Tensor]:
-    """The tensors of our names and `shapes` out of those `found`. Raises UserError unless these are exactly theirs."""
+    """Convert foreign `tensors` to our names. Raises UserError unless their names and shapes are those of `layout`.
+
+    `shapes`: the tensors of our model, of which only names and shapes are used.
+    """
     expected = layout.tensors(model, named_tensors(shapes))
-    if missing := sorted(expected.keys() - found.keys()):
-        raise UserError(f"tensor {missing[0]} is missing", where=place)
-    if foreign := sorted(found.keys() - expected.keys()):
-        raise UserError(f"tensor {foreign[0]:.200} has no place in a {layout.architecture} like this", where=place)
+    if missing := sorted(expected.keys() - tensors.keys()):
+        raise UserError(f"tensor {missing[0]} is missing", where=location)
+    if unexpected := sorted(tensors.keys() - expected.keys()):
+        raise UserError(
+            f"tensor {unexpected[0]:.200} has no place in a {layout.architecture} like this", where=location
+        )
     for name, tensor in expected.items():
-        if found[name].shape != tensor.shape:
-            raise UserError(f"tensor {name} is {list(found[name].shape)}, not {list(tensor.shape)}", where=place)
-    ours = from_foreign(layout.names, model, layout.restore(model, found))
+        if tensors[name].shape != tensor.shape:
+            raise UserError(f"tensor {name} is {list(tensors[name].shape)}, not {list(tensor.shape)}", where=location)
+    ours = from_foreign(layout.names, model, layout.restore(model, tensors))
     if "embedding.positions.weight" in ours:
         ours["embedding.positions"] = ours.pop("embedding.positions.weight")
     if model.tie_embeddings:

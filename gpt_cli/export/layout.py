@@ -1,6 +1,6 @@
-"""A layout: the standard architecture that computes the same as a model, its names for our tensors, its config.json.
+"""A layout: an architecture of Transformers, with its names of our tensors and its config.json.
 
-A layout says what it needs of a model, option by option; what a rewrite can supply is not asked for.
+It lists the values of our options that it can represent, after its rewrites.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,12 +28,12 @@ def _identity(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tens
 class Layout:
     """An architecture of Transformers.
 
-    requires  option -> the values it can have, after the rewrites, beside what all know (`capabilities.SIZES`)
-    names     our modules and its own
-    describe  what its config.json says beside what all of them do
-    transform what its tensors need besides their names
-    inverse   of `transform`, where that is not its own
-    rewrites  what brings models to it
+    requires  option -> its possible values, after the rewrites, besides `capabilities.SIZES`
+    names     our modules -> its modules
+    describe  the keys of its config.json that are not common to all
+    transform converts renamed tensors to its format
+    inverse   the inverse of `transform`; None: `transform` itself
+    rewrites  applied to a model first (`canonicalize`)
     """
 
     architecture: str
@@ -47,46 +47,48 @@ class Layout:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Its row: an option that `requires` does not name must stand at the schema's default, but for SIZES."""
+        """Its capabilities: an option that is neither in `requires` nor in SIZES must have the schema's default."""
         return Capabilities(self.architecture, {**SIZES, **self.requires})
 
     def rewrite(self, config: ModelConfig, tensors: Tensors) -> ModelTensors:
-        """The model in the words of this layout, as far as the rewrites go."""
+        """Apply all rewrites."""
         for rewrite in self.rewrites:
             config, tensors = rewrite(config, tensors)
         return config, tensors
 
     def mismatches(self, config: ModelConfig) -> dict[str, tuple[Any, ...]]:
-        """The options that keep a model from being one of these -> what they would have to be."""
+        """The options of a model that this layout cannot represent -> the values it could."""
         shapes = named_tensors(build_on_meta(config, vocab_size=1).state_dict())
         return self.capabilities.unsupported(self.rewrite(config, shapes)[0])
 
     def tensors(self, config: ModelConfig, tensors: Tensors) -> dict[str, Tensor]:
-        """The tensors that its model.safetensors has."""
+        """The tensors of its model.safetensors."""
         config, tensors = self.rewrite(config, tensors)
         if config.tie_embeddings:
             tensors = {ours: tensor for ours, tensor in tensors.items() if ours != "head.weight"}
         return self.transform(config, to_foreign(self.names, config, tensors))
 
     def restore(self, config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Its tensors as they were before `transform`."""
+        """Undo `transform`."""
         return (self.inverse or self.transform)(config, tensors)
 
 
-def choose_layout(config: ModelConfig, among: "tuple[Layout, ...]") -> Layout:
-    """The first of `among` that represents such a model exactly.
+def choose_layout(config: ModelConfig, layouts: "tuple[Layout, ...]") -> Layout:
+    """The first layout that represents the model exactly.
 
-    Raises RequestError, naming for the nearest one what prevents it and what to set, when there is none.
+    Raises RequestError if there is none, with the options that the nearest one lacks, and what to set.
     """
-    mismatched = [(layout, layout.mismatches(config)) for layout in among]
-    for layout, found in mismatched:
-        if not found:
+    candidates = [(layout, layout.mismatches(config)) for layout in layouts]
+    for layout, mismatches in candidates:
+        if not mismatches:
             return layout
-    nearest, found = min(mismatched, key=lambda pair: len(pair[1]))
+    nearest, mismatches = min(candidates, key=lambda pair: len(pair[1]))
     values = options_of(config)
-    prevents = " and ".join(f"model.{option} is {format_option(values[option])}" for option in found)
-    ways_out = ", ".join(f"model.{option}={' or '.join(map(format_option, fits))}" for option, fits in found.items())
+    prevents = " and ".join(f"model.{option} is {format_option(values[option])}" for option in mismatches)
+    settings = ", ".join(
+        f"model.{option}={' or '.join(map(format_option, allowed))}" for option, allowed in mismatches.items()
+    )
     raise RequestError(
         f"no architecture there is this model exactly: {prevents}",
-        hint=f"train with {ways_out} and it is a {nearest.architecture}",
+        hint=f"train with {settings} and it is a {nearest.architecture}",
     )

@@ -1,6 +1,4 @@
-"""The architectures of Transformers that runs are exported as. The first one whose needs are met is taken, the most
-common first.
-"""
+"""The architectures of Transformers that runs are exported as, the most common first: the first that fits is chosen."""
 
 from typing import Any
 
@@ -72,7 +70,7 @@ LLAMA3_SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max
 
 
 def _rope_config(config: ModelConfig) -> dict[str, Any]:
-    """`rope_parameters`, and what Transformers before version 5 reads in its place."""
+    """`rope_parameters`, and `rope_scaling` for Transformers before version 5."""
     if config.rope_scaling is None:
         return {"rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta}}
     scaling = {"rope_type": "llama3", **dict(zip(LLAMA3_SCALING, config.rope_scaling, strict=True))}
@@ -100,7 +98,7 @@ def _gpt2_config(config: ModelConfig) -> dict[str, Any]:
 
 
 def transpose_conv1d(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """GPT-2 keeps its matrices as (inputs, outputs); turning them twice gives them back."""
+    """Transpose the matrices: GPT-2 stores them as (inputs, outputs). It is its own inverse."""
     return {key: tensor.mT if ".h." in key and tensor.dim() == 2 else tensor for key, tensor in tensors.items()}
 
 
@@ -168,14 +166,14 @@ QWEN3 = Layout(
 
 
 def swap_rope_halves(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """NanoChat turns queries and keys the other way round, which is our way with the halves of each head exchanged."""
+    """Swap the halves of each head of Q and K: NanoChat rotates in the opposite direction. It is its own inverse."""
 
-    def exchanged(tensor: Tensor) -> Tensor:
+    def swapped(tensor: Tensor) -> Tensor:
         first, second = tensor.unflatten(0, (-1, config.head_dim)).chunk(2, dim=1)  # (H, D / 2, ...) each
         return torch.cat((second, first), dim=1).flatten(0, 1)
 
     parts = ("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")
-    return {key: exchanged(tensor) if key.endswith(parts) else tensor for key, tensor in tensors.items()}
+    return {key: swapped(tensor) if key.endswith(parts) else tensor for key, tensor in tensors.items()}
 
 
 NANOCHAT = Layout(
@@ -296,7 +294,7 @@ STABLELM = Layout(
 
 
 def _padded_positions(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """OPT's table of positions begins with two rows that nothing reads."""
+    """Add the two unused rows at the start of OPT's position table."""
     key = "model.decoder.embed_positions.weight"
     return {**tensors, key: F.pad(tensors[key], (0, 0, 2, 0))}
 

@@ -1,4 +1,4 @@
-"""The README of an exported model: what it is, how good it is, how to use it."""
+"""The README of an exported model: size, validation loss, usage, config."""
 
 from gpt_cli.config import dump_config
 from gpt_cli.run.load_model import LoadedRun
@@ -6,7 +6,7 @@ from gpt_cli.run.log import read_metrics
 
 
 def model_card(run: LoadedRun, architecture: str) -> str:
-    """Markdown with the figures that the run measured and the config that made it."""
+    """The model card in Markdown, with the metrics of the run and its config."""
     parameters = sum(p.numel() for p in run.model.parameters())
     tokenizer = f"{run.tokenizer.kind} vocabulary of {run.tokenizer.vocab_size:,} ids"
     classes = run.config.task.labels is not None
@@ -19,7 +19,7 @@ pipeline_tag: {"text-classification" if classes else "text-generation"}
 
 Trained with `gpt`; in Transformers it is a `{architecture}`.
 
-{_table(_facts(run) | {"tokenizer": tokenizer, "context": f"{run.config.model.context_length:,} tokens"})}
+{_table(_training_facts(run) | {"tokenizer": tokenizer, "context": f"{run.config.model.context_length:,} tokens"})}
 
 ## Use
 
@@ -57,8 +57,8 @@ print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))
 Prompt and continuation together fit in {run.config.model.context_length:,} tokens."""
 
 
-def _facts(run: LoadedRun) -> dict[str, str]:
-    """Training facts of the checkpoint."""
+def _training_facts(run: LoadedRun) -> dict[str, str]:
+    """Step, validation loss and weights digest of the checkpoint, by name."""
     facts = {"step": f"{run.step:,}"}
     if isinstance(loss := run.state.get("val_loss"), float):
         facts["validation loss"] = f"{loss:.4f} nats per token"
@@ -68,7 +68,7 @@ def _facts(run: LoadedRun) -> dict[str, str]:
 
 
 def _bits(run: LoadedRun) -> float | None:
-    """Bits per byte at the checkpoint, from the run that it is in, if it still is."""
+    """Bits per byte at the checkpoint, from the log of its run, if it is there."""
     lines = read_metrics(run.path.parent.parent)
     return next((line["bpb"] for line in lines if line["step"] == run.step and "bpb" in line), None)
 
@@ -78,7 +78,7 @@ def _table(facts: dict[str, str]) -> str:
 
 
 def _prompt(run: LoadedRun) -> str:
-    """The prompt of the run's samples, as it stands between quotes; else a first token that is a character."""
+    """The prompt of the run's samples, escaped for quotes; without one the first token that is a letter."""
     text = run.config.sample.prompt or next(
         (piece for token in range(run.tokenizer.vocab_size) if (piece := run.tokenizer.decode([token])).isalpha()), ""
     )

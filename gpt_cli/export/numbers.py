@@ -1,4 +1,4 @@
-"""Numbers of a foreign config.json, checked before anything is made of them: of the right type, finite, in range."""
+"""Check the numbers of a foreign config.json: type, finite, in range."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,20 +9,20 @@ from gpt_cli.errors import UserError
 
 @dataclass(frozen=True)
 class Range:
-    """The range of a number. An upper limit is there to be named; none of a working model comes near it."""
+    """The range of a number. Upper limits are far above those of any real model."""
 
     low: float
     high: float
-    whole: bool = False
+    integer: bool = False
 
     def allows(self, value: object) -> bool:
-        """True if it is such a number. True and False are none, nor is 2.0 a whole one."""
-        if isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
+        """True for a number in the range. Booleans are none, and 2.0 is no integer."""
+        if isinstance(value, bool) or not isinstance(value, int if self.integer else int | float):
             return False
-        return self.low <= value <= self.high  # which NaN is not
+        return self.low <= value <= self.high  # False for NaN
 
     def __str__(self) -> str:
-        if self.whole:
+        if self.integer:
             return f"a whole number from {self.low:,} to {self.high:,}"
         return f"a finite number from {self.low:g} to {self.high:g}"
 
@@ -44,13 +44,13 @@ _KEYS: dict[str, Range] = {
 _NESTED = ("rope_parameters", "rope_scaling")
 
 
-def check_numbers(file: Mapping[str, Any], place: str) -> None:
-    """Raise UserError, naming the key, for a number of a config.json, or of its rotary positions, that cannot be one.
+def check_numbers(file: Mapping[str, Any], location: str) -> None:
+    """Raise UserError, naming the key, for a number of a config.json or its rotary positions that is out of range.
 
-    null stands for a key that is not there.
+    null is the same as an absent key.
     """
-    parts = {f"{key}.": part for key in _NESTED if isinstance(part := file.get(key), dict)}
-    for prefix, part in {"": file, **parts}.items():
+    sections = {f"{key}.": section for key in _NESTED if isinstance(section := file.get(key), dict)}
+    for prefix, section in {"": file, **sections}.items():
         for key, allowed in _KEYS.items():
-            if (value := part.get(key)) is not None and not allowed.allows(value):
-                raise UserError(f"{prefix}{key} must be {allowed}, not {value!r:.60}", where=place)
+            if (value := section.get(key)) is not None and not allowed.allows(value):
+                raise UserError(f"{prefix}{key} must be {allowed}, not {value!r:.60}", where=location)

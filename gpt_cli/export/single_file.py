@@ -1,4 +1,4 @@
-"""A run as one file that `gpt` itself reads: see `gpt_cli.run.one_file_run`."""
+"""Export a run as a single safetensors file, the format of `gpt_cli.run.one_file_run`."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from gpt_cli.run.one_file_run import pack_single
 
 
 def write_single_file(run: LoadedRun, file: Path) -> None:
-    """Write the model of `run` to the new `file`. Raises ExistsError when it is there, RequestError for its name."""
+    """Write the model of `run` to the new `file`. Raises ExistsError if it exists, RequestError for another suffix."""
     if file.suffix != ".safetensors":
         raise RequestError(f"{file} is no name for it", hint="it is a safetensors file: call it NAME.safetensors")
     if file.exists():

@@ -1,8 +1,8 @@
-"""Our tokenizers as a tokenizer.json of Hugging Face's: the same ids for every text, the same text for all ids.
+"""Our tokenizers as tokenizer.json of Hugging Face, with the same ids for every text, and back.
 
-bpe   its own file is one already
-byte  a byte-level BPE of the 256 bytes that never merges
-char  a word-level vocabulary whose words are single characters; what it lacks is an error, or `<unk>`
+bpe   its own file has that format
+byte  a byte-level BPE of the 256 bytes, without merges
+char  a word-level vocabulary of single characters; an unknown one is an error, or `<unk>`
 """
 
 import json
@@ -15,9 +15,9 @@ from gpt_cli.tokenizer.bpe_vocabulary import BYTE_ENCODER
 from gpt_cli.tokenizer.loader import parse_tokenizer
 
 UNKNOWN = "<unk>"
-_REPLACEMENT = "\ufffd"  # what we decode an unknown character to
+_REPLACEMENT = "\ufffd"  # CharTokenizer decodes <unk> to it
 _ANY_CHARACTER = r"[\s\S]"
-_LARGEST = 128 << 20  # bytes of a tokenizer.json
+_MAX_SIZE = 128 << 20  # bytes of a tokenizer.json
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> str:
@@ -35,13 +35,13 @@ def tokenizer_json(tokenizer: Tokenizer) -> str:
 
 
 def tokenizer_config(tokenizer: Tokenizer, context_length: int, allow_special: bool) -> dict[str, Any]:
-    """Contents of tokenizer_config.json: the special tokens, and whether text that reads like one becomes it."""
-    end = None if tokenizer.eot_id is None else tokenizer.decode([tokenizer.eot_id])
+    """Contents of tokenizer_config.json; `allow_special`: special tokens in text are encoded as such."""
+    eot = None if tokenizer.eot_id is None else tokenizer.decode([tokenizer.eot_id])
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": context_length,
-        "bos_token": end,
-        "eos_token": end,
+        "bos_token": eot,
+        "eos_token": eot,
         "clean_up_tokenization_spaces": False,
         "split_special_tokens": not allow_special,
     }
@@ -57,9 +57,7 @@ def _char_parts(tokenizer: CharTokenizer) -> dict[str, Any]:
     vocab = {character: i for i, character in enumerate(tokenizer.characters)}
     decoders: list[dict[str, Any]] = [{"type": "Fuse"}]
     if tokenizer.unk_id is not None:
-        vocab[UNKNOWN] = (
-            tokenizer.unk_id
-        )  # no single character is spelled like this, so none becomes it by its spelling
+        vocab[UNKNOWN] = tokenizer.unk_id  # no single character has this spelling
         decoders.insert(0, {"type": "Replace", "pattern": {"String": UNKNOWN}, "content": _REPLACEMENT})
     split = {"type": "Split", "pattern": {"Regex": _ANY_CHARACTER}, "behavior": "Isolated", "invert": False}
     return {
@@ -70,23 +68,23 @@ def _char_parts(tokenizer: CharTokenizer) -> dict[str, Any]:
 
 
 def read_tokenizer(directory: Path) -> Tokenizer:
-    """The tokenizer of a model's directory: characters and bytes as we write them, or a byte-level BPE.
+    """The tokenizer of a model directory: byte-level BPE, or characters or bytes as `tokenizer_json` writes them.
 
     Raises UserError for any other.
     """
     path = directory / "tokenizer.json"
     if path.is_file():
         try:
-            file = json.loads(read_file(path, _LARGEST))
+            file = json.loads(read_file(path, _MAX_SIZE))
         except (ValueError, RecursionError):
-            file = None  # `load_tokenizer` says what is wrong
+            file = None  # `load_tokenizer` raises the error
         if (tokenizer := _read_simple(file)) is not None:
             return tokenizer
     return load_tokenizer(directory)
 
 
 def parse_exported(text: str) -> Tokenizer:
-    """The tokenizer of which `tokenizer_json` made `text`. Raises ValueError for any other."""
+    """The inverse of `tokenizer_json`. Raises ValueError for any other text."""
     try:
         file = json.loads(text)
     except RecursionError as error:
@@ -95,12 +93,12 @@ def parse_exported(text: str) -> Tokenizer:
 
 
 def _read_simple(file: Any) -> Tokenizer | None:
-    found = (read(file) for read in (_read_char, _read_byte) if isinstance(file, dict))
-    return next((tokenizer for tokenizer in found if tokenizer is not None), None)
+    tokenizers = (read(file) for read in (_read_char, _read_byte) if isinstance(file, dict))
+    return next((tokenizer for tokenizer in tokenizers if tokenizer is not None), None)
 
 
 def _read_char(file: dict[str, Any]) -> CharTokenizer | None:
-    """The characters, if these are the words, in the way that `tokenizer_json` has it."""
+    """The character tokenizer of a file that `tokenizer_json` wrote, else None."""
     model = file.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) and model.get("type") == "WordLevel" else None
     if not isinstance(vocab, dict) or sorted(map(str, vocab.values())) != sorted(map(str, range(len(vocab)))):
@@ -119,7 +117,7 @@ def _read_byte(file: dict[str, Any]) -> ByteTokenizer | None:
 
 
 def _equal(file: dict[str, Any], tokenizer: Tokenizer) -> bool:
-    """True if a tokenizer.json says what ours would, but for what other writers add to the model's part."""
+    """True if a tokenizer.json equals ours; other keys in its model are ignored."""
     ours = json.loads(tokenizer_json(tokenizer))
     model = file.get("model")
     if not isinstance(model, dict) or any(model.get(key) != value for key, value in ours["model"].items()):
