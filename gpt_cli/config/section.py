@@ -1,6 +1,7 @@
 """The base of the schema's sections, and the types of their values."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,6 +13,9 @@ Every = Count | None
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 Name = Annotated[str, Field(min_length=1)]
+
+ConfigValues = Mapping[str, Any]
+"""{dotted key: value} of some keys of a config."""
 
 
 class ConfigSection(BaseModel):

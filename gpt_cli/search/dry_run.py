@@ -21,11 +21,11 @@ from gpt_cli.training.labelled_rows import LabelledRows, with_labels
 from gpt_cli.training.state import TrainingState
 
 _MEASURED_STEPS = 3
-_LONG = 10.0  # seconds of a first step, after which it is the measure: nobody waits for three more
-_LEAST_SHARE = 4  # of the activations estimated for torch, the C engine keeps this part at least
-_MOST_BYTES = 1 << 32  # of weights, gradients and optimizer on a CPU: of a larger model few layers are measured
-_MOST_BYTES_OF_FEW = 150_000_000
-_MEASURED_TOKENS = 1 << 20  # of the training split, which the measured steps are taken from
+_LONG_STEP = 10.0  # seconds of a first step from which it is the measurement, without three more
+_ACTIVATION_DIVISOR = 4  # the C engine keeps at least this part of the activations estimated for torch
+_MAX_BYTES = 1 << 32  # of weights, gradients and optimizer on a CPU; of a larger model one and two layers are measured
+_MAX_SHALLOW_BYTES = 150_000_000
+_MEASURED_TOKENS = 1 << 20  # read from the training split for the measured steps
 
 
 @dataclass(frozen=True)
@@ -42,19 +42,19 @@ class Plan:
     epochs: float
     tokens_per_parameter: float
     seconds_per_step: float | None
-    """None, as `seconds`: not measured, since it takes more memory than there is."""
+    """None, as is `seconds`, if it was not measured because memory is too small."""
     seconds: float | None
     measured_layers: tuple[int, ...] = ()
-    """Layers of the models that were measured: of a large one a few, from which the time of all is worked out."""
+    """Layers of the models that were measured; the time of a large one is extrapolated from one and two layers."""
 
     def to_json(self) -> dict[str, Any]:
-        rest = asdict(self)
-        info: dict[str, Any] = rest.pop("info")
-        return info | rest
+        fields = asdict(self)
+        info: dict[str, Any] = fields.pop("info")
+        return info | fields
 
 
 def plan(config: Config, note: Notify) -> Plan:
-    """Work out what training `config` would be; the time is measured over a few steps. Writes nothing."""
+    """The plan of training `config`, its time measured over a few steps. Writes nothing."""
     runtime = setup_runtime(config.runtime)
     with stage_progress() as progress:
         corpus = open_lazy(config.data, config.tokenizer, note=note, progress=progress)
@@ -64,9 +64,9 @@ def plan(config: Config, note: Notify) -> Plan:
     batches = _batches(config, corpus, runtime, note)
     info = describe(Path(config.run_dir or ""), config, vocab_size)
     seconds_per_step = seconds = None
-    if tried := _tried(config, info, vocab_size, runtime):
-        times = [_measure(one, batches, vocab_size, runtime, note) for one in tried]
-        layers = config.model.n_layer - tried[0].model.n_layer
+    if candidates := _measured_configs(config, info, vocab_size, runtime):
+        times = [_measure(candidate, batches, vocab_size, runtime, note) for candidate in candidates]
+        layers = config.model.n_layer - candidates[0].model.n_layer
         seconds_per_step = times[0] + layers * max(0.0, times[-1] - times[0])
         # A forward pass is about a third of a training step.
         seconds_per_evaluation = seconds_per_step / 3 * val_tokens / batches.tokens_per_step
@@ -74,12 +74,12 @@ def plan(config: Config, note: Notify) -> Plan:
         seconds = config.train.steps * seconds_per_step + n_evaluation * seconds_per_evaluation
     trained_tokens = config.train.steps * batches.tokens_per_step
     labels = config.task.labels
-    micro, context = config.train.sequences_per_forward, config.model.context_length
+    micro_batch_size, context_length = config.train.sequences_per_forward, config.model.context_length
     return Plan(
         info=info,
         device=runtime.describe(),
-        input_shape=(micro, context),
-        logits_shape=(micro, context, vocab_size) if labels is None else (micro, 1, len(labels)),
+        input_shape=(micro_batch_size, context_length),
+        logits_shape=(micro_batch_size, *((context_length, vocab_size) if labels is None else (1, len(labels)))),
         train_tokens=train_tokens,
         val_tokens=val_tokens,
         steps=config.train.steps,
@@ -87,32 +87,32 @@ def plan(config: Config, note: Notify) -> Plan:
         tokens_per_parameter=trained_tokens / info.parameters,
         seconds_per_step=seconds_per_step,
         seconds=seconds,
-        measured_layers=tuple(one.model.n_layer for one in tried),
+        measured_layers=tuple(candidate.model.n_layer for candidate in candidates),
     )
 
 
 def _fits(info: Info, available: int | None) -> bool:
-    """True if a step can be tried with so many bytes: what it keeps depends on the engine, its state does not."""
+    """True if a step may fit in `available` bytes; its activations depend on the engine, its state does not."""
     if available is None:
         return True
     activations = info.memory_bytes["activations"]
-    return sum(info.memory_bytes.values()) - activations < available and activations < _LEAST_SHARE * available
+    return sum(info.memory_bytes.values()) - activations < available and activations < _ACTIVATION_DIVISOR * available
 
 
-def _tried(config: Config, info: Info, vocab_size: int, runtime: Runtime) -> list[Config]:
-    """The models to measure: the config's; of one that is large for a CPU, one with a layer and one with two; or none.
+def _measured_configs(config: Config, info: Info, vocab_size: int, runtime: Runtime) -> list[Config]:
+    """The configs to measure: the config itself; if that is too large, the same with one and with two layers; or none.
 
-    Layers take equally long, so what two take more than one tells what all take.
+    Layers take equally long, so the difference between two and one gives the time of each.
     """
     available = available_memory(runtime.device)
-    kept = sum(info.memory_bytes.values()) - info.memory_bytes["activations"]
-    is_small = runtime.device.type != "cpu" or kept <= _MOST_BYTES
+    state_bytes = sum(info.memory_bytes.values()) - info.memory_bytes["activations"]
+    is_small = runtime.device.type != "cpu" or state_bytes <= _MAX_BYTES
     if is_small and _fits(info, available):
         return [config]
-    few = [config.model_copy(update={"model": config.model.model_copy(update={"n_layer": n})}) for n in (1, 2)]
-    of_two = describe(Path(), few[1], vocab_size)
-    small = sum(of_two.memory_bytes.values()) <= _MOST_BYTES_OF_FEW and config.model.n_layer > len(few)
-    return few if small and _fits(of_two, available) else []
+    shallow = [config.model_copy(update={"model": config.model.model_copy(update={"n_layer": n})}) for n in (1, 2)]
+    two_layers = describe(Path(), shallow[1], vocab_size)
+    is_small = sum(two_layers.memory_bytes.values()) <= _MAX_SHALLOW_BYTES and config.model.n_layer > len(shallow)
+    return shallow if is_small and _fits(two_layers, available) else []
 
 
 def _batches(config: Config, corpus: LazyCorpus, runtime: Runtime, note: Notify) -> Batches | ExampleBatches:
@@ -122,17 +122,17 @@ def _batches(config: Config, corpus: LazyCorpus, runtime: Runtime, note: Notify)
     if corpus.examples:
         rows = ExampleRows.of(config, corpus.examples["train"], "training", note)
         return ExampleBatches.of(config, rows, runtime.device)
-    some = corpus.read("train", 0, max(_MEASURED_TOKENS, config.model.context_length + 1))
-    return Batches.of(config, DeviceTokens(some, runtime.device))
+    tokens = corpus.read("train", 0, max(_MEASURED_TOKENS, config.model.context_length + 1))
+    return Batches.of(config, DeviceTokens(tokens, runtime.device))
 
 
 def _measure(
     config: Config, batches: Batches | ExampleBatches, vocab_size: int, runtime: Runtime, note: Notify
 ) -> float:
-    """Seconds of a training step, after a first one that also allocates and compiles."""
+    """Seconds of a training step, the first excluded: it also allocates and compiles."""
     with no_build_cache():
         state = TrainingState.initialize(config, vocab_size, runtime, note)
     first = time_steps(state, batches, config, runtime, [0])
-    if first > _LONG and runtime.device.type != "cuda":
+    if first > _LONG_STEP and runtime.device.type != "cuda":
         return first
     return time_steps(state, batches, config, runtime, range(_MEASURED_STEPS)) / _MEASURED_STEPS

@@ -17,9 +17,9 @@ from gpt_cli.training.labelled_rows import with_labels
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
 
-_DIVERGED = 1.0  # nats above the best: it does not come back
-_MEMORY = 0.9  # of the moving average of losses, per step
-_MARGIN = 4.0  # below the rate at which the loss was lowest: a whole run has to stand it, not one step
+_DIVERGED = 1.0  # nats above the lowest loss
+_MEMORY = 0.9  # decay of the moving average of losses, per step
+_MARGIN = 4.0  # the rate of the lowest loss is divided by it: a whole run must bear the rate, not one step
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class RangeTest:
     """For optim.adamw_lr, in the config's ratio to optim.lr; None where Muon is not used."""
     config_lr: float
     unit: Literal["token", "text"] = "token"
-    """text: where classes are learned."""
+    """A text where classes are learned, else a token."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -45,9 +45,8 @@ class RangeTest:
 def lr_range_test(config: Config, note: Callable[[str], None], steps: int = 100, factor: float = 30.0) -> RangeTest:
     """Train for at most `steps` while the rate grows from optim.peak_lr / factor to optim.peak_lr * factor.
 
-    Under Muon, optim.adamw_lr grows alike, so that the proposal is for both, their ratio kept. The weights are those of
-    train.init_from, whatever the run directory holds. Nothing is written. Raises UserError where no rate made the loss
-    fall, and what `initial_checkpoint` raises.
+    Under Muon, optim.adamw_lr grows in the same ratio. Starts from train.init_from or from random weights, whatever the
+    run directory holds. Writes nothing. Raises UserError if no rate made the loss fall, and as `initial_checkpoint`.
     """
     runtime = replace(setup_runtime(config.runtime), world=ALONE)  # process 0 proposes, while the others wait
     corpus = prepare_corpus(config.data, config.tokenizer, note=note)
@@ -73,22 +72,22 @@ def lr_range_test(config: Config, note: Callable[[str], None], steps: int = 100,
 
 
 def with_proposed_lr(config: Config, note: Callable[[str], None]) -> Config:
-    """`config` with a number for optim.lr: auto: that of its run if there is one, else what a range test proposes.
+    """`config` with a number for `optim.lr: auto`: that of its run if there is one, else that of a range test.
 
     Raises what `lr_range_test` raises.
     """
     assert config.run_dir is not None
-    kept = Path(config.run_dir, "config.yaml")
-    if kept.is_file():
-        run = load_config(kept).optim
-        rates = {"lr": run.lr, "adamw_lr": run.adamw_lr}
+    saved_config = Path(config.run_dir, "config.yaml")
+    if saved_config.is_file():
+        optim = load_config(saved_config).optim
+        rates = {"lr": optim.lr, "adamw_lr": optim.adamw_lr}
     else:
         test = lr_range_test(config, note)
         rates = {"lr": test.proposed_lr}
         if test.proposed_adamw_lr is not None:
             rates["adamw_lr"] = test.proposed_adamw_lr
-        said = " ".join(f"optim.{key}={rate:g}" for key, rate in rates.items())
-        note(f"{said}: proposed by a range test of {len(test.lr)} steps")
+        proposal = " ".join(f"optim.{key}={rate:g}" for key, rate in rates.items())
+        note(f"{proposal}: proposed by a range test of {len(test.lr)} steps")
     return config.model_copy(update={"optim": config.optim.model_copy(update=rates)})
 
 

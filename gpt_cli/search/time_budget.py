@@ -1,4 +1,4 @@
-"""`train.budget`: the run that ends on time with the best loss expected, chosen by what steps take on this machine.
+"""`train.budget`: the run with the lowest expected loss that ends on time, from the speed of this machine.
 
 The choice is a pure function of the measurements. It ranks shapes by a law for the loss of a character model,
 
@@ -36,7 +36,7 @@ CHOSEN = (
     *("train.batch_size", "train.steps", "train.max_minutes"),
     *("schedule.warmup_steps", "eval.every", "checkpoint.every", "sample.every"),
 )
-"""The keys that a budget decides, unless they are written down."""
+"""The keys that a budget decides, unless they are set."""
 
 LADDER = (
     ((2, 2, 64), 64, 12),
@@ -50,16 +50,16 @@ LADDER = (
     ((8, 8, 512), 512, 32),
     ((12, 12, 768), 1024, 32),
 )
-"""The candidates, from what a second trains to what hours do: (n_layer, n_head, n_embd), context, batch."""
+"""The candidates, for budgets from a second to hours: (n_layer, n_head, n_embd), context, batch."""
 _MEASURED_STEPS = 3
 _FEWEST_STEPS = 20
-_SLACK = 0.94  # of the time: a machine is rarely as quick as when it is measured
-_REPEAT_HALF_LIFE = 15.4  # how many repetitions of a text are worth anything: R* of Muennighoff et al. (2023)
+_SLACK = 0.94  # of the time: a machine is rarely as fast as when it is measured
+_REPEAT_HALF_LIFE = 15.4  # R*, the decay constant of the worth of repeated tokens (Muennighoff et al., 2023)
 
 
 @dataclass(frozen=True)
 class BudgetCandidate:
-    """A run that could be, and what was measured of it."""
+    """A possible run, and its measured speed."""
 
     shape: tuple[int, int, int]  # n_layer, n_head, n_embd
     context_length: int
@@ -74,7 +74,7 @@ class BudgetCandidate:
 
 @dataclass(frozen=True)
 class BudgetChoice:
-    """A candidate, how many steps it takes in the time there is, and the loss expected (nats per token)."""
+    """A candidate, the steps for which there is time, and the expected loss (nats per token)."""
 
     candidate: BudgetCandidate
     steps: int
@@ -84,8 +84,9 @@ class BudgetChoice:
 def expected_loss(parameters: int, context_length: int, steps: int, tokens: int, unique: int) -> float:
     """The law above; `tokens` trained on, of which `unique` are in the text."""
     repeats = max(0.0, tokens / unique - 1.0)
-    worth = min(tokens, unique) + unique * _REPEAT_HALF_LIFE * (1.0 - math.exp(-repeats / _REPEAT_HALF_LIFE))
-    sizes = 12.6 / math.pow(parameters, 0.34) + 21.6 / math.pow(worth, 0.3)
+    from_repeats = unique * _REPEAT_HALF_LIFE * (1.0 - math.exp(-repeats / _REPEAT_HALF_LIFE))
+    effective_tokens = min(tokens, unique) + from_repeats
+    sizes = 12.6 / math.pow(parameters, 0.34) + 21.6 / math.pow(effective_tokens, 0.3)
     return 1.03 + sizes + 1.6 / math.sqrt(context_length) + 12.0 / max(1, steps)
 
 
@@ -112,10 +113,10 @@ def choose(measured: Sequence[BudgetCandidate], seconds: float, train_tokens: in
     choices = [predict(candidate, seconds, train_tokens, val_tokens) for candidate in measured]
     possible = [choice for choice in choices if choice is not None]
     if not possible:
-        least = min(c.seconds_per_step for c in measured)
+        fastest = min(c.seconds_per_step for c in measured)
         raise RequestError(
-            f"train.budget leaves {max(0.0, seconds):.0f} s, and the smallest model takes {1e3 * least:,.0f} ms a step:"
-            f" too few for {_FEWEST_STEPS} steps",
+            f"train.budget leaves {max(0.0, seconds):.0f} s, and the smallest model takes {1e3 * fastest:,.0f} ms"
+            f" a step: too few for {_FEWEST_STEPS} steps",
             hint="give it more time: train.budget=10m",
         )
     return min(possible, key=lambda choice: choice.loss)
@@ -144,16 +145,16 @@ def settings(choice: BudgetChoice, seconds: float, train_tokens: int) -> dict[st
 def reasons(
     choice: BudgetChoice, measured: Sequence[BudgetCandidate], seconds: float, tokens: tuple[int, int]
 ) -> list[str]:
-    """Why this choice: what was measured, and what each candidate would come to."""
+    """Lines that explain the choice: the speed and the expected loss of each candidate."""
     lines = [f"{seconds:,.0f} s to train in; measured here, with the loss that each would come to:"]
     for candidate in measured:
-        weighed = predict(candidate, seconds, *tokens)
-        end = "too slow" if weighed is None else f"{weighed.steps:,} steps, loss {weighed.loss:.2f}"
+        prediction = predict(candidate, seconds, *tokens)
+        outcome = "too slow" if prediction is None else f"{prediction.steps:,} steps, loss {prediction.loss:.2f}"
         mark = "->" if candidate == choice.candidate else "  "
         n_layer, _, n_embd = candidate.shape
         lines.append(
             f"{mark} {n_layer} layers of width {n_embd}, {candidate.batch_size} x {candidate.context_length} tokens:"
-            f" {1e3 * candidate.seconds_per_step:,.0f} ms a step, {end}"
+            f" {1e3 * candidate.seconds_per_step:,.0f} ms a step, {outcome}"
         )
     return lines
 
@@ -161,7 +162,7 @@ def reasons(
 def choose_config(
     config: Config, seconds: float, corpus: Corpus, written: frozenset[str], note: Callable[[str], None]
 ) -> Config:
-    """`config` with the keys of CHOSEN that are not `written` chosen for a run that ends in `seconds` from now.
+    """`config` with the keys of CHOSEN (but those `written` by the user) set for a run that ends in `seconds` from now.
 
     Measuring takes about a tenth of the time. Raises RequestError where nothing can be learned in that time.
     """
@@ -179,7 +180,7 @@ def choose_config(
         left = seconds - (time.perf_counter() - started)
         losses = [c.loss if (c := predict(m, left, *sizes)) else math.inf for m in measured]
         if time.perf_counter() - started > seconds / 10 or losses[-1] > min(losses) + 0.05:
-            break  # a larger one would come to less still
+            break  # larger candidates would be slower still
     left = seconds - (time.perf_counter() - started)
     choice = choose(measured, left, *sizes)
     note("\n".join(reasons(choice, measured, left, sizes)))
@@ -188,8 +189,8 @@ def choose_config(
 
 
 def measure(config: Config, corpus: Corpus, runtime: Runtime, note: Callable[[str], None]) -> BudgetCandidate:
-    """The median time of a few training steps of `config`, after one that also allocates."""
-    eager = config.runtime.model_copy(update={"compile": False})  # a compile each would take all of the time
+    """The median time of a few training steps of `config`, the first excluded: it also allocates."""
+    eager = config.runtime.model_copy(update={"compile": False})  # compiling each candidate would take all of the time
     config = config.model_copy(update={"runtime": eager})
     state = TrainingState.initialize(config, corpus.tokenizer.vocab_size, runtime, note)
     batches = open_batches(config, corpus, runtime.device, lambda _: None)
@@ -212,13 +213,13 @@ def with_values(config: Config, values: dict[str, Any]) -> Config:
 
 
 def choice_of_run(config: Config, run: Config, written: frozenset[str]) -> Config:
-    """`config` with what a budget chose when `run` began."""
+    """`config` with the values that a budget chose when `run` was started."""
     return with_values(config, {key: get_key(run, key) for key in CHOSEN if key not in written})
 
 
 def _open_candidates(config: Config, written: frozenset[str], val_tokens: int) -> list[dict[str, Any]]:
-    """The values by key that candidates differ in: the ladder, without keys set explicitly."""
-    found: list[dict[str, Any]] = []
+    """The rungs of LADDER as {key: value}, without keys that are set."""
+    candidates: list[dict[str, Any]] = []
     for shape, context_length, batch_size in LADDER:
         values: dict[str, Any] = {}
         if not written & set(SHAPE):
@@ -229,6 +230,6 @@ def _open_candidates(config: Config, written: frozenset[str], val_tokens: int) -
             values["model.context_length"] = context_length
         if "train.batch_size" not in written:
             values["train.batch_size"] = batch_size
-        if values not in found:
-            found.append(values)
-    return found
+        if values not in candidates:
+            candidates.append(values)
+    return candidates

@@ -16,7 +16,7 @@ def time_steps(
 ) -> float:
     """Seconds of all `steps` together, at a learning rate of 0.
 
-    As in a run, a GPU is sent the next step while it computes this one: it is waited for at both ends alone.
+    The GPU is synchronized before the first step and after the last one only, as in a run.
     """
     synchronize(runtime.device)
     started = time.perf_counter()

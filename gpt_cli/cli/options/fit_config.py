@@ -9,7 +9,7 @@ from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
     from gpt_cli.config import Config
-    from gpt_cli.search.auto_config import ConfigValues
+    from gpt_cli.config.section import ConfigValues
 
 
 def run_name(source: str) -> str:

@@ -8,7 +8,7 @@ from gpt_cli.cli.output import note
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
-    from gpt_cli.search.auto_config import ConfigValues
+    from gpt_cli.config.section import ConfigValues
 
 _GENTLER = 0.1  # of the rates of a model that starts from nothing: large steps forget what was learned
 

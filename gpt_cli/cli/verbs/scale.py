@@ -38,7 +38,7 @@ def scale(
     from gpt_cli.cli.options.train_request import Request
     from gpt_cli.config.duration import parse_duration
     from gpt_cli.report.scale_text import draw_scale, render_scale
-    from gpt_cli.search.scaling.run_scale import ANSWER, ScaleRequest, run_scale
+    from gpt_cli.search.scaling.run_scale import ADVISED, ScaleRequest, run_scale
 
     if (seconds := parse_duration(budget)) is None:
         raise RequestError(f"--budget must be a time such as 30m or 2h, not {budget!r}", hint="--budget 30m")
@@ -61,6 +61,6 @@ def scale(
         print_json(asdict(result))
     else:
         print(render_scale(result, width=terminal_width()))
-    for name in ("law.png", ANSWER):
+    for name in ("law.png", ADVISED):
         note(f"wrote {home / name}")
     return ExitCode.DONE

@@ -1,6 +1,6 @@
 """The ladder: four widths by four lengths, and one larger and longer run that the fit does not see.
 
-Every run is trained to its own end, with its own decay of the learning rate: losses amid a run are not a shorter one's.
+Every run has its own length and its own decay of the learning rate: the loss amid a run is not that of a shorter one.
 """
 
 import math
@@ -17,7 +17,7 @@ _WIDTHS = (0.25, 0.375, 0.5, 0.75)  # of the config's
 _LENGTHS = (1, 2, 4, 8)  # of the shortest run
 _HELD_OUT = (1.0, 16)  # width and length
 _FEWEST_STEPS = 100  # of shorter runs the law is another: docs/scaling_laws.md
-_ROOM = 0.85  # of the budget: runs begin and end, and evaluate
+_ROOM = 0.85  # of the budget, for training; the rest is for start-up, evaluation and saving
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Rung:
     held_out: bool = False
 
     def config(self, base: Config) -> Config:
-        """`base` in this size and of this length; it evaluates and saves as often as saving is cheap."""
+        """`base` in this size and of this length."""
         values: dict[str, Any] = {
             **shape_values(self.n_layer, self.n_head, self.n_embd),
             "train.steps": self.steps,
@@ -52,8 +52,8 @@ def shape(base: Config, scale: float) -> tuple[int, int, int]:
     unit = 8
     n_embd = max(unit, round(base.model.n_embd * scale / unit) * unit)
     n_layer = max(1, round(base.model.n_layer * math.sqrt(scale)))
-    most = max(1, round(n_embd / base.model.head_dim))
-    n_head = next(heads for heads in range(max(most, min(base.model.n_head, 2)), 0, -1) if n_embd % (2 * heads) == 0)
+    limit = max(1, round(n_embd / base.model.head_dim))
+    n_head = next(heads for heads in range(max(limit, min(base.model.n_head, 2)), 0, -1) if n_embd % (2 * heads) == 0)
     return n_layer, n_head, n_embd
 
 
@@ -63,9 +63,9 @@ def effective_parameters(config: Config, vocab_size: int) -> float:
 
 
 def plan_ladder(base: Config, seconds: float, jobs: int, per_token: Mapping[float, float]) -> list[Rung]:
-    """The runs that take `seconds` altogether, `jobs` side by side; `per_token` are seconds by scale of the width.
+    """The runs that take `seconds` altogether, `jobs` in parallel; `per_token` is {scale of the width: seconds}.
 
-    Raises RequestError where the shortest would be too short to learn anything.
+    Raises RequestError if the shortest run would have fewer than _FEWEST_STEPS.
     """
     tokens_per_step = base.train.batch_size * base.model.context_length
     scale, length = _HELD_OUT
@@ -74,11 +74,11 @@ def plan_ladder(base: Config, seconds: float, jobs: int, per_token: Mapping[floa
     work = max(work / jobs, longest)
     shortest = _ROOM * seconds / work / tokens_per_step  # steps
     if shortest < _FEWEST_STEPS:
-        enough = math.ceil(_FEWEST_STEPS * tokens_per_step * work / _ROOM / 60.0)
+        minutes = math.ceil(_FEWEST_STEPS * tokens_per_step * work / _ROOM / 60.0)
         raise RequestError(
             f"the budget of {seconds:,.0f} s is too small: the shortest run would have {shortest:.0f} steps, fewer than"
             f" {_FEWEST_STEPS}",
-            hint=f"--budget {enough}m, or a smaller config",
+            hint=f"--budget {minutes}m, or a smaller config",
         )
     steps = int(shortest)
     ladder = [Rung(*shape(base, scale), steps * length, held_out=True)]  # the longest first: nothing waits for it
@@ -86,10 +86,10 @@ def plan_ladder(base: Config, seconds: float, jobs: int, per_token: Mapping[floa
 
 
 def scales() -> Sequence[float]:
-    """Widths whose speed is to be measured."""
+    """The widths of the ladder, whose speed is measured."""
     return (*_WIDTHS, _HELD_OUT[0])
 
 
 def measure_scales(measure: Callable[[Config], float], base: Config) -> dict[float, float]:
-    """{scale: seconds per token}, by `measure`, which returns those of a config."""
+    """{scale: seconds per token}, where `measure` returns the seconds per token of a config."""
     return {scale: measure(with_values(base, shape_values(*shape(base, scale)))) for scale in scales()}

@@ -17,8 +17,8 @@ from gpt_cli.search.sweep.differences import t_quantile
 Array = npt.NDArray[np.float64]
 
 _LOWEST, _HIGHEST = 0.02, 2.0  # of the exponents
-_STEPS = 25  # values of each exponent that are tried at once
-_ROUNDS = 7  # each a fifth as wide around the best
+_STEPS = 25  # values of each exponent in a grid
+_ROUNDS = 7  # grids, each a fifth as wide as the one before, around its best
 _SUBSETS = [subset for size in (3, 2, 1) for subset in itertools.combinations(range(3), size)]
 PARAMETERS = 5
 
@@ -48,8 +48,8 @@ def fit_law(n: Array, d: Array, loss: Array) -> LossLaw:
             np.exp(np.clip(np.linspace(middle - half, middle + half, _STEPS), np.log(_LOWEST), np.log(_HIGHEST)))
             for middle in centre
         )
-        found = _best_of_grid(alphas, betas, n / n0, d / d0, loss)
-        best = found if best is None or found[0] < best[0] else best
+        result = _best_of_grid(alphas, betas, n / n0, d / d0, loss)
+        best = result if best is None or result[0] < best[0] else best
         centre, half = np.log([best[1], best[2]]), half / 5.0
     assert best is not None
     _, alpha, beta, (e, a, b) = best
@@ -66,46 +66,47 @@ def _best_of_grid(alphas: Array, betas: Array, n: Array, d: Array, loss: Array) 
     moments = terms.transpose(0, 2, 1) @ loss
     errors = np.full(len(terms), np.inf)
     solutions = np.zeros((len(terms), 3))
-    left = np.arange(len(terms))  # pairs whose solution with all three terms has a negative one
+    open_pairs = np.arange(len(terms))  # pairs whose solution with all three terms has a negative one
     for subset in _SUBSETS:  # the non-negative solution is the plain one of some subset of the terms
-        full = np.zeros((len(left), 3))
-        full[:, subset] = np.linalg.solve(gram[left][:, subset][:, :, subset], moments[left][:, subset, None])[..., 0]
-        error = np.square((terms[left] @ full[..., None])[..., 0] - loss).sum(axis=1)
-        better = (full >= 0).all(axis=1) & (error < errors[left])
-        errors[left[better]] = error[better]
-        solutions[left[better]] = full[better]
+        solution = np.zeros((len(open_pairs), 3))
+        sub_gram, sub_moments = gram[open_pairs][:, subset][:, :, subset], moments[open_pairs][:, subset, None]
+        solution[:, subset] = np.linalg.solve(sub_gram, sub_moments)[..., 0]
+        error = np.square((terms[open_pairs] @ solution[..., None])[..., 0] - loss).sum(axis=1)
+        better = (solution >= 0).all(axis=1) & (error < errors[open_pairs])
+        errors[open_pairs[better]] = error[better]
+        solutions[open_pairs[better]] = solution[better]
         if len(subset) == 3:
-            left = left[~better]  # no subset of its terms fits better than one that is not negative
+            open_pairs = open_pairs[~better]  # no subset of its terms fits better than one that is not negative
     index = int(errors.argmin())
     i, j = divmod(index, len(betas))
     return float(errors[index]), float(alphas[i]), float(betas[j]), solutions[index]
 
 
 def bootstrap(n: Array, d: Array, loss: Array, law: LossLaw, draws: int, seed: int) -> list[LossLaw]:
-    """Laws fitted to the runs with the residuals of `law` dealt out anew, so many times."""
+    """Laws fitted to `draws` resamplings of the residuals of `law`."""
     rng = np.random.default_rng(seed)
     fitted = law.loss(n, d)
     residuals = (loss - fitted) * np.sqrt(len(loss) / max(1, len(loss) - PARAMETERS))
     return [fit_law(n, d, fitted + rng.choice(residuals, len(loss))) for _ in range(draws)]
 
 
-def interval(value: float, draws: Sequence[float], runs: int, least: float = 0.0) -> tuple[float, float]:
-    """A 90 % interval about `value`, by Student's t and the deviation of the `draws`; nothing in it is below `least`.
+def interval(value: float, draws: Sequence[float], runs: int, minimum: float = 0.0) -> tuple[float, float]:
+    """A 90 % interval about `value`, by Student's t and the deviation of the `draws`; nothing in it is below `minimum`.
 
-    Percentiles of draws hold the truth less often, since a law of five constants leaves few degrees of freedom.
+    Percentiles of the draws would cover the truth less often: five constants leave few degrees of freedom.
     """
     half = t_quantile(0.95, max(1, runs - PARAMETERS)) * float(np.std(draws))
-    return max(least, value - half), value + half
+    return max(minimum, value - half), value + half
 
 
 def residual_noise(n: Array, d: Array, loss: Array, law: LossLaw) -> float:
-    """The standard deviation of what the law leaves, in nats per token."""
+    """The standard deviation of the residuals, in nats per token."""
     freedom = max(1, len(loss) - PARAMETERS)
     return float(np.sqrt(np.square(loss - law.loss(n, d)).sum() / freedom))
 
 
 def best_split(law: LossLaw, seconds: float, fixed: float, per_parameter: float) -> tuple[float, float, float]:
-    """(N, D, loss) of the lowest loss that `seconds` allow, a token taking `fixed` + `per_parameter` * N of them."""
+    """(N, D, loss) of the lowest loss within `seconds`, where a token takes `fixed` + `per_parameter` * N seconds."""
     n = np.exp(np.linspace(np.log(1e3), np.log(1e13), 20_001))
     d = seconds / (fixed + per_parameter * n)
     losses = law.loss(n, np.maximum(d, 1.0))

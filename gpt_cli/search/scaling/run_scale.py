@@ -1,6 +1,6 @@
-"""`gpt scale`, from the request to its answer.
+"""`gpt scale`, from the request to its result.
 
-DIR/scale.json                    written first: the config, the ladder, what a token takes
+DIR/scale.json                    written first: the config, the ladder, the seconds per token
 DIR/NNN-width=32,steps=100-.../   run directories like any other
 """
 
@@ -30,16 +30,16 @@ from gpt_cli.search.sweep.run_pool import RunPool
 from gpt_cli.search.sweep.sweep import config_changes
 from gpt_cli.search.time_budget import measure, with_values
 
-PLAN, ANSWER = "scale.json", "advised.yaml"
+PLAN, ADVISED = "scale.json", "advised.yaml"
 _LIMIT = 1 << 20
 _DRAWS = 200  # of the bootstrap
 _FEWEST = 8  # runs that a law of five constants is fitted to
-_LATER = (1, 10, 100)  # times the budget, for which an answer is given
+_BUDGET_FACTORS = (1, 10, 100)  # advice is for the budget times each of these
 
 
 @dataclass(frozen=True)
 class Advice:
-    """The run with the lowest loss to be expected in so many seconds. Intervals hold nine of ten."""
+    """The run with the lowest expected loss in so many seconds. Intervals are of 90 %."""
 
     seconds: float
     parameters: float
@@ -52,7 +52,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """A run of the ladder: N parameters, D tokens, its loss and what the law says."""
+    """A run of the ladder: N parameters, D tokens, its loss and the loss by the law."""
 
     name: str
     n: float
@@ -64,7 +64,7 @@ class ScalePoint:
 
 @dataclass(frozen=True)
 class ScaleResult:
-    """The law, its runs, and what it advises."""
+    """The law, its runs, and the advice."""
 
     home: str
     law: dict[str, float]
@@ -72,19 +72,19 @@ class ScaleResult:
     noise: float
     points: list[ScalePoint]
     held_out_error: float | None
-    """Predicted less measured, in nats per token; None where that run has no loss."""
+    """Predicted minus measured loss, in nats per token; None where that run has no loss."""
     held_out_interval: tuple[float, float] | None
-    """Of the prediction."""
+    """The interval of the prediction."""
     advice: list[Advice]
     here: bool
-    """True if times are those of this machine."""
+    """True if the times were measured on this machine."""
     train_tokens: int
     failed: list[str]
 
 
 @dataclass(frozen=True)
 class ScaleRequest:
-    """A ladder for `config`, in `seconds`, kept in `home`; `device_flops`: advice is for a device of that speed."""
+    """A ladder for `config` in `seconds`, in the directory `home`; `device_flops`: the device that advice is for."""
 
     config: Config
     seconds: float
@@ -93,7 +93,7 @@ class ScaleRequest:
 
 
 def run_scale(request: ScaleRequest, note: Notify, jobs: int | None) -> tuple[ScaleResult | None, int | None]:
-    """(the result, 128 + the signal that stopped it) of training the ladder, or what is left of it, and fitting."""
+    """Train the ladder, or what is left of it, and fit the law; returns (result, 128 + the signal that stopped it)."""
     base = request.config
     names = {name for name in list_directory(request.home) if not name.startswith(".tmp-")}
     if PLAN not in names and not names <= {"lock"}:
@@ -128,7 +128,7 @@ def run_scale(request: ScaleRequest, note: Notify, jobs: int | None) -> tuple[Sc
     if code is not None:
         return None, code
     result = analyse(request, rows, vocab_size, unique, {float(k): v for k, v in plan["per_token"].items()}, base)
-    replace_file(request.home / ANSWER, _advised(base, result.advice[0], vocab_size).encode())
+    replace_file(request.home / ADVISED, _advised_config(base, result.advice[0], vocab_size).encode())
     return result, None
 
 
@@ -140,15 +140,17 @@ def analyse(
     per_token: Mapping[float, float],
     base: Config,
 ) -> ScaleResult:
-    """The law of the runs that are done, its error on the one held out, and its advice."""
-    done = [(task, rung, outcome) for task, rung, outcome in rows if outcome.val_loss is not None]
-    n_of = {task.name: effective_parameters(task.config, vocab_size) for task, _, _ in done}
-    seen = [(n_of[task.name], outcome.tokens, outcome.val_loss) for task, rung, outcome in done if not rung.held_out]
-    if len(seen) < _FEWEST:
+    """Fit the law to the finished runs: its error on the one held out, and its advice."""
+    finished = [(task, rung, outcome) for task, rung, outcome in rows if outcome.val_loss is not None]
+    n_of = {task.name: effective_parameters(task.config, vocab_size) for task, _, _ in finished}
+    fitted = [
+        (n_of[task.name], outcome.tokens, outcome.val_loss) for task, rung, outcome in finished if not rung.held_out
+    ]
+    if len(fitted) < _FEWEST:
         raise RequestError(
-            f"{len(seen)} runs of the ladder have a loss, too few for a law", hint="see their events.jsonl"
+            f"{len(fitted)} runs of the ladder have a loss, too few for a law", hint="see their events.jsonl"
         )
-    n, d, loss = (np.array(column, dtype=np.float64) for column in zip(*seen, strict=True))
+    n, d, loss = (np.array(column, dtype=np.float64) for column in zip(*fitted, strict=True))
     law = fit_law(n, d, loss)
     draws = bootstrap(n, d, loss, law, _DRAWS, seed=base.seed)
     noise = residual_noise(n, d, loss, law)
@@ -157,21 +159,23 @@ def analyse(
             task.name, n_of[task.name], float(outcome.tokens), float(outcome.val_loss or 0.0),
             float(law.loss(n_of[task.name], float(outcome.tokens))), rung.held_out,
         )
-        for task, rung, outcome in done
+        for task, rung, outcome in finished
     ]  # fmt: skip
-    held = next((point for point in points if point.held_out), None)
+    held_out = next((point for point in points if point.held_out), None)
     times = _time_of_token(base, vocab_size, per_token, request.device_flops)
-    advice = [_advise(law, draws, len(seen), times, request.seconds * factor, unique) for factor in _LATER]
-    held_interval = (
-        None if held is None else interval(held.fitted, [float(one.loss(held.n, held.d)) for one in draws], len(seen))
-    )
+    advice = [_advise(law, draws, len(fitted), times, request.seconds * factor, unique) for factor in _BUDGET_FACTORS]
+    held_out_error = held_out_interval = None
+    if held_out is not None:
+        held_out_error = held_out.fitted - held_out.loss
+        predictions = [float(draw.loss(held_out.n, held_out.d)) for draw in draws]
+        held_out_interval = interval(held_out.fitted, predictions, len(fitted))
     return ScaleResult(
         str(request.home), asdict(law),
         {
-            name: interval(getattr(law, name), [getattr(one, name) for one in draws], len(seen))
+            name: interval(getattr(law, name), [getattr(draw, name) for draw in draws], len(fitted))
             for name in ("alpha", "beta", "e")
         },
-        noise, points, None if held is None else held.fitted - held.loss, held_interval, advice,
+        noise, points, held_out_error, held_out_interval, advice,
         request.device_flops is None, unique,
         [f"{task.name}: {outcome.error}" for task, _, outcome in rows if outcome.state == "failed"],
     )  # fmt: skip
@@ -181,18 +185,18 @@ def _advise(
     law: LossLaw, draws: Sequence[LossLaw], runs: int, times: tuple[float, float], seconds: float, unique: int
 ) -> Advice:
     n, d, loss = best_split(law, seconds, *times)
-    others = [best_split(one, seconds, *times) for one in draws]
-    low, high = interval(math.log(n), [math.log(other[0]) for other in others], runs, -math.inf)
+    splits = [best_split(draw, seconds, *times) for draw in draws]
+    low, high = interval(math.log(n), [math.log(split[0]) for split in splits], runs, -math.inf)
     return Advice(
         seconds, n, (math.exp(low), math.exp(high)), d, d / unique, loss,
-        interval(loss, [other[2] for other in others], runs),
+        interval(loss, [split[2] for split in splits], runs),
     )  # fmt: skip
 
 
 def _time_of_token(
     base: Config, vocab_size: int, per_token: Mapping[float, float], device_flops: float | None
 ) -> tuple[float, float]:
-    """(seconds, seconds per parameter) that a token takes: by a line through what was measured, or by operations."""
+    """(seconds, seconds per parameter) of a token: a line through the measurements, or from `device_flops`."""
     if device_flops is not None:
         return 0.0, 6.0 / device_flops
     sizes = [
@@ -241,7 +245,7 @@ def _task(number: int, rung: Rung, base: Config, home: Path) -> RunTask:
     return RunTask(name, f"{rung.n_layer} layers of width {rung.n_embd}, {rung.steps:,} steps{held_out}", config)
 
 
-def _advised(base: Config, advice: Advice, vocab_size: int) -> str:
+def _advised_config(base: Config, advice: Advice, vocab_size: int) -> str:
     """The config, as YAML, of the shape nearest to the advice."""
 
     @functools.cache
@@ -250,8 +254,8 @@ def _advised(base: Config, advice: Advice, vocab_size: int) -> str:
         return effective_parameters(config, vocab_size), config
 
     above = bisect.bisect_left(range(1, 127), advice.parameters, key=lambda eighths: scaled(eighths)[0]) + 1
-    near = [scaled(max(1, above - 1)), scaled(above)]
-    _, config = min(near, key=lambda pair: abs(math.log(pair[0] / advice.parameters)))
+    neighbours = [scaled(max(1, above - 1)), scaled(above)]
+    _, config = min(neighbours, key=lambda pair: abs(math.log(pair[0] / advice.parameters)))
     tokens_per_step = config.train.batch_size * config.model.context_length
     values = {"train.steps": max(1, round(advice.tokens / tokens_per_step))}
     return dump_config(parse_config(dump_config(with_values(config, values)), "advice"), full=False)

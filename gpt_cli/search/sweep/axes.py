@@ -1,6 +1,6 @@
-"""Keys to vary, as they are asked for: `key=v1,v2` lists values, `key=low..high` is a range to search.
+"""Keys to vary, parsed from the command line: `key=v1,v2` lists values, `key=low..high` is a range to search.
 
-A range is searched on a log scale where its key is a rate, or where it is asked for: `key=log:low..high`.
+A range is searched on a log scale if its key is a rate, or with `key=log:low..high`.
 """
 
 import itertools
@@ -19,7 +19,7 @@ _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"(log:)?({_NUMBER})\.\.({_NUMBER})")
 _RATES = frozenset({"optim.lr", "optim.adamw_lr", "optim.weight_decay", "optim.eps", "model.init_std"})
 _MOST_POINTS = 10_000
-_DIGITS = 3  # of a number that is drawn from a range: it is part of the run's name
+_DIGITS = 3  # significant digits of a number drawn from a range: it is part of the run's name
 _REFUSED = {
     "run_dir": "each run has a directory of its own in that of the sweep (--out)",
     "seed": "each combination is trained with several seeds (--seeds)",
@@ -72,13 +72,13 @@ Axis = ValueList | ValueRange
 def parse_axes(arguments: Sequence[str]) -> tuple[list[str], list[Axis]]:
     """(overrides with one value, keys with several) of `arguments`, `section.key=value` each.
 
-    Raises RequestError for a key that may not be varied, or twice, and for a range that is none.
+    Raises RequestError for a key that may not be varied, or is varied twice, and for an invalid range.
     """
     fixed: list[str] = []
     axes: list[Axis] = []
     for argument in arguments:
         key, _, text = argument.partition("=")
-        axis = _parse(key, text) if key in fields() else None  # a wrong one is told with its place by the loader
+        axis = _parse(key, text) if key in fields() else None  # the loader reports an unknown key with its place
         if axis is None:
             if key in ("run_dir", "train.budget"):
                 raise RequestError(f"{key} is not for a sweep", hint=_REFUSED[key])
@@ -132,16 +132,17 @@ def split_values(text: str) -> list[str]:
 
 
 def _parse(key: str, text: str) -> Axis | None:
-    """The values of `key`; None where there is one."""
-    words = accepted_types(schema_of(key))
-    is_number, is_whole = "a number" in words, "a whole number" in words and "a number" not in words
-    if (is_number or is_whole) and (found := _RANGE.fullmatch(text)):
-        low, high = float(found[2]), float(found[3])
+    """The values or the range in `text`; None if it is a single value."""
+    types = accepted_types(schema_of(key))
+    is_number, is_whole = "a number" in types, "a whole number" in types and "a number" not in types
+    if (is_number or is_whole) and (match := _RANGE.fullmatch(text)):
+        low, high = float(match[2]), float(match[3])
         if not low < high:
-            raise RequestError(f"{key}={text} is no range: {found[2]} is not below {found[3]}", hint=f"{key}=LOW..HIGH")
+            problem = f"{key}={text} is no range: {match[2]} is not below {match[3]}"
+            raise RequestError(problem, hint=f"{key}=LOW..HIGH")
         if is_whole and (low != round(low) or high != round(high)):
             raise RequestError(f"{key}={text}: {key} takes whole numbers", hint=f"{key}={low:.0f}..{high:.0f}")
-        log = found[1] is not None or (key in _RATES and low > 0)
+        log = match[1] is not None or (key in _RATES and low > 0)
         if log and low <= 0:
             raise RequestError(f"{key}={text}: a log scale begins above 0", hint=f"{key}=log:{high / 1000:g}..{high:g}")
         return ValueRange(key, low, high, log, is_whole)
@@ -167,7 +168,7 @@ def _check(axes: Sequence[Axis], fixed: Sequence[str]) -> None:
 def _refusal(key: str, fixed: Sequence[str]) -> str | None:
     if key.startswith("data.") and key not in ("data.weights", "data.source"):
         return _TEXT
-    if key == "data.source" and not any(one.startswith("data.val_source=") for one in fixed):
+    if key == "data.source" and not any(override.startswith("data.val_source=") for override in fixed):
         return f"{_TEXT} (data.val_source=FILE has all evaluated on one)"
     return _REFUSED.get(key)
 

@@ -22,7 +22,7 @@ ONE_SEED = "One seed each: nothing is known about which differences another seed
 
 @dataclass(frozen=True)
 class Difference:
-    """The loss of a setting less that of the best; its interval is None where too few seeds can tell."""
+    """The loss of a setting minus that of the best; its interval is None where there are too few seeds."""
 
     mean: float
     low: float | None
@@ -38,35 +38,35 @@ class Difference:
 
 
 def compare(losses: Sequence[Mapping[int, float]], best: int) -> list[Difference | None]:
-    """The difference of each setting to number `best`, which gets None; so does one without losses.
+    """The difference of each setting to setting `best`; None for `best` itself and for settings without losses.
 
-    `losses` are by seed. Seeds that a setting lacks are no obstacle, only less to go by.
+    `losses` are {seed: loss} of each setting, which may lack seeds that others have.
     """
-    means = [statistics.fmean(found.values()) if found else math.inf for found in losses]
+    means = [statistics.fmean(by_seed.values()) if by_seed else math.inf for by_seed in losses]
     fit = _fit(losses)
-    others = sum(bool(found) for found in losses) - 1
-    answers: list[Difference | None] = []
-    for index, found in enumerate(losses):
-        if index == best or not found:
-            answers.append(None)
+    comparisons = sum(bool(by_seed) for by_seed in losses) - 1
+    differences: list[Difference | None] = []
+    for index, by_seed in enumerate(losses):
+        if index == best or not by_seed:
+            differences.append(None)
             continue
-        common = sorted(found.keys() & losses[best].keys())
-        pairs = [found[seed] - losses[best][seed] for seed in common]
+        common = sorted(by_seed.keys() & losses[best].keys())
+        pairs = [by_seed[seed] - losses[best][seed] for seed in common]
         mean = statistics.fmean(pairs) if pairs else means[index] - means[best]
         if fit is None or not pairs:
-            answers.append(Difference(mean, None, None))
+            differences.append(Difference(mean, None, None))
             continue
         noise, freedom = fit
-        half = t_quantile(1.0 - LEVEL / (2.0 * others), freedom) * noise * math.sqrt(2.0 / len(pairs))
-        answers.append(Difference(mean, mean - half, mean + half))
-    return answers
+        half = t_quantile(1.0 - LEVEL / (2.0 * comparisons), freedom) * noise * math.sqrt(2.0 / len(pairs))
+        differences.append(Difference(mean, mean - half, mean + half))
+    return differences
 
 
 def _fit(losses: Sequence[Mapping[int, float]]) -> tuple[float, int] | None:
     """(standard deviation of the noise, its degrees of freedom) of the additive model; None without any to spare."""
     import numpy as np
 
-    rows = [(index, seed, loss) for index, found in enumerate(losses) for seed, loss in found.items()]
+    rows = [(index, seed, loss) for index, by_seed in enumerate(losses) for seed, loss in by_seed.items()]
     settings, seeds = sorted({row[0] for row in rows}), sorted({row[1] for row in rows})
     design = np.zeros((len(rows), len(settings) + len(seeds)))
     for number, (index, seed, _) in enumerate(rows):
@@ -79,8 +79,8 @@ def _fit(losses: Sequence[Mapping[int, float]]) -> tuple[float, int] | None:
     freedom = len(rows) - int(rank)
     if freedom < 1:
         return None
-    left = observed - design @ solution
-    return math.sqrt(float(left @ left) / freedom), freedom
+    residuals = observed - design @ solution
+    return math.sqrt(float(residuals @ residuals) / freedom), freedom
 
 
 def t_quantile(probability: float, freedom: int) -> float:

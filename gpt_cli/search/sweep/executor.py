@@ -1,6 +1,6 @@
-"""Runs of a list, side by side, from wherever their directories have come to.
+"""Train a list of runs in parallel, each resumed from its directory.
 
-Nothing is kept here: killed at any moment, the same runs asked for again go on, and end with the same outcomes.
+All state is in the run directories: after a kill at any moment the same list resumes and ends with the same outcomes.
 """
 
 import time
@@ -18,15 +18,15 @@ from gpt_cli.search.sweep.outcomes import Outcome, read_outcome
 from gpt_cli.search.sweep.run_pool import RunEnd, RunPool
 from gpt_cli.terminal.table import format_duration
 
-_POLL = 0.5  # seconds between looks at what runs have logged
-_BETWEEN_LINES = 30.0  # seconds between lines on how far all are
-_KNOWN = 0.02  # of the work, after which its pace says when it ends
-_MOST_KILLS = 3  # of the process of one run by another hand than ours, until the run counts as failed
+_POLL = 0.5  # seconds between readings of the runs' logs
+_NOTE_EVERY = 30.0  # seconds between messages about progress
+_MIN_SHARE = 0.02  # of the work, from which on the remaining time is estimated
+_MAX_KILLS = 3  # of the process of one run by others than us, at which the run counts as failed
 
 
 @dataclass(frozen=True)
 class RunTask:
-    """A run that is wanted: `config.run_dir` is where it is kept, `name` is what that is called in its folder."""
+    """A run to train: `config.run_dir` is its directory, `name` that directory's name."""
 
     name: str
     label: str
@@ -40,19 +40,19 @@ class RunTask:
 
 
 class RunSource(Protocol):
-    """Decides what is trained next, from the outcomes of what was."""
+    """Chooses the next run from the outcomes of those before."""
 
     def next(self, outcomes: Mapping[str, Outcome]) -> RunTask | None:
-        """A run that was not returned before; None if there is none, or none before others have ended."""
+        """A run that was not returned before; None if there is none left, or none until others have ended."""
         ...
 
     def pruned_at(self, name: str, outcome: Outcome, outcomes: Mapping[str, Outcome]) -> int | None:
-        """The step of the evaluation after which the run `name` is not worth going on with; None: it is."""
+        """The step of the evaluation at which the run `name` is pruned; None: it goes on."""
         ...
 
     @property
     def total_work(self) -> float:
-        """Of all runs, about, as `RunTask.work`."""
+        """An estimate for all runs together, in the unit of `RunTask.work`."""
         ...
 
     @property
@@ -75,27 +75,27 @@ class ListSource:
 
 @dataclass
 class RunLimits:
-    """When no further run is started."""
+    """Limits at which no further run is started."""
 
     budget: float | None = None
-    """Seconds for all runs of the list, since the first of them began."""
+    """Seconds for all runs of the list, from the start of the first."""
     max_runs: int | None = None
 
 
 @dataclass
 class Execution:
-    """The outcomes of runs, and whether all of them were begun."""
+    """The runs that were started, and their outcomes."""
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     tasks: dict[str, RunTask] = field(default_factory=dict)
     left: str | None = None
-    """Why some were not trained, if so."""
+    """The reason why some runs were not started."""
     kills: dict[str, int] = field(default_factory=dict)
-    """Of the processes of runs."""
+    """Kills of each run's processes."""
 
 
 def step_work(config: Config) -> float:
-    """The work of a step, about: weights that multiply, and something that every token costs."""
+    """An estimate of a step's work: its matrix products, and a constant per token."""
     model = config.model
     return config.train.batch_size * model.context_length * (12.0 * model.n_layer * model.n_embd**2 + 1e5)
 
@@ -108,7 +108,7 @@ def execute(
     note: Notify,
     clock: Callable[[], float] = time.monotonic,
 ) -> Execution:
-    """Train what `source` wants until it wants no more, a limit is reached or a signal asks to stop (`request`)."""
+    """Train the runs of `source` until it has no more, a limit is reached or a signal asks to stop (`request`)."""
     execution = Execution()
     progress = Progress(source, clock)
     while True:
@@ -121,9 +121,9 @@ def execute(
         if request.received is not None:
             pool.stop_all()
         for end in pool.wait(_POLL):
-            if end.killed and request.received is None and _goes_on(end, pool, execution, note):
+            if end.killed and request.received is None and _restart(end, pool, execution, note):
                 continue
-            _take_in(end, source, execution, progress, note, interrupted=request.received is not None)
+            _record_end(end, source, execution, progress, note, interrupted=request.received is not None)
         for name in pool.running:
             outcome = read_outcome(_run_dir(execution.tasks[name]), execution.tasks[name].config.train.steps)
             progress.reached(name, outcome.steps / max(1, execution.tasks[name].config.train.steps))
@@ -152,7 +152,7 @@ def _begin(
 
 
 def _ends_late(task: RunTask, jobs: int, budget: float, execution: Execution) -> bool:
-    """True if `task` would end after the budget, by the pace of the runs that there were."""
+    """True if `task` would end after the budget, at the pace of the runs that have ended."""
     ended = [(execution.tasks[name], outcome) for name, outcome in execution.outcomes.items() if outcome.seconds]
     if not ended:
         return False
@@ -162,10 +162,10 @@ def _ends_late(task: RunTask, jobs: int, budget: float, execution: Execution) ->
     return spent + pace * (sum(running) + task.work) > budget * jobs
 
 
-def _goes_on(end: RunEnd, pool: RunPool, execution: Execution, note: Notify) -> bool:
-    """Go on with a run whose process was killed, if that did not happen too often: others depend on its outcome."""
+def _restart(end: RunEnd, pool: RunPool, execution: Execution, note: Notify) -> bool:
+    """Restart a run whose process was killed; False if that happened _MAX_KILLS times."""
     kills = execution.kills[end.name] = execution.kills.get(end.name, 0) + 1
-    if kills >= _MOST_KILLS:
+    if kills >= _MAX_KILLS:
         return False
     task = execution.tasks[end.name]
     note(f"  {task.label}: {end.error}; it goes on from its last checkpoint")
@@ -173,12 +173,12 @@ def _goes_on(end: RunEnd, pool: RunPool, execution: Execution, note: Notify) -> 
     return True
 
 
-def _take_in(
+def _record_end(
     end: RunEnd, source: RunSource, execution: Execution, progress: "Progress", note: Notify, *, interrupted: bool
 ) -> None:
     task = execution.tasks[end.name]
-    read = read_outcome(_run_dir(task), task.config.train.steps, ended=end.exit_code == 0)
-    outcome = _settle(task, read, source, execution.outcomes)
+    outcome = read_outcome(_run_dir(task), task.config.train.steps, ended=end.exit_code == 0)
+    outcome = _settle(task, outcome, source, execution.outcomes)
     if not outcome.is_final and (end.error is not None or not interrupted):
         outcome = replace(outcome, state="failed", error=end.error or "it was interrupted")
     if not outcome.is_final:
@@ -186,16 +186,16 @@ def _take_in(
         return
     execution.outcomes[task.name] = outcome
     progress.reached(task.name, 1.0)
-    told = {
+    summary = {
         "failed": f"failed: {outcome.error}",
         "pruned": f"given up at step {outcome.steps:,}, val loss {outcome.val_loss or 0.0:.4f}",
     }.get(outcome.state, f"val loss {outcome.val_loss or 0.0:.4f}, {format_duration(outcome.seconds)}")
-    note(f"  {len(execution.outcomes)}/{source.total_runs} {task.label}: {told}")
+    note(f"  {len(execution.outcomes)}/{source.total_runs} {task.label}: {summary}")
 
 
 def _settle(task: RunTask, outcome: Outcome, source: RunSource, outcomes: Mapping[str, Outcome]) -> Outcome:
-    """`outcome`, as a pruned run where its source finds it to be one, whatever it did afterwards."""
-    step = source.pruned_at(task.name, outcome, outcomes)  # of one that failed, too: it may not have come so far
+    """`outcome`, or that of a pruned run if the source prunes it at an evaluation that it has passed."""
+    step = source.pruned_at(task.name, outcome, outcomes)  # also if it failed: that may have happened later
     if step is None:
         return outcome
     _record_pruning(_run_dir(task), step)
@@ -203,13 +203,13 @@ def _settle(task: RunTask, outcome: Outcome, source: RunSource, outcomes: Mappin
 
 
 def _record_pruning(run_dir: Path, step: int) -> None:
-    """Have the run's own events say that it was given up."""
+    """Add an event to the run's log."""
     try:
         if any(event["event"] == "pruned" for event in read_events(run_dir)):
             return
         with DirectoryLock(run_dir), RunLog(run_dir) as log:
             log.event("pruned", step=step)
-    except LockedError:  # what trained it still ends: it is said when the sweep is read the next time
+    except LockedError:  # its process is still ending: the event is added when the sweep is resumed
         return
     except UserError:
         return
@@ -221,17 +221,17 @@ def _run_dir(task: RunTask) -> Path:
 
 
 class Progress:
-    """The share of the work that is done, and when all of it will be, by the pace since this process began."""
+    """The share of the work that is done, and the remaining time at the pace of this process."""
 
     def __init__(self, source: RunSource, clock: Callable[[], float]) -> None:
         self._source, self._clock = source, clock
-        self._started = self._told = clock()
+        self._started = self._last_note = clock()
         self._work: dict[str, float] = {}
         self._share: dict[str, float] = {}
         self._before: dict[str, float] = {}
 
     def begun(self, task: RunTask, outcome: Outcome) -> None:
-        """A run is wanted of which there was as much as `outcome` says before this process."""
+        """Count a run that had got as far as `outcome` before this process started."""
         share = 1.0 if outcome.is_final else outcome.steps / max(1, task.config.train.steps)
         self._work[task.name], self._share[task.name], self._before[task.name] = task.work, share, share
 
@@ -239,21 +239,21 @@ class Progress:
         self._share[name] = max(share, self._share[name])
 
     def tell(self, note: Notify) -> None:
-        """Say how far it is, every half minute."""
+        """Report the progress, every half minute."""
         now = self._clock()
-        if now - self._told < _BETWEEN_LINES:
+        if now - self._last_note < _NOTE_EVERY:
             return
-        self._told = now
+        self._last_note = now
         done, total = self._sum(self._share), max(self._source.total_work, 1e-9)
-        left = self.seconds_left()
-        when = "" if left is None else f", about {format_duration(left)} left"
-        note(f"  {min(1.0, done / total):.0%} of the work done{when}")
+        seconds = self.seconds_left()
+        remaining = "" if seconds is None else f", about {format_duration(seconds)} left"
+        note(f"  {min(1.0, done / total):.0%} of the work done{remaining}")
 
     def seconds_left(self) -> float | None:
-        """By the pace of this process; None while too little is done to know it."""
+        """The remaining time at the pace of this process; None while too little is done to estimate it."""
         total = self._source.total_work
         done, before = self._sum(self._share), self._sum(self._before)
-        if total <= 0 or done - before < _KNOWN * max(total - before, 1e-9):
+        if total <= 0 or done - before < _MIN_SHARE * max(total - before, 1e-9):
             return None
         return max(0.0, total - done) * (self._clock() - self._started) / (done - before)
 
@@ -262,6 +262,6 @@ class Progress:
 
 
 def open_home(home: Path) -> DirectoryLock:
-    """The directory of a list of runs, made and locked. Raises LockedError where another process works there."""
+    """Create and lock the directory of a list of runs. Raises LockedError if another process has it."""
     make_directory(home)
     return DirectoryLock(home)

@@ -1,4 +1,4 @@
-"""Optuna's sampler and pruner, made anew for each question: the answer is a function of what they are asked with."""
+"""Optuna's sampler and pruner, created anew for each call, so that the result is a function of the arguments."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,15 +10,15 @@ from gpt_cli.search.sweep.axes import Axis, ValueList, ValueRange
 from gpt_cli.search.sweep.outcomes import Outcome
 
 Trial = tuple[Mapping[str, str], Outcome]
-_RANDOM = 5  # runs drawn at random before the sampler has something to go by
-_KEPT = 75.0  # percent of the runs that an evaluation never ends: a high rate is behind until it decays
+_RANDOM_TRIALS = 5  # drawn at random before the sampler models anything
+_PERCENTILE = 75.0  # a run is pruned only above this percentile: a high learning rate is behind until it decays
 _STATES = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
 
 
 def propose(axes: Sequence[Axis], history: Sequence[Trial], seed: int) -> dict[str, str]:
     """Values for the next run after those of `history` (tree-structured Parzen estimator, Bergstra et al., 2011)."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=_RANDOM))
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=_RANDOM_TRIALS))
     study.add_trials([_frozen(axes, trial) for trial in history])
     drawn = study.ask(_distributions(axes)).params
     return {
@@ -27,21 +27,21 @@ def propose(axes: Sequence[Axis], history: Sequence[Trial], seed: int) -> dict[s
 
 
 def pruned_at(axes: Sequence[Axis], trial: Trial, history: Sequence[Trial], steps: int) -> int | None:
-    """The step of the first evaluation of `trial` at which it is worse than three quarters of `history` were then.
+    """The first step in the second half of `steps` at which `trial` has a higher loss than 75 % of `history` had.
 
-    None if there is none in the second half of its `steps`, before the last one.
+    None if there is none. The last step does not count.
     """
-    late = [(step, loss) for step, loss in trial[1].evaluations if steps // 2 <= step < steps]
-    if not late or len(history) < _RANDOM:
+    eligible = [(step, loss) for step, loss in trial[1].evaluations if steps // 2 <= step < steps]
+    if not eligible or len(history) < _RANDOM_TRIALS:
         return None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    pruner = optuna.pruners.PercentilePruner(_KEPT, n_startup_trials=_RANDOM, n_min_trials=3)
+    pruner = optuna.pruners.PercentilePruner(_PERCENTILE, n_startup_trials=_RANDOM_TRIALS, n_min_trials=3)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0), pruner=pruner)
-    study.add_trials([_frozen(axes, other) for other in history])
-    running = study.ask(_distributions(axes))
+    study.add_trials([_frozen(axes, past) for past in history])
+    pending = study.ask(_distributions(axes))
     for step, loss in trial[1].evaluations:
-        running.report(loss, step)
-        if (step, loss) in late and running.should_prune():
+        pending.report(loss, step)
+        if (step, loss) in eligible and pending.should_prune():
             return step
     return None
 
@@ -66,7 +66,7 @@ def _frozen(axes: Sequence[Axis], trial: Trial) -> FrozenTrial:
         if isinstance(axis, ValueList):
             params[axis.key] = text
         else:
-            value = min(max(float(text), axis.low), axis.high)  # rounded, it may lie beyond
+            value = min(max(float(text), axis.low), axis.high)  # it was rounded
             params[axis.key] = round(value) if axis.whole else value
     state = _STATES.get(outcome.state, TrialState.FAIL)
     return optuna.create_trial(

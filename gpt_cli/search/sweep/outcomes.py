@@ -12,7 +12,7 @@ from gpt_cli.run.log import read_events, read_metrics
 
 State = Literal["new", "begun", "done", "failed", "pruned"]
 _ENDS = ("started", "ended", "died", "killed", "restart loop")
-_LASTING = ("UserError:", "RequestError:")  # errors that come again; a full disk or a lock may not
+_PERMANENT_ERRORS = ("UserError:", "RequestError:")  # they come again; a full disk or a lock may not
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class Outcome:
 
     state: State = "new"
     steps: int = 0
-    """The step that was saved or logged last; of a pruned run the one whose evaluation was its last."""
+    """The step that was saved or logged last; of a pruned run that of its last evaluation."""
     val_loss: float | None = None
-    """Of the last step of a run that is done, or of the last evaluation of one that was pruned."""
+    """The loss at the last step if done, or at the last evaluation if pruned."""
     bpb: float | None = None
     tokens: int = 0
-    """Trained on, until then."""
+    """Tokens trained on by then."""
     seconds: float = 0.0
     error: str | None = None
     evaluations: Sequence[tuple[int, float]] = field(default=(), repr=False)
@@ -37,14 +37,14 @@ class Outcome:
 
     def pruned(self, step: int) -> "Outcome":
         """This run as one that was given up after its evaluation at `step`."""
-        kept = [pair for pair in self.evaluations if pair[0] <= step]
-        return replace(self, state="pruned", steps=step, val_loss=kept[-1][1], bpb=None, evaluations=kept)
+        evaluations = [pair for pair in self.evaluations if pair[0] <= step]
+        return replace(self, state="pruned", steps=step, val_loss=evaluations[-1][1], bpb=None, evaluations=evaluations)
 
 
 def read_outcome(run_dir: Path, steps: int, *, ended: bool = False) -> Outcome:
-    """The outcome of the run in `run_dir`, which is to have so many `steps`.
+    """The outcome of the run in `run_dir`, planned for so many `steps`.
 
-    `ended`: its trainer says that it is finished, which a run may be before its last step (train.patience).
+    `ended`: its trainer reported that it is finished, which may be before the last step (train.patience).
     """
     if not (run_dir / RUN).is_file():
         return Outcome()
@@ -66,7 +66,7 @@ def read_outcome(run_dir: Path, steps: int, *, ended: bool = False) -> Outcome:
             begun, state="done", steps=saved, val_loss=float(final["val_loss"]), bpb=final.get("bpb"),
             tokens=int(final.get("tokens", 0)),
         )  # fmt: skip
-    died_of = str(events[-1].get("error", "")) if events and events[-1]["event"] == "died" else ""
-    if died_of.startswith(_LASTING):
-        return replace(begun, state="failed", error=died_of.partition(": ")[2])
+    message = str(events[-1].get("error", "")) if events and events[-1]["event"] == "died" else ""
+    if message.startswith(_PERMANENT_ERRORS):
+        return replace(begun, state="failed", error=message.partition(": ")[2])
     return begun

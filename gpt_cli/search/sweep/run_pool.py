@@ -16,12 +16,12 @@ from typing import IO, Any, Self
 
 import gpt_cli
 
-_TAIL = 2000  # bytes of what a process said before it died
+_TAIL = 2000  # bytes at the end of a dead process's standard error
 
 
 @dataclass(frozen=True)
 class RunEnd:
-    """The end of the run called `name`, as its process told it."""
+    """The end of the run `name`, as its process reported it."""
 
     name: str
     exit_code: int | None = None
@@ -34,11 +34,11 @@ class RunEnd:
 @dataclass
 class _Trainer:
     process: subprocess.Popen[bytes]
-    said: IO[bytes]
+    stderr: IO[bytes]
     slot: int
     name: str | None = None
     """The run that it trains."""
-    asked_to_stop: bool = False
+    stop_requested: bool = False
     buffer: bytearray = field(default_factory=bytearray)
 
 
@@ -46,9 +46,9 @@ class RunPool:
     """At most `jobs` processes. They live until the pool is closed, or this process ends, however that ends."""
 
     def __init__(self, jobs: int, devices: Sequence[str] = (), worker: str = "gpt_cli.search.sweep.worker") -> None:
-        """`devices`: of which each process sees one (CUDA_VISIBLE_DEVICES); none: all see all.
+        """Each process sees one of `devices` (CUDA_VISIBLE_DEVICES), or all if there are none.
 
-        `worker`: the module that trains.
+        `worker` is the module that trains.
         """
         self.jobs, self.devices, self.worker = jobs, list(devices), worker
         self._trainers: list[_Trainer] = []
@@ -63,20 +63,20 @@ class RunPool:
         return len(self.running) < self.jobs
 
     def start(self, name: str, config: str) -> None:
-        """Train what the YAML `config` says; it is called `name` here."""
+        """Train the YAML `config` as run `name`."""
         assert self.has_free
-        trainer = next((one for one in self._trainers if one.name is None), None) or self._spawn()
+        trainer = next((idle for idle in self._trainers if idle.name is None), None) or self._spawn()
         trainer.name = name
         assert trainer.process.stdin is not None
-        with suppress(BrokenPipeError):  # it died: `wait` finds that
+        with suppress(BrokenPipeError):  # it died: `wait` returns that
             trainer.process.stdin.write(json.dumps({"name": name, "config": config}).encode() + b"\n")
             trainer.process.stdin.flush()
 
     def stop(self, name: str) -> None:
         """Ask the run to save and end; `wait` returns its end."""
         for trainer in self._trainers:
-            if trainer.name == name and not trainer.asked_to_stop:
-                trainer.asked_to_stop = True
+            if trainer.name == name and not trainer.stop_requested:
+                trainer.stop_requested = True
                 trainer.process.send_signal(signal.SIGTERM)
 
     def stop_all(self) -> None:
@@ -85,18 +85,18 @@ class RunPool:
             self.stop(name)
 
     def wait(self, seconds: float) -> list[RunEnd]:
-        """The runs that have ended, at the latest after so many seconds."""
+        """Wait at most so many seconds for runs to end; returns their ends."""
         ends: list[RunEnd] = []
         for key, _ in self._selector.select(seconds):
             trainer: _Trainer = key.data
             assert trainer.process.stdout is not None
-            read = os.read(trainer.process.stdout.fileno(), 1 << 16)
-            trainer.buffer += read
-            *lines, rest = bytes(trainer.buffer).split(b"\n")
-            trainer.buffer = bytearray(rest)
-            ends += [self._end(trainer, json.loads(line)) for line in lines]
-            if not read:
-                ends += self._bury(trainer)
+            data = os.read(trainer.process.stdout.fileno(), 1 << 16)
+            trainer.buffer += data
+            *lines, partial = bytes(trainer.buffer).split(b"\n")
+            trainer.buffer = bytearray(partial)
+            ends += [self._take_reply(trainer, json.loads(line)) for line in lines]
+            if not data:
+                ends += self._reap(trainer)
         return ends
 
     def close(self) -> None:
@@ -118,16 +118,16 @@ class RunPool:
 
     def _spawn(self) -> _Trainer:
         slot = next(n for n in range(self.jobs) if all(trainer.slot != n for trainer in self._trainers))
-        said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         process = subprocess.Popen(
             [sys.executable, "-m", self.worker],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=stderr,
             env=self._environment(slot),
-            start_new_session=True,  # Ctrl-C is for the process that asks, which passes it on once
+            start_new_session=True,  # the parent alone gets Ctrl-C, and passes it on once
         )
-        trainer = _Trainer(process, said, slot)
+        trainer = _Trainer(process, stderr, slot)
         self._trainers.append(trainer)
         assert process.stdout is not None
         self._selector.register(process.stdout, selectors.EVENT_READ, trainer)
@@ -139,23 +139,24 @@ class RunPool:
         device = {"CUDA_VISIBLE_DEVICES": self.devices[slot % len(self.devices)]} if self.devices else {}
         return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **device}
 
-    def _end(self, trainer: _Trainer, answer: dict[str, Any]) -> RunEnd:
-        name, trainer.name, trainer.asked_to_stop = trainer.name, None, False
+    def _take_reply(self, trainer: _Trainer, reply: dict[str, Any]) -> RunEnd:
+        name, trainer.name, trainer.stop_requested = trainer.name, None, False
         assert name is not None
-        return RunEnd(name, answer.get("exit_code"), answer.get("error"))
+        return RunEnd(name, reply.get("exit_code"), reply.get("error"))
 
-    def _bury(self, trainer: _Trainer) -> list[RunEnd]:
-        """The end of what a process trained that is gone."""
+    def _reap(self, trainer: _Trainer) -> list[RunEnd]:
+        """Forget a process that has exited; returns the end of the run that it trained, if any."""
         code = trainer.process.wait()
-        trainer.said.seek(max(0, trainer.said.seek(0, os.SEEK_END) - _TAIL))
-        last = trainer.said.read().decode(errors="replace").strip().rpartition("\n")[2]
+        trainer.stderr.seek(max(0, trainer.stderr.seek(0, os.SEEK_END) - _TAIL))
+        last_line = trainer.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
         self._forget(trainer)
         if trainer.name is None:
             return []
-        if trainer.asked_to_stop:  # before it trained
+        if trainer.stop_requested:  # before it trained
             return [RunEnd(trainer.name, exit_code=128 + signal.SIGTERM)]
-        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        return [RunEnd(trainer.name, error=f"its process ended {how}" + (f": {last}" if last else ""), killed=code < 0)]
+        reason = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        error = f"its process ended {reason}" + (f": {last_line}" if last_line else "")
+        return [RunEnd(trainer.name, error=error, killed=code < 0)]
 
     def _forget(self, trainer: _Trainer) -> None:
         self._trainers.remove(trainer)
@@ -165,4 +166,4 @@ class RunPool:
         if trainer.process.stdin is not None:
             with suppress(OSError):
                 trainer.process.stdin.close()
-        trainer.said.close()
+        trainer.stderr.close()

@@ -30,7 +30,7 @@ _FEWEST = 2  # runs that can be compared
 
 @dataclass(frozen=True)
 class Finished:
-    """A sweep that has ended, for now."""
+    """A sweep that has ended, or was interrupted."""
 
     result: SweepResult
     runs: Runs
@@ -42,7 +42,7 @@ class Finished:
 def run_sweep(
     request: SweepRequest, note: Notify, *, budget: float | None, max_runs: int | None, jobs: int | None
 ) -> Finished:
-    """Train what `request` asks for, or what is left of it, and compare.
+    """Train the runs of `request`, or those that are left, and compare them.
 
     Raises RequestError, before anything is trained, for a config that is wrong, and for limits too low.
     """
@@ -58,9 +58,9 @@ def run_sweep(
     if budget is not None and is_new:
         runs_in_budget = _runs_in(budget, jobs, base, note)
     limit = min([limit for limit in (max_runs, runs_in_budget) if limit is not None], default=None)
-    wanted = make_plan(request, base, jobs, limit)
+    plan = make_plan(request, base, jobs, limit)
     with open_home(request.home), stop_requests() as stop:
-        plan = open_plan(request.home, wanted)
+        plan = open_plan(request.home, plan)
         runs = Runs(request, plan, base)
         source = SearchSource(runs) if request.is_search else grid_source(runs)
         note(_opening(request, source.total_runs, jobs, plan.threads))
@@ -73,17 +73,17 @@ def run_sweep(
 
 
 def _opening(request: SweepRequest, runs: int, jobs: int, threads: int | None) -> str:
-    read = read_plan(request.home)
+    plan = read_plan(request.home)
     if request.is_search:
-        kind = f"a search of {read.trials} runs"
+        kind = f"a search of {plan.trials} runs"
     elif request.axes:
         kind = f"{runs // request.seeds} settings"
     else:
         kind = "no key is varied, so it says how far seeds alone move the loss"
     seeds = f"{request.seeds} seed{'s' * (request.seeds != 1)}"
-    beside = "one after the other" if jobs == 1 else f"{jobs} side by side"
+    concurrency = "one after the other" if jobs == 1 else f"{jobs} side by side"
     each = "" if threads is None else f", {threads} thread{'s' * (threads != 1)} each"
-    return f"sweep: {kind}, {seeds}: {runs} runs, {beside}{each}\n  in {request.home}"
+    return f"sweep: {kind}, {seeds}: {runs} runs, {concurrency}{each}\n  in {request.home}"
 
 
 def _require_optuna(request: SweepRequest) -> None:
@@ -108,7 +108,7 @@ def _on_gpu(base: Config) -> bool:
 
 
 def _devices(base: Config) -> Sequence[str]:
-    """The numbers of the GPUs, of which each process is given one."""
+    """The numbers of the GPUs."""
     if base.runtime.device == "cpu":
         return ()
     import torch
@@ -117,7 +117,7 @@ def _devices(base: Config) -> Sequence[str]:
 
 
 def _runs_in(budget: float, jobs: int, base: Config, note: Notify) -> int:
-    """The number of runs of `base` in the budget, by what a few steps take. Raises RequestError for too few."""
+    """The number of runs of `base` in the budget, from the time of a few steps. Raises RequestError for too few."""
     seconds = _seconds_of_run(base, note)
     runs = int(budget * jobs / seconds)
     if runs < _FEWEST:

@@ -2,9 +2,9 @@
 
 DIR/trials.json     the values of the runs so far, in the order in which they were drawn
 
-Run number k is drawn from the outcomes of runs 0 to k - lag and from a seed of its own, whichever others have ended
-already, and written down before it is trained. It is given up by what those runs had come to at the same step. So what
-is tried, and how far, depends neither on which of several processes was faster nor on when one was killed.
+Run k is drawn from the outcomes of runs 0 to k - lag alone and from a seed of its own, and is written down before it is
+trained. It is pruned by comparison with the losses of the same runs at the same step. So neither the values that are
+tried nor the steps at which runs are pruned depend on the speed of processes or on when one was killed.
 """
 
 import json
@@ -20,11 +20,11 @@ from gpt_cli.search.sweep.sweep import FINALISTS, Runs
 
 TRIALS = "trials.json"
 _LIMIT = 1 << 24
-_ATTEMPTS = 20  # to draw values that the schema accepts and that were not tried
+_ATTEMPTS = 20  # at drawing values that the schema accepts and that were not tried
 
 
 class SearchSource:
-    """Runs that Optuna draws, with one seed; then the best of them with others, which had no part in choosing them."""
+    """Runs that Optuna draws, with one seed; then the best of them with fresh seeds."""
 
     def __init__(self, runs: Runs) -> None:
         assert runs.plan.trials is not None
@@ -40,10 +40,10 @@ class SearchSource:
     def next(self, outcomes: Mapping[str, Outcome]) -> RunTask | None:
         number = len(self._tasks)
         if number < self.trials:
-            known = self._known(number)
-            if any(name not in outcomes for name in known):
+            names = self._history(number)
+            if any(name not in outcomes for name in names):
                 return None
-            task = self._trial(number, [(self._point(name), outcomes[name]) for name in known])
+            task = self._trial(number, [(self._point(name), outcomes[name]) for name in names])
             self._tasks[task.name] = task
             return task
         if self._finals is None:
@@ -57,19 +57,19 @@ class SearchSource:
 
         if name not in self._tasks or not outcome.evaluations:
             return None
-        known = self._known(self.runs.of_name[name][0])
-        history = [(self._point(other), outcomes[other]) for other in known]
+        names = self._history(self.runs.of_name[name][0])
+        history = [(self._point(other), outcomes[other]) for other in names]
         steps = self._tasks[name].config.train.steps
         return pruned_at(self.runs.request.axes, (self._point(name), outcome), history, steps)
 
     def finalists(self, outcomes: Mapping[str, Outcome]) -> list[int]:
         """The numbers of the best trials, the best first."""
-        done = [name for name in self._tasks if outcomes[name].state == "done"]
-        done.sort(key=lambda name: (outcomes[name].val_loss, name))
-        return [self.runs.of_name[name][0] for name in done[:FINALISTS]]
+        finished = [name for name in self._tasks if outcomes[name].state == "done"]
+        finished.sort(key=lambda name: (outcomes[name].val_loss, name))
+        return [self.runs.of_name[name][0] for name in finished[:FINALISTS]]
 
-    def _known(self, number: int) -> list[str]:
-        """The trials whose outcomes decide on trial `number`."""
+    def _history(self, number: int) -> list[str]:
+        """The trials whose outcomes decide the values of trial `number`."""
         return list(self._tasks)[: max(0, number + 1 - self.runs.plan.lag)]
 
     def _choose_finals(self, outcomes: Mapping[str, Outcome]) -> list[RunTask]:
@@ -96,8 +96,8 @@ class SearchSource:
 
         problem = None
         for attempt in range(_ATTEMPTS):
-            draw = (self.runs.base.seed * 1_000_003 + number * 1009 + attempt) % 2**32
-            point = propose(self.runs.request.axes, history, draw)
+            seed = (self.runs.base.seed * 1_000_003 + number * 1009 + attempt) % 2**32
+            point = propose(self.runs.request.axes, history, seed)
             if point in self._drawn and attempt < _ATTEMPTS // 2:
                 continue
             try:
@@ -112,7 +112,7 @@ class SearchSource:
 
 
 def read_trials(runs: Runs) -> list[dict[str, str]]:
-    """The values of the trials that were drawn. Raises RequestError for what no search of these keys has written."""
+    """The values of the trials that were drawn. Raises RequestError for a file of another search, or a damaged one."""
     path, keys = _path(runs), {axis.key for axis in runs.request.axes}
     if not path.exists():
         return []

@@ -1,7 +1,7 @@
-"""A sweep: which runs it consists of, and where they are kept.
+"""A sweep: its plan, its runs and their directories.
 
 DIR/sweep.json                      written first: the config, the keys, how many processes share the machine
-DIR/trials.json                     of a search: see `search_source.py`
+DIR/trials.json                     the values of a search: see `search_source.py`
 DIR/NNN-lr=0.01,...-seed=1337/      run directories like any other; NNN is the number of the combination of values
 """
 
@@ -26,28 +26,28 @@ _PLAN_LIMIT = 1 << 20
 FINALISTS = 3
 """Runs of a search that are trained again, with other seeds."""
 _TRIALS = 20  # runs of a search, unless a budget or --max-runs says how many
-_LAG = 4  # so that searches by one process and by four are the same
+_LAG = 4  # at least, so that searches by one process and by four draw the same runs
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """The decisions made before the first run, which stay as they are when the sweep goes on."""
+    """The decisions made before the first run, unchanged when the sweep is resumed."""
 
     config: str
     """The config, as YAML, without the values that are varied."""
     axes: list[str]
     seeds: int
     lag: int
-    """A search draws a run from the outcomes of those that stand so many before it, or more."""
+    """Run k of a search is drawn from the outcomes of runs 0 to k - lag."""
     threads: int | None
-    """Of each run."""
+    """Threads of each run."""
     trials: int | None
     """Runs of a search; None: there is no range."""
 
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """A sweep that is asked for: `file` under the overrides `fixed`, varied in `axes`, kept in `home`."""
+    """A requested sweep: `file` under the overrides `fixed`, varied in `axes`, with its runs in `home`."""
 
     file: Path
     fixed: Sequence[str]
@@ -98,28 +98,28 @@ def make_plan(request: SweepRequest, base: Config, jobs: int, runs: int | None) 
 
 
 def open_plan(home: Path, plan: SweepPlan) -> SweepPlan:
-    """`plan`, written down in `home`, or the one that is there. Raises RequestError where that is another sweep."""
+    """Write `plan` to `home`, or return the one that is there. Raises RequestError if that is of another sweep."""
     path = home / PLAN
     if not path.exists():
         replace_file(path, (json.dumps(asdict(plan), indent=1) + "\n").encode())
         return plan
-    there = read_plan(home)
-    if there.axes != plan.axes:
-        lines = [f"\n  there: {' '.join(there.axes)}\n  here:  {' '.join(plan.axes)}"]
+    saved = read_plan(home)
+    if saved.axes != plan.axes:
+        lines = [f"\n  there: {' '.join(saved.axes)}\n  here:  {' '.join(plan.axes)}"]
     else:
-        lines = config_changes(there.config, plan.config)
+        lines = config_changes(saved.config, plan.config)
     if lines:
         raise RequestError(f"{home} is a sweep of another request{''.join(lines)}", hint=_ANOTHER)
-    if there.trials is not None and there.seeds != plan.seeds:
+    if saved.trials is not None and saved.seeds != plan.seeds:
         raise RequestError(
-            f"{home} is a search with --seeds {there.seeds}, not {plan.seeds}",
+            f"{home} is a search with --seeds {saved.seeds}, not {plan.seeds}",
             hint="choose another directory: --out DIR",
         )
-    return replace(there, seeds=plan.seeds)
+    return replace(saved, seeds=plan.seeds)
 
 
 def read_plan(home: Path) -> SweepPlan:
-    """The plan of the sweep in `home`. Raises RequestError for what is none."""
+    """The plan of the sweep in `home`. Raises RequestError if it is damaged."""
     try:
         return SweepPlan(**json.loads(read_file(home / PLAN, _PLAN_LIMIT)))
     except (ValueError, TypeError) as error:
@@ -127,7 +127,7 @@ def read_plan(home: Path) -> SweepPlan:
 
 
 def check_home(home: Path) -> None:
-    """Raise RequestError unless `home` is free, or a sweep."""
+    """Raise RequestError unless `home` is empty or the directory of a sweep."""
     with translate_os_errors("create", home):
         is_other = home.exists() and not home.is_dir()
     if is_other:
@@ -138,7 +138,7 @@ def check_home(home: Path) -> None:
 
 
 def config_changes(there: str, here: str) -> list[str]:
-    """A line for each key in which two configs, as YAML, differ; keys that were made since have their defaults."""
+    """A line for each key in which two configs, as YAML, differ; keys that the older one lacks have their defaults."""
     old, new = (parse_config(text, "the plan", of_run=True) for text in (there, here))
     changes = changed_keys(old, new)
     return [f"\n  {key}: {to_yaml_scalar(a)} there, {to_yaml_scalar(b)} here" for key, a, b in changes]
@@ -167,17 +167,17 @@ class Runs:
 
     def losses(self, outcomes: Mapping[str, Outcome], measure: str) -> dict[int, dict[int, float]]:
         """{number of a combination: {seed: its loss}} of the runs that are done."""
-        found: dict[int, dict[int, float]] = {number: {} for number in self.points}
+        losses: dict[int, dict[int, float]] = {number: {} for number in self.points}
         for name, outcome in outcomes.items():
             value = outcome.bpb if measure == "bpb" else outcome.val_loss
             if outcome.state == "done" and value is not None:
                 number, seed = self.of_name[name]
-                found[number][seed] = value
-        return found
+                losses[number][seed] = value
+        return losses
 
 
 def grid_source(runs: Runs) -> ListSource:
-    """Every combination with the first seed, then with the next: a sweep that is cut short has something of each."""
+    """Every combination with the first seed, then with the next, so that a sweep cut short has runs of each."""
     points, seed = list(grid(runs.request.axes)), runs.base.seed
     return ListSource(
         [

@@ -21,18 +21,18 @@ _FRESH = "The runs of the search chose which settings to compare, so that only r
 
 @dataclass(frozen=True)
 class Setting:
-    """A combination of values, and what its runs came to."""
+    """A combination of values, and the losses of its runs."""
 
     number: int
     values: dict[str, str]
     losses: dict[int, float]
-    """By seed, of the runs that are done; of a search, those that had no part in choosing."""
+    """{seed: loss} of the finished runs; of a search, of those with fresh seeds."""
     searched: float | None
-    """Of the run of a search."""
+    """The loss of the search's own run."""
     failed: list[str]
-    """Why runs have no loss."""
+    """The reasons why runs have no loss."""
     difference: Difference | None = None
-    """To the best; None for the best, and where nothing is to be compared."""
+    """The difference to the best; None for the best, and where nothing can be compared."""
 
     @property
     def mean(self) -> float | None:
@@ -56,7 +56,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """The findings of a sweep. `settings` begin with the best, those without a loss stand last."""
+    """The result of a sweep; `settings` begin with the best, those without a loss come last."""
 
     home: str
     measure: Measure
@@ -64,10 +64,10 @@ class SweepResult:
     axes: list[dict[str, Any]]
     method: str
     runs: int
-    """That there were to be."""
+    """Planned runs."""
     ended: int
     left: str | None
-    """Why some runs were not begun."""
+    """The reason why some runs were not started."""
 
     @property
     def best(self) -> Setting | None:
@@ -75,19 +75,19 @@ class SweepResult:
 
     @property
     def alike(self) -> list[Setting]:
-        """Settings that are not told apart from the best."""
-        known = [one for one in self.settings[1:] if one.difference is not None]
-        return [one for one in known if one.difference is not None and one.difference.is_told_apart is False]
+        """Settings that do not differ significantly from the best."""
+        differences = [(setting, setting.difference) for setting in self.settings[1:]]
+        return [setting for setting, difference in differences if difference and difference.is_told_apart is False]
 
     @property
     def verdict(self) -> str:
         """A sentence on how sure the first place is."""
         if self.best is None:
             return "no run has ended with a loss"
-        compared = [one for one in self.settings[1:] if one.difference is not None]
-        if not compared:
+        differences = [setting.difference for setting in self.settings[1:] if setting.difference is not None]
+        if not differences:
             return "there is nothing to compare it with"
-        if all(one.difference is not None and one.difference.is_told_apart is None for one in compared):
+        if all(difference.is_told_apart is None for difference in differences):
             return "with so few seeds nothing is known about which differences another seed would make, too"
         if not self.alike:
             return "seeds would not make any of the differences to it"
@@ -112,28 +112,29 @@ def collect(
     if search is not None:
         trials = {runs.of_name[name][0]: outcome for name, outcome in outcomes.items() if runs.of_name[name][1] == seed}
         searched = {number: outcome.val_loss for number, outcome in trials.items()}
-        fresh = {number: {s: v for s, v in found.items() if s != seed} for number, found in losses.items()}
+        fresh = {number: {s: v for s, v in by_seed.items() if s != seed} for number, by_seed in losses.items()}
         if any(fresh.values()):
             losses = fresh
     settings = [
-        Setting(number, runs.points[number], found, searched.get(number), _problems(runs, outcomes, number))
-        for number, found in losses.items()
+        Setting(number, runs.points[number], by_seed, searched.get(number), _problems(runs, outcomes, number))
+        for number, by_seed in losses.items()
     ]
-    most = max((len(setting.losses) for setting in settings), default=0)
-    settings.sort(key=lambda one: (len(one.losses) < most, _order(one), one.number))
+    most_seeds = max((len(setting.losses) for setting in settings), default=0)
+    settings.sort(key=lambda setting: (len(setting.losses) < most_seeds, _order(setting), setting.number))
     differences = compare([setting.losses for setting in settings], 0) if settings and settings[0].losses else []
-    compared = [
-        Setting(one.number, one.values, one.losses, one.searched, one.failed, difference)
-        for one, difference in zip(settings, differences or [None] * len(settings), strict=True)
+    ranked = [
+        Setting(setting.number, setting.values, setting.losses, setting.searched, setting.failed, difference)
+        for setting, difference in zip(settings, differences or [None] * len(settings), strict=True)
     ]
-    compared.sort(key=_order)
-    first = next((one for one in compared if one.difference is None and one.losses and len(one.losses) == most), None)
-    if first is not None:  # one with fewer seeds may have come to less
-        compared.remove(first)
-        compared.insert(0, first)
-    method = ONE_SEED if most < 2 else METHOD + (f" {_FRESH}" if search is not None else "")
+    ranked.sort(key=_order)
+    complete = (setting for setting in ranked if setting.losses and len(setting.losses) == most_seeds)
+    best = next((setting for setting in complete if setting.difference is None), None)
+    if best is not None:  # a setting with fewer seeds may have a lower mean
+        ranked.remove(best)
+        ranked.insert(0, best)
+    method = ONE_SEED if most_seeds < 2 else METHOD + (f" {_FRESH}" if search is not None else "")
     axes = [to_json(axis) for axis in runs.request.axes]
-    return SweepResult(str(runs.request.home), measure, compared, axes, method, total, len(outcomes), left)
+    return SweepResult(str(runs.request.home), measure, ranked, axes, method, total, len(outcomes), left)
 
 
 def _order(setting: Setting) -> tuple[bool, float, float, int]:
@@ -142,17 +143,17 @@ def _order(setting: Setting) -> tuple[bool, float, float, int]:
 
 
 def _problems(runs: Runs, outcomes: Mapping[str, Outcome], number: int) -> list[str]:
-    found = []
+    problems = []
     for name, outcome in outcomes.items():
         if runs.of_name[name][0] == number and outcome.state == "failed":
-            found.append(f"seed {runs.of_name[name][1]} failed: {outcome.error}")
+            problems.append(f"seed {runs.of_name[name][1]} failed: {outcome.error}")
         elif runs.of_name[name][0] == number and outcome.state == "pruned":
-            found.append(f"given up at step {outcome.steps:,}")
-    return found
+            problems.append(f"given up at step {outcome.steps:,}")
+    return problems
 
 
 def write_best(result: SweepResult, runs: Runs) -> Path | None:
-    """Write the config of the best setting, which trains as it stands; None where no run has a loss."""
+    """Write the config of the best setting, ready to train; returns its path, or None where no run has a loss."""
     if result.best is None:
         return None
     run_dir = f"runs/{runs.request.home.name}-best"

@@ -1,9 +1,9 @@
-"""A process that trains one run after the other, as it is told on standard input.
+"""A process that trains one run after the other, as requested on standard input.
 
     python -m gpt_cli.search.sweep.worker
 
-A line of JSON asks for a run, {"name": ..., "config": its YAML}, and a line of JSON answers when it has ended. SIGTERM
-ends the run, saved. The end of standard input, which comes when the process that asked is gone, ends all, saved, too.
+A request is a line of JSON, {"name": ..., "config": its YAML}; the reply, when the run has ended, is another.
+SIGTERM saves and ends the run. The end of standard input (the parent has exited) saves and ends the process, too.
 """
 
 import json
@@ -21,21 +21,21 @@ from gpt_cli.config import Config, parse_config
 from gpt_cli.errors import UserError
 from gpt_cli.files import LockedError
 
-_PATIENCE = 120.0  # seconds for the trainer before this one to save and let go of its run
-_BETWEEN = 0.2
+_LOCK_TIMEOUT = 120.0  # seconds for the trainer before this one to save and unlock its run
+_LOCK_POLL = 0.2
 
 
 def main(around: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()) -> int:
-    """Train what is asked for until nobody asks any more; returns the exit code. A run is trained in `around(name)`."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever else prints does not answer
+    """Train the requested runs until standard input ends; returns the exit code. A run is trained in `around(name)`."""
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # other prints are no replies
     requests: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
     while (line := requests.get()) is not None:
         request = json.loads(line)
         with around(request["name"]):
-            answer = _train(request)
-        _answer(answers, answer)
+            reply = _train(request)
+        _reply(replies, reply)
     return 0
 
 
@@ -48,10 +48,10 @@ def _listen(requests: "queue.SimpleQueue[str | None]") -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _answer(answers: TextIO, answer: dict[str, Any]) -> None:
+def _reply(replies: TextIO, reply: dict[str, Any]) -> None:
     try:
-        answers.write(json.dumps(answer) + "\n")
-    except OSError:  # nobody waits for it
+        replies.write(json.dumps(reply) + "\n")
+    except OSError:  # the parent is gone
         os._exit(0)
 
 
@@ -74,18 +74,18 @@ def _train_when_free(config: Config) -> int:
 
     if config.optim.lr == "auto":
         config = with_proposed_lr(config, _silent)
-    until = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _LOCK_TIMEOUT
     while True:
         try:
             return train(config, Console(_silent)).exit_code
         except LockedError:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise
-            time.sleep(_BETWEEN)
+            time.sleep(_LOCK_POLL)
 
 
 def _silent(_: str) -> None:
-    """Say nothing: the run's events tell it."""
+    """Print nothing: the run's events have it."""
 
 
 if __name__ == "__main__":

@@ -1,0 +1,163 @@
+"""The statistics of a text, or of a folder of tokens, that a config is fitted to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpt_cli.config.schema import DataConfig
+from gpt_cli.config.section import ConfigValues
+from gpt_cli.corpus.corpus_text import CorpusText
+from gpt_cli.corpus.scan import StageProgress
+from gpt_cli.corpus.sources import find_path
+from gpt_cli.corpus.store import TokenStore, is_store
+from gpt_cli.search.tokenizer_choice import choose_tokenizer, estimate_bytes_per_token
+
+_VALIDATION_CHARACTERS = 1_000_000  # enough to measure the loss on
+_BEGINNING_CHARACTERS = 10 * _VALIDATION_CHARACTERS
+_SOURCE_KEYS = ("source", "weights", "encoding", "text_key", "val_source")  # keys of data that decide what is read
+
+
+@dataclass(frozen=True)
+class TextStatistics:
+    """The size of a text in tokens, and the values of the config that it decides."""
+
+    tokens: float
+    """In all splits."""
+    training_tokens: float
+    validation_tokens: float
+    values: ConfigValues
+    """Keys of data, tokenizer and sample, and their values."""
+    tokenizer_reason: str
+    """A sentence on the tokenizer."""
+    split_reason: str
+    """A sentence on the validation split."""
+    is_exact: bool = True
+    """False if the numbers of tokens are estimates."""
+
+
+@dataclass
+class _TextCounts:
+    """Counts over the training text of a corpus, repetitions included, unless they say otherwise."""
+
+    characters: int = 0
+    size: int = 0
+    """Bytes."""
+    separators: int = 0
+    """Newlines that a tokenizer of single characters or bytes puts between documents."""
+    validation_characters: int = 0
+    """In files of data.val_source."""
+    alphabet: set[str] = field(default_factory=set)
+    """Characters of all files."""
+    beginning: list[str] = field(default_factory=list)
+    """The first blocks, without repetitions."""
+
+
+def measure_source(
+    sources: Sequence[str],
+    requested: ConfigValues,
+    fixed: ConfigValues,
+    *,
+    has_gpu: bool,
+    progress: StageProgress | None,
+) -> TextStatistics:
+    """The statistics of `sources`, read as the keys of data in `requested` say.
+
+    `fixed` are all values that are not to be chosen. Raises what reading and `TokenStore.open` raise.
+    """
+    path = find_path(sources[0])
+    data = DataConfig(**{key: requested[f"data.{key}"] for key in _SOURCE_KEYS if f"data.{key}" in requested})
+    if len(sources) == 1 and is_store(path):
+        return _measure_store(path)
+    return _measure_text(data, fixed, has_gpu, progress)
+
+
+def _measure_store(path: Path) -> TextStatistics:
+    store = TokenStore.open(path)
+    tokenizer, division = store.tokenizer, store.division
+    tokens = sum(facts.tokens for facts in store.facts.values())
+    values = {
+        "tokenizer.kind": tokenizer.kind,
+        "tokenizer.vocab_size": tokenizer.vocab_size if tokenizer.kind == "bpe" else None,
+        "data.val_fraction": division.val_fraction,
+        "sample.prompt": tokenizer.decode([0]) if tokenizer.unknown_characters("\n") else "\n",
+    }
+    return TextStatistics(
+        tokens=tokens,
+        training_tokens=store.facts["train"].tokens,
+        validation_tokens=store.facts["val"].tokens,
+        values=values,
+        tokenizer_reason=f"{path} has {tokens:,} {tokenizer.kind} tokens.",
+        split_reason=_explain_split(division.val_fraction, division.split),
+    )
+
+
+def _measure_text(
+    data: DataConfig, fixed: ConfigValues, has_gpu: bool, progress: StageProgress | None
+) -> TextStatistics:
+    counts = _count(data, progress)
+    if counts.separators and fixed.get("tokenizer.kind") != "bpe" and fixed.get("tokenizer.file") is None:
+        counts.characters += counts.separators
+        counts.size += counts.separators
+        counts.alphabet.add("\n")
+    characters, alphabet = counts.characters, counts.alphabet
+    beginning = "\n".join(counts.beginning)
+    values, tokenizer_reason = choose_tokenizer(beginning, characters, len(alphabet), has_gpu, fixed)
+    if "\r" in alphabet:
+        tokenizer_reason += (
+            " Its lines end in a carriage return, too, which it learns to write (sed 's/\\r$//' removes them)."
+        )
+    kind = fixed.get("tokenizer.kind", values["tokenizer.kind"])
+    tokens: float = counts.size if kind == "byte" else characters
+    if kind == "bpe":
+        tokens = counts.size / estimate_bytes_per_token(beginning, {**values, **fixed})
+    values["sample.prompt"] = "\n" if "\n" in alphabet else counts.beginning[0][0]
+    if data.val_source is None:
+        values["data.val_fraction"] = (
+            0.1 if characters <= 10 * _VALIDATION_CHARACTERS else round(_VALIDATION_CHARACTERS / characters, 4)
+        )
+        val_fraction = fixed.get("data.val_fraction", values["data.val_fraction"])
+        validation_tokens = tokens * val_fraction
+        split_reason = _explain_split(val_fraction, fixed.get("data.split", data.split))
+    else:
+        val_fraction = 0.0
+        validation_tokens = counts.validation_characters * tokens / max(1, characters)
+        split_reason = f"{counts.validation_characters:,} characters of another text are its validation."
+    return TextStatistics(
+        tokens=tokens,
+        training_tokens=tokens * (1 - val_fraction - fixed.get("data.test_fraction", 0.0)),
+        validation_tokens=validation_tokens,
+        values=values,
+        tokenizer_reason=tokenizer_reason,
+        split_reason=split_reason,
+        is_exact=kind != "bpe",
+    )
+
+
+def _count(data: DataConfig, progress: StageProgress | None) -> _TextCounts:
+    counts = _TextCounts()
+    text = CorpusText.find(data, lambda _: None)  # its messages come when it is read for training
+    bytes_read = 0
+    needs_separator = False  # the document before ended without a newline
+    for number, member in enumerate(text.members):
+        for block in text.blocks(number):
+            characters = block.text
+            bytes_read += len(block.data)
+            if progress is not None:
+                progress("reading", bytes_read, text.size)
+            counts.alphabet.update(characters)
+            is_separated, needs_separator = needs_separator, block.ends and not characters.endswith("\n")
+            if member.validates:
+                counts.validation_characters += len(characters)
+                continue
+            counts.separators += is_separated
+            if counts.characters < _BEGINNING_CHARACTERS:
+                counts.beginning.append(characters)
+            counts.characters += len(characters) * member.weight
+            counts.size += len(block.data) * member.weight
+    return counts
+
+
+def _explain_split(val_fraction: float, split: str) -> str:
+    if split == "characters":
+        return f"The last {100 * val_fraction:.3g}% of it is held out for validation."
+    return f"About {100 * val_fraction:.3g}% of its {split} are held out for validation."

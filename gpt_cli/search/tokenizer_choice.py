@@ -1,0 +1,67 @@
+"""The tokenizer that suits a text, and the number of tokens that it makes of it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpt_cli.config.section import ConfigValues
+from gpt_cli.corpus.vocab_size import choose_vocab_size
+from gpt_cli.literals import TokenizerKind
+from gpt_cli.tokenizer import Tokenizer, load_tokenizer
+
+_MAX_CHAR_VOCAB = 512  # a larger alphabet is better encoded as bytes or BPE
+_MIN_BPE_CHARACTERS = 1_000_000
+_MIN_BPE_CHARACTERS_ON_GPU = 20_000_000  # from which a GPU learns more from BPE, however small the alphabet
+_MIN_BPE_VOCAB = 2_048  # a smaller BPE is not worth it
+_BYTES_PER_TOKEN = (
+    *((256, 1.0), (300, 1.4), (384, 1.9), (512, 2.3), (1_024, 2.8)),
+    *((4_096, 3.6), (16_384, 4.2), (50_257, 4.5)),
+)
+"""(vocabulary size, bytes per token) of BPE on English."""
+_SAMPLE_CHARACTERS = 200_000  # of the text, encoded to measure bytes per token
+
+
+def choose_tokenizer(
+    beginning: str, characters: int, alphabet_size: int, has_gpu: bool, fixed: ConfigValues
+) -> tuple[dict[str, Any], str]:
+    """(keys of tokenizer and their values, the reason as a sentence); a kind or a size in `fixed` stands.
+
+    `beginning` is the start of the training text, of so many `characters`, long enough to count words in.
+    """
+    size = f"the text has {characters:,} characters, {alphabet_size:,} distinct ones"
+    if (tokenizer := _existing_tokenizer(fixed)) is not None:
+        tokens = f"{tokenizer.vocab_size:,} {tokenizer.kind} tokens"
+        return {"tokenizer.kind": tokenizer.kind}, f"The {tokens} of {fixed['tokenizer.file']}: {size}."
+    vocab_size = choose_vocab_size(beginning[: characters * 9 // 10], characters)
+    kind = fixed.get("tokenizer.kind", _choose_kind(characters, alphabet_size, vocab_size, has_gpu))
+    if kind != "bpe":
+        return {"tokenizer.kind": kind}, f"One token per {'byte' if kind == 'byte' else 'character'}: {size}."
+    values = {"tokenizer.kind": kind, "tokenizer.vocab_size": fixed.get("tokenizer.vocab_size") or vocab_size}
+    longer = "" if "tokenizer.vocab_size" in fixed else "; a longer one would get more"
+    return values, f"BPE with {values['tokenizer.vocab_size']:,} tokens: {size}{longer}."
+
+
+def estimate_bytes_per_token(beginning: str, plan: ConfigValues) -> float:
+    """Bytes per token of the BPE of `plan`: measured if its file exists, else its usual figure."""
+    if (tokenizer := _existing_tokenizer(plan)) is not None:
+        sample = beginning[:_SAMPLE_CHARACTERS]
+        return max(1.0, len(sample.encode()) / max(1, len(tokenizer.encode(sample))))
+    vocab_sizes, bytes_per_token = zip(*_BYTES_PER_TOKEN, strict=True)
+    return float(np.interp(plan["tokenizer.vocab_size"], vocab_sizes, bytes_per_token))
+
+
+def _choose_kind(characters: int, alphabet_size: int, vocab_size: int, has_gpu: bool) -> TokenizerKind:
+    is_small_alphabet = alphabet_size <= _MAX_CHAR_VOCAB
+    supports_bpe = characters >= _MIN_BPE_CHARACTERS and vocab_size >= _MIN_BPE_VOCAB
+    if supports_bpe and (not is_small_alphabet or (has_gpu and characters >= _MIN_BPE_CHARACTERS_ON_GPU)):
+        return "bpe"
+    return "char" if is_small_alphabet else "byte"
+
+
+def _existing_tokenizer(plan: ConfigValues) -> Tokenizer | None:
+    """The tokenizer of tokenizer.file; None where that is not set, or is a file still to be written."""
+    file = plan.get("tokenizer.file")
+    if file is None or not Path(file).exists():
+        return None
+    return load_tokenizer(Path(file), plan.get("tokenizer.pattern"))
