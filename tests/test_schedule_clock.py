@@ -29,7 +29,7 @@ def go(clock: ScheduleClock, times: list[float], start: int = 0, seconds: float 
 def test_where_there_is_time_a_step_is_a_step_exactly(config):
     clock = ScheduleClock(config, 0, {})
     assert go(clock, [0.05] * 2000)[0] == list(range(1000))
-    assert clock.kept() == {}
+    assert clock.state() == {}
 
 
 @pytest.mark.parametrize("config", [TrainConfig(steps=1000), TrainConfig(steps=1000, max_minutes=1.0)])
@@ -58,7 +58,7 @@ def test_a_machine_that_recovers_goes_on_step_by_step():
 def test_a_resumed_run_goes_on_where_it_was_in_its_schedule():
     clock = ScheduleClock(BUDGET, 0, {})
     positions, seconds = go(clock, [0.2] * 300)
-    kept = clock.kept()
+    kept = clock.state()
     assert kept == {"schedule_position": positions[-1]}
     resumed = ScheduleClock(BUDGET, 299, kept)
     more, ended = go(resumed, [0.2] * 2000, 299, seconds - 0.2)

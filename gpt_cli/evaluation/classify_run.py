@@ -120,7 +120,7 @@ def evaluate_classifier(
     rows = LabelledRows.of(saved.config, texts, name, note)
     with working("evaluating"):
         evaluation = evaluate_classes(classifier.model, rows, classifier.runtime)
-    contents = [texts.source[row].text for row in rows.kept.tolist()]
+    contents = [texts.source[row].text for row in rows.indices.tolist()]
     majority, bag = _baselines(classifier.labels, train, rows.classes, contents)
     text = f"{name} split" if source is None else source
     return ClassReport(str(saved.path), saved.step, text, classifier.labels, evaluation, majority, bag)

@@ -1,4 +1,4 @@
-"""The gradient of a step: that of each micro-batch, added up over all processes."""
+"""The gradient of a step: the sum over the micro-batches of all processes."""
 
 from typing import TYPE_CHECKING
 
@@ -33,15 +33,15 @@ def accumulate_gradients(
     *,
     ignores: bool = False,
 ) -> Tensor:
-    """Set `grad` of each trained parameter that is updated here to that of the mean loss over all micro-batches.
+    """Set `grad` of each parameter that this process updates to the gradient of the mean loss over all micro-batches.
 
     Returns that loss, a scalar on the device. Neither depends on the number of processes: the noise of a micro-batch is
-    that of its place among all of them, and sums are added in an order of their own (`distributed/reduce.py`).
-    `ignores`: whether targets may be IGNORED; the mean is over the others of the whole step. Raises what torch raises
-    when memory is too small, in every process if it was in one.
+    a function of its number among all of them, and sums have a fixed order (`distributed/reduce.py`).
+    `ignores`: True if targets may be IGNORED; the mean is over the others of the whole step. Out of memory in one
+    process raises in all.
     """
     world, n = runtime.world, len(micro_batches) * runtime.world.size
-    own = (
+    rank_leaves = (
         round_robin_micro_batches(world, n, world.rank)
         if state.shard.is_full
         else range(*contiguous_micro_batches(world, n, world.rank))
@@ -51,49 +51,49 @@ def accumulate_gradients(
     trained = [parameter for parameter in state.parameters if parameter.requires_grad]
 
     def forward_backward(leaf: int) -> None:
-        inputs, targets = micro_batches[own.index(leaf)]
+        inputs, targets = micro_batches[rank_leaves.index(leaf)]
         noise = derive_seed(seed, "noise", step, leaf)
         losses[leaf] = state.engine.forward_backward(inputs, targets, loss_normalizer, noise)
 
-    def gradients(leaf: Range, keep: bool) -> list[Tensor] | None:
+    def leaf_gradients(leaf: Range, retain: bool) -> list[Tensor] | None:
         if leaf[1] - leaf[0] > 1:
             return None
         forward_backward(leaf[0])
-        found = [parameter.grad for parameter in trained if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
         state.optimizer.zero_grad()
-        reused = keep and len(micro_batches) > 1 and state.engine.reuses_gradients
-        return [gradient.clone() for gradient in found] if reused else found
+        overwritten = retain and len(micro_batches) > 1 and state.engine.reuses_gradients
+        return [gradient.clone() for gradient in gradients] if overwritten else gradients
 
     if state.shard.is_full:
         with oom_as_user_error(
             "computing a micro-batch", "give a smaller train.micro_batch_size; nothing saved is lost"
         ):
-            for leaf in state.shard.each_leaf(own, n):
+            for leaf in state.shard.each_leaf(rank_leaves, n):
                 forward_backward(leaf)
     else:
-        failed: Exception | None = None
+        oom_error: Exception | None = None
         try:
-            sums = partial_sums(world, n, gradients)
+            sums = partial_sums(world, n, leaf_gradients)
         except (MemoryError, RuntimeError) as error:
             if world.size == 1 or not is_out_of_memory(error):
                 raise
-            failed = error
-        if world.any(failed is not None):
-            raise failed or MemoryError("out of memory in another process")
+            oom_error = error
+        if world.any(oom_error is not None):
+            raise oom_error or MemoryError("out of memory in another process")
         if state.shard.parts is None:
             for parameter, gradient in zip(trained, combine(world, n, sums), strict=True):
                 parameter.grad = gradient
         else:
             state.shard.take(combine_own(world, n, sums, list(state.shard.parts.values())))
     loss = torch.zeros((), device=runtime.device)
-    for share in world.all_reduce_disjoint(losses).unbind():
-        loss += share
+    for part in world.all_reduce_disjoint(losses).unbind():
+        loss += part
     return loss
 
 
 def count_targets(micro_batches: MicroBatches, world: World) -> Tensor:
-    """The number of targets of a step that count in all processes, a scalar on the device, which is not waited for."""
-    own = torch.stack([(targets != IGNORED).sum() for _, targets in micro_batches]).sum()
-    counts = own.new_zeros(world.size)
-    counts[world.rank] = own
+    """The number of targets of a step in all processes that are not IGNORED, a scalar on the device, without a sync."""
+    count = torch.stack([(targets != IGNORED).sum() for _, targets in micro_batches]).sum()
+    counts = count.new_zeros(world.size)
+    counts[world.rank] = count
     return world.all_reduce_disjoint(counts).sum()

@@ -26,7 +26,7 @@ class AdamW:
         lr_scales: Mapping[str, float] | None = None,
         zeros: Zeros = zeros_of,
     ) -> None:
-        """`lr_scales`: parameter name -> what its learning rate is multiplied by, where that is not 1."""
+        """`lr_scales`: parameter name -> factor on its learning rate, where that is not 1."""
         self.parameters = dict(parameters)
         self.lr, self.betas, self.eps = lr, betas, eps
         self._groups: dict[tuple[float, float], dict[str, Tensor]] = {}  # (learning rate, decay) -> parameters

@@ -34,8 +34,8 @@ class Batches:
     micro_batch_size: int
     seed: int
     world: World = ALONE
-    dealt: bool = False
-    """True: the processes take micro-batches in turn, as for `parallel.shard: full`; False: consecutive ones."""
+    round_robin: bool = False
+    """True: processes take micro-batches in turn (`parallel.shard: full`); False: each takes consecutive ones."""
 
     @classmethod
     def of(cls, config: Config, tokens: DeviceTokens, world: World = ALONE) -> "Batches":
@@ -82,30 +82,30 @@ class Batches:
 
     def at(self, step: int) -> MicroBatches:
         """This rank's micro-batches of `step`: (M, T) inputs and the (M, T) targets that follow them."""
-        starts = own_share(self.offsets(step), self.micro_batch_size, self.world, dealt=self.dealt)
-        windows = self.tokens.windows(starts, self.context_length + 1)  # (B / processes, T + 1)
+        offsets = rows_of_rank(self.offsets(step), self.micro_batch_size, self.world, round_robin=self.round_robin)
+        windows = self.tokens.windows(offsets, self.context_length + 1)  # (B / processes, T + 1)
         return [(rows[:, :-1], rows[:, 1:]) for rows in windows.split(self.micro_batch_size)]
 
 
-def own_share(rows: Sequence[int], size: int, world: World, *, dealt: bool) -> list[int]:
-    """The rows of this process's micro-batches, each of so many that follow each other."""
+def rows_of_rank(rows: Sequence[int], size: int, world: World, *, round_robin: bool) -> list[int]:
+    """The rows of this process's micro-batches, of `size` consecutive rows each."""
     n = len(rows) // size
     leaves = (
         round_robin_micro_batches(world, n, world.rank)
-        if dealt
+        if round_robin
         else range(*contiguous_micro_batches(world, n, world.rank))
     )
     return [row for leaf in leaves for row in rows[leaf * size : (leaf + 1) * size]]
 
 
 def refuse_batch(config: Config, rows: int, world: World) -> None:
-    """Raise RequestError where the batch cannot be shared out in micro-batches of so many `rows`."""
-    if refused := batch_refusal(config.train.batch_size, rows, world.size, config.train.micro_batch_size):
-        raise RequestError(refused[0], hint=refused[1])
+    """Raise RequestError if the batch cannot be divided into micro-batches of so many `rows`."""
+    if refusal := batch_refusal(config.train.batch_size, rows, world.size, config.train.micro_batch_size):
+        raise RequestError(refusal[0], hint=refusal[1])
 
 
 def batch_refusal(batch_size: int, rows: int, devices: int, micro_batch_size: int | None) -> tuple[str, str] | None:
-    """The reason why a batch cannot be shared out in micro-batches of so many `rows`, and a way out.
+    """(reason, hint) if a batch cannot be divided into micro-batches of so many `rows`, else None.
 
     `micro_batch_size` is that of the config.
     """
@@ -115,10 +115,10 @@ def batch_refusal(batch_size: int, rows: int, devices: int, micro_batch_size: in
         nearest = max(1, round(batch_size / devices)) * devices
         fewer = max(n for n in range(1, devices) if batch_size % (n * (micro_batch_size or 1)) == 0)
         smaller = None if micro_batch_size is None else math.gcd(micro_batch_size, nearest // devices)
-        micro = "" if smaller is None else f" train.micro_batch_size={smaller}"
+        override = "" if smaller is None else f" train.micro_batch_size={smaller}"
         return (
             f"train.batch_size ({batch_size}) must be a multiple of the number of devices ({devices})",
-            f"train.batch_size={nearest}{micro}, or --devices {fewer}",
+            f"train.batch_size={nearest}{override}, or --devices {fewer}",
         )
     return (
         f"train.batch_size ({batch_size}) must be a multiple of train.micro_batch_size ({rows}) times the number of"
@@ -128,7 +128,7 @@ def batch_refusal(batch_size: int, rows: int, devices: int, micro_batch_size: in
 
 
 def micro_batch_size(config: Config, world: World) -> int:
-    """Sequences that a process computes at once: as the config says, or its share of a batch."""
+    """Sequences per forward pass of a process: as configured, or its share of a batch."""
     if config.train.micro_batch_size is not None or config.train.batch_size % world.size:
         return config.train.sequences_per_forward
     return config.train.batch_size // world.size

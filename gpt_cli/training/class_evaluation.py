@@ -28,7 +28,7 @@ class ClassEvalMetrics:
     log_probs: npt.NDArray[np.float64]
     """(E, K) natural logarithms."""
     classes: npt.NDArray[np.int64]
-    """(E,) the true ones."""
+    """(E,) the true classes."""
 
     @property
     def loss(self) -> float:
@@ -65,15 +65,15 @@ def confusion_matrix(
 
 
 def accuracy_of(confusion: npt.NDArray[np.int64]) -> float:
-    """The share on the diagonal."""
+    """The share of counts on the diagonal."""
     return float(np.trace(confusion) / confusion.sum())
 
 
 def macro_f1(confusion: npt.NDArray[np.int64]) -> float:
-    """The mean of the F1 of all classes that occur, in truth or as chosen: each counts alike, however rare it is."""
-    right = np.diag(confusion)
-    either = confusion.sum(0) + confusion.sum(1)
-    return float((2 * right[either > 0] / either[either > 0]).mean())
+    """The unweighted mean of F1 over the classes that occur, as true or as chosen class."""
+    true_positives = np.diag(confusion)
+    occurrences = confusion.sum(0) + confusion.sum(1)
+    return float((2 * true_positives[occurrences > 0] / occurrences[occurrences > 0]).mean())
 
 
 def evaluate_classes(
@@ -97,9 +97,9 @@ def class_log_probs(
     batch_size: int | None = None,
     world: World = ALONE,
 ) -> npt.NDArray[np.float64]:
-    """(E, K) log-probabilities of the classes of texts as ids, none empty; texts of like length are computed together.
+    """(E, K) log-probabilities of the classes; `rows` are texts as ids, none empty, batched by length.
 
-    Raises UserError where memory is too small for a single one.
+    Raises UserError if memory is too small for a single text.
     """
     if batch_size is None:
         on_cpu = runtime.device.type == "cpu"
@@ -109,21 +109,21 @@ def class_log_probs(
     model.eval()
     order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
     groups = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
-    found = torch.zeros(len(rows), model.head.out_features, dtype=torch.float64)
+    log_probs = torch.zeros(len(rows), model.head.out_features, dtype=torch.float64)
     with oom_as_user_error("classifying a single text", "lower model.context_length; the newest checkpoint is good"):
         for group in groups[world.rank :: world.size]:
             first = 0
             while first < len(group):
-                some = group[first : first + batch_size]
+                indices = group[first : first + batch_size]
                 try:
-                    found[some] = _log_probs(model, [rows[row] for row in some], runtime)
+                    log_probs[indices] = _log_probs(model, [rows[row] for row in indices], runtime)
                     first += batch_size
                 except (MemoryError, RuntimeError) as error:
                     if not is_out_of_memory(error) or batch_size == 1:
                         raise
                     batch_size //= 2  # the same texts, fewer at once
     model.train(was_training)
-    return world.all_reduce_disjoint(found.flatten()).view_as(found).numpy()
+    return world.all_reduce_disjoint(log_probs.flatten()).view_as(log_probs).numpy()
 
 
 def _log_probs(model: SequenceClassifier, rows: Sequence[npt.NDArray[np.unsignedinteger]], runtime: Runtime) -> Tensor:

@@ -26,15 +26,15 @@ _SECOND = 1.0
 
 
 class Console:
-    """Renders a run, its lines through `say`. Nothing here decides anything: the truth is in the run's files."""
+    """Renders a run, its lines by `write_line`; the run's files do not depend on it."""
 
-    def __init__(self, say: Notify) -> None:
-        self.say = say
+    def __init__(self, write_line: Notify) -> None:
+        self.write_line = write_line
         self.bar: tqdm[NoReturn] | None = None
         self.steps = 0
         self.val_loss: float | None = None
         self.last_line = time.perf_counter()
-        self._doing = ""
+        self._activity = ""
 
     def start(
         self,
@@ -46,7 +46,7 @@ class Console:
         step: int,
         finished: str | None,
     ) -> None:
-        """Print what is about to be trained, on what, where."""
+        """Print the text, the model, the steps and the device."""
         self.steps = config.train.steps
         parameters = sum(p.numel() for p in model.parameters())
         facts = corpus.facts
@@ -56,48 +56,48 @@ class Console:
         if corpus.labelled:
             rows = len(corpus.labelled["train"])
         epochs = config.train.steps * config.train.batch_size / rows
-        enough = math.ceil(config.train.steps / max(epochs, 1e-9))
-        part = f"\n  reads  {100 * epochs:.2g}% of the text; train.steps={enough} would read all of it once"
-        part = part if 0 < epochs < 0.995 and finished is None else ""
+        steps_of_epoch = math.ceil(config.train.steps / max(epochs, 1e-9))
+        coverage = f"\n  reads  {100 * epochs:.2g}% of the text; train.steps={steps_of_epoch} would read all of it once"
+        coverage = coverage if 0 < epochs < 0.995 and finished is None else ""
         self.note(
             f"{_heading(step, finished)}: {config.run_dir}\n"
             f"  text   {facts['train'].characters:,} characters train, {facts['val'].characters:,} validation;"
             f" {corpus.tokenizer.kind} vocabulary of {corpus.tokenizer.vocab_size:,}\n{_classes(config, corpus)}"
             f"  model  {parameters:,} parameters, context {config.model.context_length};"
-            f" {config.train.steps:,} steps of {config.train.batch_size} sequences{part}\n"
+            f" {config.train.steps:,} steps of {config.train.batch_size} sequences{coverage}\n"
             f"  device {runtime.describe()}{', compiled code' if native else ''}"
         )
         if finished is None:
-            self._doing = "first step"  # which compiles what is to be compiled
+            self._activity = "first step"  # it compiles
             self._open_bar(step, config.train.steps)
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """Show a bar from `start` on, if stderr is a terminal, redrawn each second."""
-        over = threading.Event()
+        """Redraw the bar each second, if stderr is a terminal."""
+        stop = threading.Event()
         try:
             if sys.stderr.isatty():
-                threading.Thread(target=self._tick, args=(over,), daemon=True).start()
+                threading.Thread(target=self._tick, args=(stop,), daemon=True).start()
             yield
         finally:
-            over.set()
+            stop.set()
             if self.bar is not None:
                 self.bar.close()
                 self.bar = None
 
     @contextmanager
-    def doing(self, what: str) -> Iterator[None]:
-        """Show `what` is being done in the bar, if it takes a second."""
-        before, self._doing = self._doing, what
+    def doing(self, activity: str) -> Iterator[None]:
+        """Show `activity` in the bar meanwhile, if it takes a second."""
+        previous, self._activity = self._activity, activity
         try:
             yield
         finally:
-            self._doing = before
+            self._activity = previous
 
-    def _tick(self, over: threading.Event) -> None:
-        while not over.wait(_SECOND):
+    def _tick(self, stop: threading.Event) -> None:
+        while not stop.wait(_SECOND):
             if (bar := self.bar) is not None:
-                bar.set_description_str(self._doing, refresh=False)
+                bar.set_description_str(self._activity, refresh=False)
                 with suppress(ValueError):  # it was closed meanwhile
                     bar.refresh()
 
@@ -113,7 +113,7 @@ class Console:
             )
 
     def step(self, step: int, loss: float, tokens_per_second: float) -> None:
-        self._doing = ""
+        self._activity = ""
         if self.bar is not None:
             val = "" if self.val_loss is None else f" val {self.val_loss:.4f}"
             self.bar.set_postfix_str(f"loss {loss:.4f}{val} {tokens_per_second:,.0f} tokens/s", refresh=False)
@@ -125,22 +125,22 @@ class Console:
         self, step: int, evaluation: EvalMetrics | ClassEvalMetrics, seconds: float, seconds_left: float | None
     ) -> None:
         self.val_loss = evaluation.loss
-        left = "" if seconds_left is None else f"  {format_duration(seconds_left)} left"
-        self.note(f"{self._place(step)}  {evaluation.describe()}  {format_duration(seconds)}{left}")
+        remaining = "" if seconds_left is None else f"  {format_duration(seconds_left)} left"
+        self.note(f"{self._place(step)}  {evaluation.describe()}  {format_duration(seconds)}{remaining}")
 
     def sample(self, text: str) -> None:
-        """The model wrote `text`: a bar before each of its lines, none before what goes on in the next one."""
-        self.note("\n".join(line for written in text.split("\n") for line in _wrapped(written)))
+        """Print a sample, a margin before each of its lines, but not before the continuation of a wrapped line."""
+        self.note("\n".join(line for paragraph in text.split("\n") for line in _wrapped(paragraph)))
 
     def note(self, text: str) -> None:
         """Print a message, above the bar if there is one."""
         self.last_line = time.perf_counter()
         if self.bar is None:
-            self.say(text)
+            self.write_line(text)
             return
-        with self.bar.get_lock():  # type: ignore[no-untyped-call]  # else the clock would draw the bar between the lines
+        with self.bar.get_lock():  # type: ignore[no-untyped-call]  # else `_tick` could draw the bar in between
             self.bar.clear(nolock=True)
-            self.say(text)
+            self.write_line(text)
             self.bar.refresh(nolock=True)
 
     def _place(self, step: int) -> str:

@@ -1,4 +1,4 @@
-"""The ids of a split as training and evaluation read them: two bytes each, on the device where they fit.
+"""The ids of a split, two or four bytes each, on the device where they fit.
 
 Shapes: N ids of the split, W windows, L ids in each.
 """
@@ -19,7 +19,7 @@ DEVICE_SHARE = 0.1
 
 
 class DeviceTokens:
-    """(N,) ids, from which windows are cut where they lie. Both places return the same windows."""
+    """(N,) ids on the device, on the host or on disk, and windows of them on the device."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class DeviceTokens:
         *,
         resident: bool | None = None,
     ) -> None:
-        """`ids` is uint16 or uint32. `resident`: kept on `device`; None: if it fits in DEVICE_SHARE of its memory."""
+        """`ids` is uint16 or uint32. `resident`: stored on `device`; None: if it fits in DEVICE_SHARE of its memory."""
         on_disk = isinstance(ids, MappedTokens)
         if resident is None:
             resident = ids.nbytes <= DEVICE_SHARE * device_memory(device) and not (on_disk and device.type == "cpu")
@@ -40,7 +40,7 @@ class DeviceTokens:
         return len(self.ids) if self.mapped is None else len(self.mapped)
 
     def windows(self, starts: Sequence[int], length: int) -> Tensor:
-        """(W, L) int64 on the device: the `length` ids from each of `starts` on. No device is waited for."""
+        """(W, L) int64 on the device: the `length` ids from each of `starts` on, without a sync."""
         if self.mapped is not None:
             return self._widen(_signed(self.mapped.windows(starts, length)))
         first = to_device_async(list(starts), self.ids.device)

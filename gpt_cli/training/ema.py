@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights (Polyak averaging): what is evaluated, sampled and shipped."""
+"""An exponential moving average of the weights (Polyak averaging), used for evaluation, samples and checkpoints."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ class EMA:
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], decay: float | None, *, in_place: bool = False) -> None:
-        """`in_place`: whether the memory of the parameters must stay where it is."""
+        """`in_place`: whether parameters must keep their storage."""
         self.parameters = dict(parameters) if decay is not None else {}
         self.decay, self.in_place = decay, in_place
         self.average = {name: p.detach().clone() for name, p in self.parameters.items()}
@@ -36,12 +36,12 @@ class EMA:
             self._swap()
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """The one of average and raw weights that the model does not hold now, as `raw/NAME`."""
+        """As `raw/NAME`: the raw weights while the average is swapped in, else the average."""
         return {f"raw/{name}": tensor for name, tensor in self.average.items()}
 
     @torch.no_grad()
     def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore from a checkpoint whose model tensors, the average, the model holds already."""
+        """Restore from a checkpoint whose model tensors (the average) are loaded already."""
         for name, average in self.average.items():
             average.copy_(tensors[f"raw/{name}"])
         self._swap()

@@ -29,12 +29,12 @@ from gpt_cli.training.engine import Engine
 # Elements of the widest activation of a forward pass, at most. On a CPU they stay where the caches reach: 8 times as
 # many took half as long again, and more memory than training. Elsewhere there is more to keep busy.
 MAX_ACTIVATION_ELEMENTS_CPU, MAX_ACTIVATION_ELEMENTS_GPU = 2**22, 2**27
-_MAX_ACTIVATION_ELEMENTS_NATIVE = 2**26  # the C engine takes fewer at a time, but reads the weights at each call
-_COUNTED = 2**20  # ids counted at once, each of which is 8 bytes then
+_MAX_ACTIVATION_ELEMENTS_NATIVE = 2**26  # the C engine splits them further, but reads the weights at each call
+_COUNTED = 2**20  # ids counted at once, at 8 bytes each
 LoadBatch = Callable[[], tuple[Tensor, Tensor]]
-"""(W, T) inputs and targets on the device, made when they are wanted."""
+"""() -> (W, T) inputs and targets on the device."""
 IGNORED = -100
-"""A target that does not count; torch's own default."""
+"""A target that is left out of the loss; the default of torch."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class EvalMetrics:
 
     loss: float  # nats per token
     tokens: int  # predicted
-    of_tokens: int  # that could be: more than `tokens` where eval.max_tokens caps them
+    of_tokens: int  # without the cap of eval.max_tokens
     characters: int  # in the predicted tokens
     bytes: int  # in the predicted tokens, as UTF-8
 
@@ -79,9 +79,9 @@ class EvalMetrics:
 
 @dataclass(frozen=True)
 class EvaluationText:
-    """A text to evaluate on, and how much of a text its tokens stand for."""
+    """A text to evaluate on, with the characters and bytes of its tokens."""
 
-    tokens: DeviceTokens  # the first is only read, every other predicted
+    tokens: DeviceTokens  # all but the first are predicted
     characters: int  # in the predicted tokens
     bytes: int
     of_tokens: int  # predicted tokens, had they not been capped
@@ -101,13 +101,13 @@ class EvaluationText:
         """
         if len(ids) < 2:
             raise UserError(f"a text of {len(ids)} tokens leaves nothing to predict")
-        kept = ids if max_tokens is None else ids[: max_tokens + 1]
+        capped = ids if max_tokens is None else ids[: max_tokens + 1]
         sizes = token_sizes(tokenizer)
         counts = np.zeros(len(sizes), dtype=np.int64)
-        for start in range(1, len(kept), _COUNTED):
-            counts += np.bincount(kept[start : start + _COUNTED], minlength=len(sizes))
+        for start in range(1, len(capped), _COUNTED):
+            counts += np.bincount(capped[start : start + _COUNTED], minlength=len(sizes))
         n_bytes, characters = counts @ sizes
-        return cls(DeviceTokens(kept, device), max(1, int(characters)), max(1, int(n_bytes)), len(ids) - 1)
+        return cls(DeviceTokens(capped, device), max(1, int(characters)), max(1, int(n_bytes)), len(ids) - 1)
 
     @property
     def device(self) -> torch.device:
@@ -119,7 +119,7 @@ class EvaluationText:
         return len(self.tokens) - 1
 
     def batches(self, context: int, batch_size: int) -> list[LoadBatch]:
-        """The text in windows of `context` tokens, `batch_size` at a time; a last, shorter one has what is left."""
+        """The text in windows of `context` tokens, `batch_size` at a time; the last window may be shorter."""
         n = self.predicted
         n_full = n // context * context
         borders = [*range(0, n_full, batch_size * context), *([n_full, n] if n_full < n else [n_full])]
@@ -166,7 +166,7 @@ def evaluate(
     """The mean loss over the targets of `dataset`, each predicted once by `engine`, which computes `model`.
 
     A text is cut into non-overlapping windows of the model's context; all its tokens but the first are targets. The
-    processes of `world` take turns with the batches, whose losses are added in one order whoever computed them.
+    processes of `world` take turns with the batches, whose losses are added in the order of the batches.
     """
     context, n = model.config.context_length, dataset.predicted
     if batch_size is None:
@@ -175,13 +175,13 @@ def evaluate(
         device_limit = MAX_ACTIVATION_ELEMENTS_CPU if on_cpu else MAX_ACTIVATION_ELEMENTS_GPU
         limit = _MAX_ACTIVATION_ELEMENTS_NATIVE if native else device_limit
         batch_size = max(1, limit // (context * 16 * model.config.n_embd))
-    was_training, reshard = model.training, getattr(model, "reshard", None)  # of what is `fully_shard`ed
+    was_training, reshard = model.training, getattr(model, "reshard", None)  # a method that `fully_shard` adds
     lockstep = reshard is not None
     model.eval()
-    sums: list[tuple[int, Tensor]] = []  # read at the end, so that a device is not waited for in between
+    sums: list[tuple[int, Tensor]] = []  # read at the end: one sync
     batches = dataset.batches(context, batch_size)
     with oom_as_user_error("evaluating a single window", "lower model.context_length; the newest checkpoint is good"):
-        for index, load in own_batches(batches, world, lockstep=lockstep):
+        for index, load in batches_of_rank(batches, world, lockstep=lockstep):
             inputs, targets = load()  # (W, T) each
             row = 0
             while row < len(inputs):
@@ -195,28 +195,29 @@ def evaluate(
                     batch_size //= 2  # the same windows, fewer at once
     model.train(was_training)
     if reshard is not None:
-        reshard()  # the next weights are others
+        reshard()  # the weights are about to change
     losses = [0.0] * len(batches)
     for (index, _), loss in zip(sums, torch.stack([loss for _, loss in sums]).tolist() if sums else [], strict=True):
         if index < len(batches):
             losses[index] += loss
-    total = 0.0
+    total_loss = 0.0
     if world.size > 1:
         losses = world.all_reduce_disjoint(torch.tensor(losses, dtype=torch.float64)).tolist()
     for loss in losses:  # one after the other: `sum` rounds differently from Python 3.12 on
-        total += loss
-    return EvalMetrics(total / n, n, dataset.of_tokens, dataset.characters, dataset.bytes)
+        total_loss += loss
+    return EvalMetrics(total_loss / n, n, dataset.of_tokens, dataset.characters, dataset.bytes)
 
 
-def own_batches(batches: Sequence[LoadBatch], world: World, *, lockstep: bool) -> list[tuple[int, LoadBatch]]:
-    """The batches that this process evaluates, with their numbers; under `lockstep` as many as every other.
+def batches_of_rank(batches: Sequence[LoadBatch], world: World, *, lockstep: bool) -> list[tuple[int, LoadBatch]]:
+    """(number, batch) of each batch that this process evaluates.
 
-    A number past those of all `batches` is of one that does not count: all compute together, whose weights are shared.
+    Under `lockstep` (sharded weights: all processes compute together) every process gets equally many; losses of those
+    with a number past the end of `batches` are to be ignored.
     """
     missing = -len(batches) % world.size if lockstep else 0
     return list(enumerate([*batches, *[batches[-1]] * missing]))[world.rank :: world.size]
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """(B, T, V), (B, T) -> nats: the mean or the sum of -log p(target), computed in fp32, over what is not IGNORED."""
+    """(B, T, V), (B, T) -> nats: mean or sum of -log p(target) over targets that are not IGNORED, computed in fp32."""
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction=reduction, ignore_index=IGNORED)

@@ -17,21 +17,21 @@ from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.shuffle import derive_seed, feistel_permute
 from gpt_cli.tokenizer import Tokenizer
-from gpt_cli.training.batches import Batches, MicroBatches, micro_batch_size, own_share, refuse_batch
+from gpt_cli.training.batches import Batches, MicroBatches, micro_batch_size, refuse_batch, rows_of_rank
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.evaluate import EvaluationText, LoadBatch
 from gpt_cli.training.example_rows import ExampleRows, first_fit
 from gpt_cli.training.labelled_rows import LabelledRows
 
-_ROWS = 4  # the packed rows of a micro-batch are so many, or a multiple of it
-_POOL = 16  # steps whose examples are sorted by length together, so that little of a row is filling
+_ROWS = 4  # the packed rows of a micro-batch are a multiple of it
+_POOL = 16  # steps whose examples are sorted by length together, to have little padding
 
 
 @dataclass
 class ExampleBatches:
     """The examples of a training split, each once an epoch, in an order that depends on the seed and the step alone.
 
-    The rows of a step are of similar length, and as wide as the longest of them; or packed, and of all lengths.
+    The rows of a step are of similar length, padded to the longest; or packed, and of all lengths.
     """
 
     rows: ExampleRows | LabelledRows
@@ -41,7 +41,7 @@ class ExampleBatches:
     micro_batch_size: int
     seed: int
     world: World = ALONE
-    dealt: bool = False
+    round_robin: bool = False
     """See `Batches`."""
     packs: bool = False
     """True: several examples in a row of the whole context, in as few rows as a micro-batch's examples need."""
@@ -56,55 +56,56 @@ class ExampleBatches:
             raise RequestError(f"data.packing does not know {reason}", hint="data.packing=false")
         sizes = config.train.batch_size, micro_batch_size(config, world)
         refuse_batch(config, sizes[1], world)
-        dealt = config.parallel.shard == "full"
-        return cls(rows, device, config.model.context_length, *sizes, config.seed, world, dealt, config.data.packing)
+        round_robin = config.parallel.shard == "full"
+        context = config.model.context_length
+        return cls(rows, device, context, *sizes, config.seed, world, round_robin, config.data.packing)
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that one step reads on average, over all devices, without what fills up rows."""
+        """Tokens that one step reads on average, over all devices, without padding."""
         return max(1, round(self.batch_size * float(self.rows.widths.mean())))
 
     def indices(self, step: int) -> list[int]:
         """The B rows of `step`, over all devices."""
-        if self.packs:  # rows of all lengths fill up best
+        if self.packs:  # rows of all lengths pack best
             return [self._row(index) for index in range(step * self.batch_size, (step + 1) * self.batch_size)]
-        pool, place = divmod(step, _POOL)
+        pool, position = divmod(step, _POOL)
         if self._pool[0] != pool:
             size = _POOL * self.batch_size
             members = [self._row(index) for index in range(pool * size, (pool + 1) * size)]
             self._pool = pool, sorted(members, key=self.rows.widths.tolist().__getitem__)
-        first = feistel_permute(place, _POOL, derive_seed(self.seed, "pool", pool)) * self.batch_size
+        first = feistel_permute(position, _POOL, derive_seed(self.seed, "pool", pool)) * self.batch_size
         return self._pool[1][first : first + self.batch_size]
 
     def at(self, step: int) -> MicroBatches:
         """This rank's micro-batches of `step`: (M, W) inputs, and the targets that follow or are IGNORED."""
-        chosen, size = self.indices(step), self.micro_batch_size
-        own = own_share(chosen, size, self.world, dealt=self.dealt)
+        rows, size = self.indices(step), self.micro_batch_size
+        rank_rows = rows_of_rank(rows, size, self.world, round_robin=self.round_robin)
         if self.packs:
-            return [self._packed(own[i : i + size]) for i in range(0, len(own), size)]
-        width = int(self.rows.widths[chosen].max())
-        if self.device.type != "cpu":  # few widths, each of which may be compiled
+            return [self._packed(rank_rows[i : i + size]) for i in range(0, len(rank_rows), size)]
+        width = int(self.rows.widths[rows].max())
+        if self.device.type != "cpu":  # few widths: each may be compiled
             width = min(self.context_length, 1 << (width - 1).bit_length())
-        inputs, targets = self.rows.tensors(own, width, self.device)
+        inputs, targets = self.rows.tensors(rank_rows, width, self.device)
         return list(zip(inputs.split(size), targets.split(size), strict=True))
 
-    def _packed(self, chosen: list[int]) -> tuple[Tensor, Tensor]:
+    def _packed(self, rows: list[int]) -> tuple[Tensor, Tensor]:
         """(R, context_length) inputs and targets of M examples; see `ExampleRows.packed`."""
         assert isinstance(self.rows, ExampleRows)
-        places = first_fit([int(self.rows.widths[row]) for row in chosen], self.context_length)
+        places = first_fit([int(self.rows.widths[row]) for row in rows], self.context_length)
         height = 1 + max(row for row, _ in places)
-        if self.device.type != "cpu":  # few shapes, each of which may be compiled
+        if self.device.type != "cpu":  # few shapes: each may be compiled
             height = -(-height // _ROWS) * _ROWS
-        return self.rows.packed(chosen, places, (height, self.context_length), self.device)
+        return self.rows.packed(rows, places, (height, self.context_length), self.device)
 
     def _row(self, index: int) -> int:
-        epoch, place = divmod(index, len(self.rows))
-        return feistel_permute(place, len(self.rows), derive_seed(self.seed, "order", epoch))
+        epoch, position = divmod(index, len(self.rows))
+        return feistel_permute(position, len(self.rows), derive_seed(self.seed, "order", epoch))
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationExamples:
-    """Examples to evaluate on, as `EvaluationText` is a text."""
+    """Examples to evaluate on; see `EvaluationText`."""
 
     rows: ExampleRows
     chosen: list[int]
@@ -138,7 +139,7 @@ class EvaluationExamples:
 def open_batches(
     config: Config, corpus: Corpus, device: torch.device, note: Notify, world: World = ALONE
 ) -> Batches | ExampleBatches:
-    """The batches of a corpus, whatever its `data.format`. Raises RequestError where there is too little."""
+    """The batches of a corpus, of any `data.format`. Raises RequestError if the corpus is too small."""
     if corpus.labelled:
         texts = LabelledRows.of(config, corpus.labelled["train"], "training", note)
         return ExampleBatches.of(config, texts, device, world)
@@ -151,7 +152,7 @@ def open_batches(
 def open_evaluation(
     config: Config, corpus: Corpus, device: torch.device, note: Notify, max_tokens: int | None = None
 ) -> EvaluationText | EvaluationExamples | LabelledRows:
-    """The text or examples that a loss is measured on: the test split where the corpus has it, else validation's."""
+    """The text or examples to evaluate on: the test split if the corpus has one, else the validation split."""
     if corpus.labelled:
         texts, name = (
             (corpus.labelled["val"], "validation") if corpus.test is None else (corpus.labelled["test"], "test")

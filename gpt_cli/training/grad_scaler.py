@@ -13,8 +13,8 @@ _CPU = torch.device("cpu")
 class GradScaler:
     """Multiplies the loss before the backward pass and divides the gradients after it.
 
-    When a gradient overflows, the update changes nothing and the scale halves. Both are decided on the device, so that
-    nothing waits for it. Disabled, it does nothing.
+    When a gradient overflows, the update is skipped and the scale halves. Both are decided on the device, without a
+    sync. Disabled, it does nothing.
     """
 
     def __init__(self, enabled: bool, device: torch.device = _CPU) -> None:
@@ -42,7 +42,7 @@ class GradScaler:
         if not self.enabled:
             return None
         finite = torch.isfinite(grad_norm)
-        # Sums and products of truth values: `where` would have to bring its numbers to the device.
+        # Arithmetic on booleans: `where` would copy its constants to the device.
         good_updates = (self.good_updates + 1) * finite
         grows = good_updates == _GROWTH_INTERVAL
         self.good_updates.copy_(good_updates * ~grows)

@@ -1,4 +1,4 @@
-"""The weights that a new run starts from, when they are those of another one."""
+"""The initial weights of a new run that starts from another run (`train.init_from`)."""
 
 from pathlib import Path
 
@@ -13,10 +13,10 @@ from gpt_cli.run.tensors import check_tensors
 from gpt_cli.tokenizer import Tokenizer
 
 FREE = frozenset({"dropout", "attention_dropout", "init_std", "zero_init"})
-"""Options that may differ: those of training, not of what the model computes."""
+"""Options that may differ: they change training, not the computation of the model."""
 FREE_FOR_CLASSES = frozenset({"causal", "logit_softcap", "tie_embeddings"})
 """Options that may differ, too, where classes are learned: none of the blocks' parameters depends on them."""
-_MEANS = {"n_kv_head": "kv_heads", "mlp_ratio": "mlp_hidden"}
+_RESOLVED = {"n_kv_head": "kv_heads", "mlp_ratio": "mlp_hidden"}  # properties with the value of a key that is null
 
 
 def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Notify) -> Checkpoint | None:
@@ -34,11 +34,11 @@ def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Notify) -> Ch
         )
     free = FREE if config.task.kind == "language" else FREE | FREE_FOR_CLASSES
     if differing := [key for key in ModelConfig.model_fields if key not in free and _differs(key, config, base)]:
-        there, here = base.config.model.model_dump(), config.model.model_dump()
+        base_values, values = base.config.model.model_dump(), config.model.model_dump()
         lines = [
-            f"\n  model.{key}: {to_yaml_scalar(there[key])} there, {to_yaml_scalar(here[key])} here"
+            f"\n  model.{key}: {to_yaml_scalar(base_values[key])} there, {to_yaml_scalar(values[key])} here"
             for key in differing
-            if there[key] != here[key]  # a derived value differs where what it derives from does
+            if base_values[key] != values[key]  # a derived value differs only where its key does
         ]
         raise RequestError(
             f"train.init_from: {path} is another model{''.join(lines)}",
@@ -53,7 +53,7 @@ def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Notify) -> Ch
 
 
 def load_initial(model: GPT, initial: Checkpoint) -> None:
-    """Copy the weights of `initial` into `model`; into a classifier those of its blocks, and the head of equal labels.
+    """Copy the weights of `initial` into `model`; into a classifier with other labels all but the head.
 
     Raises UserError, before any is copied, if they do not fit.
     """
@@ -80,6 +80,6 @@ def open_base(source: Path, note: Notify) -> tuple[Path, Checkpoint]:
 
 
 def _differs(key: str, config: Config, base: Checkpoint) -> bool:
-    """True if the models differ in `key`; null and what it stands for are the same."""
-    means = _MEANS.get(key, key)
-    return bool(getattr(config.model, means) != getattr(base.config.model, means))
+    """True if the models differ in `key`; null equals the value that it stands for."""
+    attribute = _RESOLVED.get(key, key)
+    return bool(getattr(config.model, attribute) != getattr(base.config.model, attribute))

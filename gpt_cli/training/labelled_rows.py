@@ -21,20 +21,20 @@ from gpt_cli.terminal.escape import escape_control_chars
 
 
 def with_labels(config: Config, corpus: Corpus | LazyCorpus) -> Config:
-    """`config` with the labels and class weights that it leaves to the data; itself where it learns no classes.
+    """`config` with labels and class weights from the data where it has none; unchanged if it learns no classes.
 
-    Raises UserError, with its place, for a label that is none of `task.labels`, and RequestError for one of these that
-    no text has.
+    Raises UserError, with its place, for a label that is not in `task.labels`, and RequestError for a label of
+    `task.labels` that no training text has.
     """
     if config.task.kind != "classes":
         return config
     counts = Counter(text.label for text in corpus.labelled["train"].source)
     labels = sort_labels(counts) if config.task.labels is None else config.task.labels
-    for found in corpus.labelled.values():
-        for text in found.source:
+    for texts in corpus.labelled.values():
+        for text in texts.source:
             if text.label not in labels:
-                shown = escape_control_chars(text.label[:50])
-                raise UserError(f"the label '{shown}' is none of task.labels", where=text.where)
+                escaped = escape_control_chars(text.label[:50])
+                raise UserError(f"the label '{escaped}' is none of task.labels", where=text.where)
     if missing := [label for label in labels if label not in counts]:
         raise RequestError(f"task.labels: no text that trains has the label '{escape_control_chars(missing[0])}'")
     weights = config.task.class_weights
@@ -46,10 +46,10 @@ def with_labels(config: Config, corpus: Corpus | LazyCorpus) -> Config:
 
 @dataclass(frozen=True, eq=False)
 class LabelledRows:
-    """The texts of a split that fit into the context, or as much of each as does."""
+    """The texts of a split that fit into the context, or are cut to it."""
 
     texts: LabelledTexts
-    kept: npt.NDArray[np.int64]
+    indices: npt.NDArray[np.int64]
     """(R,) index of each in the split."""
     widths: npt.NDArray[np.int64]
     """(R,) tokens that are read of each."""
@@ -64,22 +64,24 @@ class LabelledRows:
         fits = texts.lengths <= context
         cut = config.data.too_long == "cut"
         if too_long := int(np.count_nonzero(~fits)):
-            done = f"only their first {context:,} tokens are read" if cut else "they are left out"
-            note(f"{too_long:,} of {len(texts):,} {split} texts are longer than model.context_length {context}: {done}")
-        kept = np.arange(len(texts)) if cut else np.flatnonzero(fits)
-        if not len(kept):
+            action = f"only their first {context:,} tokens are read" if cut else "they are left out"
+            note(
+                f"{too_long:,} of {len(texts):,} {split} texts are longer than model.context_length {context}: {action}"
+            )
+        indices = np.arange(len(texts)) if cut else np.flatnonzero(fits)
+        if not len(indices):
             raise RequestError(
                 f"no {split} text fits into model.context_length {context}", hint="data.too_long=cut reads their begin"
             )
         index = {label: number for number, label in enumerate(labels)}
-        classes = np.array([index[texts.source[row].label] for row in kept.tolist()], dtype=np.int64)
-        return cls(texts, kept, np.minimum(texts.lengths, context)[kept], classes)
+        classes = np.array([index[texts.source[row].label] for row in indices.tolist()], dtype=np.int64)
+        return cls(texts, indices, np.minimum(texts.lengths, context)[indices], classes)
 
     def __len__(self) -> int:
-        return len(self.kept)
+        return len(self.indices)
 
     def tensors(self, rows: Sequence[int], width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """(R, W) tokens of `rows`, filled up with PADDING, and (R,) classes, on the device without waiting."""
+        """(R, W) tokens of `rows`, padded with PADDING, and (R,) classes, on the device without a sync."""
         ids = [self.ids(row) for row in rows]
         inputs, targets = pad_rows(ids, width), torch.from_numpy(self.classes[list(rows)])
         if device.type == "cuda":
@@ -88,7 +90,7 @@ class LabelledRows:
 
     def ids(self, row: int) -> npt.NDArray[np.unsignedinteger]:
         """(W,) tokens of one row."""
-        start = int(self.texts.starts[self.kept[row]])
+        start = int(self.texts.starts[self.indices[row]])
         return self.texts.tokens[start : start + int(self.widths[row])]
 
 

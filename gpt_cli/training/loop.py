@@ -33,7 +33,7 @@ def train(config: Config, console: Console) -> Summary:
     config = with_labels(config, corpus)
     batches = open_batches(config, corpus, runtime.device, console.note, world)
     val_text = open_evaluation(config, corpus, runtime.device, console.note, config.eval.max_tokens)
-    prompt = sample_prompt(corpus, config)  # what it cannot spell is told before it trains
+    prompt = sample_prompt(corpus, config)  # raises for an invalid prompt before training
     initial = initial_checkpoint(config, corpus.tokenizer, console.note)
     with (
         open_run(config, corpus, world) as run,
@@ -54,12 +54,12 @@ def train(config: Config, console: Console) -> Summary:
         stopping.should_stop(start, seconds)
         console.start(config, corpus, state.model, runtime, state.is_native, start, stopping.reason)
 
-        for step in range(start, config.train.steps + 1):  # the visit past the last step evaluates and saves
+        for step in range(start, config.train.steps + 1):  # the iteration after the last step evaluates and saves
             still_alive()
             seconds, request.signal = world.sync_clock_and_signal(logger.seconds, request.received)
             done, val_loss = stopping.should_stop(step, seconds), None
-            last = done and not stopping.interrupted  # an interrupted run saves and leaves; nothing else differs
-            if step != saved:  # what a checkpoint holds was evaluated before it was saved
+            last = done and not stopping.interrupted  # an interrupted run only saves: it will be resumed
+            if step != saved:  # a checkpoint was evaluated before it was saved
                 with state.ema.swapped_in(), console.doing("evaluating and saving"):
                     if last or due(step, config.eval.every):
                         evaluation = measure(state.model, state.engine, val_text, config.eval.batch_size, world)
@@ -72,7 +72,7 @@ def train(config: Config, console: Console) -> Summary:
                         logger.sample(step, prompt.text, text)
                     if done or (step > 0 and (stopping.is_best(val_loss) or due(step, config.checkpoint.every))):
                         logger.flush()
-                        facts = logger.facts(val_loss, corpus.fingerprint) | state.scalars() | clock.kept()
+                        facts = logger.facts(val_loss, corpus.fingerprint) | state.scalars() | clock.state()
                         tensors = state.collect_tensors()
                         if world.is_main:
                             with run.place_to_save() as place:
@@ -85,7 +85,7 @@ def train(config: Config, console: Console) -> Summary:
             loss, grad_norms = memory.step(train_step, state, batches.at(step), config, step, multiplier, runtime)
             logger.step(step + 1, loss, grad_norms, multiplier * config.optim.peak_lr)
 
-        world.wait()  # for what is saved
+        world.wait()  # until process 0 has saved
         return summarise(run.path, config, state.model, stopping, request, logger)
 
 

@@ -1,7 +1,7 @@
-"""LoRA (Hu et al., 2021): of a matrix W only the change B A is trained, of low rank.
+"""LoRA (Hu et al., 2021): only a low-rank change B A of each matrix W is trained.
 
-W itself is kept at base + alpha / rank * B A, so the model is what it always was: it evaluates, samples and is saved
-merged, without knowing. The gradients of A and B follow from that of W by the chain rule.
+W itself is set to base + alpha / rank * B A after each update, so evaluation, samples and checkpoints see merged
+weights. The gradients of A and B follow from that of W by the chain rule.
 
 Shapes: O outputs, I inputs, R rank.
 """
@@ -28,12 +28,12 @@ _MODULES = {
 
 
 class LoRA:
-    """In the place of a `MuonAdamW`: AdamW on A and B of each target; every other parameter stays as it is.
+    """An optimizer like `MuonAdamW`: AdamW on A and B of each target; every other parameter is frozen.
 
-    A begins normal with variance 1 / I, B at zero, so training begins at the model that is there. The state holds the
-    base matrices, too: to go on, a run needs nothing of the run that it began from.
+    A starts normal with variance 1 / I, B at zero, so training starts from the given model. The state includes the base
+    matrices: a resume does not need the run that they came from.
 
-    Raises RequestError for a model with options that it does not know.
+    Raises RequestError for a model with options that LoRA does not support.
     """
 
     def __init__(self, model: GPT, config: LoraConfig, optim: OptimConfig, seed: int) -> None:
@@ -45,7 +45,7 @@ class LoRA:
         targets = tuple(f".{module}.weight" for target in config.targets for module in _MODULES[target])
         self.model = model
         self.weights = {name: p for name, p in model.named_parameters() if name.endswith(targets)}
-        # A head of classes is as new as A and B are, and is trained as it is.
+        # A classification head is newly initialized: it is trained in full.
         head = {HEAD: model.head.weight} if isinstance(model, SequenceClassifier) else {}
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in self.weights or name in head)
@@ -79,7 +79,7 @@ class LoRA:
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Put base + scale * B A where the model computes with it."""
+        """Write base + scale * B A into the model."""
         for name, weight in self.weights.items():
             a, b = self.adamw.parameters[f"{name}/a"], self.adamw.parameters[f"{name}/b"]
             weight.copy_(torch.addmm(self.base[name], b, a, alpha=self.scale))
@@ -100,6 +100,6 @@ class LoRA:
 
     @torch.no_grad()
     def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over the state that `state_tensors` gave; the names must be the same."""
+        """Load the state that `state_tensors` returned; the names must be the same."""
         for key, value in self.state_tensors().items():
             value.copy_(tensors[key])

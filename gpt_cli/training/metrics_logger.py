@@ -31,7 +31,7 @@ class _Pending:
 
 
 class MetricsLogger:
-    """The log of one process. `seconds` counts training time over all processes of the run."""
+    """The log of a run. `seconds` is its training time, that before a resume included."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class MetricsLogger:
         tokens_per_step: int,
     ) -> None:
         self.run, self.console, self.config, self.state = run, console, config, state
-        self.watches = {"loss": SpikeDetector(), "gradient norm": SpikeDetector()}
+        self.detectors = {"loss": SpikeDetector(), "gradient norm": SpikeDetector()}
         self.tokens_per_step = tokens_per_step
         self.past_val_losses = [line["val_loss"] for line in read_metrics(run.path) if "val_loss" in line]
         self._seconds_before, self._started = seconds, time.perf_counter()
@@ -57,23 +57,24 @@ class MetricsLogger:
         return self._seconds_before + time.perf_counter() - self._started
 
     def step(self, step: int, loss: Tensor, grad_norms: Tensor, lr: float) -> None:
-        """Take in update number `step` (from 1) and read the one before it."""
+        """Log update number `step` (from 1): copy its figures to the host, and write those of the update before."""
         figures = AsyncHostCopy(torch.stack([loss, torch.linalg.vector_norm(grad_norms)]))
         self._read()
         self._pending = _Pending(step, figures, grad_norms, lr)
 
     def flush(self) -> None:
-        """Bring everything to the disk, before a checkpoint says that it happened."""
+        """Write everything to the disk; call this before a checkpoint is saved."""
         self._read()
         self.run.log.sync()
 
     def _read(self) -> None:
-        """Read what is pending. Raises UserError when it is not finite, so that it is never saved."""
+        """Write the pending figures. Raises UserError if they are not finite, before the weights can be saved."""
         if (pending := self._pending) is None:
             return
         self._pending = None
         loss, grad_norm = pending.figures.read()
-        is_skipped = self.state.grad_scaler.enabled and not math.isfinite(grad_norm)  # an overflow of fp16, dealt with
+        # An fp16 overflow, where the scaler skips the update.
+        is_skipped = self.state.grad_scaler.enabled and not math.isfinite(grad_norm)
         if not math.isfinite(loss) or not (math.isfinite(grad_norm) or is_skipped):
             raise nonfinite_error(pending.step, loss, pending.grad_norms, self.state)
         self._report_spikes(pending.step, {"loss": loss} if is_skipped else {"loss": loss, "gradient norm": grad_norm})
@@ -95,8 +96,8 @@ class MetricsLogger:
 
     def _report_spikes(self, step: int, values: dict[str, float]) -> None:
         for name, value in values.items():
-            mean = self.watches[name].mean
-            if self.watches[name].update(value):
+            mean = self.detectors[name].mean
+            if self.detectors[name].update(value):
                 self.run.log.event("spike", step=step, of=name, value=value, running_mean=mean)
                 self.console.note(f"the {name} jumped to {value:.4g} at step {step:,}; its running mean is {mean:.4g}")
 
@@ -105,7 +106,7 @@ class MetricsLogger:
         return {"val_loss": val_loss, "seconds": self.seconds, "text_sha256": text_sha256}
 
     def ran_out_of_memory(self, micro_batch_size: int, smaller: int) -> None:
-        """Record that micro-batches did not fit in memory, and which are tried from now on."""
+        """Record that micro-batches did not fit in memory, and the smaller size from now on."""
         self.run.log.event("out of memory", micro_batch_size=micro_batch_size, smaller=smaller)
         self.console.note(
             f"out of memory with train.micro_batch_size {micro_batch_size}: continuing with {smaller}, the same batch"
@@ -123,8 +124,9 @@ class MetricsLogger:
             tokens=step * self.tokens_per_step,
             **evaluation.metrics(),
         )
-        left = self.seconds / step * (self.config.train.steps - step) if 0 < step < self.config.train.steps else None
-        self.console.evaluation(step, evaluation, self.seconds, left)
+        steps = self.config.train.steps
+        seconds_left = self.seconds / step * (steps - step) if 0 < step < steps else None
+        self.console.evaluation(step, evaluation, self.seconds, seconds_left)
         return evaluation.loss
 
     def sample(self, step: int, prompt: str, text: str) -> None:

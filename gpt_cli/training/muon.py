@@ -1,4 +1,4 @@
-"""Muon: momentum whose every update is orthogonalised, for the matrices between hidden layers.
+"""Muon: orthogonalised momentum, for the matrices between hidden layers.
 
 Jordan et al. (2024), "Muon: an optimizer for hidden layers in neural networks". Matrices of one shape are
 orthogonalised together, as one batch: at small sizes the number of operations costs more than their arithmetic.
@@ -30,8 +30,8 @@ NewtonSchulz = Callable[[Sequence[Tensor], Sequence[float]], list[Tensor]]
 class Muon:
     """Nesterov momentum, orthogonalised, with decoupled weight decay.
 
-    `pieces` tells how many matrices a parameter stacks along its rows (the q, k and v of a fused projection):
-    each is orthogonalised by itself, which is what makes a fused projection learn like separate ones.
+    `pieces` has the rows of the matrices that a parameter stacks (the q, k and v of a fused projection): each is
+    orthogonalised by itself, so that a fused projection learns like separate ones.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class Muon:
         parameters = [self.parameters[name] for name in names]
         gradients = [p.grad for p in parameters if p.grad is not None]
         buffers = [self.buffers[name] for name in names]
-        if found_inf is not None:  # a momentum averaged with itself, and a rate of zero, change nothing
+        if found_inf is not None:  # lerp of the momentum with itself changes nothing
             for gradient, buffer in zip(gradients, buffers, strict=True):
                 gradient.copy_(torch.where(found_inf > 0, buffer, gradient))
         torch._foreach_lerp_(buffers, gradients, 1.0 - self.momentum)
-        torch._foreach_lerp_(gradients, buffers, self.momentum)  # Nesterov's look ahead, in place: they are used up
+        torch._foreach_lerp_(gradients, buffers, self.momentum)  # Nesterov's look-ahead, in place
 
         targets, matrices = [], []
         for name, parameter, update in zip(names, parameters, gradients, strict=True):
@@ -74,7 +74,7 @@ class Muon:
         if self.weight_decay:
             decay = lr * self.weight_decay
             torch._foreach_mul_(parameters, 1.0 - (decay if found_inf is None else decay * (1.0 - found_inf)))
-        # The same change of output, whatever the shape.
+        # Scaled so that the output changes equally for all shapes.
         scales = [-lr * max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5 for matrix in matrices]
         directions = self.orthogonalise(matrices, scales)
         if found_inf is not None:
@@ -83,7 +83,7 @@ class Muon:
 
 
 def newton_schulz_batched(matrices: Sequence[Tensor], scales: Sequence[float], dtype: torch.dtype) -> list[Tensor]:
-    """Each matrix orthogonalised in `dtype`, those of one shape together, times its scale; in the dtype it had."""
+    """Each matrix orthogonalised in `dtype`, batched by shape, times its scale; returned in its own dtype."""
     directions = list(matrices)
     for indices in _by_shape(matrices).values():
         batch = newton_schulz(torch.stack([matrices[i] for i in indices]), dtype).to(matrices[0].dtype)
@@ -93,20 +93,20 @@ def newton_schulz_batched(matrices: Sequence[Tensor], scales: Sequence[float], d
 
 
 def newton_schulz(matrices: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """(n, r, c) -> (n, r, c): of each U S V^T about U V^T, its singular values pushed to near 1.
+    """(n, r, c) -> (n, r, c): U S V^T -> about U V^T, all singular values near 1.
 
     Newton-Schulz iterations with the coefficients of Polar Express, in `dtype` (None: that of `matrices`). A zero
     matrix stays zero.
     """
-    tall = matrices.shape[-2] > matrices.shape[-1]
-    x = matrices.mT if tall else matrices  # the smaller Gram matrix is the cheaper one
+    is_tall = matrices.shape[-2] > matrices.shape[-1]
+    x = matrices.mT if is_tall else matrices  # the smaller Gram matrix is the cheaper one
     # The Frobenius norm bounds the largest singular value; 2 % of slack for rounding in bf16.
     # Rounded only once they are normalised: gradients of 1e-5 are next to nothing in fp16.
     x = (x / (torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True) * 1.02 + 1e-6)).to(dtype or matrices.dtype)
     for a, b, c in POLAR_EXPRESS:
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.mT if tall else x
+    return x.mT if is_tall else x
 
 
 def _by_shape(matrices: Sequence[Tensor]) -> dict[torch.Size, list[int]]:

@@ -1,4 +1,4 @@
-"""The compiled training code, tried on a tiny batch before a run relies on it: is its gradient that of autograd?"""
+"""A check of the compiled training code before a run: its loss and gradient of a tiny batch against autograd."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,37 +16,37 @@ from gpt_cli.training.evaluate import IGNORED, cross_entropy
 from gpt_cli.training.muon import POLAR_EXPRESS, newton_schulz_batched
 
 T = TypeVar("T")
-_VOCAB_SIZE, _LENGTH, _BATCH = 37, 70, 2  # more than what is computed at once, and no multiple of it
+_VOCAB_SIZE, _LENGTH, _BATCH = 37, 70, 2  # larger than the blocks of the C code, and no multiples of them
 _WINDOW = 9
 _PASSES = 4
-"""Each with its own stack and memory, since some faults depend on addresses."""
+"""Repetitions at different stack depths and addresses, since some faults depend on these."""
 _WIDEST_HEAD = 64
 _TOLERANCE = {torch.float32: (1e-5, 5e-5, 1e-4), torch.bfloat16: (2e-2, 1e-1, 2e-1)}
-"""Tolerances of the loss, and, relative to their norms, of the gradient and of an orthogonalised matrix: several times
-what sums in another order, or numbers rounded to bf16, are apart. A wrong constant or a wrong index is further off."""
+"""Tolerances of the loss and, relative to their norms, of a gradient and of an orthogonalised matrix: several times the
+error of another summation order, or of rounding to bf16. A wrong constant or index exceeds them."""
 _KINKED = {torch.float32: 5e-2, torch.bfloat16: 3e-1}
-"""Tolerance of the gradient with relu, where a sum near zero that is rounded to its other side changes a whole row."""
+"""Tolerance of the gradient with relu, where the rounding of a sum near zero can switch a whole row."""
 
 
 def check_native_gradients(library: NativeLibrary, config: ModelConfig, threads: int) -> str | None:
-    """A description of how the compiled code differs from torch, for a tiny model of the kind of `config`; or None.
+    """The first difference between the compiled code and torch on a tiny model like `config`, or None.
 
-    Takes 10 to 20 ms, and no randomness of the process.
+    Takes 10 to 20 ms, and does not touch the random state of the process.
     """
-    precision, at_work = torch.get_float32_matmul_precision(), torch.get_num_threads()
+    precision, threads_before = torch.get_float32_matmul_precision(), torch.get_num_threads()
     torch.set_float32_matmul_precision("highest")
-    torch.set_num_threads(1)  # waking others takes longer than this
+    torch.set_num_threads(1)  # waking other threads takes longer than this
     try:
         with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
             torch.default_generator.manual_seed(0)
             return _compare(library, _tiny(config), min(threads, 2))
     finally:
         torch.set_float32_matmul_precision(precision)
-        torch.set_num_threads(at_work)
+        torch.set_num_threads(threads_before)
 
 
 def _tiny(config: ModelConfig) -> ModelConfig:
-    """A small model that takes the same way through the code."""
+    """A small model that runs the same code paths."""
     usual_head = config.head_dim <= _WIDEST_HEAD  # 32 and 64 have code of their own
     shape = {
         "n_layer": 1,
@@ -62,12 +62,12 @@ def _tiny(config: ModelConfig) -> ModelConfig:
 
 
 def _compare(library: NativeLibrary, config: ModelConfig, threads: int) -> str | None:
-    of_loss, of_gradient, of_matrix = _TOLERANCE[library.dtype]
+    loss_tolerance, gradient_tolerance, matrix_tolerance = _TOLERANCE[library.dtype]
     if config.mlp == "relu":
-        of_gradient = _KINKED[library.dtype]
+        gradient_tolerance = _KINKED[library.dtype]
     model = GPT(config, _VOCAB_SIZE).float()
     with torch.no_grad():
-        for parameter in model.parameters():  # none is zero or one
+        for parameter in model.parameters():  # so that none is zero or one
             parameter.add_(0.1 * torch.randn_like(parameter))
     tokens = torch.randint(0, _VOCAB_SIZE, (_BATCH, _LENGTH + 1))
     inputs, targets = tokens[:, :-1], tokens[:, 1:].clone()
@@ -78,25 +78,25 @@ def _compare(library: NativeLibrary, config: ModelConfig, threads: int) -> str |
     for depth in range(_PASSES):
         model.zero_grad()
         network = NativeNetwork(model, library, threads)
-        found = _deeper(3 * depth, partial(network.add_gradients, inputs, targets, 1.0 / inputs.numel()))
-        if not abs(found / inputs.numel() - expected.item()) <= of_loss:
+        loss = _deeper(3 * depth, partial(network.add_gradients, inputs, targets, 1.0 / inputs.numel()))
+        if not abs(loss / inputs.numel() - expected.item()) <= loss_tolerance:
             return "its loss is not that of torch"
         for name, parameter in model.named_parameters():
-            if name in gradients and not _distance(parameter.grad, gradients[name]) <= of_gradient:
+            if name in gradients and not _distance(parameter.grad, gradients[name]) <= gradient_tolerance:
                 return f"its gradient of {name} is not that of torch"
     matrices, scales = [torch.randn(20, 36), torch.randn(36, 20)], [1.0, -0.5]
     results = NativeNewtonSchulz(library, threads, POLAR_EXPRESS)(matrices, scales)
-    for ours, theirs in zip(results, newton_schulz_batched(matrices, scales, torch.float32), strict=True):
-        if not _distance(ours, theirs) <= of_matrix:
+    for result, reference in zip(results, newton_schulz_batched(matrices, scales, torch.float32), strict=True):
+        if not _distance(result, reference) <= matrix_tolerance:
             return "a matrix that it orthogonalised is not that of torch"
     return None
 
 
 def _deeper(calls: int, compute: Callable[[], T]) -> T:
-    """The result of `compute`, called so many calls further down the stack of C, which a generator's `next` uses."""
+    """The result of `compute`, called so many frames deeper on the C stack, which a generator's `next` uses."""
     return next(_deeper(calls - 1, compute) for _ in (None,)) if calls else compute()
 
 
 def _distance(a: Tensor | None, b: Tensor) -> float:
-    """Distance of `a` from `b`, relative to the norm of `b`; NaN where something is."""
+    """The distance of `a` from `b`, relative to the norm of `b`; NaN if either contains NaN."""
     return float("nan") if a is None else float((a - b).norm() / (b.norm() + 1e-12))

@@ -1,4 +1,4 @@
-"""The loss of each task, and its figures on what validates.
+"""The loss of each task, and its validation metrics.
 
 Shapes: B sequences or texts, T tokens each, K classes.
 """
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def loss_function(model: GPT, *, packed: bool = False) -> Callable[..., Tensor]:
-    """(inputs, targets, reduction) -> the loss of `model` in nats, by what it predicts, and whether rows are packed."""
+    """The function (inputs, targets, reduction) -> loss of `model` in nats."""
     if isinstance(model, SequenceClassifier):
         return partial(class_loss, model)
     return partial(packed_loss if packed else token_loss, model)
 
 
 def token_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """(B, T), (B, T) -> -log p(target) in nats: the mean, or the sum over what is not IGNORED."""
+    """(B, T), (B, T) -> -log p(target) in nats: the mean or the sum over targets that are not IGNORED."""
     if needs_chunking(model, inputs.numel()):
         return chunked_loss(model, inputs, targets, reduction)
     return cross_entropy(model(inputs), targets, reduction)
@@ -61,9 +61,9 @@ def measure(
     batch_size: int | None = None,
     world: World = ALONE,
 ) -> EvalMetrics | ClassEvalMetrics:
-    """The loss of `model` on what validates, and for classes how often it is right."""
+    """The loss of `model` on `dataset`, and for a classifier its accuracy and F1."""
     if isinstance(dataset, LabelledRows):
         assert isinstance(model, SequenceClassifier)
-        runtime = cast("TorchEngine", engine).runtime  # nothing else computes classes
+        runtime = cast("TorchEngine", engine).runtime  # the only engine for classes
         return evaluate_classes(model, dataset, runtime, batch_size, world)
     return evaluate(model, engine, dataset, batch_size, world)

@@ -1,4 +1,4 @@
-"""Out of memory is answered by smaller micro-batches: the same batch in more passes, not a crash."""
+"""Retry a step that ran out of memory with smaller micro-batches: the same batch in more passes."""
 
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec
@@ -17,9 +17,9 @@ Step = Callable[Concatenate[TrainingState, MicroBatches, P], tuple[Tensor, Tenso
 
 
 class OOMRetry:
-    """Makes steps that fit in memory. Once a step did not, all later ones take the smaller micro-batches, too.
+    """Runs steps with micro-batches that fit in memory; after a failure all later steps use the smaller size, too.
 
-    A run that is resumed finds the size again at its first step, which has the shape of every other.
+    It is not saved: a resumed run finds the size again at its first step, since all steps have one shape.
     """
 
     def __init__(self, micro_batch_size: int, logger: MetricsLogger) -> None:
@@ -44,7 +44,7 @@ class OOMRetry:
                         "out of memory: not even a single sequence fits into a training step; nothing saved is lost",
                         hint="train a smaller model.context_length, n_embd or n_layer in another run_dir",
                     ) from error
-            # Out here the error is gone, and with its frames the activations that they held.
+            # Outside of `except`, where the error, its frames and their activations are freed.
             state.optimizer.zero_grad()
             if state.model.head.weight.is_cuda:
                 torch.cuda.empty_cache()
@@ -59,7 +59,7 @@ def next_smaller(micro_batch_size: int) -> int:
 
 
 def resplit(micro_batches: MicroBatches, rows: int) -> MicroBatches:
-    """The same rows in the same order, `rows` per micro-batch, which divides what they have."""
+    """The same rows in the same order, `rows` per micro-batch, a divisor of their present size."""
     if len(micro_batches[0][0]) == rows:
         return micro_batches
     return [

@@ -32,7 +32,7 @@ class MuonAdamW:
         zeros: Zeros = zeros_of,
         parameters: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """`zeros` makes the state of a parameter, of given name; `parameters` are updated in place of the model's."""
+        """`zeros(name, parameter)` allocates state; `parameters`, if given, are updated in place of the model's."""
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         parameters = self.trained if parameters is None else parameters
         by_muon = updated_by_muon({n: p.shape for n, p in parameters.items()}, config)
@@ -66,7 +66,7 @@ class MuonAdamW:
         self.muon.step(lr_multiplier, found_inf)
 
     def zero_grad(self) -> None:
-        """Forget the gradients of the model, and of what is updated in place of its parameters."""
+        """Set the gradients of the model, and of tensors updated in its place, to None."""
         for parameters in (self.trained, self.adamw.parameters, self.muon.parameters):
             for parameter in parameters.values():
                 parameter.grad = None
@@ -82,7 +82,7 @@ class MuonAdamW:
 
     @torch.no_grad()
     def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over the state that `state_tensors` gave; the names must be the same."""
+        """Load the state that `state_tensors` returned; the names must be the same."""
         for key, value in self.state_tensors().items():
             value.copy_(tensors[key])
 
@@ -93,28 +93,28 @@ def updated_by_muon(shapes: Mapping[str, Sequence[int]], config: OptimConfig) ->
 
 
 def state_owners(shapes: Mapping[str, Sequence[int]], config: OptimConfig, processes: int) -> dict[str, int]:
-    """The process that updates each parameter: Muon's work is shared out evenly, then the state that AdamW keeps."""
+    """{parameter: the process that updates it}, balanced by Muon's operations, then by the bytes of AdamW's state."""
     by_muon = updated_by_muon(shapes, config)
     sizes = state_bytes(shapes, config)
     owners = share_out({n: math.prod(shapes[n]) * min(shapes[n]) for n in by_muon}, [0] * processes)
-    kept = [sum(sizes[n] for n in by_muon if owners[n] == rank) for rank in range(processes)]
-    return owners | share_out({n: size for n, size in sizes.items() if n not in by_muon}, kept)
+    loads = [sum(sizes[n] for n in by_muon if owners[n] == rank) for rank in range(processes)]
+    return owners | share_out({n: size for n, size in sizes.items() if n not in by_muon}, loads)
 
 
 def state_parts(
     shapes: Mapping[str, Sequence[int]], config: OptimConfig, processes: int
 ) -> dict[str, list[OwnedSlice]]:
-    """The parts of each parameter and who updates them: as by `state_owners`, but AdamW's large ones are cut."""
+    """{parameter: its slices and their owners}: as by `state_owners`, but AdamW's large parameters are cut up."""
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     by_muon = updated_by_muon(shapes, config)
     large = {name: size for name, size in sizes.items() if name not in by_muon and n_pieces(size) > 1}
     owners = state_owners({name: shape for name, shape in shapes.items() if name not in large}, config, processes)
-    kept = [0] * processes
+    loads = [0] * processes
     for name, size in state_bytes(shapes, config).items():
         if name not in large:
-            kept[owners[name]] += size
+            loads[owners[name]] += size
     whole = {name: [OwnedSlice(owner, 0, sizes[name])] for name, owner in owners.items()}
-    return whole | slices(large, [size / 8 for size in kept])
+    return whole | slices(large, [size / 8 for size in loads])
 
 
 def state_bytes(shapes: Mapping[str, Sequence[int]], config: OptimConfig) -> dict[str, int]:
@@ -124,6 +124,6 @@ def state_bytes(shapes: Mapping[str, Sequence[int]], config: OptimConfig) -> dic
 
 
 def fused_row_splits(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Parameter name -> the rows of the matrices that it stacks."""
+    """{parameter name: the rows of each matrix that it stacks}."""
     blocks = (block_parameters(config, layer).values() for layer in range(config.n_layer))
     return {parameter.name: parameter.rows for block in blocks for parameter in block if parameter.rows}

@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the step: nothing to save, nothing to restore (but see `schedule_clock`)."""
+"""The learning rate as a pure function of the step: checkpoints need not have it (but see `schedule_clock`)."""
 
 import math
 

@@ -19,43 +19,43 @@ TIMES_SLOWER = "2 to 3"  # see docs/reliability.md, "Without compiled code"
 def build_native_engine(
     model: GPT, config: RuntimeConfig, runtime: Runtime, note: Notify = lambda _: None, *, packed: bool = False
 ) -> NativeNetwork | None:
-    """The C engine for `model`, or None where torch computes; unless torch was asked for, `note` gets the reason.
+    """The C engine for `model`, or None where torch computes; `note` gets the reason unless torch was requested.
 
-    Raises RequestError when `runtime.engine: native` asks for what no machine could do, and UserError when it asks for
-    what this one cannot.
+    If `runtime.engine: native` is impossible, raises RequestError where no machine could, UserError where this one
+    cannot.
     """
     if config.engine == "torch" or (
         config.engine == "auto" and (runtime.device.type != "cpu" or config.compile is True)
     ):
         return None
-    way_out = "runtime.engine=auto"
+    hint = "runtime.engine=auto"
     reason = f"it computes on a CPU, not on {runtime.device.type}" if runtime.device.type != "cpu" else None
     if reason is None and isinstance(model, SequenceClassifier):
         reason = "it does not know task.kind: classes"
-    if reason is None and (refused := NATIVE_TRAINER.refusal(model.config)) is not None:
-        reason = f"it does not know {refused}"
+    if reason is None and (option := NATIVE_TRAINER.refusal(model.config)) is not None:
+        reason = f"it does not know {option}"
     if reason is None and packed:
         reason = "it does not know data.packing: true"
     if reason is not None:
         if config.engine == "native":
-            raise RequestError(f"runtime.engine: native cannot be had here: {reason}", hint=way_out)
+            raise RequestError(f"runtime.engine: native cannot be had here: {reason}", hint=hint)
         note(_slower(reason))
         return None
     try:
         native = NativeNetwork(model, proven_library(model.config, runtime, note), runtime.threads)
     except KernelUnavailable as error:
         if config.engine == "native":
-            raise UserError(f"runtime.engine: native cannot be had here: {error}", hint=way_out) from error
+            raise UserError(f"runtime.engine: native cannot be had here: {error}", hint=hint) from error
         note(_slower(str(error)))
         return None
-    # What is left to torch are passes over the parameters: waking threads for these costs more than it saves,
-    # and those that wait for the next one take the processor away from ours.
+    # Torch only makes passes over the parameters: waking threads for these costs more than it saves, and threads that
+    # wait for work take the processor from ours.
     torch.set_num_threads(1)
     return native
 
 
 def proven_library(config: ModelConfig, runtime: Runtime, note: Notify) -> NativeLibrary:
-    """The compiled code, whose gradient of a tiny batch is that of torch; if it is not, it is compiled once more.
+    """The compiled code, checked against torch on a tiny batch, and compiled once more if it is wrong.
 
     Raises KernelUnavailable.
     """

@@ -1,4 +1,4 @@
-"""The training state: everything that an update changes, saved to and restored from checkpoints."""
+"""The training state: everything that an update changes, and that checkpoints save and restore."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,7 +55,7 @@ class TrainingState:
 
     @cached_property
     def parameters(self) -> list[Parameter]:
-        """Trained parameters. Cached: the model's own walk takes a noticeable part of a small model's step."""
+        """The model's parameters. Cached: walking the modules takes a noticeable part of a small model's step."""
         return list(self.model.parameters())
 
     @classmethod
@@ -103,22 +103,22 @@ class TrainingState:
         return cls(model=model, optimizer=optimizer, ema=average, grad_scaler=grad_scaler, engine=engine, shard=shard)
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The model's tensors, and all others, as far as this process keeps them; others may be on the device meta."""
+        """(the model's tensors, all others): the parts that this process has; others may be on the device meta."""
         return self.shard.local_state(self.model), self._optimizer_tensors()
 
     def collect_tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The same for a checkpoint: process 0 receives what others keep. All call this together."""
+        """The same for a checkpoint, whole in process 0. All processes call this together."""
         optimizer = self.shard.collect(self.optimizer.state_tensors())
         return self.collect_weights(), optimizer | self.shard.collect_rows(self.ema.state_tensors())
 
     def collect_weights(self) -> dict[str, Tensor]:
-        """The model's tensors, whole in process 0. All call this together."""
+        """The model's tensors, whole in process 0. All processes call this together."""
         return self.shard.collect_rows(self.shard.local_state(self.model))
 
     def model_to_sample(self, world: World) -> GPT | None:
-        """The model, as a whole, in process 0, elsewhere None; where weights are shared, a copy on the CPU.
+        """The whole model in process 0 (a copy on the CPU where weights are sharded), None in the others.
 
-        All call this together.
+        All processes call this together.
         """
         if not self.shard.is_full:
             return self.model if world.is_main else None
@@ -139,9 +139,9 @@ class TrainingState:
         return {"loss_scale": scale, "loss_scale_good_updates": good_updates}
 
     def restore(self, run: RunDirectory, runtime: Runtime, note: Notify) -> tuple[int | None, float]:
-        """Go on from the newest intact checkpoint of `run`: its step and seconds of training, or None and 0.
+        """Load the newest intact checkpoint of `run`; returns (step, seconds of training), or (None, 0).
 
-        The run's logs are cut back to that step.
+        The run's logs are truncated to that step.
         """
         checkpoint = load_newest(run.path, note)
         run.lifetime.begin(0 if checkpoint is None else checkpoint.step, runtime.describe())
@@ -153,15 +153,15 @@ class TrainingState:
         return checkpoint.step, checkpoint.get_float("seconds")
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Take over a checkpoint, bit for bit. Raises UserError if it is not of this model and optimizer."""
+        """Load a checkpoint, bit for bit. Raises UserError if it is not of this model and optimizer."""
         shard, weights = self.shard, checkpoint.model_tensors
         check_tensors(weights, tensor_specs(self.model.state_dict()))
         with torch.no_grad():
             for name, local in shard.local_state(self.model).items():
                 local.copy_(shard.local_part(name, local, weights[name]))
-        tensors, own = checkpoint.optimizer_tensors(), self._optimizer_tensors()
-        check_tensors(tensors, {key: (shard.shape_of(key, local), local.dtype) for key, local in own.items()})
-        parts = {key: shard.local_part(key, local, tensors[key]) for key, local in own.items()}
+        tensors, local_tensors = checkpoint.optimizer_tensors(), self._optimizer_tensors()
+        check_tensors(tensors, {key: (shard.shape_of(key, local), local.dtype) for key, local in local_tensors.items()})
+        parts = {key: shard.local_part(key, local, tensors[key]) for key, local in local_tensors.items()}
         self.optimizer.load_state_tensors(parts)
         self.ema.load_state_tensors(parts)
         self.grad_scaler.scale.fill_(checkpoint.get_float("loss_scale", torch.finfo(torch.float32).max))
@@ -169,7 +169,7 @@ class TrainingState:
 
 
 def _shard(model: GPT, config: Config, runtime: Runtime) -> Shard:
-    """The share that this process keeps of the optimizer, or of `model` as well, which goes to the device."""
+    """Move `model` to the device; returns this process's part of the optimizer, or of model and optimizer."""
     world, is_full = runtime.world, config.parallel.shard == "full" and runtime.world.size > 1
     if not is_full:
         model.to(runtime.device)
@@ -186,7 +186,7 @@ def _shard(model: GPT, config: Config, runtime: Runtime) -> Shard:
 
 
 def _eager_seconds(config: Config, vocab_size: int, runtime: Runtime) -> float:
-    """An estimate of what all steps of the run take without compiling; of the whole run, so that a resume agrees."""
+    """An estimate of the time of all steps without compiling; of the whole run, so that a resume decides alike."""
     train = config.train
     tokens = train.steps * train.batch_size * config.model.context_length
     forwards = train.steps * train.batch_size // train.sequences_per_forward

@@ -1,7 +1,7 @@
 """One training step: forward and backward pass of each micro-batch, then one update of the weights.
 
-`train_step` is the same whatever computes the gradients: an engine (`training/engine.py`), chosen once, before the
-first step. That of GPUs is `torch_engine.TorchEngine`; that of CPUs is written in C (`cpu/train`).
+An engine (`training/engine.py`) computes the gradients. It is chosen once, before the first step: for GPUs
+`torch_engine.TorchEngine`, for CPUs usually the C engine (`cpu/train`).
 
 Shapes: P parameters.
 """
@@ -35,7 +35,7 @@ def train_step(
     Returns the mean loss, a scalar, and the (P,) norm of each parameter's gradient, both on the device.
     """
     loss = accumulate_gradients(state, micro_batches, config.seed, step, runtime, ignores=config.data.format != "text")
-    # The activations are gone by now: smaller micro-batches would not help, and a second try would update twice.
+    # The activations are freed by now: smaller micro-batches would not help, and a retry would update twice.
     with oom_as_user_error("updating the weights", "train a smaller model in another run_dir; nothing saved is lost"):
         grad_norms = optimizer_step(state, config.optim, step, lr_multiplier)
     state.optimizer.zero_grad()
@@ -43,7 +43,7 @@ def train_step(
 
 
 def optimizer_step(state: "TrainingState", optim: OptimConfig, step: int, lr_multiplier: float) -> Tensor:
-    """Make update `step` (from 0) at `lr_multiplier` times the peak learning rates; the gradients are used up.
+    """Make update `step` (from 0) at `lr_multiplier` times the peak learning rates; gradients are overwritten.
 
     Returns the (P,) norm of each parameter's gradient before clipping, on the device.
     """
@@ -54,7 +54,7 @@ def optimizer_step(state: "TrainingState", optim: OptimConfig, step: int, lr_mul
     max_norm = math.inf if optim.grad_clip is None else optim.grad_clip
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, grad_norm)
     found_inf = state.grad_scaler.update(grad_norm)  # None but under fp16
-    # A CPU can be asked at no cost, so weights stay finite there; a GPU's log stops the run one step later.
+    # On a CPU the check is free, so weights stay finite there; on a GPU the log stops the run one step later.
     if found_inf is not None or grad_norm.device.type != "cpu" or bool(torch.isfinite(grad_norm)):
         state.optimizer.step(lr_multiplier, found_inf)
         state.shard.broadcast_weights()

@@ -1,4 +1,4 @@
-"""When a run ends: at its last step, on a signal, out of time, at a loss, or when it no longer improves."""
+"""The end of a run: at its last step, on a signal, out of time, at a loss, or without further improvement."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ _SIGNAL = "interrupted"
 
 
 class Stopping:
-    """The reasons to stop. What it knows of the past comes from the evaluations logged so far."""
+    """Decides when a run stops. After a resume, its past evaluations come from the log."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Stopping:
         return val_loss is not None and val_loss == self.best_val_loss
 
     def record_eval(self, val_loss: float) -> bool:
-        """Take in an evaluation; whether it is a reason to stop."""
+        """Record an evaluation; True if it is a reason to stop."""
         if self.best_val_loss is None or val_loss < self.best_val_loss:
             self.best_val_loss, self.evaluations_since_best = val_loss, 0
         else:

@@ -28,7 +28,7 @@ class Summary:
     bpc: float | None
     bpb: float | None
     accuracy: float | None
-    """Of classes, as macro_f1; None where tokens are predicted."""
+    """As is macro_f1, None where tokens are predicted instead of classes."""
     macro_f1: float | None
     val_tokens: float | None
     """Tokens of the validation split that were evaluated, where eval.max_tokens caps them; None: all."""
@@ -53,7 +53,7 @@ def summarise(
     newest, best = list_checkpoints(run_dir)[0], best_checkpoint(run_dir)
     metrics = read_metrics(run_dir)
     step = checkpoint_step(newest)
-    # Of another step than the one saved, where a signal ended the run, it would pass for what the saved model reaches.
+    # After a signal, the last evaluation may be of an earlier step than the checkpoint: it is not reported as its loss.
     last_evaluation: dict[str, float] = next(
         (line for line in reversed(metrics) if "val_loss" in line and line["step"] == step), {}
     )

@@ -1,4 +1,4 @@
-"""The engine of torch (`training/engine.py`): that of GPUs, eager or by torch.compile.
+"""The engine by torch (`training/engine.py`), eager or by torch.compile.
 
 Shapes: B sequences per micro-batch, T tokens each.
 """
@@ -17,7 +17,7 @@ from gpt_cli.training.objective import loss_function
 class TorchEngine:
     """The model by torch's autograd: eager, or compiled as one graph for training and one for evaluation.
 
-    A compile that fails, in the forward or the backward pass, is reported once, and the run goes on eager.
+    If compiling fails, in the forward or the backward pass, that is reported once, and the run continues eager.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TorchEngine:
         """See `Engine`."""
         try:
             return self._forward_backward(inputs, targets, loss_normalizer, seed)
-        except Exception as error:  # what compilers raise has no base in common
+        except Exception as error:  # what compilers raise has no common base class
             self._fall_back(error)
         return self._forward_backward(inputs, targets, loss_normalizer, seed)
 
@@ -64,7 +64,7 @@ class TorchEngine:
         if not self.reuses_gradients:
             scaled.backward()
             return loss.detach()
-        # `backward` would copy them, and add the next to memory that a replay has overwritten (pytorch #169545).
+        # `backward` would copy gradients, and accumulate into memory that a replay has overwritten (pytorch #169545).
         trained = [p for p in self.parameters if p.requires_grad]
         for parameter, gradient in zip(trained, torch.autograd.grad(scaled, trained), strict=True):
             parameter.grad = gradient
@@ -76,13 +76,13 @@ class TorchEngine:
         with self.runtime.autocast():
             if inputs.shape == self.eval_shape:
                 try:
-                    return self.loss(inputs, targets, "sum").clone()  # a replay would write over it
+                    return self.loss(inputs, targets, "sum").clone()  # a replay would overwrite it
                 except Exception as error:
                     self._fall_back(error)
             return self.eager(inputs, targets, "sum")
 
     def _fall_back(self, error: Exception) -> None:
-        """Compute eagerly from now on; raises `error` where that is done already or memory was too small."""
+        """Compute eagerly from now on; re-raises `error` if it is eager already or memory was too small."""
         if self.loss is self.eager or is_out_of_memory(error):
             raise error
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]

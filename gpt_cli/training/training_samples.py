@@ -15,34 +15,34 @@ from gpt_cli.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class SamplePrompt:
-    """The tokens that samples continue, and the text that stands for them."""
+    """The prompt of samples, as tokens and as displayed text."""
 
     tokens: list[int]
     text: str
 
 
 def sample_prompt(corpus: Corpus, config: Config) -> SamplePrompt:
-    """`sample.prompt`, or where examples are learned and it is empty the prompt of the first that validates.
+    """`sample.prompt`, or if it is empty and the data are examples, the prompt of the first validation example.
 
-    Raises RequestError for what the vocabulary cannot spell, and for settings of `config.sample` that it cannot meet.
+    Raises RequestError for characters that the vocabulary lacks, and for settings of `config.sample` that need others.
     """
     tokenizer, sample = corpus.tokenizer, config.sample
     ProcessorFactory(tokenizer, SamplingParams.from_config(sample, config.seed))
     if corpus.labelled:
-        return SamplePrompt([], "")  # nothing is written
+        return SamplePrompt([], "")  # a classifier writes nothing
     if corpus.examples and not sample.prompt:
         tokens, _ = corpus.examples["val"].last_turn(0)
-        said = tokenizer.decode(tokens).replace(config.data.completion_end, "\n")
-        return SamplePrompt(tokens, said.replace(config.data.prompt_end, "\n"))
+        text = tokenizer.decode(tokens).replace(config.data.completion_end, "\n")
+        return SamplePrompt(tokens, text.replace(config.data.prompt_end, "\n"))
     return SamplePrompt(encode_prompt(tokenizer, sample.prefix + sample.prompt + sample.suffix), sample.prompt)
 
 
 def sample_text(
     model: GPT, tokenizer: Tokenizer, prompt: Sequence[int], config: Config, *, native: bool = False
 ) -> str:
-    """A continuation of `prompt` (ids) as `config.sample` wants it; the same for the same weights and seed.
+    """A continuation of `prompt` (ids) by the settings of `config.sample`; a function of weights and seed.
 
-    `native`: by compiled code where that can do what is asked; a CPU is many times faster with it.
+    `native`: use the C decoder where it supports the settings; it is many times faster on a CPU.
     """
     sampling = SamplingParams.from_config(config.sample, config.seed)
     with oom_as_user_error("writing a sample", "set sample.every=null: what was saved is good, and goes on"):
@@ -54,6 +54,6 @@ def sample_text(
                 return text.text()
         model.eval()
         (text,) = stream_texts(model, tokenizer, prompt, sampling)
-        written = text.text()
+        continuation = text.text()
     model.train()
-    return written
+    return continuation
