@@ -14,8 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gpt_cli.model.window_attention import flex_window_attention, takes_flex
 
-# In fewer keys than these the backward pass of a CPU's flash kernel is slow in bf16 (`python -m bench.attention`): a
-# step of 12 x 64 tokens took 67 ms by it, 36 ms by plain products.
+# For fewer keys the backward pass of the CPU's flash kernel is slow in bf16 (`python -m bench.attention`): a step of
+# 12 x 64 tokens took 67 ms with it, 36 ms with plain products.
 _CPU_FLASH_KEYS = 192
 
 
@@ -36,9 +36,8 @@ def causal_attention(
     """
     n_query, n_key = q.shape[2], k.shape[2]
     sees_all = window is None or window >= n_key
-    is_causal = (
-        sees_all and n_query == n_key and slopes is None
-    )  # `is_causal` aligns the mask with the first key: wrong when T < S
+    # SDPA's `is_causal` aligns the mask with the first key: wrong when T < S.
+    is_causal = sees_all and n_query == n_key and slopes is None
     if window is not None and not sees_all and slopes is None and takes_flex(q, k, dropout):
         return flex_window_attention(q, k, v, window)
     mask = None
@@ -48,9 +47,9 @@ def causal_attention(
     elif not (is_causal or (sees_all and n_query == 1)):
         mask = causal_mask(n_query, n_key, window, q.device)
     grouped = q.shape[1] != k.shape[1]
-    short = n_key < _CPU_FLASH_KEYS and q.device.type == "cpu"
-    plain = short and v.dtype == torch.bfloat16 and torch.is_grad_enabled()
-    with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
+    is_short = n_key < _CPU_FLASH_KEYS and q.device.type == "cpu"
+    uses_math = is_short and v.dtype == torch.bfloat16 and torch.is_grad_enabled()
+    with sdpa_kernel(SDPBackend.MATH) if uses_math else nullcontext():
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=is_causal, dropout_p=dropout, enable_gqa=grouped
         )
@@ -74,19 +73,19 @@ def reference_attention(
 
 
 def alibi_slopes(n_head: int) -> Tensor:
-    """(H,): how steeply each head's scores fall, 2^(-8/H), 2^(-16/H), ..., 2^-8 (Press et al., 2022, section 3).
+    """(H,): the slope of each head, 2^(-8/H), 2^(-16/H), ..., 2^-8 (Press et al., 2022, section 3).
 
     Where H is no power of two: the slopes of the next smaller one, then every other one of its double, as in the
     authors' code.
     """
-    whole = 1 << (n_head.bit_length() - 1)
-    first = 2 ** (-8 * torch.arange(1, whole + 1, dtype=torch.float64) / whole)
-    between = 2 ** (-4 * (2 * torch.arange(n_head - whole, dtype=torch.float64) + 1) / whole)
+    power = 1 << (n_head.bit_length() - 1)
+    first = 2 ** (-8 * torch.arange(1, power + 1, dtype=torch.float64) / power)
+    between = 2 ** (-4 * (2 * torch.arange(n_head - power, dtype=torch.float64) + 1) / power)
     return torch.cat((first, between)).float()
 
 
 def alibi_bias(slopes: Tensor, distance: Tensor) -> Tensor:
-    """(H,) and (..., T, S), how far each key is behind each query -> (..., H, T, S): what is added to the scores."""
+    """(H,) slopes, (..., T, S) distances of keys from queries -> (..., H, T, S): the bias of the scores."""
     return -slopes[:, None, None] * distance.unsqueeze(-3)
 
 
@@ -105,8 +104,8 @@ def ragged_attention(
 ) -> Tensor:
     """`causal_attention` where query t of sequence b stands at position start[b] + t, and key s at position s.
 
-    `start` is (B,); the other shapes are as above. Keys past a query's position are hidden, whatever they hold, as
-    long as it is finite.
+    `start` is (B,); the other shapes are as above. Keys past a query's position are hidden; their values only
+    have to be finite.
     """
     n_query, n_key = q.shape[2], k.shape[2]
     visible = ragged_causal_mask(start, n_query, n_key, window)
@@ -127,8 +126,8 @@ def ragged_causal_mask(start: Tensor, n_query: int, n_key: int, window: int | No
 
 
 def masked_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
-    """(B, H, T, D), (B, Hkv, S, D) twice -> (B, H, T, D): of the keys that are `visible`, (B, 1, T, S) booleans,
-    or by what is added to their scores, (B, 1 or H, T, S)."""
+    """(B, H, T, D), (B, Hkv, S, D) twice -> (B, H, T, D); `visible`: (B, 1, T, S) booleans, or a bias of the scores,
+    (B, 1 or H, T, S)."""
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=q.shape[1] != k.shape[1])
 
 

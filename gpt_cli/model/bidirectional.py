@@ -1,4 +1,4 @@
-"""Attention of encoders: every token sees all tokens of its text, those after it, too.
+"""Bidirectional attention: every token sees all tokens of its text.
 
 Shapes: B batch, T tokens, H query heads, Hkv key/value heads, D head_dim.
 """
@@ -10,9 +10,9 @@ from gpt_cli.model.kv_cache import KVCache
 
 
 class BidirectionalAttention(KVCache):
-    """In the place of a cache: it holds nothing, and hides what fills up texts that are shorter than others.
+    """Passed as a cache, but stores nothing: it masks the padding.
 
-    `visible`: (B, T) booleans, true of at least one token of each text.
+    `visible`: (B, T) booleans, true for at least one token of each text.
     """
 
     def __init__(self, visible: Tensor, dropout: float = 0.0) -> None:
@@ -31,4 +31,4 @@ class BidirectionalAttention(KVCache):
         )
 
     def advance(self, n_token: int) -> None:
-        """Nothing is held."""
+        """Nothing to do."""

@@ -1,6 +1,6 @@
-"""The loss of a large vocabulary in pieces: its logits are never whole, neither forwards nor backwards.
+"""The loss of a large vocabulary in chunks of tokens: no pass allocates all logits at once.
 
-Shapes: N tokens, n of them in a piece, C n_embd, V vocabulary, V' the same as padded by the head (`lm_head.py`).
+Shapes: N tokens, n of them in a chunk, C n_embd, V vocabulary, V' the same as padded by the head (`lm_head.py`).
 """
 
 import math
@@ -13,17 +13,17 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.lm_head import TILE, pad_vocabulary
 
-# Logits in a piece: 32 MiB of fp32 on a CPU, 512 MiB elsewhere, where pieces must be large enough to keep it busy.
+# Logits in a chunk: 32 MiB of fp32 on a CPU, 512 MiB on a GPU, which small chunks would not keep busy.
 _CPU_LOGITS, _LOGITS = 2**23, 2**27
 
 
 def max_chunk_logits(device: torch.device) -> int:
-    """The most elements in a chunk of the logits on `device`; at least one token's."""
+    """The maximal number of logits in a chunk on `device`, unless one token has more."""
     return _CPU_LOGITS if device.type == "cpu" else _LOGITS
 
 
 def needs_chunking(model: GPT, tokens: int) -> bool:
-    """True if the logits of so many tokens are more than one piece."""
+    """True if the logits of so many tokens do not fit in one chunk."""
     return tokens * model.head.out_features > max_chunk_logits(model.head.weight.device)
 
 
@@ -41,14 +41,14 @@ def chunked_loss(
         dtype = torch.get_autocast_dtype(device.type)
     rows = rows_per_chunk(len(weight), device)
     cap = model.config.logit_softcap
-    # Inside of a Function `needs_input_grad` is true of a parameter even where no gradients are recorded.
+    # In a Function `needs_input_grad` is true for a parameter even where no gradients are recorded.
     learns = torch.is_grad_enabled() and weight.requires_grad
     total: Tensor = _ChunkedCrossEntropy.apply(hidden, weight, targets.flatten(), cap, rows, dtype, learns)  # type: ignore[no-untyped-call]
     return total / len(hidden) if reduction == "mean" else total
 
 
 def rows_per_chunk(vocab_size: int, device: torch.device) -> int:
-    """Tokens in a piece: a multiple of 128, of which tensor cores leave no remainder, unless a piece has fewer."""
+    """Tokens in a chunk: a multiple of 128, for tensor cores, unless a chunk has fewer."""
     rows = max(1, max_chunk_logits(device) // vocab_size)
     return rows - rows % TILE if rows >= TILE else rows
 
@@ -56,8 +56,8 @@ def rows_per_chunk(vocab_size: int, device: torch.device) -> int:
 class _ChunkedCrossEntropy(torch.autograd.Function):
     """(N, C), (V, C), (N,) -> the sum of -log softmax(cap(hidden weight^T)) at the targets, `rows` tokens at a time.
 
-    The gradients are worked out in the forward pass, where each piece of the logits is at hand: nothing is kept of
-    it, nothing computed twice (Hsu et al., 2024, "Liger Kernel"). Products are in `dtype`, sums in fp32.
+    The gradients are computed in the forward pass, from each chunk of logits in turn: no logits are saved and none are
+    computed twice (Hsu et al., 2024, "Liger Kernel"). Products are in `dtype`, sums in fp32.
     """
 
     @staticmethod
@@ -71,32 +71,32 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         dtype: torch.dtype,
         weight_learns: bool,
     ) -> Tensor:
-        vocab_size, exact = len(weight), torch.promote_types(hidden.dtype, torch.float32)
+        vocab_size, sum_dtype = len(weight), torch.promote_types(hidden.dtype, torch.float32)
         matrix = pad_vocabulary(weight.to(dtype))  # (V', C)
-        to_hidden = torch.empty_like(hidden) if hidden.requires_grad else None  # (N, C)
-        to_weight = torch.zeros_like(weight, dtype=exact) if weight_learns else None  # (V, C)
-        total = torch.zeros((), dtype=exact, device=hidden.device)
+        hidden_grad = torch.empty_like(hidden) if hidden.requires_grad else None  # (N, C)
+        weight_grad = torch.zeros_like(weight, dtype=sum_dtype) if weight_learns else None  # (V, C)
+        total = torch.zeros((), dtype=sum_dtype, device=hidden.device)
         for start in range(0, len(hidden), rows):
-            piece = slice(start, start + rows)
-            x, target = hidden[piece].to(dtype), targets[piece, None]  # (n, C), (n, 1)
-            counts = target >= 0  # kept off the gradient of the logits, which is the largest tensor here
-            learns = to_hidden is not None or to_weight is not None
-            loss, gradient = _chunk_loss(x, matrix, target, vocab_size, cap, exact, learns=learns)
+            chunk = slice(start, start + rows)
+            x, target = hidden[chunk].to(dtype), targets[chunk, None]  # (n, C), (n, 1)
+            counts = target >= 0  # applied to smaller tensors than the gradient of the logits
+            learns = hidden_grad is not None or weight_grad is not None
+            loss, gradient = _chunk_loss(x, matrix, target, vocab_size, cap, sum_dtype, learns=learns)
             total = total + loss  # in place, torch 2.11 compiles a backward pass of zeros
-            if to_hidden is not None:
-                to_hidden[piece] = (gradient @ matrix * counts).to(hidden.dtype)
-            if to_weight is not None:
-                to_weight += (gradient.mT @ (x * counts))[:vocab_size].to(exact)
-            del gradient  # or it would lie beside the logits of the next piece
-        ctx.save_for_backward(to_hidden, to_weight)
+            if hidden_grad is not None:
+                hidden_grad[chunk] = (gradient @ matrix * counts).to(hidden.dtype)
+            if weight_grad is not None:
+                weight_grad += (gradient.mT @ (x * counts))[:vocab_size].to(sum_dtype)
+            del gradient  # free it before the logits of the next chunk
+        ctx.save_for_backward(hidden_grad, weight_grad)
         return total
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        to_hidden, to_weight = ctx.saved_tensors
+        hidden_grad, weight_grad = ctx.saved_tensors
         return (
-            None if to_hidden is None else to_hidden * upstream.to(to_hidden.dtype),
-            None if to_weight is None else to_weight * upstream,
+            None if hidden_grad is None else hidden_grad * upstream.to(hidden_grad.dtype),
+            None if weight_grad is None else weight_grad * upstream,
             *[None] * 5,
         )
 
@@ -115,12 +115,12 @@ def _chunk_loss(
         logits = cap * squashed
     if len(matrix) > vocab_size:  # no probability for what is no id, and so no gradient
         logits[:, vocab_size:] = -math.inf
-    logits = logits.log_softmax(dim=-1)  # of the same name, so that what it is made of is free
+    logits = logits.log_softmax(dim=-1)  # the same name, so that the logits are freed
     counts = target >= 0
     loss = -logits.gather(1, target.clamp_min(0)).mul_(counts).sum()
     if not learns:
         return loss, x.new_empty(0)
-    # Softmax minus the target. A comparison fuses with what is around it; a scatter does not, and deterministic
+    # Softmax minus the one-hot target. A comparison fuses with its neighbours; a scatter does not, and deterministic
     # algorithms sort for it.
     ids = torch.arange(len(matrix), device=x.device)
     gradient = logits.exp_().add_(ids == target, alpha=-1)

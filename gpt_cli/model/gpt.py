@@ -16,7 +16,7 @@ from gpt_cli.model.lm_head import LMHead
 from gpt_cli.model.position import gather_positions, sinusoids
 
 BASE_WIDTH = 128
-"""The n_embd at which initial weights and rates are what the config says; at others they are scaled to do the same."""
+"""The n_embd at which initial weights and learning rates are those of the config; at others they are scaled."""
 
 
 class GPT(nn.Module):
@@ -36,14 +36,14 @@ class GPT(nn.Module):
         init_weights(self)
 
     def forward(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
-        """(B, T) -> (B, T, V). With a cache, `tokens` continue the sequences that it holds.
+        """(B, T) -> (B, T, V). With a cache, `tokens` continue the sequences in it.
 
         Raises ValueError when more than `context_length` positions would be needed.
         """
         return self.softcap(self.head(self.features(tokens, cache)))
 
     def features(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
-        """(B, T) -> (B, T, C): what the head reads; the rest as for `forward`."""
+        """(B, T) -> (B, T, C): the input of the head; otherwise like `forward`."""
         end = tokens.shape[1] + (0 if cache is None else cache.length)
         if end > self.config.context_length:
             raise ValueError(f"{end} tokens do not fit in a context of {self.config.context_length}")
@@ -69,14 +69,14 @@ class Embedding(nn.Module):
         if config.position == "learned":
             self.positions = nn.Parameter(torch.empty(config.context_length, config.n_embd))
         elif config.position == "sinusoidal":
-            # Vaswani et al. (2017), section 3.4: or the sinusoids, whose scale is 1, would drown the tokens.
+            # Vaswani et al. (2017), section 3.4: the scale of the sinusoids is 1.
             self.scale = math.sqrt(config.n_embd)
             self.register_buffer("positions", sinusoids(config.context_length, config.n_embd), persistent=False)
         else:
             self.positions = None
 
     def forward(self, tokens: Tensor, start: int | Tensor) -> Tensor:
-        """(B, T) tokens, the first of them at position `start`, as of `gather_positions` -> (B, T, C)."""
+        """(B, T) tokens from position `start` (see `gather_positions`) on -> (B, T, C)."""
         x = self.tokens(tokens) * self.scale
         if self.positions is not None:
             x = x + gather_positions(self.positions, start, tokens.shape[1])
@@ -94,7 +94,7 @@ class Block(nn.Module):
 
 
 class PreNormBlock(Block):
-    """Normalise what each sublayer reads (GPT-2)."""
+    """Normalise the input of each sublayer (GPT-2)."""
 
     def forward(self, x: Tensor, cache: KVCache | None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
@@ -113,13 +113,13 @@ class PostNormBlock(Block):
 
 @torch.no_grad()
 def init_weights(model: GPT) -> None:
-    """Fill in the initial weights, as GPT-2 does, with the global generator of the device they live on.
+    """Draw the initial weights, as in GPT-2, from the global generator of their device.
 
     Matrices and embeddings are normal with `init_std`; the output projections of both sublayers get it over
     sqrt(2 n_layer), or zero under `zero_init`, as are the gates of heads then; biases are zero, gains one.
     """
     config = model.config
-    # Without init_std: what a matrix gives is as large at any width (Yang et al., 2022, table 8).
+    # Without init_std, the scale of a matrix's output does not depend on the width (Yang et al., 2022, table 8).
     matrix_std = config.init_std or 0.02 * math.sqrt(BASE_WIDTH / config.n_embd)
     for name, parameter in model.named_parameters():
         is_output = name.endswith(("attention.out.weight", "mlp.down.weight"))

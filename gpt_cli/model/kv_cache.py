@@ -1,4 +1,4 @@
-"""Keys and values already computed, so that decoding a token costs one token.
+"""Caches of keys and values, for decoding a token at a time.
 
 Shapes: B batch, H query heads, Hkv key/value heads, T tokens, S keys, D head_dim.
 """
@@ -14,7 +14,7 @@ from gpt_cli.model.attention import causal_attention, ragged_attention
 
 
 class KVCache:
-    """Room for `context_length` positions of each layer; `length` of them are filled, in every sequence.
+    """Keys and values of each layer; the first `length` positions of every sequence are filled.
 
     A forward pass over T tokens with this cache continues at position `length` and adds T to it.
     """
@@ -30,24 +30,24 @@ class KVCache:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """`room` is for how many positions; None: `context_length`.
+        """`room`: positions to allocate; None: `context_length`.
 
-        Raises ValueError for a model with options that the cache does not know.
+        Raises ValueError for a model with options that the cache does not support.
         """
         if (reason := self.capabilities.refusal(config)) is not None:
             raise ValueError(f"{self.capabilities.name} does not know {reason}")
         shape = (config.n_layer, batch, config.kv_heads, room or config.context_length, config.head_dim)
-        self.keys = torch.zeros(shape, device=device, dtype=dtype)  # what is not filled may be multiplied by 0
+        self.keys = torch.zeros(shape, device=device, dtype=dtype)  # unfilled positions may be multiplied by 0
         self.values = torch.zeros(shape, device=device, dtype=dtype)
         self.length = 0
 
     @property
     def start(self) -> int | Tensor:
-        """The position of the next token: one for all sequences, or (B,)."""
+        """The position of the next token: an int for all sequences, or (B,)."""
         return self.length
 
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store (B, Hkv, T, D) keys and values after the ones held; returns all of the layer."""
+        """Append (B, Hkv, T, D) keys and values; returns all of the layer."""
         end = self.length + k.shape[2]
         self.keys[layer, :, :, self.length : end] = k
         self.values[layer, :, :, self.length : end] = v
@@ -56,7 +56,7 @@ class KVCache:
     def attend(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None, slopes: Tensor | None = None
     ) -> Tensor:
-        """Store (B, Hkv, T, D) keys and values; (B, H, T, D) queries -> (B, H, T, D), of all that is held."""
+        """Append (B, Hkv, T, D) keys and values; (B, H, T, D) queries -> (B, H, T, D), over the whole cache."""
         k, v = self.update(layer, k, v)
         return causal_attention(q, k, v, window=window, slopes=slopes)
 
@@ -68,9 +68,9 @@ class KVCache:
         self.length = 0
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Sequence i becomes what sequence `rows[i]` was; the batch becomes as many as there are rows."""
+        """Sequence i becomes a copy of sequence `rows[i]`; the batch size becomes the number of rows."""
         index = torch.tensor(rows, device=self.keys.device)
-        if len(rows) == self.keys.shape[1]:  # only what is filled has to move
+        if len(rows) == self.keys.shape[1]:  # copy only the filled positions
             filled = slice(0, self.length)
             self.keys[:, :, :, filled] = self.keys[:, index, :, filled]
             self.values[:, :, :, filled] = self.values[:, index, :, filled]
@@ -78,7 +78,7 @@ class KVCache:
             self.keys, self.values = self.keys[:, index], self.values[:, index]
 
     def copy_from(self, rows: Sequence[int], prefilled: "KVCache", lengths: Sequence[int]) -> None:
-        """Sequences `rows` become those of `prefilled`, `lengths` of whose positions count: here, all alike."""
+        """Sequences `rows` become those of `prefilled`, with `lengths` filled positions, here all equal."""
         index = torch.tensor(rows, device=self.keys.device)
         self.keys[:, index, :, : prefilled.length] = prefilled.keys[:, :, :, : prefilled.length]
         self.values[:, index, :, : prefilled.length] = prefilled.values[:, :, :, : prefilled.length]
@@ -86,10 +86,7 @@ class KVCache:
 
 
 class RaggedCache(KVCache):
-    """A cache whose sequences are of unequal length: each has its positions from 0 on, and its own end.
-
-    So nothing is padded on the left, and a token stands where it would stand alone. `length` is the longest.
-    """
+    """A cache of sequences of unequal length, without padding on the left; `length` is that of the longest."""
 
     capabilities = RAGGED_CACHE
 
@@ -138,7 +135,7 @@ class RaggedCache(KVCache):
         self._set([self._lengths[row] for row in rows])
 
     def copy_from(self, rows: Sequence[int], prefilled: KVCache, lengths: Sequence[int]) -> None:
-        """As in `KVCache`; sequence `rows[i]` has `lengths[i]` positions, what `prefilled` holds past them is not
+        """As in `KVCache`; sequence `rows[i]` has `lengths[i]` positions, and those of `prefilled` past them are not
         seen."""
         super().copy_from(rows, prefilled, lengths)
         for row, length in zip(rows, lengths, strict=True):

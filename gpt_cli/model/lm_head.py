@@ -1,4 +1,4 @@
-"""The head: logits of every id, multiplied at a width that tensor cores divide.
+"""The language-model head: its product is padded to a width that is fast on tensor cores.
 
 Shapes: N tokens, C n_embd, V vocabulary, V' V or, on a GPU, the next multiple of 128.
 """
@@ -13,9 +13,9 @@ TILE = 128
 class LMHead(nn.Linear):
     """x W^T, (..., C) -> (..., V), as an (N, V') product on a GPU.
 
-    With 50,257 ids two of the three products of a step have rows that begin at odd addresses, for which tensor cores
-    have slow kernels alone (nanoGPT trained a quarter faster with 50,304, Karpathy, 2023). The padding is made where it
-    is multiplied: the state, its gradient and its counts are of V.
+    With 50,257 ids, two of the three products of a step have unaligned rows, for which tensor cores only have slow
+    kernels (nanoGPT trained a quarter faster with 50,304, Karpathy, 2023). Only the operand of the product is padded:
+    the parameter and its gradient have V rows.
     """
 
     def __init__(self, n_embd: int, vocab_size: int) -> None:
@@ -23,7 +23,7 @@ class LMHead(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., C) -> (..., V)."""
-        if x.shape[:-1].numel() < TILE:  # as in decoding: to pad would read the weight twice
+        if x.shape[:-1].numel() < TILE:  # as in decoding, where padding would read the weight twice
             return super().forward(x)
         return F.linear(x, pad_vocabulary(self.weight))[..., : self.out_features]
 

@@ -1,7 +1,7 @@
-"""Several sequences in one row, none of which sees another: positions restart, attention stops at the border.
+"""Several sequences packed into one row: positions restart, and attention stops at the boundaries.
 
-A packed row says itself where its sequences begin: the first token of each is there as its complement, ~id, which is
-negative. Shapes: B rows, T tokens of each, H query heads, Hkv key/value heads, D head_dim.
+The first token of each sequence in a packed row is stored as its complement, ~id, which is negative.
+Shapes: B rows, T tokens of each, H query heads, Hkv key/value heads, D head_dim.
 """
 
 import math
@@ -15,16 +15,16 @@ from gpt_cli.model.kv_cache import KVCache
 
 
 class PackedRows(KVCache):
-    """Stands in for a cache in a forward pass over packed rows: it holds nothing, and tells what sees what."""
+    """Passed as a cache to a forward pass over packed rows; it stores nothing, but has the positions and the mask."""
 
     capabilities = PACKED_ROWS
 
     def __init__(self, begins: Tensor) -> None:
-        """(B, T) booleans: whether a sequence begins here; the first of a row always does."""
+        """`begins`: (B, T) booleans, whether a sequence begins here; the first of a row always does."""
         self.length = 0
         n_token = begins.shape[1]
-        at = torch.arange(n_token, device=begins.device)
-        self._positions = at - torch.where(begins, at, 0).cummax(dim=1).values  # (B, T)
+        index = torch.arange(n_token, device=begins.device)
+        self._positions = index - torch.where(begins, index, 0).cummax(dim=1).values  # (B, T)
         sequence = begins.cumsum(dim=1)
         self._same = (sequence[:, :, None] == sequence[:, None, :])[:, None]  # (B, 1, T, T)
 
@@ -45,11 +45,11 @@ class PackedRows(KVCache):
         return masked_attention(q, k, v, torch.where(visible, bias, -math.inf))
 
     def advance(self, n_token: int) -> None:
-        """Nothing: the rows are whole."""
+        """Nothing to do."""
 
 
 def unpack(tokens: Tensor) -> tuple[Tensor, PackedRows]:
-    """(B, T) tokens, the first of each sequence as its complement -> the tokens, and what sees what.
+    """(B, T) tokens, the first of each sequence as its complement -> the tokens, and their positions and mask.
 
     A row without a mark is one sequence.
     """

@@ -1,4 +1,4 @@
-"""The one table of parameters and shapes, from which the C engines, Muon and the exports derive theirs.
+"""The table of parameters and shapes that the C engines, Muon and the exports use.
 
 Imports no torch. Shapes: C n_embd, H query heads, Hkv key/value heads, D head_dim, F mlp_hidden, V vocabulary.
 """
@@ -18,7 +18,7 @@ NETWORK_SLOTS = ("tokens", "positions", "norm", "norm_bias", "head")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A tensor of `GPT.state_dict()`; `rows` are those of the matrices that it stacks."""
+    """A tensor of `GPT.state_dict()`; `rows` has the rows of each matrix that it stacks."""
 
     name: str
     shape: tuple[int, ...]
@@ -31,7 +31,7 @@ def qkv_rows(config: ModelConfig) -> tuple[int, int, int]:
 
 
 def gate_up_rows(config: ModelConfig) -> tuple[int, int]:
-    """Rows of the gate and of what it gates in `mlp.gate_up`: F, F."""
+    """Rows of the gate and of the up projection in `mlp.gate_up`: F, F."""
     return config.mlp_hidden, config.mlp_hidden
 
 
@@ -39,32 +39,32 @@ def block_parameters(config: ModelConfig, layer: int) -> dict[str, Parameter]:
     """The parameters of a block, by slot."""
     width, hidden, block = config.n_embd, config.mlp_hidden, f"blocks.{layer}."
     qkv, gate_up = qkv_rows(config), gate_up_rows(config)
-    found = _norm(config, "norm1", f"{block}norm1")
-    found |= _linear(config, "qkv", f"{block}attention.qkv", sum(qkv), width, qkv)
+    table = _norm(config, "norm1", f"{block}norm1")
+    table |= _linear(config, "qkv", f"{block}attention.qkv", sum(qkv), width, qkv)
     if config.qk_norm and config.norm_gain:
         for slot in ("q_norm", "k_norm"):
-            found[slot] = Parameter(f"{block}attention.{slot}.weight", (config.head_dim,))
+            table[slot] = Parameter(f"{block}attention.{slot}.weight", (config.head_dim,))
     if config.head_gate:
-        found["head_gate"] = Parameter(f"{block}attention.head_gate.weight", (config.n_head, width))
-    found |= _linear(config, "out", f"{block}attention.out", width, width)
-    found |= _norm(config, "norm2", f"{block}norm2")
+        table["head_gate"] = Parameter(f"{block}attention.head_gate.weight", (config.n_head, width))
+    table |= _linear(config, "out", f"{block}attention.out", width, width)
+    table |= _norm(config, "norm2", f"{block}norm2")
     if config.mlp == "swiglu":
-        found |= _linear(config, "up", f"{block}mlp.gate_up", sum(gate_up), width, gate_up)
+        table |= _linear(config, "up", f"{block}mlp.gate_up", sum(gate_up), width, gate_up)
     else:
-        found |= _linear(config, "up", f"{block}mlp.up", hidden, width)
-    return found | _linear(config, "down", f"{block}mlp.down", width, hidden)
+        table |= _linear(config, "up", f"{block}mlp.up", hidden, width)
+    return table | _linear(config, "down", f"{block}mlp.down", width, hidden)
 
 
 def network_parameters(config: ModelConfig, vocab_size: int) -> dict[str, Parameter]:
-    """The parameters outside the blocks, by slot; the head is there where it is tied, too."""
-    found = {"tokens": Parameter("embedding.tokens.weight", (vocab_size, config.n_embd))}
+    """The parameters outside the blocks, by slot, including the head even if it is tied."""
+    table = {"tokens": Parameter("embedding.tokens.weight", (vocab_size, config.n_embd))}
     if config.position == "learned":
-        found["positions"] = Parameter("embedding.positions", (config.context_length, config.n_embd))
+        table["positions"] = Parameter("embedding.positions", (config.context_length, config.n_embd))
     if config.embedding_norm:
-        found |= _norm(config, "embedding_norm", "embedding.norm")
+        table |= _norm(config, "embedding_norm", "embedding.norm")
     if config.norm_position == "pre":
-        found |= _norm(config, "norm", "norm")
-    return found | {"head": Parameter("head.weight", (vocab_size, config.n_embd))}
+        table |= _norm(config, "norm", "norm")
+    return table | {"head": Parameter("head.weight", (vocab_size, config.n_embd))}
 
 
 def parameters(config: ModelConfig, vocab_size: int) -> Iterator[Parameter]:
@@ -77,11 +77,11 @@ def parameters(config: ModelConfig, vocab_size: int) -> Iterator[Parameter]:
 def _linear(
     config: ModelConfig, slot: str, module: str, outputs: int, inputs: int, rows: tuple[int, ...] = ()
 ) -> dict[str, Parameter]:
-    found = {slot: Parameter(f"{module}.weight", (outputs, inputs), rows)}
-    return found | {f"{slot}_bias": Parameter(f"{module}.bias", (outputs,))} if config.bias else found
+    table = {slot: Parameter(f"{module}.weight", (outputs, inputs), rows)}
+    return table | {f"{slot}_bias": Parameter(f"{module}.bias", (outputs,))} if config.bias else table
 
 
 def _norm(config: ModelConfig, slot: str, module: str) -> dict[str, Parameter]:
-    found = {slot: Parameter(f"{module}.weight", (config.n_embd,))} if config.norm_gain else {}
+    table = {slot: Parameter(f"{module}.weight", (config.n_embd,))} if config.norm_gain else {}
     has_bias = config.bias and config.norm == "layernorm"
-    return found | {f"{slot}_bias": Parameter(f"{module}.bias", (config.n_embd,))} if has_bias else found
+    return table | {f"{slot}_bias": Parameter(f"{module}.bias", (config.n_embd,))} if has_bias else table

@@ -20,15 +20,15 @@ def sinusoids(length: int, width: int) -> Tensor:
 def gather_positions(table: Tensor, start: int | Tensor, n_token: int) -> Tensor:
     """The rows of a (length, W) table at `n_token` positions from `start` on.
 
-    (T, W) for an int; (B, T, W) for a (B,) tensor, where each of B sequences stands at its own position, or a (B, T)
-    one, where each token does.
+    (T, W) for an int; (B, T, W) for a (B,) tensor of a position for each sequence, or a (B, T) tensor of a position
+    for each token.
     """
     if isinstance(start, int):
         return table[start : start + n_token]
     if start.dim() == 2:
         return table[start]
     if n_token == 1:
-        return table[start[:, None]]  # which a decode step asks four times a layer
+        return table[start[:, None]]  # the case of a decode step, four times a layer
     return table[start[:, None] + torch.arange(n_token, device=start.device)]
 
 
@@ -47,7 +47,7 @@ class Rotary(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def forward(self, x: Tensor, start: int | Tensor) -> Tensor:
-        """(B, H, T, D) at positions `start` and after, as of `gather_positions` -> (B, H, T, D), rotated."""
+        """(B, H, T, D) from position `start` (see `gather_positions`) on -> (B, H, T, D), rotated."""
         cos, sin = (gather_positions(table, start, x.shape[2]).unsqueeze(-3) for table in (self.cos, self.sin))
         cos, sin = cos.to(x.dtype), sin.to(x.dtype)  # (T, D / 2) or (B, 1, T, D / 2)
         a, b = x.chunk(2, dim=-1)
@@ -65,7 +65,7 @@ class NoRotary(nn.Module):
 def rotary_frequencies(config: ModelConfig) -> Tensor:
     """(D / 2,) angular frequencies of the pairs of dimensions, from 1 down to about 1 / rope_theta.
 
-    They have the bits of Transformers' `inv_freq`: an error in the last one grows with the position.
+    Bit-identical to Transformers' `inv_freq`: an error in the last bit would grow with the position.
     """
     if config.rope_rounding == "power":
         frequencies = _frequencies(config.head_dim, config.rope_theta)

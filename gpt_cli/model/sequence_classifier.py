@@ -1,4 +1,4 @@
-"""The network with a head for classes: from a whole text to the logits of its labels.
+"""The network with a classification head: from a whole text to the logits of its labels.
 
 Shapes: B texts, T tokens of the longest, C n_embd, K classes.
 """
@@ -14,13 +14,13 @@ from gpt_cli.model.kv_cache import KVCache
 
 HEAD = "head.weight"
 PADDING = -1
-"""In the place of a token after the end of a text."""
+"""Stored in place of a token after the end of a text."""
 
 
 class SequenceClassifier(GPT):
     """The blocks of a GPT under a linear head: tokens in, logits of the classes of each text out.
 
-    A text's logits do not depend on what fills it up, nor on the texts beside it.
+    A text's logits depend neither on its padding nor on the other texts of the batch.
     """
 
     class_weights: Tensor | None
@@ -39,24 +39,24 @@ class SequenceClassifier(GPT):
         self.register_buffer("class_weights", weights, persistent=False)
 
     def forward(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
-        """(B, T), each text followed by PADDING -> (B, K). There is nothing to cache."""
+        """(B, T), each text followed by PADDING -> (B, K)."""
         assert cache is None
-        real = tokens >= 0  # (B, T)
+        is_token = tokens >= 0  # (B, T)
         if not self.config.causal:
-            cache = BidirectionalAttention(real, self.config.attention_dropout if self.training else 0.0)
+            cache = BidirectionalAttention(is_token, self.config.attention_dropout if self.training else 0.0)
         x = self.features(tokens.clamp_min(0), cache)  # (B, T, C)
-        return self.head(self.pool(x, real))
+        return self.head(self.pool(x, is_token))
 
-    def pool(self, x: Tensor, real: Tensor) -> Tensor:
-        """(B, T, C), (B, T) -> (B, C): the last that is real, or the mean of those that are."""
-        lengths = real.sum(1, keepdim=True)  # (B, 1)
+    def pool(self, x: Tensor, is_token: Tensor) -> Tensor:
+        """(B, T, C), (B, T) -> (B, C): the features of the last token, or the mean over tokens."""
+        lengths = is_token.sum(1, keepdim=True)  # (B, 1)
         if self.mean:
-            return (x.float() * real[..., None]).sum(1) / lengths
+            return (x.float() * is_token[..., None]).sum(1) / lengths
         return x.gather(1, (lengths - 1)[..., None].expand(-1, -1, x.shape[-1])).squeeze(1)
 
 
 def freeze_all_but_head(model: GPT) -> None:
-    """Leave the head alone to be trained."""
+    """Freeze every parameter but the head."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name == HEAD)
 

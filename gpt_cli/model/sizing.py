@@ -9,9 +9,9 @@ _FIRST = "blocks.0."
 
 
 def parameter_table(config: ModelConfig, vocab_size: int) -> list[tuple[str, tuple[int, ...], int]]:
-    """(name, shape, elements) of each parameter; a tied head is listed once, as the embedding it is."""
-    one = build_on_meta(config.model_copy(update={"n_layer": 1}), vocab_size)  # blocks have the same parameters
-    table = [(name, tuple(p.shape), p.numel()) for name, p in one.named_parameters()]
+    """(name, shape, elements) of each parameter; a tied head is listed once, as the embedding."""
+    model = build_on_meta(config.model_copy(update={"n_layer": 1}), vocab_size)  # blocks have the same parameters
+    table = [(name, tuple(p.shape), p.numel()) for name, p in model.named_parameters()]
     block = [row for row in table if row[0].startswith(_FIRST)]
     first = table.index(block[0])
     blocks = [

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-_Some = Tensor | None
-_Blocks = tuple[Tensor, Tensor, _Some, _Some, _Some, _Some, _Some, _Some]
+_OptionalTensor = Tensor | None
+_Blocks = tuple[
+    Tensor, Tensor, _OptionalTensor, _OptionalTensor, _OptionalTensor, _OptionalTensor, _OptionalTensor, _OptionalTensor
+]
 """The tensors of a `BlockMask`, in its order."""
 _SHORTEST, _NARROWEST = 128, 16  # sequence and head_dim that its kernels take
 
@@ -19,7 +21,7 @@ _SHORTEST, _NARROWEST = 128, 16  # sequence and head_dim that its kernels take
 def takes_flex(q: Tensor, k: Tensor, dropout: float) -> bool:
     """True if FlexAttention computes a window of these (B, H, T, D) queries and keys.
 
-    It is a template for a compiler, on a GPU; elsewhere it would write out all scores. It knows no dropout.
+    Only under a compiler on a GPU: elsewhere it would materialise all scores. It does not support dropout.
     """
     compiling = torch.compiler.is_compiling() and q.device.type == "cuda"
     large = q.shape[2] >= _SHORTEST and q.shape[3] >= _NARROWEST
@@ -30,26 +32,26 @@ def flex_window_attention(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tenso
     """(B, H, T, D), (B, Hkv, T, D) twice -> (B, H, T, D): a query sees the last `window` keys up to its own."""
     n_token = q.shape[2]
     blocks: _Blocks = window_blocks(n_token, window, q.device)
-    mask = BlockMask((n_token, n_token), *blocks, (128, 128), _sees(window))
-    q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast their norms leave them in fp32
+    mask = BlockMask((n_token, n_token), *blocks, (128, 128), _visibility(window))
+    q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast q_norm and k_norm return fp32
     return flex_attention(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def window_blocks(n_token: int, window: int, device: torch.device) -> _Blocks:
-    """The block mask of a window: made once for all layers and steps, and for a compiler data, not operations."""
+    """The block mask of a window: cached for all layers and steps, and a constant for the compiler."""
     return _window_blocks(n_token, window, device)
 
 
 @cache
 def _window_blocks(n_token: int, window: int, device: torch.device) -> _Blocks:
-    mask = create_block_mask(_sees(window), None, None, n_token, n_token, device=device)
+    mask = create_block_mask(_visibility(window), None, None, n_token, n_token, device=device)
     keys = (mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices)
     return (*keys, mask.q_num_blocks, mask.q_indices, mask.full_q_num_blocks, mask.full_q_indices)
 
 
-def _sees(window: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+def _visibility(window: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    def is_visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (key <= query) & (key > query - window)
 
-    return sees
+    return is_visible
