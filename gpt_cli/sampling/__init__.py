@@ -1,7 +1,7 @@
 """From logits to text: filters, logits processors, decoding, constraints, streams, conversations.
 
 Read first: `generate.py` and `filters.py`; `text_generator.py` chooses between C, NumPy and torch.
-Never: draws from a global generator; importing the room imports no torch.
+Never: draws from a global generator, or imports torch with the package itself.
 """
 
 from importlib import import_module

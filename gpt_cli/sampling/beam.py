@@ -21,7 +21,7 @@ Ends = Callable[[Sequence[int]], bool]
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A text that may win."""
+    """A candidate text."""
 
     tokens: tuple[int, ...] = ()
     total: float = 0.0
@@ -38,12 +38,11 @@ class Hypothesis:
 def beam_search(
     model: GPT, prompt: Sequence[int], sampling: SamplingParams, processors: Sequence[LogitsProcessor], ends: Ends
 ) -> list[Hypothesis]:
-    """The best of `sampling.beams` texts (K), best first; fewer where there are not so many.
+    """The best `sampling.beams` texts (K), best first; fewer if there are not so many.
 
-    At each step all continuations of the live texts are put in the order of their totals. Down this order, those that
-    are complete are set aside and the first K others live on, until there are K of them. The search ends with
-    `max_new_tokens`, or once no live text can still beat the K best that were set aside, as long as it may become.
-    `processors` are for one sequence. Temperature and filters play no part.
+    At each step all continuations of the live texts are sorted by their totals. In this order, complete ones are set
+    aside and the first K others stay live. The search ends after `max_new_tokens`, or once no live text can beat the K
+    best complete ones at any length. `processors` are for one sequence. Temperature and filters are ignored.
     """
     assert sampling.beams is not None
     width, penalty = sampling.beams, sampling.length_penalty
@@ -54,20 +53,22 @@ def beam_search(
         raw = logits.log_softmax(dim=-1).cpu()  # (K, V)
         for processor in processors:
             logits = processor.apply(logits)
-        continued, parents = list[Hypothesis](), list[int]()
+        next_live, parents = list[Hypothesis](), list[int]()
         for parent, token, log_prob in _best_first(live, logits.log_softmax(dim=-1).cpu(), width):
-            before = live[parent]
-            surprise = float(raw[parent, token])
-            text = Hypothesis((*before.tokens, token), before.total + log_prob, (*before.log_probs, surprise))
+            parent_text = live[parent]
+            model_log_prob = float(raw[parent, token])
+            text = Hypothesis(
+                (*parent_text.tokens, token), parent_text.total + log_prob, (*parent_text.log_probs, model_log_prob)
+            )
             if ends(text.tokens):
                 complete.append(text)
             else:
-                continued.append(text)
+                next_live.append(text)
                 parents.append(parent)
-                if len(continued) == width:
+                if len(next_live) == width:
                     break
         complete = sorted(complete, key=lambda text: -text.score(penalty))[:width]
-        live = continued
+        live = next_live
         if not live or (len(complete) == width and not _can_win(live, complete[-1], sampling)):
             live = []
             break
@@ -82,26 +83,26 @@ def beam_search(
 
 
 def _best_first(live: Sequence[Hypothesis], log_probs: Tensor, width: int) -> Iterator[tuple[int, int, float]]:
-    """(row, token, log-probability) of all possible continuations, by falling totals; sorted no further than read.
+    """(row, token, log-probability) of all possible continuations, by falling totals, sorted lazily.
 
     `log_probs` are on the CPU: MPS has no fp64, in which they are summed.
     """
-    before = torch.tensor([text.total for text in live], dtype=torch.float64)
-    totals = (before[:, None] + log_probs).flatten()
-    read, wanted = 0, 2 * width
-    while read < len(totals):
-        wanted = min(wanted, len(totals))
-        best = totals.topk(wanted)
-        for total, place in zip(best.values[read:].tolist(), best.indices[read:].tolist(), strict=True):
+    previous_totals = torch.tensor([text.total for text in live], dtype=torch.float64)
+    totals = (previous_totals[:, None] + log_probs).flatten()
+    n_read, limit = 0, 2 * width
+    while n_read < len(totals):
+        limit = min(limit, len(totals))
+        best = totals.topk(limit)
+        for total, index in zip(best.values[n_read:].tolist(), best.indices[n_read:].tolist(), strict=True):
             if total == -math.inf:
                 return
-            row, token = divmod(place, log_probs.shape[1])
+            row, token = divmod(index, log_probs.shape[1])
             yield row, token, float(log_probs[row, token])
-        read, wanted = wanted, 8 * wanted
+        n_read, limit = limit, 8 * limit
 
 
 def _can_win(live: Sequence[Hypothesis], worst: Hypothesis, sampling: SamplingParams) -> bool:
-    """True if a live text can become better than `worst`. Its total only falls; its length divides it at best."""
+    """True if a live text can still score higher than `worst`: its total only falls, its length is within bounds."""
     penalty = sampling.length_penalty
     best_total = max(text.total for text in live)
     shortest, longest = len(live[0].tokens) + 1, sampling.max_new_tokens

@@ -1,4 +1,4 @@
-"""Contrastive search: the likely token whose hidden state is least like those before it (Su et al., 2022).
+"""Contrastive search: likely tokens whose hidden state differs from those before (Su et al., 2022).
 
 Shapes: K candidates, T tokens before them, C n_embd, V vocabulary.
 """
@@ -25,13 +25,13 @@ def contrastive_search(
 ) -> Iterator[list[int]]:
     """Yield `max_new_tokens` times the next token of `prompt`, as `generate` does for a batch of one.
 
-    Of the `top_k` likeliest tokens v after the processors, it is the one of the largest
+    Of the `top_k` likeliest tokens v after the processors, the one that maximises
 
         (1 - penalty_alpha) p(v) - penalty_alpha max_j cos(h_v, h_j)
 
-    where h are the hidden states that the head reads (after the final norm: `hidden_states[-1]` in Transformers and in
-    the authors' code) of v and of each token j before it, in the window from which the token after v is predicted.
-    `processors` are for one sequence. Temperature, the other filters and the seed play no part.
+    where h are the hidden states after the final norm (`hidden_states[-1]` in Transformers and in the authors' code) of
+    v and of each token j before it in the window from which the token after v is predicted. `processors` are for one
+    sequence. Temperature, the other filters and the seed are ignored.
     """
     assert not model.training
     assert sampling.penalty_alpha is not None
@@ -46,69 +46,71 @@ def contrastive_search(
         candidates = best.indices[0]  # (K,)
         probability = logits.float().softmax(dim=-1)[0, candidates]
         score = (1 - alpha) * probability - alpha * text.similarity(candidates)
-        score = score.masked_fill(best.values[0] == -math.inf, -math.inf)  # what a processor forbids
-        number = int(score.argmax())
-        chosen = candidates[number : number + 1]  # (1,)
+        score = score.masked_fill(best.values[0] == -math.inf, -math.inf)  # tokens that a processor forbids
+        index = int(score.argmax())
+        chosen = candidates[index : index + 1]  # (1,)
         token = [int(chosen)]
         for processor in processors:
             if isinstance(processor, LogprobRecorder):
                 processor.note(processor.gather(chosen).tolist())
             processor.accept(token)
         yield token
-        logits = text.choose(number, token[0])
+        logits = text.choose(index, token[0])
 
 
 class CandidateWindow:
-    """The window of a text that the model sees, with K candidates for its next token.
+    """The context window of a text, with K candidates for its next token.
 
     Equal, up to rounding, to running the model anew on `sequence[context_start(position, context_length):]`, where
-    `position` counts the candidate, too; what is before it is computed once for all of them.
+    `position` counts the candidate, too; the tokens before are computed once for all candidates.
     """
 
-    def __init__(self, model: GPT, prompt: Sequence[int], n_candidate: int, more: int) -> None:
-        """At most `more` tokens will follow the prompt, which bounds the cache."""
+    def __init__(self, model: GPT, prompt: Sequence[int], n_candidate: int, max_new_tokens: int) -> None:
+        """`max_new_tokens` bounds the cache."""
         self._model, self._context, self._n_candidate = model, model.config.context_length, n_candidate
         self._device = model.head.weight.device
         self._sequence = list(prompt[-self._context :])
-        self._room = min(self._context, len(self._sequence) + more)
+        self._room = min(self._context, len(self._sequence) + max_new_tokens)
         self._start = 0
         self._cache: KVCache | None = None
-        """Of K sequences which are equal but for their last token. None: a cache does not know the model."""
-        self._after = torch.empty(0, device=self._device)
-        """(K, C): the hidden states of the candidates."""
-        self._before = self._read()
-        """(1 or K, T, C): those of the window before them."""
+        """Of K sequences that differ in their last token. None: the cache does not support the model."""
+        self._candidate_states = torch.empty(0, device=self._device)
+        """(K, C): hidden states of the candidates."""
+        self._window_states = self._compute_window()
+        """(1 or K, T, C): hidden states of the window before them."""
 
     def first_logits(self) -> Tensor:
-        """(1, V): of the token that follows the prompt."""
-        return self._logits(self._before[:, -1])
+        """(1, V): the logits of the token after the prompt."""
+        return self._logits(self._window_states[:, -1])
 
     def similarity(self, candidates: Tensor) -> Tensor:
         """(K,) tokens -> (K,): the largest cosine between the hidden state of each and those before it."""
         start = context_start(len(self._sequence) + 1, self._context)
         if start > self._start:
             self._start = start
-            self._before = self._read()
+            self._window_states = self._compute_window()
         if self._cache is None:
             window = self._window().expand(len(candidates), -1)
             features = self._features(torch.cat([window, candidates[:, None]], dim=1), None)  # (K, T + 1, C)
-            self._before, self._after = features[:, :-1], features[:, -1]
+            self._window_states, self._candidate_states = features[:, :-1], features[:, -1]
         else:
-            self._after = self._features(candidates[:, None], self._cache)[:, 0]
-        before, after = (F.normalize(states.float(), dim=-1) for states in (self._before, self._after))
-        return (before @ after[:, :, None])[:, :, 0].amax(dim=-1)
+            self._candidate_states = self._features(candidates[:, None], self._cache)[:, 0]
+        window_states, candidate_states = (
+            F.normalize(states.float(), dim=-1) for states in (self._window_states, self._candidate_states)
+        )
+        return (window_states @ candidate_states[:, :, None])[:, :, 0].amax(dim=-1)
 
-    def choose(self, number: int, token: int) -> Tensor:
-        """Continue the text with the candidate `number`, which is `token`; (1, V) logits of what follows."""
+    def choose(self, index: int, token: int) -> Tensor:
+        """Append candidate number `index`, which is `token`; returns (1, V), the logits of the next token."""
         self._sequence.append(token)
-        chosen = self._after[number : number + 1]  # (1, C)
+        chosen = self._candidate_states[index : index + 1]  # (1, C)
         if self._cache is not None:
-            self._cache.reorder([number] * len(self._after))
-            self._before = torch.cat([self._before, chosen[:, None]], dim=1)
+            self._cache.reorder([index] * len(self._candidate_states))
+            self._window_states = torch.cat([self._window_states, chosen[:, None]], dim=1)
         return self._logits(chosen)
 
-    def _read(self) -> Tensor:
-        """(1, T, C): the hidden states of the window, which is computed anew, at its positions from `_start` on."""
+    def _compute_window(self) -> Tensor:
+        """Compute the window from `_start` on anew; returns (1, T, C), its hidden states."""
         config, dtype = self._model.config, self._model.head.weight.dtype
         if KVCache.capabilities.refusal(config) is None:
             self._cache = KVCache(config, 1, room=self._room, device=self._device, dtype=dtype)

@@ -1,4 +1,4 @@
-"""A text that a user and a model write in turns, and how much of it the model sees. Without torch."""
+"""A conversation of a user and a model, and its context window. Without torch."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class ContextWindow:
-    """The context to continue: (T,) tokens, at most a context; and what was dropped just now to make them fit."""
+    """The (T,) tokens to continue, at most `context_length`, and how much was dropped just now to make them fit."""
 
     tokens: list[int]
     dropped_turns: int
@@ -26,12 +26,12 @@ class ContextWindow:
 
 
 class Conversation:
-    """Turns of `prefix` + what was said + `suffix` + answer, each on a line of its own, one after another.
+    """Turns of `prefix` + user's text + `suffix` + answer, each on a line of its own.
 
-    The model sees the last `context_length` tokens at most. With a prefix or a suffix the oldest turns are dropped
-    whole, while there are others; without, it is one text, of which the beginning is dropped. What is dropped is
-    forgotten, so memory does not grow but for the transcript. With a `template`, that of a run that learned pairs or
-    chats, its end stands after each answer, and of pairs only the last turn is seen.
+    The model sees at most the last `context_length` tokens. With a prefix or a suffix the oldest turns are dropped
+    whole, except the last; without, the beginning of the text is dropped. The tokens dropped are not kept in memory.
+    With a `template`, that of a run trained on pairs or chats, its end follows each answer, and after training on pairs
+    only the last turn is seen.
     """
 
     def __init__(
@@ -43,49 +43,49 @@ class Conversation:
         template: TurnTemplate | None = None,
     ) -> None:
         self.turns: list[Turn] = []
-        """All of them: the transcript."""
+        """The transcript: all turns."""
         self._tokenizer, self._context = tokenizer, context_length
         self._prefix, self._suffix = prefix, suffix
         self._separator = "" if template is not None or tokenizer.unknown_characters("\n") else "\n"
         self._end = "" if template is None else template.completion_end
-        self._alone = template is not None and not template.is_chat
+        self._single_turn = template is not None and not template.is_chat
         self._seen: list[list[int]] = []  # tokens of the turns that are not dropped
         self._text = ""  # the whole text
-        self._said: str | None = None
+        self._user_text: str | None = None
 
     @property
     def text(self) -> str:
-        """The whole text, as the model was given it and wrote it."""
+        """The whole text of prompts and answers."""
         return self._text
 
-    def say(self, said: str) -> ContextWindow:
-        """The user's turn. Raises what encoding raises, such as UnknownCharacters, and then has changed nothing."""
+    def say(self, user_text: str) -> ContextWindow:
+        """Add the user's turn. Raises what encoding raises, such as UnknownCharacters, with nothing changed."""
         begins_line = not self._text or self._text.endswith("\n")
-        text = ("" if begins_line else self._separator) + self._prefix + said + self._suffix
+        text = ("" if begins_line else self._separator) + self._prefix + user_text + self._suffix
         tokens = encode_prompt(self._tokenizer, text)
-        if self._alone:
+        if self._single_turn:
             self._seen.clear()
         if self._templated or not self._seen:
             self._seen.append(tokens)
         else:
             self._seen[-1] += tokens
         self._text += text
-        self._said = said
+        self._user_text = user_text
         return self._fit()
 
     def continue_(self) -> ContextWindow:
-        """The user says nothing: the model goes on with its own text, or begins one."""
+        """Let the model continue its own text, or begin one, without a user's turn."""
         if not self._seen:
             self._seen.append(encode_prompt(self._tokenizer, ""))
-        self._said = None
+        self._user_text = None
         return self._fit()
 
     def answer(self, text: str, seed: int | None) -> None:
-        """The model's turn, as far as it got."""
+        """Add the model's turn."""
         if text + self._end:
             self._seen[-1] += [int(token) for token in self._tokenizer.encode(text + self._end)]
         self._text += text + self._end
-        self.turns.append(Turn(self._said, text, seed))
+        self.turns.append(Turn(self._user_text, text, seed))
 
     def reset(self) -> None:
         self.turns.clear()

@@ -1,8 +1,7 @@
-"""From logits to the next token: temperature, filters, and a draw that needs nothing from the host.
+"""From logits to the next token: temperature, filters, and a draw without a device sync.
 
-Shapes: B samples, V vocabulary. A filtered token has the logit -inf; one always stays, and it is the likeliest
-but under typical_p.
-Equally likely tokens share their fate: what is kept never depends on the order of the vocabulary.
+Shapes: B samples, V vocabulary. A filtered token gets the logit -inf; at least one remains, the likeliest except under
+typical_p. Equally likely tokens are kept or filtered together, so the result does not depend on the vocabulary's order.
 """
 
 import math
@@ -28,7 +27,7 @@ def next_token(logits: Tensor, sampling: SamplingParams, noise: Tensor | None) -
 def filter_logits(logits: Tensor, sampling: SamplingParams) -> Tensor:
     """(B, V) -> (B, V) fp32: divided by the temperature, which is not 0; then top-k, top-p, min-p, typical-p.
 
-    Each filter sees what the one before it left, renormalised; the order is that of Hugging Face.
+    Each filter gets the renormalised result of the one before; the order is that of Hugging Face.
     """
     logits = logits.float() / sampling.temperature
     if sampling.top_k is not None:
@@ -43,7 +42,7 @@ def filter_logits(logits: Tensor, sampling: SamplingParams) -> Tensor:
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
-    """Keep the tokens that fewer than `k` others beat."""
+    """Keep the tokens that have fewer than `k` likelier ones."""
     kth = logits.topk(min(k, logits.shape[-1])).values[:, -1:]  # (B, 1)
     return _keep_from(logits, kth)
 
@@ -54,9 +53,9 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     That is the smallest set of likeliest tokens with at least the probability `p` (Holtzman et al., 2020).
     """
     if p >= 1:
-        return logits  # rounding must not cost the tail its last tokens
+        return logits  # rounding must not filter the tail
     descending = logits.sort(descending=True).values
-    # In integers the running sum is exact, and deterministic on every device, which floats on CUDA are not.
+    # In integers the running sum is exact, and deterministic on every device; in floats it is not on CUDA.
     probability = (descending.softmax(dim=-1) * _WHOLE).long()
     likelier = probability.cumsum(dim=-1) - probability
     n_kept = (likelier < p * _WHOLE).sum(dim=-1, keepdim=True)  # (B, 1), at least 1

@@ -1,4 +1,4 @@
-"""Tokens from a model: the prompts are prefilled once, then each step decodes one token for every sample.
+"""Generate tokens: prompts are prefilled once, then each step decodes one token for every sample.
 
 Shapes: B samples, T tokens, V vocabulary.
 """
@@ -24,7 +24,7 @@ _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBacke
 
 
 def attention_kernels(device: torch.device) -> AbstractContextManager[object]:
-    """Attention for decoding: without cuDNN's, which on a GPU makes a plan for each number of keys."""
+    """Attention kernels for decoding: without cuDNN's, which builds a plan for each number of keys."""
     return sdpa_kernel(_KERNELS) if device.type == "cuda" else nullcontext()
 
 
@@ -39,10 +39,10 @@ def generate(
 ) -> Iterator[list[int]]:
     """Yield `max_new_tokens` times the next token of each of the B prompts.
 
-    The prompts are not empty; of more than `context_length` tokens the last ones are seen. The model is in eval mode.
-    `processors` are for these prompts, in this order. What row i becomes is a function of its prompt, the settings and
-    samples[i], which by default is i: neither its noise nor what it sees depends on the other rows (its logits may, in
-    the last bits: kernels vary with the batch). `decoder`, where it supports what is asked, brings the same sooner.
+    Prompts are not empty; of longer ones the last `context_length` tokens are seen. The model is in eval mode.
+    `processors` are for these prompts, in this order. Row i is a function of its prompt, the settings and samples[i]
+    (by default i), up to rounding: kernels may vary with the batch. `decoder`, where it supports the request, computes
+    the same faster.
     """
     assert not model.training
     device = model.head.weight.device
@@ -57,16 +57,16 @@ def generate(
 
     def steps() -> Iterator[Sequence[Tensor]]:
         for _ in range(sampling.max_new_tokens):
-            drawn = None if noise is None else noise.draw()
+            gumbel = None if noise is None else noise.draw()
             logits = rows.prefill_due()
-            chosen = None if graphed is None or logits is not None else graphed(drawn)
+            chosen = None if graphed is None or logits is not None else graphed(gumbel)
             if chosen is None:
-                chosen = choose_tokens(rows.decode() if logits is None else logits, drawn, sampling, processors)
+                chosen = choose_tokens(rows.decode() if logits is None else logits, gumbel, sampling, processors)
             rows.append(chosen[0])
             yield chosen
 
-    now = ([tensor.tolist() for tensor in chosen] for chosen in steps())
-    for tokens, *log_probs in now if graphed is None else read_late(steps()):
+    results = read_late(steps()) if graphed is not None else ([x.tolist() for x in chosen] for chosen in steps())
+    for tokens, *log_probs in results:
         for processor in processors:
             processor.accept(tokens)
             if isinstance(processor, LogprobRecorder):
@@ -75,21 +75,21 @@ def generate(
 
 
 class SequenceBatch:
-    """B token sequences that grow in step: the window of each that the model sees, and its keys and values.
+    """B token sequences that grow in step, with the context window and the keys and values of each.
 
     Equal, up to rounding, to running the model anew on `sequence[context_start(position, context_length):]` for each
-    token of each sequence, however long its prompt and the others are.
+    token of each sequence; prompts may differ in length.
     """
 
-    def __init__(self, model: GPT, prompts: Sequence[Sequence[int]], more: int | None = None) -> None:
-        """At most `more` tokens will follow each, which bounds the cache; None: any number."""
+    def __init__(self, model: GPT, prompts: Sequence[Sequence[int]], max_new_tokens: int | None = None) -> None:
+        """`max_new_tokens` bounds the cache; None: any number may follow each prompt."""
         self.device = model.head.weight.device
         self._model = model
         self._context = model.config.context_length
         windows = [tuple(prompt[-self._context :]) for prompt in prompts]
         longest = max(map(len, windows))
         self._tokens = torch.tensor([(0,) * (longest - len(w)) + w for w in windows], device=self.device)
-        """(B, T): each sequence ends in the last column, so that all of them grow there; the first may be unused."""
+        """(B, T), aligned on the right; the first columns may be unused."""
         self._appended: list[Tensor] = []  # (B, 1) columns that follow
         self.latest = self._tokens[:, -1:]
         """(B, 1): the last token of each."""
@@ -97,23 +97,23 @@ class SequenceBatch:
         self._starts = [0] * len(windows)
         first = {window: row for row, window in reversed(list(enumerate(windows)))}
         self._same_as = [first[window] for window in windows]  # prefilled once for all of them
-        kind = KVCache if len(set(self._positions)) == 1 else RaggedCache
-        room = self._context if more is None else min(self._context, longest + more)
+        cache_type = KVCache if len(set(self._positions)) == 1 else RaggedCache
+        room = self._context if max_new_tokens is None else min(self._context, longest + max_new_tokens)
         self.cache: KVCache | None = None
-        """Keys and values. None: a cache does not know the model, and each token takes a pass over its whole window."""
-        if all(cache.capabilities.refusal(model.config) is None for cache in (KVCache, kind)):
+        """Keys and values. None: the cache does not support the model; each token takes a pass over its window."""
+        if all(cache.capabilities.refusal(model.config) is None for cache in (KVCache, cache_type)):
             dtype = model.head.weight.dtype
-            self.cache = kind(model.config, len(windows), room=room, device=self.device, dtype=dtype)
+            self.cache = cache_type(model.config, len(windows), room=room, device=self.device, dtype=dtype)
 
     def next_logits(self) -> Tensor:
-        """(B, V): of the token that comes next in each sequence. Once after each `append` or `reorder`."""
+        """(B, V): the logits of each sequence's next token. Call it once after each `append` or `reorder`."""
         logits = self.prefill_due()
         return self.decode() if logits is None else logits
 
     def prefill_due(self) -> Tensor | None:
-        """Prefill the sequences whose window is new: what `next_logits` does first.
+        """Prefill the sequences whose window has moved.
 
-        (B, V) if they all are: the next logits. None: each is to go on from its `latest` token and the cache.
+        Returns (B, V) next logits if all have; None if `decode` is to be called next.
         """
         if self.cache is not None and self.cache.length == 0:
             return self._prefill_all(self.cache)
@@ -131,12 +131,12 @@ class SequenceBatch:
         return None
 
     def decode(self) -> Tensor:
-        """(B, V): what follows the `latest` tokens, whose keys and values go to the cache, where there is one."""
+        """(B, V): the next logits, after appending the keys and values of the `latest` tokens to the cache."""
         assert self.cache is not None, "every window is due where there is no cache"
         return self._forward(self.latest, self.cache)[:, -1]
 
     def append(self, tokens: Tensor) -> None:
-        """Continue each sequence with its token of the (B,) `tokens`."""
+        """Append the (B,) `tokens`, one to each sequence."""
         self.latest = tokens[:, None]
         self._appended.append(self.latest)
         self._positions = [position + 1 for position in self._positions]
@@ -144,7 +144,7 @@ class SequenceBatch:
             self._compact()
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Sequence i becomes what sequence `rows[i]` was, its token included: before `append` and `next_logits`."""
+        """Sequence i becomes a copy of sequence `rows[i]`; call it before `append` and `next_logits`."""
         if list(rows) == list(range(len(self._positions))):
             return
         self._compact()
@@ -164,13 +164,13 @@ class SequenceBatch:
         return context_start(position, self._context)
 
     def _compact(self) -> None:
-        """Put all tokens into one matrix, no wider than the longest window."""
+        """Concatenate all tokens to one matrix, no wider than the longest window."""
         longest = max(p - s for p, s in zip(self._positions, self._starts, strict=True))
         self._tokens = torch.cat([self._tokens, *self._appended], dim=1)[:, -longest:]
         self._appended = []
 
     def _prefill_all(self, cache: KVCache) -> Tensor:
-        """(B, V): the first logits, of each distinct prompt computed once."""
+        """(B, V): the first logits, computed once for each distinct prompt."""
         distinct = sorted(set(self._same_as))
         logits = self._prefill(distinct)
         if len(distinct) < len(self._same_as):
@@ -179,18 +179,18 @@ class SequenceBatch:
         return logits
 
     def _prefill(self, rows: Sequence[int], *, without_last: bool = False) -> Tensor:
-        """Compute the windows of `rows` anew, at their new positions; (rows, V) logits of what follows.
+        """Compute the windows of `rows` at their new positions; returns (rows, V), the next logits.
 
-        `without_last` leaves out the last token of each, which is decoded with the other sequences. Windows of
-        unequal length are padded on the right, where no query but the padding's own sees it.
+        `without_last` leaves out the last token of each, to be decoded with the other sequences. Windows of unequal
+        length are padded on the right, where causal attention hides the padding.
         """
         self._compact()
         length = {row: self._positions[row] - self._starts[row] - without_last for row in rows}
         ordered = sorted(rows, key=length.__getitem__)
         logits: dict[int, Tensor] = {}
-        at_once = max(1, _PREFILL_NUMBERS // (self._model.head.out_features * max(length.values())))
-        for first in range(0, len(ordered), at_once):
-            chunk = ordered[first : first + at_once]
+        chunk_size = max(1, _PREFILL_NUMBERS // (self._model.head.out_features * max(length.values())))
+        for first in range(0, len(ordered), chunk_size):
+            chunk = ordered[first : first + chunk_size]
             lengths = torch.tensor([length[row] for row in chunk], device=self.device)
             n_token = length[chunk[-1]]
             begin = self._tokens.shape[1] - without_last - lengths  # (b,)

@@ -1,7 +1,7 @@
-"""Decoding on a GPU without waiting for Python: one decode step as a CUDA graph over a static KV cache.
+"""Decoding on a GPU: one decode step captured as a CUDA graph over a static KV cache.
 
 A decode step of a small model is hundreds of kernels of a few microseconds, each of which takes the CPU as long to
-launch. What is captured is a function of the latest tokens, their positions and their noise, and writes to the cache.
+launch. The captured function takes the latest tokens, their positions and their noise, and writes to the cache.
 
 Shapes: B sequences, S keys, V vocabulary.
 """
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
     from gpt_cli.sampling.generate import SequenceBatch
 
 CHUNK = 8
-"""Steps whose tokens are read together; up to two chunks are thrown away where a text ends."""
+"""Steps whose tokens are read together; up to two chunks are discarded when a text ends."""
 
 _FEWEST_STEPS = 32  # a capture costs a few steps
 _FEWEST_KEYS = 128
 
-_CAPTURABLE = (LogitBias, LogprobRecorder)  # processors that need not know the tokens that were chosen
+_CAPTURABLE = (LogitBias, LogprobRecorder)  # processors whose `apply` does not depend on earlier tokens
 
 Capture = Callable[[TensorFunction, Sequence[Tensor]], TensorFunction]
 """A function and example inputs -> the same function, faster."""
 
 
 class GraphedDecoder:
-    """Captures decode steps for `generate`; `note` is told where that does not work, and it is not tried again.
+    """Captures decode steps for `generate`; a failure is reported to `note` once, and not retried.
 
-    With `compiling`, the step is compiled (one graph, static shapes) before it is captured: fewer kernels, but as long
-    a wait as the compiler takes, for each bucket of keys. No text is long enough to win that back; a server is.
+    With `compiling`, the step is compiled (one graph, static shapes) before it is captured: fewer kernels, but a wait
+    for the compiler at each bucket of keys, which pays off for a server, not for a single text.
     """
 
     def __init__(self, note: Notify, *, compiling: bool = False, capture: Capture = capture_graph) -> None:
         self._note, self._compiling, self._capture, self._works = note, compiling, capture, True
 
     def supports(self, model: GPT, sampling: SamplingParams, processors: Sequence[LogitsProcessor]) -> bool:
-        """True if such texts can be written without the host's looking at each token, and are long enough."""
+        """True if the texts can be decoded without reading each token on the host, and are long enough."""
         is_known = all(cache.refusal(model.config) is None for cache in (KV_CACHE, RAGGED_CACHE, STATIC_CACHE))
         is_long = sampling.max_new_tokens >= _FEWEST_STEPS
         return (
@@ -62,9 +62,9 @@ class GraphedDecoder:
     def begin(
         self, model: GPT, rows: "SequenceBatch", sampling: SamplingParams, processors: Sequence[LogitsProcessor]
     ) -> Callable[[Tensor | None], Sequence[Tensor] | None]:
-        """A function that decodes a step of `rows`: (B, V) noise -> what `choose_tokens` returns.
+        """A function that decodes a step of `rows`: (B, V) noise -> the result of `choose_tokens`.
 
-        It returns None, having changed nothing, where a capture, a compilation or a replay has failed.
+        It returns None, with nothing changed, if capture, compilation or replay failed.
         """
         graphs: dict[int, TensorFunction] = {}
         cache = rows.cache
@@ -86,7 +86,7 @@ class GraphedDecoder:
                         step = torch.compile(step, fullgraph=True, dynamic=False)
                     graphs[n_key] = self._capture(step, inputs)
                 chosen = graphs[n_key](*inputs)
-            except Exception as error:  # a compiler's and a driver's have no base in common
+            except Exception as error:  # those of compilers and drivers have no common base class
                 self._works = False
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
                 self._note(f"decoding by CUDA graphs does not work here ({reason}); going on without")
@@ -100,9 +100,9 @@ class GraphedDecoder:
 def decode_step(
     model: GPT, cache: KVCache, n_key: int, sampling: SamplingParams, processors: Sequence[LogitsProcessor]
 ) -> TensorFunction:
-    """(B, 1) tokens, (B,) their positions below `n_key`, (B, V) noise (none if greedy) -> what is chosen.
+    """(B, 1) tokens, (B,) their positions below `n_key`, (B, V) noise (none if greedy) -> result of `choose_tokens`.
 
-    Keys and values go to the memory of `cache`; nothing else is changed, and nothing is asked of the device.
+    It writes keys and values to the memory of `cache`, changes nothing else, and does not sync.
     """
     layers = list(zip(cache.keys, cache.values, strict=True))  # (B, Hkv, S, D) each
 
@@ -124,24 +124,24 @@ def choose_tokens(
 
 
 def length_bucket(filled: int, room: int) -> int:
-    """The keys that attention reads for a token at position `filled`: a power of two, at most the cache's length.
+    """The number of keys that attention reads for a token at position `filled`: a power of two, at most `room`.
 
-    So a context of n positions takes at most log2(n / 128) + 2 captures.
+    A context of n positions takes at most log2(n / 128) + 2 captures.
     """
     return min(room, max(_FEWEST_KEYS, 1 << filled.bit_length()))
 
 
 def read_late(steps: Iterable[Sequence[Tensor]]) -> Iterator[list[list[Any]]]:
-    """The numbers of each step's tensors: of the first at once, then a chunk read while the next is being computed."""
-    steps, waiting = iter(steps), list[AsyncHostCopy]()
+    """Each step's tensors as lists: the first at once, then in chunks, each read while the next is computed."""
+    steps, pending = iter(steps), list[AsyncHostCopy]()
     for first in islice(steps, 1):
         yield [tensor.tolist() for tensor in first]
     while chunk := list(islice(steps, CHUNK)):
-        late = [AsyncHostCopy(torch.stack(tensors)) for tensors in zip(*chunk, strict=True)]
-        yield from _read(waiting)
-        waiting = late
-    yield from _read(waiting)
+        copies = [AsyncHostCopy(torch.stack(tensors)) for tensors in zip(*chunk, strict=True)]
+        yield from _read(pending)
+        pending = copies
+    yield from _read(pending)
 
 
-def _read(waiting: list[AsyncHostCopy]) -> Iterator[list[list[Any]]]:
-    return (list(step) for step in zip(*(late.read() for late in waiting), strict=True))
+def _read(pending: list[AsyncHostCopy]) -> Iterator[list[list[Any]]]:
+    return (list(step) for step in zip(*(copy.read() for copy in pending), strict=True))

@@ -1,4 +1,4 @@
-"""Rules that depend on the token alone: a bias on some, and a least length before the text may end.
+"""Processors that depend on the token alone: a logit bias, and a minimal length.
 
 Shapes: B sequences, V vocabulary.
 """
@@ -13,20 +13,20 @@ from gpt_cli.errors import RequestError
 from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.tokenizer import Tokenizer
 
-_LISTED = 9  # pieces that an error spells out
+_MAX_LISTED = 9  # pieces that an error spells out
 
 
-def token_bias(tokenizer: Tokenizer, given: Sequence[tuple[str | int, float]]) -> dict[int, float]:
-    """Logit bias by id: `given`, and -inf for `<unk>`, which is never sampled.
+def token_bias(tokenizer: Tokenizer, entries: Sequence[tuple[str | int, float]]) -> dict[int, float]:
+    """Logit bias by id: `entries`, and -inf for `<unk>`, which is never sampled.
 
-    A text stands for the one token that it encodes to. Raises RequestError where it is not one token, for an id
-    outside the vocabulary, and where nothing is left to be written.
+    A text stands for the one token that it encodes to. Raises RequestError if it encodes to more, for an id outside the
+    vocabulary, and if no token is left.
     """
-    bias = {_id(tokenizer, name): value for name, value in given}
+    bias = {_id(tokenizer, name): value for name, value in entries}
     if tokenizer.unk_id is not None:
         bias[tokenizer.unk_id] = -math.inf
-    never = {token for token, value in bias.items() if value == -math.inf} | {tokenizer.eot_id}
-    if all(token in never for token in range(tokenizer.vocab_size)):
+    banned = {token for token, value in bias.items() if value == -math.inf} | {tokenizer.eot_id}
+    if all(token in banned for token in range(tokenizer.vocab_size)):
         raise RequestError("logit_bias leaves no token that may be written")
     return bias
 
@@ -38,7 +38,7 @@ def _id(tokenizer: Tokenizer, name: str | int) -> int:
         return name
     ids = tokenizer.encode(name, allow_special=True)
     if len(ids) != 1:
-        pieces = [f"'{escape_control_chars(tokenizer.decode([int(token)]))}'" for token in ids[:_LISTED]]
+        pieces = [f"'{escape_control_chars(tokenizer.decode([int(token)]))}'" for token in ids[:_MAX_LISTED]]
         raise RequestError(
             f"logit_bias: '{escape_control_chars(name[:50])}' is {len(ids)} tokens, not one: {' '.join(pieces)}",
             hint="gpt tokenize --text shows the tokens of a text",
@@ -58,14 +58,14 @@ class LogitBias:
         return logits + self._bias
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Nothing: the bias stays what it is."""
+        """Nothing to do: the bias is constant."""
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Nothing: it is the same for all sequences."""
+        """Nothing to do: the bias is the same for all sequences."""
 
 
 class MinNewTokens:
-    """Forbids `token`, the end of the text, before the sequences have gone on for `n` tokens."""
+    """Forbids the end-of-text `token` in the first `n` tokens."""
 
     def __init__(self, token: int, n: int) -> None:
         self._token, self._n = token, n
@@ -77,4 +77,4 @@ class MinNewTokens:
         self._n = max(0, self._n - 1)
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Nothing: all sequences are equally long."""
+        """Nothing to do: all sequences are equally long."""

@@ -1,4 +1,4 @@
-"""Logits processors, which depend on the tokens so far: each in a file of its own, applied in turn.
+"""Logits processors: their interface, and the processors that sampling parameters ask for.
 
 Shapes: B sequences, V vocabulary.
 """
@@ -21,21 +21,21 @@ from gpt_cli.tokenizer import Tokenizer
 
 
 class LogitsProcessor(Protocol):
-    """Something that has its say on the logits of B sequences before a token is chosen."""
+    """Changes the logits of B sequences before their next tokens are chosen."""
 
     def apply(self, logits: Tensor) -> Tensor:
         """(B, V) -> (B, V): a new tensor, or the same one unchanged."""
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Take note of the token that each of the B sequences went on with."""
+        """Record the token appended to each of the B sequences."""
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Sequence i becomes what sequence `rows[i]` was: beams that die and divide."""
+        """Sequence i becomes a copy of sequence `rows[i]`, in beam search."""
 
 
 @dataclass(frozen=True)
 class BatchProcessors:
-    """The processors for one batch, in their order, and what they tell of its texts."""
+    """The processors for one batch, in their order; the log-probabilities and matchers of its texts among them."""
 
     processors: list[LogitsProcessor]
     recorder: LogprobRecorder | None
@@ -43,10 +43,10 @@ class BatchProcessors:
 
 
 class ProcessorFactory:
-    """The processors that settings ask for, for one vocabulary: made once, for any number of batches.
+    """Creates the processors of some sampling parameters and a vocabulary, for any number of batches.
 
-    The order is that of Hugging Face: bias, repetition penalty, and what forbids tokens, the pattern before the
-    n-grams, which give way where they would forbid all it leaves. Raises RequestError for what cannot be met.
+    The order is that of Hugging Face: bias, repetition penalty, then those that forbid tokens: the pattern before the
+    n-grams, which do nothing where they would leave no token. Raises RequestError for settings that cannot be met.
     """
 
     def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams) -> None:

@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 class LogprobRecorder:
-    """A processor that changes nothing, and notes the log-probability (nats) of each token under the model as it is.
+    """A processor that records the log-probability (nats) of each token under the model, and changes nothing.
 
-    That is at temperature 1, before bias, filters and other processors: so it comes first. Natural logarithms.
+    It is that at temperature 1, before bias, filters and other processors: so it comes first.
     """
 
     def __init__(self, n_sequence: int) -> None:
@@ -28,13 +28,13 @@ class LogprobRecorder:
         assert self._latest is not None
         return self._latest.gather(1, tokens[:, None])[:, 0]
 
-    def note(self, given: Sequence[float]) -> None:
-        """One log-probability more for each sequence."""
-        for log_probs, log_prob in zip(self.log_probs, given, strict=True):
+    def note(self, latest: Sequence[float]) -> None:
+        """Append a log-probability to each sequence."""
+        for log_probs, log_prob in zip(self.log_probs, latest, strict=True):
             log_probs.append(log_prob)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Nothing: `note` is told."""
+        """Nothing to do: see `note`."""
 
     def reorder(self, rows: Sequence[int]) -> None:
         self.log_probs = [list(self.log_probs[row]) for row in rows]

@@ -1,4 +1,4 @@
-"""Text by the compiled kernel (or NumPy) on a CPU, and which settings it supports.
+"""Text generation by the C decoder (or NumPy) on a CPU, and the settings that it supports.
 
 Importing this imports no torch.
 """
@@ -29,7 +29,7 @@ _CACHE_BYTES = 2**30  # of keys and values
 
 
 def unsupported_settings(sampling: SamplingParams) -> list[str]:
-    """The settings, away from their defaults, that only the torch engine knows."""
+    """The settings, other than their defaults, that only the torch engine supports."""
     defaults = SamplingParams()
     names = [field.name for field in fields(sampling) if field.name not in _COVERED]
     return [name for name in names if getattr(sampling, name) != getattr(defaults, name)]
@@ -44,23 +44,23 @@ def open_decoder(
     threads: int = 1,
     note: Callable[[str], None] = lambda _: None,
 ) -> Decoder | None:
-    """A decoder for the model in `arrays`; None where they do not fit `config`: torch says what is wrong with them.
+    """A decoder for the model in `arrays`; None if they do not fit `config` (loading them in torch gives the error).
 
-    Without a kernel NumPy decodes, in fp32, and `note` is told.
+    Without a kernel it is NumPy's, in fp32, and `note` gets the reason.
     """
     try:
-        found = read_weights(config, vocab_size, arrays)
+        model_weights = read_weights(config, vocab_size, arrays)
     except WeightMismatch:
         return None
     try:
-        return NativeDecoder(found, format=weights, threads=threads, note=note)
+        return NativeDecoder(model_weights, format=weights, threads=threads, note=note)
     except KernelUnavailable as error:
         note(f"decoding in NumPy, {TIMES_SLOWER} times slower than by compiled code, which cannot be used: {error}")
-        return NumpyDecoder(found)
+        return NumpyDecoder(model_weights)
 
 
 def max_batch(config: ModelConfig) -> int:
-    """As many texts, at least one, as have their keys and values in a gigabyte."""
+    """The number of texts whose keys and values fit in a gigabyte, at least one."""
     per_text = 8 * config.n_layer * config.kv_heads * config.head_dim * config.context_length
     return max(1, _CACHE_BYTES // per_text)
 
@@ -73,11 +73,10 @@ def stream_native(
     n: int | None = None,
     draft: DraftOptions | None = None,
 ) -> list[TextStream]:
-    """A continuation of each prompt (at least one token), written as one batch while they are being read.
+    """A continuation of each prompt (at least one token), generated as one batch while they are being read.
 
     Each `n` prompts (None: all) are samples 0 ... n - 1 of one. They equal those of `stream_batches` on a CPU, except
-    where two tokens are equally likely up to rounding. A `draft` makes a single text come faster,
-    and changes nothing in it.
+    where two tokens are equally likely up to rounding. A `draft` speeds up a single text without changing it.
     """
     assert not unsupported_settings(sampling)
     choice = TokenChoice(
@@ -91,13 +90,13 @@ def stream_native(
     seeds = [derive_seed(sampling.seed, "sample", i % (n or len(prompts))) for i in range(len(prompts))]
 
     def steps() -> Iterator[bool]:
-        writing = decoder.start(prompts, seeds, choice, draft)
+        session = decoder.start(prompts, seeds, choice, draft)
         running = set(range(len(prompts)))
-        for chunk in stream_tokens(writing, sampling.max_new_tokens):
+        for chunk in stream_tokens(session, sampling.max_new_tokens):
             for i in sorted(running):
                 texts[i].extend([step[i] for step in chunk])
                 if texts[i].finish_reason is not None:
-                    writing.stop(i)
+                    session.stop(i)
                     running.remove(i)
             yield True
             if not running:

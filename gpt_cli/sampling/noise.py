@@ -1,4 +1,4 @@
-"""The randomness of sampling: a stream of Gumbel noise for each sample, whatever runs beside it.
+"""The randomness of sampling: a stream of Gumbel noise for each sample, independent of the others in its batch.
 
 Shapes: B rows, V vocabulary.
 """
@@ -11,8 +11,8 @@ from torch import Tensor
 from gpt_cli.shuffle import derive_seed
 
 _BLOCK = 2**16  # numbers drawn at once for each sample
-_CPU_BLOCK = 2**12  # the same sequence however it is cut, so no longer than what a batch of short texts needs
-_SMALLEST = 2.0**-25  # half of what separates two uniform fp32 numbers
+_CPU_BLOCK = 2**12  # on a CPU values do not depend on it: small, for batches of short texts
+_SMALLEST = 2.0**-25  # half of the spacing of uniform fp32 numbers
 
 
 def block_size(device: torch.device) -> int:
@@ -23,8 +23,8 @@ def block_size(device: torch.device) -> int:
 class GumbelNoise:
     """Standard Gumbel noise, step by step; that of sample i is a function of (seed, i, V) and the kind of device.
 
-    `samples` says which sample each of the B rows is, so that the same sample of several prompts has the same noise;
-    a number n stands for 0 ... n - 1.
+    `samples` has the sample number of each of the B rows, so that the same sample of several prompts has the same
+    noise; an int n stands for 0 ... n - 1.
     """
 
     def __init__(self, seed: int, samples: int | Sequence[int], vocab_size: int, device: torch.device) -> None:
@@ -41,7 +41,7 @@ class GumbelNoise:
         """(B, V): the noise of the next step."""
         if self._used == len(self._block):
             uniform = torch.stack([torch.rand(self._shape, generator=g, device=g.device) for g in self._generators], 1)
-            # -log(1 - u) is exponential; a u of 0 would become infinite noise, and choose even a hopeless token.
+            # -log(1 - u) is exponential; u = 0 would become infinite noise, and choose even an impossible token.
             exponential = uniform.neg_().log1p_().neg_().clamp_min_(_SMALLEST)
             self._block, self._used = exponential.log_().neg_(), 0
         noise = self._block[self._used]

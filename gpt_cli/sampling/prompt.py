@@ -6,8 +6,8 @@ from gpt_cli.tokenizer import Tokenizer
 def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
     """The ids of `text`, at least one. An empty prompt stands for the start of a text.
 
-    That is the end of the text before, where the vocabulary has a token for it; else a new line, else token 0.
-    Raises UnknownCharacters for what the vocabulary lacks.
+    That is encoded as the end-of-text token if the vocabulary has one, else as a newline, else as token 0. Raises
+    UnknownCharacters for characters that the vocabulary lacks.
     """
     if text:
         return [int(token) for token in tokenizer.encode(text)]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class RepetitionPenalty:
-    """Divides the logit of each token that the sequence holds by `penalty` where it is positive, else multiplies it.
+    """Divides the logit of each token in the sequence by `penalty` if it is positive, else multiplies it.
 
     Keskar et al. (2019), section 4.1, as Hugging Face extended it to negative logits. The prompt counts.
     """
@@ -35,10 +35,10 @@ class RepetitionPenalty:
 
 
 class NoRepeatNgram:
-    """Forbids each token that would complete an n-gram which the sequence holds, its prompt included.
+    """Forbids each token that would repeat an n-gram of the sequence, its prompt included.
 
-    Paulus et al. (2017), section 2.5, for any n. Where that would forbid everything, it forbids nothing. What has
-    been seen is kept for all of the text, so a lookup costs the same however long it has become.
+    Paulus et al. (2017), section 2.5, for any n. Where that would forbid everything, it forbids nothing. N-grams are
+    indexed by their prefix, so a lookup costs the same at any length.
     """
 
     def __init__(self, n: int, prompts: Sequence[Sequence[int]]) -> None:

@@ -1,4 +1,4 @@
-"""A model that writes: text in, text out, for Python."""
+"""The Python API of text generation."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sampler:
-    """A model with its tokenizer, and how it writes unless asked otherwise."""
+    """A model with its tokenizer and default sampling parameters."""
 
     source: "GPT | TextGenerator"
-    """A model in torch, which then writes, or a saved one, which chooses its engine."""
+    """A model in torch, or a saved one, which chooses its engine."""
     tokenizer: Tokenizer
     defaults: SamplingParams
     prefix: str = ""
@@ -29,13 +29,13 @@ class Sampler:
 
     @property
     def model(self) -> "GPT":
-        """The model in torch, which is imported for it."""
+        """The model in torch. Imports torch."""
         return self.source.model if isinstance(self.source, TextGenerator) else self.source
 
     def generate(self, prompt: str, **options: Unpack[SamplingOptions]) -> TextStream:
         """Continue `prompt`: iterating gives the text piece by piece, `str()` the whole of it.
 
-        Options are the fields of `SamplingParams`; without a `seed` each call writes something else. Raises
+        Options are the fields of `SamplingParams`; without a `seed` each call draws one. Raises
         RequestError for an option outside its range and for characters that the vocabulary lacks.
         """
         return self.generate_batch(prompt, 1, **options)[0]
@@ -47,10 +47,10 @@ class Sampler:
     def generate_many(
         self, prompts: Sequence[str], n: int = 1, *, batch_size: int = 64, **options: Unpack[SamplingOptions]
     ) -> Iterator[list[TextStream]]:
-        """Continue each prompt in `n` ways, about `batch_size` texts at once; gives `n` texts for each, in order.
+        """Continue each prompt in `n` ways, about `batch_size` texts at once; yields `n` texts for each, in order.
 
-        A text is the one that `generate` would write with this seed: it depends neither on the other prompts nor on
-        how many there are. Raises RequestError at once, as `generate` does.
+        A text equals that of `generate` with the same seed: it does not depend on the other prompts. Raises
+        RequestError at once, as `generate` does.
         """
         sampling = replace(self.defaults, seed=random_seed()).replace(options)
         tokens = [encode_prompt(self.tokenizer, self.prefix + prompt + self.suffix) for prompt in prompts]

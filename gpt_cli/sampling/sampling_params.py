@@ -11,7 +11,7 @@ from gpt_cli.config import SampleConfig
 from gpt_cli.config.search_settings import search_conflict
 from gpt_cli.errors import RequestError
 
-_GREEDY_BELOW = 1e-6  # where dividing by the temperature would only turn fp32 logits into infinities
+_GREEDY_BELOW = 1e-6  # dividing by a lower temperature could overflow fp32 logits
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -54,18 +54,18 @@ class SamplingParams:
     seed: int = 0
     stop: tuple[str, ...] = ()
     typical_p: float | None = None
-    repetition_penalty: float | None = None  # divides the logits of tokens that are there already
-    no_repeat_ngram: int | None = None  # so many tokens in a row occur once
-    min_new_tokens: int = 0  # before which neither the end of the text nor a stop string ends it
+    repetition_penalty: float | None = None  # divides the logits of tokens that occurred already
+    no_repeat_ngram: int | None = None  # no n-gram of this length occurs twice
+    min_new_tokens: int = 0  # until then neither end-of-text nor a stop string ends the text
     logit_bias: tuple[tuple[str | int, float], ...] = ()  # added to the logit of a token: its text, or its id
     forbid: str | None = None  # characters that are not written
-    allow: str | None = None  # the only characters that are
-    choices: tuple[str, ...] = ()  # the texts of which one is written
-    regex: str | None = None  # what the text must match, as `re.fullmatch` reads it
-    beams: int | None = None  # search with so many candidates, in place of sampling
-    length_penalty: float = 1.0  # of beams: above 0 favours long texts, below 0 short ones
-    penalty_alpha: float | None = None  # contrastive search, among the top_k, with this weight of likeness
-    log_probs: bool = False  # whether the log-probability of each token is kept
+    allow: str | None = None  # the only characters that are written
+    choices: tuple[str, ...] = ()  # the text is one of these
+    regex: str | None = None  # the text matches it, in the sense of `re.fullmatch`
+    beams: int | None = None  # beam search with so many beams
+    length_penalty: float = 1.0  # for beam search: above 0 favours long texts, below 0 short ones
+    penalty_alpha: float | None = None  # contrastive search among the top_k, with this weight of the similarity
+    log_probs: bool = False  # record the log-probability of each token
 
     def __post_init__(self) -> None:
         _require(self.max_new_tokens >= 0, "max_new_tokens", "at least 0", self.max_new_tokens)
@@ -97,8 +97,8 @@ class SamplingParams:
             raise RequestError(conflict[0], hint=conflict[1])
         if self.pattern is None:
             return
-        for name, given in (("stop", self.stop), ("min_new_tokens", self.min_new_tokens), ("beams", self.beams)):
-            if given:
+        for name, value in (("stop", self.stop), ("min_new_tokens", self.min_new_tokens), ("beams", self.beams)):
+            if value:
                 raise RequestError(
                     f"{name} does not go with {'choices' if self.choices else 'regex'}, which ends the text itself"
                 )
@@ -110,12 +110,12 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """True if the likeliest token is always taken, so that neither filters nor the seed matter."""
+        """True if the likeliest token is always chosen, so that filters and seed are ignored."""
         return self.temperature < _GREEDY_BELOW
 
     @property
     def searches(self) -> bool:
-        """True if no token is drawn, by beams or contrastive search: temperature, filters and seed do not matter."""
+        """True for beam and contrastive search, which ignore temperature, filters and seed."""
         return self.beams is not None or self.penalty_alpha is not None
 
     @classmethod
@@ -125,9 +125,9 @@ class SamplingParams:
         return cls(**{**shared, "seed": seed, "stop": tuple(config.stop)})
 
     def replace(self, options: SamplingOptions) -> Self:
-        """These settings with `options` in place of what they name. One stop string need not be in a list.
+        """These settings, updated by `options`. A single stop string need not be in a list.
 
-        A pattern, which ends the text itself, puts the defaults `stop`, `min_new_tokens` and `beams` out of force.
+        A pattern, which ends the text itself, resets `stop`, `min_new_tokens` and `beams` unless options have them.
         """
         values: dict[str, Any] = {**options}
         if options.get("choices") or options.get("regex") is not None:
@@ -144,10 +144,10 @@ class SamplingParams:
 
 
 def random_seed() -> int:
-    """A seed for whoever does not care which, short enough to be typed again."""
+    """A random seed, short enough to type."""
     return secrets.randbits(32)
 
 
-def _require(holds: bool, name: str, range_: str, value: object) -> None:
-    if not holds:
+def _require(is_valid: bool, name: str, range_: str, value: object) -> None:
+    if not is_valid:
         raise RequestError(f"{name} must be {range_}, not {value!r}")

@@ -1,4 +1,4 @@
-"""Text from a model: its tokens, as streams of text."""
+"""Text generation in torch, as streams of text."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +17,7 @@ from gpt_cli.tokenizer import Tokenizer
 def stream_texts(
     model: GPT, tokenizer: Tokenizer, prompt: Sequence[int], sampling: SamplingParams, n: int = 1
 ) -> list[TextStream]:
-    """`n` continuations of `prompt` (at least one token), written as one batch while they are being read."""
+    """`n` continuations of `prompt` (at least one token), generated as one batch while they are being read."""
     return next(stream_batches(model, tokenizer, [prompt], sampling, n))
 
 
@@ -30,11 +30,10 @@ def stream_batches(
     batch_size: int | None = None,
     decoder: GraphedDecoder | None = None,
 ) -> Iterator[list[TextStream]]:
-    """`n` continuations of each prompt, prompt by prompt; about `batch_size` texts (None: all) are written at once.
+    """`n` continuations of each prompt, prompt by prompt, about `batch_size` texts (None: all) at once.
 
-    A text does not depend on the other prompts, nor on `n` and `batch_size`, nor on `decoder`, which brings it sooner
-    on a GPU. The token for unknown characters is never written. Raises RequestError, at once, for settings that this
-    vocabulary cannot meet.
+    A text does not depend on the other prompts, nor on `n`, `batch_size` and `decoder`, which is faster on a GPU. The
+    unknown token is never generated. Raises RequestError, at once, for settings that the vocabulary cannot meet.
     """
     factory = ProcessorFactory(tokenizer, sampling)
     if sampling.beams is not None and n > sampling.beams:
@@ -49,11 +48,13 @@ def stream_batches(
         per_batch = 1
     batches = [prompts[first : first + per_batch] for first in range(0, len(prompts), per_batch)]
     if sampling.beams is not None:
-        return (texts for batch in batches for texts in _searched(model, tokenizer, factory, batch, sampling, n))
-    return (texts for batch in batches for texts in _sampled(model, tokenizer, factory, batch, sampling, n, decoder))
+        return (texts for batch in batches for texts in _search_texts(model, tokenizer, factory, batch, sampling, n))
+    return (
+        texts for batch in batches for texts in _sample_texts(model, tokenizer, factory, batch, sampling, n, decoder)
+    )
 
 
-def _sampled(
+def _sample_texts(
     model: GPT,
     tokenizer: Tokenizer,
     factory: ProcessorFactory,
@@ -62,7 +63,7 @@ def _sampled(
     n: int,
     decoder: GraphedDecoder | None,
 ) -> Iterator[list[TextStream]]:
-    """Texts that are written token by token, all of them at once."""
+    """Texts by sampling or contrastive search, as one batch."""
     rows = [prompt for prompt in prompts for _ in range(n)]
     samples = list(range(n)) * len(prompts)
     batch = factory.for_batch(rows, model.head.weight.device)
@@ -97,7 +98,7 @@ def _sampled(
         yield texts[first : first + n]
 
 
-def _searched(
+def _search_texts(
     model: GPT,
     tokenizer: Tokenizer,
     factory: ProcessorFactory,
@@ -105,20 +106,22 @@ def _searched(
     sampling: SamplingParams,
     n: int,
 ) -> Iterator[list[TextStream]]:
-    """Texts that beam search finds, the best first; each prompt is searched when its first text is read."""
+    """Texts by beam search, the best first; each prompt is searched when its first text is read."""
 
     def ends(tokens: Sequence[int]) -> bool:
         if tokens[-1] == tokenizer.eot_id:
             return True
-        late = tokens[sampling.min_new_tokens :]  # where stop strings count
-        return bool(sampling.stop and late) and any(stop in tokenizer.decode(late) for stop in sampling.stop)
+        checked = tokens[sampling.min_new_tokens :]  # where stop strings count
+        return bool(sampling.stop and checked) and any(stop in tokenizer.decode(checked) for stop in sampling.stop)
 
     def search(prompt: Sequence[int], texts: list[TextStream], log_probs: list[list[float]]) -> Iterator[bool]:
         processors = factory.for_batch([prompt], model.head.weight.device).processors
-        found = beam_search(model, prompt, sampling, processors, ends)
-        for text, known, best in zip(texts, log_probs, found, strict=False):  # fewer, where there are no more texts
-            known.extend(best.log_probs)
-            for token in best.tokens:
+        hypotheses = beam_search(model, prompt, sampling, processors, ends)
+        for text, recorded, hypothesis in zip(
+            texts, log_probs, hypotheses, strict=False
+        ):  # there may be fewer hypotheses
+            recorded.extend(hypothesis.log_probs)
+            for token in hypothesis.tokens:
                 text.push(token)
         for text in texts:
             text.finish("length")
@@ -128,7 +131,10 @@ def _searched(
         texts: list[TextStream] = []
         log_probs: list[list[float]] = [[] for _ in range(n)]
         shared = search(prompt, texts, log_probs)
-        kept = log_probs if sampling.log_probs else [None] * n
-        least = sampling.min_new_tokens
-        texts += [TextStream(tokenizer, sampling.stop, shared, min_new_tokens=least, log_probs=k) for k in kept]
+        recorded_log_probs = log_probs if sampling.log_probs else [None] * n
+        min_new_tokens = sampling.min_new_tokens
+        texts += [
+            TextStream(tokenizer, sampling.stop, shared, min_new_tokens=min_new_tokens, log_probs=k)
+            for k in recorded_log_probs
+        ]
         yield texts

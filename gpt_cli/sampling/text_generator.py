@@ -1,6 +1,6 @@
-"""Generates text from a saved model with the engine that supports the request: C or NumPy on a CPU, else torch.
+"""Generate text from a saved model with an engine that supports the request: C or NumPy on a CPU, else torch.
 
-Torch is imported only where it is the engine.
+Torch is imported only if it is the engine.
 """
 
 import os
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from gpt_cli.model.gpt import GPT
     from gpt_cli.sampling.graphed_decode import GraphedDecoder
 
-_SMALL = 30_000_000  # parameters up to which one text is written faster by a CPU than by a GPU that waits for Python
+_SMALL = 30_000_000  # parameters up to which a CPU generates one text faster than a GPU
 
 
 class TextGenerator:
-    """A model of which `arrays` are the weights, on the CPU; `build` makes it in torch, where `device` says.
+    """A model with weights `arrays` on the CPU; `build` makes it in torch, on `device`.
 
-    `engine` is native (compiled code on a CPU), torch, or auto: native where that can write what is asked. `weights`
-    is how native keeps the matrices (on CUDA torch does, too, in bf16), and `draft` has it write a single text faster.
-    `note` is told when NumPy stands in for compiled code, and where CUDA graphs do not work. Raises RequestError for
-    choices that exclude each other, and what `build` raises where the model cannot be used.
+    `engine` is native (compiled code on a CPU), torch, or auto: native where it supports the request. `weights` is the
+    format of matrices in the native engine (bf16 also in torch on CUDA); `draft` speeds up a single text there. `note`
+    is called when NumPy replaces compiled code, and when CUDA graphs do not work. Raises RequestError for options that
+    exclude each other, and what `build` raises.
     """
 
     def __init__(
@@ -60,29 +60,29 @@ class TextGenerator:
         self.tokenizer = tokenizer
         self._config, self._arrays, self._build = config, arrays, build
         self._device, self._engine, self._format, self._draft, self._note = device, engine, weights, draft, note
-        for name, value, known in (("engine", engine, ENGINES), ("weights", weights, FORMATS)):
-            if value not in known:
-                raise RequestError(f"{name} must be one of {', '.join(known)}, not {value!r}")
-        self._halves = weights == "bf16" and device == "cuda"  # torch itself keeps the weights in bf16
-        if engine == "torch" and ((weights != "fp32" and not self._halves) or draft is not None):
-            what = "a draft is" if draft is not None else f"weights in {weights} are"
-            raise RequestError(f"{what} for the native engine", hint="--engine auto")
+        for name, value, choices in (("engine", engine, ENGINES), ("weights", weights, FORMATS)):
+            if value not in choices:
+                raise RequestError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+        self._torch_bf16 = weights == "bf16" and device == "cuda"  # torch converts the weights to bf16
+        if engine == "torch" and ((weights != "fp32" and not self._torch_bf16) or draft is not None):
+            option = "a draft is" if draft is not None else f"weights in {weights} are"
+            raise RequestError(f"{option} for the native engine", hint="--engine auto")
         self._check_engine(self._torch_only_feature())
 
     def warm_up(self) -> None:
-        """Build the engine that will most likely be used. Raises what loading the weights raises."""
+        """Build the engine of default settings. Raises what loading the weights raises."""
         _ = self.decoder if self.writes_natively() else self.model
 
     @cached_property
     def model(self) -> "GPT":
         """The model in torch, in eval mode."""
         model = self._build()
-        return model.bfloat16() if self._halves else model
+        return model.bfloat16() if self._torch_bf16 else model
 
     @cached_property
     def decoder(self) -> Decoder | None:
-        """The model in the native engine. None: the weights are not those of its config, so that `build` fails."""
-        found = open_decoder(
+        """The native decoder. None: the weights do not fit the config, so that `build` fails."""
+        decoder = open_decoder(
             self._config,
             self.tokenizer.vocab_size,
             self._arrays,
@@ -90,26 +90,26 @@ class TextGenerator:
             threads=_threads(),
             note=self._note,
         )
-        if found is None:
-            _ = self.model  # says what is wrong with them
-        return found
+        if decoder is None:
+            _ = self.model  # raises the error
+        return decoder
 
     def require(self, sampling: SamplingParams) -> None:
-        """Raise RequestError where the engine that was chosen cannot write what is asked."""
+        """Raise RequestError if the requested engine does not support `sampling`."""
         self._check_engine(self._torch_only_feature(sampling))
 
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling: SamplingParams, n: int = 1, batch_size: int = 64
     ) -> tuple[str, Iterator[list[TextStream]]]:
-        """The engine's name, and `n` continuations of each prompt, about `batch_size` texts at once, written while
+        """(the engine's name, `n` continuations of each prompt), about `batch_size` texts at once, generated while
         they are read.
 
-        A text does not depend on the other prompts, nor on `n` and `batch_size`. Raises RequestError where the engine
-        that was chosen cannot write what is asked.
+        A text does not depend on the other prompts, nor on `n` and `batch_size`. Raises RequestError if the requested
+        engine does not support `sampling`.
         """
         self.require(sampling)
         if self.writes_natively(sampling) and self.decoder is not None:
-            return self.decoder.engine, self._natively(self.decoder, prompts, sampling, n, batch_size)
+            return self.decoder.engine, self._generate_natively(self.decoder, prompts, sampling, n, batch_size)
 
         from gpt_cli.sampling.stream_torch import stream_batches  # noqa: PLC0415 - it imports torch
 
@@ -124,12 +124,12 @@ class TextGenerator:
 
         return GraphedDecoder(self._note) if graphs_available(self.model.head.weight.device) else None
 
-    def _natively(
+    def _generate_natively(
         self, decoder: Decoder, prompts: Sequence[Sequence[int]], sampling: SamplingParams, n: int, batch_size: int
     ) -> Iterator[list[TextStream]]:
-        at_once = max(1, min(batch_size, max_batch(self._config)) // n)
-        for first in range(0, len(prompts), at_once):
-            rows = [prompt for prompt in prompts[first : first + at_once] for _ in range(n)]
+        n_prompts = max(1, min(batch_size, max_batch(self._config)) // n)
+        for first in range(0, len(prompts), n_prompts):
+            rows = [prompt for prompt in prompts[first : first + n_prompts] for _ in range(n)]
             texts = stream_native(decoder, self.tokenizer, rows, sampling, n, self._draft)
             for start in range(0, len(texts), n):
                 yield texts[start : start + n]
@@ -139,15 +139,15 @@ class TextGenerator:
         return self._engine != "torch" and self._torch_only_feature(sampling) is None
 
     def _check_engine(self, reason: str | None) -> None:
-        """Raise RequestError where the native engine was insisted on, and there is a `reason` why it cannot write."""
-        insisted = {
+        """Raise RequestError if the options require the native engine, and `reason` excludes it."""
+        requirements = {
             "the native engine does": self._engine == "native",
-            f"weights in {self._format} do": self._format != "fp32" and not self._halves,
+            f"weights in {self._format} do": self._format != "fp32" and not self._torch_bf16,
             "a draft does": self._draft is not None,
         }
-        asked = next((words for words, is_asked in insisted.items() if is_asked), None)
-        if reason is not None and asked is not None:
-            raise RequestError(f"{asked} not go with {reason}", hint="leave one of them out")
+        requirement = next((subject for subject, is_set in requirements.items() if is_set), None)
+        if reason is not None and requirement is not None:
+            raise RequestError(f"{requirement} not go with {reason}", hint="leave one of them out")
 
     def _torch_only_feature(self, sampling: SamplingParams | None = None) -> str | None:
         """The first requested feature that only torch supports, or None."""

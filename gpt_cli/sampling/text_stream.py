@@ -1,4 +1,4 @@
-"""Text from tokens, piece by piece: whole characters only, and never a part of a stop string. Without torch."""
+"""A stream of text from tokens: whole characters, and no part of a stop string. Without torch."""
 
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -10,10 +10,10 @@ FinishReason = Literal["length", "stop", "end_of_text", "match"]
 
 
 class TextStream:
-    """A text while it is being written.
+    """A text that is being generated.
 
-    Iterating gives its pieces as they come, from the first one each time; `text()` and `str()` wait for all.
-    Texts of one batch are written together: waiting for one also brings the others forward.
+    Iterating yields its pieces as they come, from the first one each time; `text()` and `str()` wait for all. Texts of
+    one batch are generated together: waiting for one also advances the others.
     """
 
     def __init__(
@@ -27,10 +27,9 @@ class TextStream:
         log_probs: list[float] | None = None,
     ) -> None:
         self.tokens: list[int] = []
-        """Generated so far; the tokens of the stop string and the end of the text are among them."""
+        """Tokens generated so far, including those of a stop string and end-of-text."""
         self.finish_reason: FinishReason | None = None
-        """Why the text ended: `max_new_tokens`, a stop string, the model itself, or a pattern that it matches.
-        None: it has not."""
+        """`max_new_tokens`, a stop string, end-of-text, or a pattern that is matched; None while it is generated."""
         self._min_new_tokens = min_new_tokens
         self._matcher = matcher
         self._log_probs = log_probs
@@ -39,7 +38,7 @@ class TextStream:
         self._stop = StopMatcher(stop)
         self._steps = steps
         self._pieces: list[str] = []
-        self._taken = 0
+        self._n_taken = 0
 
     def __iter__(self) -> Iterator[str]:
         read, running = 0, True
@@ -50,13 +49,13 @@ class TextStream:
             else:
                 running = self.finish_reason is None and next(self._steps, False)
 
-    def taken(self) -> str:
-        """The text that became final since the last call, for the caller of `push`."""
-        first, self._taken = self._taken, len(self._pieces)
+    def take_new(self) -> str:
+        """The text that became final since the last call."""
+        first, self._n_taken = self._n_taken, len(self._pieces)
         return "".join(self._pieces[first:])
 
     def text(self) -> str:
-        """All of it, without the prompt."""
+        """The whole text, without the prompt."""
         return "".join(self)
 
     @property
@@ -68,7 +67,7 @@ class TextStream:
         return self.text()
 
     def push(self, token: int) -> None:
-        """Continue with `token`; once the text has ended, nothing changes it."""
+        """Append `token`; does nothing once the text has ended."""
         if self.finish_reason is not None:
             return
         if self._matcher is not None and self._matcher.rejected_last:
@@ -86,7 +85,7 @@ class TextStream:
             self.finish("match")
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Continue with several tokens; the text is that of pushing each, in fewer pieces."""
+        """Append several tokens, like `push` for each, but in fewer pieces."""
         if self.finish_reason is None and not self._stop.strings and self._end_of_text not in tokens:
             self.tokens.extend(tokens)
             self._add(self._decoder.extend(tokens))
@@ -95,7 +94,7 @@ class TextStream:
             self.push(token)
 
     def finish(self, reason: FinishReason) -> None:
-        """End the text, unless it has ended: what was held back belongs to it after all."""
+        """End the text, unless it has ended, and release what was held back as a possible stop string."""
         if self.finish_reason is None:
             self._add(self._stop.push(self._decoder.flush()) + self._stop.flush())
             self.finish_reason = "stop" if self._stop.found else reason
@@ -106,10 +105,10 @@ class TextStream:
 
 
 class StopMatcher:
-    """Cuts a text before the first stop string to be complete, wherever the borders of its pieces are.
+    """Cuts a text before the first stop string that is complete, however the text is cut into pieces.
 
-    Where two are complete at the same character, the longer one counts. What `push` and at the end `flush`
-    return, joined, is the text up to there.
+    If two are complete at the same character, the longer one counts. The results of `push` and, at the end, `flush`,
+    joined, are the text up to there.
     """
 
     def __init__(self, stop: Sequence[str]) -> None:
@@ -118,7 +117,7 @@ class StopMatcher:
         self._held = ""
 
     def push(self, piece: str) -> str:
-        """The text that `piece` makes certain: neither part of a stop string nor, yet, the start of one."""
+        """Add `piece`; returns the text that can no longer become part of a stop string."""
         if self.found:
             return ""
         text = self._held + piece
@@ -132,7 +131,7 @@ class StopMatcher:
         return text[:certain]
 
     def flush(self) -> str:
-        """The text held back, for a text that ends here."""
+        """The text held back, when no more comes."""
         held, self._held = self._held, ""
         return held
 

@@ -110,7 +110,7 @@ class ActiveSequence:
         reason = self.stream.finish_reason
         if reason is None and not self.streamed:
             return None
-        text = self.stream.taken()
+        text = self.stream.take_new()
         if len(self.stream.tokens) == n_before and not text and reason is None:
             return None
         if reason is not None:
@@ -143,7 +143,7 @@ class ActiveSequence:
         if self.stream is None:
             return self._chunk("", reason)
         self.stream.finish("length")
-        return self._chunk(self.stream.taken(), reason)
+        return self._chunk(self.stream.take_new(), reason)
 
     def _chunk(self, text: str, finish_reason: str | None) -> SequenceChunk:
         tokens = [] if self.stream is None else self.stream.tokens[self._n_sent :]

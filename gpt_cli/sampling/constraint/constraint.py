@@ -1,4 +1,4 @@
-"""Sampling under a pattern, as a logits processor: it asks the matcher of each sequence.
+"""Sampling under a pattern: a logits processor that applies the mask of each sequence's matcher.
 
 Shapes: B sequences, V vocabulary.
 """
@@ -15,20 +15,20 @@ from gpt_cli.sampling.constraint.matcher import CompiledPattern
 
 
 class Constraint:
-    """Keeps each of B texts to a pattern."""
+    """Constrains each of B texts to a pattern."""
 
     def __init__(self, pattern: CompiledPattern, n_sequence: int) -> None:
-        self._spared = pattern.exempt
+        self._exempt = pattern.exempt
         self.matchers = [pattern.matcher() for _ in range(n_sequence)]
-        """One for each sequence, shared with the texts, which end by them."""
+        """One for each sequence, shared with its `TextStream`, which ends when the matcher has finished."""
 
     def apply(self, logits: Tensor) -> Tensor:
-        """(B, V) -> (B, V): -inf for what may not follow."""
+        """(B, V) -> (B, V): -inf for tokens that may not follow."""
         excluded = np.zeros(logits.shape, dtype=bool)
         for row, matcher in zip(excluded, self.matchers, strict=True):
             if (mask := matcher.mask()) is not None:
                 np.logical_not(mask, out=row)
-        excluded[:, self._spared] = False
+        excluded[:, self._exempt] = False
         return logits.masked_fill(torch.from_numpy(excluded).to(logits.device), -math.inf)
 
     def accept(self, tokens: Sequence[int]) -> None:

@@ -1,6 +1,6 @@
-"""An automaton made deterministic, over classes of characters that it cannot tell apart.
+"""A deterministic automaton over equivalence classes of characters.
 
-Shapes: Q states and one more that is dead, C classes.
+Shapes: Q states and a dead one, C classes.
 """
 
 from bisect import bisect_right
@@ -15,13 +15,13 @@ from gpt_cli.sampling.constraint.nfa import NFA, Ranges
 
 Numbers = npt.NDArray[np.int64]
 
-_LARGEST = 20_000  # states
+_MAX_STATES = 20_000
 _CODE_POINTS = 0x110000
 
 
 @dataclass(frozen=True)
 class Classes:
-    """All code points, cut into intervals: interval i begins at starts[i], and its characters are of classes[i]."""
+    """A partition of all code points into intervals: interval i begins at starts[i] and is of class classes[i]."""
 
     starts: list[int]
     classes: list[int]
@@ -41,52 +41,52 @@ class DFA:
     next: Numbers
     """(Q + 1, C): the state after a character of a class."""
     accepts: npt.NDArray[np.bool_]
-    """(Q + 1,): whether a text that ends here matches."""
+    """(Q + 1,): whether a text that ends in this state matches."""
 
 
 def classify(sets: Iterable[Ranges]) -> tuple[Classes, dict[Ranges, frozenset[int]]]:
-    """The coarsest classes of which every one of the sets is made, and the classes of each set."""
+    """The coarsest classes such that each set is a union of them, and the classes of each set."""
     distinct = list(dict.fromkeys(sets))
     starts = sorted({0} | {edge for ranges in distinct for lo, hi in ranges for edge in (lo, hi + 1)} - {_CODE_POINTS})
-    place = {start: i for i, start in enumerate(starts)} | {_CODE_POINTS: len(starts)}
+    index = {start: i for i, start in enumerate(starts)} | {_CODE_POINTS: len(starts)}
     member = np.zeros((len(starts), len(distinct)), dtype=bool)
     for column, ranges in enumerate(distinct):
         for lo, hi in ranges:
-            member[place[lo] : place[hi + 1], column] = True
+            member[index[lo] : index[hi + 1], column] = True
     numbers: dict[bytes, int] = {}
     classes = [numbers.setdefault(row.tobytes(), len(numbers)) for row in member]
     members = np.array(classes)
-    made_of = {
+    classes_of = {
         ranges: frozenset(np.unique(members[member[:, column]]).tolist()) for column, ranges in enumerate(distinct)
     }
-    return Classes(starts, classes), made_of
+    return Classes(starts, classes), classes_of
 
 
 def to_dfa(nfa: NFA, alphabet: Ranges) -> DFA:
-    """The automaton of what `nfa` matches with characters of `alphabet` alone (the subset construction).
+    """The automaton of `nfa`, restricted to characters of `alphabet` (the subset construction).
 
     Raises RequestError when it has too many states.
     """
-    classes, made_of = classify([alphabet, *(ranges for edges in nfa.edges for ranges, _ in edges)])
+    classes, classes_of = classify([alphabet, *(ranges for edges in nfa.edges for ranges, _ in edges)])
     start = _closure(nfa, {nfa.start})
     numbers = {start: 0}
     rows: list[dict[int, int]] = []
     pending = [start]
-    for states in pending:  # which grows meanwhile
+    for states in pending:  # it grows meanwhile
         reached: dict[int, set[int]] = {}
         for state in states:
             for ranges, target in nfa.edges[state]:
-                for class_ in made_of[ranges] & made_of[alphabet]:
+                for class_ in classes_of[ranges] & classes_of[alphabet]:
                     reached.setdefault(class_, set()).add(target)
         row = {}
         for class_, targets in reached.items():
-            following = _closure(nfa, targets)
-            if following not in numbers:
-                numbers[following] = len(numbers)
-                pending.append(following)
-                if len(pending) > _LARGEST:
-                    raise RequestError(f"the pattern is too large: it needs more than {_LARGEST:,} states")
-            row[class_] = numbers[following]
+            closure = _closure(nfa, targets)
+            if closure not in numbers:
+                numbers[closure] = len(numbers)
+                pending.append(closure)
+                if len(pending) > _MAX_STATES:
+                    raise RequestError(f"the pattern is too large: it needs more than {_MAX_STATES:,} states")
+            row[class_] = numbers[closure]
         rows.append(row)
     table = np.full((len(rows) + 1, len(classes)), len(rows), dtype=np.int64)
     for state, row in enumerate(rows):
@@ -95,7 +95,7 @@ def to_dfa(nfa: NFA, alphabet: Ranges) -> DFA:
 
 
 def _closure(nfa: NFA, states: set[int]) -> frozenset[int]:
-    """`states`, and where they lead without a character."""
+    """The epsilon closure of `states`."""
     reached, pending = set(states), list(states)
     while pending:
         for state in nfa.free[pending.pop()]:

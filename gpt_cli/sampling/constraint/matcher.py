@@ -2,10 +2,10 @@
 
 Shapes: V vocabulary.
 
-The model's distribution is left as it is but for the tokens after which the text cannot become a match any more (in the
-tokens that are left): these are excluded, and the rest is renormalised. Where the text already is a match, nothing is
-excluded: any token that does not continue the match ends the text before it. So the text ends as often as the
-model would go on with something else, and a vocabulary needs no token for the end.
+Tokens after which the text cannot become a match (within the remaining tokens) are excluded, and the distribution over
+the others is renormalised. Where the text already is a match, nothing is excluded: a token that does not continue the
+match ends the text before it. So the text ends as often as the model would continue with something else, and the
+vocabulary needs no end-of-text token.
 """
 
 import re
@@ -40,45 +40,45 @@ class Matcher:
         self._budget = budget
         self._ends = ends
         self.finished = False
-        """True if the text has ended: as a match that nothing continues, or before a token that did not."""
+        """True if the text has ended: no token can continue the match, or the last token did not."""
         self.rejected_last = False
-        """True if it ended before its last token, which does not belong to it."""
+        """True if the text ended before its last token, which is not part of it."""
 
     def mask(self) -> Mask | None:
-        """(V,): which tokens may follow. None: any, since those that do not continue the match end the text."""
+        """(V,): the tokens that may follow. None: any, since those that do not continue the match end the text."""
         if self.finished or (self._ends and self._table.matches(self._place)):
             return None
-        return self._fits()
+        return self._allowed()
 
     def append(self, token: int) -> None:
-        """Go on with `token`, which `mask` lets through."""
+        """Append `token`, which `mask` allows."""
         if self.finished:
             return
-        following = self._table.following(self._place)
-        left = None if self._budget is None else self._budget - 1
-        distance = int(following.distances[token])
-        if distance >= UNREACHABLE or (left is not None and distance > left):
+        transitions = self._table.transitions(self._place)
+        budget = None if self._budget is None else self._budget - 1
+        distance = int(transitions.distances[token])
+        if distance >= UNREACHABLE or (budget is not None and distance > budget):
             self.finished = self.rejected_last = self._ends
             return
-        self._place, self._budget = self._table.place(int(following.places[token])), left
+        self._place, self._budget = self._table.place(int(transitions.places[token])), budget
         if self._ends and self._table.matches(self._place):
-            self.finished = not self._fits().any()
+            self.finished = not self._allowed().any()
 
-    def _fits(self) -> Mask:
-        """(V,): after which tokens a match can be reached with the tokens that are left."""
-        distances = self._table.following(self._place).distances
-        fits: Mask = (
+    def _allowed(self) -> Mask:
+        """(V,): the tokens after which a match can be reached within the budget."""
+        distances = self._table.transitions(self._place).distances
+        allowed: Mask = (
             distances < UNREACHABLE if self._budget is None else distances <= min(self._budget - 1, UNREACHABLE - 1)
         )
-        return fits
+        return allowed
 
 
 class CompiledPattern:
     """A constraint compiled for one vocabulary: a regular expression, a number of tokens, an alphabet.
 
-    `regex` is read as `re.fullmatch` reads it; None: any text, which then does not end by itself. `never` are tokens
-    that are not written, besides special ones. Raises RequestError for a pattern that cannot be followed, or that the
-    vocabulary or `max_new_tokens` cannot meet.
+    `regex` has the meaning of `re.fullmatch`; None: any text, which then does not end by itself. `never` are tokens to
+    exclude besides special ones. Raises RequestError for a pattern with unsupported parts, and for one that cannot be
+    matched with this vocabulary or in `max_new_tokens`.
     """
 
     def __init__(
@@ -96,21 +96,21 @@ class CompiledPattern:
         self._ends = regex is not None
         self._budget = max_new_tokens if self._ends else None
         self.exempt = [t for t in range(tokenizer.vocab_size) if not self._ends and not tokenizer.token_bytes(t)]
-        """Special tokens, which write nothing: a pattern ends before them, a mere choice of characters does not."""
+        """Special tokens where there is only an alphabet: they write nothing, and do not end the text as in a regex."""
         self._check_satisfiable()
 
     def matcher(self) -> Matcher:
         return Matcher(self._table, self._budget, self._ends)
 
     def _check_satisfiable(self) -> None:
-        needed = self._table.distance(self._table.start)
+        distance = self._table.distance(self._table.start)
         if self._budget is None:
-            if not (self._table.following(self._table.start).distances < UNREACHABLE).any():
+            if not (self._table.transitions(self._table.start).distances < UNREACHABLE).any():
                 raise RequestError("forbid and allow leave no character of the vocabulary that may be written")
-        elif needed >= UNREACHABLE:
+        elif distance >= UNREACHABLE:
             raise RequestError("the vocabulary cannot write any text that matches the pattern")
-        elif needed > self._budget:
+        elif distance > self._budget:
             raise RequestError(
-                f"a text that matches the pattern may take {needed} tokens; max_new_tokens is {self._budget}",
+                f"a text that matches the pattern may take {distance} tokens; max_new_tokens is {self._budget}",
                 hint="raise max_new_tokens",
             )

@@ -1,7 +1,7 @@
 """A parser of the regular expressions that sampling can follow: a subset of the syntax of Python's `re`.
 
-Characters, classes, escapes, groups, flags, `|` and repeats; `^` and `$` at the ends. A part that stands for one
-character is kept as it is written: which characters it means, `re` is asked (`nfa.characters_of`).
+Characters, classes, escapes, groups, flags, `|` and repeats; `^` and `$` at the ends. A part that matches one character
+is stored as its source: `nfa.characters_of` evaluates it with `re`.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from gpt_cli.errors import RequestError
 
-_TYPES = re.ASCII | re.UNICODE  # of which a group has one
+_TYPES = re.ASCII | re.UNICODE  # exclusive
 _FLAGS = {
     **{"a": re.ASCII, "i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL},
     **{"u": re.UNICODE, "x": re.VERBOSE, "L": re.LOCALE},
@@ -69,10 +69,10 @@ class Anchor:
 Node = Character | Concatenation | Alternation | Repeat | Anchor
 
 
-def unsupported(what: str) -> NoReturn:
+def unsupported(feature: str) -> NoReturn:
     """Raise RequestError for a part of a pattern that looks at other text than it matches, or gives up matches."""
     raise RequestError(
-        f"the pattern has {what}, which sampling cannot follow",
+        f"the pattern has {feature}, which sampling cannot follow",
         hint="characters, classes, groups, | and repeats are supported",
     )
 
@@ -94,36 +94,36 @@ class _Parser:
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
-        self._at = 0
+        self._position = 0
 
     @property
     def next(self) -> str | None:
-        """The token to come, None at the end."""
-        width = 2 if self._pattern.startswith("\\", self._at) else 1
-        return self._pattern[self._at : self._at + width] or None
+        """The next token, None at the end."""
+        width = 2 if self._pattern.startswith("\\", self._position) else 1
+        return self._pattern[self._position : self._position + width] or None
 
     def _take(self) -> str:
         token = self.next or ""
-        self._at += len(token)
+        self._position += len(token)
         return token
 
     def _accept(self, text: str) -> bool:
-        found = self._pattern.startswith(text, self._at)
-        self._at += len(text) if found else 0
-        return found
+        accepted = self._pattern.startswith(text, self._position)
+        self._position += len(text) if accepted else 0
+        return accepted
 
     def _skip_past(self, token: str) -> None:
         while self.next is not None and self._take() != token:
             pass
 
-    def _run_of(self, characters: frozenset[str], most: int | None = None) -> str:
-        start = self._at
-        while self.next in characters and (most is None or self._at < start + most):
-            self._at += 1
-        return self._pattern[start : self._at]
+    def _run_of(self, characters: frozenset[str], limit: int | None = None) -> str:
+        start = self._position
+        while self.next in characters and (limit is None or self._position < start + limit):
+            self._position += 1
+        return self._pattern[start : self._position]
 
     def alternation(self, flags: int) -> Node:
-        """Up to the end or to a closing parenthesis, which is left."""
+        """Parse up to the end, or up to (not including) a closing parenthesis."""
         first, flags = self._concatenation(flags)  # flags at the beginning hold for all that follows
         items = [first]
         while self._accept("|"):
@@ -149,20 +149,20 @@ class _Parser:
         return Concatenation(tuple(items)), flags
 
     def _repeat(self, items: list[Node], flags: int) -> None:
-        """Put the last of `items` into a repeat; a brace that begins none is a character."""
-        start, token = self._at, self._take()
-        least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(token, (0, None))
+        """Replace the last of `items` by its repeat; a brace that is no quantifier is a character."""
+        start, token = self._position, self._take()
+        minimum, maximum = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(token, (0, None))
         if token == "{":
             low = self._run_of(_DIGITS)
             high = self._run_of(_DIGITS) if self._accept(",") else low
             if self._pattern.startswith("{}", start) or not self._accept("}"):
-                self._at = start + 1
+                self._position = start + 1
                 items.append(Character("\\{", flags))
                 return
-            least, most = int(low or 0), int(high) if high else None
+            minimum, maximum = int(low or 0), int(high) if high else None
         if not self._accept("?") and self._accept("+"):
             unsupported(POSSESSIVE)
-        items[-1] = Repeat(items[-1], least, most)
+        items[-1] = Repeat(items[-1], minimum, maximum)
 
     def _group(self, flags: int) -> tuple[Node | None, int]:
         """The node between parentheses (None for flags alone), and the flags that hold after it."""
@@ -216,28 +216,28 @@ class _Parser:
         if token[1] in _DIGITS:
             return Character(token + self._octal(token[1]), flags)
         if token[1] in _ESCAPE_DIGITS:
-            start = self._at
-            self._at += _ESCAPE_DIGITS[token[1]]
-            return Character(token + self._pattern[start : self._at], flags)
+            start = self._position
+            self._position += _ESCAPE_DIGITS[token[1]]
+            return Character(token + self._pattern[start : self._position], flags)
         if token == r"\N":
-            start = self._at
+            start = self._position
             self._skip_past("}")
-            return Character(token + self._pattern[start : self._at], flags)
+            return Character(token + self._pattern[start : self._position], flags)
         return Character(token, flags)
 
     def _class(self) -> str:
         """The rest of a class; a bracket at its beginning does not close it."""
-        start = self._at
+        start = self._position
         self._accept("^")
         self._take()
         self._skip_past("]")
-        return self._pattern[start : self._at]
+        return self._pattern[start : self._position]
 
     def _octal(self, first: str) -> str:
-        """The rest of an octal escape: up to two digits after a zero, else three together. Any other is a reference."""
+        """The rest of an octal escape: up to two digits after a zero, else three together. Others are references."""
         if first == "0":
-            return self._run_of(_OCTAL, most=2)
-        rest = self._run_of(_OCTAL, most=2)
-        if first not in _OCTAL or len(rest) < 2:
+            return self._run_of(_OCTAL, limit=2)
+        digits = self._run_of(_OCTAL, limit=2)
+        if first not in _OCTAL or len(digits) < 2:
             unsupported(BACK_REFERENCE)
-        return rest
+        return digits

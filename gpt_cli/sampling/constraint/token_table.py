@@ -1,7 +1,7 @@
 """For each state, the tokens of a vocabulary after which a match is still reachable.
 
-Shapes: V tokens, Q states of the pattern, D nodes of the decoder of UTF-8, C classes of characters.
-A place is a state and a node: where one stands in the pattern, and inside a character.
+Shapes: V tokens, Q states of the pattern, D nodes of the UTF-8 decoder, C classes of characters.
+A place is a (state, node): the position in the pattern, and that inside a character.
 """
 
 import heapq
@@ -17,7 +17,7 @@ from gpt_cli.sampling.constraint.utf8 import INVALID, Utf8DFA, make_utf8_dfa
 from gpt_cli.tokenizer import Tokenizer
 
 UNREACHABLE = np.iinfo(np.int64).max // 4  # tokens to a match where there is none
-_KEPT = 2**25  # numbers of the tables that are kept for places met again
+_CACHE_LIMIT = 2**25  # numbers in the cached tables
 
 State = tuple[int, int]
 
@@ -29,14 +29,14 @@ class Transitions:
     places: Numbers
     """(V,): state * D + node after the token."""
     distances: Numbers
-    """(V,): how many tokens a match then still takes, at most; UNREACHABLE where the token does not belong there."""
+    """(V,): an upper bound on the tokens from there to a match; UNREACHABLE if the token is not allowed."""
 
 
 class TokenTable:
-    """A pattern and a vocabulary: what may follow each place, worked out when a text gets there.
+    """The transitions of all tokens from each place of a pattern, computed when a text reaches it.
 
-    Tokens in `never` are not written. What a match takes is counted with tokens that are one character or one byte, of
-    which the vocabularies here consist at bottom: so from a place that is not UNREACHABLE there always is a way.
+    Tokens in `never` are excluded. Distances count tokens of one character or one byte only: all vocabularies here have
+    these, so from a place that is not UNREACHABLE there always is a way.
     """
 
     def __init__(self, dfa: DFA, tokenizer: Tokenizer, never: Collection[int]) -> None:
@@ -48,14 +48,14 @@ class TokenTable:
         self._bytes = np.frombuffer(b"".join(pieces), dtype=np.uint8)
         self._costs = self._costs_of_classes(pieces)
         self._distances = self._distances_of_states()
-        self._known: OrderedDict[State, Transitions] = OrderedDict()
+        self._cache: OrderedDict[State, Transitions] = OrderedDict()
 
     @property
     def start(self) -> State:
         return 0, self._decoder.root
 
     def place(self, number: int) -> State:
-        """The place that `Transitions.places` gives as a number."""
+        """The place of a number of `Transitions.places`."""
         return divmod(number, len(self._decoder))
 
     def matches(self, place: State) -> bool:
@@ -66,35 +66,35 @@ class TokenTable:
         """An upper bound on the tokens to a match; UNREACHABLE if there is none."""
         return int(self._distances[place[0]] if place[1] == self._decoder.root else self._inside(place[0])[place[1]])
 
-    def following(self, place: State) -> Transitions:
+    def transitions(self, place: State) -> Transitions:
         """Transitions of all tokens from `place`."""
-        if place in self._known:
-            self._known.move_to_end(place)
+        if place in self._cache:
+            self._cache.move_to_end(place)
         else:
-            self._known[place] = self._follow(place)
-            while len(self._known) * 2 * len(self._lengths) > _KEPT and len(self._known) > 1:
-                self._known.popitem(last=False)
-        return self._known[place]
+            self._cache[place] = self._follow(place)
+            while len(self._cache) * 2 * len(self._lengths) > _CACHE_LIMIT and len(self._cache) > 1:
+                self._cache.popitem(last=False)
+        return self._cache[place]
 
     def _follow(self, place: State) -> Transitions:
-        """Walk all tokens at once, a byte at a time; those that went wrong are left behind."""
+        """Walk all tokens at once, a byte at a time, dropping those that cannot match."""
         places = np.zeros(len(self._lengths), dtype=np.int64)
         distances = np.full(len(self._lengths), UNREACHABLE)
         tokens = np.flatnonzero(self._lengths)
-        states, nodes = (np.full(len(tokens), at) for at in place)
+        states, nodes = (np.full(len(tokens), start) for start in place)
         n_read = 0
         while len(tokens):
             step = self._decoder.table[nodes, self._bytes[self._offsets[tokens] + n_read]]
-            whole = step < INVALID
-            states = np.where(whole, self._dfa.next[states, np.where(whole, -2 - step, 0)], states)
-            nodes = np.where(whole, self._decoder.root, step)
+            is_complete = step < INVALID
+            states = np.where(is_complete, self._dfa.next[states, np.where(is_complete, -2 - step, 0)], states)
+            nodes = np.where(is_complete, self._decoder.root, step)
             n_read += 1
             possible = (step != INVALID) & (self._distances[states] < UNREACHABLE)
             ended = possible & (self._lengths[tokens] == n_read)
             places[tokens[ended]] = states[ended] * len(self._decoder) + nodes[ended]
             distances[tokens[ended]] = self._distances_at(states[ended], nodes[ended])
-            going = possible & ~ended
-            tokens, states, nodes = tokens[going], states[going], nodes[going]
+            is_running = possible & ~ended
+            tokens, states, nodes = tokens[is_running], states[is_running], nodes[is_running]
         return Transitions(places, distances)
 
     def _distances_at(self, states: Numbers, nodes: Numbers) -> Numbers:
@@ -105,12 +105,12 @@ class TokenTable:
         return distances
 
     def _inside(self, state: int) -> Numbers:
-        """(D,): the tokens to a match from inside a character that is read at `state`."""
+        """(D,): the tokens to a match from inside a character that begins in `state`."""
         distances: Numbers = (self._costs + self._distances[self._dfa.next[state]]).min(axis=1)
         return distances.clip(max=UNREACHABLE)
 
     def _costs_of_classes(self, pieces: list[bytes]) -> Numbers:
-        """(D, C): with how many tokens of one byte, or from the root of one character, a class can be written."""
+        """(D, C): the tokens that write a character of a class: one from the root if it is a token, else its bytes."""
         decoder = self._decoder
         single = np.zeros(256, dtype=bool)
         single[[piece[0] for piece in pieces if len(piece) == 1]] = True
@@ -127,20 +127,20 @@ class TokenTable:
         return costs.clip(max=UNREACHABLE)
 
     def _distances_of_states(self) -> Numbers:
-        """(Q + 1,): the tokens to a match between two characters, along the cheapest way (Dijkstra, 1959)."""
+        """(Q + 1,): the fewest tokens from each state to a match (Dijkstra, 1959)."""
         cost = self._costs[self._decoder.root]
-        before: list[list[tuple[int, int]]] = [[] for _ in self._dfa.next]
+        predecessors: list[list[tuple[int, int]]] = [[] for _ in self._dfa.next]
         for class_ in np.flatnonzero(cost < UNREACHABLE):
             for state, target in enumerate(self._dfa.next[:, class_].tolist()):
-                before[target].append((state, int(cost[class_])))
+                predecessors[target].append((state, int(cost[class_])))
         distances = np.full(len(self._dfa.next), UNREACHABLE)
-        reached = [(0, int(state)) for state in np.flatnonzero(self._dfa.accepts)]
-        while reached:
-            distance, state = heapq.heappop(reached)
+        queue = [(0, int(state)) for state in np.flatnonzero(self._dfa.accepts)]
+        while queue:
+            distance, state = heapq.heappop(queue)
             if distance < distances[state]:
                 distances[state] = distance
-                for earlier, step in before[state]:
-                    heapq.heappush(reached, (distance + step, earlier))
+                for predecessor, step in predecessors[state]:
+                    heapq.heappush(queue, (distance + step, predecessor))
         return distances
 
 

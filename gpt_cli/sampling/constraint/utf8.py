@@ -1,6 +1,6 @@
-"""Bytes to classes of characters, one byte at a time: the decoder of UTF-8 as a table.
+"""A UTF-8 decoder as a table: from bytes to classes of characters, one byte at a time.
 
-Shapes: D nodes; a node is where one stands inside a character, the root between two.
+Shapes: D nodes; a node is a position inside a character, the root is between two.
 """
 
 from bisect import bisect_right
@@ -22,7 +22,7 @@ _LEADS = [
 
 @dataclass(frozen=True)
 class Utf8DFA:
-    """The transition of each byte from each node. Nodes that lead to the same classes in the same way are one."""
+    """The transition of each byte from each node; equivalent nodes are merged."""
 
     table: Numbers
     """(D, 256): the next node; -2 - c where the byte completes a character of class c; INVALID."""
@@ -33,7 +33,7 @@ class Utf8DFA:
 
 
 def make_utf8_dfa(classes: Classes) -> Utf8DFA:
-    """The decoder that tells these classes apart. A child has a smaller number than its parents."""
+    """The decoder to these classes. A child has a smaller number than its parents."""
     rows: list[tuple[int, ...]] = []
     numbers: dict[tuple[int, ...], int] = {}
     uniform: dict[tuple[int, int], int] = {}
@@ -45,7 +45,7 @@ def make_utf8_dfa(classes: Classes) -> Utf8DFA:
         return numbers[row]
 
     def span(base: int, n_byte: int, low: int, high: int) -> int:
-        """The node from which `n_byte` more bytes give the code points from `base` on, of which low to high count."""
+        """The node from which `n_byte` more bytes give the code points from `base` on; valid are low to high."""
         last = base + 64**n_byte - 1
         if last < low or base > high:
             return INVALID
@@ -53,16 +53,16 @@ def make_utf8_dfa(classes: Classes) -> Utf8DFA:
             return -2 - classes.of(base)
         within = low <= base and last <= high
         interval = bisect_right(classes.starts, base) - 1
-        whole = within and (interval + 1 == len(classes.starts) or last < classes.starts[interval + 1])
+        is_uniform = within and (interval + 1 == len(classes.starts) or last < classes.starts[interval + 1])
         key = (n_byte, classes.classes[interval])
-        if whole and key in uniform:
+        if is_uniform and key in uniform:
             return uniform[key]
         width = 64 ** (n_byte - 1)
         children = tuple(span(base + i * width, n_byte - 1, low, high) for i in range(64))
-        made = node((INVALID,) * 0x80 + children + (INVALID,) * 0x40)
-        if whole:
-            uniform[key] = made
-        return made
+        number = node((INVALID,) * 0x80 + children + (INVALID,) * 0x40)
+        if is_uniform:
+            uniform[key] = number
+        return number
 
     root = [-2 - classes.of(byte) if byte < 0x80 else INVALID for byte in range(256)]
     for lead, n_byte, base, low, high in _LEADS:
