@@ -56,6 +56,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for run, kind in (("bytes", "byte"), ("book", "char")):
             steps = ["train.steps=2", "checkpoint.every=1", f"tokenizer.kind={kind}", f"run_dir=runs/{run}"]
             assert main(["train", "book.txt", *TINY.split(), *steps]) == 0
+        shutil.copytree("runs/book", "runs/my book")
+        for run in ("my new", "my other", "my third"):
+            shutil.copytree("runs/bytes", f"runs/{run}")
+            shutil.rmtree(f"runs/{run}/checkpoints")
+            Path(f"runs/{run}/metrics.jsonl").unlink()
+        shutil.copytree("store", "my store")
+        for exported in ("my model", "my model.gguf"):
+            assert main(["export", "runs/book", exported]) == 0
         yield place
     torch.set_num_threads(threads)
 

@@ -179,7 +179,7 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
     if ours == "yes":
         return "--yes does not ask"
     if ours is not None:
-        return f"{known.get(ours, f'--{ours}')} {value}"
+        return f"{known.get(ours, f'--{ours}')} {value if value == _NO_VALUE else quote(value)}"
     if context.info_name == "sample" and spelled in _SPOKEN:
         return _SPOKEN[spelled]
     if takes_changes(context):

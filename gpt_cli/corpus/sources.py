@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from gpt_cli.corpus import hub
 from gpt_cli.corpus.decoding import decode_utf8
@@ -157,8 +158,8 @@ def _hint_if_no_path(path: Path) -> str | None:
     """A hint if `path` is a URL or the name of a known corpus, else None."""
     name = str(path)
     if match := re.match(r"(https?):/+(.+)", name):
-        file = path.name or "text"
-        return f"nothing is downloaded unasked: curl -Lo {file} {match[1]}://{match[2]}, then give {file}"
+        file, address = quote(path.name or "text"), quote(f"{match[1]}://{match[2]}")
+        return f"nothing is downloaded unasked: curl -Lo {file} {address}, then give {file}"
     if f"builtin:{name}" == BUILTIN:
         return f"did you mean {BUILTIN}?"
     if name in {corpus.name for corpus in CORPORA}:

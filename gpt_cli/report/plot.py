@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Literal
 
 import numpy as np
@@ -70,7 +71,8 @@ def _draw_run(axes: Axes, run: Path, name: str, index: int, x: XAxis, y: YAxis, 
         if is_checkpoint(run):
             raise UserError(f"{run} is a checkpoint, and its run has the {words}", hint=hint_at_run(run))
         raise UserError(
-            f"{run} has no {words} over {x} in its metrics.jsonl yet", hint=f"train it first: gpt train {run}"
+            f"{run} has no {words} over {x} in its metrics.jsonl yet",
+            hint=f"train it first: gpt train {quote(str(run))}",
         )
     colour = COLOURS[index % len(COLOURS)]
     line, marker = _STYLES[index // len(COLOURS) % len(_STYLES)]

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from gpt_cli.config import Config, load_config
@@ -87,7 +88,9 @@ def read_record(run: Path, name: str, note: Notify) -> RunRecord:
         raise RequestError(f"{run} is a checkpoint, and its run has the curves and samples", hint=hint_at_run(run))
     data, facts = _read_json(run / DATA), _read_json(run / RUN)
     if data.get("splits") == {}:
-        raise RequestError(f"{run} was imported, not trained: there is no course to tell", hint=f"gpt info {run}")
+        raise RequestError(
+            f"{run} was imported, not trained: there is no course to tell", hint=f"gpt info {quote(str(run))}"
+        )
     config, tokenizer = load_config(run / CONFIG), load_tokenizer(run / TOKENIZER)
     checkpoint = load_newest(run, note)
     try:

@@ -201,7 +201,7 @@ def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkp
     else:
         checkpoint = load(path) if is_checkpoint(path) else load_newest(path, note)
     if checkpoint is None:
-        raise RequestError(f"{path} has no checkpoint yet", hint=f"train it first: gpt train {path}")
+        raise RequestError(f"{path} has no checkpoint yet", hint=f"train it first: gpt train {quote(str(path))}")
     if task not in ("any", checkpoint.config.task.kind):
         _refuse_task(path, task)
     return checkpoint

@@ -130,7 +130,7 @@ class RunDirectory:
                 raise
             raise UserError(f"{gone}, and what was trained cannot be saved beside it: {error.message}") from error
         if not self._lock.is_in_place():
-            raise UserError(f"{gone}; the newest step is saved in {place}", hint=f"gpt sample --run {_only(place)}")
+            raise UserError(f"{gone}; the newest step is saved in {place}", hint=f"gpt sample --run {quote(str(_only(place)))}")
 
     def close(self) -> None:
         """Close the log and release the lock."""
@@ -200,7 +200,8 @@ def _find_named(path: Path) -> Path:
     if path.suffix.lower() == ".gguf" or (path / "config.json").is_file():
         kind = "hf " if path.is_dir() else ""
         raise RequestError(
-            f"{path} is a model of other tools", hint=f"make it a run: gpt import {kind}{path} runs/{path.stem}"
+            f"{path} is a model of other tools",
+            hint=f"make it a run: gpt import {kind}{quote(str(path))} {quote(f'runs/{path.stem}')}",
         )
     name = "the current folder" if path == Path() else path
     raise RequestError(

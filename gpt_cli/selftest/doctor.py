@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from shlex import quote
 
 from gpt_cli.config import load_config
 from gpt_cli.corpus.prepare import prepare_corpus
@@ -109,6 +110,6 @@ def _describe_resume(path: Path, paths: list[Path], intact: list[Checkpoint]) ->
     if not intact:
         raise UserError("no checkpoint is intact: the run cannot go on")
     if is_imported(path):
-        return f"nothing to resume; gpt train TEXT train.init_from={path} trains it further"
+        return f"nothing to resume; gpt train TEXT train.init_from={quote(str(path))} trains it further"
     step = max(checkpoint.step for checkpoint in intact)
     return f"all {steps:,} steps are done" if step >= steps else f"would resume from step {step:,} of {steps:,}"

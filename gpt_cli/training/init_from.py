@@ -1,6 +1,7 @@
 """The initial weights of a new run that starts from another run (`train.init_from`)."""
 
 from pathlib import Path
+from shlex import quote
 
 from gpt_cli.config import Config, ModelConfig, to_yaml_scalar
 from gpt_cli.errors import Notify, RequestError
@@ -42,12 +43,12 @@ def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Notify) -> Ch
         ]
         raise RequestError(
             f"train.init_from: {path} is another model{''.join(lines)}",
-            hint=f"a text takes its model from there: gpt train TEXT train.init_from={path}",
+            hint=f"a text takes its model from there: gpt train TEXT train.init_from={quote(str(path))}",
         )
     if base.tokenizer.digest != tokenizer.digest:
         raise RequestError(
             f"train.init_from: {path} has another tokenizer: its ids mean something else",
-            hint=f"tokenizer.kind={base.tokenizer.kind} tokenizer.file={base.path / 'tokenizer.json'}",
+            hint=f"tokenizer.kind={base.tokenizer.kind} tokenizer.file={quote(str(base.path / 'tokenizer.json'))}",
         )
     return base
 
@@ -75,7 +76,7 @@ def open_base(source: Path, note: Notify) -> tuple[Path, Checkpoint]:
         )
     base = load(path) if is_checkpoint(path) else load_newest(path, note)
     if base is None:
-        raise RequestError(f"train.init_from: {path} has no checkpoint yet", hint=f"gpt train {path}")
+        raise RequestError(f"train.init_from: {path} has no checkpoint yet", hint=f"gpt train {quote(str(path))}")
     return path, base
 
 

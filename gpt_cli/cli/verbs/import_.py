@@ -1,6 +1,7 @@
 """`gpt import`: the models of others as runs."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -43,7 +44,9 @@ def import_(
         architecture = layout.model_type
     else:
         if source.endswith(".gguf") and Path(source).is_file():
-            raise RequestError(f"{source} is a file for llama.cpp", hint=f"gpt import {source} {run_dir}")
+            raise RequestError(
+                f"{source} is a file for llama.cpp", hint=f"gpt import {quote(source)} {quote(str(run_dir))}"
+            )
         from gpt_cli.export.import_hf import import_huggingface
 
         layout = import_huggingface(source, run_dir, download=download)

@@ -46,7 +46,7 @@ def info(
     elif devices is not None:
         raise RequestError(
             "--devices is for a config file: a run has been trained already",
-            hint=f"gpt info {path or 'RUN'}/config.yaml --devices {devices}",
+            hint=f"gpt info {_config_of(path)} --devices {devices}",
         )
     elif overrides and "=" not in overrides[0]:
         raise RequestError(
@@ -55,7 +55,7 @@ def info(
     elif overrides:
         raise RequestError(
             f"a run has the config it has: {overrides[0]} cannot change it",
-            hint=f"change its config: gpt info {path or 'RUN'}/config.yaml {overrides[0]}",
+            hint=f"change its config: gpt info {_config_of(path)} {quote(overrides[0])}",
         )
     else:
         figures = info_of_run(find_run(path), note)
@@ -63,3 +63,8 @@ def info(
         print_json(figures.to_json() | ({} if share is None else {"per_device": asdict(share)}))
     else:
         print(render_info(figures) if share is None else f"{render_info(figures)}\n\n{render_share(share)}")
+
+
+def _config_of(run: Path | None) -> str:
+    """The config of a run as a shell reads it."""
+    return "RUN/config.yaml" if run is None else quote(str(run / "config.yaml"))

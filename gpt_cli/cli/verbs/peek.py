@@ -1,6 +1,7 @@
 """`gpt data peek`: the contexts that a model sees, and the targets it learns to say."""
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -82,7 +83,7 @@ def _outline(source: str, tokenizer: Path | None, division: dict[str, float], **
         if tokenizer is not None:
             raise RequestError(
                 f"{source} is a token store, which has a tokenizer of its own",
-                hint=f"leave it out: gpt data peek {source}",
+                hint=f"leave it out: gpt data peek {quote(source)}",
             )
         store = TokenStore.open(path)
         return LazyCorpus(store.tokenizer, store.facts, store.read)
