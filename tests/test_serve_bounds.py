@@ -135,6 +135,8 @@ def test_a_request_ends_when_its_time_is_up(run: Path) -> None:
         ({"regex": "a", "choices": ["b"]}, None),
         ({"choices": ["abc"], "max_tokens": 1}, None),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream": True, "stream_options": {"include_usage": 3}}, "stream_options.include_usage"),
         ({"model": "other"}, "model"),
     ],
     ids=str,

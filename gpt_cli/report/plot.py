@@ -63,6 +63,8 @@ def plot_runs(
 
 def _draw_run(axes: Axes, run: Path, name: str, index: int, x: XAxis, y: YAxis, *, alone: bool) -> None:
     metrics = read_metrics(run)
+    if y == "bpb" and any("accuracy" in line for line in metrics):
+        raise UserError(f"{run} classifies texts: it has no bits per byte", hint=f"gpt plot {quote(str(run))} --y loss")
     size = read_bytes_per_token(run) if x == "bytes" or y == "bpb" else 1.0
     training = series(metrics, _TRAINING.get(y, y), x, size)
     validation = series(metrics, _VALIDATION[y], x, size) if y in _VALIDATION else Series(np.zeros(0), np.zeros(0))

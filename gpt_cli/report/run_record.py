@@ -10,10 +10,10 @@ from typing import Any
 from gpt_cli.config import Config, load_config
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files import DamagedError, read_file
-from gpt_cli.model.sizing import num_parameters
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, load_newest
 from gpt_cli.run.directory import DATA, RUN, hint_at_run
 from gpt_cli.run.log import read_events, read_metrics, read_samples
+from gpt_cli.run.model_info import count_parameters
 from gpt_cli.tokenizer import Tokenizer, load_tokenizer
 
 _JSON_LIMIT = 1 << 20
@@ -112,7 +112,7 @@ def read_record(run: Path, name: str, note: Notify) -> RunRecord:
         name=name,
         config=config,
         tokenizer=tokenizer,
-        parameters=num_parameters(config.model, tokenizer.vocab_size),
+        parameters=count_parameters(config, tokenizer.vocab_size),
         source=source if isinstance(source, str) else ", ".join(map(str, source)),
         fingerprint=fingerprint,
         splits=splits,

@@ -88,6 +88,11 @@ def describe(path: Path, config: Config, vocab_size: int, checkpoint: Checkpoint
     )
 
 
+def count_parameters(config: Config, vocab_size: int) -> int:
+    """All parameters of the model of `config`, those of the head of its task included."""
+    return sum(elements for _, _, elements in _with_head(parameter_table(config.model, vocab_size), config))
+
+
 def _with_head(table: list[tuple[str, tuple[int, ...], int]], config: Config) -> list[tuple[str, tuple[int, ...], int]]:
     """`table` with the head of the task; of classes that the data will tell there is none yet."""
     if config.task.kind == "language":

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
+from gpt_cli.errors import RequestError
 from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.sampling.sampling_params import SamplingOptions, SamplingParams, random_seed
 from gpt_cli.sampling.text_generator import TextGenerator
@@ -52,6 +53,8 @@ class Sampler:
         A text equals that of `generate` with the same seed: it does not depend on the other prompts. Raises
         RequestError at once, as `generate` does.
         """
+        if n < 1:
+            raise RequestError(f"n must be at least 1, not {n}")
         sampling = replace(self.defaults, seed=random_seed()).replace(options)
         tokens = [encode_prompt(self.tokenizer, self.prefix + prompt + self.suffix) for prompt in prompts]
         if isinstance(self.source, TextGenerator):

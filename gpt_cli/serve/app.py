@@ -226,7 +226,7 @@ async def tokenize(state: ServerState, request: Request) -> Response:
     """`POST /tokenize`."""
     body = TokenizeRequest.read(await read_object(request, state.limits))
     model = await state.registry.get(body.model)
-    tokens = await asyncio.to_thread(encode, model, body.text) if body.text else []
+    tokens = await asyncio.to_thread(encode, model, body.text, "text") if body.text else []
     pieces = [token_text(model, token) for token in tokens]
     return AsciiJSONResponse(
         {"tokens": tokens, "count": len(tokens), "pieces": pieces, "max_model_len": model.context_length}
@@ -245,7 +245,7 @@ async def score(state: ServerState, request: Request) -> Response:
     body = ScoreRequest.read(await read_object(request, state.limits))
     _check_top("top_logprobs", body.top_logprobs, state.limits)
     model = await state.registry.get(body.model)
-    tokens = await asyncio.to_thread(encode, model, body.text)
+    tokens = await asyncio.to_thread(encode, model, body.text, "text")
     if len(tokens) > state.limits.prompt_tokens:
         message = f"the text must have at most {state.limits.prompt_tokens:,} tokens here, not {len(tokens):,}"
         raise ApiError(400, message, param="text", code="limit_exceeded")

@@ -133,12 +133,12 @@ def _encode_prompts(model: ServedModel, prompt: Any) -> list[list[int]]:
     )
 
 
-def encode(model: ServedModel, text: str) -> list[int]:
-    """The tokens of a prompt. Raises ApiError for characters that the vocabulary lacks."""
+def encode(model: ServedModel, text: str, param: str = "prompt") -> list[int]:
+    """The tokens of a prompt, or of another `param`. Raises ApiError for characters that the vocabulary lacks."""
     try:
         return encode_prompt(model.tokenizer, text)
     except UserError as error:
-        raise ApiError(400, error.message, param="prompt", code="unknown_characters") from None
+        raise ApiError(400, error.message, param=param, code="unknown_characters") from None
 
 
 def check_tokens(model: ServedModel, tokens: Sequence[int]) -> list[int]:

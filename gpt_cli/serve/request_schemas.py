@@ -48,7 +48,8 @@ class _Strict(BaseModel):
             return cls.model_validate(given)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            param = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("list[", "str", "constr")))
+            name, *inside = map(str, first["loc"])
+            param = ".".join([name, *(part for part in inside if not part.startswith(("list[", "str", "constr")))])
             raise _validation_error(first["type"], param, first["msg"]) from None
 
 
