@@ -105,6 +105,14 @@ def classifier(*overrides: str, labels: int = 3) -> SequenceClassifier:
     return model
 
 
+def test_what_a_table_of_labels_begins_with_is_told_once_though_it_is_read_twice(tmp_path):
+    path, notes = tmp_path / "table.csv", []
+    path.write_text("\ufefftext,label\na,x\nb,y\n")
+    config = parse_config(f"data: {{source: {path}, format: labelled}}\ntask: {{kind: classes}}\n", "test")
+    assert len(list(read_labelled(str(path), config.data, notes.append))) == 2
+    assert len(notes) == 1
+
+
 @pytest.mark.parametrize("position", ["rope", "learned", "sinusoidal", "none"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_text_in_a_padded_batch_has_the_logits_that_it_has_alone(kind, position):

@@ -155,7 +155,7 @@ def test_without_its_text_there_is_one_error_and_nothing_is_written(
     assert (code, out) == (1, "")
     assert "error: the text book.txt has changed" in err
     assert "hint: restore the text, or leave --novelty out" in err
-    os.remove(tmp_path / "book.txt")
+    os.rename(tmp_path / "book.txt", tmp_path / "books.txt")  # which is not proposed: the run is of its own text
     code, out, err = call(capsys, run)
     assert (code, out) == (2, "")
     assert "error: book.txt does not exist\nhint: restore the text, or leave --novelty out\n" in err

@@ -93,7 +93,7 @@ _DTYPES = {
 """By the name of a data type elsewhere: that of `gpt export`."""
 _LLAMA_CPP_TYPE = re.compile(r"(i?q\d|tq\d|mxfp|nvfp)\w*", re.IGNORECASE)  # such as Q4_K_M and IQ2_XS
 _NO_VALUE = "VALUE"  # for the one that the command line lacks
-_BOTH = re.compile(r"(--[a-z-]+(?: [^\s(]+)?) \(([a-z_]+\.[a-z_]+[^)]*)\)")
+_BOTH = re.compile(r"(--[a-z-]+(?: (?:'[^']*'|[^\s(]+))?) \(([a-z_]+\.[a-z_]+(?:='[^']*'|[^)]*))\)")
 
 
 def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> RequestError:
@@ -188,6 +188,10 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
         key = key_for(name)
         if key is not None:
             return f"keys of the config are written without dashes: {_assignment(key, name, value)}"
+    if spelled == "debug":
+        return f"it stands before the command: {context.command_path.replace('gpt', 'gpt --debug', 1)}"
+    if spelled == "version":
+        return "gpt --version"
     close = get_close_matches(spelled, [option for option in known if len(option) > 1], 1, 0.6)
     return f"did you mean --{close[0]}?" if close else None
 

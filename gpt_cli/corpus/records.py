@@ -14,6 +14,7 @@ Stream = tuple[str, Iterable[bytes]]
 """A document: its name for messages, and its text in UTF-8, in pieces of whole characters."""
 
 LONGEST_RECORD = 16 << 20  # bytes of a JSON line or a table's value, characters of a CSV row: it is held in memory
+PAIRS_TRAIN_ON_BOTH = " (data.format=pairs trains on both)"
 MAX_EMPTY_RECORDS = 5_000_000  # records without text, one after the other
 _MAX_STRUCTURE = 4 << 20  # bytes of a JSON line outside its strings: an empty list of 3 bytes takes 80
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -87,18 +88,19 @@ def find_column(name: str, key: str, columns: list[str]) -> int:
             )
         raise UserError(
             f"{name} has no column '{key}'",
-            hint=_suggest_key("columns", columns, columns),
+            hint=_suggest_key("columns", key, columns, columns),
         )
     return columns.index(key)
 
 
-def _suggest_key(kind: str, candidates: Iterable[str], available: Iterable[str]) -> str:
-    """A hint that lists the available keys or columns (`kind`) and suggests the first of the candidates."""
+def _suggest_key(kind: str, key: str, candidates: Iterable[str], available: Iterable[str]) -> str:
+    """A hint that lists the available keys or columns (`kind`) and suggests a candidate: one called like `key`, or the
+    first."""
     available = list(available)
     listed = ", ".join(available[:10])[:200]
     if {"prompt", "completion"} <= set(available):
-        listed += " (data.format=pairs trains on both)"
-    candidate = next(iter(candidates), None)
+        listed += PAIRS_TRAIN_ON_BOTH
+    candidate = min(candidates, key=lambda name: name.strip().casefold() != key.strip().casefold(), default=None)
     if candidate is None:
         return f"none of its {kind} holds a text: {listed}"
     return f"its {kind} are: {listed}; choose one: --text-key {quote(candidate)} (data.text_key={quote(candidate)})"
@@ -141,7 +143,7 @@ def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool)
             f"this line has no label under the key '{key}', a text or a whole number",
             where=location,
             hint=_suggest_key(
-                "keys", [name for name, content in value.items() if isinstance(content, str | int)], value
+                "keys", key, [name for name, content in value.items() if isinstance(content, str | int)], value
             )
             if isinstance(value, dict) and value
             else None,
@@ -150,6 +152,10 @@ def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool)
         return text
     if lists and isinstance(value, dict) and isinstance(items := value.get(key), list):
         return json.dumps(items)
+    if isinstance(value, dict) and value.get(key, "") is None:
+        raise UserError(
+            f"the key '{key}' of this line is null, which is no text", where=location, hint="leave such lines out"
+        )
     strings = [name for name, content in value.items() if isinstance(content, str)] if isinstance(value, dict) else []
     chat = (
         next((name for name, content in value.items() if _is_chat(content)), None) if isinstance(value, dict) else None
@@ -164,7 +170,7 @@ def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool)
     raise UserError(
         f"this line is not a JSON object with a string under the key '{key}'",
         where=location,
-        hint=_suggest_key("keys", strings, value) if isinstance(value, dict) and value else None,
+        hint=_suggest_key("keys", key, strings, value) if isinstance(value, dict) and value else None,
     )
 
 

@@ -136,12 +136,12 @@ def _expand_path(path: Path, note: Notify) -> list[Path]:
             return _files_in(path, note)
         if path.exists():
             return [path]
+        if (hint := _hint_if_no_path(path)) is not None:
+            raise RequestError(f"{_restore_url(path)} does not exist", hint=hint)
         if glob.has_magic(str(path)):
             if files := [match for match in map(Path, match_sorted(str(path))) if match.is_file()]:
                 return [file for file in files if file.stat().st_size] or files  # as in a folder
             raise RequestError(f"no file matches {path}")
-    if (hint := _hint_if_no_path(path)) is not None:
-        raise RequestError(f"{_restore_url(path)} does not exist", hint=hint)
     matches = difflib.get_close_matches(path.name, list_directory(path.parent) if path.parent.is_dir() else [], n=1)
     hint = f"did you mean {path.parent / matches[0]}?" if matches else None
     if hint is None and len(str(path).split()) > 1:
@@ -158,7 +158,7 @@ def _hint_if_no_path(path: Path) -> str | None:
     """A hint if `path` is a URL or the name of a known corpus, else None."""
     name = str(path)
     if match := re.match(r"(https?):/+(.+)", name):
-        file, address = quote(path.name or "text"), quote(f"{match[1]}://{match[2]}")
+        file, address = quote(path.name.partition("?")[0] or "text"), quote(f"{match[1]}://{match[2]}")
         return f"nothing is downloaded unasked: curl -Lo {file} {address}, then give {file}"
     if f"builtin:{name}" == BUILTIN:
         return f"did you mean {BUILTIN}?"

@@ -130,7 +130,9 @@ class RunDirectory:
                 raise
             raise UserError(f"{gone}, and what was trained cannot be saved beside it: {error.message}") from error
         if not self._lock.is_in_place():
-            raise UserError(f"{gone}; the newest step is saved in {place}", hint=f"gpt sample --run {quote(str(_only(place)))}")
+            raise UserError(
+                f"{gone}; the newest step is saved in {place}", hint=f"gpt sample --run {quote(str(_only(place)))}"
+            )
 
     def close(self) -> None:
         """Close the log and release the lock."""

@@ -37,7 +37,8 @@ def load_run_corpus(
     try:
         corpus = prepare_corpus(data, trained.config.tokenizer, note=note, progress=progress, with_test=with_test)
     except UserError as error:
-        error.hint = error.hint or f"restore the text, or {instead}"
+        if error.hint is None or error.hint.startswith("did you mean"):  # another text would not do
+            error.hint = f"restore the text, or {instead}"
         raise
     if corpus.fingerprint != trained.state["text_sha256"]:
         raise UserError(

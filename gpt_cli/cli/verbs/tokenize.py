@@ -162,10 +162,9 @@ def tokenize(
         if ids is not None:
             result["decoding"] = used.decode(_parse_ids(ids))
     except UnknownCharacters as error:
-        raise RequestError(
-            error.message,
-            hint="--kind byte and --kind bpe know every character, --unknown token has one for the others",
-        ) from error
+        hint = "--kind byte and --kind bpe know every character"
+        hint = f"without --tokenizer, {hint}" if tokenizer else f"{hint}, --unknown token has one for the others"
+        raise RequestError(error.message, hint=hint) from error
     except Interrupted as stop:
         note(stop.message)
         return stop.exit_code

@@ -6,6 +6,7 @@ from pathlib import Path
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.examples.training_example import TrainingExample, make_chat, make_pair
 from gpt_cli.corpus.readers import ReaderOptions, inner_suffix
+from gpt_cli.corpus.records import PAIRS_TRAIN_ON_BOTH
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify, RequestError, UserError
 
@@ -45,7 +46,7 @@ def _column(source: str, option: str, data: DataConfig, note: Notify) -> Iterato
                 yield name, b"".join(pieces).decode()
         except UserError as error:
             if error.hint is not None and "data.text_key=" in error.hint:
-                listed, _, key_hint = error.hint.partition("; choose one: ")
+                listed, _, key_hint = error.hint.replace(PAIRS_TRAIN_ON_BOTH, "").partition("; choose one: ")
                 error.hint = (
                     f"{listed}; choose one: data.{option}={key_hint.partition('data.text_key=')[2].rstrip(')')}"
                 )

@@ -47,7 +47,7 @@ def read_labelled(source: str, data: DataConfig, note: Notify) -> Iterator[Label
         labels[location] = _label_text(label, location)
     for file in find_files(source, ReaderOptions(data.encoding, data.text_key), lambda _: None):
         is_table = inner_suffix(Path(file.name)) in _RECORDS
-        for location, pieces in file.read(note):
+        for location, pieces in file.read(lambda _: None):  # notes were given with the labels
             text = b"".join(pieces).decode()
             if is_table and location not in labels:
                 raise UserError(f"there is no label in the column '{data.label_key}'", where=location)
