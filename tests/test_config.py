@@ -262,6 +262,7 @@ def test_the_run_is_named_after_the_file_unless_the_config_says_where(tmp_path: 
     path.write_text("seed: 3\n")
     assert load_config(path).run_dir == "runs/small"
     assert load_config(path, ["run_dir=elsewhere"]).run_dir == "elsewhere"
+    assert load_config(path, ["run_dir=~/x"]).run_dir == str(Path.home() / "x")  # no folder of the name ~
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such file names")

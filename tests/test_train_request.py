@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import shutil
 import sys
@@ -148,6 +149,14 @@ def test_standard_input_is_kept_beside_the_run_which_resumes_from_there(gpt_here
     assert sorted(path.name for path in Path("runs").iterdir()) == [
         "NAME", "NAME.txt", "standard-input", "standard-input.txt",
     ]  # fmt: skip
+
+
+def test_a_pipe_which_can_be_read_once_is_refused_before_it_is_read(gpt_here):
+    os.mkfifo("pipe")
+    refused = gpt_here("train", "pipe", *QUICK)
+    assert refused.rc == 2
+    assert "error: pipe is a pipe, which is read once" in refused.stderr
+    assert "hint: standard input is kept beside the run: gpt train - < FILE" in refused.stderr
 
 
 @pytest.mark.parametrize(("data", "words"), [(b"", "standard input is empty"), (None, "standard input is closed")])

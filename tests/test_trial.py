@@ -35,6 +35,7 @@ TOGETHER = (
     "a fourth user",
     "a fifth user",
     "a sixth user",
+    "a seventh user",
 )
 LONGEST = 20  # commands of a test, so that the tests can be shared out
 
@@ -71,6 +72,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         texts |= {"marks.jsonl": "\n".join(marks), "others.jsonl": "\n".join(pairs[:20]).replace("prompt", "q")}
         robot = json.dumps({"messages": [{"role": "robot", "content": "hi"}]})
         texts |= {"half.jsonl": '{"prompt": "q"}\n' * 40, "robots.jsonl": f"{robot}\n" * 40}
+        texts |= {"UPPER.YAML": texts["mine.yaml"], "capital.csv": " Text,Label\n" + "the king,x\n" * 99}
+        texts |= {"marked.csv": "\ufefftext,label\n" + "".join(f"the king {n},{n % 2}\n" for n in range(40))}
+        texts |= {"null.jsonl": pairs[0] + '\n{"prompt": "q", "completion": null}\n'}
         for name, text in texts.items():
             Path(name).parent.mkdir(exist_ok=True)
             Path(name).write_bytes(text.encode())

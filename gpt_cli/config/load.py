@@ -41,7 +41,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     try:
         config = parse_config(text, str(path), overrides, of_run=home is not None)
     except RequestError as error:
-        if path.suffix not in _YAML and isinstance(error.__cause__, ConfigSyntaxError):
+        if path.suffix.lower() not in _YAML and isinstance(error.__cause__, ConfigSyntaxError):
             error.hint = _for_a_text(path)
         raise
     if home is not None:
@@ -150,7 +150,7 @@ def read_config_file(path: Path) -> str:
         hint = how_to_permit(path) if error.errno == errno.EACCES else None
         raise fails(f"cannot read the config file {path}: {reason}", hint=hint) from error
     if len(data) > SIZE_LIMIT:
-        hint = _for_a_text(path) if path.suffix not in _YAML else None
+        hint = _for_a_text(path) if path.suffix.lower() not in _YAML else None
         raise RequestError(f"{path} is larger than {SIZE_LIMIT:,} bytes: this is no config file", hint=hint)
     try:
         return data.decode()

@@ -5,10 +5,11 @@ Every key has its one home, its default and its meaning, in the text below it, h
 text says.
 """
 
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, Strict, model_validator
+from pydantic import AfterValidator, Field, Strict, model_validator
 
 from gpt_cli.config.data_schema import DataConfig as DataConfig
 from gpt_cli.config.duration import parse_duration
@@ -232,7 +233,7 @@ class ParallelConfig(ConfigSection):
 class Config(ConfigSection):
     """Everything that decides what a run does."""
 
-    run_dir: Name | None = None
+    run_dir: Annotated[Name, AfterValidator(os.path.expanduser)] | None = None
     """Directory of the run. null: runs/ and the config file's name."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1337
     """Seed of weights, data order, dropout and samples."""

@@ -94,6 +94,8 @@ def sampling_options(arguments: Mapping[str, Any]) -> "SamplingOptions":
 
 def refuse_draws_of_search(options: "SamplingOptions", sampling: "SamplingParams", prefix: str = "--") -> None:
     """Refuse `options` of drawing that were given where `sampling`, made of them and of a run's config, searches."""
+    if options.get("length_penalty") is not None and sampling.beams is None:
+        raise RequestError(f"{prefix}length-penalty is for beam search", hint=f"{prefix}beams 4, or leave it out")
     drawn = [prefix + name.replace("_", "-") for name in _DRAWS if options.get(name)]
     if sampling.beams is not None and drawn:
         told = f"{prefix}beams searches the likeliest text, in which {drawn[0]} has no say"

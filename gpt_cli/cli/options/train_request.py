@@ -92,6 +92,12 @@ class Request:
             base.refuse_another_model(given)
             base.refuse_another_tokenizer(given)
         run_dir = given.get("run_dir") or f"runs/{_run_name(source, init_from)}"
+        for one in [source] if isinstance(source, str) else source:
+            if Path(one).is_fifo():
+                raise RequestError(
+                    f"{one} is a pipe, which is read once: a run reads its text again when it resumes",
+                    hint="standard input is kept beside the run: gpt train - < FILE",
+                )
         if source == "-":
             source = _spool(run_dir, leave_nothing=self._leave_nothing)
         with translate_os_errors("write", Path(run_dir)):
@@ -132,7 +138,7 @@ def _config_file(source: str) -> Path | None:
     path = Path(source)
     if "\0" in source:
         return None
-    if path.suffix in _YAML and not path.is_dir():
+    if path.suffix.lower() in _YAML and not path.is_dir():
         return path
     if not path.is_dir():
         return None
@@ -149,7 +155,7 @@ def _config_file(source: str) -> Path | None:
             f"{source} is a folder of runs", hint=f"resume one: gpt train {quote(str(runs[0]))}; gpt runs lists them"
         )
     names = [file.name for file in path.iterdir() if not file.name.startswith(".")]
-    if names and all(Path(name).suffix in _YAML for name in names):
+    if names and all(Path(name).suffix.lower() in _YAML for name in names):
         example = path / min(names)
         raise RequestError(f"{source} is a folder of configs", hint=f"name one: gpt train {quote(str(example))}")
     return None

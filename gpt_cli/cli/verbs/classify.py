@@ -17,7 +17,7 @@ from gpt_cli.errors import RequestError
 if TYPE_CHECKING:
     from gpt_cli.config import Config
 
-_RECORDS = (".jsonl", ".csv", ".parquet")
+_FILES = (".jsonl", ".csv", ".parquet", ".txt")
 
 
 def classify(
@@ -105,10 +105,10 @@ def _read(arguments: list[str], config: "Config", text_key: str | None) -> Itera
 
 
 def _is_file(argument: str) -> bool:
-    """True if it names a file or folder; records that are not there are an error of reading, not a text."""
+    """True if it names a file or folder; one that is not there, as its suffix says, is an error, not a text."""
     if not argument or "\0" in argument or "\n" in argument or len(argument) > 1000:
         return False
     try:
-        return Path(argument).exists() or (Path(argument).suffix in _RECORDS and " " not in argument)
+        return Path(argument).exists() or (Path(argument).suffix.lower() in _FILES and " " not in argument)
     except OSError:
         return False

@@ -109,6 +109,9 @@ def init(
 
     if text is not None and is_override(text):
         raise RequestError(f"{text} changes a config that is fitted to a text: which one?", hint="gpt config init TEXT")
+    if text is not None and Path(text).suffix.lower() in (".yaml", ".yml"):
+        hint = f"gpt config show {quote(text)} prints what it says"
+        raise RequestError(f"{text} is a config, not a text that one is fitted to", hint=hint)
 
     path = output or Path("config.yaml" if text is None else f"{run_name(text)}.yaml")
     printed = str(path) == "-"

@@ -103,6 +103,11 @@ def evaluate(
         raise RequestError("--completions and its options are for a run that learned pairs or chats, on examples")
     if completions is False and any(option is not None for option in asked[1:]):
         raise RequestError("--no-completions does not go with options of how they are written")
+    if out is not None and (not out.parent.is_dir() or out.is_dir()):
+        wrong = (
+            f"{out} is a directory" if out.is_dir() else f"there is no directory {out.parent} to write {out.name} into"
+        )
+        raise RequestError(wrong, hint="choose another file with --out")
     skip = unknown == "skip"
     if saved.config.task.kind == "classes":
         from gpt_cli.cli.class_output import print_classes

@@ -114,6 +114,13 @@ def score(
     shown = {"--html": html is not None, "--jsonl": jsonl, "--json": as_json, "--tokens": tokens}
     if len(several := [option for option, given in shown.items() if given]) > 1:
         raise RequestError(f"give {several[0]} or {several[1]}, not both")
+    if worst is not None and (as_json or (jsonl and labels is not None)):
+        shown_as = "--json" if as_json else "--jsonl with --labels"
+        raise RequestError(f"--worst chooses what is listed, and {shown_as} prints all", hint="leave --worst out")
+    if by != "bits-per-byte" and (worst is None or labels is not None):
+        raise RequestError("--by is for --worst, of lines", hint=f"--worst 10 --by {by}")
+    if encoding != "utf-8" and labels is not None:
+        raise RequestError("--encoding does not go with --labels: their FILE is UTF-8", hint="write it anew as UTF-8")
     if labels is None:
         _only_with_labels(
             prefix=prefix, suffix=suffix, after=after, normalise=normalise, format=format, label_key=label_key
@@ -197,6 +204,10 @@ def _classifier(
     defaults = sample_defaults(path) or saved.config.sample
     before = defaults.prefix if prefix is None else prefix
     between = defaults.suffix if suffix is None else suffix
+    given = {"--prefix": before, "--suffix": between, "--after": after}
+    for name, text in {**given, **{f"the label '{label}'": label for label in labels}}.items():
+        if missing := [] if saved.tokenizer.unk_id is not None else saved.tokenizer.unknown_characters(text):
+            raise RequestError(f"{name} has a character that the vocabulary lacks: {missing[0]!r}")
     return Classifier(scorer, saved.tokenizer, labels, before, between, after, normalise)
 
 
