@@ -32,6 +32,8 @@ def read_prompts(
     given = [name for name, source in sources.items() if source is not None]
     if len(given) > 1:
         raise RequestError(f"give {given[0]} or {given[1]}, not both")
+    if prompts is None and prompts_format != "auto":
+        raise RequestError("--prompts-format is of --prompts, which is not given", hint="--prompts FILE")
     from gpt_cli.corpus.small_file import read_small_file
 
     if prompts is not None:

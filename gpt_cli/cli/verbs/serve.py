@@ -43,10 +43,10 @@ def serve(
     max_n: Annotated[int, typer.Option(min=1, help="Texts of a prompt.", rich_help_panel=_LIMITS)] = 16,
     max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.", rich_help_panel=_LIMITS)] = 1 << 20,
     time_limit: Annotated[
-        float, typer.Option(min=0.001, help="Seconds for a request.", rich_help_panel=_LIMITS)
+        float, typer.Option(min=0.001, max=86_400, help="Seconds for a request.", rich_help_panel=_LIMITS)
     ] = 300.0,
     drain: Annotated[
-        float, typer.Option(min=0, help="Seconds to finish texts after SIGTERM.", rich_help_panel=_LIMITS)
+        float, typer.Option(min=0, max=86_400, help="Seconds to finish texts after SIGTERM.", rich_help_panel=_LIMITS)
     ] = 30.0,
 ) -> None:
     """Put runs behind OpenAI's API, and open a page on them.
