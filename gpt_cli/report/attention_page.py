@@ -1,7 +1,6 @@
-"""`gpt attention`: where a model looks, as a page that needs nothing but a browser.
+"""`gpt attention`: attention maps as a self-contained HTML page.
 
-The pictures and the scores are there without a script; with it, every weight can be asked for, and every weight's
-query and key, dimension by dimension.
+The maps and scores need no script; with it the page shows each weight, and its query and key by dimension.
 
 Shapes: T tokens, H query heads, D head_dim.
 """
@@ -23,9 +22,9 @@ from gpt_cli.report.heatmap import data_url, png
 from gpt_cli.report.html import render_page, write_page
 from gpt_cli.terminal.escape import escape_control_chars
 
-_COLOUR = (42, 147, 209)  # the style sheet's --c5 in light: seen on white and on black
-_LARGEST = 16_000_000  # bytes of numbers in a page
-_EXPLAINED = {
+_COLOUR = (42, 147, 209)  # the style sheet's --c5 in light mode: visible on white and on black
+_MAX_BYTES = 16_000_000  # bytes of numbers in a page
+_EXPLANATIONS = {
     "previous": "previous-token: to the token before",
     "first": "first-token, a sink: to the first token",
     "induction": "induction: to what followed earlier occurrences of the same token",
@@ -34,77 +33,78 @@ _EXPLAINED = {
 
 @dataclass(frozen=True)
 class AttentionReport:
-    """A forward pass, and which heads of it are shown."""
+    """A forward pass, and the heads that are shown."""
 
     run: str
     step: int
     pieces: list[str]
     """The text of each token."""
     left_out: int
-    """Tokens before these that the model did not see."""
+    """Tokens before these that did not fit into the context."""
     layers: Sequence[LayerAttention]
     heads: Sequence[Head]
 
 
-def write_attention(looked: AttentionReport, output: Path) -> None:
-    """Write the page. Raises RequestError where it would hold more numbers than a browser likes."""
-    size = _size(looked)
-    if size > _LARGEST:
+def write_attention(report: AttentionReport, output: Path) -> None:
+    """Write the page. Raises RequestError if its data exceed _MAX_BYTES."""
+    size = _size(report)
+    if size > _MAX_BYTES:
         raise RequestError(
-            f"the page would hold {size / 1e6:,.0f} MB of numbers, more than the {_LARGEST / 1e6:,.0f} MB that it may",
+            f"the page would hold {size / 1e6:,.0f} MB of numbers, more than the {_MAX_BYTES / 1e6:,.0f} MB"
+            " that it may",
             hint="show fewer with --layer, --head or --max-tokens",
         )
-    write_page(output, render_attention(looked))
+    write_page(output, render_attention(report))
 
 
-def render_attention(looked: AttentionReport) -> str:
-    weights = weights_of(looked.layers, looked.heads)
+def render_attention(report: AttentionReport) -> str:
+    weights = weights_of(report.layers, report.heads)
     cells = {
         (head.layer, head.head): {
             "picture": data_url(png(weights[head.layer, head.head], _COLOUR)),
             "marks": head.marks,
             "scores": [head.scores[kind] for kind in KINDS],
         }
-        for head in looked.heads
+        for head in report.heads
     }
     return render_page(
         "attention.html",
         "attention.js",
-        looked=looked,
+        looked=report,
         cells=cells,
         rows=sorted({layer for layer, _ in cells}),
         columns=sorted({head for _, head in cells}),
         kinds=KINDS,
-        explained=_EXPLAINED,
+        explained=_EXPLANATIONS,
         mark=THRESHOLD,
-        data=_data(looked),
+        data=_data(report),
     )
 
 
-def _size(looked: AttentionReport) -> int:
-    n_token = len(looked.pieces)
-    width = looked.layers[0].q.shape[-1]
-    return 4 * len(looked.heads) * (n_token * (n_token + 1) // 2 + 2 * n_token * width)
+def _size(report: AttentionReport) -> int:
+    n_token = len(report.pieces)
+    width = report.layers[0].q.shape[-1]
+    return 4 * len(report.heads) * (n_token * (n_token + 1) // 2 + 2 * n_token * width)
 
 
-def _data(looked: AttentionReport) -> dict[str, Any]:
+def _data(report: AttentionReport) -> dict[str, Any]:
     """Data for the page's script: fp32 arrays in base64, little-endian."""
-    weights = weights_of(looked.layers, looked.heads)
-    of_layer = {layer.layer: layer for layer in looked.layers}
-    seen = np.tril_indices(len(looked.pieces))
+    weights = weights_of(report.layers, report.heads)
+    by_layer = {layer.layer: layer for layer in report.layers}
+    lower_triangle = np.tril_indices(len(report.pieces))
     heads = []
-    for head in looked.heads:
-        layer = of_layer[head.layer]
+    for head in report.heads:
+        layer = by_layer[head.layer]
         heads.append(
             {
                 "name": f"{head.layer}.{head.head}",
-                "weights": _base64(weights[head.layer, head.head][seen]),  # row by row, keys up to the query
+                "weights": _base64(weights[head.layer, head.head][lower_triangle]),  # row by row, keys up to the query
                 "q": _base64(layer.q[head.head].numpy()),
                 "k": _base64(layer.k[head.head // layer.group].numpy()),
             }
         )
-    pieces = [escape_control_chars(piece) for piece in looked.pieces]
-    return {"pieces": pieces, "width": looked.layers[0].q.shape[-1], "heads": heads}
+    pieces = [escape_control_chars(piece) for piece in report.pieces]
+    return {"pieces": pieces, "width": report.layers[0].q.shape[-1], "heads": heads}
 
 
 def _base64(array: npt.NDArray[Any]) -> str:

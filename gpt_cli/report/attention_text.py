@@ -1,4 +1,4 @@
-"""`gpt attention --ascii`: where a model looks, for a terminal of 80 columns."""
+"""`gpt attention --ascii`: attention maps for a terminal of 80 columns."""
 
 from collections.abc import Sequence
 
@@ -7,27 +7,27 @@ from gpt_cli.evaluation.attention_heads import KINDS, Head
 from gpt_cli.report.heatmap import RAMP, WeightMatrix, ascii_rows
 from gpt_cli.terminal.table import fold, render_table, terminal_columns, truncate
 
-_ACROSS = 4  # heads beside each other
-_SMALL = 18  # columns of one of them
-_SMALL_ROWS = 9  # half as many: a character is twice as high as wide
-_PIECE = 10  # columns of a token beside a large map
-_TOP = 3  # keys that are named for each query, if they have
-_TOLD = 0.1  # of its attention
+_MAX_ACROSS = 4  # maps side by side
+_SMALL_COLUMNS = 18  # columns of a small map
+_SMALL_ROWS = 9  # of a small map: a character is twice as high as wide
+_MAX_PIECE = 10  # columns of a token beside a large map
+_MAX_KEYS = 3  # keys listed for each query
+_MIN_WEIGHT = 0.1  # of a listed key
 
 WeightsOf = dict[tuple[int, int], WeightMatrix]  # (layer, head) -> (T, T)
 
 
 def weights_of(layers: Sequence[LayerAttention], heads: Sequence[Head]) -> WeightsOf:
-    of_layer = {layer.layer: layer.weights().numpy() for layer in layers}
-    return {(head.layer, head.head): of_layer[head.layer][head.head] for head in heads}
+    by_layer = {layer.layer: layer.weights().numpy() for layer in layers}
+    return {(head.layer, head.head): by_layer[head.layer][head.head] for head in heads}
 
 
 def render_heads(weights: WeightsOf, heads: Sequence[Head], pieces: Sequence[str]) -> str:
-    """All of the chosen heads small, with their scores; a single one large, with its tokens."""
+    """The scores and small maps of several heads; of a single one a large map with its tokens."""
     if len(heads) == 1:
         (head,) = heads
         return "\n\n".join([_table(heads), _large(weights[head.layer, head.head], pieces), _legend()])
-    across = max(1, min(_ACROSS, (terminal_columns() + 2) // (_SMALL + 2)))
+    across = max(1, min(_MAX_ACROSS, (terminal_columns() + 2) // (_SMALL_COLUMNS + 2)))
     rows = [heads[start : start + across] for start in range(0, len(heads), across)]
     return "\n\n".join([_table(heads), *(_small(weights, row) for row in rows), _legend()])
 
@@ -45,33 +45,32 @@ def _score(score: float | None) -> str:
 
 
 def _small(weights: WeightsOf, heads: Sequence[Head]) -> str:
-    titles = [f"{head.layer}.{head.head} {'/'.join(head.marks)}"[:_SMALL] for head in heads]
-    maps = [ascii_rows(weights[head.layer, head.head], _SMALL, _SMALL_ROWS) for head in heads]
+    titles = [f"{head.layer}.{head.head} {'/'.join(head.marks)}"[:_SMALL_COLUMNS] for head in heads]
+    maps = [ascii_rows(weights[head.layer, head.head], _SMALL_COLUMNS, _SMALL_ROWS) for head in heads]
     lines = [titles, *zip(*maps, strict=True)]
-    return "\n".join("  ".join(part.ljust(_SMALL) for part in line).rstrip() for line in lines)
+    return "\n".join("  ".join(part.ljust(_SMALL_COLUMNS) for part in line).rstrip() for line in lines)
 
 
 def _large(weights: WeightMatrix, pieces: Sequence[str]) -> str:
-    """A row for each query: its token, its weights as far as there is room, and the keys it looks at most, each with
-    how far back it is."""
-    names = [truncate(ascii(piece), _PIECE) for piece in pieces]
+    """A row for each query: its token, its weights, and its largest keys with their distances, as far as they fit."""
+    names = [truncate(ascii(piece), _MAX_PIECE) for piece in pieces]
     width = max(map(len, names))
-    room = min(len(pieces), terminal_columns() - width - 2)
+    columns = min(len(pieces), terminal_columns() - width - 2)
     lines = []
     for query, name in enumerate(names):
-        row = ascii_rows(weights[query : query + 1], room, 1)[0]
+        row = ascii_rows(weights[query : query + 1], columns, 1)[0]
         line = f"{name:>{width}}  {row}"
-        best = sorted(range(query + 1), key=lambda key: -weights[query, key])[:_TOP]
-        for key in best:
-            told = f"  {names[key]} {key - query or 'self'} {weights[query, key]:.2f}"
-            if weights[query, key] < _TOLD or len(line) + len(told) > terminal_columns():
+        top_keys = sorted(range(query + 1), key=lambda key: -weights[query, key])[:_MAX_KEYS]
+        for key in top_keys:
+            entry = f"  {names[key]} {key - query or 'self'} {weights[query, key]:.2f}"
+            if weights[query, key] < _MIN_WEIGHT or len(line) + len(entry) > terminal_columns():
                 break
-            line += told
+            line += entry
         lines.append(line.rstrip())
     return "\n".join(lines)
 
 
 def _legend() -> str:
     shades = "   ".join(f"{RAMP[tenth]} {tenth / 10:.1f}" for tenth in range(1, 10))
-    said = "A line is a query, a column a key; a cell shows the largest of its weights."
-    return "\n".join(line for text in (said, shades) for line in fold(text.split(" "), terminal_columns()))
+    caption = "A line is a query, a column a key; a cell shows the largest of its weights."
+    return "\n".join(line for text in (caption, shades) for line in fold(text.split(" "), terminal_columns()))

@@ -1,8 +1,8 @@
-"""A line chart as SVG, drawn by arithmetic alone: no fonts to find, equal series give equal text.
+"""Line charts as SVG; equal series give equal text.
 
-Colours and dashes come from the page's style sheet by class (`c0` ... of a run, `faint`, `dots`, `level`), so that
-one drawing serves light, dark and print. Points keep their data's scale in attributes, from which the page's script
-reads values under the pointer; without it, nothing is lost but that.
+Colours and dashes come from the page's style sheet by class (`c0` ... of a run, `faint`, `dots`, `level`), so one
+drawing serves light mode, dark mode and print. The scales of the axes are in attributes, from which the page's script
+computes the values under the pointer.
 """
 
 import math
@@ -15,20 +15,20 @@ from markupsafe import Markup, escape
 from gpt_cli.report.series import Series, downsample_minmax
 from gpt_cli.terminal.escape import escape_control_chars
 
-WIDTH, HEIGHT = 460, 270  # units of the drawing, about pixels on a laptop
+WIDTH, HEIGHT = 460, 270  # SVG units, about pixels
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 12, 40
-_NAMES = 52  # room at the right for the names of levels
+_NAME_WIDTH = 52  # width reserved at the right for the names of levels
 _SPACING = 12  # between these names
-_BEGINNING = 0.04  # of the horizontal axis: what stands there alone may be cut off at the top
-_MOST_POINTS = 300  # of a line
-_FAR = 50.0  # heights of the drawing: no point stands farther off
-_LOG_FROM = 50  # a ratio of largest to smallest value from which the vertical axis is logarithmic
+_START_SHARE = 0.04  # of the horizontal axis: values there do not extend a "cut" vertical axis
+_MAX_POINTS = 300  # of a line
+_MAX_OVERSHOOT = 50.0  # axis lengths by which a point may lie outside
+_LOG_RATIO = 50  # a ratio of largest to smallest value from which the vertical axis is logarithmic
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve, or a row of dots, in the colour number `colour`."""
+    """A curve or a series of dots; `colour` is the number of a class of the style sheet."""
 
     name: str
     points: Series
@@ -54,10 +54,10 @@ class Axis:
     log: bool = False
 
     def place(self, value: float) -> float:
-        """The pixel of a value; one that a logarithm cannot have stands at the low end."""
+        """The pixel of a value; on a logarithmic axis values below `low` are at its end."""
         low, high = self._scaled(self.low), self._scaled(self.high)
         share = (self._scaled(value) - low) / (high - low)
-        return self.pixels[0] + min(_FAR, max(-_FAR, share)) * (self.pixels[1] - self.pixels[0])
+        return self.pixels[0] + min(_MAX_OVERSHOOT, max(-_MAX_OVERSHOOT, share)) * (self.pixels[1] - self.pixels[0])
 
     def _scaled(self, value: float) -> float:
         return math.log10(max(value, self.low)) if self.log else value
@@ -72,33 +72,33 @@ def draw_chart(
     scale: Literal["zero", "log", "cut"] = "cut",
     whole: bool = False,
 ) -> Markup:
-    """The chart as an <svg> element; a short remark in its place where no line has a point.
+    """The chart as an <svg> element; a short paragraph if no line has a point.
 
-    The vertical axis begins at `zero`; or is a `log` one where positive values differ by a factor of 50; or is `cut`
-    at the top, so that the fall from the very beginning of a loss does not flatten all that follows.
-    `whole`: there is nothing between the whole numbers of the horizontal axis.
+    `scale` of the vertical axis: `zero` begins at 0; `log` and `cut` are logarithmic if positive values span a factor
+    of 50; `cut` ignores the start of the curves, so that the initial fall of a loss does not flatten the rest.
+    `whole`: only integers are labelled on the horizontal axis.
     """
     drawn = [line for line in lines if len(line.points.x)]
     if not drawn:
         return Markup('<p class="empty">nothing logged</p>')
-    right = WIDTH - (_NAMES if levels else _RIGHT)
+    right = WIDTH - (_NAME_WIDTH if levels else _RIGHT)
     x = _horizontal_scale([float(v) for line in drawn for v in line.points.x], (_LEFT, right))
-    heights = [level.y for level in levels]
+    levels_y = [level.y for level in levels]
     for line in drawn:
-        kept = line.points.y
-        if scale == "cut" and len(later := kept[line.points.x >= x.low + _BEGINNING * (x.high - x.low)]):
-            kept = later
-        heights += [float(v) for v in kept]
-    y = _vertical_scale(heights, (HEIGHT - _BOTTOM, _TOP), scale)
+        values = line.points.y
+        if scale == "cut" and len(after_start := values[line.points.x >= x.low + _START_SHARE * (x.high - x.low)]):
+            values = after_start
+        levels_y += [float(v) for v in values]
+    y = _vertical_scale(levels_y, (HEIGHT - _BOTTOM, _TOP), scale)
     curves = Markup("").join(_curve(line, x, y) for line in drawn)
-    inside = (_LEFT - 4, _TOP - 4, right - _LEFT + 8, HEIGHT - _BOTTOM - _TOP + 8)
+    frame = (_LEFT - 4, _TOP - 4, right - _LEFT + 8, HEIGHT - _BOTTOM - _TOP + 8)
     return Markup(
         '<svg viewBox="0 0 {} {}" role="img" aria-label="{} over {}" data-x="{}" data-y="{}" data-unit="{}">{}{}{}'
         '<svg x="{}" y="{}" width="{}" height="{}" viewBox="{}">{}</svg><g class="under" hidden></g></svg>'
     ).format(
         *(WIDTH, HEIGHT, y_label, x_label, _scale(x), _scale(y), x_label),
         *(_vertical_axis(y, y_label, right), _horizontal_axis(x, x_label, whole), _levels(levels, y, right)),
-        *(*inside, "{} {} {} {}".format(*inside), curves),
+        *(*frame, "{} {} {} {}".format(*frame), curves),
     )
 
 
@@ -112,12 +112,12 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten from `low` to `high`, not too many; with 2 and 5 between them where there are few."""
+    """At most about 7 powers of ten from `low` to `high`; with 2 and 5 times them if there are few."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    apart = max(1, math.ceil((last - first) / 6))
+    stride = max(1, math.ceil((last - first) / 6))
     factors = (1, 2, 5) if last - first <= 2 else (1,)
-    found = [factor * 10.0**power for power in range(first, last + 1, apart) for factor in factors]
-    return [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+    values = [factor * 10.0**power for power in range(first, last + 1, stride) for factor in factors]
+    return [value for value in values if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
 
 
 def format_tick(value: float) -> str:
@@ -137,7 +137,7 @@ def _horizontal_scale(values: Sequence[float], pixels: tuple[float, float]) -> A
 
 def _vertical_scale(values: Sequence[float], pixels: tuple[float, float], scale: str) -> Axis:
     low, high = min(values), max(values)
-    if scale != "zero" and low > 0 and high / low >= _LOG_FROM:
+    if scale != "zero" and low > 0 and high / low >= _LOG_RATIO:
         return Axis(low / 1.15, high * 1.15, pixels, log=True)
     if scale == "zero":
         low, high = min(0.0, low), max(0.0, high)
@@ -177,35 +177,35 @@ def _horizontal_axis(axis: Axis, label: str, whole: bool) -> Markup:
 
 
 def _levels(levels: Sequence[ReferenceLine], axis: Axis, right: float) -> Markup:
-    """Dashed lines with their names to the right, which keep their distance."""
+    """Dashed lines with their names to the right, moved up where they would overlap."""
     parts = []
-    free = math.inf  # the lowest place that is still free, from below
+    name_y = math.inf  # baseline of the last name, from below
     for level in sorted(levels, key=lambda level: level.y):
         y = axis.place(level.y)
-        free = min(free - _SPACING, y + 4)
+        name_y = min(name_y - _SPACING, y + 4)
         parts.append(
             Markup('<path class="level" d="M{} {:.1f}H{}"/><text class="level" x="{}" y="{:.1f}">{}</text>').format(
-                _LEFT, y, right, right + 4, free, level.name
+                _LEFT, y, right, right + 4, name_y, level.name
             )
         )
     return Markup("").join(parts)
 
 
 def _curve(line: Line, x: Axis, y: Axis) -> Markup:
-    points = downsample_minmax(line.points, _MOST_POINTS)
-    places = [(x.place(float(a)), y.place(float(b))) for a, b in zip(points.x, points.y, strict=True)]
+    points = downsample_minmax(line.points, _MAX_POINTS)
+    pixels = [(x.place(float(a)), y.place(float(b))) for a, b in zip(points.x, points.y, strict=True)]
     name = escape(escape_control_chars(line.name))
     if line.kind == "dots":
-        dots = Markup("").join(Markup('<circle cx="{:.2f}" cy="{:.2f}" r="3"/>').format(*place) for place in places)
-        path = " ".join(f"{a:.2f},{b:.2f}" for a, b in places)
+        dots = Markup("").join(Markup('<circle cx="{:.2f}" cy="{:.2f}" r="3"/>').format(*pixel) for pixel in pixels)
+        path = " ".join(f"{a:.2f},{b:.2f}" for a, b in pixels)
         return Markup('<g class="dots c{}"><polyline points="{}" data-name="{}"/>{}</g>').format(
             line.colour, path, name, dots
         )
-    if len(places) == 1:
-        return Markup('<circle class="only c{}" cx="{:.2f}" cy="{:.2f}" r="3"/>').format(line.colour, *places[0])
-    told = Markup("") if line.kind == "faint" else Markup(' data-name="{}"').format(name)
-    path = " ".join(f"{a:.2f},{b:.2f}" for a, b in places)
-    return Markup('<polyline class="{} c{}" points="{}"{}/>').format(line.kind, line.colour, path, told)
+    if len(pixels) == 1:
+        return Markup('<circle class="only c{}" cx="{:.2f}" cy="{:.2f}" r="3"/>').format(line.colour, *pixels[0])
+    data_name = Markup("") if line.kind == "faint" else Markup(' data-name="{}"').format(name)
+    path = " ".join(f"{a:.2f},{b:.2f}" for a, b in pixels)
+    return Markup('<polyline class="{} c{}" points="{}"{}/>').format(line.kind, line.colour, path, data_name)
 
 
 def _scale(axis: Axis) -> str:

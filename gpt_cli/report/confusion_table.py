@@ -1,4 +1,4 @@
-"""The confusion matrix of a run that learned classes, as a table whose cells are as dark as they are full."""
+"""The confusion matrix of a classifier as a table with shaded cells."""
 
 from dataclasses import dataclass, field
 
@@ -8,22 +8,22 @@ from gpt_cli.evaluation.text_classifier import TextClassifier
 from gpt_cli.report.run_record import RunRecord
 from gpt_cli.run.checkpoint import open_checkpoint
 
-_MOST_LABELS = 40
+_MAX_LABELS = 40
 
 
 @dataclass(frozen=True)
 class ConfusionTable:
-    """Rows: the true label; columns: the one chosen."""
+    """Rows: true labels; columns: predicted labels."""
 
     labels: list[str] = field(default_factory=list)
     rows: list[list[tuple[int, float]]] = field(default_factory=list)
     """The count of each cell, and its share of the row."""
     sentence: str = ""
-    """The figures beside the baselines; or the reason why there are none."""
+    """The metrics and baselines in a sentence, or the reason why there are none."""
 
 
 def confusion_table(record: RunRecord, note: Notify) -> ConfusionTable:
-    """The table of the newest checkpoint on the validation texts; where they cannot be read, why."""
+    """The table of the newest checkpoint on the validation texts; if they cannot be read, the reason."""
     try:
         saved = open_checkpoint(record.path, note, "classes")
         report = evaluate_classifier(saved, TextClassifier.of(saved, "cpu", note), None, "val", note)
@@ -37,7 +37,7 @@ def confusion_table(record: RunRecord, note: Notify) -> ConfusionTable:
         f" {figures['bag_of_words_accuracy']:.4f} and {figures['bag_of_words_macro_f1']:.4f}, the most frequent label"
         f" {figures['majority_accuracy']:.4f} and {figures['majority_macro_f1']:.4f}."
     )
-    if len(report.labels) > _MOST_LABELS:
+    if len(report.labels) > _MAX_LABELS:
         return ConfusionTable(sentence=f"{sentence} Of {len(report.labels):,} labels no matrix is drawn.")
     counts = report.evaluation.confusion.tolist()
     rows = [[(count, count / max(1, sum(row))) for count in row] for row in counts]

@@ -1,4 +1,4 @@
-"""Pictures of what a config means, drawn from the code that trains and samples: for who learns how it works.
+"""Plots that explain parts of a config, computed by the code that trains and samples.
 
 Shapes: T queries, S keys, C n_embd, D head_dim.
 """
@@ -28,16 +28,16 @@ from gpt_cli.training.schedule import lr_multiplier
 FigureName = Literal["scaling", "mask", "positions", "activations", "muon", "schedule", "filters"]
 
 _HEATMAP = "viridis"
-_SMALL = 16  # tokens of a mask that one can still count
-_KEYS = 64  # among which a query of `scaling` chooses
-_TRIES = 200  # random queries over which `scaling` takes the mean
-_SHOWN = 128  # positions, and channels
+_SMALL = 16  # tokens of a mask
+_KEYS = 64  # keys for each query of `scaling`
+_QUERIES = 200  # random queries of `scaling`, of which the mean is drawn
+_MAX_POSITIONS = 128  # positions, and channels
 _KINDS = ("constant", "linear", "cosine", "wsd")
 _CHOICES = 12  # tokens of `filters`
 
 
 def draw_part(part: FigureName, config: Config, output: Path) -> None:
-    """Draw `part` as `config` has it into `output`, whose suffix (.png, .svg, .pdf) is its format."""
+    """Draw `part` of `config` into `output`, whose suffix (.png, .svg, .pdf) is its format."""
     draw: dict[FigureName, Callable[[Config], Figure]] = {
         "scaling": scaling,
         "mask": mask,
@@ -71,15 +71,15 @@ def scaling(config: Config) -> Figure:
 
 
 def _attend(width: int, divided: bool) -> tuple[float, float]:
-    """The scores' standard deviation, and the mean of the largest weight, of normal queries and keys."""
+    """(standard deviation of the scores, mean of the largest weight) of random normal queries and keys."""
     generator = torch.Generator().manual_seed(derive_seed("scaling", width))
-    q, k = (torch.randn(_TRIES, n, width, generator=generator) for n in (1, _KEYS))
+    q, k = (torch.randn(_QUERIES, n, width, generator=generator) for n in (1, _KEYS))
     scores = q @ k.mT / (math.sqrt(width) if divided else 1.0)  # (_TRIES, 1, _KEYS)
     return scores.std().item(), scores.softmax(dim=-1).amax(dim=-1).mean().item()
 
 
 def mask(config: Config) -> Figure:
-    """Plot the keys that a query sees: causal, in a window, and in a cache."""
+    """Plot the causal mask: in training, with a window, and with a KV cache."""
     window = config.model.window or _SMALL // 4
     panels = (
         ("training (white: seen)", _SMALL, None),
@@ -87,8 +87,8 @@ def mask(config: Config) -> Figure:
         ("with a cache: the last 3 queries", 3, config.model.window),
     )
     figure, all_axes = _figure(3)
-    for axes, (title, n_query, seen) in zip(all_axes, panels, strict=True):
-        visible = causal_mask(n_query, _SMALL, seen, torch.device("cpu"))  # (T, S)
+    for axes, (title, n_query, visible_window) in zip(all_axes, panels, strict=True):
+        visible = causal_mask(n_query, _SMALL, visible_window, torch.device("cpu"))  # (T, S)
         axes.imshow((~visible).numpy(), cmap="Greys", vmin=0, vmax=1.4, aspect="equal")
         axes.set(title=title, xlabel="key", ylabel="query")
         axes.set_xticks(range(0, _SMALL, 5))
@@ -102,29 +102,29 @@ def mask(config: Config) -> Figure:
 
 
 def positions(config: Config) -> Figure:
-    """Sinusoids and rotations: what each position is, and what two positions have to do with each other."""
+    """Plot sinusoidal and rotary positions: the tables, and the scores of pairs of positions by distance."""
     model = config.model
-    length = min(model.context_length, _SHOWN)
+    length = min(model.context_length, _MAX_POSITIONS)
     table = sinusoids(length, model.n_embd + model.n_embd % 2)  # (T, C)
     width = model.head_dim + model.head_dim % 2
-    even = model.model_copy(update={"n_embd": width, "n_head": 1, "n_kv_head": None})
-    rotary = Rotary(length, rotary_frequencies(even))
+    even_width = model.model_copy(update={"n_embd": width, "n_head": 1, "n_kv_head": None})
+    rotary = Rotary(length, rotary_frequencies(even_width))
     middle = length // 2
     distances = torch.arange(length) - middle
 
     figure, all_axes = _figure(2, rows=2)
     top, bottom = all_axes[:2], all_axes[2:]
-    _heatmap(figure, top[0], table[:, :_SHOWN], "sinusoids: what is added", "channel")
-    similar = table @ table[middle] / (table.shape[1] / 2)
-    top[1].plot(distances.numpy(), similar.numpy(), color=COLOURS[0])
+    _heatmap(figure, top[0], table[:, :_MAX_POSITIONS], "sinusoids: what is added", "channel")
+    cosines = table @ table[middle] / (table.shape[1] / 2)
+    top[1].plot(distances.numpy(), cosines.numpy(), color=COLOURS[0])
     top[1].set(title=f"sinusoids: position {middle} and the others", ylabel="cosine of the angle")
     _heatmap(figure, bottom[0], rotary.cos, "rope: cosine of each pair's angle", "pair of channels")
     ones = torch.ones(1, 1, length, width)
-    turned = rotary(ones, 0)[0, 0]  # (T, D)
+    rotated = rotary(ones, 0)[0, 0]  # (T, D)
     for query, colour, style in ((length - 1, COLOURS[1], "-"), (middle, COLOURS[0], "--")):
-        scores = turned[: query + 1] @ turned[query] / width
-        back = query - torch.arange(query + 1)
-        bottom[1].plot(back.numpy(), scores.numpy(), style, color=colour, label=f"query at {query}")
+        scores = rotated[: query + 1] @ rotated[query] / width
+        distance = query - torch.arange(query + 1)
+        bottom[1].plot(distance.numpy(), scores.numpy(), style, color=colour, label=f"query at {query}")
     bottom[1].set(title="rope: the score of equal vectors", ylabel="score, of 1", xlabel="tokens back")
     bottom[1].legend(frameon=False)
     top[1].set(xlabel="distance")
@@ -142,15 +142,17 @@ def activations(config: Config) -> Figure:
     }
     figure, (axes,) = _figure(1)
     for (name, y), colour in zip(curves.items(), COLOURS, strict=False):
-        shown = "swiglu: the gate" if name == "swiglu" else name
-        axes.plot(x.numpy(), y.numpy(), color=colour, linewidth=2.5 if name == config.model.mlp else 1.2, label=shown)
+        name_shown = "swiglu: the gate" if name == "swiglu" else name
+        axes.plot(
+            x.numpy(), y.numpy(), color=colour, linewidth=2.5 if name == config.model.mlp else 1.2, label=name_shown
+        )
     axes.set(title="activations of the MLP", xlabel="in", ylabel="out", ylim=(-0.5, 4))
     axes.legend(frameon=False)
     return figure
 
 
 def muon(config: Config) -> Figure:
-    """The singular values of an update, step by step of the iteration that pushes them to near 1."""
+    """Plot the singular values of an update after each step of Muon's Newton-Schulz iteration."""
     generator = torch.Generator().manual_seed(derive_seed("muon"))
     n = config.model.n_embd
     basis = [torch.linalg.qr(torch.randn(n, n, generator=generator)).Q for _ in range(2)]
@@ -173,12 +175,12 @@ def muon(config: Config) -> Figure:
 
 
 def schedule(config: Config) -> Figure:
-    """The learning rate of each kind of schedule over the run; the config's own is drawn bold."""
+    """Plot the learning rate of each kind of schedule; that of the config is bold."""
     figure, (axes,) = _figure(1)
     steps = config.train.steps
     for kind, colour in zip(_KINDS, COLOURS, strict=False):
-        chosen = config.schedule.model_copy(update={"kind": kind})
-        rates = [lr_multiplier(step, steps, chosen) for step in range(steps)]
+        schedule_config = config.schedule.model_copy(update={"kind": kind})
+        rates = [lr_multiplier(step, steps, schedule_config) for step in range(steps)]
         axes.plot(range(steps), rates, color=colour, linewidth=2.8 if kind == config.schedule.kind else 1.2, label=kind)
     axes.set(title="learning rate, as a multiple of its peak", xlabel="step", ylim=(0, 1.05))
     axes.legend(frameon=False)
@@ -187,7 +189,7 @@ def schedule(config: Config) -> Figure:
 
 def filters(config: Config) -> Figure:
     """Plot a distribution over twelve tokens under temperature, top-k, top-p and min-p."""
-    logits = -1.1 * torch.arange(1, _CHOICES + 1).float().log()[None]  # of Zipf's kind, as words have
+    logits = -1.1 * torch.arange(1, _CHOICES + 1).float().log()[None]  # Zipf's law, as for words
     sample = config.sample
     panels = {
         "temperature 1": SamplingParams(temperature=1.0),
@@ -213,7 +215,7 @@ def _heatmap(figure: Figure, axes: Axes, values: Tensor, title: str, across: str
 
 
 def _figure(columns: int, rows: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure of panels, 4 inches each, or one of 6."""
+    """A figure of panels, each 4 inches wide; a single one is 6."""
     width = 4.0 * columns if columns > 1 else 6.0
     figure = Figure(figsize=(width, 3.0 * rows + 0.2), dpi=100, layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False)

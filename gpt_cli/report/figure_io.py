@@ -12,14 +12,14 @@ from gpt_cli.errors import RequestError
 from gpt_cli.files import replace_file
 from gpt_cli.terminal.escape import escape_control_chars
 
-# Okabe and Ito (2008): told apart by every kind of colour vision. Yellow is too pale for a thin line.
+# Okabe and Ito (2008): distinguishable by people with any colour vision. Without yellow, too pale for a thin line.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def check_output(output: Path, *, hint: str) -> None:
-    """Raise RequestError now if a picture cannot be written to `output`: not after the work. `hint` is a right way."""
+    """Raise RequestError now if a picture cannot be written to `output`: not after the work. `hint` is an example."""
     if output.suffix.lower() not in _SUFFIXES:
         raise RequestError(f"a picture is written as {', '.join(_SUFFIXES)}, not as {output}", hint=hint)
     if not output.parent.is_dir():
@@ -36,14 +36,14 @@ def write_picture(output: Path, figure: Figure) -> None:
     A PDF embeds TrueType fonts: many publishers refuse matplotlib's default.
     """
     picture = io.BytesIO()
-    kind = output.suffix.lower()[1:]
+    format_ = output.suffix.lower()[1:]
     dates = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with mpl.rc_context({"svg.hashsalt": "gpt", "pdf.fonttype": 42}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a name in a script that the font lacks
-        figure.savefig(picture, format=kind, metadata=dates[kind])
+        figure.savefig(picture, format=format_, metadata=dates[format_])
     replace_file(output, picture.getvalue())
 
 
 def label(text: str) -> str:
-    """`text` as a picture can show it, whatever it holds."""
+    """`text` with control characters and mathtext escaped."""
     return escape_control_chars(text).replace("$", r"\$")  # a dollar would begin a formula

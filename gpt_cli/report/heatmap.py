@@ -10,16 +10,15 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-WeightMatrix = npt.NDArray[np.float32]  # (T, T): row t is how query t divides its attention
+WeightMatrix = npt.NDArray[np.float32]  # (T, T): row t has the weights of query t
 
 RAMP = " .:-=+*#%@"  # ten shades, the darkest last
 
 
 def png(weights: WeightMatrix, colour: tuple[int, int, int]) -> bytes:
-    """(T, T) weights from 0 to 1 as a picture of T by T pixels: `colour`, the more opaque the larger the weight.
+    """(T, T) weights from 0 to 1 as a PNG of T by T pixels in `colour`, whose opacity is the root of the weight.
 
-    What lies beneath shows through, so that one picture serves light and dark. The root of the weight is drawn: small
-    weights stay visible.
+    The root keeps small weights visible; the transparent background serves light and dark mode.
     """
     shades = np.sqrt(weights.clip(0.0, 1.0))
     rows = np.rint(255 * shades).astype(np.uint8)
@@ -42,7 +41,7 @@ def data_url(picture: bytes) -> str:
 
 
 def ascii_rows(weights: WeightMatrix, columns: int, rows: int) -> list[str]:
-    """The weights in at most `rows` lines of at most `columns` characters of RAMP, the largest of each field shown."""
+    """The weights, max-pooled, in at most `rows` lines of at most `columns` characters of RAMP."""
     n_query, n_key = weights.shape
     columns, rows = min(columns, n_key), min(rows, n_query)
     key_starts = np.linspace(0, n_key, columns, endpoint=False).astype(int)

@@ -1,8 +1,8 @@
-"""A page in one file: styles, drawings and a little script inside, nothing fetched from anywhere.
+"""Render self-contained pages: styles, drawings and the script are inline.
 
-All text passes Jinja's autoescape, and characters that reorder or hide text become visible, so that what a model, a
-config or a file name says is never markup. The page's own policy forbids every request, and every script but the one
-whose hash it states.
+All text passes Jinja's autoescape, and characters that reorder or hide text are made visible, so output of a model, a
+config or a file name is never markup. The content security policy forbids all requests, and all scripts but the one
+with its hash.
 """
 
 import base64
@@ -24,7 +24,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def render_page(template: str, script: str | None, **content: Any) -> str:
-    """The page that the file `template` makes of `content`, with the file `script` as its only script, if any."""
+    """Render the file `template` with `content`; the file `script`, if any, is its only script."""
     source = "" if script is None else (_TEMPLATES / script).read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
     return (
@@ -44,7 +44,7 @@ def stylesheet() -> str:
 
 
 def check_page(output: Path, hint: str) -> None:
-    """Raise RequestError now if a page cannot be written to `output`: not after the work. `hint` is a right way."""
+    """Raise RequestError now if a page cannot be written to `output`: not after the work. `hint` is an example."""
     if output.suffix.lower() not in (".html", ".htm"):
         raise RequestError(f"a page is written as .html, not as {output.name}", hint=hint)
     with translate_os_errors("write", output):
@@ -56,7 +56,7 @@ def check_page(output: Path, hint: str) -> None:
 
 
 def write_page(output: Path, page: str) -> None:
-    """Put the page at `output`, whole."""
+    """Write the page to `output`, atomically."""
     replace_file(output, page.encode("utf-8"))
 
 
@@ -76,7 +76,7 @@ def _environment() -> Environment:
 
 
 def _visible(value: Any) -> Any:
-    """Text with control characters made visible; markup of our own making as it is."""
+    """Text with control characters escaped; other values and our own Markup unchanged."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return escape_control_chars(value, keep="\n\t")
     return value

@@ -73,8 +73,8 @@ def render_plan(plan: Plan) -> str:
 def _time(plan: Plan) -> str:
     if plan.seconds is None or plan.seconds_per_step is None:
         return "not measured: it takes more memory than is free here, or than is tried"
-    how = "measured" if len(plan.measured_layers) == 1 else "by what one layer and two take"
-    return f"about {format_duration(plan.seconds)} at {1e3 * plan.seconds_per_step:,.0f} ms a step, {how}"
+    method = "measured" if len(plan.measured_layers) == 1 else "by what one layer and two take"
+    return f"about {format_duration(plan.seconds)} at {1e3 * plan.seconds_per_step:,.0f} ms a step, {method}"
 
 
 def _shape(sizes: tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""The course of runs as a picture for a paper, drawn from their metrics.jsonl."""
+"""Plot the metrics.jsonl of runs with Matplotlib."""
 
 import math
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ _LABELS: dict[YAxis, str] = {
     "throughput": "tokens per second",
 }
 _WORDS: dict[YAxis, str] = {"lr": "learning rates", "grad_norm": "gradient norms", "throughput": "times"}
-_TRAINING: dict[YAxis, Measure] = {"loss": "loss", "bpb": "train_bpb"}  # others are called as they are measured
+_TRAINING: dict[YAxis, Measure] = {"loss": "loss", "bpb": "train_bpb"}  # other axes are measures of the same name
 _VALIDATION: dict[YAxis, Measure] = {"loss": "val_loss", "bpb": "bpb"}
-_STYLES = (("-", "o"), ("--", "s"), ("-.", "^"))  # line and marker, when there are more runs than colours
+_STYLES = (("-", "o"), ("--", "s"), ("-.", "^"))  # (line, marker), for more runs than colours
 _WIDTH = 8.0  # inches
 
 
@@ -50,7 +50,7 @@ def plot_runs(
     losses, validation.
 
     The suffix of `output` is its format: .png, .svg or .pdf; the same metrics give the same bytes. Raises
-    RequestError for an output that cannot be, UserError for a run that has nothing to draw.
+    RequestError for an output that cannot be written, UserError for a run without these metrics.
     """
     check_output(output, hint="gpt plot RUN -o loss.png")
     figure = Figure(figsize=(width, 0.6 * width), dpi=150, layout="constrained")
@@ -78,16 +78,16 @@ def _draw_run(axes: Axes, run: Path, name: str, index: int, x: XAxis, y: YAxis, 
         )
     colour = COLOURS[index % len(COLOURS)]
     line, marker = _STYLES[index // len(COLOURS) % len(_STYLES)]
-    of_run = "" if alone else f", {name}"
+    suffix = "" if alone else f", {name}"
     if len(training.x):
         axes.plot(training.x, training.y, color=colour, alpha=0.3, linewidth=0.6)
-        what = f"training{of_run}" if y in _VALIDATION else _LABELS[y] if alone else name
-        even = training.y if y == "lr" else smooth(training.y)  # a schedule is no noise
-        axes.plot(training.x, even, line, color=colour, linewidth=1.6, label=what)
+        name_shown = f"training{suffix}" if y in _VALIDATION else _LABELS[y] if alone else name
+        smoothed = training.y if y == "lr" else smooth(training.y)  # a schedule is no noise
+        axes.plot(training.x, smoothed, line, color=colour, linewidth=1.6, label=name_shown)
     if len(validation.x):
-        best = f"validation{of_run} (best {validation.y.min():.3f})"
+        legend = f"validation{suffix} (best {validation.y.min():.3f})"
         shade = COLOURS[1] if alone else colour
-        axes.plot(validation.x, validation.y, ":", marker=marker, markersize=4, color=shade, label=best)
+        axes.plot(validation.x, validation.y, ":", marker=marker, markersize=4, color=shade, label=legend)
 
 
 def _draw_frame(axes: Axes, x: XAxis, y: YAxis, log_x: bool, log_y: bool) -> None:

@@ -1,4 +1,4 @@
-"""The picture of a learning-rate range test."""
+"""Plot a learning-rate range test."""
 
 from pathlib import Path
 

@@ -12,12 +12,12 @@ from gpt_cli.terminal.table import render_cell, render_table, terminal_columns, 
 
 _PER_TEXT = ("bpb", "best_bpb", "bpc")
 _PER_TOKEN = ("val_loss", "best_val_loss", "perplexity", "tokens_per_second")
-_NAME = 24  # columns of a run's name or a key, at most
+_NAME_WIDTH = 24  # columns of a run's name or a key, at most
 
 
 @dataclass(frozen=True)
 class Row:
-    """One thing in which runs may differ: a value for each run, and how it is shown."""
+    """One property of runs: its value for each run, and the text that is shown."""
 
     key: str
     label: str
@@ -28,25 +28,28 @@ class Row:
 
     @property
     def differs(self) -> bool:
-        """True if the runs are not all alike in it."""
+        """True if the values are not all equal."""
         return any(value != self.values[0] for value in self.values[1:])
 
     @property
     def best(self) -> int | None:
-        """The index of the best run, if there is one."""
-        found = [(value, index) for index, value in enumerate(self.values) if value is not None]
-        if not self.better or not self.differs or len(found) < 2:
+        """Index of the best run; None if the values do not compare or are equal."""
+        candidates = [(value, index) for index, value in enumerate(self.values) if value is not None]
+        if not self.better or not self.differs or len(candidates) < 2:
             return None
-        return (min if self.better < 0 else max)(found)[1]
+        return (min if self.better < 0 else max)(candidates)[1]
 
 
 Differences = dict[str, list[Row]]
 
 
 def compare(records: Sequence[RunRecord]) -> Differences:
-    """Every row of `results`, and of `config`, `data` and `environment` those in which the runs differ."""
-    found = [figures(record) for record in records]
-    results = [_result(key, [one[key] for one in found], comparable=_compares(key, records)) for key in FIGURES]
+    """All rows of `results`, and the rows of `config`, `data` and `environment` in which the runs differ."""
+    results_of = [figures(record) for record in records]
+    results = [
+        _result(key, [metrics[key] for metrics in results_of], comparable=_is_comparable(key, records))
+        for key in FIGURES
+    ]
     weights = [None if record.saved is None else record.saved.sha256 for record in records]
     results.append(_row("weights_sha256", weights, [text[:16] if text else "–" for text in weights], "weights sha256"))
     config = [
@@ -67,14 +70,14 @@ def to_json(records: Sequence[RunRecord], differences: Differences) -> dict[str,
 
 
 def render_differences(records: Sequence[RunRecord], differences: Differences) -> str:
-    """The differences as a terminal shows them, at 80 columns: a table for each part, equal results left out."""
-    column = max(10, (terminal_columns() - _NAME - 2 * len(records)) // len(records))
+    """The differences as tables of at most 80 columns, one for each part, without equal results."""
+    column = max(10, (terminal_columns() - _NAME_WIDTH - 2 * len(records)) // len(records))
     names = [truncate(render_cell(record.name), column) for record in records]
     parts = []
     for part, rows in differences.items():
         lines = [
             (
-                truncate(row.label, _NAME),
+                truncate(row.label, _NAME_WIDTH),
                 *(truncate(render_cell(text), column) for text in row.texts),
                 _change(row) if len(records) == 2 else "",
             )
@@ -92,8 +95,8 @@ def _result(key: str, values: Sequence[Value], *, comparable: bool) -> Row:
     return Row(key, figure.label, tuple(values), texts, figure.better if comparable else 0)
 
 
-def _compares(key: str, records: Sequence[RunRecord]) -> bool:
-    """True if one figure of these runs is better than another: of losses, on one text; per token, of one tokenizer."""
+def _is_comparable(key: str, records: Sequence[RunRecord]) -> bool:
+    """True if the metric compares between these runs: losses need one text, losses per token also one tokenizer."""
     if key not in (*_PER_TEXT, *_PER_TOKEN):
         return True
     one_text = len({(record.fingerprint, record.splits["val"].bytes) for record in records}) == 1
@@ -123,8 +126,8 @@ def _tokenizer(record: RunRecord) -> str:
 
 
 def _change(row: Row) -> str:
-    """The second value as a change of the first, where they are results that compare."""
-    before, after = row.values
-    if not row.better or not isinstance(before, int | float) or not isinstance(after, int | float) or not before:
+    """The relative change from the first value to the second, if they compare."""
+    first, second = row.values
+    if not row.better or not isinstance(first, int | float) or not isinstance(second, int | float) or not first:
         return ""
-    return f"{(after - before) / before:+.1%}"
+    return f"{(second - first) / first:+.1%}"

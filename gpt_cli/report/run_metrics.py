@@ -1,4 +1,4 @@
-"""Final figures of a run, with their units and the direction that is better."""
+"""The final metrics of a run, with their names, formats and which direction is better."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Value = int | float | str | None
 
 @dataclass(frozen=True)
 class Figure:
-    """A kind of figure: how it is called, shown, and which way is better, where one is."""
+    """The name and format of a metric, and which direction is better."""
 
     label: str
     show: Callable[[Any], str]
@@ -52,7 +52,7 @@ FIGURES: dict[str, Figure] = {
 
 
 def figures(record: RunRecord) -> dict[str, Value]:
-    """The results of a run by the names in FIGURES; None where it has not come to that."""
+    """The metrics of a run by the names in FIGURES; None for those it does not have yet."""
     last = record.evaluations[-1] if record.evaluations else {}
     losses = [line["val_loss"] for line in record.evaluations]
     bits = [line["bpb"] for line in record.evaluations if "bpb" in line]
@@ -82,20 +82,20 @@ def figures(record: RunRecord) -> dict[str, Value]:
 
 
 def format_metric(key: str, value: Value) -> str:
-    """A figure as text; a dash where there is none."""
+    """A metric as text; a dash for None."""
     return "–" if value is None else FIGURES[key].show(value)
 
 
 def run_outcome(record: RunRecord) -> str:
-    asked = record.config.train.steps
-    ends = [event for event in record.events if event["event"] in ("started", "ended", "died", "killed")]
-    match ends[-1] if ends else None:
+    total = record.config.train.steps
+    endings = [event for event in record.events if event["event"] in ("started", "ended", "died", "killed")]
+    match endings[-1] if endings else None:
         case {"event": "died", "error": error}:
             return f"died at step {record.steps:,}: {str(error).removeprefix('UserError: ')}"
         case {"event": "killed"}:
-            return f"was killed at step {record.steps:,} of {asked:,}"
-        case {"event": "started"} if record.steps < asked:
-            return f"is at step {record.steps:,} of {asked:,}"
-    if record.steps < asked:
-        return f"stopped at step {record.steps:,} of {asked:,}"
-    return f"finished all {asked:,} steps" if asked != 1 else "finished its one step"
+            return f"was killed at step {record.steps:,} of {total:,}"
+        case {"event": "started"} if record.steps < total:
+            return f"is at step {record.steps:,} of {total:,}"
+    if record.steps < total:
+        return f"stopped at step {record.steps:,} of {total:,}"
+    return f"finished all {total:,} steps" if total != 1 else "finished its one step"

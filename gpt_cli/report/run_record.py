@@ -1,4 +1,4 @@
-"""A run as its directory tells it: what reports and comparisons of runs are made from."""
+"""Read a run directory, for reports and comparisons of runs."""
 
 import json
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class SplitSize:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """Everything that a run's directory says about it."""
+    """The contents of a run directory."""
 
     path: Path
     name: str
@@ -51,7 +51,7 @@ class RunRecord:
     created: str
     command: tuple[str, ...]
     environment: dict[str, str]
-    """Versions and the machine, by what they are of."""
+    """Versions of packages and properties of the machine, by name."""
     metrics: list[dict[str, Any]]
     samples: list[dict[str, Any]]
     events: list[dict[str, Any]]
@@ -63,7 +63,7 @@ class RunRecord:
 
     @property
     def bytes_per_token(self) -> float:
-        """Bytes of the training text to a token."""
+        """Bytes of training text per token."""
         train = self.splits["train"]
         return max(1, train.bytes) / max(1, train.tokens)
 
@@ -79,10 +79,10 @@ class RunRecord:
 
 
 def read_record(run: Path, name: str, note: Notify) -> RunRecord:
-    """The record of the run directory `run`, called `name`.
+    """Read the run directory `run`; `name` is its display name.
 
-    Raises RequestError for what is not a run, DamagedError for a run that cannot be read, and tells a damaged
-    checkpoint through `note`.
+    Raises RequestError if it is not a run, DamagedError if it cannot be read. A damaged checkpoint is skipped with a
+    `note`.
     """
     if is_checkpoint(run):
         raise RequestError(f"{run} is a checkpoint, and its run has the curves and samples", hint=hint_at_run(run))
@@ -96,7 +96,7 @@ def read_record(run: Path, name: str, note: Notify) -> RunRecord:
     try:
         sizes = ("characters", "bytes", "tokens", "documents")
         splits = {
-            str(split): SplitSize(*(int(found[size]) for size in sizes)) for split, found in data["splits"].items()
+            str(split): SplitSize(*(int(numbers[size]) for size in sizes)) for split, numbers in data["splits"].items()
         }
         source, fingerprint = data["source"], str(data["fingerprint"])
         environment = {key: str(value) for key, value in facts["versions"].items() if value is not None}
@@ -132,12 +132,12 @@ def read_record(run: Path, name: str, note: Notify) -> RunRecord:
 
 
 def read_records(runs: Sequence[Path], note: Notify) -> list[RunRecord]:
-    """The records of several runs, called by what tells them apart."""
+    """Read several runs, with display names that distinguish them."""
     return [read_record(run, name, note) for run, name in zip(runs, run_names(runs), strict=True)]
 
 
 def read_bytes_per_token(run: Path) -> float:
-    """Bytes of training text to a token of it, as the run's data.json tells. Raises DamagedError if it does not."""
+    """Bytes of training text per token, from the run's data.json. Raises DamagedError if it does not have them."""
     try:
         train = _read_json(run / DATA)["splits"]["train"]
         return max(1, int(train["bytes"])) / max(1, int(train["tokens"]))

@@ -1,4 +1,4 @@
-"""`gpt report`: runs as one page that needs nothing but a browser."""
+"""`gpt report`: runs as a self-contained HTML page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ _AXES: dict[XAxis, str] = {"step": "steps", "tokens": "tokens", "bytes": "bytes 
 
 @dataclass(frozen=True)
 class Chart:
-    """One measure over the course of the runs, drawn over each axis."""
+    """One measure of all runs, drawn over each horizontal axis."""
 
     title: str
     about: str
@@ -41,7 +41,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Bar:
-    """A method, the bits per byte it needs, and whether it is a run."""
+    """The bits per byte of a run or a baseline."""
 
     name: str
     bits: float
@@ -52,7 +52,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class ReportRun:
-    """A run, and what else there is to tell of it."""
+    """A run with its formatted metrics, baselines and confusion matrix."""
 
     record: RunRecord
     colour: int
@@ -64,50 +64,50 @@ class ReportRun:
     """Why there are none."""
     unused: int | None = None
     confusion: list[ConfusionTable] = field(default_factory=list)
-    """Of a run that learned classes, the one of its newest checkpoint."""
+    """The matrix of the newest checkpoint, if the run is a classifier."""
 
 
 def write_report(runs: Sequence[Path], output: Path, *, baselines: bool, note: Notify) -> None:
     """Write the report of `runs` to `output`, one .html file.
 
     With `baselines`, the text of each run is read again and measured. Raises RequestError for an output that cannot
-    be, UserError for a run that cannot be read.
+    be written, UserError for a run that cannot be read.
     """
     check_page(output, hint="gpt report RUN -o report.html")
     write_page(output, render_report(read_records(runs, note), baselines=baselines, note=note))
 
 
 def render_report(records: Sequence[RunRecord], *, baselines: bool, note: Notify) -> str:
-    told = [_collect(record, number, baselines, note) for number, record in enumerate(records)]
-    alike = len({record.tokenizer.digest for record in records}) == 1  # else their tokens do not compare
+    collected = [_collect(record, number, baselines, note) for number, record in enumerate(records)]
+    same_tokenizer = len({record.tokenizer.digest for record in records}) == 1  # else tokens do not compare
     return render_page(
         "report.html",
         "report.js",
         title=" and ".join(record.name for record in records) if len(records) < 3 else f"{len(records)} runs",
         version=__version__,
-        runs=told,
-        sentences=[_sentence(run) for run in told],
+        runs=collected,
+        sentences=[_sentence(run) for run in collected],
         alone=len(records) == 1,
         axes=_AXES,
-        chosen="step" if len(records) == 1 else "tokens" if alike else "bytes",
-        charts=_charts(told),
-        bars=_bars(told),
+        chosen="step" if len(records) == 1 else "tokens" if same_tokenizer else "bytes",
+        charts=_charts(collected),
+        bars=_bars(collected),
         differences=compare(records) if len(records) > 1 else {},
         timelines=[_timeline(record) for record in records],
         configs=[_config(record.config) for record in records],
         models=[_model(record) for record in records],
-        tokens=[_longest(record) for record in records],
+        tokens=[_longest_tokens(record) for record in records],
     )
 
 
 def _collect(record: RunRecord, number: int, baselines: bool, note: Notify) -> ReportRun:
-    found = {key: format_metric(key, value) for key, value in figures(record).items()}
-    how = run_outcome(record)
-    base = ReportRun(record, number % COLOURS, found, how, how.startswith(("died", "was killed")))
+    formatted = {key: format_metric(key, value) for key, value in figures(record).items()}
+    outcome = run_outcome(record)
+    base = ReportRun(record, number % COLOURS, formatted, outcome, outcome.startswith(("died", "was killed")))
     if record.config.task.kind == "classes":
-        why = "these are of texts; gpt eval has those of classes"
+        reason = "these are of texts; gpt eval has those of classes"
         tables = [confusion_table(record, note)] if baselines else []
-        return ReportRun(**{**vars(base), "no_baselines": why, "confusion": tables})
+        return ReportRun(**{**vars(base), "no_baselines": reason, "confusion": tables})
     if not baselines:
         return ReportRun(**{**vars(base), "no_baselines": "not measured: --no-baselines was given"})
     try:
@@ -136,7 +136,7 @@ def _charts(runs: Sequence[ReportRun]) -> list[Chart]:
         Chart(
             "Learning rate",
             "As the schedule has it; its peak is optim.lr.",
-            _over_axes(runs, "lr", None, "learning rate", scale="zero", even=False),
+            _over_axes(runs, "lr", None, "learning rate", scale="zero", smoothed=False),
         ),
         Chart(
             "Gradient norm",
@@ -152,16 +152,16 @@ def _charts(runs: Sequence[ReportRun]) -> list[Chart]:
 
 
 def _accuracy(runs: Sequence[ReportRun]) -> Chart:
-    """The share of validation texts whose label is right, and the F1 that counts every label alike."""
-    drawn = _over_axes(runs, "accuracy", "macro_f1", "share", scale="zero", faint=False, even=False)
+    """The chart of accuracy and macro F1 on validation texts."""
+    drawn = _over_axes(runs, "accuracy", "macro_f1", "share", scale="zero", faint=False, smoothed=False)
     return Chart("Accuracy", "Of validation: the line is the accuracy, dots are the macro F1.", drawn)
 
 
 def _best_baselines(baselines: Sequence[Baseline]) -> list[ReferenceLine]:
-    """The n-gram model and the compressor that need the fewest bits."""
-    counting = [baseline for baseline in baselines if baseline.name.endswith("gram")]
-    compressing = [baseline for baseline in baselines if baseline.name in ("zlib", "xz")]
-    best = [min(some, key=lambda b: b.bits_per_byte) for some in (counting, compressing) if some]
+    """The n-gram model and the compressor with the fewest bits per byte."""
+    ngrams = [baseline for baseline in baselines if baseline.name.endswith("gram")]
+    compressors = [baseline for baseline in baselines if baseline.name in ("zlib", "xz")]
+    best = [min(group, key=lambda b: b.bits_per_byte) for group in (ngrams, compressors) if group]
     return [ReferenceLine(baseline.name, baseline.bits_per_byte) for baseline in best]
 
 
@@ -174,19 +174,19 @@ def _over_axes(
     levels: Sequence[ReferenceLine] = (),
     scale: Literal["zero", "log", "cut"] = "cut",
     faint: bool = True,
-    even: bool = True,
+    smoothed: bool = True,
 ) -> dict[XAxis, Markup]:
     drawings: dict[XAxis, Markup] = {}
     for x in _AXES:
         lines: list[Line] = []
         for run in runs:
             points = series(run.record.metrics, training, x, run.record.bytes_per_token)
-            of_run = "" if len(runs) == 1 else f"{run.record.name}, "
-            if faint and even:
+            prefix = "" if len(runs) == 1 else f"{run.record.name}, "
+            if faint and smoothed:
                 lines.append(Line(run.record.name, points, run.colour, "faint"))
-            values = smooth(points.y) if even else points.y
+            values = smooth(points.y) if smoothed else points.y
             lines.append(
-                Line(f"{of_run}training" if validation else run.record.name, Series(points.x, values), run.colour)
+                Line(f"{prefix}training" if validation else run.record.name, Series(points.x, values), run.colour)
             )
         for run in runs if validation else ():
             assert validation is not None
@@ -198,7 +198,7 @@ def _over_axes(
 
 
 def _one_text(runs: Sequence[ReportRun]) -> bool:
-    """True if all runs have the same text, so that one baseline is that of all."""
+    """True if all runs have the same text, and so the same baselines."""
     first = runs[0].record
     return all(
         run.record.fingerprint == first.fingerprint and run.record.splits["val"].bytes == first.splits["val"].bytes
@@ -213,11 +213,13 @@ def _bars(runs: Sequence[ReportRun]) -> list[list[Bar]]:
         texts.setdefault((run.record.fingerprint, run.record.splits["val"].bytes), []).append(run)
     lists = []
     for group in texts.values():
-        found: list[tuple[str, float, int | None]] = [(b.name, b.bits_per_byte, None) for b in group[0].baselines]
-        found += [(run.record.name, bits, run.colour) for run in group if (bits := _best_bits(run.record)) is not None]
-        longest = max((bits for _, bits, _ in found), default=1.0) or 1.0
+        entries: list[tuple[str, float, int | None]] = [(b.name, b.bits_per_byte, None) for b in group[0].baselines]
+        entries += [
+            (run.record.name, bits, run.colour) for run in group if (bits := _best_bits(run.record)) is not None
+        ]
+        longest = max((bits for _, bits, _ in entries), default=1.0) or 1.0
         lists.append(
-            [Bar(name, bits, bits / longest, colour) for name, bits, colour in sorted(found, key=lambda bar: -bar[1])]
+            [Bar(name, bits, bits / longest, colour) for name, bits, colour in sorted(entries, key=lambda bar: -bar[1])]
         )
     return lists
 
@@ -238,7 +240,7 @@ def _timeline(record: RunRecord) -> list[dict[str, Any]]:
 
 
 def _config(config: Config) -> list[dict[str, Any]]:
-    """Every key with its value, its default and its meaning."""
+    """Each key with its value, default and description."""
     default = Config()
     return [
         {
@@ -265,19 +267,19 @@ def _model(record: RunRecord) -> Mapping[str, Any]:
     }
 
 
-def _longest(record: RunRecord) -> list[str]:
+def _longest_tokens(record: RunRecord) -> list[str]:
     tokenizer = record.tokenizer
     if tokenizer.kind != "bpe":
         return []
     return [repr_token(tokenizer.token_bytes(token)) for token in longest_tokens(tokenizer, _TOKENS)]
 
 
-def _sentence(told: ReportRun) -> str:
-    """The run in a sentence."""
-    record = told.record
+def _sentence(run: ReportRun) -> str:
+    """A one-sentence summary of the run."""
+    record = run.record
     seconds = figures(record)["seconds"]
-    took = f" in {format_duration(float(seconds))}" if isinstance(seconds, int | float) else ""
+    duration = f" in {format_duration(float(seconds))}" if isinstance(seconds, int | float) else ""
     device = f" on {record.environment['device']}" if "device" in record.environment else ""
-    went = told.ending.partition(":")[0]  # what it died of stands below
+    outcome = run.ending.partition(":")[0]  # the reason is shown below
     kind = {"char": "characters", "byte": "bytes", "bpe": "BPE tokens"}[record.tokenizer.kind]
-    return f"A GPT of {record.parameters:,} parameters over {kind}; it {went}{took}{device}."
+    return f"A GPT of {record.parameters:,} parameters over {kind}; it {outcome}{duration}{device}."

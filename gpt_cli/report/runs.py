@@ -1,4 +1,4 @@
-"""All runs of a folder on a page: how far each has come, how good it is, and what sets it apart."""
+"""List the runs of a folder: progress, best loss, and the config keys in which each differs from the others."""
 
 import json
 import math
@@ -21,9 +21,9 @@ from gpt_cli.run.directory import RUN
 from gpt_cli.run.log import read_metrics
 from gpt_cli.terminal.table import fold, render_cell, render_table, shorten
 
-_HEAD = 1 << 24  # bytes of a model's file, in which its shapes are
-_SPARED = ("saved", "size", "val loss")  # columns that go first where there is no room
-_SHOWN = 4  # differences of a run; `gpt diff` has all
+_MAX_HEADER = 1 << 24  # bytes at the start of a model file that are read for its header
+_OPTIONAL_COLUMNS = ("saved", "size", "val loss")  # columns that are dropped first if the table is too wide
+_MAX_DIFFERENCES = 4  # shown for a run; `gpt diff` has all
 
 
 @dataclass(frozen=True)
@@ -32,28 +32,28 @@ class RunLine:
 
     path: str
     state: str
-    """complete, stopped, training, new, or what is wrong with it."""
+    """complete, stopped, training, new, or the reason why it cannot be read."""
     steps: int | None = None
     """Step of the newest checkpoint."""
     of_steps: int | None = None
     val_loss: float | None = None
-    """The lowest, in nats per token."""
+    """The lowest validation loss, in nats per token."""
     bpb: float | None = None
     """Bits per byte of that evaluation."""
     parameters: int | None = None
     saved: str | None = None
     """When the newest checkpoint was written, in local time."""
     differences: dict[str, Any] | None = None
-    """Keys of its config that are not as in most of the runs."""
+    """The config keys whose value is not the most common one, with their values."""
     closed: bool = False
-    """True if it may not be read, which need not be a fault, or of a closed folder not even a run."""
+    """True if permission to read it was denied; an unreadable folder need not be a run."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def list_runs(folder: Path) -> list[RunLine]:
-    """A line for each run in `folder`, the one that was saved last first."""
+    """A line for each run in `folder`, the most recently saved first."""
     paths = [folder / name for name in list_directory(folder)]
     named = [path for path in paths if os.path.isdir(path) and not path.name.startswith(".")]
     closed = [path for path in named if not os.access(path, os.R_OK | os.X_OK)]
@@ -68,27 +68,28 @@ def list_runs(folder: Path) -> list[RunLine]:
             configs[run] = load_config(run / CONFIG)
         except UserError as error:
             broken[run] = _failed(run, error.message.partition("\n")[0], error.__cause__)
-    usual = _usual(list(configs.values()))
-    listed = [_describe(run, configs[run], usual) if run in configs else broken[run] for run in runs]
+    common = _common_values(list(configs.values()))
+    listed = [_describe(run, configs[run], common) if run in configs else broken[run] for run in runs]
     return listed + [RunLine(str(path), "cannot be read: permission denied", closed=True) for path in closed]
 
 
 def render_runs(lines: list[RunLine], *, width: int) -> str:
-    """The lines as a table of at most so many columns (from 40 on), what sets each run apart below it."""
+    """The lines as a table of at most `width` columns (at least 40), with the differences of each run below its row."""
     heading, *table = next(
         table
-        for left_out in range(len(_SPARED) + 1)
+        for n_omitted in range(len(_OPTIONAL_COLUMNS) + 1)
         for name in (24, 14)
-        if len((table := _table(lines, _SPARED[:left_out], name))[0]) <= width or (left_out, name) == (len(_SPARED), 14)
+        if len((table := _table(lines, _OPTIONAL_COLUMNS[:n_omitted], name))[0]) <= width
+        or (n_omitted, name) == (len(_OPTIONAL_COLUMNS), 14)
     )
     text = [heading.rstrip()]
     for line, row in zip(lines, table, strict=True):
-        said = _differences(line) if line.differences is not None else line.state.split()
-        text += [row, *(f"  {part}" for part in fold([render_cell(word) for word in said], width - 2) if part)]
+        words = _differences(line) if line.differences is not None else line.state.split()
+        text += [row, *(f"  {part}" for part in fold([render_cell(word) for word in words], width - 2) if part)]
     return "\n".join(text)
 
 
-def _table(lines: list[RunLine], left_out: Sequence[str], name_width: int) -> list[str]:
+def _table(lines: list[RunLine], omitted: Sequence[str], name_width: int) -> list[str]:
     columns: dict[str, list[str | None]] = {
         "run": [shorten(Path(line.path).name, name_width) for line in lines],
         "bpb": [None if line.bpb is None else f"{line.bpb:.3f}" for line in lines],
@@ -98,7 +99,7 @@ def _table(lines: list[RunLine], left_out: Sequence[str], name_width: int) -> li
         "saved": [line.saved for line in lines],
         "state": [_state_word(line) for line in lines],
     }
-    names = [name for name in columns if name not in left_out]
+    names = [name for name in columns if name not in omitted]
     rows = list(zip(*(columns[name] for name in names), strict=True))
     table = render_table(rows, header=names, right={1, 2, 3, 4} - {len(names) - 1}, width=None).split("\n")
     return [line.ljust(max(map(len, table))) for line in table[:1]] + table[1:]
@@ -117,12 +118,15 @@ def _steps(line: RunLine) -> str:
 
 
 def _differences(line: RunLine) -> list[str]:
-    found = [f"{key}={to_yaml_scalar(value)}" for key, value in (line.differences or {}).items()]
-    return [*found[:_SHOWN], *([f"+{len(found) - _SHOWN}"] if len(found) > _SHOWN else [])]
+    changes = [f"{key}={to_yaml_scalar(value)}" for key, value in (line.differences or {}).items()]
+    return [
+        *changes[:_MAX_DIFFERENCES],
+        *([f"+{len(changes) - _MAX_DIFFERENCES}"] if len(changes) > _MAX_DIFFERENCES else []),
+    ]
 
 
 def _short(number: int) -> str:
-    """12.3M of 12,345,678."""
+    """A number in short: 12.3M for 12,345,678."""
     for unit, size in (("B", 1_000_000_000), ("M", 1_000_000), ("k", 1_000)):
         if number >= size:
             return f"{number / size:.3g}{unit}"
@@ -133,11 +137,11 @@ def _saved(run: Path) -> float:
     try:
         newest = list_checkpoints(run)
         return (newest[0] if newest else run / RUN).stat().st_mtime
-    except (UserError, OSError):  # closed to us
+    except (UserError, OSError):  # permission denied
         return 0.0
 
 
-def _describe(run: Path, config: Config, usual: dict[str, Any]) -> RunLine:
+def _describe(run: Path, config: Config, common: dict[str, Any]) -> RunLine:
     try:
         checkpoints = list_checkpoints(run)
         evaluations = [line for line in read_metrics(run) if _is_finite(line.get("val_loss"))]
@@ -157,7 +161,7 @@ def _describe(run: Path, config: Config, usual: dict[str, Any]) -> RunLine:
         bpb=best.get("bpb"),
         parameters=parameters,
         saved=f"{datetime.fromtimestamp(_saved(run)):%Y-%m-%d %H:%M}" if checkpoints else None,
-        differences={key: get_key(config, key) for key, value in usual.items() if get_key(config, key) != value},
+        differences={key: get_key(config, key) for key, value in common.items() if get_key(config, key) != value},
     )
 
 
@@ -167,7 +171,7 @@ def _failed(run: Path, state: str, cause: BaseException | None) -> RunLine:
 
 
 def _may_be_a_run(folder: Path) -> bool:
-    """False if as much as can be seen of the closed `folder` shows that it is no run."""
+    """False if the unreadable `folder` is known not to be a run."""
     if os.access(folder, os.X_OK):
         return os.path.isfile(folder / RUN)
     return not os.access(folder, os.R_OK) or RUN in os.listdir(folder)
@@ -186,12 +190,12 @@ def _state(run: Path, steps: int | None, of_steps: int) -> str:
 
 
 def is_training(run: Path) -> bool:
-    """True if a process writes to `run`; asked of the lock only where the process it names may be alive."""
+    """True if a process holds the lock of `run`; it is tried only if the process it names may be alive."""
     try:
         holder = dict(_json(run / "lock"))
         if holder["host"] == socket.gethostname():
             os.kill(int(holder["pid"]), 0)
-    except PermissionError:  # it is alive, and another user's
+    except PermissionError:  # alive, of another user
         pass
     except (OSError, UserError, ValueError, KeyError, TypeError, OverflowError):
         return False
@@ -211,19 +215,19 @@ def _json(path: Path) -> Any:
 def _parameters(checkpoint: Path) -> int:
     path = checkpoint / MODEL
     with path.open("rb") as file:
-        header = read_header(file.read(_HEAD), str(path))
+        header = read_header(file.read(_MAX_HEADER), str(path))
     return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
 
 
-def _usual(configs: list[Config]) -> dict[str, Any]:
-    """The commonest value of each key in which the configs differ, of those that decide on what is trained."""
-    usual = {}
+def _common_values(configs: list[Config]) -> dict[str, Any]:
+    """The most common value of each key in which the configs differ, except keys that a resumed run may change."""
+    common = {}
     for key in fields():
         if key != "train.steps" and (key in RESUMABLE_CHANGES or f"{key.partition('.')[0]}.*" in RESUMABLE_CHANGES):
             continue
         values = [get_key(config, key) for config in configs]
         counts = Counter(map(to_yaml_scalar, values))
         if len(counts) > 1:
-            common = counts.most_common(1)[0][0]
-            usual[key] = next(value for value in values if to_yaml_scalar(value) == common)
-    return usual
+            most_common = counts.most_common(1)[0][0]
+            common[key] = next(value for value in values if to_yaml_scalar(value) == most_common)
+    return common

@@ -1,4 +1,4 @@
-"""The answer of a ladder of runs as text, and its picture."""
+"""The scaling law of a ladder of runs, as text and as a plot."""
 
 from pathlib import Path
 
@@ -10,14 +10,14 @@ from gpt_cli.search.scaling.loss_law import LossLaw
 from gpt_cli.search.scaling.run_scale import ScaleResult
 from gpt_cli.terminal.table import fold, format_duration, render_table
 
-_OFTEN = 4.0  # readings of a text up to which tokens that repeat are worth about what new ones are
+_MAX_EPOCHS = 4.0  # epochs up to which repeated tokens are about as good as new ones
 
 
 def render_scale(result: ScaleResult, *, width: int) -> str:
-    """The law, the run held out, and a row for each time."""
-    law, low_high = result.law, result.intervals
+    """The fitted law, its error on the run held out, and a row of advice for each training time."""
+    law, intervals = result.law, result.intervals
     terms = f"L = {law['e']:.3f} + {law['a']:.3g} / N^{law['alpha']:.3f} + {law['b']:.3g} / D^{law['beta']:.3f}"
-    spans = [f"{name} {low:.3f} to {high:.3f}" for name, (low, high) in low_high.items()]
+    spans = [f"{name} {low:.3f} to {high:.3f}" for name, (low, high) in intervals.items()]
     lines = [
         terms,
         *fold(f"90 % intervals: {', '.join(spans)}; what the law leaves: {result.noise:.4f}".split(), width),
@@ -25,22 +25,22 @@ def render_scale(result: ScaleResult, *, width: int) -> str:
     lines += ["", *fold(_held_out(result).split(), width), ""]
     rows = [
         [
-            format_duration(one.seconds), _short(one.parameters),
-            f"{_short(one.parameters_interval[0])}-{_short(one.parameters_interval[1])}", _short(one.tokens),
-            f"{one.epochs:.1f}", f"{one.loss:.3f}", f"{one.loss_interval[0]:.3f}-{one.loss_interval[1]:.3f}",
+            format_duration(row.seconds), _short(row.parameters),
+            f"{_short(row.parameters_interval[0])}-{_short(row.parameters_interval[1])}", _short(row.tokens),
+            f"{row.epochs:.1f}", f"{row.loss:.3f}", f"{row.loss_interval[0]:.3f}-{row.loss_interval[1]:.3f}",
         ]
-        for one in result.advice
+        for row in result.advice
     ]  # fmt: skip
     header = ["time", "N", "90 %", "tokens", "epochs", "loss", "90 %"]
     lines.append(render_table(rows, header=header, right=range(len(header)), width=width))
-    if any(one.epochs > _OFTEN for one in result.advice):
+    if any(row.epochs > _MAX_EPOCHS for row in result.advice):
         lines += fold(
             f"The text has {result.train_tokens:,} tokens to train on. The law is of new ones: read more than"
-            f" {_OFTEN:.0f} times, it promises too much.".split(),
+            f" {_MAX_EPOCHS:.0f} times, it promises too much.".split(),
             width,
         )
-    where = "Times are of this machine." if result.here else "Times are of a device that does --device-flops."
-    return "\n".join([*lines, where, *result.failed])
+    device = "Times are of this machine." if result.here else "Times are of a device that does --device-flops."
+    return "\n".join([*lines, device, *result.failed])
 
 
 def _held_out(result: ScaleResult) -> str:
@@ -67,8 +67,8 @@ def draw_scale(result: ScaleResult, output: Path) -> None:
     figure = Figure(figsize=(7.5, 4.6), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     sizes = sorted({point.n for point in result.points})
-    every = [point.d for point in result.points]
-    d = np.exp(np.linspace(np.log(min(every)), np.log(max(every)), 100))
+    all_tokens = [point.d for point in result.points]
+    d = np.exp(np.linspace(np.log(min(all_tokens)), np.log(max(all_tokens)), 100))
     for index, n in enumerate(sizes):
         points = [point for point in result.points if point.n == n]
         marker = "*" if points[0].held_out else "o"

@@ -1,4 +1,4 @@
-"""`gpt score --html`: a text coloured by what a model made of it, as a page that needs nothing but a browser."""
+"""`gpt score --html`: a text coloured by the bits of its tokens, as a self-contained HTML page."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from gpt_cli.report.html import render_page, write_page
 from gpt_cli.report.score_text import LEVELS, level
 from gpt_cli.terminal.escape import escape_control_chars
 
-_MOST = 1_000_000  # tokens of a page
-_AT_ONCE = 20_000  # tokens up to which they are all markup; of a longer text the browser makes markup where one looks
+_MAX_TOKENS = 1_000_000  # tokens of a page
+_MAX_INLINE_TOKENS = 20_000  # in the page as markup; for a longer text its script makes markup of visible parts
 _CHUNK = 1_000  # tokens that become markup together
-_COLUMNS = 100  # characters of a row, about: how high a part will be
+_COLUMNS = 100  # characters of a row, about, to estimate the height of a part
 WORST = 20  # lines in the list of the most surprising ones
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A text that was scored, and by which run."""
+    """A scored text, and the run that scored it."""
 
     run: str
     step: int
@@ -32,17 +32,17 @@ class Scored:
     worst: Sequence[ScoredLine]
     """The most surprising ones, the worst first."""
     how: str
-    """A sentence on how it was read."""
+    """A sentence on how it was scored."""
     in_order: bool = True
     """True if `lines` are the whole text, not the most surprising ones."""
 
 
 def write_scored(scored: Scored, output: Path) -> None:
-    """Write the page. Raises RequestError for more tokens than a browser shows without trouble."""
+    """Write the page. Raises RequestError for more than _MAX_TOKENS."""
     tokens = sum(len(line.tokens) for line in scored.lines)
-    if tokens > _MOST:
+    if tokens > _MAX_TOKENS:
         raise RequestError(
-            f"the page would show {tokens:,} tokens, more than the {_MOST:,} that it may",
+            f"the page would show {tokens:,} tokens, more than the {_MAX_TOKENS:,} that it may",
             hint="show the most surprising lines alone with --worst 200",
         )
     write_page(output, render_scored(scored))
@@ -50,7 +50,7 @@ def write_scored(scored: Scored, output: Path) -> None:
 
 def render_scored(scored: Scored) -> str:
     chunks = None
-    if sum(len(line.tokens) for line in scored.lines) > _AT_ONCE:
+    if sum(len(line.tokens) for line in scored.lines) > _MAX_INLINE_TOKENS:
         chunks = list(_chunks(scored.lines))
     return render_page("score.html", "score.js", scored=scored, chunks=chunks, level=level, levels=LEVELS)
 

@@ -1,4 +1,4 @@
-"""Render the bits of each token of a text for a terminal: in colour if it has colours, else in columns."""
+"""Render the bits of each token of a text for a terminal, in colour or in columns."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,9 +8,9 @@ from gpt_cli.terminal.escape import display_width, escape_control_chars
 from gpt_cli.terminal.table import shorten
 
 LEVELS = (1.0, 2.0, 4.0, 7.0, 10.0)
-"""Bits from which on a span has the next colour."""
-# Background and ink of each level, both given, so that they are read on light and dark terminals: from the palette of
-# 256 colours, yellow to dark red. What costs less than a bit is left as it is.
+"""Thresholds, in bits, of the colours of spans."""
+# (background, foreground) of each level, from the palette of 256 colours, yellow to dark red: both, to be readable on
+# light and dark terminals. Spans of less than a bit are not coloured.
 _COLOURS = (None, (230, 16), (222, 16), (215, 16), (203, 16), (160, 231))
 _DIM, _END = "\x1b[2m", "\x1b[0m"
 _HEADER = ("line", "bits", "bits/byte")
@@ -18,13 +18,13 @@ _HEADER = ("line", "bits", "bits/byte")
 
 def level(bits: float | None) -> int:
     """0 (expected, or not predicted) to 5 (very surprising)."""
-    return 0 if bits is None else sum(bits >= least for least in LEVELS)
+    return 0 if bits is None else sum(bits >= threshold for threshold in LEVELS)
 
 
 def render_lines(lines: Iterable[ScoredLine], last: int, columns: int | None) -> Iterator[str]:
-    """A row for each line; `last` is the highest number that occurs.
+    """A row for each line; `last` is the highest line number.
 
-    With `columns` the text is cut to so many columns in all; with None it is whole, and coloured by what spans cost.
+    With `columns` rows are truncated to that width; with None they are whole, and spans are coloured by their bits.
     """
     widths = (max(len(_HEADER[0]), len(str(last))), 8, len(_HEADER[2]))
     header = "  ".join(name.rjust(width) for name, width in zip(_HEADER, widths, strict=True))
@@ -41,7 +41,7 @@ def render_lines(lines: Iterable[ScoredLine], last: int, columns: int | None) ->
 
 
 def render_tokens(lines: Iterable[ScoredLine], last: int, columns: int) -> Iterator[str]:
-    """A row for each token of some lines; `last` is the highest number of a line that occurs."""
+    """A row for each token of some lines; `last` is the highest line number."""
     width = max(4, len(str(last)))
     yield f"{'line':>{width}}  {'id':>7}  {'bits':>7}  piece"
     for line in lines:
@@ -52,19 +52,19 @@ def render_tokens(lines: Iterable[ScoredLine], last: int, columns: int) -> Itera
 
 
 def paint(spans: Sequence[Span]) -> str:
-    """Spans in the colour of their level, without the newline at the end; what could drive a terminal is escaped."""
+    """Spans in the colour of their level, without the final newline; control characters are escaped."""
     parts: list[str] = []
     for span in spans:
-        shown = escape_control_chars(span.text.removesuffix("\n"))
+        text = escape_control_chars(span.text.removesuffix("\n"))
         if span.text.endswith("\n") and level(span.bits):
-            shown += "⏎"  # a surprising end of a line would not be seen
+            text += "⏎"  # make a surprising newline visible
         colour = _COLOURS[level(span.bits)]
-        parts.append(shown if colour is None or not shown else f"\x1b[38;5;{colour[1]};48;5;{colour[0]}m{shown}{_END}")
+        parts.append(text if colour is None or not text else f"\x1b[38;5;{colour[1]};48;5;{colour[0]}m{text}{_END}")
     return "".join(parts)
 
 
 def render_legend() -> str:
-    names = [f"{least:g}+" for least in LEVELS]
+    names = [f"{threshold:g}+" for threshold in LEVELS]
     return "bits: " + " ".join(
         f"\x1b[38;5;{colour[1]};48;5;{colour[0]}m {name} {_END}"
         for name, colour in zip(names, _COLOURS[1:], strict=True)

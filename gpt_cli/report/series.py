@@ -1,7 +1,6 @@
 """Series of a run's metrics: losses, learning rate, gradient norm, throughput.
 
-Every curve can be drawn over steps, tokens, bytes of text or time: runs compare by what they had to learn from, not
-by how they cut it.
+The horizontal axis is steps, tokens, bytes of text or time; bytes compare runs with different tokenizers.
 """
 
 import math
@@ -25,8 +24,8 @@ X_LABELS: dict[XAxis, str] = {
     "bytes": "bytes of training text",
     "time": "training time (minutes)",
 }
-_LARGEST = 1e300  # beyond it, the difference of two values may be infinite
-_REACHES = 50  # in a curve: how far a moving average looks to either side
+_MAX_VALUE = 1e300  # beyond it, the difference of two values may be infinite
+_REACH_DIVISOR = 50  # a moving average reaches 1 / so much of the curve to either side
 
 
 @dataclass(frozen=True)
@@ -47,20 +46,20 @@ def series(metrics: Metrics, measure: Measure, x: XAxis, bytes_per_token: float 
     key = "tokens" if x == "bytes" else x
     unit = {"time": 60.0, "bytes": 1 / bytes_per_token}.get(x, 1.0)
     array = np.array([(line[key], y) for line, y in points if key in line], dtype=np.float64).reshape(-1, 2)
-    array = array[np.isfinite(array).all(axis=1)].clip(-_LARGEST, _LARGEST)
+    array = array[np.isfinite(array).all(axis=1)].clip(-_MAX_VALUE, _MAX_VALUE)
     return Series(array[:, 0] / unit, array[:, 1])
 
 
 def smooth(values: Curve) -> Curve:
-    """The moving average that a curve is drawn with: over a fiftieth of its length to either side."""
-    return moving_average(values, len(values) // _REACHES)
+    """The moving average of a curve over a fiftieth of its length to either side."""
+    return moving_average(values, len(values) // _REACH_DIVISOR)
 
 
 def moving_average(values: Curve, reach: int) -> Curve:
     """The mean of each value and its neighbours up to `reach` on either side.
 
-    At the end there are fewer to the right. At the beginning, where a loss falls steeply, the reach shrinks to
-    both sides alike, so that the fall is not bent.
+    The window is truncated at the end; at the start, where a loss falls steeply, it shrinks symmetrically, so that the
+    average is not biased.
     """
     sums = np.concatenate([[0.0], np.cumsum(values)])
     index = np.arange(len(values))
@@ -70,13 +69,13 @@ def moving_average(values: Curve, reach: int) -> Curve:
     return average
 
 
-def downsample_minmax(points: Series, most: int) -> Series:
-    """At most about `most` points: of each stretch the lowest and the highest, so that spikes stay."""
-    if len(points.x) <= most:
+def downsample_minmax(points: Series, limit: int) -> Series:
+    """At most about `limit` points: the lowest and the highest of each group of neighbours, so that spikes remain."""
+    if len(points.x) <= limit:
         return points
-    stretches = np.array_split(np.arange(len(points.x)), most // 2)
-    kept = sorted({int(s[pick(points.y[s])]) for s in stretches for pick in (np.argmin, np.argmax)})
-    return Series(points.x[kept], points.y[kept])
+    groups = np.array_split(np.arange(len(points.x)), limit // 2)
+    indices = sorted({int(group[pick(points.y[group])]) for group in groups for pick in (np.argmin, np.argmax)})
+    return Series(points.x[indices], points.y[indices])
 
 
 def _logged(metrics: Metrics, measure: Measure, bytes_per_token: float) -> list[tuple[MetricsLine, float]]:

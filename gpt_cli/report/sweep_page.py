@@ -1,4 +1,4 @@
-"""The result of a sweep as a picture of the effect of each key, and as a page with that picture."""
+"""The result of a sweep as a plot of the effect of each key, and an HTML page with it."""
 
 import base64
 import math
@@ -17,11 +17,13 @@ from gpt_cli.search.sweep.sweep_result import Setting, SweepResult
 
 PAGE, PICTURE = "report.html", "effects.png"
 _COLUMNS = 3
-_CUT = 4.0  # interquartile ranges above the upper quartile: a loss that diverged would flatten all others
+_TOP_IQR = (
+    4.0  # interquartile ranges above the upper quartile: limits the axis, as a diverged loss would flatten the rest
+)
 
 
 def write_sweep(result: SweepResult, home: Path) -> list[Path]:
-    """Write the page and, where there is a loss to draw, the picture into `home`; their paths."""
+    """Write the page and, if there is a loss to draw, the plot into `home`. Returns their paths."""
     picture = home / PICTURE
     drawn = draw_effects(result, picture)
     encoded = base64.b64encode(picture.read_bytes()).decode() if drawn else None
@@ -32,7 +34,7 @@ def write_sweep(result: SweepResult, home: Path) -> list[Path]:
 
 
 def draw_effects(result: SweepResult, output: Path) -> bool:
-    """Draw the loss over the values of each key, other keys as they come; False where there is nothing to draw."""
+    """Draw the loss of all runs over the values of each key. Returns False if there is nothing to draw."""
     axes = result.axes or [{"key": "seed", "values": []}]
     points = [(setting, loss) for setting in result.settings for loss in _losses(setting)]
     if not points:
@@ -40,7 +42,7 @@ def draw_effects(result: SweepResult, output: Path) -> bool:
     columns = min(_COLUMNS, len(axes))
     rows = math.ceil(len(axes) / columns)
     figure = Figure(figsize=(4.2 * columns + 0.6, 3.4 * rows + 0.3), dpi=150, layout="constrained")
-    top = _cut([loss for _, loss in points])
+    top = _top_limit([loss for _, loss in points])
     for index, axis in enumerate(axes):
         panel = figure.add_subplot(rows, columns, index + 1)
         _draw_axis(panel, axis, points, result)
@@ -58,10 +60,10 @@ def _losses(setting: Setting) -> list[float]:
     return [setting.searched]
 
 
-def _cut(losses: list[float]) -> float | None:
-    """The top of the picture where some losses stand far above the others."""
+def _top_limit(losses: list[float]) -> float | None:
+    """The upper limit of the axis if some losses are far above the others, else None."""
     lower, upper = np.quantile(losses, (0.25, 0.75))
-    top = float(upper + _CUT * max(upper - lower, 1e-3))
+    top = float(upper + _TOP_IQR * max(upper - lower, 1e-3))
     return top if max(losses) > top else None
 
 
@@ -69,22 +71,22 @@ def _draw_axis(panel: Axes, axis: dict[str, Any], points: list[tuple[Setting, fl
     key = axis["key"]
     texts = axis.get("values") or sorted({str(seed) for setting, _ in points for seed in setting.losses})
     is_number = all(_is_number(text) for text in texts) or "low" in axis
-    places = {}
+    positions = {}
     for setting, _ in points:
         text = setting.values.get(key, "")
-        places[text] = float(text) if is_number and text else float(texts.index(text)) if text in texts else 0.0
-    x = [places[setting.values.get(key, "")] for setting, _ in points]
+        positions[text] = float(text) if is_number and text else float(texts.index(text)) if text in texts else 0.0
+    x = [positions[setting.values.get(key, "")] for setting, _ in points]
     y = [loss for _, loss in points]
     panel.scatter(x, y, s=18, color=COLOURS[0], alpha=0.5, linewidths=0)
-    is_grid = all("values" in other for other in result.axes)  # a search tries good values more often, with good others
-    if is_grid and len(places) > 1:
-        at = sorted(set(x))
-        means = [float(np.mean([b for a, b in zip(x, y, strict=True) if a == place])) for place in at]
-        panel.plot(at, means, color=COLOURS[0], linewidth=1.4, label="mean")
+    is_grid = all("values" in axis_ for axis_ in result.axes)  # in a search the values of keys are correlated
+    if is_grid and len(positions) > 1:
+        ticks = sorted(set(x))
+        means = [float(np.mean([b for a, b in zip(x, y, strict=True) if a == tick])) for tick in ticks]
+        panel.plot(ticks, means, color=COLOURS[0], linewidth=1.4, label="mean")
     if result.best is not None and result.best.mean is not None:
         best = result.best.values.get(key, "")
         panel.scatter(
-            [places.get(best, 0.0)],
+            [positions.get(best, 0.0)],
             [result.best.mean],
             marker="*",
             s=130,

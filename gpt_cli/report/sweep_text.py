@@ -8,20 +8,22 @@ UNITS = {"val_loss": "val loss", "bpb": "bits per byte"}
 
 
 def render_sweep(result: SweepResult, *, width: int) -> str:
-    """A row for each setting, the best first, and below it what the figures mean."""
+    """A row for each setting, the best first, followed by failures, the verdict and the method."""
     is_search = any("low" in axis for axis in result.axes)
     header = ["setting", *(["searched"] if is_search else []), UNITS[result.measure], "±", "worse by", "95 %"]
     rows = [_row(setting, is_best=setting is result.best, is_search=is_search) for setting in result.settings]
     right = range(1, len(header))
     lines = [render_table(rows, header=header, right=right, width=width)]
-    failed = [f"{one.text}: {problem}" for one in result.settings for problem in one.failed if "failed" in problem]
+    failed = [
+        f"{setting.text}: {problem}" for setting in result.settings for problem in setting.failed if "failed" in problem
+    ]
     lines += [line for text in failed for line in fold(text.split(" "), width)]
     lines += ["", *fold(_words(result), width), *fold(result.method.split(" "), width)]
     return "\n".join(lines)
 
 
 def interval(setting: Setting) -> str:
-    """The interval of the difference; `=` where it has zero in it, `?` where nothing is known."""
+    """The 95 % interval of the difference; with `=` if it includes zero; `?` if it is unknown."""
     difference = setting.difference
     if difference is None:
         return ""
@@ -35,12 +37,14 @@ def _row(setting: Setting, *, is_best: bool, is_search: bool) -> list[object]:
     name = overrides_of(setting.values) or ["the config as it is"]
     searched = "" if setting.searched is None else f"{setting.searched:.4f}"
     if setting.failed and mean is None:
-        searched = f"{searched} {'failed' if any('failed' in one for one in setting.failed) else 'given up'}".strip()
-    shown = "" if mean is None else f"{mean:.4f}"
+        searched = (
+            f"{searched} {'failed' if any('failed' in problem for problem in setting.failed) else 'given up'}".strip()
+        )
+    loss = "" if mean is None else f"{mean:.4f}"
     if mean is None and not is_search:
-        shown = "failed" if setting.failed else "not run"
+        loss = "failed" if setting.failed else "not run"
     return [
-        name, *([searched] if is_search else []), shown, "" if spread is None else f"{spread:.4f}",
+        name, *([searched] if is_search else []), loss, "" if spread is None else f"{spread:.4f}",
         "best" if is_best else "" if difference is None else f"{difference.mean:+.4f}", interval(setting),
     ]  # fmt: skip
 

@@ -8,48 +8,50 @@ from gpt_cli.analysis.characters import CharacterCount
 from gpt_cli.analysis.results import DuplicateCount, TextReport
 from gpt_cli.terminal.table import render_cell, render_pairs, render_table, terminal_columns, truncate
 
-_CHARACTERS = 20  # listed of each kind
-_NEW = 10  # characters of the validation text that the training text lacks
-_LONGEST = 64  # columns of an example
+_MAX_CHARACTERS = 20  # listed of each kind
+_MAX_UNSEEN = 10  # characters listed that are only in the validation text
+_MAX_EXAMPLE = 64  # columns of an example
 
 
-def render_inspection(found: TextReport) -> str:
-    """Facts, what is odd, what is there twice, baselines, and what to make of it."""
+def render_inspection(report: TextReport) -> str:
+    """Statistics, unusual characters, duplicates, baselines and advice."""
     parts = [
-        render_pairs(_facts(found)),
-        _characters("characters that occur fewer than 5 times", found.rare),
-        _characters("characters that cannot be seen", found.invisible),
-        _examples("most repeated lines", [(line.text, line.count) for line in found.repeated], "times"),
+        render_pairs(_facts(report)),
+        _characters("characters that occur fewer than 5 times", report.rare),
+        _characters("characters that cannot be seen", report.invisible),
+        _examples("most repeated lines", [(line.text, line.count) for line in report.repeated], "times"),
         _examples(
-            "validation text found in the training text", [(p.text, p.characters) for p in found.leak.longest], "length"
+            "validation text found in the training text",
+            [(p.text, p.characters) for p in report.leak.longest],
+            "length",
         ),
-        _baselines(found),
-        "\n".join(fill(f"- {sentence}", terminal_columns(), subsequent_indent="  ") for sentence in advise(found)),
+        _baselines(report),
+        "\n".join(fill(f"- {sentence}", terminal_columns(), subsequent_indent="  ") for sentence in advise(report)),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def _facts(found: TextReport) -> dict[str, object]:
-    lines = found.lines
+def _facts(report: TextReport) -> dict[str, object]:
+    lines = report.lines
     facts: dict[str, object] = {
-        "characters": f"{found.characters:,}, of which {found.val_characters:,} are held out for validation",
-        "bytes": f"{found.bytes:,}, {found.bytes / found.characters:.2f} per character",
-        "distinct": _characters_in(found.distinct_characters),
-        "documents": f"{found.documents:,}, {_share(found.duplicate_documents)} duplicates",
+        "characters": f"{report.characters:,}, of which {report.val_characters:,} are held out for validation",
+        "bytes": f"{report.bytes:,}, {report.bytes / report.characters:.2f} per character",
+        "distinct": _characters_in(report.distinct_characters),
+        "documents": f"{report.documents:,}, {_share(report.duplicate_documents)} duplicates",
         "lines": f"{lines.lines:,}, {lines.blank:,} empty; median {lines.median_length:,} characters,"
         f" longest {lines.longest:,}",
-        "repeated": f"{_share(found.duplicate_lines)} of the lines of 30 characters or more",
-        "overlap": f"{_share(found.leak.passages)} of the validation passages of 32 characters,"
-        f" {_share(found.leak.lines)} of its long lines"
-        if found.leak.passages.compared
+        "repeated": f"{_share(report.duplicate_lines)} of the lines of 30 characters or more",
+        "overlap": f"{_share(report.leak.passages)} of the validation passages of 32 characters,"
+        f" {_share(report.leak.lines)} of its long lines"
+        if report.leak.passages.compared
         else "none found, but no passage is varied enough to compare",
     }
-    if found.unseen:
-        listed = " ".join(f"'{character}'" for character in found.unseen[:_NEW])
-        more = ", for instance" if len(found.unseen) > _NEW else ""
-        facts["new"] = f"{_characters_in(len(found.unseen))} only in the validation text{more}: {listed}"
-    if found.compared_share < 1:
-        facts["compared"] = f"1 passage in {1 / found.compared_share:,.0f}, chosen by its hash"
+    if report.unseen:
+        listed = " ".join(f"'{character}'" for character in report.unseen[:_MAX_UNSEEN])
+        more = ", for instance" if len(report.unseen) > _MAX_UNSEEN else ""
+        facts["new"] = f"{_characters_in(len(report.unseen))} only in the validation text{more}: {listed}"
+    if report.compared_share < 1:
+        facts["compared"] = f"1 passage in {1 / report.compared_share:,.0f}, chosen by its hash"
     return facts
 
 
@@ -64,23 +66,23 @@ def _share(copies: DuplicateCount) -> str:
 def _characters(title: str, characters: Sequence[CharacterCount]) -> str:
     if not characters:
         return ""
-    rows = [(f"'{c.character}'", c.code_point, c.name.lower(), c.count) for c in characters[:_CHARACTERS]]
-    left = len(characters) - len(rows)
+    rows = [(f"'{c.character}'", c.code_point, c.name.lower(), c.count) for c in characters[:_MAX_CHARACTERS]]
+    more = len(characters) - len(rows)
     table = f"{title}\n" + render_table(rows, header=("", "", "", "times"))
-    return f"{table}\n... and {left:,} more" if left else table
+    return f"{table}\n... and {more:,} more" if more else table
 
 
 def _examples(title: str, rows: Sequence[tuple[str, int]], unit: str) -> str:
-    shown = [(truncate(render_cell(text.strip()), _LONGEST), count) for text, count in rows]
-    return render_table(shown, header=(title, unit)) if rows else ""
+    cells = [(truncate(render_cell(text.strip()), _MAX_EXAMPLE), count) for text, count in rows]
+    return render_table(cells, header=(title, unit)) if rows else ""
 
 
-def _baselines(found: TextReport) -> str:
-    rows = [(b.name, b.bits_per_character, b.bits_per_byte, b.nats_per_character) for b in found.baselines]
+def _baselines(report: TextReport) -> str:
+    rows = [(b.name, b.bits_per_character, b.bits_per_byte, b.nats_per_character) for b in report.baselines]
     table = render_table(rows, header=("baseline", "bits/character", "bits/byte", "nats/character"))
-    if found.learned_on < found.train_characters or found.measured_on < found.val_characters:
+    if report.learned_on < report.train_characters or report.measured_on < report.val_characters:
         table += (
-            f"\nlearned on a sample of {found.learned_on:,} of {found.train_characters:,} training characters,"
-            f"\nmeasured on {found.measured_on:,} of {found.val_characters:,}"
+            f"\nlearned on a sample of {report.learned_on:,} of {report.train_characters:,} training characters,"
+            f"\nmeasured on {report.measured_on:,} of {report.val_characters:,}"
         )
     return table

@@ -1,4 +1,4 @@
-"""Tokenizers side by side, for a model: a table and a picture."""
+"""Compare tokenizers for a model, in a table and a plot."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -28,7 +28,7 @@ _HEADER = (
 
 @dataclass(frozen=True)
 class Column:
-    """A tokenizer, and what it means for a model."""
+    """A tokenizer, and its effect on the size of a model."""
 
     measured: Measured
     parameters: int
@@ -43,13 +43,13 @@ class Column:
         return self.embedding_parameters / self.parameters
 
     def to_json(self) -> dict[str, Any]:
-        rest = asdict(self)
-        measured: dict[str, Any] = rest.pop("measured")
-        return {**measured, **rest, "embedding_share": self.embedding_share}
+        values = asdict(self)
+        measured: dict[str, Any] = values.pop("measured")
+        return {**measured, **values, "embedding_share": self.embedding_share}
 
 
 def read_model(model: str | None) -> ModelConfig:
-    """The model that a config file describes, or the default one with the width that `model` says.
+    """The model of a config file, or the default one with the width `model`.
 
     Raises RequestError as `load_config` does.
     """
@@ -61,10 +61,10 @@ def read_model(model: str | None) -> ModelConfig:
 
 
 def columns(measured: Sequence[Measured], model: ModelConfig) -> list[Column]:
-    return [_column(one, model) for one in measured]
+    return [_column(entry, model) for entry in measured]
 
 
-def render_comparison(compared: Sequence[Column], model: ModelConfig) -> str:
+def render_comparison(table_columns: Sequence[Column], model: ModelConfig) -> str:
     """The table, and the model it is for."""
     rows = [
         (
@@ -77,10 +77,10 @@ def render_comparison(compared: Sequence[Column], model: ModelConfig) -> str:
             round(100 * column.embedding_share),
             round(column.context_characters),
         )
-        for column in compared
+        for column in table_columns
     ]
-    said = "\n".join(fold(f"for a model of {describe_model(model)}".split(" "), terminal_columns()))
-    return f"{render_table(rows, header=_HEADER)}\n\n{said}"
+    caption = "\n".join(fold(f"for a model of {describe_model(model)}".split(" "), terminal_columns()))
+    return f"{render_table(rows, header=_HEADER)}\n\n{caption}"
 
 
 def describe_model(model: ModelConfig) -> str:
@@ -88,22 +88,22 @@ def describe_model(model: ModelConfig) -> str:
     return f"{model.n_layer} layers of width {model.n_embd:,} and a context of {model.context_length:,} tokens"
 
 
-def draw_comparison(compared: Sequence[Column], model: ModelConfig, output: Path) -> None:
-    """Draw the columns of the table that decide, as bars, into `output`: .png, .svg or .pdf."""
-    figure = Figure(figsize=(8, 1.7 + 0.5 * len(compared)), dpi=120, layout="constrained")
+def draw_comparison(table_columns: Sequence[Column], model: ModelConfig, output: Path) -> None:
+    """Draw the main columns of the table as bars into `output`: .png, .svg or .pdf."""
+    figure = Figure(figsize=(8, 1.7 + 0.5 * len(table_columns)), dpi=120, layout="constrained")
     panels = figure.subplots(2, 2, sharey=True)
-    names = [label(column.measured.name) for column in compared]
+    names = [label(column.measured.name) for column in table_columns]
     draw = [
-        ("bytes per token", [c.measured.bytes_per_token for c in compared], "{:.2f}"),
-        ("context in characters", [c.context_characters for c in compared], "{:,.0f}"),
-        ("parameters in embeddings (%)", [100 * c.embedding_share for c in compared], "{:.0f}%"),
+        ("bytes per token", [c.measured.bytes_per_token for c in table_columns], "{:.2f}"),
+        ("context in characters", [c.context_characters for c in table_columns], "{:,.0f}"),
+        ("parameters in embeddings (%)", [100 * c.embedding_share for c in table_columns], "{:.0f}%"),
         (
             "ids that the text never uses (%)",
-            [100 * c.measured.unused_ids / c.measured.vocab_size for c in compared],
+            [100 * c.measured.unused_ids / c.measured.vocab_size for c in table_columns],
             "",
         ),
     ]
-    unused = [f"{c.measured.unused_ids:,} of {c.measured.vocab_size:,}" for c in compared]
+    unused = [f"{c.measured.unused_ids:,} of {c.measured.vocab_size:,}" for c in table_columns]
     for axes, (title, values, form) in zip(panels.flat, draw, strict=True):
         _draw_bars(axes, title, names, values, [form.format(value) for value in values] if form else unused)
     figure.suptitle(f"{describe_model(model)}", fontsize="medium")

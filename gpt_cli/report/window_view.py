@@ -1,4 +1,4 @@
-"""A window of tokens as the questions that a model learns to answer."""
+"""Show a training window as pairs of a context and its target."""
 
 from typing import Any
 
@@ -7,13 +7,13 @@ from gpt_cli.terminal.table import render_pairs, terminal_columns
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.tokenizer.vocab_stats import repr_token
 
-_NARROWEST = 12  # columns of a context; of one for which the line is too short, its end
+_MIN_CONTEXT_COLUMNS = 12  # a longer context is truncated at its start
 
 
-def render_window(window: TrainingWindow, tokenizer: Tokenizer, where: str) -> str:
+def render_window(window: TrainingWindow, tokenizer: Tokenizer, position: str) -> str:
     """Render a window: its position, ids and tokens, then a sentence for each context and its target."""
     facts = {
-        "window": where,
+        "window": position,
         "ids": [str(token) for token in window.ids],
         "tokens": [repr_token(decode_bytes(tokenizer, (token,))) for token in window.ids],
     }
@@ -27,7 +27,7 @@ def render_window(window: TrainingWindow, tokenizer: Tokenizer, where: str) -> s
 
 
 def window_json(window: TrainingWindow, tokenizer: Tokenizer) -> dict[str, Any]:
-    """The same by name. Bytes that are only a part of a character are spelled as \\xe2."""
+    """The same for JSON. Bytes of an incomplete character are escaped as \\xe2."""
 
     def text(ids: tuple[int, ...]) -> str:
         return decode_bytes(tokenizer, ids).decode(errors="backslashreplace")
@@ -49,6 +49,6 @@ def window_json(window: TrainingWindow, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _sentence(context: str, target: str) -> str:
-    left = max(_NARROWEST, terminal_columns() - len(f"when the context is  the target is {target}"))
-    shown = context if len(context) <= left else "'..." + context[-left + 4 :]
-    return f"when the context is {shown} the target is {target}"
+    columns = max(_MIN_CONTEXT_COLUMNS, terminal_columns() - len(f"when the context is  the target is {target}"))
+    text = context if len(context) <= columns else "'..." + context[-columns + 4 :]
+    return f"when the context is {text} the target is {target}"
