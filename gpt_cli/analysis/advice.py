@@ -1,4 +1,4 @@
-"""Advice for training on a text, from its inspection."""
+"""Advice for training on a text, from its report."""
 
 from gpt_cli.analysis.results import TextReport
 
@@ -7,15 +7,15 @@ _LARGE_ALPHABET = 512
 _REPLACEMENT = "U+FFFD"
 
 
-def advise(found: TextReport) -> list[str]:
+def advise(report: TextReport) -> list[str]:
     """A good loss to reach, then problems, the most severe first."""
-    return [_good_loss(found), *(_problems(found) or ["Nothing here needs mending."])]
+    return [_good_loss(report), *(_problems(report) or ["Nothing here needs mending."])]
 
 
-def _good_loss(found: TextReport) -> str:
-    best = min(found.baselines, key=lambda baseline: baseline.bits_per_character)
-    bigram = found.baseline("bigram")
-    if found.distinct_characters < 2:
+def _good_loss(report: TextReport) -> str:
+    best = min(report.baselines, key=lambda baseline: baseline.bits_per_character)
+    bigram = report.baseline("bigram")
+    if report.distinct_characters < 2:
         return "It is one character throughout: there is nothing to learn from it."
     return (
         f"A good loss is below {best.nats_per_character:.2f} nats per character"
@@ -24,52 +24,52 @@ def _good_loss(found: TextReport) -> str:
     )
 
 
-def _problems(found: TextReport) -> list[str]:
+def _problems(report: TextReport) -> list[str]:
     advice: list[str] = []
-    if (leaked := found.leak.passages.share) >= 0.01:
+    if (leaked := report.leak.passages.share) >= 0.01:
         advice.append(
             f"{leaked:.1%} of the validation passages also stand in the training text: the validation loss will look"
             " better than the model is. Remove copies, or hold out other documents."
         )
-    if found.duplicate_documents.copies:
+    if report.duplicate_documents.copies:
         advice.append(
-            f"{_documents(found.duplicate_documents.copies)} of an earlier one. Remove them:"
+            f"{_documents(report.duplicate_documents.copies)} of an earlier one. Remove them:"
             " they are memorised, and may fall on both sides of the split."
         )
-    if (repeated := found.duplicate_lines.share) >= 0.05:
+    if (repeated := report.duplicate_lines.share) >= 0.05:
         advice.append(
             f"{repeated:.1%} of the long lines are copies of an earlier one. Unless that is how such text is,"
             " remove the copies."
         )
-    if any(character.code_point == _REPLACEMENT for character in found.invisible):
+    if any(character.code_point == _REPLACEMENT for character in report.invisible):
         advice.append(
             f"The text holds {_REPLACEMENT}, which stands for bytes that somebody could not decode."
             " Go back to the original, and read it in its own encoding."
         )
-    elif found.invisible:
+    elif report.invisible:
         advice.append(
             "The text holds characters that cannot be seen, listed above. Joiners belong to some scripts and to emoji;"
             " remove what has no such reason."
         )
-    if found.lines.crlf:
+    if report.lines.crlf:
         advice.append(
-            f"{found.lines.crlf:,} lines end in carriage return and newline, which the model learns to write."
+            f"{report.lines.crlf:,} lines end in carriage return and newline, which the model learns to write."
             " Convert them if you want plain newlines: sed 's/\\r$//'."
         )
-    if found.distinct_characters > _LARGE_ALPHABET:
+    if report.distinct_characters > _LARGE_ALPHABET:
         advice.append(
-            f"{found.distinct_characters:,} distinct characters make a large vocabulary of characters:"
+            f"{report.distinct_characters:,} distinct characters make a large vocabulary of characters:"
             " bytes or BPE suit this text better."
         )
-    elif found.rare:
-        occur = "occurs" if len(found.rare) == 1 else "occur"
+    elif report.rare:
+        occur = "occurs" if len(report.rare) == 1 else "occur"
         advice.append(
-            f"{len(found.rare):,} of {found.distinct_characters:,} characters {occur} fewer than 5 times. As tokens"
+            f"{len(report.rare):,} of {report.distinct_characters:,} characters {occur} fewer than 5 times. As tokens"
             " they would be ids that hardly anything trains: replace them, or take bytes or BPE."
         )
-    if found.characters < _SHORT:
+    if report.characters < _SHORT:
         advice.append(
-            f"{found.characters:,} characters are few: a model memorises them soon. Take a small one, dropout,"
+            f"{report.characters:,} characters are few: a model memorises them soon. Take a small one, dropout,"
             " and train.patience to stop in time."
         )
     return advice

@@ -27,13 +27,13 @@ class Baseline:
     bits_per_character: float
     bits_per_byte: float
     nats_per_character: float
-    """The loss that a model of characters would show."""
+    """The equivalent loss of a character model."""
 
 
 def measure_baselines(train: str, val: str, alphabet: npt.NDArray[np.int64]) -> list[Baseline]:
     """N-gram models and compressors. Both texts consist of the (V,) code points in `alphabet`, and are not empty.
 
-    A compressor's figure is what the validation text adds to the training text when both are compressed as one.
+    The bits of a compressor are those that the validation text adds when it is compressed after the training text.
     """
     size = len(encode_text(val))
     bits = {
@@ -50,15 +50,15 @@ def _ngram_bits(train: npt.NDArray[np.int64], val: npt.NDArray[np.int64], vocab_
 
 
 def _compressed_bits(train: bytes, val: bytes) -> dict[str, float]:
-    """Compressed bits that `val` adds to `train`. Two compressions run at once: they release the interpreter's lock."""
+    """The bits that `val` adds to `train` when compressed. Compressors release the GIL, so two run in parallel."""
     bits: dict[str, float] = {}
     with ThreadPoolExecutor(2) as threads:
         for name, compress in _COMPRESSORS.items():
-            alone, both = map(len, threads.map(compress, (train, train + val)))
-            bits[name] = 8.0 * max(0, both - alone)
+            train_size, total_size = map(len, threads.map(compress, (train, train + val)))
+            bits[name] = 8.0 * max(0, total_size - train_size)
     return bits
 
 
 def _positions(text: str, alphabet: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """(N,) where each character of `text` stands in the alphabet."""
+    """(N,) index of each character of `text` in the alphabet."""
     return np.searchsorted(alphabet, np.frombuffer(encode_text(text, "utf-32-le"), dtype="<u4"))

@@ -1,4 +1,4 @@
-"""The characters of a text: how often each occurs, which are rare, which cannot be seen."""
+"""Count the characters of a text; list those that are rare or invisible."""
 
 import unicodedata
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 CODE_POINTS = 0x110000
-RARE = 5  # a character that occurs less often leaves nothing to learn
+RARE = 5  # a character that occurs less often is hardly learned
 
-_UNSEEN = ("Cc", "Cf", "Co", "Cn", "Cs", "Zl", "Zp")  # control, format, private, unassigned, separators
+_INVISIBLE = ("Cc", "Cf", "Co", "Cn", "Cs", "Zl", "Zp")  # control, format, private, unassigned, separators
 _REPLACEMENT = "\ufffd"
 
 
@@ -22,15 +22,15 @@ class CharacterCount:
 
 
 class CharacterCounts:
-    """Counts every character of a text, which is added as code points."""
+    """Counts the characters of a text, added as arrays of code points."""
 
     def __init__(self) -> None:
         self.counts = np.zeros(CODE_POINTS, dtype=np.int64)
-        """By code point."""
+        """(CODE_POINTS,) count of each code point."""
 
     def add(self, codes: npt.NDArray[np.uint32]) -> None:
-        counted = np.bincount(codes)
-        self.counts[: len(counted)] += counted
+        counts = np.bincount(codes)
+        self.counts[: len(counts)] += counts
 
     @property
     def characters(self) -> int:
@@ -43,7 +43,7 @@ class CharacterCounts:
         return int(sum(lengths))
 
     def alphabet(self) -> npt.NDArray[np.int64]:
-        """(V,) the code points that occur, in order."""
+        """(V,) the code points that occur, sorted."""
         return np.flatnonzero(self.counts)
 
     def rare(self) -> list[CharacterCount]:
@@ -52,12 +52,12 @@ class CharacterCounts:
 
     def invisible(self) -> list[CharacterCount]:
         """Control, format, private and unassigned characters, and U+FFFD; without tab, newline and return."""
-        return [self._describe(int(code)) for code in self.alphabet() if _is_unseen(chr(code))]
+        return [self._describe(int(code)) for code in self.alphabet() if _is_invisible(chr(code))]
 
     def _describe(self, code: int) -> CharacterCount:
         name = unicodedata.name(chr(code), "") or ("control" if unicodedata.category(chr(code)) == "Cc" else "")
         return CharacterCount(chr(code), f"U+{code:04X}", name, int(self.counts[code]))
 
 
-def _is_unseen(character: str) -> bool:
-    return character == _REPLACEMENT or (character not in "\t\n\r" and unicodedata.category(character) in _UNSEEN)
+def _is_invisible(character: str) -> bool:
+    return character == _REPLACEMENT or (character not in "\t\n\r" and unicodedata.category(character) in _INVISIBLE)

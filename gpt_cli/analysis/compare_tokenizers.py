@@ -1,4 +1,4 @@
-"""Tokenizers side by side: what each makes of the same text."""
+"""Compare tokenizers on the same text."""
 
 import os
 import re
@@ -22,17 +22,17 @@ _EXAMPLE = "--compare char,byte,bpe:512,gpt2=FILE"
 
 @dataclass(frozen=True)
 class TokenizerCandidate:
-    """A tokenizer to compare: one to learn, or one in a file."""
+    """A tokenizer to compare: one to train, or one in a file."""
 
     name: str
     source: TokenizerConfig | Path
     pattern: Pattern | None = None
-    """Pre-tokenizer of a file that does not name one."""
+    """Pre-tokenizer for a file that does not specify one."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Figures of one tokenizer on a text."""
+    """Statistics of one tokenizer on a text."""
 
     name: str
     kind: str
@@ -48,24 +48,24 @@ class Measured:
 
 
 def parse_candidates(names: str, pattern: Pattern | None) -> list[TokenizerCandidate]:
-    """`char,byte,bpe:512,NAME=FILE` or a FILE as candidates; BPEs are learned with `pattern` (None: gpt2).
+    """`char,byte,bpe:512,NAME=FILE` or a FILE as candidates; BPEs are trained with `pattern` (None: gpt2).
 
-    Raises RequestError for what is none of these, or is there twice.
+    Raises RequestError for any other name, and for a repeated one.
     """
     candidates = [_parse(name.strip(), pattern) for name in names.split(",")]
     if len({candidate.name for candidate in candidates}) < len(candidates):
-        twice = next(c.name for i, c in enumerate(candidates) if c.name in [d.name for d in candidates[:i]])
-        raise RequestError(f"--compare has {twice} twice", hint="give files names: NAME=FILE")
+        repeated = next(c.name for i, c in enumerate(candidates) if c.name in [d.name for d in candidates[:i]])
+        raise RequestError(f"--compare has {repeated} twice", hint="give files names: NAME=FILE")
     return candidates
 
 
 def measure_tokenizers(
     candidates: Sequence[TokenizerCandidate], sample: TextSample, progress: ItemProgress
 ) -> list[Measured]:
-    """Learn or load every candidate and encode both parts of the text with it, in the order given.
+    """Train or load each candidate and encode both parts of the text with it, in the given order.
 
-    BPE is learned from the training part alone, so that the validation part is new to it. Raises RequestError
-    where a candidate cannot be had or does not know a character, UserError for a damaged file.
+    BPE is trained on the training part alone, so that the validation part is new to it. Raises RequestError for a
+    candidate that cannot be trained or does not know a character, UserError for a damaged file.
     """
     measured: list[Measured] = []
     for candidate in candidates:
@@ -88,7 +88,7 @@ def _parse(name: str, pattern: Pattern | None) -> TokenizerCandidate:
         return TokenizerCandidate(f"bpe:{size}", TokenizerConfig(kind="bpe", vocab_size=size, pattern=pattern))
     title, _, file = name.rpartition("=")
     path = Path(file).expanduser()
-    if file and os.path.exists(path):  # unlike Path.exists, False also for what is no path at all
+    if file and os.path.exists(path):  # unlike Path.exists, False for an invalid path
         return TokenizerCandidate(title or path.name, path, pattern)
     if name == "gpt2":
         raise RequestError("--compare gpt2 needs GPT-2's tokenizer: nothing is downloaded", hint="gpt2=FILE")
@@ -98,7 +98,7 @@ def _parse(name: str, pattern: Pattern | None) -> TokenizerCandidate:
 
 
 def _measure(candidate: TokenizerCandidate, sample: TextSample) -> Measured:
-    tokenizer = _tokenizer(candidate, sample)
+    tokenizer = _load_or_train(candidate, sample)
     train, val = tokenizer.encode(sample.train), tokenizer.encode(sample.val)
     counts = count_ids(train, tokenizer.vocab_size) + count_ids(val, tokenizer.vocab_size)
     return Measured(
@@ -112,11 +112,11 @@ def _measure(candidate: TokenizerCandidate, sample: TextSample) -> Measured:
     )
 
 
-def _tokenizer(candidate: TokenizerCandidate, sample: TextSample) -> Tokenizer:
+def _load_or_train(candidate: TokenizerCandidate, sample: TextSample) -> Tokenizer:
     if isinstance(candidate.source, Path):
         return load_tokenizer(candidate.source, candidate.pattern)
-    lesson = [sample.train] if candidate.source.kind == "bpe" else [sample.train, sample.val]
+    texts = [sample.train] if candidate.source.kind == "bpe" else [sample.train, sample.val]
     try:
-        return train_tokenizer(lesson, candidate.source)
+        return train_tokenizer(texts, candidate.source)
     except RequestError as error:
         raise RequestError(f"--compare {candidate.name}: {error.message}", hint="take a smaller one") from error

@@ -1,16 +1,16 @@
-"""The lines of a text: how many, how long, and how they end."""
+"""Statistics of the lines of a text: number, lengths, line ends."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-_LONGEST_COUNTED = (1 << 16) - 1  # longer lines count as this long where the median is looked up
+_MAX_COUNTED = (1 << 16) - 1  # longer lines count as this long in the histogram for the median
 
 
 @dataclass(frozen=True)
 class LineFacts:
-    """Lines as an editor counts them; lengths in characters, without the newline."""
+    """Statistics of lines; lengths are in characters, without the newline."""
 
     lines: int
     blank: int
@@ -22,10 +22,10 @@ class LineFacts:
 
 
 class LineLengths:
-    """Counts lines in stretches of text, told to it in code points, one after the other."""
+    """Counts lines in consecutive pieces of text, given as code points."""
 
     def __init__(self) -> None:
-        self._histogram = np.zeros(_LONGEST_COUNTED + 1, dtype=np.int64)
+        self._histogram = np.zeros(_MAX_COUNTED + 1, dtype=np.int64)
         self._read = 0  # characters so far
         self._start = 0  # of the line that has not ended yet
         self._total = 0
@@ -34,12 +34,12 @@ class LineLengths:
         self._last = 0  # code point
 
     def add(self, codes: npt.NDArray[np.uint32]) -> None:
-        """Go on with the next stretch, which may begin in the middle of a line. It is not empty."""
+        """Count the next piece, which is not empty and may begin in the middle of a line."""
         newlines = np.flatnonzero(codes == 10)
-        before = np.where(newlines > 0, codes[newlines - 1], self._last)
-        self._crlf += int(np.count_nonzero(before == 13))
+        previous = np.where(newlines > 0, codes[newlines - 1], self._last)
+        self._crlf += int(np.count_nonzero(previous == 13))
         ends = newlines + self._read
-        self._count(np.diff(ends, prepend=self._start - 1) - 1 - (before == 13))  # a CRLF is no part of its line
+        self._count(np.diff(ends, prepend=self._start - 1) - 1 - (previous == 13))  # without the carriage return
         if len(ends):
             self._start = int(ends[-1]) + 1
         self._read += len(codes)
@@ -56,6 +56,6 @@ class LineLengths:
         )
 
     def _count(self, lengths: npt.NDArray[np.int64]) -> None:
-        self._histogram += np.bincount(np.minimum(lengths, _LONGEST_COUNTED), minlength=len(self._histogram))
+        self._histogram += np.bincount(np.minimum(lengths, _MAX_COUNTED), minlength=len(self._histogram))
         self._total += int(lengths.sum())
         self._longest = max(self._longest, int(lengths.max(initial=0)))

@@ -1,10 +1,10 @@
-"""N-gram models of characters: what can be known about the next one by counting.
+"""N-gram models of characters with interpolated Kneser-Ney smoothing.
 
-Interpolated Kneser-Ney smoothing with three discounts (Chen and Goodman, 1998), down to equal chances for every
-character of the alphabet: after any context the probabilities of all characters are positive and sum to 1.
+Three discounts (Chen and Goodman, 1998); the lowest order is uniform, so after any context the probabilities of all
+characters are positive and sum to 1.
 
-Shapes: N characters, K distinct n-grams of one order, V alphabet. An n-gram is known by its rank among those of its
-length, ordered by (rank of its first n - 1 characters, last character): so keys fit in 64 bits for any alphabet.
+Shapes: N characters, K distinct n-grams of one order, V alphabet. An n-gram is identified by its rank among those of
+its length, ordered by (rank of its first n - 1 characters, last character): so keys fit in 64 bits for any alphabet.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _Ranks = npt.NDArray[np.int64]
 _Counts = npt.NDArray[np.int32]
 
 _ABSENT = -1
-_FALLBACK = (0.5, 1.0, 1.5)  # discounts where too few n-grams are seen 1, 2, 3 and 4 times to estimate them
+_FALLBACK = (0.5, 1.0, 1.5)  # discounts where too few n-grams occur 1 to 4 times to estimate them
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,13 +28,13 @@ class _Order:
 
     keys: _Ranks  # (K,) rank of the context times V, plus the last character; ascending
     counts: _Counts  # (K,) how often each occurs
-    continuations: _Counts  # (K,) after how many different characters each occurs
+    continuations: _Counts  # (K,) number of distinct characters before it
     n_contexts: int
 
 
 @dataclass(frozen=True, eq=False)
 class _Matches:
-    """Indices of another text's n-grams of one length among the known ones."""
+    """Indices of another text's n-grams of one length in the training text's."""
 
     contexts: _Ranks  # (N - n + 1,) or absent
     ranks: _Ranks  # (N - n + 1,) or absent
@@ -52,61 +52,61 @@ class KneserNey:
         """Count the n-grams of `text`, (N,) integers below `vocab_size`, up to length `order`."""
         tables: list[tuple[_Ranks, _Counts]] = []
         continuations: list[_Counts] = []
-        contexts = np.zeros(len(text) + 1, dtype=np.int64)  # the rank of what starts at each place and is n - 1 long
+        contexts = np.zeros(len(text) + 1, dtype=np.int64)  # rank of the (n - 1)-gram at each position
         for n in range(1, min(order, len(text)) + 1):
             keys, ranks, counts = np.unique(
                 contexts[: len(text) - n + 1] * vocab_size + text[n - 1 :], return_inverse=True, return_counts=True
             )
-            if n > 1:  # every distinct n-gram is one more continuation of its last n - 1 characters
-                place = np.zeros(len(keys), dtype=np.int64)
-                place[ranks] = np.arange(len(ranks))
-                continuations.append(np.bincount(contexts[place + 1], minlength=len(tables[-1][0])).astype(np.int32))
+            if n > 1:  # each distinct n-gram is a continuation of its last n - 1 characters
+                position = np.zeros(len(keys), dtype=np.int64)
+                position[ranks] = np.arange(len(ranks))
+                continuations.append(np.bincount(contexts[position + 1], minlength=len(tables[-1][0])).astype(np.int32))
             tables.append((keys, counts.astype(np.int32)))
             contexts = ranks
-        continuations.append(np.zeros(0, dtype=np.int32))  # of the highest order, which nothing asks for
+        continuations.append(np.zeros(0, dtype=np.int32))  # of the highest order: never used
         n_contexts = [1, *(len(keys) for keys, _ in tables)]
         orders = zip(tables, continuations, n_contexts, strict=False)
         return cls(vocab_size, tuple(_Order(keys, counts, after, n) for (keys, counts), after, n in orders))
 
     def probabilities(self, text: Characters, orders: Sequence[int]) -> dict[int, TokenIds]:
-        """For each of `orders`, (N,) the probability of each character of `text` after those before it.
+        """For each order, (N,) the probability of each character of `text` given those before it.
 
-        The model of order n looks at n - 1 characters, or at as many as there are.
+        The context of order n is n - 1 characters, or as many as there are.
         """
         matches = self._match(text)
         return {order: self._interpolate(matches, len(text), order) for order in orders}
 
     def _match(self, text: Characters) -> list[_Matches]:
-        found: list[_Matches] = []
+        matches: list[_Matches] = []
         contexts = np.zeros(len(text) + 1, dtype=np.int64)
         for n, order in enumerate(self._orders[: len(text)], start=1):
-            before = contexts[: len(text) - n + 1]
-            keys = np.where(before == _ABSENT, _ABSENT, before * self.vocab_size + text[n - 1 :])
+            prefixes = contexts[: len(text) - n + 1]
+            keys = np.where(prefixes == _ABSENT, _ABSENT, prefixes * self.vocab_size + text[n - 1 :])
             ranks = np.minimum(np.searchsorted(order.keys, keys), len(order.keys) - 1)
             ranks = np.where(order.keys[ranks] == keys, ranks, _ABSENT)
-            found.append(_Matches(before, ranks))
+            matches.append(_Matches(prefixes, ranks))
             contexts = ranks
-        return found
+        return matches
 
     def _interpolate(self, matches: list[_Matches], length: int, order: int) -> TokenIds:
-        """Each order takes a little of what it counted away, and gives it to the order below to distribute.
+        """Interpolate: each order discounts its counts and gives the discounted mass to the order below.
 
-        The highest counts how often an n-gram occurs, the others after how many characters it does: `Francisco` is
-        frequent, but only after `San `, so it is unlikely where the context says nothing.
+        The highest order counts occurrences, lower ones the distinct characters before: `Francisco` is frequent, but
+        only after `San `, so it is unlikely in an unknown context.
         """
         result = np.full(length, 1 / self.vocab_size)
         for n, (table, match) in enumerate(zip(self._orders[:order], matches, strict=False), start=1):
             counts = table.counts if n == min(order, len(self._orders)) else table.continuations
             discounts = np.array([0.0, *_discounts(counts)])[np.minimum(counts, 3)]  # (K,)
-            of_context = table.keys // self.vocab_size
-            totals = np.bincount(of_context, counts, table.n_contexts)
-            freed = np.bincount(of_context, discounts, table.n_contexts)
-            known = match.contexts != _ABSENT
-            known[known] = totals[match.contexts[known]] > 0
-            here = match.contexts[known]
-            counted = np.where(match.ranks == _ABSENT, 0, (counts - discounts)[match.ranks])[known]
-            below = result[n - 1 :]  # a view
-            below[known] = (counted + freed[here] * below[known]) / totals[here]
+            contexts = table.keys // self.vocab_size
+            totals = np.bincount(contexts, counts, table.n_contexts)
+            discounted = np.bincount(contexts, discounts, table.n_contexts)
+            is_known = match.contexts != _ABSENT
+            is_known[is_known] = totals[match.contexts[is_known]] > 0
+            ranks = match.contexts[is_known]
+            discounted_counts = np.where(match.ranks == _ABSENT, 0, (counts - discounts)[match.ranks])[is_known]
+            lower = result[n - 1 :]  # a view
+            lower[is_known] = (discounted_counts + discounted[ranks] * lower[is_known]) / totals[ranks]
         return result
 
 
@@ -116,5 +116,5 @@ def _discounts(counts: _Counts) -> tuple[float, float, float]:
     if not (once and twice and thrice and four):
         return _FALLBACK
     y = once / (once + 2 * twice)
-    found = (1 - 2 * y * twice / once, 2 - 3 * y * thrice / twice, 3 - 4 * y * four / thrice)
-    return found if all(0 < d <= n for n, d in enumerate(found, start=1)) else _FALLBACK
+    discounts = (1 - 2 * y * twice / once, 2 - 3 * y * thrice / twice, 3 - 4 * y * four / thrice)
+    return discounts if all(0 < d <= n for n, d in enumerate(discounts, start=1)) else _FALLBACK

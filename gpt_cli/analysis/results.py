@@ -10,16 +10,16 @@ from gpt_cli.analysis.lines import LineFacts
 
 @dataclass(frozen=True)
 class DuplicateCount:
-    """Duplicates among the things compared."""
+    """Number of duplicates among the items compared."""
 
     compared: int
-    """Things compared: all of them, or those whose hash is in the sample."""
+    """All items, or those whose hash is in the sample."""
     copies: int
-    """Things that equal an earlier one."""
+    """Items that equal an earlier one."""
 
     @property
     def share(self) -> float:
-        """Copies among what was compared; 0 where nothing was."""
+        """Share of copies; 0 if nothing was compared."""
         return self.copies / self.compared if self.compared else 0.0
 
 
@@ -46,12 +46,12 @@ class Contamination:
     lines: DuplicateCount
     """Lines of at least 30 characters."""
     longest: tuple[CopiedPassage, ...]
-    """The longest passages, where the whole text was compared."""
+    """The longest passages, if the whole text was compared."""
 
 
 @dataclass(frozen=True)
 class TextReport:
-    """A text, inspected. Counts are of the whole text; what was measured on a sample of it says so."""
+    """The inspection of a text. Counts are of the whole text unless a field says that they are of a sample."""
 
     characters: int
     bytes: int
@@ -63,7 +63,7 @@ class TextReport:
     rare: tuple[CharacterCount, ...]
     invisible: tuple[CharacterCount, ...]
     unseen: tuple[str, ...]
-    """Characters of the validation text that the training text lacks, if it was read whole."""
+    """Characters only in the validation text; empty if the training text was sampled."""
     duplicate_documents: DuplicateCount
     duplicate_lines: DuplicateCount
     """Lines of at least 30 characters."""

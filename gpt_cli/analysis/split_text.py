@@ -1,4 +1,4 @@
-"""The training and the validation text of a corpus, however it is divided; what is kept for the test is passed over."""
+"""The training and validation text of a corpus, without the test split."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from gpt_cli.errors import Notify, UserError
 
 @dataclass(frozen=True)
 class SplitText:
-    """A text that was scanned, to be looked at as training would see it, in bounded memory."""
+    """A scanned text with the splits that training would use; it is read in bounded memory."""
 
     text: CorpusText
     stats: CorpusStats
@@ -20,15 +20,15 @@ class SplitText:
 
     @classmethod
     def find(cls, data: DataConfig, note: Notify, progress: StageProgress) -> "SplitText":
-        """The text of a config, each source once. Raises what reading raises, UserError where a part would be empty."""
+        """The text of a config, without weights. Raises as reading does, and UserError if a split would be empty."""
         return cls.of(CorpusText.find(data.model_copy(update={"weights": None}), note), data, progress)
 
     @classmethod
     def of(cls, text: CorpusText, data: DataConfig, progress: StageProgress) -> "SplitText":
-        """The same of files that were found before."""
-        found = scan(text, end_lines=True, progress=progress)
+        """The same for a `CorpusText`."""
+        stats = scan(text, end_lines=True, progress=progress)
         text.mute_notes()
-        return cls(text, found, SplitPlan.of(data, found))
+        return cls(text, stats, SplitPlan.of(data, stats))
 
     @property
     def size(self) -> int:
@@ -36,7 +36,7 @@ class SplitText:
         return self.stats.total_bytes
 
     def chunks(self) -> Iterator[Chunk]:
-        """The training text, then the validation text, documents on lines of their own. Raises what reading raises."""
+        """The training text, then the validation text; documents end with a newline. Raises as reading does."""
         if self.split_plan.by == "characters":  # the splits are in this order
             yield from self._read("train", "val")
         else:
@@ -44,7 +44,7 @@ class SplitText:
             yield from self._read("val")
 
     def check(self, train: int, val: int) -> None:
-        """Raise UserError if one of the two parts has fewer than 2 characters: nothing can be said of it."""
+        """Raise UserError if one of the two parts has fewer than 2 characters."""
         if min(train, val) < 2:
             split = "training" if train < 2 else "validation"
             raise UserError(
@@ -53,6 +53,6 @@ class SplitText:
             )
 
     def _read(self, *splits: Split) -> Iterator[Chunk]:
-        for stretch in iter_chunks(self.text, self.split_plan, self.stats, end_lines=True):
-            if stretch.split in splits:
-                yield stretch
+        for chunk in iter_chunks(self.text, self.split_plan, self.stats, end_lines=True):
+            if chunk.split in splits:
+                yield chunk
