@@ -299,7 +299,7 @@ def by_definition(word: bytes, tokenizer: BPETokenizer) -> list[int]:
 
 def test_with_riptoken_the_ids_are_the_same(english: BPETokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("riptoken")
-    monkeypatch.setattr("gpt_cli.tokenizer.riptoken_encoder._BULK", 0)
+    monkeypatch.setattr("gpt_cli.tokenizer.riptoken_encoder._MIN_LENGTH", 0)
     chance = random.Random(2)
     fast = RiptokenEncoder(english.vocabulary, CachedBPE(english.vocabulary).encode)
     assert fast._is_trusted
@@ -337,7 +337,7 @@ def test_without_riptoken_the_reference_encodes_much_text(
     expected = english.encode(ENGLISH).tolist()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "riptoken", None)  # an import of it would fail
-    monkeypatch.setattr("gpt_cli.tokenizer.riptoken_encoder._BULK", 0)
+    monkeypatch.setattr("gpt_cli.tokenizer.riptoken_encoder._MIN_LENGTH", 0)
     assert BPETokenizer(english.vocabulary).encode(ENGLISH).tolist() == expected
 
 
@@ -345,11 +345,11 @@ def test_what_it_remembers_is_bounded_and_changes_nothing(
     english: BPETokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = english.encode(ENGLISH).tolist()
-    monkeypatch.setattr("gpt_cli.tokenizer.cached_bpe._MEMORY", 1 << 16)
+    monkeypatch.setattr("gpt_cli.tokenizer.cached_bpe._CACHE_BYTES", 1 << 16)
     monkeypatch.setattr("gpt_cli.tokenizer.bpe._BLOCK", 1000)
     tokenizer = BPETokenizer(english.vocabulary)
     assert tokenizer.encode(ENGLISH).tolist() == whole
-    assert len(tokenizer._pieces._known) < 1000
+    assert len(tokenizer._pieces._cache) < 1000
 
 
 def test_another_process_gets_the_tokenizer_without_what_it_remembers(english: BPETokenizer) -> None:

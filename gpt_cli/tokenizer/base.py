@@ -15,11 +15,11 @@ from gpt_cli.terminal.escape import escape_control_chars
 
 Ids = npt.NDArray[np.uint32]
 
-_LISTED = 10  # unknown characters that an error spells out
+_MAX_LISTED = 10  # unknown characters that an error lists
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back: an immutable value, equal to another one exactly if their files are equal.
+    """Encodes text to ids and decodes them. Immutable; two are equal if and only if their files are.
 
     Lossless: `decode(encode(text)) == text` for every text that encodes, except that with an `unknown` id every
     character without an id of its own comes back as U+FFFD.
@@ -38,28 +38,28 @@ class Tokenizer(Protocol):
     @property
     @abstractmethod
     def eot_id(self) -> int | None:
-        """The id that separates documents, where the vocabulary has one."""
+        """The id that separates documents; None if the vocabulary has none."""
 
     @property
     @abstractmethod
     def unk_id(self) -> int | None:
-        """The id that stands for every character without one of its own, where the vocabulary has it."""
+        """The id of all unknown characters; None if the vocabulary has none."""
 
     @abstractmethod
     def encode(self, text: str, *, allow_special: bool = False) -> Ids:
-        """The ids of `text`: (n,) uint32. What looks like a special token is text like any other, unless
-        `allow_special`: then it is that token, wherever it stands.
+        """The ids of `text`: (n,) uint32. The text of a special token is encoded as that token if `allow_special`, else
+        as ordinary text.
 
-        Raises UnknownCharacters, and RequestError for half a surrogate pair, which no UTF-8 text can hold.
+        Raises UnknownCharacters, and RequestError for a lone surrogate.
         """
 
     def encode_utf8(self, data: bytes, *, allow_special: bool = False) -> Ids:
-        """`encode` of a text that is given in UTF-8."""
+        """`encode` of UTF-8."""
         return self.encode(data.decode(), allow_special=allow_special)
 
     @abstractmethod
     def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:
-        """The text of `ids`. Special tokens give their text; bytes that are not UTF-8, and `unknown`, give U+FFFD.
+        """The text of `ids`. Special tokens become their text; invalid UTF-8 and unknown characters become U+FFFD.
 
         Raises UserError for an id outside the vocabulary.
         """
@@ -77,11 +77,11 @@ class Tokenizer(Protocol):
 
     @abstractmethod
     def to_json(self) -> str:
-        """The text of the tokenizer's file: canonical, so equal tokenizers give equal text."""
+        """The contents of the tokenizer's file, in a canonical form."""
 
     @property
     def digest(self) -> str:
-        """sha256 (hex) of `to_json`: what pairs a tokenizer with the data and the weights made with it."""
+        """sha256 (hex) of `to_json`; identifies the tokenizer of data and weights."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def save(self, path: Path) -> None:
@@ -94,8 +94,8 @@ class UnknownCharacters(RequestError):  # noqa: N818 (named for what it carries)
 
     def __init__(self, characters: Iterable[str], text: str) -> None:
         self.characters = tuple(characters)
-        listed = ", ".join(_introduce(character, text) for character in self.characters[:_LISTED])
-        unlisted = len(self.characters) - _LISTED
+        listed = ", ".join(_describe_character(character, text) for character in self.characters[:_MAX_LISTED])
+        unlisted = len(self.characters) - _MAX_LISTED
         super().__init__(
             f"the text has {_count(len(self.characters))} that the vocabulary lacks: {listed}"
             + (f", and {unlisted} more" if unlisted > 0 else ""),
@@ -107,7 +107,7 @@ def _count(characters: int) -> str:
     return "a character" if characters == 1 else f"{characters} characters"
 
 
-def _introduce(character: str, text: str) -> str:
+def _describe_character(character: str, text: str) -> str:
     visible = escape_control_chars(character)
     return f"'{visible}' (U+{ord(character):04X}, first at character {text.index(character) + 1})"
 
@@ -115,12 +115,12 @@ def _introduce(character: str, text: str) -> str:
 def encode_text(text: str, encoding: str = "utf-8") -> bytes:
     """The bytes of `text` in a Unicode encoding.
 
-    Raises RequestError for half a surrogate pair: Python strings can hold one, Unicode text cannot.
+    Raises RequestError for a lone surrogate, which Python strings can hold.
     """
     try:
         return text.encode(encoding)
     except UnicodeEncodeError as error:
-        if 0xDC80 <= ord(text[error.start]) <= 0xDCFF:  # what Python makes of a byte of the command line
+        if 0xDC80 <= ord(text[error.start]) <= 0xDCFF:  # a byte of the command line, decoded with surrogateescape
             raise RequestError(
                 f"the text is not UTF-8: its byte 0x{ord(text[error.start]) - 0xDC00:02x}, as character"
                 f" {error.start + 1}, belongs to no character",
@@ -134,7 +134,7 @@ def encode_text(text: str, encoding: str = "utf-8") -> bytes:
 
 
 def validate_ids(ids: Sequence[int] | npt.NDArray[Any], vocab_size: int) -> npt.NDArray[Any]:
-    """`ids` as an integer array (n,) inside the vocabulary; raises UserError naming the first that is not."""
+    """`ids` as an integer array (n,). Raises UserError with the first id outside the vocabulary."""
     array = np.asarray(ids) if len(ids) else np.zeros(0, dtype=np.uint32)
     if array.size and (array.min() < 0 or array.max() >= vocab_size):
         first = int(np.argmax((array < 0) | (array >= vocab_size)))

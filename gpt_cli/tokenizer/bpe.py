@@ -16,7 +16,7 @@ from gpt_cli.tokenizer.hf_tokenizer import write_vocabulary
 from gpt_cli.tokenizer.pretokenizer import split_chunks
 from gpt_cli.tokenizer.riptoken_encoder import RiptokenEncoder
 
-_BLOCK = 1 << 20  # characters encoded at once, which bounds the memory
+_BLOCK = 1 << 20  # characters encoded at once, to bound the memory
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class BPETokenizer(Tokenizer):
     unk_id: ClassVar[None] = None
 
     def __reduce__(self) -> tuple[type["BPETokenizer"], tuple[Vocabulary]]:
-        return BPETokenizer, (self.vocabulary,)  # another process learns its pieces itself
+        return BPETokenizer, (self.vocabulary,)  # without the cached properties
 
     @property
     def vocab_size(self) -> int:
@@ -44,7 +44,7 @@ class BPETokenizer(Tokenizer):
         if not allow_special:
             return np.concatenate([np.zeros(0, dtype=np.uint32), *self._encode(text)])
         parts: list[Ids] = [np.zeros(0, dtype=np.uint32)]
-        for i, part in enumerate(self._special_texts.split(text)):  # text and special token by turns
+        for i, part in enumerate(self._special_texts.split(text)):  # alternately text and special token
             parts += self._encode(part) if i % 2 == 0 else [self._special_ids[part]]
         return np.concatenate(parts)
 
@@ -80,7 +80,7 @@ class BPETokenizer(Tokenizer):
 
     @cached_property
     def _special_texts(self) -> re.Pattern[str]:
-        """One group: a special token, the longest where several begin. It matches nothing if there are none."""
+        """One group that matches a special token, the longest first; it never matches if there are none."""
         longest_first = sorted(self._special_ids, key=len, reverse=True)
         return re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
 

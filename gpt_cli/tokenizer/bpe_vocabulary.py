@@ -9,16 +9,16 @@ END_OF_TEXT = "<|endoftext|>"
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens by id, and how they are merged.
+    """The tokens and merges of a BPE.
 
     tokens         the bytes of each id; for a special token those of its text
     merges         (left, right, merged) ids, first learned first
-    special        the ids that no text encodes to
-    pattern        the rule that splits text before merges
-    ignore_merges  a whole word that is a token is taken as it is (Llama 3)
+    special        the ids of special tokens, to which ordinary text is not encoded
+    pattern        the pre-tokenizer
+    ignore_merges  a word that is a token is encoded as that token, without merges (Llama 3)
 
-    Raises ValueError unless every single byte is a token, no token is empty and the merges fit the tokens: then
-    every text encodes, and comes back.
+    Raises ValueError unless every byte is a token, no token is empty and the merges fit the tokens: so every text can
+    be encoded and decoded.
     """
 
     tokens: tuple[bytes, ...]
@@ -48,10 +48,10 @@ class Vocabulary:
 
 
 def _printable_bytes() -> tuple[str, ...]:
-    """GPT-2's character for each byte: itself where Latin-1 prints it, else the next one from U+0100 on."""
+    """GPT-2's character for each byte: the byte's if Latin-1 can print it, else the next from U+0100 on."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return tuple(chr(byte if byte in printable else next(others)) for byte in range(256))
+    substitutes = iter(range(0x100, 0x200))
+    return tuple(chr(byte if byte in printable else next(substitutes)) for byte in range(256))
 
 
 BYTE_ENCODER = _printable_bytes()
@@ -59,12 +59,12 @@ _BYTE_DECODER = {character: byte for byte, character in enumerate(BYTE_ENCODER)}
 
 
 def bytes_to_unicode(token: bytes) -> str:
-    """Bytes as tokenizer.json writes them: ` the` is `Ġthe`."""
+    """Bytes in the spelling of tokenizer.json: `Ġthe` for ` the`."""
     return "".join(BYTE_ENCODER[byte] for byte in token)
 
 
 def unicode_to_bytes(spelling: str) -> bytes:
-    """The bytes that tokenizer.json spells so. Raises ValueError for a character that stands for no byte."""
+    """The inverse of `bytes_to_unicode`. Raises ValueError for a character that stands for no byte."""
     try:
         return bytes(_BYTE_DECODER[character] for character in spelling)
     except KeyError as error:

@@ -15,7 +15,7 @@ FORMAT = "gpt-byte-1"
 
 @dataclass(frozen=True)
 class ByteTokenizer(Tokenizer):
-    """Id `i` is the byte `i`: every text encodes, whatever its script."""
+    """Id `i` is the byte `i`, so every text can be encoded."""
 
     kind: ClassVar[str] = "byte"
     vocab_size: ClassVar[int] = 256

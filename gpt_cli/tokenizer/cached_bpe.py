@@ -1,7 +1,7 @@
-"""Text to BPE ids by way of its pieces: each distinct one is merged once, and its ids are looked up from then on.
+"""A BPE encoder with a cache: the ids of each distinct piece of pre-tokenized text are computed once.
 
-Text repeats itself, so most of the work is cutting it and looking pieces up. It is the reference of riptoken, and
-encodes what riptoken does not: short texts, and vocabularies that merge by other rules.
+Text repeats itself, so most of the work is splitting it and looking pieces up. It is the reference of riptoken, and
+encodes short texts and vocabularies that riptoken does not support.
 """
 
 from collections.abc import Iterable
@@ -15,34 +15,34 @@ from gpt_cli.tokenizer.base import Ids
 from gpt_cli.tokenizer.bpe_vocabulary import Vocabulary, bytes_to_unicode
 from gpt_cli.tokenizer.pretokenizer import pre_tokenize, pre_tokenizer
 
-_MEMORY = 24 << 20  # bytes, about, that known pieces may take in each process that encodes
-_ENTRY = 200  # bytes of a known piece beside its characters and ids
-_CHARACTER = 5  # bytes per character of it, ids included
+_CACHE_BYTES = 24 << 20  # bytes of the cache, about, in each encoding process
+_ENTRY_BYTES = 200  # overhead of a piece
+_CHARACTER_BYTES = 5  # bytes per character of a piece, with its ids
 
 
 class CachedBPE:
-    """The ids of a vocabulary for text, without special tokens. It remembers pieces, in bounded memory."""
+    """Encodes text, without special tokens, with a bounded cache of pieces."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._pattern = vocabulary.pattern
         self._engine = _engine(vocabulary)
         self._sizes = np.fromiter(map(len, vocabulary.tokens), dtype=np.int64, count=len(vocabulary.tokens))
-        self._known: dict[str, bytes] = {}  # piece -> its ids, as the bytes of uint32
-        self._held = 0
+        self._cache: dict[str, bytes] = {}  # piece -> its ids, as the bytes of uint32
+        self._cache_size = 0
 
     def encode(self, text: str) -> Ids:
-        """The ids of `text`: (n,) uint32, read-only. Memory grows with the text: give it in blocks."""
-        if self._held > _MEMORY:
-            self._known, self._held = {}, 0  # a new one: another thread may be reading the old one
-        known = self._known
-        found = pre_tokenize(text, self._pattern)
-        if new := list(set(filterfalse(known.__contains__, found))):
-            known.update(self._merge(new))
-            self._held += _ENTRY * len(new) + _CHARACTER * sum(map(len, new))
-        return np.frombuffer(b"".join(map(known.__getitem__, found)), dtype=np.uint32)
+        """The ids of `text`: (n,) uint32, read-only. Memory grows with the text: pass it in blocks."""
+        if self._cache_size > _CACHE_BYTES:
+            self._cache, self._cache_size = {}, 0  # a new dict: another thread may be reading the old one
+        cache = self._cache
+        pieces = pre_tokenize(text, self._pattern)
+        if new := list(set(filterfalse(cache.__contains__, pieces))):
+            cache.update(self._merge(new))
+            self._cache_size += _ENTRY_BYTES * len(new) + _CHARACTER_BYTES * sum(map(len, new))
+        return np.frombuffer(b"".join(map(cache.__getitem__, pieces)), dtype=np.uint32)
 
     def _merge(self, new: list[str]) -> Iterable[tuple[str, bytes]]:
-        """Each of `new` with its ids. One call for all, since an answer for each costs more than the merging."""
+        """(piece, ids as bytes) for each of `new`, by one call of the engine: calls cost more than merging."""
         (encoding,) = self._engine.encode_batch_fast([new], is_pretokenized=True, add_special_tokens=False)
         ids = np.array(encoding.ids, dtype=np.uint32)
         sizes = np.fromiter((len(piece.encode()) for piece in new), dtype=np.int64, count=len(new))
@@ -52,7 +52,7 @@ class CachedBPE:
 
 
 def _engine(vocabulary: Vocabulary) -> Engine:
-    """The merges alone. Special tokens stay outside, so that no text can produce one."""
+    """The library's BPE without the special tokens, so that no text is encoded to one."""
     spellings = [bytes_to_unicode(token) for token in vocabulary.tokens]
     engine = Engine(
         BPE(

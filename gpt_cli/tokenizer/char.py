@@ -15,15 +15,15 @@ FORMAT = "gpt-char-1"
 
 _CODE_POINTS = 0x110000
 _MISSING = 0xFFFFFFFF
-_RUN = 1 << 16  # bytes looked up at once: all that this takes fits into the cache of a core
-_REPLACEMENT = "\ufffd"  # what Unicode has for a character that cannot be shown
+_RUN = 1 << 16  # bytes looked up at once, to stay in the cache of a core
+_REPLACEMENT = "\ufffd"  # Unicode's replacement character
 
 
 @dataclass(frozen=True)
 class CharTokenizer(Tokenizer):
-    """Id `i` is `characters[i]`; with `has_unknown` one more, the last, is `<unk>`: every other character.
+    """Id `i` is `characters[i]`; with `has_unknown` the last id is `<unk>`, for all other characters.
 
-    Raises ValueError unless these are distinct Unicode characters, at least one.
+    Raises ValueError unless `characters` are distinct Unicode characters, at least one.
     """
 
     characters: str
@@ -35,10 +35,10 @@ class CharTokenizer(Tokenizer):
     def __post_init__(self) -> None:
         if not self.characters:
             raise ValueError("the alphabet is empty")
-        self.characters.encode()  # UnicodeEncodeError, a ValueError, for half a surrogate pair
+        self.characters.encode()  # UnicodeEncodeError, a ValueError, for a lone surrogate
         if len(set(self.characters)) < len(self.characters):
-            twice = next(c for i, c in enumerate(self.characters) if c in self.characters[:i])
-            raise ValueError(f"U+{ord(twice):04X} is in the alphabet twice")
+            repeated = next(c for i, c in enumerate(self.characters) if c in self.characters[:i])
+            raise ValueError(f"U+{ord(repeated):04X} is in the alphabet twice")
 
     @property
     def vocab_size(self) -> int:
@@ -75,7 +75,7 @@ class CharTokenizer(Tokenizer):
 
     @cached_property
     def _codes(self) -> npt.NDArray[Any]:
-        """(vocab_size,) id -> code point, as bytes where the alphabet is ASCII."""
+        """(vocab_size,) id -> code point; uint8 for an ASCII alphabet."""
         return code_points(self.characters + _REPLACEMENT * self.has_unknown)
 
     @cached_property
@@ -87,14 +87,14 @@ class CharTokenizer(Tokenizer):
 
 
 def code_points(text: str) -> npt.NDArray[Any]:
-    """(n,) the code points of `text`, as bytes where it is ASCII. Raises RequestError for half a surrogate pair."""
+    """(n,) code points of `text`; uint8 if it is ASCII. Raises RequestError for a lone surrogate."""
     if text.isascii():
         return np.frombuffer(encode_text(text, "ascii"), dtype=np.uint8)
     return np.frombuffer(encode_text(text, "utf-32-le"), dtype="<u4")
 
 
 def code_point_runs(data: bytes) -> Iterator[npt.NDArray[Any]]:
-    """The code points of UTF-8, run after run, as `code_points` gives them."""
+    """Yield the code points of UTF-8 in runs of about _RUN bytes, as `code_points` returns them."""
     start = 0
     while start < len(data):
         end = min(start + _RUN, len(data))

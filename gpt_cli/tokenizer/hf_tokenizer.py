@@ -12,14 +12,14 @@ _Kind = TypeVar("_Kind")
 _KINDS: dict[type, str] = {dict: "an object", list: "an array", str: "a string"}
 _PATTERNS = {regex: pattern for pattern, regex in REGEX.items()}
 
-# Settings that change which ids a text gets, or lose some of it: read only where they are off.
+# Settings that change the ids of a text or lose some of it; they must be off.
 _MUST_BE_OFF = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
 
 
 def read_vocabulary(file: Mapping[str, Any]) -> Vocabulary:
-    """The vocabulary of a parsed tokenizer.json. Added tokens of every sort become special tokens.
+    """The vocabulary of a parsed tokenizer.json. All added tokens become special tokens.
 
-    Raises ValueError for one that is damaged, that loses text (a normalizer, a prefix space), or that is no
+    Raises ValueError for a file that is damaged, that loses text (a normalizer, a prefix space), or that is no
     byte-level BPE with a known split pattern.
     """
     model = _field(file, "model", dict)
@@ -48,8 +48,7 @@ def read_vocabulary(file: Mapping[str, Any]) -> Vocabulary:
 
 
 def read_gpt2_files(encoder: Mapping[str, Any], merges: str) -> Vocabulary:
-    """The vocabulary of encoder.json and vocab.bpe, which OpenAI published GPT-2 as; Hugging Face's vocab.json and
-    merges.txt are the same.
+    """The vocabulary of OpenAI's encoder.json and vocab.bpe, or of Hugging Face's vocab.json and merges.txt, the same.
 
     Raises ValueError if they are damaged or do not belong together.
     """

@@ -1,4 +1,4 @@
-"""A tokenizer out of its file, whatever its kind: the constructor that trusts nothing."""
+"""Load a tokenizer of any kind from its file, which is not trusted."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from gpt_cli.tokenizer.char import CharTokenizer
 from gpt_cli.tokenizer.hf_tokenizer import read_gpt2_files, read_vocabulary
 from gpt_cli.tokenizer.tiktoken_file import is_tiktoken, read_tiktoken
 
-_LARGEST = 128 << 20  # bytes; the largest published ones have a quarter of it
+_MAX_SIZE = 128 << 20  # bytes; four times the largest published files
 
 _FILE_PAIRS = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
 _SIBLINGS = _FILE_PAIRS | {merges: encoder for encoder, merges in _FILE_PAIRS.items()}
@@ -24,13 +24,13 @@ _NAMES = ("tokenizer.json", *_FILE_PAIRS)  # in a folder
 
 
 def load_tokenizer(path: Path, pattern: Pattern | None = None) -> Tokenizer:
-    """The tokenizer in a file, or in a folder with one, told by its content.
+    """The tokenizer in a file, or in a folder with one; its content decides the kind.
 
     A file is ours (characters, bytes), a tokenizer.json of Hugging Face's, one of GPT-2's pair encoder.json and
     vocab.bpe (or vocab.json and merges.txt) with the other beside it, or a rank file of tiktoken's, for which
-    `pattern` says how it splits text where that is not known.
+    `pattern` is needed if the file is not a published one.
 
-    Raises UserError for a file that cannot be read, is damaged, or would not give back every text it encodes.
+    Raises UserError for a file that cannot be read, is damaged, or is of a tokenizer that would lose text.
     """
     path = _find(path)
     try:
@@ -45,22 +45,22 @@ def load_tokenizer(path: Path, pattern: Pattern | None = None) -> Tokenizer:
 
 
 def parse_tokenizer(text: str) -> Tokenizer:
-    """The same from the text of a tokenizer.json. Raises ValueError with the reason."""
+    """The tokenizer of the text of a tokenizer.json. Raises ValueError with the reason."""
     return _parse_json(_load_json(text))
 
 
 def _find(path: Path) -> Path:
-    """The file that stands for a folder."""
+    """The tokenizer file in a folder; a file itself. Raises UserError if there is none."""
     if not path.is_dir():
         return path
-    found = [path / name for name in _NAMES if (path / name).is_file()]
-    if not found:
+    candidates = [path / name for name in _NAMES if (path / name).is_file()]
+    if not candidates:
         raise UserError(f"there is no tokenizer in the folder {path}", hint=f"it would be {' or '.join(_NAMES)}")
-    return found[0]
+    return candidates[0]
 
 
 def _read(path: Path) -> bytes:
-    return read_file(path, limit=_LARGEST)
+    return read_file(path, limit=_MAX_SIZE)
 
 
 def _parse_file(path: Path, data: bytes, pattern: Pattern | None) -> Tokenizer:
@@ -79,7 +79,7 @@ def _parse_gpt2(encoder: dict[str, Any], merges: str) -> Tokenizer:
 
 
 def _read_sibling(path: Path) -> str:
-    """The text of the other of GPT-2's two files."""
+    """The text of the other file of GPT-2's pair."""
     if path.name not in _SIBLINGS:
         raise ValueError(f"it is one half of GPT-2's, which would be called {' or '.join(_SIBLINGS)}")
     partner = path.with_name(_SIBLINGS[path.name])

@@ -1,4 +1,4 @@
-"""The rule that splits text before BPE merges: merges never cross its borders.
+"""Pre-tokenizers: the patterns that split text before BPE merges.
 
 gpt2   GPT-2 and GPT-3: a blank goes with the word after it; letters, digits and symbols stay apart
 gpt4   GPT-4 (cl100k) and Llama 3: any one character that is no letter goes with the word, at most three digits
@@ -33,10 +33,10 @@ O200K = (
 )
 REGEX: dict[Pattern, str] = {"gpt2": GPT2, "gpt4": GPT4, "o200k": O200K}
 
-# What \s is in the patterns above. Python's \s has four more (U+001C ... U+001F).
+# The characters of \s in the patterns above. Python's \s has four more (U+001C ... U+001F).
 _SPACE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
-# What the pattern splits alone exactly as inside a text, so that it can be encoded apart; white space led.
+# A chunk that the pattern splits alone exactly as inside a text, so that it can be encoded alone; white space first.
 # gpt2:  no match goes on from a letter, digit or symbol into white space, so it may end before any.
 # gpt4:  but here symbols take the line breaks after them along; so it ends before a blank, or after white
 #        space that ends in a line break, which no match goes on from.
@@ -49,8 +49,8 @@ _CHUNK: dict[Pattern, str] = {
     rf"(?:(?! )[{_SPACE}]++)?+|[{_SPACE}]++",
 }
 
-# The pattern itself as far as all is ASCII. A token that a character beyond could be a part of becomes a chunk:
-# a word that one follows, and what is not a word if one follows it or the word after it.
+# The pattern itself for ASCII. A token that a character beyond ASCII could be a part of becomes a chunk:
+# a word that one follows, and other tokens if one follows them or the word after them.
 _SYMBOL = r"[^\sA-Za-z0-9\x80-\U0010ffff]"
 _PREFIX = r"[^\r\nA-Za-z0-9\x80-\U0010ffff]?"
 _CONTRACTION = r"'(?i:[stmd]|re|ve|ll)"
@@ -65,7 +65,7 @@ _ASCII: dict[Pattern, str] = {
 }
 
 
-@cache  # and so compiled when wanted: all of them take 20 ms
+@cache  # compiled on first use: all of them take 20 ms
 def _chunk(pattern: Pattern) -> re.Pattern[str]:
     return re.compile(_CHUNK[pattern])
 
@@ -76,12 +76,12 @@ def _piece(pattern: Pattern) -> re.Pattern[str]:
 
 
 def pre_tokenize(text: str, pattern: Pattern) -> list[str]:
-    """`text` cut where that does not change its ids: ASCII as the pattern cuts it, the rest mostly at white space."""
+    """Split `text` without a change of its ids: ASCII as the pattern does, the rest mostly at white space."""
     return _piece(pattern).findall(text)
 
 
 def split_chunks(text: str, size: int, pattern: Pattern) -> Iterator[str]:
-    """`text` cut likewise, at the first chance after every `size` characters."""
+    """Split `text` without a change of its ids into chunks of at least `size` characters, as short as possible."""
     start = 0
     while (end := start + size) < len(text):
         match = _chunk(pattern).match(text, end)
@@ -92,11 +92,11 @@ def split_chunks(text: str, size: int, pattern: Pattern) -> Iterator[str]:
 
 
 def last_safe_split(text: str, pattern: Pattern) -> int:
-    """The last place where `text` can be split whatever text follows; 0 if there is none."""
+    """The last index where `text` can be split, whatever text follows, without a change of ids; 0 if there is none."""
     tail = 1 << 10
     while True:
         match = _chunk(pattern).match(text, max(0, len(text) - tail))
-        if match is not None and match.end() < len(text):  # one that ends inside does not depend on what follows
+        if match is not None and match.end() < len(text):  # ends inside: does not depend on the text that follows
             return match.end()
         if tail >= len(text):
             return 0
@@ -104,7 +104,7 @@ def last_safe_split(text: str, pattern: Pattern) -> int:
 
 
 def pre_tokenizer(pattern: Pattern) -> PreTokenizer:
-    """The pattern as Hugging Face's library runs it, bytes mapped to printable characters."""
+    """The pre-tokenizer of Hugging Face's library, which maps bytes to printable characters."""
     if pattern == "gpt2":
         return ByteLevel(add_prefix_space=False, use_regex=True)
     split = Split(Regex(REGEX[pattern]), behavior="isolated")

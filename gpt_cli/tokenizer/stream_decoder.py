@@ -1,4 +1,4 @@
-"""Tokens to text while they are being generated."""
+"""Decode tokens while they are generated."""
 
 import codecs
 from collections.abc import Sequence
@@ -7,18 +7,18 @@ from gpt_cli.tokenizer.base import Tokenizer
 
 
 class StreamDecoder:
-    """Decodes tokens as they come, holding back bytes until they are whole characters.
+    """Decodes tokens incrementally; bytes of an incomplete character are held back.
 
-    What `push`, `extend` and at the end `flush` return, joined, is `tokenizer.decode` of all the tokens.
+    The results of `push`, `extend` and finally `flush`, concatenated, are `tokenizer.decode` of all tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self._bytes: dict[int, bytes] = {}  # of the tokens met so far: asking the tokenizer takes microseconds
+        self._bytes: dict[int, bytes] = {}  # cache: `token_bytes` takes microseconds
 
     def push(self, token: int) -> str:
-        """The characters that `token` completes: none for half a character, often several for a word.
+        """The characters that `token` completes; "" for an incomplete one.
 
         Raises UserError for an id outside the vocabulary.
         """
@@ -26,12 +26,12 @@ class StreamDecoder:
 
     def extend(self, tokens: Sequence[int]) -> str:
         """The characters that `tokens` complete. Raises UserError as `push` does."""
-        known = self._bytes
+        cache = self._bytes
         for token in tokens:
-            if token not in known:
-                known[token] = self._tokenizer.token_bytes(token) or self._tokenizer.decode([token]).encode()
-        return self._utf8.decode(b"".join([known[token] for token in tokens]))
+            if token not in cache:
+                cache[token] = self._tokenizer.token_bytes(token) or self._tokenizer.decode([token]).encode()
+        return self._utf8.decode(b"".join([cache[token] for token in tokens]))
 
     def flush(self) -> str:
-        """The text left at the end: U+FFFD for an incomplete character."""
+        """The rest at the end: U+FFFD for an incomplete character."""
         return self._utf8.decode(b"", final=True)

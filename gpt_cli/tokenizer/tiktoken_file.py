@@ -15,7 +15,7 @@ from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT, Vocabulary
 
 _LINE = re.compile(rb"([A-Za-z0-9+/]+={0,2}) ([0-9]{1,9})")
-_LONGEST = 256  # bytes of a token; the longest published one has 128
+_MAX_TOKEN = 256  # bytes of a token; the longest published one has 128
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ def is_tiktoken(data: bytes) -> bool:
 def read_tiktoken(data: bytes, pattern: Pattern | None) -> Vocabulary:
     """The vocabulary of a rank file. One that is not published gets `<|endoftext|>` as its last id.
 
-    Its merges are not in the file, but follow from it: those that `bpe_merge` of tiktoken would do. Ids that a
-    published vocabulary leaves out become special tokens, `<|unused_100256|>`.
+    The merges are not in the file; they are those that `bpe_merge` of tiktoken would do. Ids that a published
+    vocabulary does not use become special tokens, `<|unused_100256|>`.
 
-    Raises ValueError for a damaged file, RequestError for an unknown one unless `pattern` says how it splits text.
+    Raises ValueError for a damaged file, RequestError for an unpublished one without `pattern`.
     """
     ranks = _read_lines(data)
     published = _PUBLISHED.get(hashlib.sha256(data).hexdigest())
@@ -65,15 +65,15 @@ def read_tiktoken(data: bytes, pattern: Pattern | None) -> Vocabulary:
     tokens = {rank: token for token, rank in ranks.items()}
     special = {i: text for text, i in published.special.items()}
     special |= {i: f"<|unused_{i}|>" for i in range(max([*tokens, *special])) if i not in tokens and i not in special}
-    if taken := next((text for text in special.values() if text.encode() in ranks), None):
-        raise ValueError(f"it has {taken!r} as an ordinary token")
-    merges, whole = _recover_merges(ranks)
+    if conflict := next((text for text in special.values() if text.encode() in ranks), None):
+        raise ValueError(f"it has {conflict!r} as an ordinary token")
+    merges, has_unmerged = _recover_merges(ranks)
     return Vocabulary(
         tokens=tuple(tokens[i] if i in tokens else special[i].encode() for i in range(len(tokens) + len(special))),
         merges=tuple(merges),
         special=frozenset(special),
         pattern=published.pattern,
-        ignore_merges=whole,
+        ignore_merges=has_unmerged,
     )
 
 
@@ -86,7 +86,7 @@ def _read_lines(data: bytes) -> dict[bytes, int]:
         token = base64.b64decode(match[1], validate=True)
         if token in ranks:
             raise ValueError(f"line {number} has a token that was there before")
-        if len(token) > _LONGEST:
+        if len(token) > _MAX_TOKEN:
             raise ValueError(f"line {number} has a token of {len(token)} bytes")
         ranks[token] = int(match[2])
     if len(set(ranks.values())) < len(ranks):
@@ -97,22 +97,22 @@ def _read_lines(data: bytes) -> dict[bytes, int]:
 
 
 def _recover_merges(ranks: dict[bytes, int]) -> tuple[list[tuple[int, int, int]], bool]:
-    """The merge that makes each token, by rank, and whether there are tokens that no merge makes.
+    """(the merge of each token, by rank; True if there are tokens that no merge produces).
 
     tiktoken merges any two neighbours that make a token, lower ranks first. Lower ranks split the bytes of a token
     into the same parts wherever these stand, so if they are two, no other pair ever makes it. A token in more
     parts is only found as a whole word, which tiktoken looks up first (`ignore_merges`).
     """
     merges = []
-    unmade = False
+    has_unmerged = False
     for token, rank in sorted(ranks.items(), key=lambda item: item[1]):
         if len(token) > 1:
             parts = _split(token, rank, ranks)
             if len(parts) == 2:
                 merges.append((ranks[parts[0]], ranks[parts[1]], rank))
             else:
-                unmade = True
-    return merges, unmade
+                has_unmerged = True
+    return merges, has_unmerged
 
 
 def _split(token: bytes, limit: int, ranks: dict[bytes, int]) -> list[bytes]:

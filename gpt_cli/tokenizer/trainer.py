@@ -1,4 +1,4 @@
-"""A tokenizer for a text, as the config asks for it."""
+"""Train the tokenizer of a config."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -22,15 +22,15 @@ from gpt_cli.tokenizer.hf_tokenizer import read_vocabulary
 from gpt_cli.tokenizer.loader import load_tokenizer
 from gpt_cli.tokenizer.pretokenizer import pre_tokenizer, split_chunks
 
-_BLOCK = 1 << 16  # characters that one core takes at once
-_COUNTED = 1 << 24  # characters counted at once, which bounds the memory
+_BLOCK = 1 << 16  # characters; the unit of work of a core
+_COUNT_BLOCK = 1 << 24  # characters counted at once, to bound the memory
 
 
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-    """The tokenizer that `config` asks for: learned from `texts`, or read from `config.file`.
+    """The tokenizer of `config`: trained on `texts`, or read from `config.file`.
 
-    The same texts give the same tokenizer on every machine. Raises RequestError where the texts do not support
-    the vocabulary asked for or the file holds another one, UserError where there is no text.
+    Deterministic on every machine. Raises RequestError if the texts do not support the vocabulary size or the file does
+    not match the config, UserError if there is no text.
     """
     if config.file is not None:
         return _load(Path(config.file), config)
@@ -40,9 +40,9 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
         case "byte":
             return ByteTokenizer()
         case "bpe":
-            assert config.vocab_size is not None  # chosen for the text, where the config leaves it open
-            lesson = _without_special(texts) if config.allow_special else texts
-            return _train_bpe(lesson, config.vocab_size, config.pattern or "gpt2")
+            assert config.vocab_size is not None  # the caller has chosen it
+            training_texts = _without_special(texts) if config.allow_special else texts
+            return _train_bpe(training_texts, config.vocab_size, config.pattern or "gpt2")
 
 
 def _load(path: Path, config: TokenizerConfig) -> Tokenizer:
@@ -80,13 +80,13 @@ def _load(path: Path, config: TokenizerConfig) -> Tokenizer:
 
 
 def _train_char(texts: Iterable[str], config: TokenizerConfig) -> CharTokenizer:
-    """The characters that `texts` have `min_count` times, by code point."""
+    """The characters that occur `min_count` times or more, by code point."""
     counts = np.zeros(0x110000, dtype=np.int64)
     for text in texts:
         encode_text(text)
-        for start in range(0, len(text), _COUNTED):
-            seen = np.bincount(code_points(text[start : start + _COUNTED]))
-            counts[: len(seen)] += seen
+        for start in range(0, len(text), _COUNT_BLOCK):
+            block_counts = np.bincount(code_points(text[start : start + _COUNT_BLOCK]))
+            counts[: len(block_counts)] += block_counts
     if not counts.any():
         raise UserError("the text is empty: there are no characters to make a vocabulary of")
     frequent = np.flatnonzero(counts >= config.min_count)
@@ -105,9 +105,9 @@ def _without_special(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _train_bpe(texts: Iterable[str], vocab_size: int, pattern: Pattern) -> BPETokenizer:
-    """The 256 bytes, then the most frequent pair again and again (ties: lower ids), then `<|endoftext|>`.
+    """The 256 bytes, then merges of the most frequent pair (ties: lower ids), then `<|endoftext|>`.
 
-    A pair must occur twice, so that a merge always shortens the text.
+    A pair must occur at least twice.
     """
     engine = Engine(BPE())
     engine.pre_tokenizer = pre_tokenizer(pattern)
@@ -120,18 +120,18 @@ def _train_bpe(texts: Iterable[str], vocab_size: int, pattern: Pattern) -> BPETo
             show_progress=False,
         ),
     )
-    learned = engine.get_vocab_size()
-    if learned + 1 < vocab_size:
+    n_learned = engine.get_vocab_size()
+    if n_learned + 1 < vocab_size:
         raise RequestError(
-            f"tokenizer.vocab_size {vocab_size:,} is out of reach: the text supports {learned + 1:,} ids",
-            hint=f"--vocab-size {learned + 1} (tokenizer.vocab_size={learned + 1}) is the most, or add text",
+            f"tokenizer.vocab_size {vocab_size:,} is out of reach: the text supports {n_learned + 1:,} ids",
+            hint=f"--vocab-size {n_learned + 1} (tokenizer.vocab_size={n_learned + 1}) is the most, or add text",
         )
     file = json.loads(engine.to_str())
-    return BPETokenizer(read_vocabulary({**file, "added_tokens": [{"id": learned, "content": END_OF_TEXT}]}))
+    return BPETokenizer(read_vocabulary({**file, "added_tokens": [{"id": n_learned, "content": END_OF_TEXT}]}))
 
 
 def _trainer_chunks(texts: Iterable[str], pattern: Pattern) -> Iterator[str]:
-    """`texts` in blocks, which the cores share."""
+    """`texts` in blocks, for the cores."""
     for text in texts:
         encode_text(text)
         yield from split_chunks(text, _BLOCK, pattern)

@@ -1,4 +1,4 @@
-"""Facts about a vocabulary and its use, for tables."""
+"""Statistics of a vocabulary and its use."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.tokenizer.base import Tokenizer
 from gpt_cli.tokenizer.bpe import BPETokenizer
 
-_CHUNK = 1 << 24  # ids counted at once, which bounds the memory
+_CHUNK = 1 << 24  # ids counted at once, to bound the memory
 
 Counts = npt.NDArray[np.int64]
 
@@ -25,7 +25,7 @@ class Ids(Protocol):
 
 @dataclass(frozen=True)
 class Merge:
-    """A merge of a BPE: the bytes of its pair, the id it makes, and how often that id was counted."""
+    """A merge of a BPE: the bytes of its pair, the merged id, and the count of that id."""
 
     left: bytes
     right: bytes
@@ -42,7 +42,7 @@ def count_ids(ids: Ids, vocab_size: int) -> Counts:
 
 
 def unused_ids(counts: Counts) -> list[int]:
-    """The ids that do not occur: rows of the embedding that nothing trains."""
+    """The ids that do not occur."""
     return [int(token) for token in np.flatnonzero(counts == 0)]
 
 
@@ -52,7 +52,7 @@ def longest_tokens(tokenizer: Tokenizer, limit: int) -> list[int]:
 
 
 def merges(tokenizer: BPETokenizer, counts: Counts) -> list[Merge]:
-    """The merges in the order learned, which is that of how frequent their pairs were."""
+    """The merges in the order in which they were learned, with counts."""
     tokens = tokenizer.vocabulary.tokens
     return [
         Merge(tokens[left], tokens[right], merged, int(counts[merged]))
@@ -61,6 +61,6 @@ def merges(tokenizer: BPETokenizer, counts: Counts) -> list[Merge]:
 
 
 def repr_token(token: bytes) -> str:
-    """A token as a table shows it, safe for a terminal: `' the'`; `'\\xe2\\x82'` for half a character."""
+    """A token as a quoted string, safe for a terminal: `' the'`; `'\\xe2\\x82'` for an incomplete character."""
     text = token.decode(errors="backslashreplace")
     return f"'{escape_control_chars(text)}'"
