@@ -90,7 +90,7 @@ class Terminal(io.StringIO):
 def test_long_work_is_told_while_it_goes_on_and_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress, "_PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "_DELAY", 0.0)
     monkeypatch.setenv("TERM", "xterm")
     with working("evaluating"):
         assert terminal.written.wait(60)
@@ -101,7 +101,7 @@ def test_long_work_is_told_while_it_goes_on_and_leaves_no_trace(monkeypatch: pyt
 def test_short_work_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress, "_PATIENCE", 3600.0)
+    monkeypatch.setattr(progress, "_DELAY", 3600.0)
     with working("evaluating"):
         pass
     assert terminal.getvalue() == ""

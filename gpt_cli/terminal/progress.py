@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-_PATIENCE = 0.5  # seconds before the first line
+_DELAY = 0.5  # seconds before the first line
 _CLEAR = "\r\x1b[K"
 
 
@@ -46,10 +46,7 @@ def stage_progress() -> Iterator[Callable[[str, int, int | None], None]]:
 
 @contextmanager
 def progress_bar(label: str, unit: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Yield a function that is told how much is done of how much in all, if that is known.
-
-    Without a terminal it shows nothing.
-    """
+    """Yield a callback (done, total if it is known) that draws a progress bar; without a terminal, nothing."""
     with tqdm(desc=label, unit=unit, unit_scale=True, dynamic_ncols=True, leave=False, disable=None) as bar:
 
         def show(done: int, total: int | None) -> None:
@@ -60,7 +57,7 @@ def progress_bar(label: str, unit: str) -> Iterator[Callable[[int, int | None], 
 
 
 class BrokenPipeSafeStream:
-    """A stream that ignores write errors: a terminal that goes away loses the bar, not the training."""
+    """A stream that ignores write errors, so that a closed terminal does not end the training."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -95,9 +92,9 @@ def working(label: str) -> Iterator[None]:
 
 def _show(label: str, done: threading.Event) -> None:
     started = time.perf_counter()
-    if done.wait(_PATIENCE):
+    if done.wait(_DELAY):
         return
-    with suppress(OSError, ValueError):  # a terminal that has gone: nobody is watching
+    with suppress(OSError, ValueError):  # the terminal is closed
         _rewrite_line(label)
         while not done.wait(1.0):
             _rewrite_line(f"{label}, {time.perf_counter() - started:.0f} s")
