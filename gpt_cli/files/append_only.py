@@ -1,4 +1,4 @@
-"""A file that only grows, by whole lines: what a run tells about itself while it runs."""
+"""An append-only file of lines: the logs of a run."""
 
 import os
 from collections.abc import Iterator
@@ -20,8 +20,8 @@ from gpt_cli.files.safe_io import (
 class AppendOnlyFile:
     """An append-only text file of lines, open for writing.
 
-    Each line goes to the operating system at once and survives the end of the process; `sync` makes what was
-    written survive a power cut. A last line without its newline (a writer was killed) is removed on opening.
+    Each line is written at once, so it survives the end of the process; `sync` makes it survive a power cut. A last
+    line without a newline (the writer was killed) is removed on opening.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,9 +36,9 @@ class AppendOnlyFile:
     def rewrite(self, lines: list[str]) -> None:
         """Replace the whole file, atomically, by `lines`."""
         replace_file(self.path, "".join(f"{line}\n" for line in lines).encode())
-        opened = self._open()  # before the old one is closed: if that fails there still is one to close
+        descriptor = self._open()  # before the old one is closed: if that fails, `close` still has a descriptor
         self.close()
-        self._descriptor = opened
+        self._descriptor = descriptor
 
     def sync(self) -> None:
         with translate_os_errors("flush", self.path):
@@ -68,7 +68,7 @@ class AppendOnlyFile:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The number (from 1) and text of each whole line; a last one without its newline is not there yet.
+    """Yield (number from 1, text) for each complete line; a last line without a newline is not.
 
     A file that does not exist has no lines.
     """
@@ -79,6 +79,6 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_unfinished_line(path: Path) -> tuple[int, str]:
-    """The number and text of a last line without its newline; empty if there is none, or no file."""
+    """(number, text) of a last line without a newline; its text is "" if there is none, or no file."""
     lines = read_file(path).decode("utf-8", errors="replace").split("\n") if path.exists() else [""]
     return len(lines), lines[-1]

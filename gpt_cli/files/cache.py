@@ -8,10 +8,10 @@ from gpt_cli.errors import UserError
 
 def cache_dir() -> Path:
     """`$GPT_CACHE`, else `$XDG_CACHE_HOME/gpt`, else `~/.cache/gpt`. Nothing is created."""
-    if chosen := os.environ.get("GPT_CACHE"):
-        return Path(chosen).absolute()
+    if path := os.environ.get("GPT_CACHE"):
+        return Path(path).absolute()
     base = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(base):  # the XDG specification: a relative one is to be ignored
+    if os.path.isabs(base):  # relative paths are to be ignored (XDG specification)
         return Path(base) / "gpt"
     try:
         return Path.home() / ".cache" / "gpt"

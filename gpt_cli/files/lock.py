@@ -1,4 +1,4 @@
-"""One writer per directory, held by the operating system: it ends with the process, however that ends."""
+"""A lock for one writer per directory, which the operating system releases when the process ends."""
 
 import errno
 import json
@@ -26,8 +26,8 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # what network file systems answer that have none
-_BEYOND = 1 << 30  # Windows locks bytes against readers too: lock one that is never written
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of network file systems without locks
+_LOCK_OFFSET = 1 << 30  # Windows locks bytes against readers, too: lock one beyond the file
 
 
 class LockedError(UserError):
@@ -37,19 +37,19 @@ class LockedError(UserError):
 class DirectoryLock:
     """The lock of a directory, held from construction to `release` or the end of the process.
 
-    The file `lock` in the directory says who holds it (process, host, start) for people to read; it stays
-    after release, because removing it would let two processes each lock a file of their own.
+    The file `lock` in the directory has the holder (process, host, start) in readable form; it is not removed on
+    release, as then two processes could each lock a file of their own.
     """
 
     def __init__(self, directory: Path, *, write: bool = True) -> None:
-        """Take the lock. Not `write`: leave what the file says of its last holder. Raises LockedError."""
+        """Acquire the lock. `write`: write the holder into the file. Raises LockedError."""
         self.path = directory / "lock"
         require_regular_file(self.path)
         with translate_os_errors("write", self.path):
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | BINARY | NO_FOLLOW, 0o666)
         try:
             with translate_os_errors("lock", self.path):
-                self._take()
+                self._acquire()
                 if write:
                     os.ftruncate(self._descriptor, 0)
                     write_all(self._descriptor, json.dumps(_holder()).encode() + b"\n")
@@ -61,16 +61,16 @@ class DirectoryLock:
             raise
 
     def is_in_place(self) -> bool:
-        """True if the directory is still where it was locked, and not removed, moved or made anew."""
+        """False if the directory was removed, moved or replaced since it was locked."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), os.stat(self.path))
         except OSError:
             return False
 
     def release(self) -> None:
-        """Let others in, also while a child that was just started has not closed its copy of the descriptor yet."""
+        """Release the lock explicitly: a child process may still have a copy of the descriptor."""
         if sys.platform != "win32":
-            with suppress(OSError):  # a file system without locks; closing lets go of what there is
+            with suppress(OSError):  # a file system without locks
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         with suppress(OSError):
             os.close(self._descriptor)
@@ -81,10 +81,10 @@ class DirectoryLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         try:
             if sys.platform == "win32":
-                os.lseek(self._descriptor, _BEYOND, os.SEEK_SET)
+                os.lseek(self._descriptor, _LOCK_OFFSET, os.SEEK_SET)
                 msvcrt.locking(self._descriptor, msvcrt.LK_NBLCK, 1)
                 os.lseek(self._descriptor, 0, os.SEEK_SET)
             else:
@@ -118,5 +118,5 @@ def _describe_holder(path: Path) -> str:
     try:
         holder = json.loads(read_file(path, limit=4096))
         return f"process {holder['pid']} on {holder['host']}, since {holder['started']}"
-    except (ValueError, TypeError, KeyError):  # it was just created, or somebody wrote into it
+    except (ValueError, TypeError, KeyError):  # just created, or overwritten
         return "it has not said who it is"

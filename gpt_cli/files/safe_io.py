@@ -1,4 +1,4 @@
-"""One file at a time: write it so that it stays, read it with a bound, replace it whole."""
+"""Single files: durable writes, bounded reads, atomic replacement."""
 
 import errno
 import hashlib
@@ -36,9 +36,9 @@ def write_file(path: Path, data: bytes | Iterable[bytes]) -> str:
 
 
 class NewFile:
-    """A file that is created and written piece by piece; `close` flushes it to the disk.
+    """A new file that is written in pieces; `close` flushes it to the disk. The file must not exist.
 
-    For a directory that is being made: what a failed write leaves goes with it. The file must not exist.
+    For temporary directories: a failed write leaves a part of the file, which is removed with the directory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -73,11 +73,11 @@ class NewFile:
 def replace_file(path: Path, data: bytes) -> None:
     """Put `data` at `path`: a reader, or a power cut, finds the old file or the new one, never a mixture.
 
-    Refuses to replace what is not a regular file.
+    Raises DiskError if `path` is not a regular file.
     """
     require_regular_file(path)
     temporary = path.with_name(f".tmp-{path.name}-{secrets.token_hex(4)}")
-    with translate_os_errors("write", path, len(data)):  # the name that was asked for, whatever fails
+    with translate_os_errors("write", path, len(data)):  # errors name `path`, not the temporary file
         _create_file(temporary, [data])
         try:
             os.replace(temporary, path)
@@ -89,7 +89,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def read_file(path: Path, limit: int | None = None) -> bytes:
-    """The bytes of the file `path`; more than `limit` bytes are a UserError, found without reading them all.
+    """The bytes of the file `path`. Raises UserError, before reading all of it, if it has more than `limit` bytes.
 
     Without a limit only a regular file is read: a device may never end.
     """
@@ -127,7 +127,7 @@ def make_directory(path: Path) -> None:
 
 
 def list_directory(path: Path) -> list[str]:
-    """Names of what is in the directory `path`, sorted; [] when it does not exist."""
+    """The sorted names in the directory `path`; [] if it does not exist."""
     with translate_os_errors("list", path):
         try:
             return sorted(os.listdir(path))
@@ -136,8 +136,8 @@ def list_directory(path: Path) -> list[str]:
 
 
 def sync_directory(path: Path) -> None:
-    """Flush the names in the directory `path`, so that what was made or moved there survives a power cut."""
-    if sys.platform == "win32":  # which has no such operation
+    """Flush the entries of the directory `path`, so that files created or moved there survive a power cut."""
+    if sys.platform == "win32":  # has no such operation
         return
     with translate_os_errors("flush", path):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -148,14 +148,14 @@ def sync_directory(path: Path) -> None:
 
 
 def require_space(path: Path, needed: int) -> None:
-    """Raise DiskError now if the file system of the directory `path` has no room for `needed` bytes."""
+    """Raise DiskError if the file system of the directory `path` has less than `needed` bytes of free space."""
     with translate_os_errors("look at", path):
         if shutil.disk_usage(path).free < needed:
             raise _no_space(path, needed)
 
 
 def require_regular_file(path: Path) -> None:
-    """Raise DiskError if what stands at `path` is not a regular file: a link, a directory, a device."""
+    """Raise DiskError if `path` exists and is no regular file: a link, a directory, a device."""
     with translate_os_errors("look at", path):
         try:
             mode = os.lstat(path).st_mode
@@ -166,7 +166,7 @@ def require_regular_file(path: Path) -> None:
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Write every byte: the system may take fewer than it was given and call that a success."""
+    """Write all of `data`: os.write may write fewer bytes than it is given."""
     view = memoryview(data)
     while view:
         written = os.write(descriptor, view)
@@ -176,8 +176,8 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
 
 
 def read_chunks(path: Path, *, only_regular: bool = True, follow: bool = True) -> Iterator[bytes]:
-    """The bytes of `path` in pieces; `follow=False` refuses a symbolic link. Raises OSError and DiskError."""
-    no_wait = NO_WAIT if only_regular else 0  # opening a pipe that nobody writes to would wait for ever
+    """Yield the bytes of `path` in chunks; `follow=False` refuses a symbolic link. Raises OSError and DiskError."""
+    no_wait = NO_WAIT if only_regular else 0  # opening a pipe without a writer would block
     descriptor = os.open(path, os.O_RDONLY | BINARY | no_wait | (0 if follow else NO_FOLLOW))
     try:
         mode = os.fstat(descriptor).st_mode
@@ -191,42 +191,44 @@ def read_chunks(path: Path, *, only_regular: bool = True, follow: bool = True) -
 
 @contextmanager
 def translate_os_errors(action: str, path: Path, needed: int | None = None) -> Iterator[None]:
-    """Turn an OSError into a DiskError that says what could not be done to `path` and why."""
+    """Raise an OSError as a DiskError: cannot `action` `path`, with the reason and a hint."""
     try:
         yield
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise _no_space(path, needed) from error
-        if error.errno == errno.EDQUOT:  # what is free on the disk is not for this user
+        if error.errno == errno.EDQUOT:  # free space on the disk does not help
             raise DiskError(f"disk quota exceeded while writing {path}", hint=_FREE_SPACE) from error
         reason = (error.strerror or str(error)).lower()
         raise DiskError(f"cannot {action} {path}: {reason}", hint=_way_out(action, error, path)) from error
 
 
 def how_to_permit(path: Path) -> str | None:
-    """The command by which the owner of `path`, or of the first folder above it that is closed, lets us read it.
+    """The chmod command that permits reading `path`, for it or for the first folder above it without permission.
 
-    It permits no more than that, and nobody else where that can be. None where no such command helps.
+    It grants no more than needed, and to the user alone if possible. None if chmod does not help.
     """
-    if sys.platform == "win32":  # which knows no chmod
+    if sys.platform == "win32":  # has no chmod
         return None
     folders = reversed(path.absolute().parents)
     closed = next((folder for folder in folders if not os.access(folder, os.X_OK)), None)
-    place = closed or path
+    blocked = closed or path
     try:
-        state = os.stat(place)
+        status = os.stat(blocked)
     except OSError:
         return None
-    who = 0 if state.st_uid == os.geteuid() else 1 if state.st_gid in (os.getegid(), *os.getgroups()) else 2
-    bits = "x" if closed is not None else "rx" if stat.S_ISDIR(state.st_mode) else "r"
-    if all(state.st_mode >> 3 * (2 - who) & {"r": 4, "x": 1}[bit] for bit in bits):  # its mode is not what closes it
+    user_class = 0 if status.st_uid == os.geteuid() else 1 if status.st_gid in (os.getegid(), *os.getgroups()) else 2
+    bits = "x" if closed is not None else "rx" if stat.S_ISDIR(status.st_mode) else "r"
+    if all(
+        status.st_mode >> 3 * (2 - user_class) & {"r": 4, "x": 1}[bit] for bit in bits
+    ):  # its mode permits it already
         return None
-    owned = "you may open it" if who == 0 else f"its owner, {_owner_of(place)}, may open it"
-    return f"{owned}: chmod {'ugo'[who]}+{bits} {quote(str(place))}"
+    prefix = "you may open it" if user_class == 0 else f"its owner, {_owner_of(blocked)}, may open it"
+    return f"{prefix}: chmod {'ugo'[user_class]}+{bits} {quote(str(blocked))}"
 
 
 def _owner_of(path: Path) -> str:
-    """The user whose `path` is, by name where there is one."""
+    """The owner of `path`, by name if there is one."""
     try:
         return path.owner()
     except KeyError:
@@ -234,7 +236,7 @@ def _owner_of(path: Path) -> str:
 
 
 def how_to_shorten(path: Path) -> str:
-    """The hint for a `path` that the system finds too long. It tells the length of a name that is too long."""
+    """The hint for a `path` that is too long, with the length of a name in it that is too long."""
     length = max((len(os.fsencode(part)) for part in path.parts), default=0)
     if length <= 255:
         return "choose a shorter path"
@@ -242,7 +244,7 @@ def how_to_shorten(path: Path) -> str:
 
 
 def format_size(size: int) -> str:
-    """Bytes as people read them: 512 bytes, 1.5 MB, 12.0 GB."""
+    """A size in bytes as 512 bytes, 1.5 MB or 12.0 GB."""
     for unit, scale in (("PB", 10**15), ("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= scale:
             return f"{size / scale:,.1f} {unit}"
@@ -269,7 +271,7 @@ def _create_file(path: Path, chunks: Iterable[bytes]) -> str:
 
 
 def _slices(chunks: Iterable[bytes]) -> Iterator[memoryview]:
-    """Pieces small enough to be hashed and written while they are in the processor's cache."""
+    """`chunks` in pieces of at most CHUNK bytes, so that they are in the CPU cache when hashed and written."""
     for chunk in chunks:
         view = memoryview(chunk)
         for start in range(0, len(view), CHUNK):
@@ -277,11 +279,11 @@ def _slices(chunks: Iterable[bytes]) -> Iterator[memoryview]:
 
 
 def _no_space(path: Path, needed: int | None) -> DiskError:
-    facts = [] if needed is None else [f"needs {format_size(needed)}"]
-    with suppress(OSError):  # the parent of a file that could not be made; what is free is only there to help
-        facts.append(f"{format_size(shutil.disk_usage(path if path.is_dir() else path.parent).free)} free")
+    details = [] if needed is None else [f"needs {format_size(needed)}"]
+    with suppress(OSError):  # e.g. no parent; the free space is only a detail
+        details.append(f"{format_size(shutil.disk_usage(path if path.is_dir() else path.parent).free)} free")
     return DiskError(
-        f"no space left on device while writing {path} ({', '.join(facts)})",
+        f"no space left on device while writing {path} ({', '.join(details)})",
         hint=_FREE_SPACE,
     )
 
@@ -293,7 +295,7 @@ def _way_out(action: str, error: OSError, path: Path) -> str | None:
         return how_to_shorten(path)
     if action in ("read", "list"):
         return how_to_permit(path) if error.errno == errno.EACCES else None
-    if error.errno == errno.EROFS:  # as the system mounts a disk again once it fails
+    if error.errno == errno.EROFS:  # Linux remounts a failing disk read-only
         return "mount it for writing and run the same command again, or choose another directory"
     return "choose a directory you may write to" if error.errno in (errno.EACCES, errno.EPERM) else None
 

@@ -1,7 +1,7 @@
-"""SHA256SUMS: what files of a directory must be, as `sha256sum` writes and checks it.
+"""SHA256SUMS files, in the format of `sha256sum`.
 
-A committed directory is exactly what its SHA256SUMS lists (`commit`). A directory that goes on growing may list some of
-its files, which are written once: what stands there is checked, what does not is not.
+A committed directory has exactly the files of its SHA256SUMS (`atomic_dir`). A directory that still grows may list some
+of its files, which are written once; only those are checked.
 """
 
 import errno
@@ -17,18 +17,18 @@ from gpt_cli.files.safe_io import DiskError, read_chunks, replace_file, translat
 SUMS = "SHA256SUMS"
 _SUMS_LIMIT = 1 << 20
 _LINE = re.compile(r"([0-9a-f]{64})  ([A-Za-z0-9_][A-Za-z0-9._-]*)")
-_TRIES = 3  # of reading a directory in which a file is just being replaced
+_MAX_TRIES = 3  # reads of a directory in which a file is being replaced
 
 
 class DamagedError(UserError):
-    """The files are not those that were written: a flipped bit, a lost or a foreign file."""
+    """The files differ from those written: a flipped bit, a missing or an unexpected file."""
 
 
 def format_sums(sums: Iterable[tuple[str, str]]) -> bytes:
     """The contents of SHA256SUMS: a line for each (name, SHA-256 in hex), sorted."""
     lines = [f"{sha256}  {name}" for name, sha256 in sorted(sums)]
-    if unfit := [line for line in lines if not _LINE.fullmatch(line)]:
-        raise ValueError(f"not a name for a file with a sum: {unfit[0]!r}")
+    if invalid := [line for line in lines if not _LINE.fullmatch(line)]:
+        raise ValueError(f"not a name for a file with a sum: {invalid[0]!r}")
     return "".join(f"{line}\n" for line in lines).encode()
 
 
@@ -43,7 +43,7 @@ def read_sums(path: Path) -> dict[str, str]:
 
 
 def write_listed(path: Path, contents: Mapping[str, bytes], last: str) -> None:
-    """Write these files into the directory `path`, the one called `last` after SHA256SUMS, which lists all of them."""
+    """Write these files into the directory `path`, then SHA256SUMS, which lists all of them, then the file `last`."""
     for name in contents.keys() - {last}:
         replace_file(path / name, contents[name])
     replace_file(path / SUMS, format_sums((name, _sum(data)) for name, data in contents.items()))
@@ -53,38 +53,38 @@ def write_listed(path: Path, contents: Mapping[str, bytes], last: str) -> None:
 def replace_listed(path: Path, name: str, data: bytes) -> None:
     """Replace a file of the directory `path`, and its line in SHA256SUMS if it has one.
 
-    At any moment, and after a crash, there is the old file or the new one, and a line for it: for a while, two lines.
+    At any time, and after a crash, there is the old or the new file, and a line for it; meanwhile there are two lines.
     """
     lines = _listed(path)
-    others = {line for line in lines if line[0] != name}
+    other_lines = {line for line in lines if line[0] != name}
     new = (name, _sum(data))
-    if others != lines:
+    if other_lines != lines:
         replace_file(path / SUMS, format_sums(lines | {new}))
     replace_file(path / name, data)
-    if others != lines:
-        replace_file(path / SUMS, format_sums(others | {new}))
+    if other_lines != lines:
+        replace_file(path / SUMS, format_sums(other_lines | {new}))
 
 
 def check_listed(path: Path, names: Collection[str] | None = None) -> None:
-    """Raise DamagedError unless files of the directory `path` (None: all) are as SHA256SUMS says, where it lists them.
+    """Raise DamagedError unless the files `names` (None: all) of the directory `path` match their SHA256SUMS, if any.
 
-    A directory without SHA256SUMS, which an older gpt wrote, is not checked.
+    A directory without SHA256SUMS, of an older gpt, is not checked.
     """
-    for left in reversed(range(_TRIES)):
+    for retries in reversed(range(_MAX_TRIES)):
         lines = _listed(path)
         listed = {name for name, _ in lines if names is None or name in names}
-        wrong = next((name for name in sorted(listed) if (name, _sum_of(path / name)) not in lines), None)
-        if wrong is None:
+        mismatch = next((name for name in sorted(listed) if (name, _sum_of(path / name)) not in lines), None)
+        if mismatch is None:
             return
-        if not left or lines == _listed(path):
+        if not retries or lines == _listed(path):
             raise DamagedError(
-                f"{path / wrong} does not match its SHA-256: it is damaged, or was edited",
+                f"{path / mismatch} does not match its SHA-256: it is damaged, or was edited",
                 hint=f"if you edited it, remove its line from {path / SUMS}; else put back what it was",
             )
 
 
 def read_member(path: Path) -> Iterator[bytes]:
-    """The bytes of a file that has a sum, in pieces; a link, a device or a bad sector is damage."""
+    """Yield the bytes of a file with a checksum. Raises DamagedError for a link, a device or a bad sector."""
     with translate_os_errors("read", path):
         try:
             yield from read_chunks(path, follow=False)
@@ -93,17 +93,17 @@ def read_member(path: Path) -> Iterator[bytes]:
         except OSError as error:
             if error.errno not in (errno.EIO, errno.ELOOP):
                 raise
-            reason = (error.strerror or "").lower()  # as every message says it
+            reason = (error.strerror or "").lower()  # as in other messages
             raise DamagedError(f"{path.parent} is damaged: {path.name} cannot be read ({reason})") from error
 
 
 def _listed(path: Path) -> set[tuple[str, str]]:
-    """(name, hex) of SHA256SUMS of a directory that may have none."""
+    """{(name, hex)} of SHA256SUMS; empty if the directory has none."""
     return set(_lines(path)) if os.path.lexists(path / SUMS) else set()
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    """(name, hex) of each line of SHA256SUMS of the directory `path`. Raises DamagedError if missing or malformed."""
+    """Yield (name, hex) for each line of SHA256SUMS. Raises DamagedError if it is missing or malformed."""
     if not os.path.lexists(path / SUMS):
         raise DamagedError(f"{path} is damaged: {SUMS} is missing")
     if os.lstat(path / SUMS).st_size > _SUMS_LIMIT:
@@ -125,7 +125,7 @@ def _sum(data: bytes) -> str:
 
 
 def _sum_of(path: Path) -> str:
-    """SHA-256 of a listed file. Raises DamagedError where there is none."""
+    """SHA-256 of a listed file. Raises DamagedError if it is missing."""
     if not os.path.lexists(path):
         raise DamagedError(f"{path.parent} is damaged: {path.name} is missing")
     digest = hashlib.sha256()
