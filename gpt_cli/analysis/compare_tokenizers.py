@@ -42,9 +42,9 @@ class Measured:
     tokens: int
     """Tokens of both parts."""
     bytes_per_token: float
-    """Of the validation text."""
+    """In the validation text."""
     characters_per_token: float
-    """Of the validation text."""
+    """In the validation text."""
 
 
 def parse_candidates(names: str, pattern: Pattern | None) -> list[TokenizerCandidate]:

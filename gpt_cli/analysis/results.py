@@ -31,7 +31,7 @@ class RepeatedLine:
 
 @dataclass(frozen=True)
 class CopiedPassage:
-    """A passage of the validation text that also stands in the training text."""
+    """A passage of the validation text that is also in the training text."""
 
     text: str
     characters: int

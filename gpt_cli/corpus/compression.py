@@ -123,7 +123,7 @@ def _xz(_: Path) -> Callable[[], _Decoder]:
 
 def _zstd(path: Path) -> Callable[[], _Decoder]:
     try:
-        zstandard: Any = importlib.import_module("zstandard")  # optional: only who has .zst files needs it
+        zstandard: Any = importlib.import_module("zstandard")  # optional: needed for .zst files only
     except ImportError as error:
         raise UserError(f"reading {path} needs the package zstandard", hint="pip install zstandard") from error
     return cast(Callable[[], _Decoder], zstandard.ZstdDecompressor(max_window_size=_MAX_MEMORY).decompressobj)

@@ -27,10 +27,10 @@ def check_encoding(encoding: str) -> str:
 
 
 def decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> Iterator[str]:
-    """The text of `pieces`, newlines as they are, without a byte order mark (`note` is told of one).
+    """The text of `pieces`, newlines as they are, without a byte order mark, which is noted.
 
-    Raises UserError for what is empty, holds a zero character (so is binary), or is not in `encoding`: with the
-    offset of the byte.
+    Raises UserError, with the offset of the byte, for text that is empty, has a zero character (so is binary), or is
+    not in `encoding`.
     """
     return (text for text, _ in _decode(pieces, name, encoding, note))
 

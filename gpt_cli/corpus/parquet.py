@@ -24,11 +24,11 @@ _MAX_FOOTER = 8 << 20  # bytes; parsed it takes some ten times as much
 _MAX_ROW_GROUPS = 50_000
 _MAX_EXPANSION = 200  # as for other compressed files
 _ALWAYS_ALLOWED = 128 << 20  # bytes of decompressed pages
-_DELTA_ENCODINGS = {
+_DELTA_ENCODINGS = {  # their values have no size in the page header
     5: "DELTA_BINARY_PACKED",
     6: "DELTA_LENGTH_BYTE_ARRAY",
     7: "DELTA_BYTE_ARRAY",
-}  # value counts are in the data
+}
 
 
 def read_parquet(path: Path, key: str, *, numbers: bool = False) -> Iterator[Stream]:
@@ -40,7 +40,7 @@ def read_parquet(path: Path, key: str, *, numbers: bool = False) -> Iterator[Str
     size in the file (128 MiB are always allowed; the same holds for the text itself).
     """
     try:
-        parquet: Any = importlib.import_module("pyarrow.parquet")  # optional: only who has .parquet files needs it
+        parquet: Any = importlib.import_module("pyarrow.parquet")  # optional: needed for .parquet files only
         arrow: Any = importlib.import_module("pyarrow")
     except ImportError as error:
         raise UserError(
@@ -63,28 +63,33 @@ def read_parquet(path: Path, key: str, *, numbers: bool = False) -> Iterator[Str
             compressed = sum(max(0, chunk.total_compressed_size) for chunk in chunks)
             if compressed > os.fstat(headers.fileno()).st_size:
                 raise _damage_error(path, "its row groups are longer than the file")
-            pages, text = _ExpansionLimit(path, compressed), _ExpansionLimit(path, compressed)
-            row = empty_rows = 0
-            for group, rows in _batch_sizes(path, headers, chunks, pages):
-                for batch in table.iter_batches(rows, row_groups=[group], columns=[key], use_threads=False):
-                    empty_rows += len(batch)
-                    check_empty_records(str(path), empty_rows)
-                    for row_number, value in enumerate(
-                        (batch.column(0).cast(arrow.string()) if is_number else batch.column(0)).view(binary_type),
-                        start=row + 1,
-                    ):
-                        if (buffer := value.as_buffer()) is not None and buffer.size:
-                            empty_rows = 0
-                            text.add(buffer.size)  # a dictionary's value may be there a million times
-                            location = f"{path}:{row_number}"
-                            yield location, [_value_bytes(buffer, location)]
-                    row += len(batch)
+            arrays = (
+                (batch.column(0).cast(arrow.string()) if is_number else batch.column(0)).view(binary_type)
+                for group, rows in _batch_sizes(path, headers, chunks, _ExpansionLimit(path, compressed))
+                for batch in table.iter_batches(rows, row_groups=[group], columns=[key], use_threads=False)
+            )
+            yield from _documents(path, arrays, _ExpansionLimit(path, compressed))
     except MemoryError as error:  # pyarrow's ArrowMemoryError is one, too
         raise UserError(
             f"there is too little memory to read {path}", hint="free some, or write it with smaller row groups"
         ) from error
     except arrow.ArrowException as error:
         raise _damage_error(path, str(error).splitlines()[0][:200]) from error
+
+
+def _documents(path: Path, arrays: Iterator[Any], limit: "_ExpansionLimit") -> Iterator[Stream]:
+    """The values of consecutive binary arrays that are not empty; `limit` bounds the text."""
+    row = empty_rows = 0
+    for array in arrays:
+        empty_rows += len(array)
+        check_empty_records(str(path), empty_rows)
+        for value in array:
+            row += 1
+            if (buffer := value.as_buffer()) is not None and buffer.size:
+                empty_rows = 0
+                limit.add(buffer.size)  # a value of a dictionary may be in a million rows
+                location = f"{path}:{row}"
+                yield location, [_value_bytes(buffer, location)]
 
 
 def _check_footer(path: Path, stream: IO[bytes]) -> None:

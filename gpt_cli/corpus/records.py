@@ -135,31 +135,29 @@ def parse_json_line(line: str, location: str) -> Any:
 
 
 def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool) -> str:
+    """The text under `key` of a JSON object, with `lists` or `labels` its JSON. Raises UserError for other lines."""
     value = parse_json_line(line, location)
+    record: dict[str, Any] = value if isinstance(value, dict) else {}
+    content = record.get(key)
     if labels:
-        if isinstance(value, dict) and isinstance(label := value.get(key), str | int):
-            return json.dumps(label, ensure_ascii=False)
+        if isinstance(content, str | int):
+            return json.dumps(content, ensure_ascii=False)
+        candidates = [name for name, label in record.items() if isinstance(label, str | int)]
         raise UserError(
             f"this line has no label under the key '{key}', a text or a whole number",
             where=location,
-            hint=_suggest_key(
-                "keys", key, [name for name, content in value.items() if isinstance(content, str | int)], value
-            )
-            if isinstance(value, dict) and value
-            else None,
+            hint=_suggest_key("keys", key, candidates, record) if record else None,
         )
-    if isinstance(value, dict) and isinstance(text := value.get(key), str):
-        return text
-    if lists and isinstance(value, dict) and isinstance(items := value.get(key), list):
-        return json.dumps(items)
-    if isinstance(value, dict) and value.get(key, "") is None:
+    if isinstance(content, str):
+        return content
+    if lists and isinstance(content, list):
+        return json.dumps(content)
+    if key in record and content is None:
         raise UserError(
             f"the key '{key}' of this line is null, which is no text", where=location, hint="leave such lines out"
         )
-    strings = [name for name, content in value.items() if isinstance(content, str)] if isinstance(value, dict) else []
-    chat = (
-        next((name for name, content in value.items() if _is_chat(content)), None) if isinstance(value, dict) else None
-    )
+    strings = [name for name, text in record.items() if isinstance(text, str)]
+    chat = next((name for name, messages in record.items() if _is_chat(messages)), None)
     if chat is not None and not strings:
         raise UserError(
             f"this line is a chat of messages, with no string under the key '{key}'",
@@ -170,7 +168,7 @@ def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool)
     raise UserError(
         f"this line is not a JSON object with a string under the key '{key}'",
         where=location,
-        hint=_suggest_key("keys", key, strings, value) if isinstance(value, dict) and value else None,
+        hint=_suggest_key("keys", key, strings, record) if record else None,
     )
 
 

@@ -217,14 +217,12 @@ def how_to_permit(path: Path) -> str | None:
         status = os.stat(blocked)
     except OSError:
         return None
-    user_class = 0 if status.st_uid == os.geteuid() else 1 if status.st_gid in (os.getegid(), *os.getgroups()) else 2
+    role = 0 if status.st_uid == os.geteuid() else 1 if status.st_gid in (os.getegid(), *os.getgroups()) else 2
     bits = "x" if closed is not None else "rx" if stat.S_ISDIR(status.st_mode) else "r"
-    if all(
-        status.st_mode >> 3 * (2 - user_class) & {"r": 4, "x": 1}[bit] for bit in bits
-    ):  # its mode permits it already
+    if all(status.st_mode >> 3 * (2 - role) & {"r": 4, "x": 1}[bit] for bit in bits):  # the mode permits it already
         return None
-    prefix = "you may open it" if user_class == 0 else f"its owner, {_owner_of(blocked)}, may open it"
-    return f"{prefix}: chmod {'ugo'[user_class]}+{bits} {quote(str(blocked))}"
+    prefix = "you may open it" if role == 0 else f"its owner, {_owner_of(blocked)}, may open it"
+    return f"{prefix}: chmod {'ugo'[role]}+{bits} {quote(str(blocked))}"
 
 
 def _owner_of(path: Path) -> str:
