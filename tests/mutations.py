@@ -128,13 +128,13 @@ MUTATIONS = [
     Mutation(
         "processes clip by the norm of their own gradients",
         "distributed/shard.py",
-        (("self.world.all_reduce_disjoint(found).split", "found.split"),),
+        (("self.world.all_reduce_disjoint(all_norms).split", "all_norms.split"),),
         TOGETHER,
     ),
     Mutation(
         "processes send the sums of gradients to the wrong one",
         "distributed/reduce.py",
-        (("key=lambda found: found[1].owner\n", "key=lambda found: 0\n"),),
+        (("key=lambda pair: pair[1].owner", "key=lambda pair: 0"),),
         TOGETHER,
     ),
     Mutation(

@@ -1,5 +1,5 @@
 """Training by several processes: their world, the sums of gradients, the launcher.
 
 Read first: `world.py`, then `reduce.py`.
-Never: knows the model, the optimizer or the run; one process alone exchanges nothing.
+Never: depends on the model, the optimizer or the run; a single process communicates nothing.
 """

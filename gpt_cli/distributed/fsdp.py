@@ -1,10 +1,10 @@
-"""Weights, gradients and optimizer shared out over all processes (FSDP), with the sums of `reduce.py`.
+"""Weights, gradients and optimizer sharded over all processes (FSDP), with the sums of `reduce.py`.
 
-`torch.distributed.fsdp.fully_shard` keeps some rows of each parameter in each process, gathers a block when it is
-computed, and gives each process its rows of the gradient (Zhao et al., 2023, "PyTorch FSDP"). Its sum over processes is
-replaced by one whose order does not depend on their number. Of a parameter that is updated as a whole (Muon's), and of
-a gradient whose norm is taken, one process has all rows for as long as that takes. Vectors, which are small, are in
-every process: kernels compute the few numbers that are left after the last full register with other roundings.
+`torch.distributed.fsdp.fully_shard` stores some rows of each parameter in each process, gathers a block when it is
+computed, and gives each process its rows of the gradient (Zhao et al., 2023, "PyTorch FSDP"). Its reduce-scatter is
+replaced by a sum whose order does not depend on the number of processes. One process temporarily gets all rows of a
+parameter that is updated as a whole (Muon's), and of a gradient for its norm. Vectors, which are small, are replicated:
+cut up, their last elements could fall out of full registers, where kernels round differently.
 
 Shapes: R rows of a parameter, of which process r has chunk r of ceil(R / processes); S elements of a slice.
 """
@@ -26,10 +26,10 @@ from gpt_cli.distributed.world import World
 
 
 class FullShard(Shard):
-    """The rows of each parameter that this process keeps, and what it updates.
+    """The rows of each parameter in this process, and the tensors that it updates.
 
-    `optimized` is what the optimizer updates: these rows, in the model's own memory, and vectors; but of each name in
-    `whole` all rows, in the process that owns it, and only from `updated` to `broadcast_weights`.
+    `optimized` are the tensors that the optimizer updates: these rows, in the model's memory, and vectors; but of names
+    in `whole` all rows, in the process that owns them, and only from `updated` to `broadcast_weights`.
     """
 
     is_full = True
@@ -43,9 +43,9 @@ class FullShard(Shard):
         owners: Mapping[str, int],
         whole: Set[str],
     ) -> None:
-        """Share out `model`, in place, by `blocks`; one at a time is on `device` as a whole.
+        """Shard `model`, in place, by `blocks`; one at a time is gathered on `device`.
 
-        `model.features` may be called as `model` itself is.
+        `model.features` may be called like `model` itself.
         """
         self.progress = _LeafSums(world)
         self.vectors = {name: p for name, p in model.named_parameters() if p.dim() < 2}
@@ -69,42 +69,42 @@ class FullShard(Shard):
 
     def zeros(self, name: str, parameter: Tensor) -> Tensor:
         """See `Shard`."""
-        kept = name not in self.whole or self._owns(name)
-        return torch.zeros(parameter.shape, device=self.device if kept else "meta")
+        is_stored = name not in self.whole or self._owns(name)
+        return torch.zeros(parameter.shape, device=self.device if is_stored else "meta")
 
-    def each_leaf(self, own: Iterable[int], leaves: int) -> Iterator[int]:
-        """See `Shard`. The gradients are there after the last."""
+    def each_leaf(self, rank_leaves: Iterable[int], leaves: int) -> Iterator[int]:
+        """See `Shard`. The gradients are complete after the last leaf."""
         self.progress.begin(leaves)
-        for leaf in own:
+        for leaf in rank_leaves:
             yield leaf
             self._add_vectors()
-            if not self.progress.is_last:  # what is there is no gradient yet
+            if not self.progress.is_last:  # `grad` is incomplete
                 for parameter in self.sharded.values():
                     parameter.grad = None
             self.progress.first += self.world.size
 
     @torch.no_grad()
     def _add_vectors(self) -> None:
-        """Add the gradients of vectors of the leaves that were computed; after the last leaf they are the sums."""
+        """Add the gradients of vectors; after the last leaf `grad` is their sum, before it is None."""
         gradients = [_gradient(vector).reshape(-1) for vector in self.vectors.values()]
         if not gradients:
             return
         sizes = [gradient.numel() for gradient in gradients]
         size = -(-sum(sizes) // self.world.size)
         gradients.append(gradients[0].new_zeros(size * self.world.size - sum(sizes)))
-        own = gradients[0].new_empty(size)
-        self.vector_sums(own, torch.cat(gradients), dist.group.WORLD, None)
-        whole = [torch.empty_like(own) for _ in range(self.world.size if self.progress.is_last else 0)]
+        reduced = gradients[0].new_empty(size)
+        self.vector_sums(reduced, torch.cat(gradients), dist.group.WORLD, None)
+        whole = [torch.empty_like(reduced) for _ in range(self.world.size if self.progress.is_last else 0)]
         if whole:
             with self.world.exchanging():
-                dist.all_gather(whole, own)
+                dist.all_gather(whole, reduced)
         pieces = torch.cat(whole)[: sum(sizes)].split(sizes) if whole else [None] * len(sizes)
         for vector, piece in zip(self.vectors.values(), pieces, strict=True):
             vector.grad = None if piece is None else piece.view_as(vector)
 
     @torch.no_grad()
     def updated(self, trained: Sequence[Tensor]) -> list[Tensor]:
-        """See `Shard`: rows, and the whole of what this process owns and updates as a whole."""
+        """See `Shard`: rows, and whole parameters that this process owns."""
         gradients = {name: _local(_gradient(parameter)) for name, parameter in self.sharded.items()}
         for name, parameter in self.sharded.items():
             parameter.grad = None
@@ -118,18 +118,20 @@ class FullShard(Shard):
 
     @torch.no_grad()
     def gradient_norms(self, parameters: Iterable[Tensor]) -> Tensor:
-        """See `Shard`. The norm of a whole gradient: those of its rows would add up to other bits."""
-        found = self._to_owners({name: _gradient(self.optimized[name]) for name in self.rows if name not in self.whole})
-        found |= {n: _gradient(self.optimized[n]) for n in (*self.whole, *self.vectors) if self._owns(n)}
+        """See `Shard`. Norms are of whole gradients: those of rows would add up to other bits."""
+        gradients = self._to_owners(
+            {name: _gradient(self.optimized[name]) for name in self.rows if name not in self.whole}
+        )
+        gradients |= {n: _gradient(self.optimized[n]) for n in (*self.whole, *self.vectors) if self._owns(n)}
         norms = torch.zeros(len(self.parameters), device=self.device)
-        if found:
-            places = {name: place for place, name in enumerate(self.optimized)}
-            norms[[places[name] for name in found]] = torch.stack(norms_of(list(found.values())))
+        if gradients:
+            indices = {name: index for index, name in enumerate(self.optimized)}
+            norms[[indices[name] for name in gradients]] = torch.stack(norms_of(list(gradients.values())))
         return self.world.all_reduce_disjoint(norms)
 
     @torch.no_grad()
     def broadcast_weights(self) -> None:
-        """See `Shard`: their rows, of the parameters that one process updates as a whole."""
+        """See `Shard`: send the rows of whole parameters back to their processes."""
         sent = [
             [self._piece(self.optimized[name], rank) for name in self._of_whole(self.world.rank)]
             for rank in range(self.world.size)
@@ -163,57 +165,64 @@ class FullShard(Shard):
 
     def collect(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """See `Shard`."""
-        found = {}
+        collected = {}
         for key, tensor in state.items():
             name = key.rpartition("/")[2]
             if name in self.whole:
-                found[key] = self.world.send_to_main(tensor, self.owners[name])
+                collected[key] = self.world.send_to_main(tensor, self.owners[name])
             else:
-                found[key] = self._gather_rows(key, tensor) if name in self.names else tensor
-        return found
+                collected[key] = self._gather_rows(key, tensor) if name in self.names else tensor
+        return collected
 
     def collect_rows(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """See `Shard`."""
-        found: dict[int, Tensor] = {}  # one for weights that have two names
+        gathered: dict[int, Tensor] = {}  # by identity: tied weights have two names
         for key, tensor in tensors.items():
-            if id(tensor) not in found:
-                found[id(tensor)] = self._gather_rows(key, tensor) if key.rpartition("/")[2] in self.names else tensor
-        return {key: found[id(tensor)] for key, tensor in tensors.items()}
+            if id(tensor) not in gathered:
+                gathered[id(tensor)] = (
+                    self._gather_rows(key, tensor) if key.rpartition("/")[2] in self.names else tensor
+                )
+        return {key: gathered[id(tensor)] for key, tensor in tensors.items()}
 
     def _gather_rows(self, key: str, rows: Tensor) -> Tensor:
-        """All rows in process 0, on the host; elsewhere those that are there."""
+        """All rows in process 0, on the host; in the others their own rows."""
         shape, pieces = self.shape_of(key, rows), [rows.detach().cpu()]
         for rank in range(1, self.world.size):
             first, end = self._chunk(shape[0], rank)
             if first < end:
-                own = rows if rank == self.world.rank else rows.new_empty((end - first, *shape[1:]), device="meta")
-                pieces.append(self.world.send_to_main(own, rank))
+                piece = rows if rank == self.world.rank else rows.new_empty((end - first, *shape[1:]), device="meta")
+                pieces.append(self.world.send_to_main(piece, rank))
         return torch.cat(pieces) if self.world.is_main else rows
 
     def _to_owners(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The whole of those tensors that this process owns, from the rows that each process has."""
+        """Gather the rows of each tensor in the process that owns it; returns the tensors that this process owns."""
         ranks = range(self.world.size)
         names = [[name for name in rows if self.owners[name] == rank] for rank in ranks]
-        own = names[self.world.rank]
-        shapes = [[self._shape_of_piece(name, rank) for name in own] for rank in ranks]
+        owned = names[self.world.rank]
+        shapes = [[self._shape_of_piece(name, rank) for name in owned] for rank in ranks]
         pieces = self._exchange([[rows[name] for name in names[rank]] for rank in ranks], shapes)
-        return {name: torch.cat([pieces[rank][i] for rank in ranks]) for i, name in enumerate(own)}
+        return {name: torch.cat([pieces[rank][i] for rank in ranks]) for i, name in enumerate(owned)}
 
     def _exchange(self, sent: list[list[Tensor]], shapes: list[list[torch.Size]]) -> list[list[Tensor]]:
-        """Send the tensors `sent[r]` to process r; returns those, of these `shapes`, that each process has sent."""
-        sizes = [sum(map(prod, of_rank)) for of_rank in shapes]
+        """Send the tensors `sent[r]` to process r; returns the tensors received from each, of these `shapes`."""
+        sizes = [sum(map(prod, rank_shapes)) for rank_shapes in shapes]
         flat = [piece.reshape(-1) for pieces in sent for piece in pieces]
-        given = torch.cat(flat) if flat else torch.empty(0, device=self.device)
-        taken = torch.empty(sum(sizes), device=self.device)
+        send_buffer = torch.cat(flat) if flat else torch.empty(0, device=self.device)
+        receive_buffer = torch.empty(sum(sizes), device=self.device)
         with self.world.exchanging():
-            dist.all_to_all_single(taken, given, sizes, [sum(p.numel() for p in pieces) for pieces in sent])
+            dist.all_to_all_single(
+                receive_buffer, send_buffer, sizes, [sum(p.numel() for p in pieces) for pieces in sent]
+            )
         return [
-            [piece.view(shape) for shape, piece in zip(of_rank, part.split(list(map(prod, of_rank))), strict=True)]
-            for of_rank, part in zip(shapes, taken.split(sizes), strict=True)
+            [
+                piece.view(shape)
+                for shape, piece in zip(rank_shapes, part.split(list(map(prod, rank_shapes))), strict=True)
+            ]
+            for rank_shapes, part in zip(shapes, receive_buffer.split(sizes), strict=True)
         ]
 
     def _nothing(self, name: str) -> Tensor:
-        """A tensor of the shape of the parameter that takes no memory."""
+        """A placeholder with the shape of the parameter, without memory."""
         return torch.zeros((), device=self.device).expand(self.sharded[name].shape)
 
     def _owns(self, name: str) -> bool:
@@ -236,7 +245,7 @@ class FullShard(Shard):
 
 
 class _LeafSums:
-    """The progress of the sum over a step's leaves: as many of them as there are processes are added at a time."""
+    """The progress of the sum over a step's leaves; each process adds one at a time."""
 
     def __init__(self, world: World) -> None:
         self.world, self.leaves, self.first = world, 0, 0
@@ -250,7 +259,7 @@ class _LeafSums:
 
 
 class _AllGather:
-    """Torch's own, whose failure is that of another process."""
+    """Torch's all-gather, with errors as LostProcessError."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -268,9 +277,9 @@ class _AllGather:
 
 
 class _TreeReduceScatter:
-    """In the place of a reduce-scatter: an all-to-all of slices, which are added in the order of `TreeSum`.
+    """Replaces the reduce-scatter by an all-to-all of slices, which are added in the order of `TreeSum`.
 
-    The sum is there with the last leaves; before, what is put out is no gradient of anything.
+    The output is valid only with the last leaves.
     """
 
     def __init__(self, progress: _LeafSums) -> None:
@@ -283,7 +292,7 @@ class _TreeReduceScatter:
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
     ) -> None:
-        """(processes * S,) of this process -> (S,) of all; `op` would be a mean, which the loss has seen to."""
+        """(processes * S,) of this process -> (S,), the sum over all; `op`, a mean, is ignored: the loss is scaled."""
         world = self.progress.world
         if self.progress.first == 0:
             self.total = TreeSum(self.progress.leaves)
@@ -299,12 +308,12 @@ class _TreeReduceScatter:
 
 
 def shares(part: Tensor, whole: Tensor) -> bool:
-    """True if `part` is memory of `whole`."""
+    """True if `part` shares the memory of `whole`."""
     return part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
 
 
 def _local(tensor: Any) -> Tensor:
-    """The rows of a DTensor that are here, in its own memory."""
+    """The local rows of a DTensor, in its memory."""
     local: Tensor = tensor._local_tensor.detach()
     return local
 

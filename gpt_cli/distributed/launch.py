@@ -16,28 +16,28 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from gpt_cli.distributed.world import LAUNCHER
 from gpt_cli.errors import ExitCode, RequestError, UserError
 
-_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGUSR1"  # which are passed on, for the processes to save and leave
-_SECONDS_TO_SAVE = 300  # after a signal was passed on; what has not ended then is killed
+_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGUSR1"  # passed on to the processes, which save and end
+_SECONDS_TO_SAVE = 300  # after a signal, until processes are killed
 
 
-def device_count(asked: str) -> int:
-    """The number of processes for `asked`: a number, or auto, one for each GPU that there is. Raises RequestError."""
+def device_count(devices: str) -> int:
+    """The number of processes for `devices`: a number, or auto, one for each GPU that there is. Raises RequestError."""
     gpus = torch.cuda.device_count()
-    if asked == "auto":
+    if devices == "auto":
         return max(1, gpus)
-    if not asked.isdecimal() or not int(asked):
-        raise RequestError(f"--devices must be auto or a number from 1 up, not {asked!r}")
-    if gpus and int(asked) > gpus:
-        raise RequestError(f"--devices is {asked}, but there are {gpus} GPUs here", hint=f"--devices {gpus}")
-    return int(asked)
+    if not devices.isdecimal() or not int(devices):
+        raise RequestError(f"--devices must be auto or a number from 1 up, not {devices!r}")
+    if gpus and int(devices) > gpus:
+        raise RequestError(f"--devices is {devices}, but there are {gpus} GPUs here", hint=f"--devices {gpus}")
+    return int(devices)
 
 
 def launch(processes: int, arguments: Sequence[str]) -> int:
     """Run `gpt` with `arguments` in so many processes that train together; returns the exit code.
 
-    Raises UserError when one of them was killed; what another error was, its process has said.
+    Raises UserError if one of them was killed; other errors were printed by their process.
     """
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # what it says in pages is one line of ours
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # ours is one line instead of pages
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -56,13 +56,13 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
         return 128 + int(stopped.sigval)
     except ChildFailedError as error:
         codes = {number: failed.exitcode for number, failed in error.failures.items()}
-        # A process that has said why ends first; the others, which lose contact, are ended by the launcher.
+        # The process that printed an error ends first; the launcher ends the others, which lose contact.
         if reasons := [code for code in codes.values() if code > 0 and code != ExitCode.LOST]:
             return reasons[0]
         killed = next((number for number, code in codes.items() if code < 0), None)
         lost = "lost contact with one of the processes"
-        told = lost if killed is None else f"process {killed} was killed by {error.failures[killed].signal_name()}"
-        raise UserError(told, hint="the same command resumes from the newest checkpoint") from error
+        problem = lost if killed is None else f"process {killed} was killed by {error.failures[killed].signal_name()}"
+        raise UserError(problem, hint="the same command resumes from the newest checkpoint") from error
     return 0
 
 

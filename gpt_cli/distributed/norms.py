@@ -1,8 +1,7 @@
-"""Norms of gradients whose bits do not depend on who has which part: those of large ones are norms of norms of pieces.
+"""Norms of gradients whose bits do not depend on how they are sharded: a large one is the norm of its pieces' norms.
 
-A kernel adds up a tensor from end to end, so the norm of a gradient whose parts are in several processes would have
-other bits than that of the whole. A gradient of more than `CUT_FROM` elements has pieces, at multiples of `PIECE`
-whichever process has them.
+A kernel adds up a tensor from end to end, so the norm of a sharded gradient would have other bits than that of the
+whole. A gradient of more than `CUT_FROM` elements is cut into pieces at multiples of `PIECE`, however it is sharded.
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ def n_pieces(numel: int) -> int:
 
 
 def piece_norms(part: Tensor) -> Tensor:
-    """The (n,) norm of each piece of `part`, elements of a gradient from the beginning of a piece on."""
+    """The (n,) norm of each piece of `part`, which starts at the beginning of a piece."""
     flat = part.reshape(-1)
     whole = len(flat) // PIECE * PIECE
     norms = torch.linalg.vector_norm(flat[:whole].view(-1, PIECE), dim=1)

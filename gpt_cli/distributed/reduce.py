@@ -1,10 +1,10 @@
 """Sums of gradients whose bits do not depend on how many processes compute them.
 
-The micro-batches of a step are the leaves of a tree that their number alone decides: an even number of leaves is split
-into halves, an odd one is added from left to right. A process has consecutive leaves. It adds whatever subtrees lie
-within them; then each process receives a slice of all of these (all-to-all), adds them in the order of the tree, and
-sends its slice of the sum to all (all-gather). That is the traffic of a ring's reduce-scatter and all-gather where each
-process has one subtree, which it has if leaves and processes are powers of two.
+The micro-batches of a step are the leaves of a tree that depends on their number alone: an even number of leaves is
+split into halves, an odd one is added from left to right. A process has consecutive leaves. It adds up the subtrees
+within them; then each process receives a slice of all subtrees (all-to-all), adds them in the order of the tree, and
+sends its slice of the sum to all (all-gather). If leaves and processes are powers of two, each process has one subtree,
+and the traffic is that of a ring's reduce-scatter and all-gather.
 
 Shapes: P elements of all gradients together, S = ceil(P / processes) of a slice, N subtrees of all processes.
 """
@@ -21,14 +21,14 @@ from gpt_cli.distributed.world import World
 Range = tuple[int, int]
 """Leaves of the tree: the first, and the one after the last."""
 Gradients = list[Tensor]
-Known = Callable[[Range, bool], Gradients | None]
-"""The sum over a range where it is known, or can be computed; in memory of its own if the flag asks for that."""
+Lookup = Callable[[Range, bool], Gradients | None]
+"""(range, keep) -> the sum over it if it is known or can be computed, else None; with `keep`, in memory of its own."""
 
 
-def partial_sums(world: World, leaves: int, known: Known) -> list[Gradients]:
-    """The sums over the subtrees, of a tree of so many `leaves`, that lie in what this process computes."""
+def partial_sums(world: World, leaves: int, lookup: Lookup) -> list[Gradients]:
+    """The sums over the subtrees, of a tree of so many `leaves`, that lie within this process's leaves."""
     within = contiguous_micro_batches(world, leaves, world.rank)
-    return [tree_sum(subtree, known, keep=True) for subtree in subtrees((0, leaves), within)]
+    return [tree_sum(subtree, lookup, keep=True) for subtree in subtrees((0, leaves), within)]
 
 
 def combine(world: World, leaves: int, sums: list[Gradients]) -> Gradients:
@@ -45,25 +45,23 @@ def combine(world: World, leaves: int, sums: list[Gradients]) -> Gradients:
     return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
 
 
-def combine_own(world: World, leaves: int, sums: list[Gradients], parts: Sequence[Parts]) -> list[Tensor | None]:
-    """The same sum, of the part that this process owns of each gradient; None for those of which it owns none."""
+def combine_parts(world: World, leaves: int, sums: list[Gradients], parts: Sequence[Parts]) -> list[Tensor | None]:
+    """The same sum, but only this process's part of each gradient; None where it owns no part."""
     shapes = [gradient.shape for gradient in sums[0]]
-    in_order = sorted(
-        ((i, part) for i, of_one in enumerate(parts) for part in of_one), key=lambda found: found[1].owner
-    )
-    sizes = [sum(part.numel for _, part in in_order if part.owner == rank) for rank in range(world.size)]
+    by_owner = sorted(((i, part) for i, of_one in enumerate(parts) for part in of_one), key=lambda pair: pair[1].owner)
+    sizes = [sum(part.numel for _, part in by_owner if part.owner == rank) for rank in range(world.size)]
     for row in sums:
-        row[:] = [part.of(row[i].contiguous()) for i, part in in_order]
+        row[:] = [part.of(row[i].contiguous()) for i, part in by_owner]
     total = _sum_of_slice(world, leaves, sums, sizes)
-    own = [(i, part) for i, part in in_order if part.owner == world.rank]
-    found: list[Tensor | None] = [None] * len(shapes)
-    for (i, part), piece in zip(own, total.split([part.numel for _, part in own]), strict=True):
-        found[i] = piece.view(part.shape_in(shapes[i]))
-    return found
+    rank_parts = [(i, part) for i, part in by_owner if part.owner == world.rank]
+    result: list[Tensor | None] = [None] * len(shapes)
+    for (i, part), piece in zip(rank_parts, total.split([part.numel for _, part in rank_parts]), strict=True):
+        result[i] = piece.view(part.shape_in(shapes[i]))
+    return result
 
 
 def _sum_of_slice(world: World, leaves: int, sums: list[Gradients], sizes: Sequence[int]) -> Tensor:
-    """The sum (S,) over all `leaves` of this process's slice, where the slices of all have these `sizes`."""
+    """The sum over all `leaves` of this process's slice (S,); `sizes` are those of all processes' slices."""
     tree, size = (0, leaves), sizes[world.rank]
     subtrees_of = [list(subtrees(tree, contiguous_micro_batches(world, leaves, rank))) for rank in range(world.size)]
     sent = _slices(sums, sizes)
@@ -80,23 +78,23 @@ def _sum_of_slice(world: World, leaves: int, sums: list[Gradients], sizes: Seque
 
 
 class TreeSum:
-    """The sum over a tree of so many `leaves` that come one by one, from left to right, in the order of `tree_sum`."""
+    """The sum over so many `leaves` that are added one by one, from left to right, in the order of `tree_sum`."""
 
     def __init__(self, leaves: int) -> None:
-        self.leaves, self.seen = leaves, 0
+        self.leaves, self.n_added = leaves, 0
         self.sums: list[Tensor] = []  # of the largest subtrees so far
 
     def add(self, leaf: Tensor) -> None:
-        """Take the next leaf, which is written to."""
+        """Add the next leaf, in place."""
         self.sums.append(leaf)
-        for _ in range(additions_after(self.seen, (0, self.leaves))):
+        for _ in range(additions_after(self.n_added, (0, self.leaves))):
             last = self.sums.pop()
             self.sums[-1] += last
-        self.seen += 1
+        self.n_added += 1
 
 
 def additions_after(leaf: int, tree: Range) -> int:
-    """The additions that can be made of sums over the largest subtrees once `leaf` is there."""
+    """The number of additions of finished subtrees that are possible after `leaf` was added."""
     if tree[1] - tree[0] == 1:
         return 0
     parts = children(tree)
@@ -105,29 +103,29 @@ def additions_after(leaf: int, tree: Range) -> int:
 
 
 def contiguous_micro_batches(world: World, leaves: int, rank: int) -> Range:
-    """The micro-batches that process `rank` computes; there are as many for each."""
+    """The micro-batches that process `rank` computes, equally many for each."""
     share = leaves // world.size
     return rank * share, (rank + 1) * share
 
 
 def round_robin_micro_batches(world: World, leaves: int, rank: int) -> range:
-    """As many, dealt out in turn: what all have computed at a time are leaves that follow each other."""
+    """Equally many, in turn: the leaves that all processes compute at a time are consecutive."""
     return range(rank, leaves, world.size)
 
 
-def tree_sum(tree: Range, known: Known, *, keep: bool = False) -> Gradients:
-    """The sum over `tree`, in its order; no more sums are held at a time than it is deep."""
-    if (found := known(tree, keep)) is not None:
-        return found
+def tree_sum(tree: Range, lookup: Lookup, *, keep: bool = False) -> Gradients:
+    """The sum over `tree`, in its order; the sums in memory are at most as many as its depth."""
+    if (total := lookup(tree, keep)) is not None:
+        return total
     first, *rest = children(tree)
-    total = tree_sum(first, known, keep=True)
+    total = tree_sum(first, lookup, keep=True)
     for part in rest:
-        torch._foreach_add_(total, tree_sum(part, known))
+        torch._foreach_add_(total, tree_sum(part, lookup))
     return total
 
 
 def children(tree: Range) -> list[Range]:
-    """The ranges whose sums are added for that of `tree`, from left to right."""
+    """The children of `tree`, from left to right."""
     first, end = tree
     if (end - first) % 2:
         return [(leaf, leaf + 1) for leaf in range(first, end)]
@@ -145,7 +143,7 @@ def subtrees(tree: Range, within: Range) -> Iterator[Range]:
 
 
 def _slices(sums: list[Gradients], sizes: Sequence[int]) -> Tensor:
-    """The parts for the processes, one after the other: each its slice (S,) of each sum."""
+    """The slices (S,) of each sum, concatenated by process."""
     flat = sums[0][0].new_zeros(len(sums), sum(sizes))
     for row, gradients in zip(flat, sums, strict=True):
         filled = sum(gradient.numel() for gradient in gradients)

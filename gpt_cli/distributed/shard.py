@@ -1,10 +1,10 @@
-"""The share of the optimizer that each process keeps: Muon's whole matrices, slices of what AdamW updates (ZeRO-1).
+"""Optimizer state sharding (ZeRO-1): whole matrices for Muon, slices of parameters for AdamW.
 
 Rajbhandari et al. (2020), "ZeRO: memory optimizations toward training trillion parameter models", stage 1. A process
-receives the sums of the gradients of its own parts only, updates these, and sends them to all others: as many bytes as
-it takes to give everybody the whole gradient.
+receives the summed gradients of its own parts only, updates these, and sends them to all others: the same traffic as an
+all-reduce of the gradient.
 
-Shapes: P parameters; E elements of a part of one, which has as many dimensions as the whole: AdamW goes by them.
+Shapes: P parameters; E elements of a part, which has as many dimensions as its parameter: weight decay depends on them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
@@ -26,9 +26,9 @@ Zeros = Callable[[str, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class OwnedSlice:
-    """The elements of a parameter, from `first` to before `end`, that process `owner` updates.
+    """The elements [first, end) of a parameter, which process `owner` updates.
 
-    They begin where a piece (`norms.py`) does: a vectorised kernel may round the last elements of a tensor differently.
+    They begin at a piece (`norms.py`): a vectorised kernel may round the last elements of a tensor differently.
     """
 
     owner: int
@@ -52,19 +52,19 @@ class OwnedSlice:
 
 
 Parts = Sequence[OwnedSlice]
-"""All parts of one parameter, in order; a process has one of them at most."""
+"""All parts of one parameter, in order; a process owns at most one of them."""
 
 
 class Shard:
-    """Parameters, in the order of their names, and which process updates what; without `parts` every process all.
+    """The parameters by name, and which process updates which part; without `parts` every process updates all.
 
-    `parts`: the slices of every parameter, and their owners. `owned`: those that this process owns, one of a parameter
-    at most. `stored`: the parameters in its memory. `optimized`: what its optimizer updates of each: the owned slice,
-    or all of it where it owns none. `local`: of a tensor of the model or the optimizer, what is in this process.
+    `parts`: the slices of every parameter, and their owners. `owned`: the slices that this process owns, at most one of
+    each parameter. `stored`: the parameters in its memory. `optimized`: the tensor that its optimizer updates for each:
+    the owned slice, or the whole where it owns none. `local`: the part of a tensor that is in this process.
     """
 
     is_full = False
-    """True if the processes share the weights, too (`fsdp.py`)."""
+    """True if weights are sharded, too (`fsdp.py`)."""
 
     def __init__(
         self, parameters: Mapping[str, Tensor], world: World = ALONE, parts: Mapping[str, Parts] | None = None
@@ -78,19 +78,19 @@ class Shard:
         self.parameters = list(self.optimized.values())
 
     def zeros(self, name: str, parameter: Tensor) -> Tensor:
-        """Zeros like parameter `name`: on the device meta, where they take no memory, if another process keeps them."""
-        kept = self.parts is None or name in self.owned
-        return torch.zeros_like(parameter, device=None if kept else "meta")
+        """Zeros like parameter `name`; on the device meta, without memory, if another process stores them."""
+        is_stored = self.parts is None or name in self.owned
+        return torch.zeros_like(parameter, device=None if is_stored else "meta")
 
-    def each_leaf(self, own: Iterable[int], leaves: int) -> Iterator[int]:
-        """Each of this process's `own` leaves, while gradients are summed over all (`is_full` alone)."""
+    def each_leaf(self, rank_leaves: Iterable[int], leaves: int) -> Iterator[int]:
+        """Each of this process's `rank_leaves` leaves, while gradients are summed over all (`is_full` alone)."""
         raise NotImplementedError
 
     def take(self, gradients: Iterable[Tensor | None]) -> None:
-        """Set the gradients of what is updated: of each parameter that of the own part, None where there is none."""
+        """Set the gradients of the `optimized` tensors; None where there is none."""
         for (name, tensor), gradient in zip(self.optimized.items(), gradients, strict=True):
             if tensor is not self.stored[name]:
-                tensor.data = self.owned[name].of(self.stored[name])  # an average may have taken the memory it had
+                tensor.data = self.owned[name].of(self.stored[name])  # an EMA swap may have changed its storage
             tensor.grad = gradient
 
     def updated(self, trained: Sequence[Tensor]) -> list[Tensor]:
@@ -103,27 +103,27 @@ class Shard:
             return torch.stack(norms_of([parameter.grad for parameter in parameters if parameter.grad is not None]))
         ends = list(accumulate(n_pieces(parameter.numel()) for parameter in self.stored.values()))
         firsts = dict(zip(self.stored, (0, *ends), strict=False))
-        found = torch.zeros(ends[-1], device=self.parameters[0].device)
+        all_norms = torch.zeros(ends[-1], device=self.parameters[0].device)
         whole = {
             n: g
             for n in self.owned
             if (g := self.optimized[n].grad) is not None and n_pieces(self.stored[n].numel()) == 1
         }
         if whole:
-            found[[firsts[name] for name in whole]] = torch.stack(norms_of(list(whole.values())))
+            all_norms[[firsts[name] for name in whole]] = torch.stack(norms_of(list(whole.values())))
         for name, part in self.owned.items():
             if name not in whole and (gradient := self.optimized[name].grad) is not None:
-                of_part = piece_norms(gradient)
+                part_norms = piece_norms(gradient)
                 first = firsts[name] + part.first // norms.PIECE
-                found[first : first + len(of_part)] = of_part
-        of_pieces = self.world.all_reduce_disjoint(found).split(
+                all_norms[first : first + len(part_norms)] = part_norms
+        norms_by_parameter = self.world.all_reduce_disjoint(all_norms).split(
             [end - first for first, end in zip(firsts.values(), ends, strict=True)]
         )
-        return torch.stack([n[0] if len(n) == 1 else torch.linalg.vector_norm(n) for n in of_pieces])
+        return torch.stack([n[0] if len(n) == 1 else torch.linalg.vector_norm(n) for n in norms_by_parameter])
 
     @torch.no_grad()
     def broadcast_weights(self) -> None:
-        """Give every process the parameters that another one has updated."""
+        """Send the parts that each process has updated to all others."""
         if self.parts is None:
             return
         ranks = range(self.world.size)
@@ -144,9 +144,9 @@ class Shard:
                 part.copy_(piece.view_as(part))
 
     def collect(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """`state`, of whose tensors KIND/NAME a process has those of its own parts; in process 0 all, on the host.
+        """Gather the optimizer state, tensors KIND/NAME, in process 0, on the host.
 
-        One tensor is sent at a time, from and to the memory of the host.
+        One tensor is sent at a time, by way of the host's memory.
         """
         return dict(state) if self.parts is None else {key: self._gather(key, tensor) for key, tensor in state.items()}
 
@@ -158,29 +158,29 @@ class Shard:
             return self.world.send_to_main(local, parts[0].owner if parts else 0)
         pieces, shape = [], self.stored[name].shape
         for part in parts:
-            own = part.owner == self.world.rank
+            is_own = part.owner == self.world.rank
             pieces.append(
                 self.world.send_to_main(
-                    local if own else local.new_empty(part.shape_in(shape), device="meta"), part.owner
+                    local if is_own else local.new_empty(part.shape_in(shape), device="meta"), part.owner
                 )
             )
         return torch.cat([piece.cpu() for piece in pieces]).view(shape) if self.world.is_main else local
 
     def local_state(self, model: nn.Module) -> dict[str, Tensor]:
-        """The state of `model` as far as it is in this process."""
+        """The part of the state of `model` that is in this process."""
         return dict(model.state_dict())
 
     def collect_rows(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """`tensors` that are `local`, or shared out alike, as a whole in process 0."""
+        """Gather `tensors` that are sharded like the parameters in process 0."""
         return dict(tensors)
 
     def shape_of(self, key: str, local: Tensor) -> torch.Size:
-        """The shape of the whole of what is `local` here, whose name ends `key`."""
+        """The shape of the whole tensor `key`, of which `local` is in this process."""
         name = key.partition("/")[2]
         return self.stored[name].shape if name in self.owned else local.shape
 
     def local_part(self, key: str, local: Tensor, whole: Tensor) -> Tensor:
-        """The part that is to be `local` here of the `whole`, whose name ends `key`."""
+        """The part of the `whole` tensor `key` that belongs in `local`."""
         return whole if local.shape == whole.shape else self.owned[key.partition("/")[2]].of(whole)
 
     def _of(self, rank: int) -> dict[str, OwnedSlice]:
@@ -190,9 +190,9 @@ class Shard:
 
 
 def slices(sizes: Mapping[str, int], loads: Sequence[float]) -> dict[str, list[OwnedSlice]]:
-    """Parts of parameters of so many elements, by name: as many for each process as make all `loads` equal.
+    """Cut parameters of these `sizes` into a consecutive range of elements for each process, so as to balance `loads`.
 
-    They are equal to within a piece. A process has elements that follow each other.
+    The loads become equal to within a piece.
     """
     remaining = sorted(loads)
     level = 0.0
@@ -200,19 +200,19 @@ def slices(sizes: Mapping[str, int], loads: Sequence[float]) -> dict[str, list[O
         level = (sum(sizes.values()) + sum(remaining)) / len(remaining)
         if remaining[-1] <= level:
             break
-        remaining.pop()  # it has more than enough
+        remaining.pop()  # it has more than the average already
     bounds = list(accumulate(max(0.0, level - load) for load in loads))[:-1]  # in all parameters, one after the other
-    parts, at = {}, 0
+    parts, offset = {}, 0
     for name, size in sizes.items():
-        inner = [min(size, max(0, round((bound - at) / norms.PIECE) * norms.PIECE)) for bound in bounds]
+        inner = [min(size, max(0, round((bound - offset) / norms.PIECE) * norms.PIECE)) for bound in bounds]
         cuts = enumerate(pairwise((0, *inner, size)))
         parts[name] = [OwnedSlice(rank, first, end) for rank, (first, end) in cuts if first < end]
-        at += size
+        offset += size
     return parts
 
 
 def share_out(costs: Mapping[str, int], loads: MutableSequence[int]) -> dict[str, int]:
-    """The process that takes each name: the dearest first, by the least `loads` so far, which grow by what is taken."""
+    """{name: owner}: the most expensive first, each to the process with the lowest load; updates `loads`."""
     owners = {}
     for name in sorted(costs, key=lambda name: (-costs[name], name)):
         owner = min(range(len(loads)), key=loads.__getitem__)
@@ -222,5 +222,5 @@ def share_out(costs: Mapping[str, int], loads: MutableSequence[int]) -> dict[str
 
 
 def zeros_of(_name: str, parameter: Tensor) -> Tensor:
-    """Zeros like `parameter`, where its state is kept whatever its name."""
+    """Zeros like `parameter`."""
     return torch.zeros_like(parameter)

@@ -1,7 +1,7 @@
-"""The processes that train one model together, as torchrun starts them, and what they decide together.
+"""The processes that train one model together, as torchrun starts them, and their communication.
 
-Each process computes its share of every step and makes the same update. Process 0 writes the run and the console. What
-they decide, they decide from the same numbers: none of them goes by its own clock or its own signal.
+Each process computes its share of every step and makes the same update. Process 0 writes the run and the console.
+Decisions are made from the same numbers in all processes, never from one's own clock or signal.
 """
 
 import os
@@ -25,10 +25,10 @@ T = TypeVar("T")
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 LAUNCHER = "GPT_LAUNCHER"
 """The environment variable with the number of the process that launched this one."""
-_TIMEOUT = timedelta(minutes=10)  # of one exchange until `answer_within` sets another
-_PATIENCE = timedelta(days=2)  # with process 0 while it prepares a text, or tries learning rates
-_SECONDS_TO_ASK = 10.0  # for the number of failures, of a store that may be gone without a word
-_SECONDS_TO_TELL = 30.0  # until a process that fails has printed why, at the most
+_TIMEOUT = timedelta(minutes=10)  # of a collective operation, until `answer_within` sets another
+_PATIENCE = timedelta(days=2)  # while process 0 prepares a text, or tries learning rates
+_SECONDS_TO_ASK = 10.0  # to read the number of failures from a store that may be gone
+_SECONDS_TO_TELL = 30.0  # for a process that fails to print its error
 
 
 class LostProcessError(UserError):
@@ -46,7 +46,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """True if this process writes what is written once."""
+        """True for process 0, which writes the run and the console."""
         return self.rank == 0
 
     def wait(self) -> None:
@@ -57,7 +57,7 @@ class World:
 
     @contextmanager
     def main_first(self) -> Iterator[None]:
-        """Run the block in process 0, then in the others, which find what it left on the disk."""
+        """Run the block in process 0, then in the others, which find its files."""
         if not self.is_main:
             self._wait_patiently()
         yield
@@ -70,65 +70,65 @@ class World:
                 dist.barrier(_joined.patient)
 
     def answer_within(self, minutes: float) -> None:
-        """From now on a process that does not take part in an exchange for so long is taken for lost."""
+        """Set the time after which a process that does not take part in a collective operation counts as lost."""
         _joined.timeout = timedelta(minutes=minutes)
         for group in (dist.group.WORLD, _joined.host) if self.size > 1 else ():
             dist.distributed_c10d._set_pg_timeout(_joined.timeout, group)
 
     def compare(self, facts: Mapping[str, str]) -> None:
-        """Raise UserError, naming a process, unless all have the same `facts`, which are told by name."""
+        """Raise UserError with the process and the name of the first of `facts` that differs between processes."""
         if self.size == 1:
             return
-        found: list[Mapping[str, str]] = [{}] * self.size
+        gathered: list[Mapping[str, str]] = [{}] * self.size
         with self.exchanging():
-            dist.all_gather_object(found, dict(facts), group=_host_group())
-        for rank, theirs in enumerate(found):
-            for name, value in found[0].items():
-                if theirs[name] != value:
+            dist.all_gather_object(gathered, dict(facts), group=_host_group())
+        for rank, others in enumerate(gathered):
+            for name, value in gathered[0].items():
+                if others[name] != value:
                     raise UserError(
-                        f"process {rank} has another {name} ({theirs[name][:12]}) than process 0 ({value[:12]})",
+                        f"process {rank} has another {name} ({others[name][:12]}) than process 0 ({value[:12]})",
                         hint="give every machine the same files and the same installation",
                     )
 
     def broadcast(self, value: T) -> T:
-        """The `value` of process 0, which may take long to have it, everywhere."""
+        """The `value` of process 0, in all processes, which wait for it as long as it takes."""
         if self.size == 1:
             return value
-        box = [value]
+        objects = [value]
         with self.exchanging():
-            dist.broadcast_object_list(box, src=0, group=_joined.patient)
-        return box[0]
+            dist.broadcast_object_list(objects, src=0, group=_joined.patient)
+        return objects[0]
 
     def sync_clock_and_signal(self, seconds: float, signal: int | None) -> tuple[float, int | None]:
         """The clock of process 0, and the signal that any process has received."""
         if self.size == 1:
             return seconds, signal
         if os.environ.get(LAUNCHER, str(os.getppid())) != str(os.getppid()):
-            signal = signal or SIGTERM  # what launched this process is gone
+            signal = signal or SIGTERM  # the launcher is gone
         facts = torch.zeros(self.size, 2, dtype=torch.float64)
         facts[self.rank] = torch.tensor([seconds, float(signal or 0)])
         with self.exchanging():
             dist.all_reduce(facts, group=_host_group())  # of one number and zeros: exact
         return float(facts[0, 0]), int(facts[:, 1].max()) or None
 
-    def any(self, here: bool) -> bool:
-        """True if `here` is true in any process."""
+    def any(self, value: bool) -> bool:
+        """True if `value` is true in any process."""
         if self.size == 1:
-            return here
-        flag = torch.tensor([int(here)])
+            return value
+        flag = torch.tensor([int(value)])
         with self.exchanging():
             dist.all_reduce(flag, dist.ReduceOp.MAX, group=_host_group())
         return bool(flag)
 
     def all_reduce_disjoint(self, values: Tensor) -> Tensor:
-        """`values` (N,), of which each process has set some and left the others at 0, with all that were set."""
+        """The sum of (N,) `values` over processes, each of which has set some and left the others 0: an exact sum."""
         if self.size > 1:
             with self.exchanging():
                 dist.all_reduce(values)  # of one number and zeros: exact
         return values
 
     def send_to_main(self, tensor: Tensor, owner: int) -> Tensor:
-        """The `tensor` of process `owner`, in process 0, on the host; elsewhere that of this process."""
+        """The `tensor` of process `owner` in process 0, on the host; in the others their own `tensor`."""
         if owner != 0 and self.rank in (0, owner):
             with self.exchanging():
                 if self.rank == owner:
@@ -141,9 +141,9 @@ class World:
         return tensor
 
     def fails_first(self) -> bool:
-        """True if no other process has said that it fails: one of them tells the user.
+        """Record a failure; True if it is the first, whose process prints the error.
 
-        Where nobody can be asked, one of each machine does.
+        If the store cannot be reached, one process of each machine does.
         """
         if self.size == 1:
             return True
@@ -151,7 +151,7 @@ class World:
         return self.local_rank == 0 if failures is None else failures == 1
 
     def wait_for_who_failed(self) -> None:
-        """Give a process that has said that it fails the time to tell why; then the launcher ends this one."""
+        """If another process recorded a failure, wait for it to print its error (the launcher then ends this one)."""
         if _failures(0):
             time.sleep(_SECONDS_TO_TELL)
 
@@ -172,7 +172,7 @@ ALONE = World()
 
 
 class _Joined:
-    """The means of exchange of processes that are `joined`."""
+    """The store and the process groups of processes that are `joined`."""
 
     store: Any = None
     host: Any = None
@@ -183,36 +183,36 @@ class _Joined:
 _joined = _Joined()
 
 
-def _failures(more: int) -> int | None:
-    """The number of processes that have said that they fail, after `more` do. None: nobody can be asked."""
-    answers: list[int] = []
+def _failures(increment: int) -> int | None:
+    """The number of recorded failures after adding `increment`; None if the store cannot be reached."""
+    counts: list[int] = []
 
     def ask() -> None:
         with suppress(RuntimeError, AttributeError):  # the store is gone, or was never reached
-            answers.append(int(_joined.store.add("gpt/failures", more)))
+            counts.append(int(_joined.store.add("gpt/failures", increment)))
 
-    asking = Thread(target=ask, daemon=True)  # a store whose machine has vanished does not answer for long
-    asking.start()
-    asking.join(_SECONDS_TO_ASK)
-    return answers[0] if answers else None
+    thread = Thread(target=ask, daemon=True)  # a store on a lost machine blocks
+    thread.start()
+    thread.join(_SECONDS_TO_ASK)
+    return counts[0] if counts else None
 
 
 def _host_group() -> "dist.ProcessGroup":
-    """The group for small facts, on the host: no GPU is waited for."""
+    """The group for small messages, on the host, without a GPU sync."""
     assert isinstance(_joined.host, dist.ProcessGroup)
     return _joined.host
 
 
 def world_of_environment() -> World:
-    """The place of this process among those that torchrun started; a world of its own without torchrun.
+    """The world of torchrun's environment variables, or of a single process without them.
 
-    Raises RequestError for an environment that is half torchrun's.
+    Raises RequestError if only some are set, or not to numbers.
     """
-    given = [os.environ.get(name) for name in VARIABLES]
-    if given[1] is None:
+    values = [os.environ.get(name) for name in VARIABLES]
+    if values[1] is None:
         return World()
     try:
-        rank, size, local_rank, local_size = (int(value or "") for value in given)
+        rank, size, local_rank, local_size = (int(value or "") for value in values)
     except ValueError:
         raise RequestError(
             f"WORLD_SIZE is set, but not all of {', '.join(VARIABLES)} are numbers",
@@ -244,7 +244,7 @@ def joined() -> Iterator[World]:
         ) from error
     try:
         yield world
-        world.wait()  # a process that ends before the others have saved would have them ended, too
+        world.wait()  # the launcher ends all processes with the first that ends: wait until all have saved
     finally:
         _joined.host = _joined.patient = None
         dist.destroy_process_group()

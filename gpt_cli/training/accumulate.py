@@ -8,7 +8,7 @@ from torch import Tensor
 from gpt_cli.distributed.reduce import (
     Range,
     combine,
-    combine_own,
+    combine_parts,
     contiguous_micro_batches,
     partial_sums,
     round_robin_micro_batches,
@@ -84,7 +84,7 @@ def accumulate_gradients(
             for parameter, gradient in zip(trained, combine(world, n, sums), strict=True):
                 parameter.grad = gradient
         else:
-            state.shard.take(combine_own(world, n, sums, list(state.shard.parts.values())))
+            state.shard.take(combine_parts(world, n, sums, list(state.shard.parts.values())))
     loss = torch.zeros((), device=runtime.device)
     for part in world.all_reduce_disjoint(losses).unbind():
         loss += part
