@@ -1,10 +1,10 @@
-"""Compiled libraries, kept in a folder of the cache: each with a record of how it was made, and its SHA-256.
+"""The cache of compiled libraries: each with a record of its build, and its SHA-256.
 
-    network-KEY.json      the record; it is written last, so that a library without one was never finished
+    network-KEY.json      the record; it is written last, so a library without one was never finished
     network-KEY-SUM.so    the library that it names
 
-What is read comes from descriptors that were opened once, without following links, and whose owner, mode and kind were
-looked at: what was checked is what is loaded, whatever happens to the names meanwhile.
+Files are opened once, without following links, and the owner, mode and kind of the descriptor are checked: the bytes
+that are loaded are those that were checked, even if the names are replaced meanwhile.
 """
 
 import errno
@@ -80,9 +80,9 @@ class Store:
         self.close()
 
     def names(self) -> list[str]:
-        """Stems and keys of what is kept: those for which there is a record."""
-        found = (re.fullmatch(r"(\w+-[0-9a-f]{32})\.json", name) for name in os.listdir(self._folder))
-        return sorted(match[1] for match in found if match)
+        """STEM-KEY of every library that has a record."""
+        matches = (re.fullmatch(r"(\w+-[0-9a-f]{32})\.json", name) for name in os.listdir(self._folder))
+        return sorted(match[1] for match in matches if match)
 
     def record(self, name: str) -> BuildRecord | None:
         """The build record of the library `name`; None if there is none. Raises DamagedLibraryError."""
@@ -91,10 +91,10 @@ class Store:
         try:
             facts: dict[str, Any] = json.loads(text)
             record = BuildRecord(**{**facts, "flags": tuple(facts["flags"])})
-            known = record.key == name.rpartition("-")[2] and re.fullmatch("[0-9a-f]{64}", record.sha256)
+            is_valid = record.key == name.rpartition("-")[2] and re.fullmatch("[0-9a-f]{64}", record.sha256)
         except (ValueError, TypeError, KeyError):
-            known = None
-        if not known:
+            is_valid = None
+        if not is_valid:
             raise DamagedLibraryError(f"{self.path / name}.json is no record of this library")
         return record
 
@@ -120,7 +120,7 @@ class Store:
 
     def read_file(self, name: str, limit: int) -> bytes | None:
         """The file `name`, at most `limit` bytes; None if it is missing. Raises DamagedLibraryError."""
-        where = self.path / name
+        path = self.path / name
         try:
             descriptor = os.open(name, _READ, dir_fd=self._folder)
         except FileNotFoundError:
@@ -128,26 +128,26 @@ class Store:
         except OSError as error:
             link = error.errno in (errno.ELOOP, errno.EMLINK)
             raise DamagedLibraryError(
-                f"{where} is a symbolic link" if link else f"{where} cannot be opened: {error.strerror}"
+                f"{path} is a symbolic link" if link else f"{path} cannot be opened: {error.strerror}"
             ) from None
         try:
             facts = os.fstat(descriptor)
             if not stat.S_ISREG(facts.st_mode):
-                raise DamagedLibraryError(f"{where} is not a file")
-            require_own(str(where), facts)
+                raise DamagedLibraryError(f"{path} is not a file")
+            require_own(str(path), facts)
             if facts.st_size > limit:
-                raise DamagedLibraryError(f"{where} is too large")
+                raise DamagedLibraryError(f"{path} is too large")
             with open(descriptor, "rb", closefd=False) as file:
                 return file.read(limit)
         except UntrustedError as error:
             raise DamagedLibraryError(str(error)) from None
         except OSError as error:
-            raise DamagedLibraryError(f"{where} cannot be read: {error.strerror}") from None
+            raise DamagedLibraryError(f"{path} cannot be read: {error.strerror}") from None
         finally:
             os.close(descriptor)
 
     def write_file(self, name: str, data: bytes) -> None:
-        """Put `data` at `name`, whole or not at all, in place of anything that stands there. Raises OSError."""
+        """Write `data` to `name` atomically, replacing anything there. Raises OSError."""
         temporary = f".tmp-{secrets.token_hex(8)}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self._folder)
         try:
@@ -167,7 +167,7 @@ class Store:
             raise
 
     def remove(self, name: str) -> None:
-        """Remove what stands at `name`: in this folder is nothing that cannot be made again."""
+        """Remove the file or folder `name`; everything in this folder can be built again."""
         with suppress(FileNotFoundError):
             if stat.S_ISDIR(os.stat(name, dir_fd=self._folder, follow_symlinks=False).st_mode):
                 shutil.rmtree(name, dir_fd=self._folder)

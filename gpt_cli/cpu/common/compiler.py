@@ -1,7 +1,7 @@
-"""The system's C compiler: which it is, and a library made by it within bounds of time.
+"""Find the system's C compiler, and compile a library with it, within a time limit.
 
-It is called without a shell, in a private folder that holds its temporary files, too. What a killed compilation leaves
-there is removed by the next one.
+It is called without a shell, in a private folder that has its temporary files, too. Leftovers of a killed compilation
+are removed by the next one.
 """
 
 import atexit
@@ -28,15 +28,15 @@ if sys.platform != "win32":
     import fcntl
 
 SECONDS = 20.0
-"""A compiler is given this long; one that computes all that time on a busy machine, as much of the processor."""
+"""The time limit of a compilation: of wall time, or on a busy machine of processor time."""
 _MOST_SECONDS = 240.0
-_ALIVE = 0.02  # of the time: what takes less of a processor than this is waiting, not computing
+_ALIVE = 0.02  # share of a processor below which a process counts as waiting, not computing
 _VERSION_SECONDS = 5.0
-_SAID = 1 << 16  # bytes of its messages that are kept
+_MAX_OUTPUT = 1 << 16  # bytes of its messages that are read
 _FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
 _ROOM = 1 << 25  # bytes, more than a compilation needs
 _PREFIX, _LOCK = "gpt-kernel-", "lock"
-_STALE = 3600.0  # seconds after which a folder that has no lock to be held is nobody's
+_STALE = 3600.0  # seconds after which a folder without a lock counts as abandoned
 _running: set[int] = set()  # process groups of compilers
 
 
@@ -54,7 +54,7 @@ class CompilerHangs(KernelUnavailable):
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C compiler, as the file that it is now: another one has another size or time."""
+    """A C compiler, identified by path, size and modification time."""
 
     path: str
     size: int
@@ -76,23 +76,23 @@ class Compiler:
         return "gcc" in os.path.basename(os.path.realpath(self.path))
 
     def version(self) -> str:
-        """The first line of what it says of itself; empty if it does not end or says nothing."""
+        """The first line of `--version`; empty if it fails, hangs or prints nothing."""
         with suppress(KernelUnavailable, OSError):
-            code, said = _run([self.path, "--version"], _environment(None), _VERSION_SECONDS, stdout=True)
-            return said.decode(errors="replace").partition("\n")[0].strip()[:200] if code == 0 else ""
+            code, output = _run([self.path, "--version"], _environment(None), _VERSION_SECONDS, stdout=True)
+            return output.decode(errors="replace").partition("\n")[0].strip()[:200] if code == 0 else ""
         return ""
 
 
 def find_compiler() -> str:
     """The path of `$CC`, or of the first C compiler there is. Raises KernelUnavailable."""
     for name in filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")):
-        if found := shutil.which(name):
-            return found
+        if path := shutil.which(name):
+            return path
     raise KernelUnavailable("there is no C compiler (install gcc or clang)")
 
 
 def flags() -> tuple[str, ...]:
-    """For the processor that this runs on, whose longest vectors are used, or for the level that is asked for."""
+    """The compiler flags for this processor, with its longest vectors, or for the level that is set."""
     if (level := chosen_level()) is not None:
         return (*_FLAGS, *level.compiler_options)
     if platform.machine() in ("x86_64", "AMD64"):
@@ -115,29 +115,29 @@ def sources_sha256(texts: list[bytes]) -> str:
 def compile_library(
     compiler: Compiler, sources: tuple[Path, ...], options: tuple[str, ...], place: Path | None = None
 ) -> bytes:
-    """The library of `sources`, made in a folder in `place`, where nobody else can write, or among temporary files.
+    """Compile `sources` in a new folder in `place`, where nobody else can write, or in a temporary one.
 
     Raises KernelUnavailable, CompilerHangs and OSError.
     """
     if place is None or shutil.disk_usage(place).free < _ROOM:
         place = private_place()
     with _private_directory(place) as folder:
-        made = folder / "kernel.so"
-        command = [compiler.path, *options, "-o", str(made), *map(str, sources), "-lm", "-lpthread"]
-        code, said = _run(command, _environment(folder), SECONDS)
+        library = folder / "kernel.so"
+        command = [compiler.path, *options, "-o", str(library), *map(str, sources), "-lm", "-lpthread"]
+        code, output = _run(command, _environment(folder), SECONDS)
         if code:
-            lines = said.decode(errors="replace").strip().splitlines()
+            lines = output.decode(errors="replace").strip().splitlines()
             raise KernelUnavailable(
                 f"{compiler.path} failed: {lines[0] if lines else f'exit code {code}'} (CC names another compiler)"
             )
         try:
-            return made.read_bytes()
+            return library.read_bytes()
         except FileNotFoundError:
             raise KernelUnavailable(f"{compiler.path} made nothing, and said nothing") from None
 
 
 def private_place() -> Path:
-    """A folder for temporary files in which nobody else can exchange what is the user's. Raises KernelUnavailable."""
+    """A folder for temporary files in which nobody else can replace the user's files. Raises KernelUnavailable."""
     reason = "there is no folder for temporary files"
     for place in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")):
         try:
@@ -152,7 +152,7 @@ def private_place() -> Path:
 
 @contextmanager
 def _private_directory(place: Path) -> Iterator[Path]:
-    """A new folder of the user alone, removed in the end; those of processes that are no more are removed first."""
+    """A new folder of the user alone, removed on exit; first those of dead processes are removed."""
     _remove_leftovers(place)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
     try:
@@ -169,12 +169,12 @@ def _remove_leftovers(place: Path) -> None:
         with suppress(OSError, UntrustedError):
             facts = os.lstat(folder)
             require_own(str(folder), facts)
-            if stat.S_ISDIR(facts.st_mode) and _is_left(folder, facts):
+            if stat.S_ISDIR(facts.st_mode) and _is_abandoned(folder, facts):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_left(folder: Path, facts: os.stat_result) -> bool:
-    """True if no process works in `folder` any more."""
+def _is_abandoned(folder: Path, facts: os.stat_result) -> bool:
+    """True if no process uses `folder` any more."""
     try:
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:  # it was just made, or is half removed
@@ -191,15 +191,15 @@ def _is_left(folder: Path, facts: os.stat_result) -> bool:
 
 
 def _environment(folder: Path | None) -> dict[str, str]:
-    """The compiler's surroundings: nothing that would change what it makes; temporary files in `folder`."""
-    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LD_LIBRARY_PATH")}
-    return kept if folder is None else kept | {"TMPDIR": str(folder)}
+    """The compiler's environment, without variables that change its output; temporary files in `folder`."""
+    variables = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LD_LIBRARY_PATH")}
+    return variables if folder is None else variables | {"TMPDIR": str(folder)}
 
 
 def _run(command: list[str], environment: dict[str, str], limit: float, *, stdout: bool = False) -> tuple[int, bytes]:
-    """Run `command` in a process group of its own: its exit code, and the first of what it says (on `stdout`).
+    """Run `command` in a process group of its own; returns (exit code, beginning of stderr, or of `stdout`).
 
-    Raises CompilerHangs once it has taken `limit` seconds (see SECONDS); the whole group is killed then.
+    Raises CompilerHangs after `limit` seconds (see SECONDS), and kills the whole group.
     """
     process = subprocess.Popen(
         command,
@@ -214,19 +214,19 @@ def _run(command: list[str], environment: dict[str, str], limit: float, *, stdou
     _running.add(process.pid)
     pipe = process.stdout if stdout else process.stderr
     assert pipe is not None
-    said, began = b"", time.monotonic()
+    output, began = b"", time.monotonic()
     try:
         with pipe, selectors.DefaultSelector() as selector:
             selector.register(pipe, selectors.EVENT_READ)
             while True:
                 if selector.select(0.2):
-                    if not (chunk := os.read(pipe.fileno(), _SAID)):
+                    if not (chunk := os.read(pipe.fileno(), _MAX_OUTPUT)):
                         break
-                    said = (said + chunk)[:_SAID]
+                    output = (output + chunk)[:_MAX_OUTPUT]
                 _require_in_time(command[0], process.pid, time.monotonic() - began, limit)
         while True:  # it has closed its output, and is about to end
             with suppress(subprocess.TimeoutExpired):
-                return process.wait(0.2), said
+                return process.wait(0.2), output
             _require_in_time(command[0], process.pid, time.monotonic() - began, limit)
     finally:
         _running.discard(process.pid)
@@ -246,13 +246,13 @@ def _require_in_time(name: str, group: int, seconds: float, limit: float) -> Non
 
 def _processor_seconds(group: int) -> float | None:
     """Processor seconds of a process group; None where the system does not say."""
-    ticks, found = 0, False
+    ticks, exists = 0, False
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError, IndexError):
             fields = path.read_text(errors="replace").rpartition(")")[2].split()
             if int(fields[2]) == group:
-                ticks, found = ticks + sum(map(int, fields[11:15])), True
-    return ticks / os.sysconf("SC_CLK_TCK") if found else None
+                ticks, exists = ticks + sum(map(int, fields[11:15])), True
+    return ticks / os.sysconf("SC_CLK_TCK") if exists else None
 
 
 def _kill(group: int) -> None:

@@ -1,4 +1,4 @@
-"""A compiler that did not end is not waited for again, until it is another one."""
+"""Remember a compiler that hung, so that it is not tried again until it is replaced."""
 
 import json
 from contextlib import suppress
@@ -32,6 +32,6 @@ def remembered_hang(store: Store, compiler: Compiler) -> float | None:
 
 
 def forget_hang(store: Store) -> None:
-    """The compiler has ended: whatever is remembered is of another one."""
+    """Forget a remembered hang, after a compilation that ended."""
     with suppress(OSError):
         store.remove(_FILE)

@@ -1,7 +1,7 @@
-"""C sources, compiled once for this machine by the system's compiler, kept in the cache and loaded.
+"""Compile C sources once for this machine, cache the library and load it.
 
-The name of what is kept tells the sources, the compiler, its options and the processor apart. `compiler` makes a
-library, `store` keeps it with its sum, and what is loaded are the very bytes that were checked.
+The cache key is of the sources, the compiler, its options and the processor. `compiler` makes a library, `build_store`
+stores it with its SHA-256, and the bytes that are loaded are those that were checked.
 """
 
 import ctypes
@@ -38,18 +38,18 @@ __all__ = [
 ]
 
 SOURCE = Path(__file__).parents[1] / "decode" / "decode.c"
-_FORMAT = 2  # of what is kept
-# What of -O3 makes decode.c fast, without what only takes time: gcc compiles it in two thirds of the time.
+_FORMAT = 2  # of the cache
+# The parts of -O3 that make decode.c faster: gcc compiles it in two thirds of the time.
 _OPTIONS_OF_GCC = ("-O2", "-fvect-cost-model=dynamic")
-_PATIENCE = 1.0  # seconds before it is told that a compiler is being waited for
-_KEEP = ContextVar("keep", default=True)  # whether what is compiled goes into the cache
+_PATIENCE = 1.0  # seconds before a note says that the compiler is running
+_KEEP = ContextVar("keep", default=True)  # whether compiled libraries are cached
 
 
 @dataclass(frozen=True)
 class Kernel:
     """C sources that are compiled together, with `options` besides the usual ones.
 
-    A library without one of `functions` is none: whatever compiled it, it is neither kept nor used.
+    A library that lacks one of `functions` is neither cached nor used.
     """
 
     sources: tuple[Path, ...]
@@ -73,7 +73,7 @@ DECODER = Kernel(
 
 @dataclass
 class _BuildJob:
-    """The loading of a kernel by a thread of its own; `remarks` are for whoever asks for it."""
+    """The loading of a kernel in a thread; `remarks` are messages for the caller of `load_kernel`."""
 
     thread: threading.Thread
     remarks: list[str] = field(default_factory=list)
@@ -83,7 +83,7 @@ class _BuildJob:
 
 _jobs: dict[object, _BuildJob] = {}
 _lock = threading.Lock()
-_descriptors: list[int] = []  # of what is loaded: its name must mean nothing else while the process lives
+_descriptors: list[int] = []  # of loaded libraries: /proc/self/fd/N must not be reused while the process lives
 
 
 def load_kernel(
@@ -91,8 +91,8 @@ def load_kernel(
 ) -> ctypes.CDLL:
     """The compiled kernel, from memory, from the cache or compiled now (a few seconds). Raises KernelUnavailable.
 
-    `anew`: compiled now whatever there is, in place of what is kept. `note` is told what was wrong with what is kept,
-    and after `patience` seconds that a compiler is being waited for.
+    `anew`: compile it even if it is cached, and replace that. `note` gets problems of the cache, and after `patience`
+    seconds that the compiler is running.
     """
     job = _job(kernel, anew=anew)
     job.thread.join(patience)
@@ -102,7 +102,7 @@ def load_kernel(
     while job.remarks:
         note(job.remarks.pop(0))
     if job.library is None:
-        with _lock:  # the next who asks tries again
+        with _lock:  # the next call tries again
             if _jobs.get(_key(kernel)) is job:
                 del _jobs[_key(kernel)]
         if isinstance(job.error, KernelUnavailable):
@@ -113,13 +113,13 @@ def load_kernel(
 
 
 def build_in_background(kernel: Kernel = DECODER) -> None:
-    """Begin what `load_kernel` will do, in the background: the compiler works while Python imports."""
+    """Start `load_kernel` in the background: the compiler runs while Python imports."""
     _job(kernel, anew=False)
 
 
 @contextmanager
 def no_build_cache() -> Iterator[None]:
-    """Keep nothing that is compiled meanwhile in the cache."""
+    """Do not cache libraries that are compiled meanwhile."""
     token = _KEEP.set(False)
     try:
         yield
@@ -133,7 +133,7 @@ def store_path() -> Path:
 
 
 def _key(kernel: Kernel) -> object:
-    return kernel, compilers.flags(), os.getpid()  # a fork has no thread that works for it
+    return kernel, compilers.flags(), os.getpid()  # a fork does not have the thread
 
 
 def _job(kernel: Kernel, *, anew: bool) -> _BuildJob:
@@ -148,7 +148,7 @@ def _job(kernel: Kernel, *, anew: bool) -> _BuildJob:
             def work(job: _BuildJob = job) -> None:
                 try:
                     job.library = load(kernel, job.remarks.append, anew=anew)
-                except Exception as error:  # told to who asks for the kernel
+                except Exception as error:  # raised by `load_kernel`
                     job.error = error
 
             job.thread.start()
@@ -158,7 +158,7 @@ def _job(kernel: Kernel, *, anew: bool) -> _BuildJob:
 def load(kernel: Kernel, remark: Callable[[str], None], *, anew: bool = False) -> ctypes.CDLL:
     """Load a kernel from the cache, or compile it and keep it there. Raises KernelUnavailable.
 
-    `remark` is told what is wrong with the cache; nothing of that keeps the kernel from being compiled.
+    `remark` gets problems of the cache, none of which prevents compiling.
     """
     if os.name != "posix":
         raise KernelUnavailable("the kernel is written for POSIX threads")
@@ -168,19 +168,19 @@ def load(kernel: Kernel, remark: Callable[[str], None], *, anew: bool = False) -
     try:
         if store is not None and not anew:
             try:
-                if (kept := store.read(f"{kernel.name}-{key}")) is not None:
-                    return open_library(kept, kernel)
+                if (cached := store.read(f"{kernel.name}-{key}")) is not None:
+                    return open_library(cached, kernel)
             except (DamagedLibraryError, KernelUnavailable) as error:
                 remark(f"{error}; compiling it again")
         options = options_for(kernel, compiler)
-        made = _compile(compiler, kernel, options, store)
-        library = open_library(made, kernel)
+        compiled = _compile(compiler, kernel, options, store)
+        library = open_library(compiled, kernel)
         if store is not None and _KEEP.get():
             sources = compilers.sources_sha256(compilers.source_texts(kernel.sources))
-            sha256 = hashlib.sha256(made).hexdigest()
+            sha256 = hashlib.sha256(compiled).hexdigest()
             record = BuildRecord(key, compiler.path, compiler.version(), options, sources, sha256)
             try:
-                store.write(kernel.name, made, record)
+                store.write(kernel.name, compiled, record)
             except OSError as error:
                 remark(_not_kept(f"cannot write to {store.path}: {error.strerror}"))
         return library
@@ -190,9 +190,9 @@ def load(kernel: Kernel, remark: Callable[[str], None], *, anew: bool = False) -
 
 
 def options_for(kernel: Kernel, compiler: Compiler) -> tuple[str, ...]:
-    """All that `compiler` is told for `kernel` on this processor."""
-    usual = _OPTIONS_OF_GCC if kernel.sources == (SOURCE,) and compiler.is_gcc else ()
-    return (*compilers.flags(), *usual, *kernel.options)
+    """All options of `compiler` for `kernel` on this processor."""
+    optimization = _OPTIONS_OF_GCC if kernel.sources == (SOURCE,) and compiler.is_gcc else ()
+    return (*compilers.flags(), *optimization, *kernel.options)
 
 
 def key_of(kernel: Kernel, compiler: Compiler) -> str:
@@ -214,7 +214,7 @@ def open_library(library: bytes, kernel: Kernel) -> ctypes.CDLL:
 
 
 def _open_store(remark: Callable[[str], None]) -> Store | None:
-    """The store; None where there is none yet and none is wanted, or it cannot be used, which is told."""
+    """The store; None if it does not exist and caching is off, or if it cannot be used, which `remark` gets."""
     try:
         path = store_path()
         if _KEEP.get():
@@ -239,7 +239,7 @@ def _compile(compiler: Compiler, kernel: Kernel, options: tuple[str, ...], store
         )
     place = store.path if store is not None and _KEEP.get() else None
     try:
-        made = compilers.compile_library(compiler, kernel.sources, options, place)
+        library = compilers.compile_library(compiler, kernel.sources, options, place)
     except CompilerHangs:
         if store is not None and _KEEP.get():
             remember_hang(store, compiler, compilers.SECONDS)
@@ -248,11 +248,11 @@ def _compile(compiler: Compiler, kernel: Kernel, options: tuple[str, ...], store
         raise KernelUnavailable(f"{compiler.path} cannot be used: {error.strerror}") from error
     if store is not None and _KEEP.get():
         forget_hang(store)
-    return made
+    return library
 
 
 def _open_in_memory(library: bytes, name: str) -> ctypes.CDLL | None:
-    """From a file that has no name, so that nobody can exchange it; None where there are no such files."""
+    """Load from an anonymous file, which nobody can replace; None where the system has none."""
     if not hasattr(os, "memfd_create"):
         return None
     try:
@@ -262,7 +262,7 @@ def _open_in_memory(library: bytes, name: str) -> ctypes.CDLL | None:
     try:
         write_all(descriptor, library)
         opened = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
-    except OSError:  # no /proc, or no code from memory: or no library, which the copy will tell
+    except OSError:  # no /proc, or no code from memory; if it is no library, `_open_copy` raises
         os.close(descriptor)
         return None
     _descriptors.append(descriptor)
@@ -270,7 +270,7 @@ def _open_in_memory(library: bytes, name: str) -> ctypes.CDLL | None:
 
 
 def _open_copy(library: bytes) -> ctypes.CDLL:
-    """From a copy in a folder of the user alone. Raises OSError."""
+    """Load from a copy in a folder of the user alone. Raises OSError."""
     folder = Path(tempfile.mkdtemp(prefix="gpt-library-", dir=compilers.private_place()))
     try:
         copy = folder / "kernel.so"

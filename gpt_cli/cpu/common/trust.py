@@ -14,10 +14,10 @@ class UntrustedError(Exception):
 
 
 def require_trusted_parents(path: Path) -> None:
-    """Raise UntrustedError if somebody else could exchange the folder `path` or any folder or link on the way to it.
+    """Raise UntrustedError if somebody else could replace the folder `path` or any folder or link on the way to it.
 
-    Each must belong to root or the user, and only they may write to it (others, too, where the sticky bit keeps them
-    from what is not theirs). A folder that does not exist yet ends the way. Raises OSError.
+    Each must belong to root or the user, and only they may write to it (others, too, if it has the sticky bit). The
+    check ends at a folder that does not exist yet. Raises OSError.
     """
     for place, facts in _steps(path):
         if facts.st_uid not in (0, os.geteuid()):
@@ -28,7 +28,7 @@ def require_trusted_parents(path: Path) -> None:
 
 
 def require_own(name: str, facts: os.stat_result) -> None:
-    """Raise UntrustedError unless what an open descriptor says, `facts`, is of a file or folder of the user alone."""
+    """Raise UntrustedError unless `facts`, from `fstat` of an open descriptor, are of the user alone."""
     if facts.st_uid != os.geteuid():
         raise UntrustedError(f"{name} belongs to another user")
     if facts.st_mode & _OTHERS:

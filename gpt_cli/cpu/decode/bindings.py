@@ -13,7 +13,7 @@ from gpt_cli.model.parameters import BLOCK_SLOTS, NETWORK_SLOTS
 
 
 class Handle:
-    """Something that the kernel made, and unmakes when nobody needs it any more."""
+    """A pointer to an object of the kernel, which is freed with the handle."""
 
     def __init__(self, pointer: int | None, close: "ctypes._NamedFuncPointer") -> None:
         if not pointer:
@@ -76,11 +76,11 @@ def load_library(note: Notify, *, anew: bool = False) -> ctypes.CDLL:
         ("gpt_step_batch", None, 6),
     ):
         getattr(library, name).restype = result
-        whole = {"gpt_begin": {1}, "gpt_write": {1, 2}, "gpt_stop": {1}}
-        whole |= {"gpt_draft": {3, 4}, "gpt_score": {2}, "gpt_accept": {1}}
-        whole |= {"gpt_join": {2, 3, 5, 6, 7}, "gpt_step_batch": {2, 3, 4}}
+        integer_arguments = {"gpt_begin": {1}, "gpt_write": {1, 2}, "gpt_stop": {1}}
+        integer_arguments |= {"gpt_draft": {3, 4}, "gpt_score": {2}, "gpt_accept": {1}}
+        integer_arguments |= {"gpt_join": {2, 3, 5, 6, 7}, "gpt_step_batch": {2, 3, 4}}
         getattr(library, name).argtypes = [
-            ctypes.c_int32 if i in whole.get(name, ()) else ctypes.c_void_p for i in range(arguments)
+            ctypes.c_int32 if i in integer_arguments.get(name, ()) else ctypes.c_void_p for i in range(arguments)
         ]
     return library
 

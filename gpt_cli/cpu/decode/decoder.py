@@ -1,6 +1,6 @@
-"""Texts from a model's weights, many tokens a call: by the compiled kernel, or by NumPy.
+"""Decoders without torch: by the compiled kernel, or by NumPy.
 
-Shapes: T tokens, V vocabulary, B texts written together.
+Shapes: T tokens, V vocabulary, B texts in a batch.
 """
 
 import ctypes
@@ -20,29 +20,29 @@ from gpt_cli.cpu.decode.weights import Array, Weights
 from gpt_cli.errors import Notify
 
 _CHUNK_SECONDS = 0.01
-_PROBE = 7  # tokens that are compared when a model is opened
+_PROBE = 7  # tokens whose logits are compared with the reference when a model is opened
 _TOLERANCE = {"fp32": 1e-3, "bf16": 3e-2, "int8": 1e-2}
-"""Tolerance relative to the largest logit, for sums in two orders and numbers rounded the other way. A wrong network
-differs by far more."""
+"""Tolerance relative to the largest logit, for another summation order and rounding. A wrong network exceeds it by
+far."""
 
 
 @dataclass(frozen=True)
 class DraftOptions:
-    """Options of speculative decoding: several tokens of one text by a pass over the weights.
+    """Options of speculative decoding: several tokens of one text in a pass over the weights.
 
-    They do not change the text: a drafted token is accepted only where it is the one that is sampled without.
+    They do not change the text: a drafted token is accepted only if it is the one that would be sampled.
     """
 
     model: "NativeDecoder | None" = None
-    """A smaller model with the same vocabulary. None: n-grams, of the prompt, of what is written, and of `text`."""
+    """A smaller model with the same vocabulary. None: n-grams of the prompt, the generated text and `text`."""
     text: Sequence[int] = ()
-    """Tokens of a text that is like what will be written, such as what the model learned from."""
+    """Tokens of a similar text, such as the training text."""
     length: int | None = None
-    """Guesses that a pass looks at, where there are so many. None: as many as pay, by how often they were right."""
+    """Maximal drafted tokens in a pass. None: adapted to the acceptance rate."""
 
 
 class Decoder(Protocol):
-    """A model that writes."""
+    """A model that generates texts."""
 
     engine: str
     weights: Weights
@@ -56,45 +56,45 @@ class Decoder(Protocol):
     ) -> "DecodeSession":
         """Begin a text for each prompt (not empty; of a long one the last `context_length` tokens are seen).
 
-        A `draft` makes a single text faster; the texts of a batch, which share the weights already, are not drafted.
+        A `draft` speeds up a single text; it is ignored for a batch, which shares each pass over the weights already.
         """
 
     def score(self, tokens: Sequence[int]) -> Array:
-        """(T,) tokens, at most a context -> (T, V): the logits of what follows each."""
+        """(T,) tokens, at most a context -> (T, V): the next-token logits of each."""
 
 
 class DecodeSession(Protocol):
-    """Texts that are being written."""
+    """A batch of texts that are being generated."""
 
     def decode(self, steps: int) -> list[list[int]]:
         """Up to `steps` lists of the next token of each text; fewer once all texts have ended."""
 
     def stop(self, text: int) -> None:
-        """Text number `text` has ended: what is written for it from now on means nothing."""
+        """End text number `text`; its further tokens are meaningless."""
 
 
-def stream_tokens(writing: DecodeSession, length: int) -> Iterator[list[list[int]]]:
-    """`length` steps in chunks: of one token at first, so that it comes at once, then of what takes some 10 ms, so
-    that text streams, Ctrl-C is heard, and what Python does between the chunks is lost in them.
+def stream_tokens(session: DecodeSession, length: int) -> Iterator[list[list[int]]]:
+    """Yield `length` steps in chunks: of one token at first, then of about 10 ms each, short enough to stream and to
+    handle Ctrl-C, and long enough to hide Python's overhead.
     """
-    done, size = 0, 1
-    while done < length:
-        size = min(size, length - done)
+    n_decoded, size = 0, 1
+    while n_decoded < length:
+        size = min(size, length - n_decoded)
         started = time.perf_counter()
-        written = writing.decode(size)
+        tokens = session.decode(size)
         seconds = time.perf_counter() - started
-        if written:
-            yield written
-        done += size
-        if len(written) < size:
+        if tokens:
+            yield tokens
+        n_decoded += size
+        if len(tokens) < size:
             return
         size = min(2 * size, 256) if seconds < _CHUNK_SECONDS else max(1, size // 2)
 
 
 class NativeDecoder:
-    """By the compiled kernel. `threads` share the work; `format` is how it keeps the matrices.
+    """A decoder by the compiled kernel. `threads` share the work; `format` is that of the matrices.
 
-    Many rows at once go through int8 weights in AMX's tiles where there are any, unless `use_amx` says no: same sums.
+    Products of many rows with int8 weights use AMX tiles if there are any, unless `use_amx` is False: equal sums.
 
     Raises KernelUnavailable when there is no kernel, or its logits differ from those of the reference on a probe.
     """
@@ -112,7 +112,7 @@ class NativeDecoder:
     ) -> None:
         self.weights = weights
         self.format = format
-        self._keep = to_c_structs(weights, format, threads, use_amx)  # what the kernel points into
+        self._c_structs = to_c_structs(weights, format, threads, use_amx)  # the kernel has pointers into it
         self._open(load_library(note))
         if not self._is_right():
             note("the compiled decoder is wrong: its logits differ from those of the reference; compiling it again")
@@ -121,7 +121,7 @@ class NativeDecoder:
                 raise WrongKernel("its logits differ from those of the reference")
 
     def _open(self, library: ctypes.CDLL) -> None:
-        net, layers = self._keep
+        net, layers = self._c_structs
         self._library = library
         self._model = Handle(library.gpt_open(ctypes.byref(net), layers), library.gpt_close)
 
@@ -132,10 +132,10 @@ class NativeDecoder:
         choice: TokenChoice,
         draft: DraftOptions | None = None,
     ) -> "NativeSession":
-        writing = NativeSession(self, prompts, seeds, choice)
+        session = NativeSession(self, prompts, seeds, choice)
         if draft is not None and len(prompts) == 1:
-            writing.draft(draft, prompts[0])
-        return writing
+            session.draft(draft, prompts[0])
+        return session
 
     def score(self, tokens: Sequence[int]) -> Array:
         logits = np.empty((len(tokens), self.weights.vocab_size), np.float32)
@@ -145,15 +145,15 @@ class NativeDecoder:
         return logits
 
     def _is_right(self) -> bool:
-        """True if the logits of a probe are those of the reference, on these very weights."""
+        """True if the logits of a probe, with these weights, are those of the reference."""
         vocab_size, length = self.weights.vocab_size, min(_PROBE, self.weights.config.context_length)
         probe = [(i * i * 31 + 7) % vocab_size for i in range(length)]
-        expected, found = numpy_gpt.forward(self._kept_weights(), probe), self.score(probe)
-        allowed = _TOLERANCE[self.format] * max(1.0, float(np.abs(expected).max()))
-        return bool(np.abs(expected - found).max() <= allowed)  # not when something is not a number
+        expected, logits = numpy_gpt.forward(self._rounded_weights(), probe), self.score(probe)
+        tolerance = _TOLERANCE[self.format] * max(1.0, float(np.abs(expected).max()))
+        return bool(np.abs(expected - logits).max() <= tolerance)  # False for NaN
 
-    def _kept_weights(self) -> Weights:
-        """The weights as the kernel keeps them: rounded to their format."""
+    def _rounded_weights(self) -> Weights:
+        """The weights rounded to the format of the kernel."""
         return self.weights if self.format == "fp32" else fake_quantize(self.weights, self.format)
 
 
@@ -179,22 +179,22 @@ class NativeSession:
         self._drafts: NativeSession | None = None  # of the smaller model
 
     def draft(self, draft: DraftOptions, prompt: Sequence[int]) -> None:
-        """Guess from now on; nothing has been written yet. Raises MemoryError."""
-        known = np.zeros(0, np.int32)
+        """Turn speculative decoding on, before the first token. Raises MemoryError."""
+        context = np.zeros(0, np.int32)
         if draft.model is None:
-            known = np.concatenate([np.asarray(draft.text, np.int32), np.asarray(prompt, np.int32)])
+            context = np.concatenate([np.asarray(draft.text, np.int32), np.asarray(prompt, np.int32)])
         elif draft.model.weights.vocab_size != self._decoder.weights.vocab_size:
             raise ValueError("the model that guesses has another vocabulary")
         else:
             self._drafts = draft.model.start([prompt], [0], TokenChoice(temperature=0.0))
         draft_session = None if self._drafts is None else self._drafts.handle.pointer
         if not self._library.gpt_draft(
-            self.handle.pointer, draft_session, address(known), len(known), draft.length or 0
+            self.handle.pointer, draft_session, address(context), len(context), draft.length or 0
         ):
             raise MemoryError
 
     def draft_stats(self) -> tuple[int, int, int]:
-        """With a draft: forward passes, drafted tokens, accepted tokens."""
+        """(forward passes, drafted tokens, accepted tokens) of speculative decoding."""
         numbers = np.zeros(3, np.int64)
         self._library.gpt_draft_stats(self.handle.pointer, address(numbers))
         passes, drafted, accepted = numbers.tolist()
@@ -213,19 +213,19 @@ class NativeSession:
 
     def _decode(self, steps: int, logits: Array | None) -> list[list[int]]:
         tokens = np.empty((steps, self._batch), np.int32)
-        made = self._library.gpt_write(
+        n_steps = self._library.gpt_write(
             self.handle.pointer,
             steps,
             self._end_of_text,
             address(tokens),
             None if logits is None else address(logits),
         )
-        written: list[list[int]] = tokens[:made].tolist()
-        return written
+        columns: list[list[int]] = tokens[:n_steps].tolist()
+        return columns
 
 
 def settings_of(choice: TokenChoice) -> tuple[Sampling, Array]:
-    """`choice` as the kernel takes it, and what it points into."""
+    """`choice` as a C struct, and the array that it points into."""
     banned_tokens = np.array(choice.banned_tokens, np.int32)
     settings = Sampling(
         temperature=0.0 if choice.greedy else choice.temperature,

@@ -1,4 +1,4 @@
-"""Texts by NumPy, where nothing can be compiled."""
+"""The decoder in NumPy, for machines without a compiler."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from gpt_cli.cpu.decode.weights import Array, Weights
 
 
 class NumpyDecoder:
-    """By NumPy: slower than the kernel, and still without torch."""
+    """A decoder in NumPy: slower than the kernel, and without torch."""
 
     engine = "numpy"
 
@@ -32,7 +32,7 @@ class NumpyDecoder:
 
 
 class NumpySession:
-    """Texts that NumPy writes, one after another."""
+    """A session of `NumpyDecoder`, which computes one text after another."""
 
     def __init__(
         self, weights: Weights, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: TokenChoice
@@ -45,12 +45,12 @@ class NumpySession:
         self._ended = [False] * len(prompts)
 
     def decode(self, steps: int) -> list[list[int]]:
-        written: list[list[int]] = []
+        tokens: list[list[int]] = []
         for _ in range(steps):
             if all(self._ended):
                 break
-            written.append([self._next(text) for text in range(len(self._windows))])
-        return written
+            tokens.append([self._next(text) for text in range(len(self._windows))])
+        return tokens
 
     def stop(self, text: int) -> None:
         self._ended[text] = True

@@ -52,18 +52,18 @@ class Seat:
         self.handle = Handle(pointer, self._library.gpt_leave)
 
     def logits(self) -> Array:
-        """(V,): what the latest token was chosen from, or the next one is to be. A copy."""
+        """(V,): the logits from which the latest token was sampled, or the next one is to be. A copy."""
         pointer = self._library.gpt_seat_logits(self.handle.pointer)
-        shown = np.ctypeslib.as_array(ctypes.cast(pointer, ctypes.POINTER(ctypes.c_float)), (self._vocab_size,))
-        return np.array(shown)
+        view = np.ctypeslib.as_array(ctypes.cast(pointer, ctypes.POINTER(ctypes.c_float)), (self._vocab_size,))
+        return np.array(view)
 
     def accept(self, token: int) -> None:
-        """The token that the caller has sampled."""
+        """Append the token that the caller has sampled."""
         self._library.gpt_accept(self.handle.pointer, token)
 
 
 class ContinuousBatch:
-    """A decode session that texts join and leave: any of them, in any order, at each step."""
+    """A decode session that texts join and leave at any step."""
 
     def __init__(self, decoder: NativeDecoder) -> None:
         self.decoder = decoder

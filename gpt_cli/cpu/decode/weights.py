@@ -1,4 +1,4 @@
-"""The arrays of a checkpoint by what the network does with them, with the tables of its positions.
+"""The arrays of a checkpoint by their role in the network, and the tables of positions.
 
 Shapes: C n_embd, D head_dim, F mlp_hidden, V vocabulary.
 """
@@ -83,8 +83,8 @@ def read_weights(config: ModelConfig, vocab_size: int, arrays: Mapping[str, npt.
     for name, shape in expected.items():
         if arrays[name].shape != shape or arrays[name].dtype != np.float32:
             raise WeightMismatch(f"tensor {name} has another shape or type")
-    found: dict[str, Array] = {name: np.ascontiguousarray(arrays[name]) for name in expected}
-    positions, cosines, sines = found.get("embedding.positions"), None, None
+    tensors: dict[str, Array] = {name: np.ascontiguousarray(arrays[name]) for name in expected}
+    positions, cosines, sines = tensors.get("embedding.positions"), None, None
     if config.position == "sinusoidal":
         angles = _angles(config.context_length, _frequencies(config.n_embd, 10_000.0))
         positions = np.stack((np.sin(angles), np.cos(angles)), axis=-1).reshape(config.context_length, config.n_embd)
@@ -94,21 +94,21 @@ def read_weights(config: ModelConfig, vocab_size: int, arrays: Mapping[str, npt.
     return Weights(
         config=config,
         vocab_size=vocab_size,
-        tokens=found["embedding.tokens.weight"],
+        tokens=tensors["embedding.tokens.weight"],
         embedding_scale=math.sqrt(config.n_embd) if config.position == "sinusoidal" else 1.0,
         positions=positions,
         cosines=cosines,
         sines=sines,
-        layers=tuple(_layer(config, found, layer) for layer in range(config.n_layer)),
-        norm=found.get("norm.weight"),
-        norm_bias=found.get("norm.bias"),
-        head=found["head.weight"],
+        layers=tuple(_layer(config, tensors, layer) for layer in range(config.n_layer)),
+        norm=tensors.get("norm.weight"),
+        norm_bias=tensors.get("norm.bias"),
+        head=tensors["head.weight"],
     )
 
 
-def _layer(config: ModelConfig, found: Mapping[str, Array], layer: int) -> LayerWeights:
-    own = block_parameters(config, layer)
-    parts: dict[str, Any] = {slot: found[own[slot].name] if slot in own else None for slot in BLOCK_SLOTS}
+def _layer(config: ModelConfig, tensors: Mapping[str, Array], layer: int) -> LayerWeights:
+    slots = block_parameters(config, layer)
+    parts: dict[str, Any] = {slot: tensors[slots[slot].name] if slot in slots else None for slot in BLOCK_SLOTS}
     return LayerWeights(**parts)
 
 

@@ -35,7 +35,7 @@ class _TrainerNetwork(ctypes.Structure):
 
 
 class NativeNetwork:
-    """A model's loss and gradients by compiled code; the model's own tensors are read, and its gradients set."""
+    """A model's loss and gradients by compiled code, from the model's own tensors into their `grad`."""
 
     reuses_gradients = True
 
@@ -83,17 +83,17 @@ class NativeNetwork:
         """
         if self._gradients.shape[0] == 0:
             self._gradients = torch.zeros(self.threads, self._net.n_parameters)
-        kept = {id(p): p.grad for p in self._parameters if p.grad is not None}
-        if kept:  # an earlier micro-batch's
-            kept = {key: gradient.clone() for key, gradient in kept.items()}
+        previous = {id(p): p.grad for p in self._parameters if p.grad is not None}
+        if previous:  # an earlier micro-batch's
+            previous = {key: gradient.clone() for key, gradient in previous.items()}
         loss = self._run(inputs, targets, weight, self._gradients, seed)
         for parameter in self._parameters:
             if not parameter.requires_grad:  # LoRA trains some; the norm that clips is of these alone
                 continue
             start = self._offsets[id(parameter)]
             gradient = self._gradients[0, start : start + parameter.numel()].view_as(parameter)
-            if id(parameter) in kept:
-                gradient += kept[id(parameter)]
+            if id(parameter) in previous:
+                gradient += previous[id(parameter)]
             parameter.grad = gradient
         return loss
 
@@ -160,9 +160,9 @@ def _parameter_order(model: GPT, ones: Tensor) -> Iterator[Tensor | None]:
     config = model.config
     gains = {"norm1", "norm2", "norm"} | ({"q_norm", "k_norm"} if config.qk_norm else set())
     blocks = [(BLOCK_SLOTS, block_parameters(config, layer)) for layer in range(config.n_layer)]
-    for slots, own in (*blocks, (NETWORK_SLOTS, network_parameters(config, model.head.out_features))):
+    for slots, table in (*blocks, (NETWORK_SLOTS, network_parameters(config, model.head.out_features))):
         for slot in slots:
-            yield named[own[slot].name] if slot in own else ones if slot in gains else None
+            yield named[table[slot].name] if slot in table else ones if slot in gains else None
 
 
 def _packed_size(parameter: Tensor) -> int:
