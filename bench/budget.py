@@ -35,24 +35,24 @@ RATES = ("optim.lr", "optim.weight_decay")
 def neighbours(chosen: Config) -> dict[str, dict[str, Any]]:
     """Values by key of each run around `chosen`, by a name that begins with what is changed."""
     held = {key: get_key(chosen, key) for key in HELD}
-    found: dict[str, dict[str, Any]] = {}
+    variants: dict[str, dict[str, Any]] = {}
     rungs = list(dict.fromkeys(shape for shape, _, _ in LADDER))
     at = rungs.index(tuple(held[key] for key in SHAPE))
     for name, number in (("smaller", at - 1), ("larger", at + 1)):
         if 0 <= number < len(rungs):
-            found[f"model: the next {name}"] = held | dict(zip(SHAPE, rungs[number], strict=True))
+            variants[f"model: the next {name}"] = held | dict(zip(SHAPE, rungs[number], strict=True))
     for key in ("model.context_length", "train.batch_size"):
         for value in (held[key] // 2, held[key] * 2):
             if value:
-                found[f"{key}={value}"] = held | {key: value}
+                variants[f"{key}={value}"] = held | {key: value}
     for value in (round(held["model.dropout"] + change, 2) for change in (-0.1, 0.1)):
         if value >= 0.0:
-            found[f"model.dropout={value}"] = held | {"model.dropout": value}
+            variants[f"model.dropout={value}"] = held | {"model.dropout": value}
     for key in RATES:
         for factor in (0.5, 2.0):
             value = float(f"{get_key(chosen, key) * factor:.3g}")
-            found[f"{key}={value}"] = held | {key: value}
-    return found
+            variants[f"{key}={value}"] = held | {key: value}
+    return variants
 
 
 def train(text: Path, budget: str, name: str, values: Mapping[str, Any], seed: int) -> dict[str, Any] | None:
@@ -74,31 +74,31 @@ def measure(text: Path, budget: str, seeds: int, only: list[str]) -> dict[str, l
     """Summaries of all seeds by the name of the run, the choice first; each is printed to stderr as soon as it ends."""
 
     def runs(name: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return [found for seed in range(seeds) if (found := train(text, budget, name, values, seed)) is not None]
+        return [summary for seed in range(seeds) if (summary := train(text, budget, name, values, seed)) is not None]
 
-    found = {"chosen": runs("chosen", {})}
-    if not found["chosen"]:
+    runs_by_name = {"chosen": runs("chosen", {})}
+    if not runs_by_name["chosen"]:
         sys.exit(f"train.budget={budget} is too short for {text}")
-    chosen = load_config(Path(found["chosen"][0]["run_dir"]) / "config.yaml")
+    chosen = load_config(Path(runs_by_name["chosen"][0]["run_dir"]) / "config.yaml")
     for name, values in neighbours(chosen).items():
         if (not only or name.startswith(tuple(only))) and (summaries := runs(name, values)):
-            found[name] = summaries
-            print(f"{text.name}, {name}: {mean(found[name]):.4f} bits per byte", file=sys.stderr, flush=True)
-    return found
+            runs_by_name[name] = summaries
+            print(f"{text.name}, {name}: {mean(runs_by_name[name]):.4f} bits per byte", file=sys.stderr, flush=True)
+    return runs_by_name
 
 
 def mean(summaries: list[dict[str, Any]]) -> float:
     return statistics.fmean(summary["bpb"] for summary in summaries)
 
 
-def describe(text: Path, found: dict[str, list[dict[str, Any]]]) -> str:
+def describe(text: Path, runs_by_name: dict[str, list[dict[str, Any]]]) -> str:
     """A table, best first, and how far the choice is from the best."""
-    chosen = mean(found["chosen"])
+    chosen = mean(runs_by_name["chosen"])
     rows = [
         (name, f"{mean(runs):.3f}", f"{mean(runs) - chosen:+.3f}", f"{statistics.fmean(r['steps'] for r in runs):,.0f}")
-        for name, runs in sorted(found.items(), key=lambda item: mean(item[1]))
+        for name, runs in sorted(runs_by_name.items(), key=lambda item: mean(item[1]))
     ]
-    best = min(mean(runs) for runs in found.values())
+    best = min(mean(runs) for runs in runs_by_name.values())
     verdict = f"{chosen - best:.3f} above the best, at most {WITHIN} is asked"
     table = render_table(rows, header=(text.name, "bits per byte", "to the choice", "steps"))
     return f"{table}\n{verdict}\n"

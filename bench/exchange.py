@@ -41,26 +41,26 @@ def measure(engine: str, overrides: list[str], steps: int) -> tuple[str, ...]:
     state = TrainingState.initialize(config, VOCABULARY, runtime, print)
     trained = [parameter for parameter in state.parameters if parameter.requires_grad]
     n = train.batch_size // train.sequences_per_forward
-    own = contiguous_micro_batches(world, n, world.rank)
+    leaves = contiguous_micro_batches(world, n, world.rank)
     tokens = torch.randint(VOCABULARY, (train.sequences_per_forward, config.model.context_length))
     least = dict.fromkeys(("own", "one", "exchange", "update"), float("inf"))
 
-    def gradients(leaf: tuple[int, int], keep: bool) -> Any:
+    def leaf_gradients(leaf: tuple[int, int], keep: bool) -> Any:
         if leaf[1] - leaf[0] > 1:
             return None
         start = time.perf_counter()
         state.engine.forward_backward(tokens, tokens, n, leaf[0])
         least["one"] = min(least["one"], time.perf_counter() - start)
-        found = [parameter.grad for parameter in trained]
+        gradients = [parameter.grad for parameter in trained]
         if keep and state.engine.reuses_gradients:  # as in training
-            found = [gradient.clone() for gradient in found if gradient is not None]
+            gradients = [gradient.clone() for gradient in gradients if gradient is not None]
         state.optimizer.zero_grad()
-        return found
+        return gradients
 
     for step in range(steps):
         world.wait()
         times = [time.perf_counter()]
-        sums = partial_sums(world, n, gradients)
+        sums = partial_sums(world, n, leaf_gradients)
         times.append(time.perf_counter())
         world.wait()
         times.append(time.perf_counter())
@@ -78,7 +78,7 @@ def measure(engine: str, overrides: list[str], steps: int) -> tuple[str, ...]:
     return (
         engine,
         f"{sent / 1e6:.1f} MB",
-        f"{own[1] - own[0]}",
+        f"{leaves[1] - leaves[0]}",
         *(f"{1e3 * least[name]:.1f}" for name in least),
         f"{100 * least['exchange'] / whole_step:.1f} %",
     )
@@ -90,13 +90,13 @@ def main() -> int:
     parser.add_argument("--devices", type=int, default=2)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     if "WORLD_SIZE" not in os.environ:
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={given.devices}", "-m"]
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={arguments.devices}", "-m"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         return subprocess.run([sys.executable, *launcher, "bench.exchange", *sys.argv[1:]], env=environment).returncode
     with joined() as world:
-        rows = [measure(engine, given.overrides, given.steps) for engine in ("native", "torch")]
+        rows = [measure(engine, arguments.overrides, arguments.steps) for engine in ("native", "torch")]
     if world.is_main:
         parts = ("all, ms", "one", "exchange", "update", "exchange is")
         print(render_table(rows, header=("engine", "sends", "micro-batches", *parts)))

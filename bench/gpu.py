@@ -253,8 +253,8 @@ def append(out: Path, part: str, figures: dict[str, Any]) -> None:
     with out.open("a") as file:
         for name, value in figures.items():
             file.write(json.dumps({"part": part, "figure": name, "value": value}) + "\n")
-            shown = f"{value:,.4g}" if isinstance(value, float) else value
-            print(f"{part}: {name} = {shown}", flush=True)
+            cell = f"{value:,.4g}" if isinstance(value, float) else value
+            print(f"{part}: {name} = {cell}", flush=True)
         file.flush()
         os.fsync(file.fileno())
 
@@ -293,8 +293,8 @@ def summary(out: Path) -> str:
                 yield f"\n{part}"
             name, value = line["figure"], line["value"]
             aim = f"   (aim on an H200: {AIMS[name][1]:,})" if AIMS.get(name, ("",))[0] == part else ""
-            shown = f"{value:,.6g}" if isinstance(value, float | int) else str(value)
-            yield f"  {name}: {shown}{aim}"
+            cell = f"{value:,.6g}" if isinstance(value, float | int) else str(value)
+            yield f"  {name}: {cell}{aim}"
 
     return "\n".join(rows()).strip() + "\n"
 
@@ -310,31 +310,41 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=585.0, metavar="SECONDS", help="for all parts [default: 585]")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    text, out = given.text.resolve(), given.out.resolve()
-    if given.part is not None:
-        save = lambda **figures: append(out, given.part, figures)  # noqa: E731
-        PARTS[given.part][0](Setup(given.device, given.quick, text, given.work, save))
+    arguments = parser.parse_args()
+    text, out = arguments.text.resolve(), arguments.out.resolve()
+    if arguments.part is not None:
+        save = lambda **figures: append(out, arguments.part, figures)  # noqa: E731
+        PARTS[arguments.part][0](Setup(arguments.device, arguments.quick, text, arguments.work, save))
         return
 
     import torch
 
-    if given.device == "cuda" and not torch.cuda.is_available():
+    if arguments.device == "cuda" and not torch.cuda.is_available():
         sys.exit("there is no CUDA device here; --device cpu --quick tries this command at a tiny size")
     if not text.is_file():
         sys.exit(f"there is no text {text}")
-    parts = [part for part in PARTS if not given.only or any(part.startswith(only) for only in given.only)]
-    deadline = time.perf_counter() + given.limit
+    parts = [part for part in PARTS if not arguments.only or any(part.startswith(only) for only in arguments.only)]
+    deadline = time.perf_counter() + arguments.limit
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("")
-    device = torch.cuda.get_device_name() if given.device == "cuda" else given.device
-    append(out, "machine", {"device": device, "torch": torch.__version__, "quick": given.quick})
+    device = torch.cuda.get_device_name() if arguments.device == "cuda" else arguments.device
+    append(out, "machine", {"device": device, "torch": torch.__version__, "quick": arguments.quick})
     went_well = True
     with tempfile.TemporaryDirectory(prefix="gpt-bench-") as work:
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{work}/inductor", "PYTHONPATH": search_path()}
-        environment |= {"TORCH_COMPILE_DISABLE": "1"} if given.quick else {}
-        command = [sys.executable, "-m", "bench.gpu", "--text", str(text), "--out", str(out), "--device", given.device]
-        command += ["--work", work, *["--quick"] * given.quick, "--part"]
+        environment |= {"TORCH_COMPILE_DISABLE": "1"} if arguments.quick else {}
+        command = [
+            sys.executable,
+            "-m",
+            "bench.gpu",
+            "--text",
+            str(text),
+            "--out",
+            str(out),
+            "--device",
+            arguments.device,
+        ]
+        command += ["--work", work, *["--quick"] * arguments.quick, "--part"]
         for part in parts:
             left = deadline - time.perf_counter()
             if left < 5.0:

@@ -84,25 +84,25 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=50)
     parser.add_argument("--prompt-tokens", type=int, default=20)
     parser.add_argument("--new-tokens", type=int, default=50)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     import llama_cpp
 
     torch.set_num_threads(1)
-    run = load_model(asked.run, torch.device("cpu"), print)
-    prompts = take_prompts(run, asked.prompts, asked.prompt_tokens, asked.new_tokens)
-    ours = [continue_prompt(run, prompt, asked.new_tokens) for prompt in prompts]
+    run = load_model(arguments.run, torch.device("cpu"), print)
+    prompts = take_prompts(run, arguments.prompts, arguments.prompt_tokens, arguments.new_tokens)
+    ours = [continue_prompt(run, prompt, arguments.new_tokens) for prompt in prompts]
     rows, exact = [], 0
     with tempfile.TemporaryDirectory(prefix="gpt-bench-") as folder:
         for dtype, file in write_files(llama_cpp, run, Path(folder)).items():
             same = []
             for cache in CACHES.values():
                 model = open_file(llama_cpp, file, run.config.model.context_length, cache)
-                theirs = [continue_by_llama_cpp(model, prompt, asked.new_tokens) for prompt in prompts]
+                theirs = [continue_by_llama_cpp(model, prompt, arguments.new_tokens) for prompt in prompts]
                 model.close()
                 same.append(sum(map(list.__eq__, ours, theirs)))
             exact = same[0] if dtype == "f32" else exact
             rows.append((dtype, f"{file.stat().st_size:,}", *same))
-    print(f"the same texts, of {len(prompts)}, of {asked.new_tokens} tokens after {asked.prompt_tokens}")
+    print(f"the same texts, of {len(prompts)}, of {arguments.new_tokens} tokens after {arguments.prompt_tokens}")
     print(render_table(rows, header=("file", "bytes", *(f"keys and values in {name}" for name in CACHES))))
     return 0 if exact == len(prompts) else 1
 

@@ -48,20 +48,22 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=10**9)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--threads", type=int)
-    given = parser.parse_args()
-    config = parse_config(CONFIG, "bench", [] if given.threads is None else [f"runtime.threads={given.threads}"])
+    arguments = parser.parse_args()
+    config = parse_config(
+        CONFIG, "bench", [] if arguments.threads is None else [f"runtime.threads={arguments.threads}"]
+    )
     runtime = setup_runtime(config.runtime)
     state = TrainingState.initialize(config, 256, runtime, print)
     with tempfile.TemporaryDirectory(prefix="gpt-bench-") as folder:
-        store = write_store(Path(folder, "store"), given.tokens)
+        store = write_store(Path(folder, "store"), arguments.tokens)
         ways = {"disk": store.mapped("train"), "memory": store.tokens("train")}
         batches = {way: Batches.of(config, DeviceTokens(ids, runtime.device)) for way, ids in ways.items()}
         reading: dict[str, list[float]] = {way: [] for way in ways}
         whole: dict[str, list[float]] = {way: [] for way in ways}
-        for step in range(given.steps + WARM_UP):
+        for step in range(arguments.steps + WARM_UP):
             for way in ways if step % 2 else reversed(ways):
                 start = time.perf_counter()
-                windows = batches[way].at(step + (way == "disk") * given.steps)
+                windows = batches[way].at(step + (way == "disk") * arguments.steps)
                 reading[way].append(time.perf_counter() - start)
                 train_step(state, windows, config, step, 1.0, runtime)
                 whole[way].append(time.perf_counter() - start)
@@ -78,7 +80,7 @@ def main() -> None:
     ]
     print(render_table(rows, header=("ids from", "us to read", "ms a step", "tokens/s", "of memory's")))
     per_step = batches["disk"].tokens_per_step
-    print(f"\n{2 * given.tokens / 1e9:.1f} GB, {per_step:,} tokens a step, threads: {runtime.threads}")
+    print(f"\n{2 * arguments.tokens / 1e9:.1f} GB, {per_step:,} tokens a step, threads: {runtime.threads}")
 
 
 if __name__ == "__main__":

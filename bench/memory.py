@@ -44,10 +44,10 @@ def peak_mb(command: Sequence[str], cwd: str) -> float:
         command, cwd=cwd, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
-    said = process.stderr.read()
+    stderr = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
     if code := os.waitstatus_to_exitcode(status):
-        sys.exit(f"{' '.join(command)} failed with exit code {code}:\n{said[-2000:]}")
+        sys.exit(f"{' '.join(command)} failed with exit code {code}:\n{stderr[-2000:]}")
     return usage.ru_maxrss / (1024 if sys.platform == "linux" else 1024**2)
 
 
@@ -69,12 +69,12 @@ def training_mb(text: Path, shape: tuple[int, ...], overrides: Sequence[str]) ->
 def compare(against: Path, text: Path, shape: tuple[int, ...], rounds: int) -> dict[str, Any]:
     """Medians of `rounds` runs of each way, in turn, and their ratios to the yardstick."""
     command = [sys.executable, str(against), str(text), "--throughput", *map(str, shape)]
-    found: dict[str, list[float]] = {"yardstick": [], **{way: [] for way in WAYS}}
+    peaks_by_way: dict[str, list[float]] = {"yardstick": [], **{way: [] for way in WAYS}}
     for _ in range(rounds):
-        found["yardstick"].append(peak_mb(command, str(ROOT)))
+        peaks_by_way["yardstick"].append(peak_mb(command, str(ROOT)))
         for way, overrides in WAYS.items():
-            found[way].append(training_mb(text, shape, overrides))
-    peaks = {way: round(statistics.median(values), 1) for way, values in found.items()}
+            peaks_by_way[way].append(training_mb(text, shape, overrides))
+    peaks = {way: round(statistics.median(values), 1) for way, values in peaks_by_way.items()}
     ratios = {way: round(peaks[way] / peaks["yardstick"], 3) for way in WAYS}
     return {"shape": shape, "peak_mb": peaks, "ratio_to_yardstick": ratios}
 

@@ -33,8 +33,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("override", nargs="*")
-    asked = parser.parse_args()
-    config = load_config(asked.config, [*asked.override, "runtime.threads=1"])
+    arguments = parser.parse_args()
+    config = load_config(arguments.config, [*arguments.override, "runtime.threads=1"])
     corpus = prepare_corpus(config.data, config.tokenizer, note=print)
     work = {name: _prepare(config, corpus, *kind) for name, kind in KINDS.items()}
     best = dict.fromkeys(work, float("inf"))

@@ -51,17 +51,17 @@ def measure_saves(ways: list[tuple[int, str]], overrides: list[str], steps: int,
     """A table of the seconds of a save and of a restart."""
     rows = []
     for n, shard in ways:
-        usual = [*overrides, f"parallel.shard={shard}", "runtime.engine=torch", "eval.every=null"]
+        settings = [*overrides, f"parallel.shard={shard}", "runtime.engine=torch", "eval.every=null"]
 
-        def seconds(name: str, every: str, n: int = n, shard: str = shard, usual: list[str] = usual) -> float:
-            summary = train(n, [*usual, f"run_dir={folder}/{name}-{n}-{shard}", f"checkpoint.every={every}"])
+        def seconds(name: str, every: str, n: int = n, shard: str = shard, settings: list[str] = settings) -> float:
+            summary = train(n, [*settings, f"run_dir={folder}/{name}-{n}-{shard}", f"checkpoint.every={every}"])
             assert summary is not None  # torch knows every shard
             return float(summary["train_seconds"])
 
         saves = [seconds(f"often{pair}", "1") - seconds(f"seldom{pair}", "null") for pair in range(3)]
         last = [f"run_dir={folder}/seldom2-{n}-{shard}", "checkpoint.every=null", f"train.steps={steps + 1}"]
         started = time.perf_counter()
-        train(n, [*usual, *last])
+        train(n, [*settings, *last])
         restart = time.perf_counter() - started
         rows.append((str(n), shard, f"{statistics.median(saves) / (steps - 1):.3f}", f"{restart:.1f}"))
     return render_table(rows, header=("processes", "shard", "s a save", "s a restart"))
@@ -82,38 +82,43 @@ def main() -> int:
     parser.add_argument("--config", type=Path)
     parser.add_argument("--sums", action="store_true", help="print the SHA-256 of each in place of tokens/s")
     parser.add_argument("--saves", action="store_true", help="print what saves and restarts take")
-    given = parser.parse_args()
-    if given.saves and given.steps < 2:
+    arguments = parser.parse_args()
+    if arguments.saves and arguments.steps < 2:
         parser.error("--saves needs --steps of at least 2: the last step is saved in any run")
-    numbers = [int(number) for number in given.devices.split(",")]
-    model = SMALL.split() if given.config is None else ["--config", str(given.config)]
-    source = ["builtin:python-docs"] if given.config is None else []
-    usual = [f"train.steps={given.steps}", "train.micro_batch_size=4", "runtime.threads=1", "runtime.device=cpu"]
-    usual += ["sample.every=null", "model.dropout=0.1", "optim.ema=0.9", f"eval.every={given.steps}"]
+    numbers = [int(number) for number in arguments.devices.split(",")]
+    model = SMALL.split() if arguments.config is None else ["--config", str(arguments.config)]
+    source = ["builtin:python-docs"] if arguments.config is None else []
+    overrides = [
+        f"train.steps={arguments.steps}",
+        "train.micro_batch_size=4",
+        "runtime.threads=1",
+        "runtime.device=cpu",
+    ]
+    overrides += ["sample.every=null", "model.dropout=0.1", "optim.ema=0.9", f"eval.every={arguments.steps}"]
     ways = [(n, shard) for n in numbers for shard in ("none", "optimizer", "full") if n > 1 or shard == "none"]
     rows, differ = [], False
     with tempfile.TemporaryDirectory(prefix="parallel-") as folder:
-        if given.saves:
-            print(measure_saves(ways, [*source, *model, *usual], given.steps, folder))
+        if arguments.saves:
+            print(measure_saves(ways, [*source, *model, *overrides], arguments.steps, folder))
             return 0
         for engine, optimizer, precision in ROWS:
             facts = [f"runtime.engine={engine}", f"optim.name={optimizer}", f"runtime.precision={precision}"]
             name = "-".join((engine, optimizer, precision))
-            given_facts = [*source, *model, *usual, *facts]
-            found = [
-                train(n, [*given_facts, f"parallel.shard={shard}", f"run_dir={folder}/{name}-{n}-{shard}"])
+            facts_of_run = [*source, *model, *overrides, *facts]
+            summaries = [
+                train(n, [*facts_of_run, f"parallel.shard={shard}", f"run_dir={folder}/{name}-{n}-{shard}"])
                 for n, shard in ways
             ]
-            sums = {summary["weights_sha256"] for summary in found if summary}
+            sums = {summary["weights_sha256"] for summary in summaries if summary}
             differ = differ or len(sums) > 1
-            cells = [shown(summary, as_sum=given.sums) for summary in found]
+            cells = [shown(summary, as_sum=arguments.sums) for summary in summaries]
             weights = "DIFFER" if len(sums) > 1 else sums.pop()[:16]
-            rows.append((engine, optimizer, precision, *([] if given.sums else [weights]), *cells))
-    told = ("engine", "optimizer", "precision", *([] if given.sums else ["weights"]))
-    print(render_table(rows, header=(*told, *(f"{n}, {shard}" for n, shard in ways)), width=None))
-    what = "SHA-256 of the weights" if given.sums else "tokens/s"
-    print(f"\n{what} by so many processes and parallel.shard; ", end="")
-    print(f"{os.cpu_count()} cores, one thread a process, torch {torch.__version__}, {given.steps} steps")
+            rows.append((engine, optimizer, precision, *([] if arguments.sums else [weights]), *cells))
+    columns = ("engine", "optimizer", "precision", *([] if arguments.sums else ["weights"]))
+    print(render_table(rows, header=(*columns, *(f"{n}, {shard}" for n, shard in ways)), width=None))
+    figure = "SHA-256 of the weights" if arguments.sums else "tokens/s"
+    print(f"\n{figure} by so many processes and parallel.shard; ", end="")
+    print(f"{os.cpu_count()} cores, one thread a process, torch {torch.__version__}, {arguments.steps} steps")
     return int(differ)
 
 

@@ -125,9 +125,9 @@ def measure_many(options: argparse.Namespace) -> dict[str, float]:
     rows = []
 
     def compare(label: str, one: Callable[[], float], many: Callable[[], float]) -> None:
-        found = race({"1": one, "64": many}, options.rounds)
-        figures.update({f"{label}, {n}": figure for n, figure in found.items()})
-        rows.append((label, f"{found['1']:,.0f}", f"{found['64']:,.0f}", f"{found['64'] / found['1']:.1f}"))
+        speeds = race({"1": one, "64": many}, options.rounds)
+        figures.update({f"{label}, {n}": figure for n, figure in speeds.items()})
+        rows.append((label, f"{speeds['1']:,.0f}", f"{speeds['64']:,.0f}", f"{speeds['64'] / speeds['1']:.1f}"))
 
     for name, config, lengths in (("0.8M", SMALL, (60, 300)), ("10.65M", MEDIUM, (60, 120, 240))):
         model = build(config)
@@ -259,11 +259,11 @@ def measure_drafts(options: argparse.Namespace) -> dict[str, float]:
             return 600 / (time.perf_counter() - started)
 
         ways: Ways = {name: lambda name=name, write=write: write(name) for name in drafts}
-        found = race(ways, options.rounds)
+        speeds = race(ways, options.rounds)
         assert all(text == texts["no draft"] for text in texts.values())
         title = f"{sum(array.size for array in saved.model_arrays.values()):,} parameters, {format}"
-        show(f"{title}, temperature {temperature}", "tokens/s", found)
-        figures |= {f"{format}, temperature {temperature}, {name}": figure for name, figure in found.items()}
+        show(f"{title}, temperature {temperature}", "tokens/s", speeds)
+        figures |= {f"{format}, temperature {temperature}, {name}": figure for name, figure in speeds.items()}
     return figures
 
 
@@ -296,7 +296,7 @@ def judge(record: dict[str, Any]) -> dict[str, dict[str, float]]:
         aims["10.65M fp32 over transformers"] = (medium["native fp32"] / theirs, 3)
         aims["10.65M bf16 over transformers"] = (medium["native bf16"] / theirs, 5)
     rows = [
-        (name, f"{found:.2f}", f"{aim:.2f}", "yes" if found >= aim else "no") for name, (found, aim) in aims.items()
+        (name, f"{ratio:.2f}", f"{aim:.2f}", "yes" if ratio >= aim else "no") for name, (ratio, aim) in aims.items()
     ]
     print(f"\n{render_table(rows, header=('aim', 'times', 'asked', 'reached'))}")
     return {name: {"times": times, "asked": asked} for name, (times, asked) in aims.items()}
@@ -372,14 +372,14 @@ def weights_of(model: GPT) -> Any:
 
 def race(ways: Ways, rounds: int) -> dict[str, float]:
     """The median of each way, by turns, after a round that does not count."""
-    found: dict[str, list[float]] = {name: [] for name in ways}
+    speeds: dict[str, list[float]] = {name: [] for name in ways}
     for round_ in range(rounds + 1):
         for name, measure in ways.items():
             time.sleep(0.1)  # until the threads of the way before, which wait spinning, are asleep
             figure = measure()
             if round_:
-                found[name].append(figure)
-    return {name: statistics.median(figures) for name, figures in found.items()}
+                speeds[name].append(figure)
+    return {name: statistics.median(figures) for name, figures in speeds.items()}
 
 
 def show(title: str, unit: str, figures: dict[str, float]) -> dict[str, float]:

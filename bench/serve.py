@@ -173,10 +173,10 @@ def main() -> int:
                     measured.decoder.append(alone(n, arguments.tokens))
                     before, seconds = processor_seconds(pid), arguments.seconds / arguments.rounds
                     newcomers = measured.first if n > 1 else None
-                    rate, found = load(port, n, arguments.tokens, seconds, newcomers)
+                    rate, new_texts = load(port, n, arguments.tokens, seconds, newcomers)
                     measured.served.append(rate)
-                    measured.processor.append((processor_seconds(pid) - before) / len(found) / arguments.tokens)
-                    texts |= found
+                    measured.processor.append((processor_seconds(pid) - before) / len(new_texts) / arguments.tokens)
+                    texts |= new_texts
                 by_clients[1].first += [first_token(port) for _ in range(5)]
             connection = http.client.HTTPConnection("127.0.0.1", port)
             seeds = sorted(texts)[:: max(1, len(texts) // 8)]

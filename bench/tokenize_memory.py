@@ -52,12 +52,12 @@ def write_text(path: Path, size: int) -> int:
 
 def peaks(process: "subprocess.Popen[str]") -> dict[int, int]:
     """Peak RSS in kB of `process` and each of its children, by process id, watched until it ends."""
-    found: dict[int, int] = {}
+    peaks_by_pid: dict[int, int] = {}
     while process.poll() is None:
         for pid in [process.pid, *_children(process.pid)]:
-            found[pid] = max(found.get(pid, 0), _peak_rss(pid))
+            peaks_by_pid[pid] = max(peaks_by_pid.get(pid, 0), _peak_rss(pid))
         time.sleep(0.05)
-    return found
+    return peaks_by_pid
 
 
 def _children(pid: int) -> list[int]:
@@ -80,22 +80,22 @@ def _peak_rss(pid: int) -> int:
 def measure(text: Path, size: int, kind: str, options: list[str], processes: int, out: Path) -> dict[str, Any]:
     """Run `gpt tokenize` on a text; its peak memory by process, and its speed."""
     command = [sys.executable, "-m", "gpt_cli", "tokenize", str(text), *options, "--out", str(out), "--json"]
-    with tempfile.TemporaryFile("w+") as said:  # not a pipe, which a long list of unused ids would fill
+    with tempfile.TemporaryFile("w+") as stdout:  # not a pipe, which a long list of unused ids would fill
         start = time.perf_counter()
         process = subprocess.Popen(
             [*command, "--processes", str(processes)],
-            stdout=said,
+            stdout=stdout,
             text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
-        found = peaks(process)
+        peaks_by_pid = peaks(process)
         seconds = time.perf_counter() - start
         if process.returncode:
             sys.exit(f"gpt tokenize failed with exit code {process.returncode}")
-        said.seek(0)
-        result = json.load(said)
-    workers = [kb / 1024 for pid, kb in found.items() if pid != process.pid]
-    total = sum(found.values()) / 1024
+        stdout.seek(0)
+        result = json.load(stdout)
+    workers = [kb / 1024 for pid, kb in peaks_by_pid.items() if pid != process.pid]
+    total = sum(peaks_by_pid.values()) / 1024
     bound = BOUND_MB + BOUND_MB_A_PROCESS * processes
     return {
         "kind": kind,
@@ -105,7 +105,7 @@ def measure(text: Path, size: int, kind: str, options: list[str], processes: int
         "tokens": result["splits"]["all"]["tokens"],
         "seconds": round(seconds, 2),
         "mb_per_second": round(size / 1e6 / seconds, 1),
-        "peak_rss_mb": {"main": round(found[process.pid] / 1024), "workers": [round(mb) for mb in workers]},
+        "peak_rss_mb": {"main": round(peaks_by_pid[process.pid] / 1024), "workers": [round(mb) for mb in workers]},
         "peak_rss_mb_all": round(total),
         "bound_mb": bound,
         "within_bound": total < bound,
@@ -137,8 +137,8 @@ def measure_scaling(text: Path, size: int, kinds: dict[str, list[str]], processe
         with text.open("rb") as whole:
             start.write_bytes(whole.read(20_000_000).decode(errors="ignore").encode())
         measure(start, 0, kind, options, processes, ready)
-        taken = ["--tokenizer", str(ready / "tokenizer.json")]
-        runs = [measure(text, size, kind, taken, n, text.with_name("store")) for n in (1, processes) * 2]
+        tokenizer_option = ["--tokenizer", str(ready / "tokenizer.json")]
+        runs = [measure(text, size, kind, tokenizer_option, n, text.with_name("store")) for n in (1, processes) * 2]
         best = {n: min(run["seconds"] for run in runs if run["processes"] == n) for n in (1, processes)}
         results.append({"kind": kind, "bytes": size, "seconds": best, "ratio": round(best[1] / best[processes], 2)})
         print(

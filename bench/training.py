@@ -53,8 +53,8 @@ def printed(command: Sequence[str], cwd: str) -> tuple[dict[str, Any], float]:
     seconds = time.perf_counter() - started
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed with exit code {done.returncode}:\n{done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
-    return found, seconds
+    figures: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+    return figures, seconds
 
 
 def trained(config: str, text: Path, *overrides: str) -> tuple[float, float]:
@@ -70,8 +70,8 @@ def time_to_loss(against: Path, text: Path, rounds: int) -> dict[str, Any]:
     """The factor by which `shakespeare_cpu` is done sooner, its loss below the target, than the yardstick's steps."""
     yardstick, losses, seconds = [], [], []
     for _ in range(rounds):
-        found, _ = printed([sys.executable, str(against), str(text), "--steps", str(YARDSTICK_STEPS)], str(ROOT))
-        yardstick.append((found["seconds"], found["val_loss"]))
+        figures, _ = printed([sys.executable, str(against), str(text), "--steps", str(YARDSTICK_STEPS)], str(ROOT))
+        yardstick.append((figures["seconds"], figures["val_loss"]))
         loss, took = trained("shakespeare_cpu", text)
         losses.append(loss)
         seconds.append(took)
@@ -89,8 +89,8 @@ def loss_in_equal_time(against: Path, text: Path, rounds: int) -> dict[str, Any]
     """The loss of `shakespeare_minute`, and whether its whole process takes longer than the yardstick's steps."""
     yardstick, losses, seconds = [], [], []
     for _ in range(rounds):
-        found, _ = printed([sys.executable, str(against), str(text), "--steps", str(YARDSTICK_STEPS)], str(ROOT))
-        yardstick.append(found["seconds"])
+        figures, _ = printed([sys.executable, str(against), str(text), "--steps", str(YARDSTICK_STEPS)], str(ROOT))
+        yardstick.append(figures["seconds"])
         loss, took = trained("shakespeare_minute", text)
         losses.append(loss)
         seconds.append(took)
@@ -134,8 +134,8 @@ def throughput(against: Path, text: Path, rounds: int) -> dict[str, Any]:
         settings = settings_of(shape_of, text)
         shape = [str(size) for size in (batch, context, layers, width)]
         for _ in range(rounds):
-            found, _ = printed([sys.executable, str(against), str(text), "--throughput", *shape], str(ROOT))
-            theirs.append(found["tokens_per_s"])
+            figures, _ = printed([sys.executable, str(against), str(text), "--throughput", *shape], str(ROOT))
+            theirs.append(figures["tokens_per_s"])
             with tempfile.TemporaryDirectory(prefix="gpt-bench-") as directory:
                 Path(directory, "bench.yaml").write_text("run_dir: run\n")
                 command = [sys.executable, "-m", "gpt_cli", "train", "--config", "bench.yaml", "--dry-run", "--json"]
@@ -152,16 +152,16 @@ def by_level(levels: Sequence[str], against: Path, text: Path, rounds: int, reco
     rows, holds = [], True
     for level in levels:
         with restricted(level):
-            found = {
+            figures = {
                 "to-loss": time_to_loss(against, text, rounds),
                 "speed": throughput(against, text, rounds),
                 "share": {name: share_of_peak(shape, text) for name, (shape, _) in SHAPES.items()},
             }
-        record[level] = found
-        (small, large), asked = found["speed"].values(), asked_of(level)
-        ratio = found["to-loss"]["ratio"]
+        record[level] = figures
+        (small, large), asked = figures["speed"].values(), asked_of(level)
+        ratio = figures["to-loss"]["ratio"]
         holds = holds and ratio >= asked[0] and large["ratio"] >= asked[1]
-        shares = [f"{share:.0%}" for share in found["share"].values()]
+        shares = [f"{share:.0%}" for share in figures["share"].values()]
         rows.append(
             (level, f"{ratio:.1f}", f"{asked[0]:g}", f"{small['ratio']:.2f}", shares[0],
              f"{large['ratio']:.2f}", f"{asked[1]:g}", shares[1])
@@ -203,19 +203,19 @@ def rows_of(part: str, against: Path, text: Path, rounds: int, record: dict[str,
     """Measure a part, keep it in `record`, and tell it."""
     match part:
         case "to-loss":
-            found = record[part] = time_to_loss(against, text, rounds)
-            figure = f"{found['ratio']:.1f}x ({found['seconds']:.1f} s to {found['val_loss']:.4f})"
-            holds = found["ratio"] >= 5 and found["val_loss"] <= TARGET_LOSS
+            figures = record[part] = time_to_loss(against, text, rounds)
+            figure = f"{figures['ratio']:.1f}x ({figures['seconds']:.1f} s to {figures['val_loss']:.4f})"
+            holds = figures["ratio"] >= 5 and figures["val_loss"] <= TARGET_LOSS
             return [Row(f"sooner at loss {TARGET_LOSS} than the yardstick", figure, "5x, aim 10x", holds)]
         case "equal-time":
-            found = record[part] = loss_in_equal_time(against, text, rounds)
-            figure = f"{found['val_loss']:.4f} ({found['seconds']:.1f} s of {found['yardstick_seconds']:.1f})"
-            holds = found["val_loss"] <= 1.56 and found["share_of_time"] <= 1.0
+            figures = record[part] = loss_in_equal_time(against, text, rounds)
+            figure = f"{figures['val_loss']:.4f} ({figures['seconds']:.1f} s of {figures['yardstick_seconds']:.1f})"
+            holds = figures["val_loss"] <= 1.56 and figures["share_of_time"] <= 1.0
             return [Row("loss in the yardstick's time", figure, "1.56, aim 1.48", holds)]
         case "laptop":
-            found = record[part] = on_a_laptop(text, rounds)
-            figure = f"{found['val_loss']:.4f} ({found['seconds']:.0f} s)"
-            holds = found["val_loss"] <= 1.42 and found["seconds"] <= 360
+            figures = record[part] = on_a_laptop(text, rounds)
+            figure = f"{figures['val_loss']:.4f} ({figures['seconds']:.0f} s)"
+            holds = figures["val_loss"] <= 1.42 and figures["seconds"] <= 360
             return [Row(f"below nanoGPT's {NANOGPT_LOSS} in six minutes", figure, "1.42, aim 1.38", holds)]
         case "speed":
             shapes = record[part] = throughput(against, text, rounds)

@@ -51,8 +51,8 @@ def main() -> None:
     print("|---|---|" + "---|" * len(FACTORS))
     for (key, width), rows in runs.items():
         row = [mean_loss(tasks) for tasks in rows]
-        shown = [f"**{loss:.3f}**" if loss == min(row) else f"{loss:.3f}" for loss in row]
-        print(f"| `optim.{key}` | {width} | " + " | ".join(shown) + " |")
+        cells = [f"**{loss:.3f}**" if loss == min(row) else f"{loss:.3f}" for loss in row]
+        print(f"| `optim.{key}` | {width} | " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":

@@ -149,8 +149,8 @@ def schema_of(key: str) -> dict[str, Any]:
     schema = _types()
     if section:
         schema = schema["$defs"][sections()[section].__name__]
-    found: dict[str, Any] = schema["properties"][name]
-    return found
+    schema_of_key: dict[str, Any] = schema["properties"][name]
+    return schema_of_key
 
 
 def accepted_types(schema: dict[str, Any]) -> list[str]:
@@ -169,8 +169,8 @@ def accepted_types(schema: dict[str, Any]) -> list[str]:
 
 
 def join_or(words: list[str]) -> str:
-    *most, last = words
-    return f"{', '.join(most)} or {last}" if most else last
+    *first, last = words
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def suggest(path: KeyPath) -> str | None:
@@ -179,8 +179,8 @@ def suggest(path: KeyPath) -> str | None:
     if len(path) == 1 and name in fields() and "." in name:
         section, _, key = name.rpartition(".")
         return f"write {key} under `{section}:`"
-    if meant := _closest_keys(".".join(around), name):
-        return f"did you mean {join_or(meant)}?"
+    if suggestions := _closest_keys(".".join(around), name):
+        return f"did you mean {join_or(suggestions)}?"
     return None
 
 
@@ -196,8 +196,8 @@ def _closest_keys(section: str, name: str) -> list[str]:
         keys.setdefault(key.rpartition(".")[2], []).append(key)
     beside = [key.rpartition(".")[2] for key in [*sections(), *fields()] if key.rpartition(".")[0] == section]
     elsewhere = [FOREIGN_ALIASES[name]] if name in FOREIGN_ALIASES else []
-    if found := (keys.get(name) or elsewhere) if section else (elsewhere or keys.get(name)):
-        return found
+    if candidates := (keys.get(name) or elsewhere) if section else (elsewhere or keys.get(name)):
+        return candidates
     if close := get_close_matches(name, beside, 1, 0.6):
         return [f"{section}.{close[0]}" if section else close[0]]
     close = get_close_matches(name, keys, 1, 0.7)

@@ -67,6 +67,6 @@ def _put(document: ParsedYaml, path: KeyPath, value: Any, place: SourceLocation)
     else:
         values[name] = value
     # What stood there is gone, and with it the places of its items and its problems.
-    places = {where: at for where, at in document.places.items() if where[: len(path)] != path}
+    places = {key_path: position for key_path, position in document.places.items() if key_path[: len(path)] != path}
     problems = tuple(problem for problem in document.problems if problem.path != path)
     return replace(document, values=values, places={**places, path: place}, problems=problems)

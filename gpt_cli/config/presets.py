@@ -95,9 +95,9 @@ def apply_preset(values: Mapping[str, Any], recipe: str) -> dict[str, Any]:
     """`values` of a config, sections by name, with those of `recipe` for what they do not say."""
     filled = dict(values)
     for section, settings in RECIPES[recipe].items():
-        said = values.get(section, {})
-        if isinstance(said, BaseModel):
-            said = said.model_dump(exclude_unset=True)
-        if isinstance(said, Mapping):  # anything else is reported for what it is
-            filled[section] = {**settings, **said}
+        section_values = values.get(section, {})
+        if isinstance(section_values, BaseModel):
+            section_values = section_values.model_dump(exclude_unset=True)
+        if isinstance(section_values, Mapping):  # anything else is reported for what it is
+            filled[section] = {**settings, **section_values}
     return filled

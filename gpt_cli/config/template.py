@@ -63,8 +63,8 @@ def sample_section(values: Mapping[str, Any]) -> dict[str, Any]:
     if "sample" in values and not isinstance(values["sample"], Mapping | BaseModel):
         return dict(values)
     template = turn(data["format"], prompt_end, completion_end)
-    said = {key: value for key, value in sample.items() if value or key not in template}
-    return {**values, "sample": {**template, **said}}
+    values_set = {key: value for key, value in sample.items() if value or key not in template}
+    return {**values, "sample": {**template, **values_set}}
 
 
 def turn(form: str, prompt_end: str, completion_end: str) -> dict[str, Any]:

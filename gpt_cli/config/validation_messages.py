@@ -145,10 +145,10 @@ def _schema_of_item(schema: dict[str, Any], index: int) -> dict[str, Any]:
 
 def look_up(values: dict[str, Any], path: KeyPath) -> Any:
     """The value at `path` of nested `values`."""
-    found: Any = values
+    value: Any = values
     for part in path:
-        found = found[part]
-    return found
+        value = value[part]
+    return value
 
 
 def _place_of_disagreement(message: str, section: KeyPath, document: ParsedYaml) -> SourceLocation:

@@ -191,22 +191,22 @@ class _YamlReader:
 
     def _refuse_properties(self, event: yaml.Event, path: KeyPath) -> None:
         """Note what would make a value stand for another one or for an object."""
-        for present, what, sign in (
+        for present, feature, sign in (
             (isinstance(event, yaml.AliasEvent), "an alias", "*"),
             (isinstance(event, yaml.NodeEvent) and event.anchor is not None, "an anchor", "&"),
             (getattr(event, "tag", None) is not None, "a tag", "!"),
         ):
             if present:
-                message = f"{key_name(path)} has {what} ({sign}), which a config cannot have"
+                message = f"{key_name(path)} has {feature} ({sign}), which a config cannot have"
                 hint = f"put text that begins with {sign} in quotes"
                 self.problems.append(Diagnostic(message, self._at(event), hint, path))
                 return
 
     def _explain(self, error: yaml.MarkedYAMLError) -> Diagnostic:
-        said = f"{error.context} {error.problem}"
-        known = ((meaning, hint) for words, meaning, hint in _EXPLANATIONS if words in said)
-        meaning, hint = next(known, (error.problem, None))
-        mark = error.context_mark if "a quoted scalar" in said else error.problem_mark
+        message = f"{error.context} {error.problem}"
+        explanations = ((meaning, hint) for words, meaning, hint in _EXPLANATIONS if words in message)
+        meaning, hint = next(explanations, (error.problem, None))
+        mark = error.context_mark if "a quoted scalar" in message else error.problem_mark
         place = self.start if mark is None else self._place(mark.line, mark.column)
         return Diagnostic(f"not valid YAML: {meaning}", place, hint)
 

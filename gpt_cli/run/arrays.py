@@ -49,7 +49,7 @@ def read_header(data: bytes, source: str) -> dict[str, Any]:
         raise DamagedError(f"{source} is not a safetensors file of tensors") from error
 
 
-def restore_tied(found: dict[str, Any], header: dict[str, Any]) -> None:
+def restore_tied(tensors: dict[str, Any], header: dict[str, Any]) -> None:
     """Give the names that the header ties to others what those have."""
-    for name, kept in json.loads(header.get("__metadata__", {}).get(TIED, "{}")).items():
-        found[name] = found[kept]
+    for name, stored_name in json.loads(header.get("__metadata__", {}).get(TIED, "{}")).items():
+        tensors[name] = tensors[stored_name]

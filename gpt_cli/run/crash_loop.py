@@ -28,7 +28,7 @@ class CrashLoop:
     """Starts that came to the same end, again and again."""
 
     step: int
-    told: str
+    message: str
     hint: str
 
 
@@ -50,7 +50,7 @@ class RunLifecycle:
         self._record_previous_exit()
         if (loop := _find_loop(read_events(self.run_dir))) is not None:
             self.log.event("restart loop", step=loop.step)
-            raise UserError(loop.told, hint=loop.hint)
+            raise UserError(loop.message, hint=loop.hint)
         kills = oom_kill_count()
         self.log.event("started", step=step, device=device, **({} if kills is None else {"memory_kills": kills}))
         self.begun = True

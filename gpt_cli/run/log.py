@@ -123,9 +123,9 @@ def _read_records(path: Path, key: str = "step", kind: type = int) -> Iterator[t
 
 def _is_whole(line: str) -> bool:
     """True if `line` has the sum that it ends with, or none."""
-    if (found := _SUM.search(line)) is None:
+    if (match := _SUM.search(line)) is None:
         return '"crc32": ' not in line
-    return found[1] == "crc32" and zlib.crc32(f"{line[: found.start()]}}}".encode()) == int(found[2], 16)
+    return match[1] == "crc32" and zlib.crc32(f"{line[: match.start()]}}}".encode()) == int(match[2], 16)
 
 
 def _check_end(path: Path) -> None:

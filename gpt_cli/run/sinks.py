@@ -86,11 +86,11 @@ class WandbSink:
         module: Any = importlib.import_module("wandb")
         # A run begun before ids were made of run.json has its own, in the name of a folder.
         earlier = [name.rpartition("-")[2] for name in list_directory(run_dir / "wandb") if name.count("-") >= 2]
-        own = hashlib.sha256(read_file(run_dir / "run.json")).hexdigest()[:16]
+        run_hash = hashlib.sha256(read_file(run_dir / "run.json")).hexdigest()[:16]
         self._run = module.init(
             name=run_dir.name,
             dir=os.environ.get("WANDB_DIR") or str(run_dir),
-            id=earlier[0] if earlier else os.environ.get("WANDB_RUN_ID") or own,
+            id=earlier[0] if earlier else os.environ.get("WANDB_RUN_ID") or run_hash,
             resume="allow",
             config=config.model_dump(),
             settings=module.Settings(silent=True),
@@ -107,11 +107,11 @@ class WandbSink:
 
 
 class Sinks:
-    """All that a run has; `told` records which one failed, and why."""
+    """All that a run has; `log_event` records which one failed, and why."""
 
-    def __init__(self, sinks: Mapping[str, Sink], told: Callable[..., None]) -> None:
+    def __init__(self, sinks: Mapping[str, Sink], log_event: Callable[..., None]) -> None:
         self._sinks = dict(sinks)
-        self._told = told
+        self._log_event = log_event
 
     def begin(self, step: int, records: Sequence[MetricsRecord]) -> None:
         self._each(lambda sink: sink.begin(step, records))
@@ -128,7 +128,7 @@ class Sinks:
                 act(sink)
             except Exception as error:
                 del self._sinks[name]
-                self._told("sink failed", sink=name, error=f"{type(error).__name__}: {error}"[:500])
+                self._log_event("sink failed", sink=name, error=f"{type(error).__name__}: {error}"[:500])
 
 
 def require_sinks(config: Config) -> None:
@@ -141,7 +141,7 @@ def require_sinks(config: Config) -> None:
             )
 
 
-def open_sinks(config: Config, run_dir: Path, told: Callable[..., None]) -> Sinks:
+def open_sinks(config: Config, run_dir: Path, log_event: Callable[..., None]) -> Sinks:
     """The sinks that `config` asks for, of the run in `run_dir`."""
     sinks: dict[str, Sink] = {}
     for name in dict.fromkeys(config.log.sinks):
@@ -153,8 +153,8 @@ def open_sinks(config: Config, run_dir: Path, told: Callable[..., None]) -> Sink
             else:
                 sinks[name] = WandbSink(run_dir, config)
         except Exception as error:
-            told("sink failed", sink=name, error=f"{type(error).__name__}: {error}"[:500])
-    return Sinks(sinks, told)
+            log_event("sink failed", sink=name, error=f"{type(error).__name__}: {error}"[:500])
+    return Sinks(sinks, log_event)
 
 
 def _figures(record: MetricsRecord) -> dict[str, float]:

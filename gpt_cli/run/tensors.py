@@ -50,8 +50,8 @@ def unpack_tensors(data: bytes, source: str) -> dict[str, Tensor]:
 
 def as_tensors(arrays: Arrays) -> dict[str, Tensor]:
     """The same numbers in the same memory as tensors; what shares an array shares a tensor."""
-    made = {id(array): _as_tensor(array) for array in arrays.values()}
-    return {name: made[id(array)] for name, array in arrays.items()}
+    tensors_by_id = {id(array): _as_tensor(array) for array in arrays.values()}
+    return {name: tensors_by_id[id(array)] for name, array in arrays.items()}
 
 
 def _as_tensor(array: npt.NDArray[Any]) -> Tensor:
@@ -60,13 +60,13 @@ def _as_tensor(array: npt.NDArray[Any]) -> Tensor:
     return torch.from_numpy(array)
 
 
-def require_finite(tensors: Mapping[str, Tensor], what: str) -> None:
+def require_finite(tensors: Mapping[str, Tensor], description: str) -> None:
     """Raise UserError, naming the first bad one of `tensors`, unless every number in them is finite."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             bad = int((~torch.isfinite(tensor)).sum())
             raise UserError(
-                f"{what} {name} has {bad:,} values of {tensor.numel():,} that are not finite: nothing was saved",
+                f"{description} {name} has {bad:,} values of {tensor.numel():,} that are not finite: nothing was saved",
                 hint="train into another run_dir with a smaller optim.lr or optim.grad_clip",
             )
 

@@ -20,18 +20,18 @@ _EAGER_MFU = 0.25  # of the peak, for steps large enough to be bound by arithmet
 _LAUNCH_SECONDS = 2.8e-3  # per layer and micro-batch, forward and backward: about 100 kernels
 
 
-def compile_mode(asked: CompileOption, device: torch.device, eager_seconds: float) -> str | None:
+def compile_mode(option: CompileOption, device: torch.device, eager_seconds: float) -> str | None:
     """The mode for torch.compile, or None for eager: as asked; for auto, where compiling saves more than it costs.
 
     `eager_seconds`: what all steps of the run would take eagerly, see `estimate_eager_seconds`. Auto compiles for CUDA
     graphs where there are any: a small model's step was 2.5 times as fast by them, a large one's as fast as without. On
     a CPU auto is eager, for a compiled step was no faster there.
     """
-    if asked == "auto":
+    if option == "auto":
         if device.type != "cuda" or SAVING * eager_seconds <= COMPILE_SECONDS:
             return None
         return "reduce-overhead" if graphs_available(device) else "default"
-    return asked if isinstance(asked, str) else "default" if asked else None
+    return option if isinstance(option, str) else "default" if option else None
 
 
 def estimate_eager_seconds(device: torch.device, n_layer: int, flops: float, forwards: int) -> float:

@@ -41,8 +41,8 @@ def capture_graph(function: TensorFunction, inputs: Sequence[Tensor]) -> TensorF
         raise
 
     def replay(*inputs: Tensor) -> Sequence[Tensor]:
-        for held, given in zip(static, inputs, strict=True):
-            held.copy_(given)
+        for buffer, value in zip(static, inputs, strict=True):
+            buffer.copy_(value)
         graph.replay()
         return [tensor.clone() for tensor in outputs]
 

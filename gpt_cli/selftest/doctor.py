@@ -41,20 +41,20 @@ def examine(path: Path, note: Notify) -> Iterator[Check]:
 
 def _examine_checkpoints(paths: list[Path], intact: list[Checkpoint] | None = None) -> Iterator[Check]:
     """Each checkpoint, newest first; the model of the newest intact one. `intact` takes those that are."""
-    found: list[Checkpoint] = [] if intact is None else intact
+    checkpoints: list[Checkpoint] = [] if intact is None else intact
     for path in paths:
 
         def describe(path: Path = path) -> str:
             checkpoint = load(path)
             require_finite(checkpoint.model_tensors, "weight")
             require_finite(checkpoint.optimizer_tensors(), "optimizer state")
-            found.append(checkpoint)
+            checkpoints.append(checkpoint)
             return f"checksums match, all numbers finite, weights sha256 {checkpoint.weights_sha256[:16]}"
 
         yield _passes(path.name, describe)
-    if found:
+    if checkpoints:
         try:
-            model = build_verified(found[0]).eval()
+            model = build_verified(checkpoints[0]).eval()
         except UserError as error:
             yield Check("model", False, error.message)
         else:

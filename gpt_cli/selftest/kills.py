@@ -85,8 +85,8 @@ def _kill_one(config_file: Path, run_dir: Path, life: float, *, in_save: bool) -
         while _starts(run_dir) == starts or (in_save and not _is_held_in_save(process, run_dir, left_over)):
             if process.poll() is not None or time.monotonic() > deadline:
                 process.kill()
-                _, said = process.communicate()
-                raise UserError(f"a training process did not go on: {said.strip()[-500:]}")
+                _, stderr = process.communicate()
+                raise UserError(f"a training process did not go on: {stderr.strip()[-500:]}")
             time.sleep(0.0005 if in_save else 0.01)
         if not in_save:
             time.sleep(life)

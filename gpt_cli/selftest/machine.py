@@ -98,7 +98,7 @@ def check_save_and_load(folder: Path, numbers: int) -> Check:
 
 def check_flips(folder: Path, flips: int, seed: int) -> Check:
     """Each of `flips` flipped bits anywhere in a checkpoint is noticed before it is used."""
-    dice, found = random.Random(seed), 0
+    dice, n_detected = random.Random(seed), 0
     path = _save(folder / "flipped", {"weight": torch.rand(1000)})
     files = sorted(path.iterdir())
     for _ in range(flips):
@@ -109,12 +109,12 @@ def check_flips(folder: Path, flips: int, seed: int) -> Check:
         try:
             checkpoint.load(path)
         except DamagedError:
-            found += 1
+            n_detected += 1
         except UserError:  # it was used, and only then made no sense
             pass
         file.write_bytes(whole)
     checkpoint.load(path)
-    return Check("damage is noticed", found == flips, f"{found:,} of {flips:,} flipped bits found")
+    return Check("damage is noticed", n_detected == flips, f"{n_detected:,} of {flips:,} flipped bits found")
 
 
 def check_determinism(folder: Path, config: Config) -> Check:

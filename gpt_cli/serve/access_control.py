@@ -41,11 +41,11 @@ class AccessPolicy:
         if not self.keys or path in _PUBLIC_PATHS or method == "OPTIONS":
             return
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        given = key.strip().encode() if scheme.lower() == "bearer" else b""
-        if not any([hmac.compare_digest(given, known) for known in self.keys]):  # noqa: C419 - all, in constant time
+        bearer = key.strip().encode() if scheme.lower() == "bearer" else b""
+        if not any([hmac.compare_digest(bearer, known) for known in self.keys]):  # noqa: C419 - all, in constant time
             raise ApiError(
                 401,
-                "a key is needed: Authorization: Bearer KEY" if not given else "this key is not known",
+                "a key is needed: Authorization: Bearer KEY" if not bearer else "this key is not known",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )

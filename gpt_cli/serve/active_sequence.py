@@ -134,8 +134,8 @@ class ActiveSequence:
             return None
         if sampling.greedy:
             return [float(token == entry.token) for token, _ in entry.top_logprobs]
-        kept = filtered(logits, native_token_choice(sampling, self.tokenizer)).astype(np.float64)
-        exponentials = np.exp(kept - kept.max())
+        filtered_logits = filtered(logits, native_token_choice(sampling, self.tokenizer)).astype(np.float64)
+        exponentials = np.exp(filtered_logits - filtered_logits.max())
         return [float(exponentials[token] / exponentials.sum()) for token, _ in entry.top_logprobs]
 
     def abort(self, reason: str) -> SequenceChunk:

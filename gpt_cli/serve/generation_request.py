@@ -146,8 +146,8 @@ def check_tokens(model: ServedModel, tokens: Sequence[int]) -> list[int]:
     size = model.tokenizer.vocab_size
     for token in tokens:
         if not 0 <= token < size:
-            shown = str(token)[:20] if abs(token) < 10**18 else "so large"
-            raise ApiError(400, f"prompt: there is no token {shown} in a vocabulary of {size:,}", param="prompt")
+            displayed = str(token)[:20] if abs(token) < 10**18 else "so large"
+            raise ApiError(400, f"prompt: there is no token {displayed} in a vocabulary of {size:,}", param="prompt")
     return list(tokens)
 
 

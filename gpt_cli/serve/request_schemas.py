@@ -43,9 +43,9 @@ class _Strict(BaseModel):
     @classmethod
     def read(cls, content: dict[str, Any]) -> Self:
         """Validate a JSON object. Raises ApiError that names the wrong parameter."""
-        given = {name: value for name, value in content.items() if value is not None or name not in _UNSUPPORTED}
+        fields_set = {name: value for name, value in content.items() if value is not None or name not in _UNSUPPORTED}
         try:
-            return cls.model_validate(given)
+            return cls.model_validate(fields_set)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             name, *inside = map(str, first["loc"])
