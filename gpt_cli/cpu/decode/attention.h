@@ -72,9 +72,9 @@ INLINE void mask_scores(float *scores, int begin, int first, int last, int end) 
 }
 
 INLINE float max_between(const float *scores, int begin, int end) {
-    vec most = *(const vec *)(scores + begin);
-    for (int k = begin + LANES; k < end; k += LANES) most = vmax(most, *(const vec *)(scores + k));
-    return hmax(most);
+    vec maxima = *(const vec *)(scores + begin);
+    for (int k = begin + LANES; k < end; k += LANES) maxima = vmax(maxima, *(const vec *)(scores + k));
+    return hmax(maxima);
 }
 
 /* e^(score - maximum), 0 where masked. */

@@ -97,12 +97,12 @@ Model *gpt_open(const Network *net, const Layer *layers) {
 static size_t layout_workspace(Workspace *ws, char *memory) {
     const Model *m = ws->model;
     const Network *net = &m->net;
-    int qkv_width = padded((net->n_head + 2 * net->n_kv_head) * net->head_dim, PANEL), most = padded(m->c > m->f ? m->c : m->f, TILE_K);
+    int qkv_width = padded((net->n_head + 2 * net->n_kv_head) * net->head_dim, PANEL), widest = padded(m->c > m->f ? m->c : m->f, TILE_K);
     bool in_place = net->n_embd % LANES == 0;
     float *packed_rows = NULL;
     struct { float **part; int width; } parts[] = {
-        {&ws->x, m->c}, {&ws->h, m->c}, {&ws->qkv, qkv_width > most ? qkv_width : most}, {&ws->y, in_place ? 0 : m->c},
-        {&ws->gates, m->f}, {&ws->logits, padded(net->vocab_size, PANEL)}, {&ws->row_scales, 1}, {&packed_rows, most},
+        {&ws->x, m->c}, {&ws->h, m->c}, {&ws->qkv, qkv_width > widest ? qkv_width : widest}, {&ws->y, in_place ? 0 : m->c},
+        {&ws->gates, m->f}, {&ws->logits, padded(net->vocab_size, PANEL)}, {&ws->row_scales, 1}, {&packed_rows, widest},
     };
     size_t at = 0;
     for (int i = 0; i < 8; at += MAX_ROWS * sizeof(float) * parts[i++].width)

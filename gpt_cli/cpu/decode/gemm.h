@@ -163,9 +163,10 @@ INLINE void gemm_panel_int8(const int ROWS, const int PANELS, const Matrix *m, i
         dot_vec of_high[4], of_low[4];
 #pragma GCC unroll 4
         for (int r = 0; r < ROWS; r++) {
-            int32_t words[2];
-            memcpy(words, limbs + (size_t)r * limb_stride + 2 * i, sizeof words);
-            of_high[r] = dot_broadcast(words[0]), of_low[r] = dot_broadcast(words[1]);
+            int32_t high_word, low_word; /* read apart, each is broadcast as it is loaded */
+            memcpy(&high_word, limbs + (size_t)r * limb_stride + 2 * i, sizeof high_word);
+            memcpy(&low_word, limbs + (size_t)r * limb_stride + 2 * i + 4, sizeof low_word);
+            of_high[r] = dot_broadcast(high_word), of_low[r] = dot_broadcast(low_word);
         }
 #pragma GCC unroll 4
         for (int p = 0; p < PANELS; p++) {
@@ -191,10 +192,10 @@ INLINE void gemm_panel_int8(const int ROWS, const int PANELS, const Matrix *m, i
 #pragma GCC unroll 2
             for (int half = 0; half < 2; half++) {
                 size_t at = (size_t)(panel + p) * PANEL;
-                ivec more, less;
-                memcpy(&more, &high[r * PANELS + p][half * DOT_VECS], sizeof more);
-                memcpy(&less, &low[r * PANELS + p][half * DOT_VECS], sizeof less);
-                vec sum = combine_bytes(more + ((const ivec *)(m->sums + at))[half], less);
+                ivec high_sum, low_sum;
+                memcpy(&high_sum, &high[r * PANELS + p][half * DOT_VECS], sizeof high_sum);
+                memcpy(&low_sum, &low[r * PANELS + p][half * DOT_VECS], sizeof low_sum);
+                vec sum = combine_bytes(high_sum + ((const ivec *)(m->sums + at))[half], low_sum);
                 sum *= row_scales[r] * ((const vec *)(m->scale + at))[half];
                 store_output(m, at, half, sum, y + (size_t)r * y_stride, add);
             }
@@ -236,7 +237,7 @@ static void gemm_panels_int8(const Matrix *m, int begin, int end, int rows, cons
    then their low bytes; without integer dot products, fake-quantized floats. Returns the scale. The error, 2^-16 of absmax, is
    far less than that of the weights. */
 static float quantize_rows(const float *x, int inputs, uint8_t *limbs) {
-    float top = absmax(x, inputs), factor = top > 0 ? ACTIVATION_QMAX / top : 0, scale = top / ACTIVATION_QMAX;
+    float magnitude = absmax(x, inputs), factor = magnitude > 0 ? ACTIVATION_QMAX / magnitude : 0, scale = magnitude / ACTIVATION_QMAX;
     for (int i = 0; i < inputs; i += LANES) {
         ivec q = round_to_int(*(const vec *)(x + i) * factor);
         if (!INT8_DOT) {
@@ -332,18 +333,18 @@ static bool pack_weight(Matrix *m, char **arena, int format, int outputs, int in
         const float *row = w + (size_t)o * inputs;
         size_t to = (size_t)(o / PANEL) * deep * PANEL;
         int lane = o % PANEL;
-        float most = 0;
+        float magnitude = 0;
         if (bias) m->bias[o] = bias[o];
         if (format == INT8) {
-            for (int i = 0; i < inputs; i++) most = fmaxf(most, fabsf(row[i]));
-            m->scale[o] = most / 127;
+            for (int i = 0; i < inputs; i++) magnitude = fmaxf(magnitude, fabsf(row[i]));
+            m->scale[o] = magnitude / 127;
         }
         for (int i = 0; i < inputs; i++) {
             size_t at = to + (size_t)i * PANEL;
             if (format == FP32) ((float *)m->weights)[at + lane] = row[i];
             if (format == BF16) ((uint16_t *)m->weights)[to + i / 2 * 2 * PANEL + lane * 2 + i % 2] = to_bf16(row[i]);
             if (format == INT8) {
-                int8_t rounded = (int8_t)lrintf(most ? row[i] * (127 / most) : 0);
+                int8_t rounded = (int8_t)lrintf(magnitude ? row[i] * (127 / magnitude) : 0);
                 ((int8_t *)m->weights)[to + i / 4 * 4 * PANEL + lane / 16 * 64 + lane % 16 * 4 + i % 4] = rounded;
                 m->sums[o] -= 128 * rounded;
             }

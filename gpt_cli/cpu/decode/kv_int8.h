@@ -25,9 +25,9 @@ INLINE size_t kv_bytes_used(const Model *m, int tokens) {
     return blocks * block_stride(m) + keys_at(m, 0) + groups * group4_stride(m);
 }
 
-/* absmax / 127, rounded up to bf16, so that no quantized number exceeds 127. */
-INLINE float kv_scale(float most, uint16_t *bf16) {
-    float scale = most / 127;
+/* magnitude / 127, rounded up to bf16, so that no quantized number exceeds 127. */
+INLINE float kv_scale(float magnitude, uint16_t *bf16) {
+    float scale = magnitude / 127;
     uint32_t bits;
     memcpy(&bits, &scale, sizeof bits);
     bits = (bits + 0xffff) & 0xffff0000, *bf16 = (uint16_t)(bits >> 16);
@@ -56,9 +56,9 @@ static void kv_store_int8(const Model *m, const float *key, const float *value, 
 
 /* 16 integers as signed high and low bytes. */
 INLINE void split_signed(ivec q, int32_t *high, int32_t *low) {
-    ivec rest = ((q + 128) & 255) - 128;
-    u8x16 more = __builtin_convertvector((q - rest) >> 8, u8x16), less = __builtin_convertvector(rest, u8x16);
-    memcpy(high, &more, LANES), memcpy(low, &less, LANES);
+    ivec signed_low = ((q + 128) & 255) - 128;
+    u8x16 high_bytes = __builtin_convertvector((q - signed_low) >> 8, u8x16), low_bytes = __builtin_convertvector(signed_low, u8x16);
+    memcpy(high, &high_bytes, LANES), memcpy(low, &low_bytes, LANES);
 }
 
 typedef struct { /* of one head */
@@ -91,16 +91,16 @@ INLINE ivec broadcast_lane(const int32_t *sixteen) {
 }
 
 /* Partial sums of four groups of tokens -> the sums of 16 tokens, in an order that `unshuffle_tokens` undoes. */
-INLINE ivec sum_groups4(const ivec *parts) {
+INLINE ivec sum_groups4(const ivec *groups) {
 #if defined(__AVX512F__)
-    const __m512i *of = (const __m512i *)parts;
-    __m512i low = _mm512_add_epi32(_mm512_unpacklo_epi32(of[0], of[1]), _mm512_unpackhi_epi32(of[0], of[1]));
-    __m512i high = _mm512_add_epi32(_mm512_unpacklo_epi32(of[2], of[3]), _mm512_unpackhi_epi32(of[2], of[3]));
+    const __m512i *g = (const __m512i *)groups;
+    __m512i low = _mm512_add_epi32(_mm512_unpacklo_epi32(g[0], g[1]), _mm512_unpackhi_epi32(g[0], g[1]));
+    __m512i high = _mm512_add_epi32(_mm512_unpacklo_epi32(g[2], g[3]), _mm512_unpackhi_epi32(g[2], g[3]));
     return (ivec)_mm512_add_epi32(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));
 #else
     ivec sums;
     for (int i = 0; i < LANES; i++) {
-        const int32_t *group = (const int32_t *)(parts + i % 4) + i / 4 * 4;
+        const int32_t *group = (const int32_t *)(groups + i % 4) + i / 4 * 4;
         sums[i] = group[0] + group[1] + group[2] + group[3];
     }
     return sums;
@@ -118,11 +118,11 @@ INLINE vec unshuffle_tokens(vec sums) {
 
 /* Scores of a query with the keys of GROUPS groups of 4 tokens: of a block or its beginning, or of two. */
 INLINE void score_int8(const int GROUPS, Query *query, ivec high_offset, ivec low_offset, const uint8_t *keys,
-                        size_t stride, size_t group_stride, int parts, vec *scores) {
+                        size_t stride, size_t group_stride, int n_vecs, vec *scores) {
     ivec high[8] = {{0}}, low[8] = {{0}};
 #pragma GCC unroll 8
     for (int f = 0; f < GROUPS; f++) high[f] = high_offset, low[f] = low_offset;
-    for (int i = 0; i < parts; i++, keys += 64) {
+    for (int i = 0; i < n_vecs; i++, keys += 64) {
         ivec high_limb = broadcast_lane(query->high + 4 * i), low_limb = broadcast_lane(query->low + 4 * i);
         query->prefetched = prefetch_advance(query->prefetched, GROUPS * 5 / 8);
 #pragma GCC unroll 8
@@ -157,29 +157,30 @@ INLINE void accumulate_values_int8(const int N_VECS, Query *query, const uint8_t
 }
 
 static void quantize_query(const Model *m, Query *query, const float *q) {
-    float top = absmax(q, m->d), factor = top > 0 ? ACTIVATION_QMAX / top : 0;
-    query->scale = top / ACTIVATION_QMAX;
+    float magnitude = absmax(q, m->d), factor = magnitude > 0 ? ACTIVATION_QMAX / magnitude : 0;
+    query->scale = magnitude / ACTIVATION_QMAX;
     for (int i = 0; i < m->d; i += LANES)
         split_signed(round_to_int(*(const vec *)(q + i) * factor), query->high + i / 4, query->low + i / 4);
 }
 
-INLINE vec kv_scales(const Model *m, const Query *query, int block, int which) {
-    const uint16_t *scales = (const uint16_t *)(query->scales + block * block_stride(m)) + which * LANES;
+enum { OF_KEYS, OF_VALUES };
+INLINE vec kv_scales(const Model *m, const Query *query, int block, int kind) {
+    const uint16_t *scales = (const uint16_t *)(query->scales + block * block_stride(m)) + kind * LANES;
     return (vec)(__builtin_convertvector(*(const u16x16 *)scales, uvec) << 16);
 }
 
 /* Scores of blocks begin ... end - 1, masked to keys first ... last, and their maximum. */
 static void score_keys(const Model *m, Query *query, int begin, int end, int first, int last) {
-    int parts = m->d / LANES, k = begin, groups = last % LANES / 4 + 1;
+    int n_vecs = m->d / LANES, k = begin, groups = last % LANES / 4 + 1;
     size_t stride = block_stride(m), group_stride = group4_stride(m);
     const ivec offset = (int32_t)0x80808080 - (ivec){0}; /* their zero point */
     ivec high = {0}, low = {0};
     vec *scores = query->scores;
-    for (int i = 0; i < parts; i++) {
+    for (int i = 0; i < n_vecs; i++) {
         high = dot4(high, offset, broadcast_lane(query->high + 4 * i));
         low = dot4(low, offset, broadcast_lane(query->low + 4 * i));
     }
-#define SCORE(GROUPS) score_int8(GROUPS, query, -high, -low, query->keys + k * stride, stride, group_stride, parts, scores + k)
+#define SCORE(GROUPS) score_int8(GROUPS, query, -high, -low, query->keys + k * stride, stride, group_stride, n_vecs, scores + k)
     for (; k + 2 < end; k += 2) SCORE(8);
     if (k + 2 == end) { SCORE(4); k++; }
     switch (groups) {
@@ -189,22 +190,22 @@ static void score_keys(const Model *m, Query *query, int begin, int end, int fir
     default: SCORE(1);
     }
 #undef SCORE
-    for (k = begin; k < end; k++) scores[k] *= query->scale * kv_scales(m, query, k, 0);
+    for (k = begin; k < end; k++) scores[k] *= query->scale * kv_scales(m, query, k, OF_KEYS);
     mask_scores((float *)scores, begin * LANES, first, last, end * LANES);
     query->maximum = max_between((const float *)scores, begin * LANES, end * LANES);
 }
 
 /* exp(score - maximum) times the scale of the value; the maximum of these, and 1 / the sum of the former. */
 static void softmax_scores(const Model *m, Query *query, int begin, int end) {
-    vec total = {0}, most = {0}, *scores = query->scores;
+    vec total = {0}, maxima = {0}, *scores = query->scores;
     for (int k = begin; k < end; k++) {
         vec weight = exp_scores(scores[k], query->maximum);
         query->prefetched = prefetch_advance(query->prefetched, prefetch_budget(m, 4));
         total += weight;
-        scores[k] = weight *= kv_scales(m, query, k, 1); /* masked tokens have zero or stale scales, which are finite */
-        most = vmax(most, weight);
+        scores[k] = weight *= kv_scales(m, query, k, OF_VALUES); /* masked tokens have zero or stale scales, which are finite */
+        maxima = vmax(maxima, weight);
     }
-    query->maximum = hmax(most), query->inv_sum = 1 / hsum(total);
+    query->maximum = hmax(maxima), query->inv_sum = 1 / hsum(total);
 }
 
 /* Softmax weights, quantized, @ values up to `last`. */
@@ -212,29 +213,32 @@ static void weighted_sum(const Model *m, Query *query, int begin, int end, int l
     float factor = query->maximum > 0 ? WEIGHT_QMAX / query->maximum : 0, scale = query->inv_sum * query->maximum / WEIGHT_QMAX;
     for (int k = begin; k < end; k++) {
         ivec q = round_to_int(query->scores[k] * factor);
-        u8x16 more = __builtin_convertvector(q >> 8, u8x16), less = __builtin_convertvector(q & 255, u8x16);
-        memcpy(query->high + k * 4, &more, LANES), memcpy(query->low + k * 4, &less, LANES);
+        u8x16 high_bytes = __builtin_convertvector(q >> 8, u8x16), low_bytes = __builtin_convertvector(q & 255, u8x16);
+        memcpy(query->high + k * 4, &high_bytes, LANES), memcpy(query->low + k * 4, &low_bytes, LANES);
     }
     size_t stride = block_stride(m), group_stride = group4_stride(m);
     const uint8_t *values = query->values + begin * stride;
-    int b = 0, parts = m->d / LANES, first_group = begin * 4, stop = last / 4 + 1;
-    vec *to = (vec *)out;
-    for (; b + 4 <= parts; b += 4) accumulate_values_int8(4, query, values + b * 64, stride, group_stride, first_group, stop, to + b, scale);
-    for (; b + 2 <= parts; b += 2) accumulate_values_int8(2, query, values + b * 64, stride, group_stride, first_group, stop, to + b, scale);
-    if (b < parts) accumulate_values_int8(1, query, values + b * 64, stride, group_stride, first_group, stop, to + b, scale);
+    int b = 0, n_vecs = m->d / LANES, first_group = begin * 4, stop = last / 4 + 1;
+#define ACCUMULATE(N_VECS)                                                                                                   \
+    accumulate_values_int8(N_VECS, query, values + b * 64, stride, group_stride, first_group, stop, (vec *)out + b, scale)
+    for (; b + 4 <= n_vecs; b += 4) ACCUMULATE(4);
+    for (; b + 2 <= n_vecs; b += 2) ACCUMULATE(2);
+    if (b < n_vecs) ACCUMULATE(1);
+#undef ACCUMULATE
 }
 
 /* Attention of query heads begin_head ... end_head - 1 of a row, prefetching from `prefetched` to `stop`. Several heads go through
    each stage together: a single one is bound by latency. */
 static void attend_int8(const ForwardContext *p, int row, int begin_head, int end_head, const char *prefetched, const char *stop) {
     enum { MAX_BATCH = 8 };
+    enum { QUANTIZE, SCORE, SOFTMAX, SUM, N_STAGES };
     const Model *m = p->model;
     const Network *net = &m->net;
     int d = net->head_dim, d_padded = m->d, group = net->n_head / net->n_kv_head, last = p->rows[row].position;
-    int first = window_start(net, last), begin = first / LANES, end = last / LANES + 1, words = (m->s + 3 * d_padded) / 4;
+    int first = window_start(net, last), begin = first / LANES, end = last / LANES + 1, limb_words = (m->s + 3 * d_padded) / 4;
     int batch = end_head - begin_head < MAX_BATCH ? end_head - begin_head : MAX_BATCH;
     float q[batch * d_padded] __attribute__((aligned(64))), scores[batch * m->s] __attribute__((aligned(64)));
-    int32_t limbs[batch * 2 * words] __attribute__((aligned(64)));
+    int32_t limbs[batch * 2 * limb_words] __attribute__((aligned(64)));
     Query queries[MAX_BATCH];
     for (int h = begin_head; h < end_head; h += batch) {
         int n = end_head - h < batch ? end_head - h : batch;
@@ -244,24 +248,25 @@ static void attend_int8(const ForwardContext *p, int row, int begin_head, int en
             int g = (h + i) / group;
             const uint8_t *cache = (const uint8_t *)cache_of(p, row);
             queries[i] = (Query){.keys = cache + keys_at(m, g), .scales = cache + scales_at(g), .values = cache + values_at(m, g),
-                                 .scores = (vec *)(scores + i * m->s), .high = limbs + 2 * i * words,
-                                 .low = limbs + (2 * i + 1) * words};
+                                 .scores = (vec *)(scores + i * m->s), .high = limbs + 2 * i * limb_words,
+                                 .low = limbs + (2 * i + 1) * limb_words};
         }
-        for (int stage = 0; stage < 4; stage++)
+        for (int stage = QUANTIZE; stage < N_STAGES; stage++)
             for (int i = 0; i < n; i++) {
                 Query *query = &queries[i];
-                bool more = prefetched < stop;
-                query->prefetched = more ? prefetched : (const char *)query->keys + begin * block_stride(m); /* in the cache already: a prefetch costs nothing */
+                bool prefetching = prefetched < stop;
+                /* Keys are in the cache already: their prefetch costs nothing. */
+                query->prefetched = prefetching ? prefetched : (const char *)query->keys + begin * block_stride(m);
                 switch (stage) {
-                case 0:
+                case QUANTIZE:
                     quantize_query(m, query, q + i * d_padded);
                     query->prefetched = prefetch_advance(query->prefetched, prefetch_budget(m, 2) * (end - begin));
                     break;
-                case 1: score_keys(m, query, begin, end, first, last); break;
-                case 2: softmax_scores(m, query, begin, end); break;
-                case 3: weighted_sum(m, query, begin, end, last, q + i * d_padded);
+                case SCORE: score_keys(m, query, begin, end, first, last); break;
+                case SOFTMAX: softmax_scores(m, query, begin, end); break;
+                case SUM: weighted_sum(m, query, begin, end, last, q + i * d_padded);
                 }
-                if (more) prefetched = query->prefetched;
+                if (prefetching) prefetched = query->prefetched;
             }
         for (int i = 0; i < n; i++) memcpy(y_of(p, row) + (h + i) * d, q + i * d_padded, d * sizeof *q);
     }

@@ -72,16 +72,16 @@ static void mask_below(float *logits, int n, float threshold) {
 /* The first argmax of (n,). */
 static int argmax(const float *x, int n) {
     const ivec count = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    vec most = *(const vec *)x;
+    vec maxima = *(const vec *)x;
     ivec at = count;
     for (int i = LANES; i < n; i += LANES) {
         vec v = *(const vec *)(x + i);
-        ivec more = v > most;
-        most = blend(more, v, most), at = (more & (count + i)) | (~more & at);
+        ivec larger = v > maxima;
+        maxima = blend(larger, v, maxima), at = (larger & (count + i)) | (~larger & at);
     }
     int best = 0;
     for (int lane = 1; lane < LANES; lane++)
-        if (most[lane] > most[best] || (most[lane] == most[best] && at[lane] < at[best])) best = lane;
+        if (maxima[lane] > maxima[best] || (maxima[lane] == maxima[best] && at[lane] < at[best])) best = lane;
     return at[best];
 }
 

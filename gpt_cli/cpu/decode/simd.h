@@ -65,11 +65,11 @@ INLINE vec reciprocal(vec x) { return 1.0f / x; }
 /* The register of the processor's int8 dot product; DOT_VECS of them are a vector. `dot_add`: in each 32-bit word, sum += dot of
    a's four unsigned and b's four signed bytes. */
 #if defined(__AVX512VNNI__)
-typedef __m512i dot_vec;
+typedef ivec dot_vec; /* not __m512i: gcc 12 copies an accumulator of 64-bit words before and after each product */
 enum { DOT_VECS = 1, INT8_DOT = 1 };
-INLINE dot_vec dot_add(dot_vec sum, dot_vec a, dot_vec b) { return _mm512_dpbusd_epi32(sum, a, b); }
-INLINE dot_vec dot_broadcast(int32_t word) { return _mm512_set1_epi32(word); }
-INLINE dot_vec dot_load(const int8_t *at) { return _mm512_load_si512(at); }
+INLINE dot_vec dot_add(dot_vec sum, dot_vec a, dot_vec b) { return (ivec)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b); }
+INLINE dot_vec dot_broadcast(int32_t word) { return (ivec)_mm512_set1_epi32(word); }
+INLINE dot_vec dot_load(const int8_t *at) { return *(const ivec *)at; }
 #elif defined(__ARM_FEATURE_MATMUL_INT8) || defined(__ARM_FEATURE_DOTPROD)
 typedef int32x4_t dot_vec;
 enum { DOT_VECS = 4, INT8_DOT = 1 };
@@ -89,17 +89,10 @@ INLINE dot_vec dot_load(const int8_t *at) { return vreinterpretq_s32_s8(vld1q_s8
 enum { INT8_DOT = 0 };
 #endif
 
-/* Dot products of bf16 pairs, in an order of their own: where there are AMX tiles, too, the order of sums is theirs. */
-#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) || (defined(__AVX512BF16__) && !defined(__AMX_BF16__))
-enum { BF16_DOT = 1 };
-#else
-enum { BF16_DOT = 0 };
-#endif
-
 /* The same for a whole vector, with or without such instructions. */
 INLINE ivec dot4(ivec sum, ivec a, ivec b) {
 #if defined(__AVX512VNNI__)
-    return (ivec)dot_add((dot_vec)sum, (dot_vec)a, (dot_vec)b);
+    return dot_add(sum, a, b);
 #elif defined(__ARM_FEATURE_MATMUL_INT8) || defined(__ARM_FEATURE_DOTPROD)
     dot_vec parts[3][DOT_VECS];
     memcpy(parts[0], &sum, sizeof sum), memcpy(parts[1], &a, sizeof a), memcpy(parts[2], &b, sizeof b);
@@ -112,6 +105,13 @@ INLINE ivec dot4(ivec sum, ivec a, ivec b) {
     return sum;
 #endif
 }
+
+/* Dot products of bf16 pairs, in an order of their own: where there are AMX tiles, too, the order of sums is theirs. */
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC) || (defined(__AVX512BF16__) && !defined(__AMX_BF16__))
+enum { BF16_DOT = 1 };
+#else
+enum { BF16_DOT = 0 };
+#endif
 
 /* 256 high + low */
 INLINE vec combine_bytes(ivec high, ivec low) {
@@ -154,13 +154,13 @@ INLINE vec absolute(vec x) { return (vec)((ivec)x & 0x7fffffff); }
 
 /* max |x| of (n,), a multiple of 16: in four accumulators, to hide latency. */
 INLINE float absmax(const float *x, int n) {
-    vec most[4] = {{0}};
+    vec maxima[4] = {{0}};
     int i = 0;
     for (; i + 4 * LANES <= n; i += 4 * LANES)
 #pragma GCC unroll 4
-        for (int j = 0; j < 4; j++) most[j] = vmax(most[j], absolute(*(const vec *)(x + i + j * LANES)));
-    for (; i < n; i += LANES) most[0] = vmax(most[0], absolute(*(const vec *)(x + i)));
-    return hmax(vmax(vmax(most[0], most[1]), vmax(most[2], most[3])));
+        for (int j = 0; j < 4; j++) maxima[j] = vmax(maxima[j], absolute(*(const vec *)(x + i + j * LANES)));
+    for (; i < n; i += LANES) maxima[0] = vmax(maxima[0], absolute(*(const vec *)(x + i)));
+    return hmax(vmax(vmax(maxima[0], maxima[1]), vmax(maxima[2], maxima[3])));
 }
 
 /* 2^x: 2^n 2^r with |r| <= 1/2, 2^r by the polynomial of degree 5 that is 1 at 0 and furthest off by least, by 9.1e-8 of it. */

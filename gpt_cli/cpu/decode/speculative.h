@@ -25,31 +25,31 @@ static int draft_with_model(Session *session, int n, DraftToken *drafts) {
     Sequence *t = draft_session->sequences;
     int v = draft_session->model->net.vocab_size, context = draft_session->model->net.context_length;
     double each = d->draft_seconds + d->extra_row_seconds, p_accepted = 1, tokens = 1, best = 1 / d->first_row_seconds;
-    int most = 0;
+    int length = 0;
     if (n > context / 4) n = context / 4;
-    if (d->fixed_length) most = d->fixed_length < n ? d->fixed_length : n;
+    if (d->fixed_length) length = d->fixed_length < n ? d->fixed_length : n;
     for (int k = 1; k <= n && !d->fixed_length; k++) {
         tokens += p_accepted *= acceptance_rate(&d->model_acceptance);
-        if (tokens / (d->first_row_seconds + k * each) > best) best = tokens / (d->first_row_seconds + k * each), most = k;
+        if (tokens / (d->first_row_seconds + k * each) > best) best = tokens / (d->first_row_seconds + k * each), length = k;
     }
-    if (t->length + most > context) { /* shift the window now: what is dropped does not come back */
+    if (t->length + length > context) { /* shift the window now: what is dropped does not come back */
         memmove(t->tokens, t->tokens + context / 2, (size_t)(t->length - context / 2) * sizeof *t->tokens);
         t->length -= context / 2, t->cached = 0;
     }
     double started = seconds();
     bool fresh = t->length - t->cached == 1;
-    for (int k = 0; k < most; k++) {
+    for (int k = 0; k < length; k++) {
         prefill(draft_session, draft_session->workspaces, 0, 1);
         int32_t token = sample_token(draft_session->logits, v, &session->sampling, peek_noise(session, k), draft_session->heap_scratch);
         drafts[k] = (DraftToken){token, &d->model_acceptance};
         t->tokens[t->length++] = token;
     }
-    if (most && fresh) {
-        double each_ = (seconds() - started) / most;
-        if (!d->draft_seconds) d->draft_seconds = each_;
-        d->draft_seconds += (fmin(each_, 4 * d->draft_seconds) - d->draft_seconds) / 16;
+    if (length && fresh) {
+        double seconds_per_token = (seconds() - started) / length;
+        if (!d->draft_seconds) d->draft_seconds = seconds_per_token;
+        d->draft_seconds += (fmin(seconds_per_token, 4 * d->draft_seconds) - d->draft_seconds) / 16;
     }
-    return most;
+    return length;
 }
 
 /* Replace the rejected drafts in the smaller model's sequence by the tokens that were written. */
@@ -62,8 +62,8 @@ static void rollback_draft(Session *draft_session, const DraftToken *drafts, int
     for (int i = agreed; i < n; i++) append_token(draft_session->model, t, tokens[i]);
 }
 
-/* Write 1 to `most` tokens, the same as without drafts. Returns how many; `logits` (unless NULL) gets theirs. */
-static int speculative_step(Session *session, int most, int32_t end_of_text, int32_t *tokens, float *logits) {
+/* Write 1 to `n_tokens` tokens, the same as without drafts. Returns how many; `logits` (unless NULL) gets theirs. */
+static int speculative_step(Session *session, int n_tokens, int32_t end_of_text, int32_t *tokens, float *logits) {
     const Model *m = session->model;
     DraftState *d = session->draft;
     Sequence *s = session->sequences;
@@ -74,7 +74,7 @@ static int speculative_step(Session *session, int most, int32_t end_of_text, int
         prefill(session, session->workspaces, 0, 1);
         s->tokens[s->length++] = newest;
     }
-    int n_max = most - 1 < context - s->length ? most - 1 : context - s->length;
+    int n_max = n_tokens - 1 < context - s->length ? n_tokens - 1 : context - s->length;
     if (n_max > MAX_DRAFT) n_max = MAX_DRAFT;
     if (d->measured < 3 && !d->fixed_length) { /* measure the cost of one row, and of several */
         n_max = d->measured && d->measured < 2 ? (n_max < 3 ? n_max : 3) : 0;

@@ -49,20 +49,20 @@ static inline int max_int(int a, int b) { return a > b ? a : b; }
 
 /* The largest of (n,). */
 INLINE float max_of(long n, const float *x) {
-    float most = -INFINITY;
+    float maximum = -INFINITY;
 #ifdef __clang__ /* which does not vectorise the loop below, because of NaN */
     float each[LANES];
     long i = 0;
     for (int j = 0; j < LANES; j++) each[j] = -INFINITY;
     for (; i + LANES <= n; i += LANES)
         for (int j = 0; j < LANES; j++) each[j] = x[i + j] > each[j] ? x[i + j] : each[j];
-    for (; i < n; i++) most = x[i] > most ? x[i] : most;
-    for (int j = 0; j < LANES; j++) most = each[j] > most ? each[j] : most;
+    for (; i < n; i++) maximum = x[i] > maximum ? x[i] : maximum;
+    for (int j = 0; j < LANES; j++) maximum = each[j] > maximum ? each[j] : maximum;
 #else
-    _Pragma("omp simd reduction(max : most)")
-    for (long i = 0; i < n; i++) most = x[i] > most ? x[i] : most;
+    _Pragma("omp simd reduction(max : maximum)")
+    for (long i = 0; i < n; i++) maximum = x[i] > maximum ? x[i] : maximum;
 #endif
-    return most;
+    return maximum;
 }
 
 /* e^x to about 2e-7 relative (the polynomial of Moshier's Cephes library); NaN stays NaN. Adding 1.5 * 2^23 leaves the
