@@ -29,10 +29,10 @@ def print_classes(
     from gpt_cli.evaluation.text_classifier import TextClassifier
     from gpt_cli.terminal.table import render_pairs
 
-    given = {"encoding": encoding, "text_key": text_key}
+    options = {"encoding": encoding, "text_key": text_key}
     if text_key is not None and text_key == saved.config.data.label_key:
         raise RequestError(f"--text-key and the run's data.label_key are both '{text_key}'", hint="name another key")
-    data = saved.config.data.model_copy(update={key: value for key, value in given.items() if value is not None})
+    data = saved.config.data.model_copy(update={key: value for key, value in options.items() if value is not None})
     classifier = TextClassifier.of(saved, device, note)
     report = evaluate_classifier(saved, classifier, text, split, note, data, skip_unknown=skip_unknown)
     if json:

@@ -22,16 +22,16 @@ def measure_completions(
     device: Device,
     *,
     beams: int | None,
-    most: int | None,
+    max_examples: int | None,
     baselines: bool,
     out: Path | None,
-    given: "Examples | None" = None,
+    other_examples: "Examples | None" = None,
 ) -> dict[str, Any]:
     """Write the last completion of the examples of a split, by greedy or beam search, and measure them.
 
-    `most`: of the first so many examples; None: of all that fit into the context. `baselines`: beside copying the
-    prompt and the completion of the nearest training prompt. `out`: a file for a JSON line each. `given`: other
-    examples, in place of the split's.
+    `max_examples` measures the first so many; None: all that fit into the context. `baselines` adds copying the prompt
+    and the completion of the nearest training prompt. `out` is a file for a JSON line each. `other_examples` take the
+    place of the split's.
     """
     from gpt_cli.evaluation.completions import NearestExample, require_sacrebleu, score_completions
     from gpt_cli.files import replace_file
@@ -40,12 +40,13 @@ def measure_completions(
     from gpt_cli.terminal.progress import working
 
     require_sacrebleu()
-    if given is None or baselines:
-        instead = "leave it out: --no-completions" if given is None else "leave --baselines out"
+    if other_examples is None or baselines:
+        instead = "leave it out: --no-completions" if other_examples is None else "leave --baselines out"
         corpus = load_run_corpus(saved, note=_silent, with_test=split == "test", instead=instead)
-    examples, context = corpus.examples[split] if given is None else given, saved.config.model.context_length
+    examples = corpus.examples[split] if other_examples is None else other_examples
+    context = saved.config.model.context_length
     turns = [examples.last_turn(number) for number in range(len(examples))]
-    turns = [turn for turn in turns if len(turn[0]) + len(turn[1]) - 1 <= context][:most]
+    turns = [turn for turn in turns if len(turn[0]) + len(turn[1]) - 1 <= context][:max_examples]
     references = [_text(saved, completion, examples) for _, completion in turns]
     sampling = SamplingParams(
         max_new_tokens=context, temperature=0.0, stop=(saved.config.data.completion_end,), beams=beams
@@ -63,8 +64,8 @@ def measure_completions(
             [_text(saved, completion, train) for _, completion in known],
         )
         for name, guesses in {"copy": prompts, "nearest": [nearest.completion(prompt) for prompt in prompts]}.items():
-            found = asdict(score_completions(guesses, references))
-            figures |= {f"{name}_{key}": value for key, value in found.items()}
+            scores = asdict(score_completions(guesses, references))
+            figures |= {f"{name}_{key}": value for key, value in scores.items()}
     if out is not None:
         rows = zip(prompts, references, written, strict=True)
         lines = [json.dumps({"prompt": p, "completion": c, "written": w}, ensure_ascii=False) for p, c, w in rows]

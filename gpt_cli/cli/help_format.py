@@ -32,7 +32,7 @@ def help_sections(command: Any, ctx: Any) -> dict[str, list[Sequence[str]]]:
         if parameter.param_type_name == "argument":
             groups["Arguments"].append((written.rpartition(" <")[0] or written, meaning))
         else:
-            plain = _TYPE.sub(lambda found: _PLAIN[found[1]], written)
+            plain = _TYPE.sub(lambda match: _PLAIN[match[1]], written)
             groups.setdefault(getattr(parameter, "rich_help_panel", None) or _OTHERS, []).append((plain, meaning))
     if keys := getattr(command.callback, "keys", None):
         groups["Keys, of a hundred that the config has"] = [*keys.items()]

@@ -31,7 +31,7 @@ def interruptible_progress() -> "Iterator[StageProgress]":
     """
     from gpt_cli.terminal.progress import stage_progress
 
-    where = "before anything was read"
+    position = "before anything was read"
 
     def terminate(_number: int, _frame: FrameType | None) -> None:
         raise _SigTerm
@@ -41,13 +41,13 @@ def interruptible_progress() -> "Iterator[StageProgress]":
         with stage_progress() as show_bar:
 
             def show(stage: "Stage", done: int, total: int | None) -> None:
-                nonlocal where
-                where = f"{stage}, at {done:,} bytes" + ("" if not total else f" of {total:,} ({done / total:.0%})")
+                nonlocal position
+                position = f"{stage}, at {done:,} bytes" + ("" if not total else f" of {total:,} ({done / total:.0%})")
                 show_bar(stage, done, total)
 
             yield show
     except KeyboardInterrupt as stop:
         code = 128 + (signal.SIGTERM if isinstance(stop, _SigTerm) else signal.SIGINT)
-        raise Interrupted(f"stopped while {where}; nothing was written", code) from stop
+        raise Interrupted(f"stopped while {position}; nothing was written", code) from stop
     finally:
         signal.signal(signal.SIGTERM, previous)

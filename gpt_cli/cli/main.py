@@ -56,8 +56,8 @@ app = App(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"gpt {__version__}")
         raise typer.Exit
 
@@ -138,11 +138,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` has read enough
         return ExitCode.DONE
     except UserError as error:
-        given = sys.argv[1:] if arguments is None else arguments
-        if (error.hint is None or "UTF-8" in error.hint) and _misread(given):
+        argv = sys.argv[1:] if arguments is None else arguments
+        if (error.hint is None or "UTF-8" in error.hint) and _misread(argv):
             error.hint = IN_UTF_8
         if error.hint is not None:
-            error.hint = hint_for(error.hint, given, typer.main.get_command(app))
+            error.hint = hint_for(error.hint, argv, typer.main.get_command(app))
         return _report(error)
     except Exception as error:
         return _report(_explain(error))

@@ -28,7 +28,7 @@ class NoveltyReport:
         """For JSON, what each text copies."""
         from gpt_cli.evaluation.novelty import measure_novelty
 
-        return [found.to_json() for found in measure_novelty(texts, self._training)]
+        return [novelty.to_json() for novelty in measure_novelty(texts, self._training)]
 
     def print_text(self, text: str) -> None:
         """Print on stderr what `text` copies."""
@@ -44,8 +44,10 @@ class NoveltyReport:
     def _print(self, text: str) -> None:
         from gpt_cli.evaluation.novelty import measure_novelty
 
-        (found,) = measure_novelty([text], self._training)
-        span = escape_control_chars(found.span)
-        shares = [f"{'no' if share is None else f'{share:.1%} of the'} {n}-grams" for n, share in found.copied.items()]
+        (novelty,) = measure_novelty([text], self._training)
+        span = escape_control_chars(novelty.span)
+        shares = [
+            f"{'no' if share is None else f'{share:.1%} of the'} {n}-grams" for n, share in novelty.copied.items()
+        ]
         note(f"copied: {', '.join(shares)}")
-        note(f"longest: {len(found.span):,} characters, '{span[:_SHOWN]}{'...' * (len(span) > _SHOWN)}'")
+        note(f"longest: {len(novelty.span):,} characters, '{span[:_SHOWN]}{'...' * (len(span) > _SHOWN)}'")

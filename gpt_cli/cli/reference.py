@@ -66,9 +66,9 @@ def config_page() -> str:
 def values(schema: dict[str, Any]) -> str:
     """The values that a JSON Schema allows, in words and limits: "whole number, at least 1, or `null`"."""
     words = [word for choice in schema.get("anyOf", [schema]) for word in _words(choice)]
-    *most, last = words
-    comma = "," if any("," in word for word in most) else ""  # which then ends the limits of what stands before
-    return f"{', '.join(most)}{comma} or {last}" if most else last
+    *others, last = words
+    comma = "," if any("," in word for word in others) else ""  # which then ends the limits of what stands before
+    return f"{', '.join(others)}{comma} or {last}" if others else last
 
 
 def _words(schema: dict[str, Any]) -> list[str]:
@@ -185,9 +185,9 @@ def _page(path: str, context: typer.Context) -> Iterator[str]:
 
 def example(command: Any) -> str:
     """The command line that a verb's help gives as its example."""
-    found = re.search(r"^Example: (gpt .*)$", inspect.cleandoc(command.help or ""), re.MULTILINE)
-    assert found is not None, f"the help of {command.name} has no example"
-    return found[1]
+    match = re.search(r"^Example: (gpt .*)$", inspect.cleandoc(command.help or ""), re.MULTILINE)
+    assert match is not None, f"the help of {command.name} has no example"
+    return match[1]
 
 
 def _lines(lines: Sequence[str]) -> str:

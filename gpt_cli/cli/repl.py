@@ -124,15 +124,15 @@ class Repl:
                 hint="/help lists them; // begins a text that begins with /",
             )
 
-    def _answer(self, said: str) -> None:
+    def _answer(self, message: str) -> None:
         """Generate the model's turn, and print it while it is being written."""
-        seen = self._say(said)
-        _tell_dropped(seen)
+        window = self._say(message)
+        _tell_dropped(window)
         seed, reason = self._sampling.seed, None
         parts: list[str] = []
         with interrupts() as interrupted:
             try:
-                _, texts = self._writer.generate([seen.tokens], self._sampling)
+                _, texts = self._writer.generate([window.tokens], self._sampling)
                 (text,) = next(texts)
                 for piece in text:
                     parts.append(piece)
@@ -151,12 +151,12 @@ class Repl:
             elif reason == "end_of_text":
                 note("(the model ended its text)")
 
-    def _say(self, said: str) -> "ContextWindow":
+    def _say(self, message: str) -> "ContextWindow":
         """The context to continue."""
-        if not said:
+        if not message:
             return self._conversation.continue_()
-        (said,) = without_unknown(self._writer.tokenizer, [said], skip=self._skip_unknown, form="({})")
-        return self._conversation.say(said)
+        (message,) = without_unknown(self._writer.tokenizer, [message], skip=self._skip_unknown, form="({})")
+        return self._conversation.say(message)
 
     def _set(self, name: str, value: str) -> None:
         key, kind = _SETTINGS[name]
@@ -217,13 +217,13 @@ def interrupts() -> Iterator[Callable[[], bool]]:
 
     A second one raises KeyboardInterrupt, for what hangs. Where SIGINT is ignored it stays so.
     """
-    asked = False
+    received = False
 
     def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
+        nonlocal received
+        if received:
             signal.default_int_handler(number, frame)
-        asked = True
+        received = True
 
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_IGN:
@@ -231,6 +231,6 @@ def interrupts() -> Iterator[Callable[[], bool]]:
         return
     signal.signal(signal.SIGINT, ask)
     try:
-        yield lambda: asked
+        yield lambda: received
     finally:
         signal.signal(signal.SIGINT, before)

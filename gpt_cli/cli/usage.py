@@ -132,7 +132,7 @@ def _in_our_words(message: str, arguments: Sequence[str]) -> str:
     option = re.search(r"'--?([\w-]+)'", message)
     value = repr(_value_of(option[1], arguments)) if option else "this"
     for theirs, ours in _WORDS.items():
-        message = re.sub(theirs, lambda found, ours=ours: found.expand(ours).replace("{value}", value), message)  # type: ignore[misc]
+        message = re.sub(theirs, lambda match, ours=ours: match.expand(ours).replace("{value}", value), message)  # type: ignore[misc]
     return message
 
 
@@ -164,7 +164,9 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
     """The suggestion for the unknown option `name`: one of the verb's own, or a key of the config."""
     known = {option.lstrip("-"): option for parameter in context.command.params for option in parameter.opts}
     words = {name for name, option in known.items() if not option.startswith("-")}
-    dashed = next((given for given in arguments[1:] if given.startswith("-") and Path(given).exists()), None)
+    dashed = next(
+        (argument for argument in arguments[1:] if argument.startswith("-") and Path(argument).exists()), None
+    )
     if dashed is not None:
         return f"a name that begins with a dash is given as {quote(f'./{dashed}')}"
     if context.command_path == "gpt" and name in ("v", "V"):
@@ -174,8 +176,8 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
     ours = _OPTIONS.get(context.info_name, {}).get(spelled) or (spelled if spelled in known else None)
     value = _value_of(name, arguments) or _NO_VALUE
     if ours is not None and ours in words:
-        given = ours.upper() if value == _NO_VALUE else quote(value)
-        return f"it is given without a name: {context.command_path} {given}"
+        argument = ours.upper() if value == _NO_VALUE else quote(value)
+        return f"it is given without a name: {context.command_path} {argument}"
     if ours == "yes":
         return "--yes does not ask"
     if ours is not None:
@@ -221,4 +223,4 @@ def hint_for(hint: str, arguments: Sequence[str], command: Any) -> str:
     while names and (inner := getattr(verb, "commands", {}).get(names[0])) is not None:
         verb, names = inner, names[1:]
     options = {option for parameter in getattr(verb, "params", ()) for option in parameter.opts}
-    return _BOTH.sub(lambda found: found[1] if found[1].split(" ")[0] in options else found[2], hint)
+    return _BOTH.sub(lambda match: match[1] if match[1].split(" ")[0] in options else match[2], hint)

@@ -25,17 +25,19 @@ def choose_for_budget(config: "Config", file: Path | None, overrides: Sequence[s
     from gpt_cli.corpus.prepare import prepare_corpus
     from gpt_cli.search.time_budget import choice_of_run, choose_config
 
-    asked = _keys(merge_layers("", "the overrides", overrides).values)
-    if "train.steps" in asked:
+    overridden = _keys(merge_layers("", "the overrides", overrides).values)
+    if "train.steps" in overridden:
         raise RequestError("train.steps and train.budget contradict each other", hint="leave one of them out")
-    written = asked if file is None else asked | _keys(merge_layers(read_config_file(file), str(file), ()).values)
-    written -= {"train.steps", "train.max_minutes"}  # the time decides them
+    fixed = (
+        overridden if file is None else overridden | _keys(merge_layers(read_config_file(file), str(file), ()).values)
+    )
+    fixed -= {"train.steps", "train.max_minutes"}  # the time decides them
     assert config.run_dir is not None
     assert config.train.budget is not None
-    kept = Path(config.run_dir, "config.yaml")
-    if kept.is_file():
-        run = load_config(kept)
-        return choice_of_run(config, run, written) if run.train.budget == config.train.budget else config
+    config_path = Path(config.run_dir, "config.yaml")
+    if config_path.is_file():
+        run = load_config(config_path)
+        return choice_of_run(config, run, fixed) if run.train.budget == config.train.budget else config
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise RequestError(
             "train.budget is measured and chosen for one process",
@@ -43,7 +45,7 @@ def choose_for_budget(config: "Config", file: Path | None, overrides: Sequence[s
         )
     corpus = prepare_corpus(config.data, config.tokenizer, note=note)
     seconds = (parse_duration(config.train.budget) or 0) - (time.perf_counter() - started)
-    return choose_config(config, seconds, corpus, written, note)
+    return choose_config(config, seconds, corpus, fixed, note)
 
 
 def _keys(values: dict[str, object]) -> frozenset[str]:

@@ -39,7 +39,7 @@ def resolve_source(source: str) -> Path:
 
 
 def fit_to_this_machine(
-    given: "ConfigValues", run_dir: str, base: "ConfigValues | None" = None
+    overrides: "ConfigValues", run_dir: str, base: "ConfigValues | None" = None
 ) -> tuple["Config", list[str]]:
     """`fit_config` for the processor and the GPU that are here."""
     import torch
@@ -50,4 +50,4 @@ def fit_to_this_machine(
 
     has_gpu, cores = torch.cuda.is_available(), physical_cores()
     with stage_progress() as progress:
-        return fit_config(given, run_dir=run_dir, has_gpu=has_gpu, cores=cores, base=base, progress=progress)
+        return fit_config(overrides, run_dir=run_dir, has_gpu=has_gpu, cores=cores, base=base, progress=progress)

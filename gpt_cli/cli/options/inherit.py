@@ -20,12 +20,12 @@ class Base:
     values: dict[str, Any]
     sentences: list[str]
 
-    def refuse_another_model(self, given: "ConfigValues") -> None:
+    def refuse_another_model(self, overrides: "ConfigValues") -> None:
         """Raise RequestError where another shape is asked for, into which the weights do not fit."""
         from gpt_cli.config import to_yaml_scalar
         from gpt_cli.training.init_from import FREE
 
-        for key, value in given.items():
+        for key, value in overrides.items():
             if not key.startswith("model.") or key.removeprefix("model.") in FREE:
                 continue
             if None not in (value, self.values[key]) and value != self.values[key]:  # null: what others make it
@@ -36,11 +36,11 @@ class Base:
                     hint=f"leave {key} out: train.init_from={path} brings its own",
                 )
 
-    def refuse_another_tokenizer(self, given: "ConfigValues") -> None:
+    def refuse_another_tokenizer(self, overrides: "ConfigValues") -> None:
         """Raise RequestError where something else is asked for: its ids would mean something else to the model."""
-        if "tokenizer.file" in given:
+        if "tokenizer.file" in overrides:
             return  # which is compared, id by id
-        for key, value in given.items():
+        for key, value in overrides.items():
             if key.startswith("tokenizer.") and self.values.get(key) != value:
                 path = self.values["train.init_from"]
                 raise RequestError(
@@ -71,13 +71,13 @@ def inherit(path: Path) -> Base:
     tuned = base.train.init_from is not None  # with rates that are gentle already
     rates = {key: float(f"{values[key] * (1 if tuned else _GENTLER):.3g}") for key in ("optim.lr", "optim.adamw_lr")}
     values |= rates
-    said = " ".join(f"{key}={rate:g}" for key, rate in rates.items())
+    settings = " ".join(f"{key}={rate:g}" for key, rate in rates.items())
     share = "as there" if tuned else "a tenth of those there"
     return Base(
         values,
         [
             f"It starts from {run}, step {checkpoint.step:,}: the same model and the same {checkpoint.tokenizer.kind}"
             f" tokenizer of {checkpoint.tokenizer.vocab_size:,} ids.",
-            f"Its rates are {share}, so that it keeps what it knows: {said}.",
+            f"Its rates are {share}, so that it keeps what it knows: {settings}.",
         ],
     )

@@ -53,9 +53,9 @@ def _read_many(path: Path, format_: PromptsFormat) -> list[Prompt]:
     if format_ == "jsonl" or (format_ == "auto" and path.suffix == ".jsonl"):
         with as_request_error():
             objects = list(json_objects(text, name, "prompt"))
-        found = [Prompt(value["prompt"], where, value.get("id")) for where, value in objects]
+        parsed = [Prompt(value["prompt"], where, value.get("id")) for where, value in objects]
     else:
-        found = [Prompt(line, where) for where, line in numbered_lines(text, name)]
-    if not found or text == "\n":
+        parsed = [Prompt(line, where) for where, line in numbered_lines(text, name)]
+    if not parsed or text == "\n":
         raise RequestError("there are no prompts", where=name)
-    return found
+    return parsed

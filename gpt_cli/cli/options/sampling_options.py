@@ -98,14 +98,14 @@ def refuse_draws_of_search(options: "SamplingOptions", sampling: "SamplingParams
         raise RequestError(f"{prefix}length-penalty is for beam search", hint=f"{prefix}beams 4, or leave it out")
     drawn = [prefix + name.replace("_", "-") for name in _DRAWS if options.get(name)]
     if sampling.beams is not None and drawn:
-        told = f"{prefix}beams searches the likeliest text, in which {drawn[0]} has no say"
+        reason = f"{prefix}beams searches the likeliest text, in which {drawn[0]} has no say"
         draw = "" if options.get("beams") else f", or draw: {prefix}beams 0"
-        raise RequestError(told, hint=f"leave {drawn[0]} out{draw}")
+        raise RequestError(reason, hint=f"leave {drawn[0]} out{draw}")
     drawn = [option for option in drawn if option != f"{prefix}top-k"]
     if sampling.penalty_alpha is not None and drawn:
-        told = f"of the sampling options {prefix}top-k alone counts, not {drawn[0]}"
+        reason = f"of the sampling options {prefix}top-k alone counts, not {drawn[0]}"
         draw = "" if options.get("penalty_alpha") else f", or draw: {prefix}penalty-alpha 0"
-        raise RequestError(f"{prefix}penalty-alpha draws no token: {told}", hint=f"leave {drawn[0]} out{draw}")
+        raise RequestError(f"{prefix}penalty-alpha draws no token: {reason}", hint=f"leave {drawn[0]} out{draw}")
 
 
 def unused_by_search(sampling: "SamplingParams") -> Sequence[str]:

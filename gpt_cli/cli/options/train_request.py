@@ -78,20 +78,20 @@ class Request:
 
         if any(key.startswith(_BPE) for key in self.overrides) and not _names(self.overrides, "tokenizer.kind"):
             self.overrides = [*self.overrides, "tokenizer.kind=bpe"]
-        given = check_overrides(self.overrides)
-        source = _source(sources, given.get("data.source"))
-        if "data.weights" in given and source != "-":  # of which there are as many as texts
+        values = check_overrides(self.overrides)
+        source = _source(sources, values.get("data.source"))
+        if "data.weights" in values and source != "-":  # of which there are as many as texts
             check_overrides([*self.overrides, f"data.source={to_yaml_scalar(source)}"])
-        if "train.budget" in given and "train.steps" in given:
+        if "train.budget" in values and "train.steps" in values:
             raise RequestError("train.steps and train.budget contradict each other", hint="leave one of them out")
         base = None
-        if (init_from := given.get("train.init_from")) is not None:
+        if (init_from := values.get("train.init_from")) is not None:
             from gpt_cli.cli.options.inherit import inherit
 
             base = inherit(Path(init_from))
-            base.refuse_another_model(given)
-            base.refuse_another_tokenizer(given)
-        run_dir = given.get("run_dir") or f"runs/{_run_name(source, init_from)}"
+            base.refuse_another_model(values)
+            base.refuse_another_tokenizer(values)
+        run_dir = values.get("run_dir") or f"runs/{_run_name(source, init_from)}"
         for one in [source] if isinstance(source, str) else source:
             if Path(one).is_fifo():
                 raise RequestError(
@@ -107,9 +107,9 @@ class Request:
         from gpt_cli.cli.options.fit_config import fit_to_this_machine
 
         fitted, reasons = fit_to_this_machine(
-            {**given, "data.source": source}, run_dir, None if base is None else base.values
+            {**values, "data.source": source}, run_dir, None if base is None else base.values
         )
-        by_time = "train.budget" in given  # which decides on the shape
+        by_time = "train.budget" in values  # which decides on the shape
         sentences = [*(base.sentences if base is not None else []), *(reasons[:2] if by_time else reasons)]
         note("\n".join(line for sentence in sentences for line in fold(sentence.split(" "), WIDTH)))
         overrides = [one for one in self.overrides if not one.startswith("data.source=")]
@@ -126,11 +126,13 @@ class Request:
         existing = load_config(run_dir / "config.yaml", overrides)
         if resolved(existing.data.source) == resolved(source):
             return existing
-        said = existing.data.source if isinstance(existing.data.source, str) else ", ".join(existing.data.source)
-        asked = [source] if isinstance(source, str) else source
+        trained_on = existing.data.source if isinstance(existing.data.source, str) else ", ".join(existing.data.source)
+        requested = [source] if isinstance(source, str) else source
         more = [f"train.init_from={quote(init_from)}"] if init_from is not None else []
-        another = " ".join(["gpt train", *map(quote, asked), "run_dir=runs/NAME", *more])
-        raise RequestError(f"{run_dir} is a run on another text, {said}", hint=f"give this one another name: {another}")
+        another = " ".join(["gpt train", *map(quote, requested), "run_dir=runs/NAME", *more])
+        raise RequestError(
+            f"{run_dir} is a run on another text, {trained_on}", hint=f"give this one another name: {another}"
+        )
 
 
 def _config_file(source: str) -> Path | None:

@@ -75,11 +75,11 @@ def attention(
     pieces = [loaded.tokenizer.token_bytes(token).decode(errors="backslashreplace") for token in tokens]
     weights = weights_of(layers, heads)
     if json:
-        shown = [
+        heads_json = [
             {"layer": h.layer, "head": h.head, "scores": h.scores, "marks": h.marks, "weights": w.tolist()}
             for h, w in zip(heads, weights.values(), strict=True)
         ]
-        print_json({"run": path, "step": loaded.step, "tokens": tokens, "pieces": pieces, "heads": shown})
+        print_json({"run": path, "step": loaded.step, "tokens": tokens, "pieces": pieces, "heads": heads_json})
     elif ascii:
         print(render_heads(weights, heads, pieces))
     else:
@@ -92,18 +92,18 @@ def _tokens(loaded: "LoadedRun", text: str, max_tokens: int) -> tuple[list[int],
     from gpt_cli.sampling import encode_prompt
 
     tokens = encode_prompt(loaded.tokenizer, text)
-    most = min(max_tokens, loaded.config.model.context_length)
-    if (left_out := len(tokens) - most) > 0:
-        why = "--max-tokens" if most == max_tokens else "the model's context"
-        note(f"the text has {len(tokens):,} tokens; the last {most:,} are shown ({why})")
-    return tokens[-most:], max(0, left_out)
+    limit = min(max_tokens, loaded.config.model.context_length)
+    if (left_out := len(tokens) - limit) > 0:
+        why = "--max-tokens" if limit == max_tokens else "the model's context"
+        note(f"the text has {len(tokens):,} tokens; the last {limit:,} are shown ({why})")
+    return tokens[-limit:], max(0, left_out)
 
 
 def _chosen(heads: "Sequence[Head]", layers: list[int] | None, numbers: list[int] | None) -> "list[Head]":
     """The heads that the filters leave. Raises RequestError for a layer or head that is not there."""
     there = {"layer": {head.layer for head in heads}, "head": {head.head for head in heads}}
-    for name, wanted in (("layer", layers), ("head", numbers)):
-        if missing := sorted(set(wanted or ()) - there[name]):
+    for name, selected in (("layer", layers), ("head", numbers)):
+        if missing := sorted(set(selected or ()) - there[name]):
             raise RequestError(
                 f"there is no {name} {missing[0]}: they are numbered from 0 to {max(there[name])}",
                 hint=f"--{name} 0",

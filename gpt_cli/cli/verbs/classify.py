@@ -61,18 +61,18 @@ def classify(
     if not texts:
         raise RequestError("there is nothing to classify", hint='gpt classify "a text", or a file, or - for lines')
     saved = open_checkpoint(find_one(None, run), note, "classes")
-    said = list(_read(texts, saved.config, text_key))
-    if not said:
+    inputs = list(_read(texts, saved.config, text_key))
+    if not inputs:
         raise RequestError("there are no texts in what was given")
     classifier = TextClassifier.of(saved, device, note)
-    known = without_unknown(saved.tokenizer, said, skip=unknown == "skip", source="texts")
-    for text, verdict in zip(said, classifier.classify(known), strict=True):
+    known = without_unknown(saved.tokenizer, inputs, skip=unknown == "skip", source="texts")
+    for text, verdict in zip(inputs, classifier.classify(known), strict=True):
         if jsonl:
-            shown = verdict.probabilities if top == 1 else verdict.top(top)
-            probabilities = {label: round(share, 6) for label, share in shown.items()}
+            likeliest = verdict.probabilities if top == 1 else verdict.top(top)
+            probabilities = {label: round(share, 6) for label, share in likeliest.items()}
             print(json_format.dumps({"text": text, "label": verdict.label, "probabilities": probabilities}), flush=True)
         else:
-            _print(text, verdict.top(top), alone=len(said) == 1)
+            _print(text, verdict.top(top), alone=len(inputs) == 1)
 
 
 def _print(text: str, likeliest: dict[str, float], *, alone: bool) -> None:

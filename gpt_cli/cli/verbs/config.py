@@ -141,8 +141,8 @@ def _fitted(source: str, overrides: list[str]) -> str:
     from gpt_cli.config import comment, dump_config, parse_config
     from gpt_cli.config.load import check_overrides
 
-    given = check_overrides(overrides)
-    fitted, reasons = fit_to_this_machine({**given, "data.source": source}, "runs/text")
+    values = check_overrides(overrides)
+    fitted, reasons = fit_to_this_machine({**values, "data.source": source}, "runs/text")
     heading = comment([f"Fitted to {source} and the machine it was written on.", *reasons])
     # Without run_dir the run gets the name of the file, whatever that will be.
     content = dump_config(fitted.model_copy(update={"run_dir": None}), full=False)

@@ -37,9 +37,11 @@ def list_corpora(
     paths = {corpus.name: corpus_path(corpus, corpora_dir()) for corpus in CORPORA}
     here = {name for name, path in paths.items() if os.path.exists(path)}
     if json:
-        kept = {name: path if name in here else None for name, path in paths.items()}
+        available = {name: path if name in here else None for name, path in paths.items()}
         keys = ("name", "about", "url", "size", "sha256", "licence", "split")
-        print_json({"corpora": [{**{key: getattr(c, key) for key in keys}, "path": kept[c.name]} for c in CORPORA]})
+        print_json(
+            {"corpora": [{**{key: getattr(c, key) for key in keys}, "path": available[c.name]} for c in CORPORA]}
+        )
         return
     rows = [
         (

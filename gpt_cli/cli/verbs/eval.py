@@ -128,7 +128,14 @@ def evaluate(
     figures = measured.figures()
     if writes:
         figures |= measure_completions(
-            saved, split, device, beams=beams, most=examples, baselines=baselines, out=out, given=others
+            saved,
+            split,
+            device,
+            beams=beams,
+            max_examples=examples,
+            baselines=baselines,
+            out=out,
+            other_examples=others,
         )
     if json:
         print_json(figures)

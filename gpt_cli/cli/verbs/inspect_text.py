@@ -53,10 +53,10 @@ def inspect(
         text_key=text_key,
     )
     with stage_progress() as progress:
-        found = inspect_text(SplitText.find(data, note, progress), progress)
+        inspection = inspect_text(SplitText.find(data, note, progress), progress)
     if test_fraction:
         note("what is kept for the test was not looked at")
     if json:
-        print_json({"corpus": corpus, **found.to_json(), "advice": advise(found)})
+        print_json({"corpus": corpus, **inspection.to_json(), "advice": advise(inspection)})
     else:
-        print(render_inspection(found))
+        print(render_inspection(inspection))

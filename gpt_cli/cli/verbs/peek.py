@@ -64,8 +64,8 @@ def peek(
     if json:
         print_json({"source": source, "split": split, "tokens": tokens, **window_json(window, outline.tokenizer)})
     else:
-        where = f"tokens {at:,} to {at + context:,} of {tokens:,} in the {split} split{first}"
-        print(render_window(window, outline.tokenizer, where))
+        title = f"tokens {at:,} to {at + context:,} of {tokens:,} in the {split} split{first}"
+        print(render_window(window, outline.tokenizer, title))
 
 
 def _outline(source: str, tokenizer: Path | None, division: dict[str, float], **keys: str) -> "LazyCorpus":

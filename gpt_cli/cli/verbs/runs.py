@@ -58,7 +58,7 @@ def remove(
     from gpt_cli.run.directory import find_run, hint_at_run
     from gpt_cli.run.trash import size_of, trash_run
 
-    runs = [find_run(given, check=False) for given in paths]
+    runs = [find_run(path, check=False) for path in paths]
     for path in runs:  # all of them, before the first is moved
         if is_checkpoint(path) or path.is_file():
             raise RequestError(f"{path} is not a run directory", hint=hint_at_run(path))

@@ -111,9 +111,9 @@ def sample(
     defaults = sample_defaults(path) or loaded.config.sample
     sampling = SamplingParams.from_config(defaults, seed).replace(options)
     opts.refuse_draws_of_search(options, sampling)
-    asked = [Prompt(defaults.prompt)] if given is None else given
+    inputs = [Prompt(defaults.prompt)] if given is None else given
     before, after = (defaults.prefix if prefix is None else prefix), (defaults.suffix if suffix is None else suffix)
-    whole = _wrap(asked, before, after, loaded.tokenizer, skip=unknown == "skip")
+    whole = _wrap(inputs, before, after, loaded.tokenizer, skip=unknown == "skip")
     copies = NoveltyReport(loaded) if novelty else None
     tokens = _encode(whole, loaded.tokenizer, loaded.config.model.context_length)
     writer, texts = generate_texts(loaded, tokens, sampling, n, batch_size, device, engine, weights, draft)
@@ -127,15 +127,15 @@ def sample(
         _print_lines(zip(whole, texts, strict=True), seed, copies)
     else:
         learned_text = loaded.config.data.format == "text"
-        shown = [one.text if learned_text else f"{said.text}\n" for one, said in zip(whole, asked, strict=True)]
-        _print_samples(shown, texts, n, raw, copies)
+        displayed = [one.text if learned_text else f"{entry.text}\n" for one, entry in zip(whole, inputs, strict=True)]
+        _print_samples(displayed, texts, n, raw, copies)
 
 
 def _wrap(prompts: Sequence[Prompt], prefix: str, suffix: str, tokenizer: "Tokenizer", *, skip: bool) -> list[Prompt]:
     """The whole prompts that the model is given; with `skip`, without the characters that the vocabulary lacks."""
     whole = [one.wrapped(prefix, suffix) for one in prompts]
-    kept = without_unknown(tokenizer, [one.text for one in whole], skip=skip, source="prompt")
-    return [Prompt(text, one.where, one.id) for text, one in zip(kept, whole, strict=True)]
+    texts = without_unknown(tokenizer, [one.text for one in whole], skip=skip, source="prompt")
+    return [Prompt(text, one.where, one.id) for text, one in zip(texts, whole, strict=True)]
 
 
 def _encode(prompts: Sequence[Prompt], tokenizer: "Tokenizer", context_length: int) -> list[list[int]]:
@@ -164,8 +164,8 @@ def _as_objects(texts: "Sequence[TextStream]", copies: NoveltyReport | None) -> 
     ]
     if copies is None:
         return samples
-    found = copies.to_json([one.text() for one in texts])
-    return [sample | {"novelty": one} for sample, one in zip(samples, found, strict=True)]
+    novelties = copies.to_json([one.text() for one in texts])
+    return [sample | {"novelty": one} for sample, one in zip(samples, novelties, strict=True)]
 
 
 def _print_samples(
@@ -192,12 +192,12 @@ def _print_samples(
 def _print_lines(texts: "Iterable[tuple[Prompt, list[TextStream]]]", seed: int, copies: NoveltyReport | None) -> None:
     """Print a JSON object for each text as soon as it is complete, in the order of the prompts."""
     for prompt, samples in texts:
-        found = None if copies is None else copies.to_json([text.text() for text in samples])
+        novelties = None if copies is None else copies.to_json([text.text() for text in samples])
         for number, text in enumerate(samples, start=1):
             line = {} if prompt.id is None else {"id": prompt.id}
             line |= {"prompt": prompt.text, "sample": number, "seed": seed, "text": text.text()}
             log_probs = [round(log_prob, 6) for log_prob in text.log_probs or ()]
             line |= {"tokens": text.tokens, "log_probs": log_probs, "finish_reason": text.finish_reason}
-            if found is not None:
-                line["novelty"] = found[number - 1]
+            if novelties is not None:
+                line["novelty"] = novelties[number - 1]
             print(json.dumps(line, allow_nan=False), flush=True)

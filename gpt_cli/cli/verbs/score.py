@@ -111,8 +111,8 @@ def score(
 
     Example: gpt score letter.txt --worst 10
     """
-    shown = {"--html": html is not None, "--jsonl": jsonl, "--json": as_json, "--tokens": tokens}
-    if len(several := [option for option, given in shown.items() if given]) > 1:
+    outputs = {"--html": html is not None, "--jsonl": jsonl, "--json": as_json, "--tokens": tokens}
+    if len(several := [option for option, is_set in outputs.items() if is_set]) > 1:
         raise RequestError(f"give {several[0]} or {several[1]}, not both")
     if worst is not None and (as_json or (jsonl and labels is not None)):
         shown_as = "--json" if as_json else "--jsonl with --labels"
@@ -174,10 +174,10 @@ def score(
     if html is not None:
         from gpt_cli.report.score_page import WORST, Scored, write_scored
 
-        how = _how(len(ids), saved.config.model.context_length, step_by)
+        method = _how(len(ids), saved.config.model.context_length, step_by)
         lines = [text.line(i) for i in chosen]
         top = [text.line(i) for i in text.top_surprising(WORST, by)] if worst is None and len(text) > WORST else []
-        write_scored(Scored(path.resolve().name, saved.step, name, text, lines, top, how, worst is None), html)
+        write_scored(Scored(path.resolve().name, saved.step, name, text, lines, top, method, worst is None), html)
         note(f"wrote {html}")
     elif jsonl:
         for i in chosen:

@@ -152,9 +152,9 @@ def tokenize(
     result: dict[str, Any] = {}
     try:
         if data is not None and out is not None:
-            made = _tokenize(data, config, out, processes)
-            used = made.tokenizer
-            result |= describe(made, out)
+            tokenized = _tokenize(data, config, out, processes)
+            used = tokenized.tokenizer
+            result |= describe(tokenized, out)
         else:
             used = _tokenizer(data, config, tokenizer)
         if text is not None:
@@ -250,11 +250,11 @@ def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processe
     if is_other:
         raise RequestError(f"{out} exists and is not a token store", hint="choose another --out")
     with interruptible_progress() as progress:
-        made = tokenize_corpus(
+        tokenized = tokenize_corpus(
             out, data, config, replace=out.exists(), note=note, progress=progress, processes=processes
         )
     note(f"the tokens and tokenizer.json are in {out}\ntrain on them with: gpt train {quote(str(out))}")
-    return made
+    return tokenized
 
 
 def _encode(tokenizer: "Tokenizer", text: str, allow_special: bool) -> dict[str, Any]:
