@@ -3,6 +3,7 @@
     python -m bench.serve                                 10.65M parameters, fp32, 64 clients
     python -m bench.serve --weights int8 --clients 16
     python -m bench.serve --run runs/quickstart           a run of yours
+    python -m bench.serve --beside 8123 ./exported        and another server's throughput, in turns
 
 The server is a process of its own; clients are threads of this one, each with a connection, and ask for whole texts of
 `--tokens` tokens until `--seconds` are over. A newcomer asks for a streamed text while all others are being written.
@@ -11,6 +12,9 @@ Some texts of the many are compared with the same texts written alone: exit code
 One client and many take turns, `--rounds` times, and so does the decoder without a server, whose ratio is what a server
 can reach; the table has medians. Clients take processor time from the server where there are few cores: so the table
 has the server's own, too, in microseconds a token.
+
+Another server is one that listens on this port of 127.0.0.1 and answers /v1/completions, with the name it has for the
+model: such as `transformers serve ./exported --device cpu --port 8123`, of a run that `gpt export RUN exported` wrote.
 """
 
 import argparse
@@ -26,6 +30,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -66,16 +71,25 @@ def server(run: Path, weights: str, seats: int) -> Iterator[tuple[int, int]]:
             process.terminate()
 
 
-def ask(connection: http.client.HTTPConnection, seed: int, tokens: int) -> str:
-    """Request the text of this seed."""
-    body = {"prompt": "THE ", "seed": seed, "max_tokens": tokens, "temperature": 1, "stop": []}
-    connection.request("POST", "/v1/completions", json.dumps(body))
-    answer = json.loads(connection.getresponse().read())
-    text: str = answer["choices"][0]["text"]
+def ask(connection: http.client.HTTPConnection, seed: int, tokens: int, model: str | None = None) -> str:
+    """Request the text of this seed, of the server's `model`."""
+    body: dict[str, Any] = {"prompt": "THE ", "seed": seed, "max_tokens": tokens, "temperature": 1}
+    if model is None:
+        body["stop"] = []
+    else:
+        body["model"] = model
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    content = response.read()
+    if response.status != HTTPStatus.OK:
+        sys.exit(f"port {connection.port} answered {response.status}: {content.decode(errors='replace')[:500]}")
+    text: str = json.loads(content)["choices"][0]["text"]
     return text
 
 
-def load(port: int, clients: int, tokens: int, seconds: float, newcomers: list[float] | None) -> tuple[float, Any]:
+def load(
+    port: int, clients: int, tokens: int, seconds: float, newcomers: list[float] | None, model: str | None = None
+) -> tuple[float, dict[int, str]]:
     """Tokens per second of `clients` clients, and their texts by seed. First-token latencies go into `newcomers`."""
     texts: dict[int, str] = {}
     until = time.perf_counter() + seconds
@@ -84,7 +98,7 @@ def load(port: int, clients: int, tokens: int, seconds: float, newcomers: list[f
         connection = http.client.HTTPConnection("127.0.0.1", port)
         seed = number
         while time.perf_counter() < until:
-            texts[seed] = ask(connection, seed, tokens)
+            texts[seed] = ask(connection, seed, tokens, model)
             seed += clients
         connection.close()
 
@@ -149,6 +163,7 @@ class Measurements:
     served: list[float] = field(default_factory=list)
     processor: list[float] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
+    beside: list[float] = field(default_factory=list)
 
 
 def main() -> int:
@@ -160,12 +175,15 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--beside", nargs=2, metavar=("PORT", "MODEL"))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gpt-bench-") as folder:
         run = arguments.run or make_run(Path(folder) / "run")
         alone = decoder_alone(run, arguments.weights)
         with server(run, arguments.weights, arguments.clients + 1) as (port, pid):
             load(port, 1, 8, 0.1, None)
+            if arguments.beside is not None:
+                ask(http.client.HTTPConnection("127.0.0.1", int(arguments.beside[0])), 0, 8, arguments.beside[1])
             by_clients = {n: Measurements() for n in (1, arguments.clients)}
             texts: dict[int, str] = {}
             for _ in range(arguments.rounds):
@@ -177,6 +195,10 @@ def main() -> int:
                     measured.served.append(rate)
                     measured.processor.append((processor_seconds(pid) - before) / len(new_texts) / arguments.tokens)
                     texts |= new_texts
+                    if arguments.beside is not None:
+                        other_port, model = arguments.beside
+                        rate, _ = load(int(other_port), n, arguments.tokens, seconds, None, model)
+                        measured.beside.append(rate)
                 by_clients[1].first += [first_token(port) for _ in range(5)]
             connection = http.client.HTTPConnection("127.0.0.1", port)
             seeds = sorted(texts)[:: max(1, len(texts) // 8)]
@@ -206,6 +228,12 @@ def main() -> int:
         for n, measured in by_clients.items()
     ]
     print(render_table(rows, header=heads))
+    if arguments.beside is not None:
+        for n, measured in by_clients.items():
+            beside, served = statistics.median(measured.beside), statistics.median(measured.served)
+            print(
+                f"{n} clients, the server beside: {beside:,.0f} tokens/s; gpt serve {served / beside:.1f} times as many"
+            )
     print(
         f"{len(seeds)} texts of the {arguments.clients} written again alone: {'the same' if same else 'ANOTHER TEXT'}"
     )
