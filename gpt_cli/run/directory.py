@@ -205,6 +205,9 @@ def _find_named(path: Path) -> Path:
             f"{path} is a model of other tools",
             hint=f"make it a run: gpt import {kind}{quote(str(path))} {quote(f'runs/{path.stem}')}",
         )
+    if (run := next(path.glob(f"*/{RUN}"), None)) is not None:
+        hint = f"gpt runs --dir {quote(str(path))} lists them; did you mean {run.parent}?"
+        raise RequestError(f"{path} is neither a run nor a checkpoint, but a folder of runs", hint=hint)
     name = "the current folder" if path == Path() else path
     raise RequestError(
         f"{name} is neither a run nor a checkpoint", hint="name a run, such as those that `gpt runs` lists"

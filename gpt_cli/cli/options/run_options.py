@@ -57,4 +57,10 @@ def find_many(arguments: Sequence[Path] | None, options: Sequence[Path] | None) 
     from gpt_cli.run.directory import find_run
 
     named = [*(arguments or ()), *(options or ())]
-    return [find_run(run) for run in named] if named else [find_run(None)]
+    found = [find_run(run) for run in named] if named else [find_run(None)]
+    for path in found:
+        if path.is_file():
+            raise RequestError(
+                f"{path} is a checkpoint in one file: it has no curves, samples or events", hint="give the run it is of"
+            )
+    return found

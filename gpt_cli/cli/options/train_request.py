@@ -153,8 +153,9 @@ def _config_file(source: str) -> Path | None:
         raise RequestError(f"{source} is a checkpoint", hint=resume or start)
     runs = sorted(run.parent for run in path.glob("*/run.json"))
     if runs:
+        listing = f"gpt runs --dir {quote(source)} lists them"
         raise RequestError(
-            f"{source} is a folder of runs", hint=f"resume one: gpt train {quote(str(runs[0]))}; gpt runs lists them"
+            f"{source} is a folder of runs", hint=f"resume one: gpt train {quote(str(runs[0]))}; {listing}"
         )
     names = [file.name for file in path.iterdir() if not file.name.startswith(".")]
     if names and all(Path(name).suffix.lower() in _YAML for name in names):

@@ -46,7 +46,8 @@ def _column(source: str, option: str, data: DataConfig, note: Notify) -> Iterato
                 yield name, b"".join(pieces).decode()
         except UserError as error:
             if error.hint is not None and "data.text_key=" in error.hint:
-                listed, _, key_hint = error.hint.replace(PAIRS_TRAIN_ON_BOTH, "").partition("; choose one: ")
+                known = PAIRS_TRAIN_ON_BOTH if data.format == "pairs" else ""
+                listed, _, key_hint = error.hint.replace(known, "").partition("; choose one: ")
                 error.hint = (
                     f"{listed}; choose one: data.{option}={key_hint.partition('data.text_key=')[2].rstrip(')')}"
                 )
