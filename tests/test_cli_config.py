@@ -104,7 +104,7 @@ def test_init_takes_no_config_from_the_name_of_a_text() -> None:
 
 def test_init_refuses_a_text_that_is_not_there_and_a_folder_that_is_not_there() -> None:
     assert refused("init", "missing.txt").exit_code == 2
-    assert "cannot write missing/c.yaml: " in refused("init", "-o", "missing/c.yaml").message
+    assert "there is no directory missing to write c.yaml into" in refused("init", "-o", "missing/c.yaml").message
     assert list(Path.cwd().iterdir()) == []
 
 

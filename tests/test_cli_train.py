@@ -385,3 +385,26 @@ def assert_one_error(outcome, code: int, words: str) -> None:
     assert outcome.stderr.count("error:") == 1
     assert "Traceback" not in outcome.stderr
     assert len(outcome.stderr.splitlines()) <= 12
+
+
+def test_where_the_text_of_a_run_is_gone_no_other_is_proposed_and_the_hint_leads_on(gpt_here, place):
+    assert gpt_here("train", "tiny.yaml", "train.steps=1").rc == 0
+    (place / "text.txt").rename(place / "texts.txt")
+    for more in ([], ["--dry-run"]):
+        gone = gpt_here("train", "runs/tiny", *more)
+        assert gone.rc == 2
+        assert "did you mean" not in gone.stderr
+        assert "hint: restore the text, or train its model further on another: gpt train TEXT train." in gone.stderr
+    assert gpt_here("train", "texts.txt", "train.init_from=runs/tiny", "train.steps=1").rc == 0
+
+
+def test_a_run_that_ended_in_nan_before_it_saved_is_not_to_be_trained_again_as_it_is(gpt_here, place):
+    keys = ("optim.lr=1e30", "optim.grad_clip=null", "schedule.warmup_steps=0", "runtime.engine=torch")
+    failed = gpt_here("train", "tiny.yaml", *keys)
+    assert failed.rc == 1, failed.stderr
+    refused = gpt_here("sample", "--run", "runs/tiny")
+    assert refused.rc == 2
+    hint = refused.stderr.partition("train another: gpt ")[2].replace("NAME", "again")
+    assert hint.startswith("train runs/tiny run_dir=runs/again optim.lr=")
+    assert gpt_here(*hint.split()).rc == 0
+    assert gpt_here("sample", "--run", "runs/again").rc == 0

@@ -185,7 +185,7 @@ WRONG = {
     "no time": (["train.budget=soon"], "90s"),
     "several": (["lr=0.1", "model.n_layr=3"], "optim.lr"),
     "not together": (["model.n_embd=10", "model.n_head=3"], "multiple"),
-    "too many weights": (["data.weights=[1, 2]"], "2 numbers for 1 sources"),
+    "too many weights": (["data.weights=[1, 2]"], "2 numbers for 1 source in"),
 }
 
 

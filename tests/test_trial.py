@@ -75,6 +75,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         texts |= {"UPPER.YAML": texts["mine.yaml"], "capital.csv": " Text,Label\n" + "the king,x\n" * 99}
         texts |= {"marked.csv": "\ufefftext,label\n" + "".join(f"the king {n},{n % 2}\n" for n in range(40))}
         texts |= {"null.jsonl": pairs[0] + '\n{"prompt": "q", "completion": null}\n'}
+        texts |= {"twice.csv": "text,label,text\n" + "the king,the queen,a shoe\n" * 99}
+        texts |= {"twice.jsonl": '{"text": "the king"}\n{"text": "the king", "text": "a shoe"}\n' * 40}
+        texts |= {"inner.jsonl": '{"text": "the king", "of": {"text": "a shoe", "text": "a town"}}\n' * 40}
         for name, text in texts.items():
             Path(name).parent.mkdir(exist_ok=True)
             Path(name).write_bytes(text.encode())

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpt_cli.cli.output import list_characters, note
+from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
     from gpt_cli.tokenizer import Tokenizer
@@ -26,3 +27,16 @@ def without_unknown(
     note(form.format(f"{left_out}, since the vocabulary lacks it: {list_characters(missing)}"))
     table = dict.fromkeys(map(ord, missing))
     return [text.translate(table) for text in texts]
+
+
+def known_choices(tokenizer: "Tokenizer", choices: Sequence[str], *, skip: bool) -> list[str]:
+    """The `choices` that the vocabulary can spell. Raises RequestError for none, and unless `skip` for any other."""
+    missing = tokenizer.unknown_characters("".join(choices))
+    known = [choice for choice in choices if not tokenizer.unknown_characters(choice)]
+    if missing and not (skip and known):
+        lacked = f"which the vocabulary lacks: {list_characters(missing)}"
+        hint = "leave such a choice out, or have --unknown skip do so" if known else "take a model whose text has them"
+        raise RequestError(f"{'--choices has' if known else 'each of --choices has'} characters {lacked}", hint=hint)
+    if missing:
+        note(f"choices left out, since the vocabulary lacks characters of them: {list_characters(missing)}")
+    return known

@@ -101,5 +101,8 @@ class DataConfig(ConfigSection):
         if self.weights is not None:
             sources = 1 if isinstance(self.source, str) else len(self.source)
             if len(self.weights) != sources:
-                raise ValueError(f"data.weights has {len(self.weights)} numbers for {sources} sources in data.source")
+                numbers = f"{len(self.weights)} number{'s' * (len(self.weights) != 1)}"
+                raise ValueError(
+                    f"data.weights has {numbers} for {sources} source{'s' * (sources != 1)} in data.source"
+                )
         return self

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from shlex import quote
 from typing import Any
 
-from gpt_cli.errors import UserError
+from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files.safe_io import format_size
 
 Stream = tuple[str, Iterable[bytes]]
@@ -90,7 +90,13 @@ def find_column(name: str, key: str, columns: list[str]) -> int:
             f"{name} has no column '{key}'",
             hint=_suggest_key("columns", key, columns, columns),
         )
+    if columns.count(key) > 1:
+        raise _twice_error(f"{name} has {columns.count(key)} columns '{key}'")
     return columns.index(key)
+
+
+def _twice_error(message: str, where: str | None = None) -> RequestError:
+    return RequestError(f"{message}: which one is meant?", where=where, hint="rename one of them, or leave it out")
 
 
 def _suggest_key(kind: str, key: str, candidates: Iterable[str], available: Iterable[str]) -> str:
@@ -138,6 +144,8 @@ def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool)
     """The text under `key` of a JSON object, with `lists` or `labels` its JSON. Raises UserError for other lines."""
     value = parse_json_line(line, location)
     record: dict[str, Any] = value if isinstance(value, dict) else {}
+    if line.count(f'"{key}"') > 1 and key in record and (times := _keys(line).count(key)) > 1:
+        raise _twice_error(f"this line has the key '{key}' {times} times", location)
     content = record.get(key)
     if labels:
         if isinstance(content, str | int):
@@ -170,6 +178,12 @@ def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool)
         where=location,
         hint=_suggest_key("keys", key, strings, record) if record else None,
     )
+
+
+def _keys(line: str) -> list[str]:
+    """The keys of a JSON object, as often as they are written."""
+    keys: list[str] = json.loads(line, object_pairs_hook=lambda pairs: [key for key, _ in pairs])
+    return keys
 
 
 def _is_chat(value: Any) -> bool:

@@ -64,6 +64,12 @@ def _column(names: list[str], key: str, option: str, location: str) -> int:
         raise RequestError(
             f"there is no column '{key}'", where=location, hint=f"its columns are: {listed}; choose one with {option}"
         )
+    if names.count(key) > 1:
+        raise RequestError(
+            f"there are {names.count(key)} columns '{key}': which one is meant?",
+            where=location,
+            hint="rename one of them, or leave it out",
+        )
     return names.index(key)
 
 

@@ -4,6 +4,7 @@ import io
 import os
 import warnings
 from pathlib import Path
+from shlex import quote
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -23,7 +24,8 @@ def check_output(output: Path, *, hint: str) -> None:
     if output.suffix.lower() not in _SUFFIXES:
         raise RequestError(f"a picture is written as {', '.join(_SUFFIXES)}, not as {output}", hint=hint)
     if not output.parent.is_dir():
-        raise RequestError(f"there is no directory {output.parent} to write {output.name} into")
+        missing = f"there is no directory {output.parent} to write {output.name} into"
+        raise RequestError(missing, hint=f"mkdir -p {quote(str(output.parent))}")
     if os.path.isdir(output):
         raise RequestError(f"{output} is a directory", hint="choose another file with -o")
     if not os.access(output.parent, os.W_OK | os.X_OK):

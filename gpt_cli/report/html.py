@@ -10,6 +10,7 @@ import hashlib
 import re
 from functools import cache
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -50,7 +51,8 @@ def check_page(output: Path, hint: str) -> None:
     with translate_os_errors("write", output):
         has_folder, is_folder = output.parent.is_dir(), output.is_dir()
     if not has_folder:
-        raise RequestError(f"there is no directory {output.parent} to write {output.name} into")
+        missing = f"there is no directory {output.parent} to write {output.name} into"
+        raise RequestError(missing, hint=f"mkdir -p {quote(str(output.parent))}")
     if is_folder:
         raise RequestError(f"{output} is a directory", hint="choose another file with -o")
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeGuard
 
-from gpt_cli.config import Config, dump_config, parse_config
+from gpt_cli.config import Config, dump_config, load_config, parse_config
 from gpt_cli.config.paths import rooted
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.files import (
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
+NOT_FINITE = ": training stopped, nothing of it was saved"
+"""How the error ends of a run whose loss is not finite."""
 Task = Literal["language", "classes", "any"]
 """The `task.kind` of the checkpoint that is wanted."""
 _NAME = re.compile(r"step-(\d{8,})")
@@ -201,10 +203,23 @@ def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkp
     else:
         checkpoint = load(path) if is_checkpoint(path) else load_newest(path, note)
     if checkpoint is None:
-        raise RequestError(f"{path} has no checkpoint yet", hint=f"train it first: gpt train {quote(str(path))}")
+        raise RequestError(f"{path} has no checkpoint yet", hint=how_to_train(path))
     if task not in ("any", checkpoint.config.task.kind):
         _refuse_task(path, task)
     return checkpoint
+
+
+def how_to_train(run_dir: Path) -> str:
+    """The way to a checkpoint of a run without one: of one that would end in NaN again, through another run."""
+    from gpt_cli.run.log import read_events  # noqa: PLC0415 - of no use to those that load
+
+    ends = [event for event in read_events(run_dir) if event["event"] in ("ended", "died", "killed")]
+    if ends and NOT_FINITE in str(ends[-1].get("error")):
+        rates = [config.optim.lr for config in (load_config(run_dir / CONFIG), Config())]
+        rate = min(rate for rate in rates if rate != "auto") / 10
+        another = f"gpt train {quote(str(run_dir))} run_dir=runs/NAME optim.lr={rate:g}"
+        return f"its loss was not finite; train another: {another}"
+    return f"train it first: gpt train {quote(str(run_dir))}"
 
 
 def _refuse_task(path: Path, task: Task) -> NoReturn:

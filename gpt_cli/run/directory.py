@@ -92,7 +92,7 @@ class RunDirectory:
         assert config.run_dir is not None
         assert config.optim.lr != "auto", "a run keeps the number that was chosen"
         path = Path(config.run_dir)
-        _refuse_foreign(path)
+        refuse_foreign(path)
         require_sinks(config)
         make_directory(path)
         lock = _lock(path)
@@ -157,7 +157,7 @@ def create_imported_run(config: Config, tokenizer: Tokenizer, tensors: "Mapping[
     """
     assert config.run_dir is not None
     path = Path(config.run_dir)
-    _refuse_foreign(path)
+    refuse_foreign(path)
     if list_directory(path):
         raise RequestError(f"there is something in {path} already", hint="choose another directory")
     make_directory(path)
@@ -265,7 +265,7 @@ def _lock(path: Path) -> DirectoryLock:
         raise
 
 
-def _refuse_foreign(path: Path) -> None:
+def refuse_foreign(path: Path) -> None:
     """Raise RequestError unless `path` is free, a run, or one whose making was interrupted."""
     if "\0" in str(path):
         raise RequestError(f"{str(path)!r} cannot be a run_dir")

@@ -1,21 +1,23 @@
 """The text that a run was trained on, made again and verified."""
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from shlex import quote
+from typing import Any, Protocol
 
 from gpt_cli.config import Config
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.errors import Notify, RequestError, UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from gpt_cli.run.directory import RUN
 
 
 class HasConfig(Protocol):
     """A checkpoint, loaded or not."""
 
     @property
-    def path(self) -> "Path": ...
+    def path(self) -> Path: ...
 
     @property
     def config(self) -> Config: ...
@@ -37,8 +39,7 @@ def load_run_corpus(
     try:
         corpus = prepare_corpus(data, trained.config.tokenizer, note=note, progress=progress, with_test=with_test)
     except UserError as error:
-        if error.hint is None or error.hint.startswith("did you mean"):  # another text would not do
-            error.hint = f"restore the text, or {instead}"
+        _have_restored(error, instead)
         raise
     if corpus.fingerprint != trained.state["text_sha256"]:
         raise UserError(
@@ -46,3 +47,20 @@ def load_run_corpus(
             hint=f"restore the text, or {instead}",
         )
     return corpus
+
+
+@contextmanager
+def no_other_text(config: Config) -> Iterator[None]:
+    """Have an error of reading the text of `config` propose to restore it where a run has begun on it."""
+    try:
+        yield
+    except UserError as error:
+        if config.run_dir is not None and (Path(config.run_dir) / RUN).is_file():
+            run = quote(config.run_dir)
+            _have_restored(error, f"train its model further on another: gpt train TEXT train.init_from={run}")
+        raise
+
+
+def _have_restored(error: UserError, instead: str) -> None:
+    if error.hint is None or error.hint.startswith("did you mean"):  # another text would not do
+        error.hint = f"restore the text, or {instead}"

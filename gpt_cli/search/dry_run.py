@@ -8,7 +8,9 @@ from gpt_cli.config import Config
 from gpt_cli.corpus.prepare import LazyCorpus, open_lazy
 from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify
+from gpt_cli.run.directory import refuse_foreign
 from gpt_cli.run.model_info import Info, describe
+from gpt_cli.run.run_corpus import no_other_text
 from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.runtime.oom import available_memory
 from gpt_cli.search.timing import time_steps
@@ -19,6 +21,7 @@ from gpt_cli.training.example_batches import ExampleBatches
 from gpt_cli.training.example_rows import ExampleRows
 from gpt_cli.training.labelled_rows import LabelledRows, with_labels
 from gpt_cli.training.state import TrainingState
+from gpt_cli.training.training_samples import sample_prompt
 
 _MEASURED_STEPS = 3
 _LONG_STEP = 10.0  # seconds of a first step from which it is the measurement, without three more
@@ -55,10 +58,13 @@ class Plan:
 
 def plan(config: Config, note: Notify) -> Plan:
     """The plan of training `config`, its time measured over a few steps. Writes nothing."""
+    if config.run_dir is not None:
+        refuse_foreign(Path(config.run_dir))
     runtime = setup_runtime(config.runtime)
-    with stage_progress() as progress:
+    with stage_progress() as progress, no_other_text(config):
         corpus = open_lazy(config.data, config.tokenizer, note=note, progress=progress)
     config = with_labels(config, corpus)
+    sample_prompt(corpus, config)  # raises, as it does before training
     vocab_size = corpus.tokenizer.vocab_size
     train_tokens, val_tokens = (corpus.facts[split].tokens for split in ("train", "val"))
     batches = _batches(config, corpus, runtime, note)

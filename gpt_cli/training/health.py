@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gpt_cli.errors import UserError
+from gpt_cli.run.checkpoint import NOT_FINITE
 from gpt_cli.training.state import TrainingState
 
 _SPAN = 100  # steps that a running mean covers, and the least number before it detects spikes
@@ -18,7 +19,7 @@ def nonfinite_error(step: int, loss: float, grad_norms: Tensor | None, state: Tr
     name = "loss" if grad_norms is not None else "validation loss"
     problem = f"the {name} is {loss} at step {step}" if bad is None else f"{bad} is not finite at step {step}"
     return UserError(
-        f"{problem}: training stopped, nothing of it was saved",
+        f"{problem}{NOT_FINITE}",
         hint="train into another run_dir with a smaller optim.lr or optim.grad_clip; what was saved before is good",
     )
 

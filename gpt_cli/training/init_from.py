@@ -7,7 +7,7 @@ from gpt_cli.config import Config, ModelConfig, to_yaml_scalar
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.sequence_classifier import HEAD, SequenceClassifier
-from gpt_cli.run.checkpoint import Checkpoint, is_checkpoint, list_checkpoints, load, load_newest
+from gpt_cli.run.checkpoint import Checkpoint, how_to_train, is_checkpoint, list_checkpoints, load, load_newest
 from gpt_cli.run.directory import find_run
 from gpt_cli.run.load_model import load_weights, tensor_specs
 from gpt_cli.run.tensors import check_tensors
@@ -76,7 +76,7 @@ def open_base(source: Path, note: Notify) -> tuple[Path, Checkpoint]:
         )
     base = load(path) if is_checkpoint(path) else load_newest(path, note)
     if base is None:
-        raise RequestError(f"train.init_from: {path} has no checkpoint yet", hint=f"gpt train {quote(str(path))}")
+        raise RequestError(f"train.init_from: {path} has no checkpoint yet", hint=how_to_train(path))
     return path, base
 
 

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpt_cli.config import Config
-from gpt_cli.corpus.prepare import Corpus
+from gpt_cli.corpus.prepare import Corpus, LazyCorpus
+from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.oom import oom_as_user_error
 from gpt_cli.sampling import SamplingParams, encode_prompt, stream_texts
 from gpt_cli.sampling.logits_processors import ProcessorFactory
 from gpt_cli.sampling.native_stream import open_decoder, stream_native, unsupported_settings
-from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.tokenizer import Tokenizer, UnknownCharacters
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class SamplePrompt:
     text: str
 
 
-def sample_prompt(corpus: Corpus, config: Config) -> SamplePrompt:
+def sample_prompt(corpus: Corpus | LazyCorpus, config: Config) -> SamplePrompt:
     """`sample.prompt`, or if it is empty and the data are examples, the prompt of the first validation example.
 
     Raises RequestError for characters that the vocabulary lacks, and for settings of `config.sample` that need others.
@@ -34,6 +35,12 @@ def sample_prompt(corpus: Corpus, config: Config) -> SamplePrompt:
         tokens, _ = corpus.examples["val"].last_turn(0)
         text = tokenizer.decode(tokens).replace(config.data.completion_end, "\n")
         return SamplePrompt(tokens, text.replace(config.data.prompt_end, "\n"))
+    for key, text in (("prefix", sample.prefix), ("prompt", sample.prompt), ("suffix", sample.suffix)):
+        try:
+            tokenizer.encode(text)
+        except UnknownCharacters as error:
+            message = error.message.replace("the text", f"sample.{key}", 1)
+            raise RequestError(message, hint=f"choose another, or none: sample.{key}=''") from error
     return SamplePrompt(encode_prompt(tokenizer, sample.prefix + sample.prompt + sample.suffix), sample.prompt)
 
 

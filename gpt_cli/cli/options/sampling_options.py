@@ -108,6 +108,16 @@ def refuse_draws_of_search(options: "SamplingOptions", sampling: "SamplingParams
         raise RequestError(f"{prefix}penalty-alpha draws no token: {reason}", hint=f"leave {drawn[0]} out{draw}")
 
 
+def refuse_unreached_length(options: "SamplingOptions", sampling: "SamplingParams") -> None:
+    """Refuse `options` that have a text last for more tokens than are written."""
+    least = options.get("min_new_tokens", 0)
+    if least > sampling.max_new_tokens:
+        raise RequestError(
+            f"--min-new-tokens {least} is more than the {sampling.max_new_tokens} tokens that are written",
+            hint=f"--max-new-tokens {least}",
+        )
+
+
 def unused_by_search(sampling: "SamplingParams") -> Sequence[str]:
     """The settings of drawing that have no say, since `sampling` searches."""
     if not sampling.searches:

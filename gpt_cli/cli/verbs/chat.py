@@ -63,6 +63,7 @@ def chat(
     options = opts.sampling_options(arguments)
     sampling = SamplingParams.from_config(defaults, random_seed() if seed is None else seed).replace(options)
     opts.refuse_draws_of_search(options, sampling)
+    opts.refuse_unreached_length(options, sampling)
     before, between = defaults.prefix if prefix is None else prefix, defaults.suffix if suffix is None else suffix
     for name, template in (("prefix", before), ("suffix", between)):
         if missing := [] if saved.tokenizer.unk_id is not None else saved.tokenizer.unknown_characters(template):

@@ -119,6 +119,10 @@ def init(
         stands = not printed and path.exists()
     if stands and not force:
         raise RequestError(f"{path} exists already", hint="name another file with -o, or replace it with --force")
+    if not printed and not path.parent.is_dir():
+        raise RequestError(
+            f"there is no directory {path.parent} to write {path.name} into", hint=f"mkdir -p {quote(str(path.parent))}"
+        )
     content = _starter() if text is None else _fitted(text, overrides or [])
     if printed:
         write_text(content)

@@ -13,7 +13,7 @@ from gpt_cli.cli.options import sampling_options as opts
 from gpt_cli.cli.options.prompts import Prompt, PromptsFormat, read_prompts
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import note, print_json, write_text
-from gpt_cli.cli.unknown_characters import without_unknown
+from gpt_cli.cli.unknown_characters import known_choices, without_unknown
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
@@ -111,9 +111,13 @@ def sample(
     defaults = sample_defaults(path) or loaded.config.sample
     sampling = SamplingParams.from_config(defaults, seed).replace(options)
     opts.refuse_draws_of_search(options, sampling)
+    opts.refuse_unreached_length(options, sampling)
     inputs = [Prompt(defaults.prompt)] if given is None else given
     before, after = (defaults.prefix if prefix is None else prefix), (defaults.suffix if suffix is None else suffix)
     whole = _wrap(inputs, before, after, loaded.tokenizer, skip=unknown == "skip")
+    if sampling.choices:
+        known = known_choices(loaded.tokenizer, sampling.choices, skip=unknown == "skip")
+        sampling = sampling.replace({"choices": known})
     copies = NoveltyReport(loaded) if novelty else None
     tokens = _encode(whole, loaded.tokenizer, loaded.config.model.context_length)
     writer, texts = generate_texts(loaded, tokens, sampling, n, batch_size, device, engine, weights, draft)

@@ -73,7 +73,8 @@ def sweep(
     for file in files:
         note(f"wrote {file}")
     if finished.result.left is not None:
-        note(f"{finished.result.runs - finished.result.ended} runs are left, as {finished.result.left}")
+        left = finished.result.runs - finished.result.ended
+        note(f"{left} {'run is' if left == 1 else 'runs are'} left, as {finished.result.left}")
     return ExitCode.DONE if finished.best is not None else ExitCode.FAILED
 
 
