@@ -1,32 +1,56 @@
 """The command `gpt`, and `python -m gpt_cli`."""
 
+import atexit
 import os
 import signal
+import sys
 from types import FrameType
 from typing import NoReturn
 
-from gpt_cli.errors import ExitCode
+_INTERRUPTED = 128 + signal.SIGINT
 
 
 def run() -> NoReturn:
     """Do what the arguments of the process ask, and end it."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in the background it is ignored, and stays so
         signal.signal(signal.SIGINT, _interrupted)
+        sys.unraisablehook = _leave_if_interrupted
     try:
         from gpt_cli.cli.main import main
 
         code = main()
     except KeyboardInterrupt:
-        code = ExitCode.INTERRUPTED
+        code = _INTERRUPTED
     from gpt_cli.cli.process import fast_exit
 
     fast_exit(code)
 
 
-def _interrupted(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Unwind; a second Ctrl-C while that goes on leaves at once, without the traceback that it would end in."""
-    signal.signal(signal.SIGINT, lambda *_: os._exit(ExitCode.INTERRUPTED))
+def _interrupted(_number: int, frame: FrameType | None) -> NoReturn:
+    """Unwind; a second Ctrl-C while that goes on leaves at once, without the traceback that it would end in.
+
+    So does the first one in an import: modules catch what is raised there, or make another exception of it.
+    """
+    signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            _leave()
+        frame = frame.f_back
     raise KeyboardInterrupt
+
+
+def _leave_if_interrupted(lost: "sys.UnraisableHookArgs") -> None:
+    """Leave where a destructor or a callback has lost the exception of a Ctrl-C: the work would go on."""
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        _leave()
+    sys.__unraisablehook__(lost)
+
+
+def _leave() -> NoReturn:
+    """End the process, and what it has others do, such as compiling."""
+    sys.unraisablehook = lambda _: None
+    atexit._run_exitfuncs()
+    os._exit(_INTERRUPTED)
 
 
 if __name__ == "__main__":

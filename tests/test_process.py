@@ -96,6 +96,48 @@ def test_a_second_ctrl_c_while_the_first_unwinds_leaves_at_once_without_a_traceb
     assert (done.returncode, done.stderr) == (130, "")
 
 
+SWALLOWED = "kept = type('Kept', (), {})()\n    reference = weakref.ref(kept, lambda _: interrupt())\n    del kept"
+CAUGHT = "try: interrupt()\n    except BaseException: pass"
+PLACES = [
+    *((module, lost) for module in ("typer", "gpt_cli.cli.main", "pydantic", "numpy") for lost in (SWALLOWED, CAUGHT)),
+    ("none", SWALLOWED),
+]
+
+
+@pytest.mark.parametrize(("module", "lost"), PLACES)
+def test_a_ctrl_c_that_an_import_or_a_callback_would_swallow_ends_the_process(module: str, lost: str) -> None:
+    done = run(
+        "import os, signal, sys, weakref\n"
+        "from gpt_cli import __main__ as entry\n"
+        "interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
+        f"def swallow():\n    {lost}\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}: swallow()\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        f"if {module!r} == 'none':\n"
+        "    from gpt_cli.cli import main as module\n"
+        "    module.main = lambda: [swallow(), 0][1]\n"
+        "sys.argv = ['gpt', 'train', 'nothing.txt']\n"
+        "entry.run()"
+    )
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_what_a_callback_raises_otherwise_is_told_and_the_work_goes_on() -> None:
+    done = run(
+        "import sys\n"
+        "from gpt_cli import __main__ as entry\n"
+        "from gpt_cli.cli import main as module\n"
+        "class Bad:\n    def __del__(self): raise ValueError('told')\n"
+        "def main():\n    Bad()\n    return 3\n"
+        "module.main = main\n"
+        "entry.run()"
+    )
+    assert done.returncode == 3
+    assert "ValueError: told" in done.stderr
+
+
 def test_a_second_signal_to_a_run_says_that_it_stops_at_once() -> None:
     done = run(
         "import os, signal\n"
