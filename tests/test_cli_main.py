@@ -194,6 +194,11 @@ def test_a_wrong_command_line_is_one_error_line_and_a_hint_with_code_2(
         ("return 130", 130, ""),
         ("raise MemoryError", 1, "error: out of memory\n"),
         (
+            "raise ImportError('PLEASE READ\\nlibtorch_cpu.so: failed to map segment from shared object', name='_C')",
+            1,
+            "error: there is too little memory to load a library\nhint: allow the process more: ulimit -v\n",
+        ),
+        (
             "raise RuntimeError('CUDA out of memory. Tried to allocate 2 GiB.\\nmore')",
             1,
             "error: out of memory: CUDA out",

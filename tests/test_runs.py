@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpt_cli.files import DirectoryLock
-from gpt_cli.report.runs import is_training, list_runs
+from gpt_cli.report.runs import list_runs
+from gpt_cli.run.training_lock import is_training
 from gpt_cli.terminal.escape import display_width
 
 TINY = (
@@ -109,6 +110,11 @@ def test_a_run_that_trains_is_listed_as_such_and_is_not_removed(gpt_here, place)
         assert "another process" in refused.stderr
     assert Path("runs/one/run.json").exists()
     assert not is_training(Path("runs/one"))
+    shutil.rmtree("runs/one/checkpoints")
+    with DirectoryLock(Path("runs/one")):
+        early = gpt_here("sample", "--run", "runs/one")
+    assert "hint: it is being trained: wait until it saves" in early.stderr
+    assert "hint: train it first: gpt train runs/one" in gpt_here("sample", "--run", "runs/one").stderr
 
 
 def test_what_is_no_run_is_not_removed(gpt_here, place):

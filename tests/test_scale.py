@@ -90,6 +90,17 @@ def test_a_ladder_fills_its_time_and_holds_out_what_is_larger_and_longer_than_al
         plan_ladder(base, 5.0, 2, per_token)
 
 
+def test_widths_of_one_size_are_trained_once_and_a_config_with_too_few_sizes_is_refused() -> None:
+    per_token = dict.fromkeys(scales(), 1e-5)
+    for width, sizes in ((32, 3), (128, 4)):
+        base = parse_config("", "none", [f"model.n_embd={width}", "model.n_head=2", "model.n_layer=2"])
+        ladder = plan_ladder(base, 600.0, 1, per_token)
+        assert len(set(ladder)) == len(ladder) == 4 * sizes + 1
+    base = parse_config("", "none", ["model.n_embd=16", "model.n_head=1", "model.n_layer=1"])
+    with pytest.raises(RequestError, match="too small for a ladder of sizes: below it there are 2"):
+        plan_ladder(base, 600.0, 1, per_token)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "text.txt").write_text("It was the best of times, it was the worst of times, it was the age.\n" * 300)
@@ -131,7 +142,8 @@ def test_it_fits_tries_the_law_on_what_it_has_not_seen_and_goes_on_with_what_is_
     outcome = gpt_here("scale", "tiny.yaml", "--budget", "60s", "--json")
     assert outcome.rc == 0, outcome.stderr
     result = json.loads(outcome.stdout)
-    assert len(result["points"]) == 17
+    assert len(result["points"]) == 13  # two of the four widths come to one size
+    assert len({(point["n"], point["d"]) for point in result["points"]}) == 13
     [held] = [point for point in result["points"] if point["held_out"]]
     assert result["held_out_error"] == pytest.approx(held["fitted"] - held["loss"])
     assert all(point["d"] > 0 for point in result["points"])

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,9 @@ from gpt_cli.selftest.check import Check
 from gpt_cli.selftest.doctor import examine
 from gpt_cli.selftest.model import check_cache, check_causality
 from gpt_cli.training.state import TrainingState
+from tests.support.waiting import HANG
+
+ROOT = Path(__file__).parents[1]
 
 pytestmark = pytest.mark.robust
 
@@ -169,3 +174,11 @@ def test_a_run_without_an_intact_checkpoint_cannot_go_on(trained):
     for path in list_checkpoints(trained):
         (path / "state.json").unlink()
     assert "cannot go on" in findings(trained)["resume"]
+
+
+def test_a_disk_that_takes_nothing_is_named_with_the_file(tmp_path):
+    command = f"ulimit -f 0; exec {sys.executable} -m gpt_cli selftest --quick --dir {tmp_path}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=False)
+    assert done.returncode == 1
+    assert re.search(r"^error: .*/gpt-selftest-\w+/text.txt", done.stderr, flags=re.MULTILINE), done.stderr
+    assert not list(tmp_path.iterdir())

@@ -47,6 +47,7 @@ from gpt_cli.runtime.cpu_level import restrict_libraries
 
 COMPLETION = "_GPT_COMPLETE"  # the environment variable in which a shell asks
 IN_UTF_8 = "have names and arguments read as UTF-8: export PYTHONUTF8=1"
+_CANNOT_MAP = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")  # words of the loader
 CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 app = App(
@@ -197,7 +198,9 @@ def _explain(error: Exception) -> UserError:
     """The error for the user behind an exception no verb has translated: the machine's limits, or a bug."""
     text = str(error).strip().partition("\n")[0]
     package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
-    if isinstance(error, MemoryError) or any(message in text for message in OUT_OF_MEMORY_MESSAGES):
+    if isinstance(error, ImportError) and any(message in str(error) for message in _CANNOT_MAP):
+        explained = UserError("there is too little memory to load a library", hint="allow the process more: ulimit -v")
+    elif isinstance(error, MemoryError) or any(message in text for message in OUT_OF_MEMORY_MESSAGES):
         explained = UserError(
             f"out of memory: {text}" if text else "out of memory",
             hint="lower train.micro_batch_size (same result), model.context_length or model.n_embd",

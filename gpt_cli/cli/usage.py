@@ -20,6 +20,7 @@ _ELSEWHERE = {
     "gpt train TEXT": ("fit", "pretrain", "learn", "start"),
     "gpt --help": ("help", "man", "usage", "commands"),
     "gpt --version": ("version",),
+    "gpt --install-completion": ("completion", "completions", "install-completion"),
     "gpt eval": ("evaluate", "test", "validate", "perplexity", "ppl", "loss", "lm_eval", "lm-eval"),
     "gpt score TEXT": ("surprise", "logprobs"),
     "gpt runs": ("list", "ls", "ps", "history", "show", "status"),

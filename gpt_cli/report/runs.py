@@ -1,9 +1,7 @@
 """List the runs of a folder: progress, best loss, and the config keys in which each differs from the others."""
 
-import json
 import math
 import os
-import socket
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,11 +12,12 @@ from typing import Any
 from gpt_cli.config import RESUMABLE_CHANGES, Config, load_config, to_yaml_scalar
 from gpt_cli.config.keys import fields, get_key
 from gpt_cli.errors import UserError
-from gpt_cli.files import DirectoryLock, LockedError, check_listed, list_directory, read_file
+from gpt_cli.files import check_listed, list_directory
 from gpt_cli.run.arrays import read_header
 from gpt_cli.run.checkpoint import CONFIG, MODEL, checkpoint_step, list_checkpoints
 from gpt_cli.run.directory import RUN
 from gpt_cli.run.log import read_metrics
+from gpt_cli.run.training_lock import is_training
 from gpt_cli.terminal.table import fold, render_cell, render_table, shorten
 
 _MAX_HEADER = 1 << 24  # bytes at the start of a model file that are read for its header
@@ -187,29 +186,6 @@ def _state(run: Path, steps: int | None, of_steps: int) -> str:
     if steps is None:
         return "new"
     return "complete" if steps >= of_steps else "stopped"
-
-
-def is_training(run: Path) -> bool:
-    """True if a process holds the lock of `run`; it is tried only if the process it names may be alive."""
-    try:
-        holder = dict(_json(run / "lock"))
-        if holder["host"] == socket.gethostname():
-            os.kill(int(holder["pid"]), 0)
-    except PermissionError:  # alive, of another user
-        pass
-    except (OSError, UserError, ValueError, KeyError, TypeError, OverflowError):
-        return False
-    try:
-        DirectoryLock(run, write=False).release()
-    except LockedError:
-        return True
-    except UserError:  # not ours to lock
-        return False
-    return False
-
-
-def _json(path: Path) -> Any:
-    return json.loads(read_file(path, 4096))
 
 
 def _parameters(checkpoint: Path) -> int:

@@ -212,7 +212,10 @@ def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkp
 def how_to_train(run_dir: Path) -> str:
     """The way to a checkpoint of a run without one: of one that would end in NaN again, through another run."""
     from gpt_cli.run.log import read_events  # noqa: PLC0415 - of no use to those that load
+    from gpt_cli.run.training_lock import is_training  # noqa: PLC0415
 
+    if is_training(run_dir):
+        return "it is being trained: wait until it saves, after checkpoint.every steps or at its end"
     ends = [event for event in read_events(run_dir) if event["event"] in ("ended", "died", "killed")]
     if ends and NOT_FINITE in str(ends[-1].get("error")):
         rates = [config.optim.lr for config in (load_config(run_dir / CONFIG), Config())]

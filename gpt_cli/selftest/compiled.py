@@ -41,7 +41,8 @@ def check_store() -> Check:
         return Check(name, False, str(error))
     except OSError as error:
         return Check(name, False, f"cannot use {path}: {error.strerror}")
-    return Check(name, True, f"{len(names)} libraries have the SHA-256 that they were compiled with")
+    libraries = "1 library has" if len(names) == 1 else f"{len(names)} libraries have"
+    return Check(name, True, f"{libraries} the SHA-256 of when it was compiled")
 
 
 def check_kernels() -> Iterator[Check]:

@@ -45,7 +45,7 @@ def run_selftest(parent: Path, *, quick: bool, seed: int, note: Notify) -> Itera
     """
     yield check_store()
     with _workplace(parent) as folder:
-        (folder / "text.txt").write_text(_TEXT)
+        write_file(folder / "text.txt", _TEXT.encode())
         config = parse_config(_CONFIG.format(text=folder / "text.txt"), "selftest", ())
         note("compiled code: against its references")
         yield from check_kernels()

@@ -17,6 +17,7 @@ _WIDTHS = (0.25, 0.375, 0.5, 0.75)  # of the config's
 _LENGTHS = (1, 2, 4, 8)  # of the shortest run
 _HELD_OUT = (1.0, 16)  # width and length
 _FEWEST_STEPS = 100  # of shorter runs the law is another: docs/scaling_laws.md
+_FEWEST_SIZES = 3
 _ROOM = 0.85  # of the budget, for training; the rest is for start-up, evaluation and saving
 
 
@@ -65,12 +66,19 @@ def effective_parameters(config: Config, vocab_size: int) -> float:
 def plan_ladder(base: Config, seconds: float, jobs: int, per_token: Mapping[float, float]) -> list[Rung]:
     """The runs that take `seconds` altogether, `jobs` in parallel; `per_token` is {scale of the width: seconds}.
 
-    Raises RequestError if the shortest run would have fewer than _FEWEST_STEPS.
+    Widths that come to one size, as those of a small config do, are trained once. Raises RequestError if there are
+    fewer than _FEWEST_SIZES, or if the shortest run would have fewer than _FEWEST_STEPS.
     """
+    widths = list({shape(base, width): width for width in _WIDTHS}.values())
+    if len(widths) < _FEWEST_SIZES:
+        raise RequestError(
+            f"model.n_embd={base.model.n_embd} is too small for a ladder of sizes: below it there are {len(widths)}",
+            hint="model.n_embd=64",
+        )
     tokens_per_step = base.train.batch_size * base.model.context_length
     scale, length = _HELD_OUT
     longest = length * per_token[scale]
-    work = sum(_LENGTHS) * sum(per_token[width] for width in _WIDTHS) + longest
+    work = sum(_LENGTHS) * sum(per_token[width] for width in widths) + longest
     work = max(work / jobs, longest)
     shortest = _ROOM * seconds / work / tokens_per_step  # steps
     if shortest < _FEWEST_STEPS:
@@ -82,7 +90,7 @@ def plan_ladder(base: Config, seconds: float, jobs: int, per_token: Mapping[floa
         )
     steps = int(shortest)
     ladder = [Rung(*shape(base, scale), steps * length, held_out=True)]  # the longest first: nothing waits for it
-    return ladder + [Rung(*shape(base, width), steps * times) for times in _LENGTHS[::-1] for width in _WIDTHS[::-1]]
+    return ladder + [Rung(*shape(base, width), steps * times) for times in _LENGTHS[::-1] for width in widths[::-1]]
 
 
 def scales() -> Sequence[float]:

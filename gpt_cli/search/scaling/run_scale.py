@@ -29,6 +29,7 @@ from gpt_cli.search.sweep.outcomes import Outcome
 from gpt_cli.search.sweep.run_pool import RunPool
 from gpt_cli.search.sweep.sweep import config_changes
 from gpt_cli.search.time_budget import measure, with_values
+from gpt_cli.terminal.table import format_duration
 
 PLAN, ADVISED = "scale.json", "advised.yaml"
 _LIMIT = 1 << 20
@@ -114,7 +115,7 @@ def run_scale(request: ScaleRequest, note: Notify, jobs: int | None) -> tuple[Sc
         rungs = [Rung(**rung) for rung in plan["ladder"]]
         tasks = [_task(number, rung, base, request.home) for number, rung in enumerate(rungs)]
         note(
-            f"scale: {len(tasks)} runs, {jobs} side by side, about {request.seconds / 60:.0f} minutes\n"
+            f"scale: {len(tasks)} runs, {jobs} side by side, about {format_duration(request.seconds)}\n"
             f"  in {request.home}"
         )
         with RunPool(jobs) as pool:
@@ -242,7 +243,8 @@ def _task(number: int, rung: Rung, base: Config, home: Path) -> RunTask:
     name = f"{number:03}-width={rung.n_embd},steps={rung.steps}-seed={base.seed}"
     config = rung.config(base).model_copy(update={"run_dir": str(home / name)})
     held_out = ", held out" if rung.held_out else ""
-    return RunTask(name, f"{rung.n_layer} layers of width {rung.n_embd}, {rung.steps:,} steps{held_out}", config)
+    layers = f"{rung.n_layer} layer{'s' * (rung.n_layer != 1)}"
+    return RunTask(name, f"{layers} of width {rung.n_embd}, {rung.steps:,} steps{held_out}", config)
 
 
 def _advised_config(base: Config, advice: Advice, vocab_size: int) -> str:
