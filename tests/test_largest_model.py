@@ -97,4 +97,4 @@ def test_a_shipped_model_is_measured_as_it_is_where_there_is_room(file: Path, mo
     config = load_config(file, ["runtime.device=cpu"])
     vocab_size = config.tokenizer.vocab_size or 50_257
     cpu = Runtime(torch.device("cpu"), "fp32", threads=1)
-    assert dry_run._tried(config, describe(Path(), config, vocab_size), vocab_size, cpu) == [config]
+    assert dry_run._measured_configs(config, describe(Path(), config, vocab_size), vocab_size, cpu) == [config]

@@ -87,7 +87,7 @@ def test_training_that_does_not_repeat_is_found(tmp_path, monkeypatch, small):
 
 def test_sums_that_are_not_looked_at_are_found(tmp_path, monkeypatch):
     assert machine.check_flips(tmp_path / "sound", 50, seed=0).passed
-    monkeypatch.setattr("gpt_cli.files.atomic_dir._verified", lambda path, sha256, keep: path.read_bytes())
+    monkeypatch.setattr("gpt_cli.files.atomic_dir._verified", lambda path, sha256, return_contents: path.read_bytes())
     assert not machine.check_flips(tmp_path / "blind", 50, seed=0).passed
 
 
