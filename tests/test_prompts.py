@@ -192,7 +192,7 @@ def test_a_file_of_prompts_that_cannot_be_used_is_one_error_with_its_line(
         (["--logit-bias", "#99=1"], "there is no id 99"),
         (["--logit-bias", "X=1"], "the vocabulary lacks"),
         (["--choices", "a,,b"], "choices must be texts of at least one character"),
-        (["--choices", "xyz"], "the vocabulary cannot write any text that matches"),
+        (["--choices", "xyz"], "each of --choices has characters which the vocabulary lacks: 'x', 'y', 'z'"),
         (["--regex", "("], "is not a regular expression"),
         (["--regex", "a{30}"], "max_new_tokens is 24"),
         (["--regex", "a", "--stop", "b"], "stop does not go with regex"),

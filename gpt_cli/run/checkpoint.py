@@ -50,7 +50,7 @@ FORMAT = 1
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
 NOT_FINITE = ": training stopped, nothing of it was saved"
-"""How the error ends of a run whose loss is not finite."""
+"""The last words of the error of a run whose loss is not finite."""
 Task = Literal["language", "classes", "any"]
 """The `task.kind` of the checkpoint that is wanted."""
 _NAME = re.compile(r"step-(\d{8,})")

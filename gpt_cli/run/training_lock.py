@@ -1,4 +1,4 @@
-"""Whether a run is being trained just now, by its lock."""
+"""A run that is being trained just now holds its lock."""
 
 import json
 import os
