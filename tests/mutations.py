@@ -304,8 +304,8 @@ MUTATIONS = [
         "training/evaluate.py",
         (
             (
-                "                batch_size //= 2  # the same windows, fewer at once\n",
-                "                row += batch_size\n                batch_size //= 2\n",
+                "                    batch_size //= 2  # the same windows, fewer at once\n",
+                "                    row += batch_size\n                    batch_size //= 2\n",
             ),
         ),
         "test_health.py::test_an_evaluation_that_does_not_fit_takes_fewer_windows_at_once",
@@ -369,6 +369,8 @@ def planted(mutation: Mutation, package: Path) -> str:
     for old, new in mutation.changes:
         if source.count(old) != 1:
             raise ValueError(f"{mutation.file} has {source.count(old)} places to plant: {mutation.name}")
+        if old.startswith(" ") and f"\n{old}" not in source:
+            raise ValueError(f"{mutation.file} is indented further than what is planted: {mutation.name}")
         source = source.replace(old, new)
     return source
 
