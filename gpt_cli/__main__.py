@@ -7,7 +7,7 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-_INTERRUPTED = 128 + signal.SIGINT
+_INTERRUPTED = 128 + signal.SIGINT  # ExitCode.INTERRUPTED, without an import before signals are handled
 
 
 def run() -> NoReturn:

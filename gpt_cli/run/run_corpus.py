@@ -39,7 +39,7 @@ def load_run_corpus(
     try:
         corpus = prepare_corpus(data, trained.config.tokenizer, note=note, progress=progress, with_test=with_test)
     except UserError as error:
-        _have_restored(error, instead)
+        _suggest_restoring(error, instead)
         raise
     if corpus.fingerprint != trained.state["text_sha256"]:
         raise UserError(
@@ -50,17 +50,17 @@ def load_run_corpus(
 
 
 @contextmanager
-def no_other_text(config: Config) -> Iterator[None]:
+def suggest_restoring_text(config: Config) -> Iterator[None]:
     """Have an error of reading the text of `config` propose to restore it where a run has begun on it."""
     try:
         yield
     except UserError as error:
         if config.run_dir is not None and (Path(config.run_dir) / RUN).is_file():
             run = quote(config.run_dir)
-            _have_restored(error, f"train its model further on another: gpt train TEXT train.init_from={run}")
+            _suggest_restoring(error, f"train its model further on another: gpt train TEXT train.init_from={run}")
         raise
 
 
-def _have_restored(error: UserError, instead: str) -> None:
+def _suggest_restoring(error: UserError, instead: str) -> None:
     if error.hint is None or error.hint.startswith("did you mean"):  # another text would not do
         error.hint = f"restore the text, or {instead}"

@@ -10,7 +10,7 @@ from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify
 from gpt_cli.run.directory import refuse_foreign
 from gpt_cli.run.model_info import Info, describe
-from gpt_cli.run.run_corpus import no_other_text
+from gpt_cli.run.run_corpus import suggest_restoring_text
 from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.runtime.oom import available_memory
 from gpt_cli.search.timing import time_steps
@@ -61,7 +61,7 @@ def plan(config: Config, note: Notify) -> Plan:
     if config.run_dir is not None:
         refuse_foreign(Path(config.run_dir))
     runtime = setup_runtime(config.runtime)
-    with stage_progress() as progress, no_other_text(config):
+    with stage_progress() as progress, suggest_restoring_text(config):
         corpus = open_lazy(config.data, config.tokenizer, note=note, progress=progress)
     config = with_labels(config, corpus)
     sample_prompt(corpus, config)  # raises, as it does before training
