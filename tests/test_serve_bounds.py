@@ -25,7 +25,7 @@ from gpt_cli.serve.access_control import make_access_policy
 from gpt_cli.serve.connection import Connection
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.request_schemas import ChatRequest, CompletionRequest
-from gpt_cli.tokenizer import ByteTokenizer
+from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
 from tests.conftest import ROOT
 from tests.serving import SHAPE, Client, make_run, serving
 from tests.support.waiting import HANG, wait_until
@@ -103,6 +103,15 @@ def test_a_request_ends_when_its_time_is_up(run: Path) -> None:
         last = client.events("/v1/completions", prompt="a", max_tokens=ENDLESS)[-1]
         assert last["error"]["code"] == "timeout"
         assert client.text(prompt="a", max_tokens=3)
+
+
+def test_a_choice_that_the_vocabulary_cannot_spell_is_refused(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", CharTokenizer("abc"))
+    with serving(tmp_path) as client:
+        status, answer = client.ask("/v1/completions", model="run", prompt="a", choices=["ab", "ax"])
+        assert client.text(model="run", prompt="a", choices=["ab", "c"]) in ("ab", "c")
+    assert (status, answer["error"]["param"], answer["error"]["code"]) == (400, "choices", "unknown_characters")
+    assert "'ax' has characters that the vocabulary lacks: x" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize(

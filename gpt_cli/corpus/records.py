@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from shlex import quote
 from typing import Any
 
-from gpt_cli.errors import RequestError, UserError
+from gpt_cli.errors import UserError
 from gpt_cli.files.safe_io import format_size
 
 Stream = tuple[str, Iterable[bytes]]
@@ -95,8 +95,8 @@ def find_column(name: str, key: str, columns: list[str]) -> int:
     return columns.index(key)
 
 
-def _twice_error(message: str, where: str | None = None) -> RequestError:
-    return RequestError(f"{message}: which one is meant?", where=where, hint="rename one of them, or leave it out")
+def _twice_error(message: str, where: str | None = None) -> UserError:
+    return UserError(f"{message}: which one is meant?", where=where, hint="rename one of them, or leave it out")
 
 
 def _suggest_key(kind: str, key: str, candidates: Iterable[str], available: Iterable[str]) -> str:

@@ -1,16 +1,15 @@
 """Write figures to files: format, colours, and escaping of untrusted text."""
 
 import io
-import os
 import warnings
 from pathlib import Path
-from shlex import quote
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from gpt_cli.errors import RequestError
 from gpt_cli.files import replace_file
+from gpt_cli.files.output_path import require_writable
 from gpt_cli.terminal.escape import escape_control_chars
 
 # Okabe and Ito (2008): distinguishable by people with any colour vision. Without yellow, too pale for a thin line.
@@ -23,13 +22,7 @@ def check_output(output: Path, *, hint: str) -> None:
     """Raise RequestError now if a picture cannot be written to `output`: not after the work. `hint` is an example."""
     if output.suffix.lower() not in _SUFFIXES:
         raise RequestError(f"a picture is written as {', '.join(_SUFFIXES)}, not as {output}", hint=hint)
-    if not output.parent.is_dir():
-        missing = f"there is no directory {output.parent} to write {output.name} into"
-        raise RequestError(missing, hint=f"mkdir -p {quote(str(output.parent))}")
-    if os.path.isdir(output):
-        raise RequestError(f"{output} is a directory", hint="choose another file with -o")
-    if not os.access(output.parent, os.W_OK | os.X_OK):
-        raise RequestError(f"{output} cannot be written: permission denied", hint="choose another file with -o")
+    require_writable(output)
 
 
 def write_picture(output: Path, figure: Figure) -> None:

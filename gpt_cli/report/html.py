@@ -10,7 +10,6 @@ import hashlib
 import re
 from functools import cache
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -18,7 +17,7 @@ from markupsafe import Markup, escape
 
 from gpt_cli.errors import RequestError
 from gpt_cli.files import replace_file
-from gpt_cli.files.safe_io import translate_os_errors
+from gpt_cli.files.output_path import require_writable
 from gpt_cli.terminal.escape import escape_control_chars
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -48,13 +47,7 @@ def check_page(output: Path, hint: str) -> None:
     """Raise RequestError now if a page cannot be written to `output`: not after the work. `hint` is an example."""
     if output.suffix.lower() not in (".html", ".htm"):
         raise RequestError(f"a page is written as .html, not as {output.name}", hint=hint)
-    with translate_os_errors("write", output):
-        has_folder, is_folder = output.parent.is_dir(), output.is_dir()
-    if not has_folder:
-        missing = f"there is no directory {output.parent} to write {output.name} into"
-        raise RequestError(missing, hint=f"mkdir -p {quote(str(output.parent))}")
-    if is_folder:
-        raise RequestError(f"{output} is a directory", hint="choose another file with -o")
+    require_writable(output)
 
 
 def write_page(output: Path, page: str) -> None:

@@ -8,7 +8,7 @@ from gpt_cli.config import Config
 from gpt_cli.corpus.prepare import LazyCorpus, open_lazy
 from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify
-from gpt_cli.run.directory import refuse_foreign
+from gpt_cli.run.directory import refuse_another_config, refuse_foreign
 from gpt_cli.run.model_info import Info, describe
 from gpt_cli.run.run_corpus import suggest_restoring_text
 from gpt_cli.runtime.device import Runtime, setup_runtime
@@ -64,6 +64,7 @@ def plan(config: Config, note: Notify) -> Plan:
     with stage_progress() as progress, suggest_restoring_text(config):
         corpus = open_lazy(config.data, config.tokenizer, note=note, progress=progress)
     config = with_labels(config, corpus)
+    refuse_another_config(config)
     sample_prompt(corpus, config)  # raises, as it does before training
     vocab_size = corpus.tokenizer.vocab_size
     train_tokens, val_tokens = (corpus.facts[split].tokens for split in ("train", "val"))

@@ -90,7 +90,7 @@ def _sampling(model: ServedModel, body: GenerationFields, max_tokens: int | None
     if body.stop is not None:
         values["stop"] = body.stop
     if body.choices is not None:
-        values["choices"] = body.choices
+        values["choices"] = _known_choices(model, body.choices)
     if body.logit_bias is not None:
         values["logit_bias"] = [(_parse_token_id(model, name), value) for name, value in body.logit_bias.items()]
     options: SamplingOptions = values  # type: ignore[assignment]
@@ -99,6 +99,14 @@ def _sampling(model: ServedModel, body: GenerationFields, max_tokens: int | None
         return SamplingParams.from_config(drawn, random_seed()).replace(options)
     except UserError as error:
         raise to_api_error(error) from None
+
+
+def _known_choices(model: ServedModel, choices: list[str]) -> list[str]:
+    for choice in choices:
+        if missing := model.tokenizer.unknown_characters(choice):
+            message = f"choices: {choice[:50]!r} has characters that the vocabulary lacks: {''.join(missing)[:50]}"
+            raise ApiError(400, message, param="choices", code="unknown_characters")
+    return choices
 
 
 def _parse_token_id(model: ServedModel, name: str) -> int:

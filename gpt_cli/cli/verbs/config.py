@@ -106,6 +106,7 @@ def init(
     """
     from gpt_cli.cli.options.fit_config import run_name
     from gpt_cli.cli.options.train_request import is_override
+    from gpt_cli.files.output_path import require_writable
 
     if text is not None and is_override(text):
         raise RequestError(f"{text} changes a config that is fitted to a text: which one?", hint="gpt config init TEXT")
@@ -119,10 +120,8 @@ def init(
         stands = not printed and path.exists()
     if stands and not force:
         raise RequestError(f"{path} exists already", hint="name another file with -o, or replace it with --force")
-    if not printed and not path.parent.is_dir():
-        raise RequestError(
-            f"there is no directory {path.parent} to write {path.name} into", hint=f"mkdir -p {quote(str(path.parent))}"
-        )
+    if not printed:
+        require_writable(path)
     content = _starter() if text is None else _fitted(text, overrides or [])
     if printed:
         write_text(content)

@@ -86,6 +86,7 @@ def evaluate(
         from gpt_cli.evaluation.completions import require_sacrebleu
         from gpt_cli.evaluation.evaluate_run import evaluate_run
         from gpt_cli.evaluation.given_examples import holds_examples, read_given_examples
+        from gpt_cli.files.output_path import require_writable
         from gpt_cli.run.checkpoint import open_checkpoint
         from gpt_cli.terminal.table import render_pairs
 
@@ -103,11 +104,8 @@ def evaluate(
         raise RequestError("--completions and its options are for a run that learned pairs or chats, on examples")
     if completions is False and any(option is not None for option in asked[1:]):
         raise RequestError("--no-completions does not go with options of how they are written")
-    if out is not None and (not out.parent.is_dir() or out.is_dir()):
-        wrong = (
-            f"{out} is a directory" if out.is_dir() else f"there is no directory {out.parent} to write {out.name} into"
-        )
-        raise RequestError(wrong, hint="choose another file with --out")
+    if out is not None:
+        require_writable(out, "--out")
     skip = unknown == "skip"
     if saved.config.task.kind == "classes":
         from gpt_cli.cli.class_output import print_classes

@@ -1,0 +1,22 @@
+"""A path that a command is asked to write to, checked before its work and not after it."""
+
+import os
+from pathlib import Path
+from shlex import quote
+
+from gpt_cli.errors import RequestError
+from gpt_cli.files.safe_io import translate_os_errors
+
+
+def require_writable(output: Path, option: str = "-o") -> None:
+    """Raise RequestError if no file can be written to `output`, which was given with `option`."""
+    another = f"choose another file with {option}"
+    with translate_os_errors("write", output):
+        has_parent, is_directory = output.parent.is_dir(), output.is_dir()
+    if not has_parent:
+        missing = f"there is no directory {output.parent} to write {output.name} into"
+        raise RequestError(missing, hint=f"mkdir -p {quote(str(output.parent))}")
+    if is_directory:
+        raise RequestError(f"{output} is a directory", hint=another)
+    if not os.access(output.parent, os.W_OK | os.X_OK):
+        raise RequestError(f"{output} cannot be written: permission denied", hint=another)
