@@ -42,7 +42,7 @@ def main() -> None:
         for name, (state, steps, runtime, _) in work.items():
             started = time.process_time()
             for step, micro_batches in enumerate(steps):
-                accumulate_gradients(state, micro_batches, 0, step, runtime, ignores=True)
+                accumulate_gradients(state, micro_batches, 0, step, runtime, has_ignored_targets=True)
                 state.optimizer.zero_grad()
             best[name] = min(best[name], time.process_time() - started)
     for name, (_, steps, runtime, tokens) in work.items():

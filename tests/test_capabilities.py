@@ -15,7 +15,7 @@ from gpt_cli.config import Config, LoraConfig, ModelConfig, OptimConfig, Runtime
 from gpt_cli.cpu.common.kernel import KernelUnavailable
 from gpt_cli.cpu.decode import numpy_gpt
 from gpt_cli.cpu.decode.weights import WeightMismatch, read_weights
-from gpt_cli.cpu.train.network import NativeNetwork
+from gpt_cli.cpu.train.network import NativeEngine
 from gpt_cli.cpu.train.train_bindings import NativeLibrary
 from gpt_cli.errors import RequestError
 from gpt_cli.evaluation.attention_capture import capture_attention
@@ -232,7 +232,7 @@ def test_the_decoders_reference_computes_every_model_that_its_row_claims(model: 
 @given(models_of(NATIVE_TRAINER))
 def test_the_trainer_in_c_computes_every_model_that_its_row_claims(model: GPT) -> None:
     try:
-        native = NativeNetwork(model, NativeLibrary.load(torch.float32), 1)
+        native = NativeEngine(model, NativeLibrary.load(torch.float32), 1)
     except KernelUnavailable as error:
         pytest.skip(f"there is no compiled code here: {error}")
     tokens = torch.randint(0, 11, (3, 13))

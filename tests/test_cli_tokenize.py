@@ -262,7 +262,7 @@ def test_special_tokens_in_a_text_are_read_where_that_is_allowed(run: Run) -> No
 def test_an_empty_directory_is_a_place_for_tokens_and_a_foreign_one_is_not_touched(run: Run) -> None:
     Path("empty").mkdir()
     assert run("tokenize", "mice.txt", "--out", "empty").code == 0
-    assert TokenStore.open(Path("empty")).facts["train"].documents == 1
+    assert TokenStore.open(Path("empty")).stats["train"].documents == 1
 
 
 def test_a_token_store_is_not_tokenized_again(run: Run) -> None:

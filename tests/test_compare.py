@@ -56,7 +56,7 @@ def test_the_figures_are_those_of_the_tokens_that_training_gets(run: Run, name: 
     assert shown["vocab_size"] == corpus.tokenizer.vocab_size
     assert shown["unused_ids"] == corpus.tokenizer.vocab_size - len(used)
     assert shown["tokens"] == len(corpus.train) + len(corpus.val)
-    facts = corpus.facts["val"]
+    facts = corpus.stats["val"]
     assert shown["bytes_per_token"] == pytest.approx(facts.bytes / facts.tokens)
     assert shown["characters_per_token"] == pytest.approx(facts.characters / facts.tokens)
 

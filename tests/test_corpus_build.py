@@ -71,7 +71,7 @@ def test_the_facts_are_those_of_the_text(tmp_path: Path, tokenizer: TokenizerCon
     corpus = prepare(tmp_path / "x.txt", tokenizer)
     for split, ids in (("train", corpus.train), ("val", corpus.val)):
         text = corpus.tokenizer.decode(ids)
-        facts = corpus.facts[split]  # type: ignore[index]
+        facts = corpus.stats[split]  # type: ignore[index]
         assert (facts.characters, facts.bytes, facts.tokens) == (len(text), len(text.encode()), len(ids))
         assert (facts.documents, facts.document_starts) == (1, (0,))
 
@@ -84,7 +84,7 @@ def test_between_documents_stands_the_end_of_text_and_nowhere_else(tmp_path: Pat
     corpus = prepare(names, BPE)
     end = corpus.tokenizer.eot_id
     assert np.flatnonzero(corpus.train == end).tolist() == [
-        start - 1 for start in corpus.facts["train"].document_starts[1:]
+        start - 1 for start in corpus.stats["train"].document_starts[1:]
     ]
     assert end not in corpus.val
     whole = corpus.tokenizer.decode(corpus.train) + corpus.tokenizer.decode(corpus.val)
@@ -98,7 +98,7 @@ def test_without_an_end_of_text_a_newline_stands_between_documents(tmp_path: Pat
     corpus = prepare(tmp_path, TokenizerConfig.model_validate({"kind": kind}))
     whole = corpus.tokenizer.decode(corpus.train) + corpus.tokenizer.decode(corpus.val)
     assert whole == "no newline\nnewline\nlast"
-    assert corpus.facts["train"].document_starts.tolist() == [0, 11, 19]
+    assert corpus.stats["train"].document_starts.tolist() == [0, 11, 19]
 
 
 def test_text_that_reads_like_the_end_of_text_is_it_where_the_config_allows_it(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_the_last_id_of_a_large_bpe_ends_documents_in_the_store(tmp_path: Path, 
     config = TokenizerConfig(kind="bpe", file=str(tmp_path / "tokenizer.json"))
     write(tmp_path / "store", tmp_path / "[12].txt", config)
     store = TokenStore.open(tmp_path / "store")
-    assert np.flatnonzero(store.tokens("train") == size - 1).tolist() == [store.facts["train"].document_starts[1] - 1]
+    assert np.flatnonzero(store.tokens("train") == size - 1).tolist() == [store.stats["train"].document_starts[1] - 1]
     assert store.tokenizer.decode(store.tokens("train")).count("<|endoftext|>") == 1
 
 
@@ -215,7 +215,7 @@ def test_the_second_time_the_tokens_come_from_the_cache(
     second = prepare(tmp_path / "moved.txt", tokenizer)
     assert np.array_equal(first.train, second.train)
     assert np.array_equal(first.val, second.val)
-    assert (first.tokenizer, first.facts, first.fingerprint) == (second.tokenizer, second.facts, second.fingerprint)
+    assert (first.tokenizer, first.stats, first.fingerprint) == (second.tokenizer, second.stats, second.fingerprint)
 
 
 def test_whatever_decides_the_tokens_decides_the_cache_entry(english: Path, tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def fuzz_stores(folder: Path, seed: int, count: int) -> None:
             tokens = store.tokens("train")
             refused -= 1
             assert tokens.max() < store.tokenizer.vocab_size
-            assert store.facts["train"].tokens == len(tokens)
+            assert store.stats["train"].tokens == len(tokens)
             assert sealed or tokens.tolist() == whole
         shutil.rmtree(folder / "damaged")
     assert refused > count // 2

@@ -63,9 +63,9 @@ def test_the_ids_come_back_however_they_are_cut_into_shards(
 def test_a_store_brings_its_tokenizer_and_what_is_known_of_the_text(tmp_path: Path) -> None:
     store = write(tmp_path / "store", [1, 2, 3])
     assert store.tokenizer == TOKENIZER
-    assert store.facts["train"] == SplitStats(3, 3, 3, 1, START)
+    assert store.stats["train"] == SplitStats(3, 3, 3, 1, START)
     assert (store.fingerprint, store.division) == ("f", DIVISION)
-    assert store.facts["train"].document_starts.tolist() == [0]
+    assert store.stats["train"].document_starts.tolist() == [0]
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(65_535, "<u2"), (65_536, "<u2"), (65_537, "<u4"), (70_000, "<u4")])

@@ -305,7 +305,7 @@ def test_what_holds_no_examples_is_refused(tmp_path, pairs):
 def test_a_lazy_corpus_is_the_whole_one(pairs):
     config = config_of(pairs)
     lazy, whole = open_lazy(config.data, config.tokenizer, note=print), corpus_of(config)
-    assert lazy.facts == whole.facts
+    assert lazy.stats == whole.stats
     assert lazy.read("train", 3, 20).tolist() == whole.train[3:20].tolist()
 
 

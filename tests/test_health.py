@@ -14,7 +14,7 @@ import torch
 from test_training import interrupt_at, make_config, run, timeless, weights
 
 from gpt_cli.config import dump_config
-from gpt_cli.cpu.train.network import NativeNetwork
+from gpt_cli.cpu.train.network import NativeEngine
 from gpt_cli.errors import UserError
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.log import read_events
@@ -210,7 +210,7 @@ OUT_OF_MEMORY = RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllo
 
 def test_an_evaluation_that_does_not_fit_takes_fewer_windows_at_once(tmp_path, monkeypatch):
     whole = run(make_config(tmp_path, "eval.batch_size=8", name="whole"))
-    forward, sizes = NativeNetwork.summed_loss, []
+    forward, sizes = NativeEngine.summed_loss, []
 
     def small_machine(engine, inputs, targets):
         sizes.append(len(inputs))
@@ -218,7 +218,7 @@ def test_an_evaluation_that_does_not_fit_takes_fewer_windows_at_once(tmp_path, m
             raise OUT_OF_MEMORY
         return forward(engine, inputs, targets)
 
-    monkeypatch.setattr(NativeNetwork, "summed_loss", small_machine)
+    monkeypatch.setattr(NativeEngine, "summed_loss", small_machine)
     answered = run(make_config(tmp_path, "eval.batch_size=8", name="answered"))
     assert sizes[:3] == [8, 4, 2]
     assert answered.val_loss == pytest.approx(whole.val_loss, rel=1e-6)
@@ -228,7 +228,7 @@ def test_an_evaluation_that_does_not_fit_takes_fewer_windows_at_once(tmp_path, m
 @pytest.mark.parametrize(
     ("place", "name", "doing"),
     [
-        (NativeNetwork, "summed_loss", "evaluating a single window"),
+        (NativeEngine, "summed_loss", "evaluating a single window"),
         (training_samples, "stream_texts", "writing a sample"),
         (training_samples, "stream_native", "writing a sample"),
         (state, "MuonAdamW", "building the model"),
@@ -432,8 +432,8 @@ def test_every_step_has_its_own_noise(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "manual_seed", lambda seed: seeds.append(seed) or seed_everything(seed))
     run(make_config(tmp_path, "train.micro_batch_size=2", "sample.every=null", "runtime.engine=torch"))
     by_torch = list(seeds)
-    compute = NativeNetwork.forward_backward
-    monkeypatch.setattr(NativeNetwork, "forward_backward", lambda *args: seeds.append(args[-1]) or compute(*args))
+    compute = NativeEngine.forward_backward
+    monkeypatch.setattr(NativeEngine, "forward_backward", lambda *args: seeds.append(args[-1]) or compute(*args))
     seeds.clear()
     run(make_config(tmp_path, "train.micro_batch_size=2", "sample.every=null", name="native"))
     assert seeds == by_torch

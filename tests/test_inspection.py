@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gpt_cli.analysis import scanner, text_sample
 from gpt_cli.analysis.advice import advise
 from gpt_cli.analysis.baselines import ORDERS
-from gpt_cli.analysis.lines import LineFacts, LineLengths
+from gpt_cli.analysis.lines import LineLengths, LineStats
 from gpt_cli.analysis.ngrams import KneserNey
 from gpt_cli.analysis.passages import PASSAGE, HashPrefixSample, ShingleHasher, hash_texts, hash_windows
 from gpt_cli.analysis.results import TextReport
@@ -176,7 +176,7 @@ def test_line_facts_equal_those_of_a_split_whatever_the_pieces(pieces: list[str]
     *ended, rest = text.split("\n")
     lines = [line.removesuffix("\r") for line in ended] + [rest] * bool(rest)
     sizes = sorted(map(len, lines))
-    expected = LineFacts(
+    expected = LineStats(
         lines=len(lines),
         blank=sizes.count(0),
         median_length=sizes[(len(sizes) - 1) // 2] if sizes else 0,
@@ -184,7 +184,7 @@ def test_line_facts_equal_those_of_a_split_whatever_the_pieces(pieces: list[str]
         longest=max(sizes, default=0),
         crlf=text.count("\r\n"),
     )
-    assert lengths.facts() == expected
+    assert lengths.stats() == expected
 
 
 @given(st.text("ab", max_size=200), st.integers(1, 70))

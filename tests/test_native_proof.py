@@ -22,7 +22,7 @@ from gpt_cli.cpu.decode.decoder import NativeDecoder
 from gpt_cli.cpu.decode.numpy_decoder import NumpyDecoder
 from gpt_cli.cpu.decode.weights import read_weights
 from gpt_cli.cpu.train.build_settings import KERNELS
-from gpt_cli.cpu.train.network import NativeNetwork
+from gpt_cli.cpu.train.network import NativeEngine
 from gpt_cli.cpu.train.train_bindings import NativeLibrary
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.model.gpt import GPT
@@ -93,9 +93,9 @@ def test_a_gradient_that_is_wrong_at_one_place_of_the_stack_is_found(
     wrong: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library, calls = NativeLibrary.load(torch.float32), itertools.count()
-    sound = NativeNetwork.add_gradients
+    sound = NativeEngine.add_gradients
 
-    def add_gradients(network: NativeNetwork, *batch: Any) -> float:
+    def add_gradients(network: NativeEngine, *batch: Any) -> float:
         loss = sound(network, *batch)
         if next(calls) == wrong:
             gradient = next(network.model.parameters()).grad
@@ -103,7 +103,7 @@ def test_a_gradient_that_is_wrong_at_one_place_of_the_stack_is_found(
             gradient.mul_(1.01)
         return loss
 
-    monkeypatch.setattr(NativeNetwork, "add_gradients", add_gradients)
+    monkeypatch.setattr(NativeEngine, "add_gradients", add_gradients)
     assert check_native_gradients(library, SWIGLU, 2) is not None
 
 

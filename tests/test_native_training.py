@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpt_cli.config import ModelConfig, RuntimeConfig
 from gpt_cli.cpu.common.kernel import KernelUnavailable
 from gpt_cli.cpu.train.native_muon import NativeNewtonSchulz
-from gpt_cli.cpu.train.network import NativeNetwork
+from gpt_cli.cpu.train.network import NativeEngine
 from gpt_cli.cpu.train.train_bindings import Backend, NativeLibrary
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
@@ -79,7 +79,7 @@ def test_loss_and_gradients_of_every_layout_are_those_of_autograd(options, threa
     model = make_model(options, 65)
     inputs, targets = windows(5, 80, 65)
     loss, gradients = by_autograd(model, inputs, targets)
-    native = NativeNetwork(model, library(torch.float32), threads)
+    native = NativeEngine(model, library(torch.float32), threads)
     assert native.add_gradients(inputs, targets, 1 / 400) / 400 == pytest.approx(loss, abs=2e-6)
     assert native.loss(inputs, targets) / 400 == pytest.approx(loss, abs=2e-6)
     assert {name for name, p in model.named_parameters() if p.grad is not None} == set(gradients)
@@ -94,7 +94,7 @@ def test_parameters_that_are_not_trained_get_no_gradient_from_either_engine():
         parameter.requires_grad_("attention.qkv" in name)
     inputs, targets = windows(2, 20, 65)
     _, expected = by_autograd(model, inputs, targets)
-    NativeNetwork(model, library(torch.float32), 1).add_gradients(inputs, targets, 1 / inputs.numel())
+    NativeEngine(model, library(torch.float32), 1).add_gradients(inputs, targets, 1 / inputs.numel())
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     assert found.keys() == expected.keys()
     assert max(distance(found[name], expected[name]) for name in expected) < 2e-5
@@ -113,7 +113,7 @@ def test_any_batch_and_length_gives_the_gradients_of_autograd(batch, length, voc
     model = make_model({"window": window, "n_layer": layers, "n_kv_head": 2}, vocab_size, seed)
     inputs, targets = windows(batch, length, vocab_size)
     loss, gradients = by_autograd(model, inputs, targets)
-    native = NativeNetwork(model, library(torch.float32), 2)
+    native = NativeEngine(model, library(torch.float32), 2)
     assert native.add_gradients(inputs, targets, 1 / inputs.numel()) / inputs.numel() == pytest.approx(loss, abs=1e-5)
     whole = torch.cat([p.grad.flatten() for p in model.parameters()])
     assert distance(whole, torch.cat([g.flatten() for g in gradients.values()])) < 1e-4
@@ -125,7 +125,7 @@ def test_in_bf16_the_gradient_points_where_the_exact_one_does(options, tiles):
     model = make_model(options, 65)
     inputs, targets = windows(6, 80, 65)
     loss, gradients = by_autograd(model, inputs, targets)
-    native = NativeNetwork(model, bf16_library(tiles=tiles), 2)
+    native = NativeEngine(model, bf16_library(tiles=tiles), 2)
     assert native.add_gradients(inputs, targets, 1 / 480) / 480 == pytest.approx(loss, abs=5e-3)
     whole = torch.cat([p.grad.flatten() for p in model.parameters()])
     exact = torch.cat([g.flatten() for g in gradients.values()])
@@ -146,7 +146,7 @@ def test_in_bf16_both_kinds_of_instructions_agree_whatever_the_sizes(batch, leng
     inputs, targets = windows(batch, length, vocab_size)
     found = []
     for tiles in (True, False):
-        NativeNetwork(model, bf16_library(tiles=tiles), 2).add_gradients(inputs, targets, 1.0)
+        NativeEngine(model, bf16_library(tiles=tiles), 2).add_gradients(inputs, targets, 1.0)
         found.append(torch.cat([p.grad.flatten() for p in model.parameters()]).clone())
         model.zero_grad()
     assert distance(*found) < 5e-3
@@ -172,7 +172,7 @@ class Drawn(torch.nn.Module):
 def test_dropout_drops_what_the_seed_draws_forwards_and_backwards(options, threads):
     model = make_model({**options, "dropout": 0.3}, 65)
     inputs, targets = windows(5, 80, 65)
-    native = NativeNetwork(model, library(torch.float32), threads)
+    native = NativeEngine(model, library(torch.float32), threads)
     drawn = native.dropout_masks(inputs.numel(), 7)
     loss = native.add_gradients(inputs, targets, 1 / 400, seed=7) / 400
     found = {name: p.grad.clone() for name, p in model.named_parameters()}
@@ -186,7 +186,7 @@ def test_dropout_drops_what_the_seed_draws_forwards_and_backwards(options, threa
 
 
 def test_dropout_drops_its_share_independently_of_rows_columns_places_and_seeds():
-    native = NativeNetwork(make_model({"dropout": 0.3}, 65), library(torch.float32), 1)
+    native = NativeEngine(make_model({"dropout": 0.3}, 65), library(torch.float32), 1)
     drawn = [native.dropout_masks(400, seed) for seed in (1, 2, 1 << 40)]
     kept = torch.stack(drawn) > 0  # (seed, place, row, column)
     assert torch.allclose(torch.stack(drawn)[kept], torch.tensor(1 / 0.7))
@@ -200,7 +200,7 @@ def test_dropout_drops_its_share_independently_of_rows_columns_places_and_seeds(
 def test_a_loss_alone_drops_nothing():
     model = make_model({"dropout": 0.5}, 65)
     inputs, targets = windows(3, 80, 65)
-    native = NativeNetwork(model, library(torch.float32), 2)
+    native = NativeEngine(model, library(torch.float32), 2)
     model.eval()
     assert native.loss(inputs, targets) / 240 == pytest.approx(cross_entropy(model(inputs), targets).item(), abs=2e-6)
 
@@ -208,7 +208,7 @@ def test_a_loss_alone_drops_nothing():
 def test_a_second_micro_batch_adds_to_the_gradients_of_the_first():
     model = make_model({}, 65)
     inputs, targets = windows(6, 80, 65)
-    native = NativeNetwork(model, library(torch.float32), 2)
+    native = NativeEngine(model, library(torch.float32), 2)
     native.add_gradients(inputs, targets, 1.0)
     whole = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
@@ -220,7 +220,7 @@ def test_a_second_micro_batch_adds_to_the_gradients_of_the_first():
 def test_the_same_call_gives_the_same_bits():
     model = make_model({}, 65)
     inputs, targets = windows(7, 80, 65)
-    native = NativeNetwork(model, library(torch.float32), 2)
+    native = NativeEngine(model, library(torch.float32), 2)
     results = []
     for _ in range(2):
         loss = native.add_gradients(inputs, targets, 1.0)
@@ -233,7 +233,7 @@ def test_the_same_call_gives_the_same_bits():
 def test_no_gradient_reaches_the_future():
     model = make_model({}, 65)
     inputs, targets = windows(1, 80, 65)
-    native = NativeNetwork(model, library(torch.float32), 1)
+    native = NativeEngine(model, library(torch.float32), 1)
     before = [native.loss(inputs[:, :n], targets[:, :n]) for n in range(1, 80)]
     changed = inputs.clone()
     changed[0, 60] = (changed[0, 60] + 1) % 65
@@ -249,7 +249,7 @@ def test_a_weight_that_is_not_finite_makes_the_loss_so(bad):
         with torch.no_grad():
             dict(model.named_parameters())[name].view(-1)[0] = bad
         inputs, targets = windows(4, 80, 65)
-        loss = NativeNetwork(model, library(torch.float32), 2).add_gradients(inputs, targets, 1.0)
+        loss = NativeEngine(model, library(torch.float32), 2).add_gradients(inputs, targets, 1.0)
         assert not torch.isfinite(torch.tensor(loss)), name
 
 
@@ -279,7 +279,7 @@ def test_what_the_code_does_not_know_is_left_to_torch_or_refused_when_it_is_aske
 def test_targets_that_do_not_count_add_neither_loss_nor_gradient(options):
     """Of rows that are padded to one length, and of prompts: the rest has the gradient of autograd."""
     model = make_model(options, 50)
-    native = NativeNetwork(model, library(torch.float32), 2)
+    native = NativeEngine(model, library(torch.float32), 2)
     inputs, targets = windows(3, 70, 50)
     targets = targets.clone()
     targets[0, :30], targets[1, 5:], targets[2, ::2] = IGNORED, IGNORED, IGNORED

@@ -129,7 +129,7 @@ def test_bad_input_is_one_error_line(run: Run, arguments: list[str], code: int, 
 
 
 def test_the_hint_names_the_last_place_where_a_window_fits(run: Run) -> None:
-    read, tokens = (store := TokenStore.open(Path("store"))).read, store.facts["train"].tokens
+    read, tokens = (store := TokenStore.open(Path("store"))).read, store.stats["train"].tokens
     with pytest.raises(RequestError, match="no window") as refused:
         cut_window(read, "train", tokens, tokens, 8)
     last = int(str(refused.value.hint).rpartition(" ")[2])

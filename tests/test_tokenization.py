@@ -77,10 +77,10 @@ def test_a_streamed_text_has_the_tokens_of_one_in_memory(
     assert again.test is not None
     for split_name, ids in (("train", whole.train), ("val", whole.val), ("test", whole.test)):
         assert np.array_equal(ids, TokenStore.open(tmp_path / "store").tokens(split_name))  # type: ignore[arg-type]
-        starts = whole.facts[split_name].document_starts  # type: ignore[index]
-        assert np.array_equal(starts, again.facts[split_name].document_starts)  # type: ignore[index]
+        starts = whole.stats[split_name].document_starts  # type: ignore[index]
+        assert np.array_equal(starts, again.stats[split_name].document_starts)  # type: ignore[index]
     assert np.array_equal(whole.test, again.test)
-    assert (whole.facts, whole.fingerprint) == (made.facts, made.fingerprint) == (again.facts, again.fingerprint)
+    assert (whole.stats, whole.fingerprint) == (made.stats, made.fingerprint) == (again.stats, again.fingerprint)
     every = np.concatenate([whole.train, whole.val, whole.test])
     assert made.counts.tolist() == np.bincount(every, minlength=whole.tokenizer.vocab_size).tolist()
 
@@ -92,7 +92,7 @@ def test_every_file_is_the_same_for_any_number_of_processes(
     for processes in (1, 3) if config is BPE else (1, 2, 3):
         path = tmp_path / str(processes)
         made = tokenize_corpus(path, corpus, config, note=pytest.fail, processes=processes)
-        every = np.concatenate([TokenStore.open(path).tokens(split) for split in made.facts])
+        every = np.concatenate([TokenStore.open(path).tokens(split) for split in made.stats])
         assert made.counts.tolist() == np.bincount(every, minlength=len(made.counts)).tolist()
         assert contents(path) == contents(tmp_path / "1")
     assert len(contents(tmp_path / "1")) > 8
@@ -133,13 +133,13 @@ def test_an_odd_text_has_the_tokens_of_its_characters_however_it_is_cut_and_shar
             made.append(work.encode_to_memory(work.train_tokenizer()))
     left = int(0.5 * len(whole))
     for ids, encoded in made:
-        assert encoded.facts == made[0][1].facts
+        assert encoded.stats == made[0][1].stats
         if not to_bytes:
             assert encoded.tokenizer.characters == "".join(sorted(set(whole)))  # type: ignore[attr-defined]
         for split, part in (("train", whole[:left]), ("val", whole[left:])):
             assert ids[split].tolist() == encoded.tokenizer.encode(part).tolist()  # type: ignore[index]
-            assert encoded.facts[split].bytes == len(part.encode())  # type: ignore[index]
-            assert encoded.facts[split].characters == len(part)  # type: ignore[index]
+            assert encoded.stats[split].bytes == len(part.encode())  # type: ignore[index]
+            assert encoded.stats[split].characters == len(part)  # type: ignore[index]
 
 
 def test_special_tokens_in_a_text_are_the_same_for_any_number_of_processes(
@@ -370,7 +370,7 @@ def test_any_stretch_of_a_text_or_of_its_store_is_that_of_its_tokens(
     outline = open_lazy(corpus, CHAR, note=pytest.fail)
     tokenize_corpus(tmp_path / "store", corpus, CHAR, note=pytest.fail)
     opened = TokenStore.open(tmp_path / "store")
-    assert outline.facts == opened.facts == whole.facts
+    assert outline.stats == opened.stats == whole.stats
     assert outline.tokenizer == whole.tokenizer
     for split, tokens in (("train", whole.train), ("val", whole.val)):
         for start, stop in ((0, 300), (0, 301), (4990, 5010), (9000, 16_000), (len(tokens) - 5, len(tokens) + 5)):
@@ -386,7 +386,7 @@ def test_of_a_long_text_an_outline_holds_only_its_beginning(
     made = open_lazy(corpus, CHAR, note=pytest.fail)
     held = [cell.cell_contents for cell in made.read.__closure__ or () if isinstance(cell.cell_contents, dict)]
     assert [{split: len(ids) for split, ids in head.items()} for head in held] == [
-        {split: min(300, facts.tokens) for split, facts in made.facts.items()}
+        {split: min(300, facts.tokens) for split, facts in made.stats.items()}
     ]
 
 

@@ -9,7 +9,7 @@ _MAX_COUNTED = (1 << 16) - 1  # longer lines count as this long in the histogram
 
 
 @dataclass(frozen=True)
-class LineFacts:
+class LineStats:
     """Statistics of lines; lengths are in characters, without the newline."""
 
     lines: int
@@ -45,13 +45,13 @@ class LineLengths:
         self._read += len(codes)
         self._last = int(codes[-1])
 
-    def facts(self) -> LineFacts:
+    def stats(self) -> LineStats:
         if self._read > self._start:  # a last line without a newline
             self._count(np.array([self._read - self._start]))
             self._start = self._read
         lines = int(self._histogram.sum())
         middle = int(np.searchsorted(np.cumsum(self._histogram), (lines + 1) // 2))
-        return LineFacts(
+        return LineStats(
             lines, int(self._histogram[0]), middle, self._total / lines if lines else 0.0, self._longest, self._crlf
         )
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from gpt_cli.analysis.baselines import Baseline
 from gpt_cli.analysis.characters import CharacterCount
-from gpt_cli.analysis.lines import LineFacts
+from gpt_cli.analysis.lines import LineStats
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class TextReport:
     bytes: int
     distinct_characters: int
     documents: int
-    lines: LineFacts
+    lines: LineStats
     train_characters: int
     val_characters: int
     rare: tuple[CharacterCount, ...]

@@ -105,7 +105,7 @@ class _TextScanner:
             bytes=self.characters.bytes,
             distinct_characters=len(alphabet),
             documents=self.documents,
-            lines=self.lengths.facts(),
+            lines=self.lengths.stats(),
             train_characters=cut,
             val_characters=characters - cut,
             rare=tuple(self.characters.rare()),

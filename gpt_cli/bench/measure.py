@@ -113,7 +113,7 @@ def bench(config: Config, note: Callable[[str], None], seconds: float = 10.0) ->
 def render_bench(bench: Bench) -> str:
     low, median, high = (1e3 * seconds for seconds in bench.step_seconds)
     of_what = "of the GPU" if "cpu" not in bench.device else "of the process"
-    facts = {
+    pairs = {
         "device": f"{bench.device}, torch {bench.torch}",
         "engine": bench.engine,
         "model": f"{bench.parameters:,} parameters, vocabulary of {bench.vocab_size:,}",
@@ -124,11 +124,11 @@ def render_bench(bench: Bench) -> str:
         "MFU": f"{100 * bench.utilisation:.1f} % of that peak",
     }
     if bench.peak_memory_bytes is not None:
-        facts["memory"] = f"{format_size(bench.peak_memory_bytes)} at most, {of_what}"
+        pairs["memory"] = f"{format_size(bench.peak_memory_bytes)} at most, {of_what}"
     total = sum(bench.seconds_by_part.values())
     rows = [(name, f"{1e3 * s:,.2f}", f"{100 * s / total:.1f}") for name, s in bench.seconds_by_part.items()]
     rows.append(("total, one by one", f"{1e3 * total:,.2f}", "100.0"))
-    return f"{render_pairs(facts)}\n\n{render_table(rows, header=('part', 'ms', '%'))}"
+    return f"{render_pairs(pairs)}\n\n{render_table(rows, header=('part', 'ms', '%'))}"
 
 
 def random_batches(config: Config, vocab_size: int, runtime: Runtime) -> Batches:

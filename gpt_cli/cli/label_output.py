@@ -25,7 +25,7 @@ def print_labels(
     *,
     jsonl: bool,
     as_json: bool,
-    facts: dict[str, Any],
+    head: dict[str, Any],
 ) -> None:
     """Print a verdict for each text, or, where all true labels are known, how many are right."""
     from gpt_cli.evaluation.confusion import ConfusionMatrix, index_of
@@ -42,7 +42,7 @@ def print_labels(
         else:
             judged.append((example, true, verdict))
     if as_json:
-        print_json(facts | _figures(tally, classifier, len(examples)))
+        print_json(head | _figures(tally, classifier, len(examples)))
         return
     if worst is not None:  # the true label's share is lowest; without one, the chosen one's
         judged.sort(key=lambda one: one[2].probs[one[2].best if one[1] is None else one[1]])

@@ -86,7 +86,7 @@ def open_generator(
 def open_scorer(saved: "Checkpoint", device: Device, engine: EngineOption, weights: DtypeOption) -> "LogprobScorer":
     """The model, ready to say how likely a text is, by the engine that would write. Raises as `generate_texts` does."""
     writer = open_generator(saved, device, engine, weights, rows=None)
-    if writer.writes_natively() and writer.decoder is not None:
+    if writer.uses_native_decoder() and writer.decoder is not None:
         from gpt_cli.evaluation.logprob_scorer import NativeScorer
 
         return NativeScorer(writer.decoder)

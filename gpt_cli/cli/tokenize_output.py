@@ -23,7 +23,7 @@ def describe(corpus: "Tokenized", out: Path) -> dict[str, Any]:
     tokenizer = corpus.tokenizer
     counts = corpus.counts
     splits: dict[str, dict[str, Any]] = {
-        split: {unit: getattr(facts, unit) for unit in _UNITS} for split, facts in corpus.facts.items()
+        split: {unit: getattr(stats, unit) for unit in _UNITS} for split, stats in corpus.stats.items()
     }
     splits["all"] = {unit: sum(part[unit] for part in splits.values()) for unit in _UNITS}
     learned = merges(tokenizer, counts)[:_SHOWN] if isinstance(tokenizer, BPETokenizer) else []
@@ -68,12 +68,12 @@ def print_tokenized(result: dict[str, Any]) -> None:
         print(render_table(rows, header=("", *splits)))
         print()
         longest = [f"'{shorten(token['text'], _PIECE)}'" for token in result["longest_tokens"]]
-        facts: dict[str, object] = {"tokenizer": result["kind"], "ids": f"{result['vocab_size']:,}"}
+        pairs: dict[str, object] = {"tokenizer": result["kind"], "ids": f"{result['vocab_size']:,}"}
         if (unknown := result["unknown_characters"]) is not None:
             share = unknown / splits["all"]["characters"]
-            facts["unknown"] = f"{unknown:,} characters ({share:.2%}) became {UNKNOWN}, which cannot be decoded"
-        facts |= {"unused ids": f"{len(result['unused_ids']):,}", "longest tokens": longest}
-        print(render_pairs(facts))
+            pairs["unknown"] = f"{unknown:,} characters ({share:.2%}) became {UNKNOWN}, which cannot be decoded"
+        pairs |= {"unused ids": f"{len(result['unused_ids']):,}", "longest tokens": longest}
+        print(render_pairs(pairs))
     if result.get("merges"):
         print()
         rows = [(f"'{m['left']}' + '{m['right']}'", m["id"], m["count"]) for m in result["merges"]]

@@ -22,7 +22,7 @@ from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import check_listed
 from gpt_cli.files.safe_io import how_to_permit
 
-# What the model of a run has whose config.yaml was written before the key was.
+# Values of the keys that the config.yaml of an older run lacks, where they are not today's defaults.
 _OLD_DEFAULTS = {"rope_rounding": "power"}
 
 
@@ -34,35 +34,38 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     Raises RequestError with every problem, each with its place (file:line:column, or the override), and DamagedError
     for the config.yaml of a run that is not what its SHA256SUMS says.
     """
-    home = enclosing_run(path)
-    if home is not None:
+    run_dir = enclosing_run(path)
+    if run_dir is not None:
         check_listed(path.parent, [path.name])
     text = read_config_file(path)
     try:
-        config = parse_config(text, str(path), overrides, of_run=home is not None)
+        config = parse_config(text, str(path), overrides, of_run=run_dir is not None)
     except RequestError as error:
         if path.suffix.lower() not in _YAML and isinstance(error.__cause__, ConfigSyntaxError):
             error.hint = _for_a_text(path)
         raise
-    if home is not None:
+    if run_dir is not None:
         written = parse_config(text, str(path), of_run=True) if overrides else config
-        config = _resolve_paths(config, written, home)
-    if home is not None and not any(one.startswith("run_dir=") for one in overrides):
-        is_same = config.run_dir is not None and os.path.realpath(config.run_dir) == os.path.realpath(home)
-        return config if is_same else config.model_copy(update={"run_dir": str(home)})
+        config = _resolve_paths(config, written, run_dir)
+    if run_dir is not None and not any(one.startswith("run_dir=") for one in overrides):
+        is_same = config.run_dir is not None and os.path.realpath(config.run_dir) == os.path.realpath(run_dir)
+        return config if is_same else config.model_copy(update={"run_dir": str(run_dir)})
     if config.run_dir is not None:
         return config
     name = path.stem.encode(errors="replace").decode()  # a name that is not UTF-8 could not be written down
     return config.model_copy(update={"run_dir": f"runs/{name}"})
 
 
-def _resolve_paths(config: Config, written: Config, home: Path) -> Config:
-    """`config`, that of the run in `home` under overrides, with the paths `written` there as they are from here."""
-    moved = rooted(written, home)
+def _resolve_paths(config: Config, written: Config, run_dir: Path) -> Config:
+    """`config` with its run's relative paths made to resolve from the current directory, but for overridden ones.
+
+    `written` is the config in the run directory `run_dir`, of which `config` is the one under overrides.
+    """
+    resolved = rooted(written, run_dir)
     for section, key in (("data", "source"), ("data", "val_source"), ("tokenizer", "file"), ("train", "init_from")):
-        there, here = getattr(getattr(written, section), key), getattr(getattr(moved, section), key)
-        if there != here and getattr(getattr(config, section), key) == there:  # which no override has changed
-            config = config.model_copy(update={section: getattr(config, section).model_copy(update={key: here})})
+        old, new = getattr(getattr(written, section), key), getattr(getattr(resolved, section), key)
+        if old != new and getattr(getattr(config, section), key) == old:  # no override has changed it
+            config = config.model_copy(update={section: getattr(config, section).model_copy(update={key: new})})
     return config
 
 
@@ -94,7 +97,8 @@ def parse_config(text: str, name: str, overrides: Sequence[str] = (), *, of_run:
     if document.problems:
         raise to_error(name, document.problems)
     split = ("data", "split")
-    by_override = split in document.places and document.place(split).line is None  # in a file it may be a default
+    # In a file `characters` may just be the default written out, which a format of examples does not read.
+    by_override = split in document.places and document.place(split).line is None
     if config.data.split != "characters" and by_override and look_up(document.values, split) == "characters":
         raise RequestError(
             f"data.split characters is for texts: data.format {config.data.format} is split by documents",
@@ -104,10 +108,10 @@ def parse_config(text: str, name: str, overrides: Sequence[str] = (), *, of_run:
     return config
 
 
-def check_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """{dotted key: value} of overrides to a config that is still to be made.
+def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """{dotted key: value} of overrides, without the config that they are to change.
 
-    Raises RequestError with all that is wrong with them, whatever the rest will be.
+    Raises RequestError with all that is wrong with them in any config.
     """
     document = merge_layers("", "the overrides", overrides)
     problems = list(document.problems)

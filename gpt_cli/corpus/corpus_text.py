@@ -68,7 +68,7 @@ class CorpusText:
         return cls(members, note)
 
     @property
-    def is_cached(self) -> bool:
+    def is_in_memory(self) -> bool:
         """True if the whole text stays in memory after it was read once."""
         return self._cache is not None
 

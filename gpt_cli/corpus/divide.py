@@ -26,7 +26,7 @@ class Prepared(Generic[T]):
 
     tokenizer: Tokenizer
     splits: dict[Split, T]
-    facts: dict[Split, SplitStats]
+    stats: dict[Split, SplitStats]
     fingerprint: str
     """sha256 (hex) of all of them."""
 

@@ -36,7 +36,7 @@ class Corpus:
     """(n,) ids; memory-mapped for a long text."""
     val: Tokens | MappedTokens
     """(n,) ids."""
-    facts: dict[Split, SplitStats]
+    stats: dict[Split, SplitStats]
     """Statistics of each split there is."""
     fingerprint: str
     """sha256 (hex) of the text."""
@@ -86,7 +86,7 @@ def prepare_corpus(
     entry = cache_dir() / "stores" / pipeline.cache_key
     if (cached := _open_cached(entry, note)) is not None:
         return _corpus_of_store(cached, data, with_test)
-    if cache and not pipeline.text.is_cached:
+    if cache and not pipeline.text.is_in_memory:
         try:
             with new_store(entry, pipeline.train_tokenizer(), replace=is_store(entry)) as writer:
                 pipeline.encode_to_store(writer)
@@ -100,7 +100,7 @@ def prepare_corpus(
                 entry,
                 tokenized.tokenizer,
                 tokens,
-                tokenized.facts,
+                tokenized.stats,
                 fingerprint=tokenized.fingerprint,
                 division=SplitSpec.of(data),
                 replace=is_store(entry),
@@ -111,16 +111,17 @@ def prepare_corpus(
             note(f"the tokens are not cached: {error.message} (GPT_CACHE names another folder)")
     test = tokens["test"] if with_test else None
     return Corpus(
-        tokenized.tokenizer, tokens["train"], tokens["val"], tokenized.facts, tokenized.fingerprint, data.source, test
+        tokenized.tokenizer, tokens["train"], tokens["val"], tokenized.stats, tokenized.fingerprint, data.source, test
     )
 
 
 @dataclass(frozen=True, eq=False)
 class LazyCorpus:
-    """A tokenized text that is not all in memory: its statistics, and access to any range of ids."""
+    """A tokenized corpus: its statistics, and access to any range of ids. A text is read when ids of it are asked for;
+    examples and labelled texts are held in memory."""
 
     tokenizer: Tokenizer
-    facts: dict[Split, SplitStats]
+    stats: dict[Split, SplitStats]
     """Statistics of each split there is."""
     read: Callable[[Split, int, int], Tokens]
     """(split, start, stop) -> (stop - start,) ids of the split, fewer at its end."""
@@ -133,31 +134,31 @@ class LazyCorpus:
 def open_lazy(
     data: DataConfig, tokenizer: TokenizerConfig, *, note: Notify, progress: StageProgress | None = None
 ) -> LazyCorpus:
-    """The corpus of `prepare_corpus`, neither held in memory nor written to the cache. Raises as it does."""
+    """The corpus of `prepare_corpus`, of which a text is not held in memory; nothing is cached. Raises as it does."""
     _refuse_store_of_examples(data)
     if data.format == "labelled":
         labelled = prepare_labelled(data, tokenizer, note)
         read_tokens = lambda split, i, j: labelled.splits[split].tokens[i:j]  # noqa: E731
-        return LazyCorpus(labelled.tokenizer, labelled.facts, read_tokens, labelled=labelled.splits)
+        return LazyCorpus(labelled.tokenizer, labelled.stats, read_tokens, labelled=labelled.splits)
     if data.format != "text":
         examples = prepare_examples(data, tokenizer, note)
         return LazyCorpus(
-            examples.tokenizer, examples.facts, lambda split, i, j: examples.splits[split].tokens[i:j], examples.splits
+            examples.tokenizer, examples.stats, lambda split, i, j: examples.splits[split].tokens[i:j], examples.splits
         )
     if isinstance(data.source, str) and is_store(path := find_path(data.source)):
         store = _open_matching_store(path, data, tokenizer)
-        return LazyCorpus(store.tokenizer, store.facts, store.read)
+        return LazyCorpus(store.tokenizer, store.stats, store.read)
     pipeline = TokenizePipeline.scan(data, tokenizer, note, progress, None)
     if (cached := _open_cached(cache_dir() / "stores" / pipeline.cache_key, note)) is not None:
-        return LazyCorpus(cached.tokenizer, cached.facts, cached.read)
+        return LazyCorpus(cached.tokenizer, cached.stats, cached.read)
     trained = pipeline.train_tokenizer()
     head, tokenized = pipeline.encode_to_memory(trained, stop=_HEAD)
 
     def read(split: Split, start: int, stop: int) -> Tokens:
-        in_memory = min(stop, tokenized.facts[split].tokens) <= len(head[split])
+        in_memory = min(stop, tokenized.stats[split].tokens) <= len(head[split])
         return head[split][start:stop] if in_memory else pipeline.encode_to_memory(trained, start, stop)[0][split]
 
-    return LazyCorpus(tokenized.tokenizer, tokenized.facts, read)
+    return LazyCorpus(tokenized.tokenizer, tokenized.stats, read)
 
 
 def tokenize_corpus(
@@ -198,7 +199,7 @@ def _prepare_from_examples(data: DataConfig, config: TokenizerConfig, note: Noti
     train, val = prepared.splits["train"].tokens, prepared.splits["val"].tokens
     test = prepared.splits["test"].tokens if with_test else None
     return Corpus(
-        prepared.tokenizer, train, val, prepared.facts, prepared.fingerprint, data.source, test, prepared.splits
+        prepared.tokenizer, train, val, prepared.stats, prepared.fingerprint, data.source, test, prepared.splits
     )
 
 
@@ -211,7 +212,7 @@ def _prepare_from_labelled(data: DataConfig, config: TokenizerConfig, note: Noti
         prepared.tokenizer,
         tokens["train"],
         tokens["val"],
-        prepared.facts,
+        prepared.stats,
         prepared.fingerprint,
         data.source,
         test,
@@ -234,7 +235,7 @@ def _corpus_of_store(store: TokenStore, data: DataConfig, with_test: bool) -> Co
         store.tokenizer,
         _load_ids(store, "train"),
         _load_ids(store, "val"),
-        store.facts,
+        store.stats,
         store.fingerprint,
         data.source,
         _load_ids(store, "test") if with_test else None,
@@ -242,7 +243,7 @@ def _corpus_of_store(store: TokenStore, data: DataConfig, with_test: bool) -> Co
 
 
 def _load_ids(store: TokenStore, split: Split) -> Tokens | MappedTokens:
-    stats = store.facts.get(split)
+    stats = store.stats.get(split)
     load = store.mapped if stats is not None and stats.tokens >= MAPPED_FROM else store.tokens
     return load(split)
 

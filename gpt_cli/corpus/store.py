@@ -104,7 +104,7 @@ class TokenStore:
 
     path: Path
     tokenizer: Tokenizer
-    facts: dict[Split, SplitStats]
+    stats: dict[Split, SplitStats]
     """Statistics of each split in the store; the test split is optional."""
     fingerprint: str
     """sha256 (hex) of the text that the tokens encode."""
@@ -120,10 +120,10 @@ class TokenStore:
         tokenizer = load_tokenizer(path / "tokenizer.json")
         if tokenizer.digest != manifest.tokenizer_sha256:
             raise DamagedError(f"{path} is damaged: its tokens were made with another tokenizer.json")
-        facts = {
+        stats = {
             split: _read_stats(path, split, part) for split in SPLITS if (part := manifest.part(split)) is not None
         }
-        return cls(path, tokenizer, facts, manifest.fingerprint, manifest.division, manifest)
+        return cls(path, tokenizer, stats, manifest.fingerprint, manifest.division, manifest)
 
     def tokens(self, split: Split) -> Tokens:
         """(n,) ids of a split, in memory.
@@ -217,14 +217,14 @@ class StoreWriter:
             if shards[-1].tokens == SHARD_TOKENS:
                 self._close(split)
 
-    def finish(self, facts: Mapping[Split, SplitStats], *, fingerprint: str, division: SplitSpec) -> None:
+    def finish(self, stats: Mapping[Split, SplitStats], *, fingerprint: str, division: SplitSpec) -> None:
         """Write the document starts, the tokenizer and the manifest."""
         for split in list(self._open):
             self._close(split)
         parts: dict[Split, _Part] = {}
-        for split, stats in facts.items():
-            parts[split] = _Part(stats.characters, stats.bytes, stats.documents, tuple(self._shards[split]))
-            starts = np.asarray(stats.document_starts, dtype=np.int64)
+        for split, of_split in stats.items():
+            parts[split] = _Part(of_split.characters, of_split.bytes, of_split.documents, tuple(self._shards[split]))
+            starts = np.asarray(of_split.document_starts, dtype=np.int64)
             write_file(
                 self._directory / _starts_file(split),
                 [_header(starts.dtype, len(starts)), to_little_endian(starts).tobytes()],
@@ -263,7 +263,7 @@ def write_store(
     path: Path,
     tokenizer: Tokenizer,
     tokens: Mapping[Split, Tokens],
-    facts: Mapping[Split, SplitStats],
+    stats: Mapping[Split, SplitStats],
     *,
     fingerprint: str,
     division: SplitSpec,
@@ -273,7 +273,7 @@ def write_store(
     with new_store(path, tokenizer, replace=replace) as writer:
         for split, ids in tokens.items():
             writer.append(split, ids)
-        writer.finish(facts, fingerprint=fingerprint, division=division)
+        writer.finish(stats, fingerprint=fingerprint, division=division)
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:

@@ -37,7 +37,7 @@ class Tokenized:
     """Statistics of a text that was written as a token store."""
 
     tokenizer: Tokenizer
-    facts: dict[Split, SplitStats]
+    stats: dict[Split, SplitStats]
     fingerprint: str
     counts: Counts
     """(vocab_size,) how often each id occurs, in all splits."""
@@ -59,7 +59,7 @@ class _SplitCounter:
             self.bytes += len(segment.data)
             self.tokens += length
 
-    def facts(self) -> SplitStats:
+    def stats(self) -> SplitStats:
         starts = np.frombuffer(self.starts, dtype=np.int64) if self.starts else np.zeros(0, dtype=np.int64)
         return SplitStats(self.characters, self.bytes, self.tokens, len(self.starts), starts)
 
@@ -151,7 +151,7 @@ class TokenizePipeline:
 
     def encode_to_store(self, writer: StoreWriter) -> Tokenized:
         tokenized = self._encode(writer.tokenizer, writer.append)
-        writer.finish(tokenized.facts, fingerprint=tokenized.fingerprint, division=SplitSpec.of(self.data))
+        writer.finish(tokenized.stats, fingerprint=tokenized.fingerprint, division=SplitSpec.of(self.data))
         return tokenized
 
     def encode_to_memory(
@@ -171,7 +171,7 @@ class TokenizePipeline:
                 arrays[split].append(piece if len(piece) == len(ids) else piece.copy())  # a view would hold all of it
 
         tokenized = self._encode(tokenizer, sink)
-        return {split: np.concatenate(arrays[split]) for split in SPLITS if split in tokenized.facts}, tokenized
+        return {split: np.concatenate(arrays[split]) for split in SPLITS if split in tokenized.stats}, tokenized
 
     def _encode(self, tokenizer: Tokenizer, sink: Callable[[Split, Tokens], None]) -> Tokenized:
         pattern = tokenizer.vocabulary.pattern if isinstance(tokenizer, BPETokenizer) else None
@@ -201,8 +201,8 @@ class TokenizePipeline:
                     f"the {split} split has fewer than 2 characters",
                     hint="give more text, or split by --split characters (data.split=characters)",
                 )
-        facts = {split: counters[split].facts() for split in SPLITS if split in counters}
-        return Tokenized(tokenizer, facts, self.stats.fingerprint, counts)
+        stats = {split: counters[split].stats() for split in SPLITS if split in counters}
+        return Tokenized(tokenizer, stats, self.stats.fingerprint, counts)
 
     def _special(self, tokenizer: Tokenizer) -> list[str]:
         """The texts that are encoded as special tokens."""

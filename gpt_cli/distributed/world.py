@@ -75,13 +75,13 @@ class World:
         for group in (dist.group.WORLD, _joined.host) if self.size > 1 else ():
             dist.distributed_c10d._set_pg_timeout(_joined.timeout, group)
 
-    def compare(self, facts: Mapping[str, str]) -> None:
-        """Raise UserError with the process and the name of the first of `facts` that differs between processes."""
+    def compare(self, values: Mapping[str, str]) -> None:
+        """Raise UserError with the process and the name of the first of `values` that differs between processes."""
         if self.size == 1:
             return
         gathered: list[Mapping[str, str]] = [{}] * self.size
         with self.exchanging():
-            dist.all_gather_object(gathered, dict(facts), group=_host_group())
+            dist.all_gather_object(gathered, dict(values), group=_host_group())
         for rank, others in enumerate(gathered):
             for name, value in gathered[0].items():
                 if others[name] != value:
@@ -105,11 +105,11 @@ class World:
             return seconds, signal
         if os.environ.get(LAUNCHER, str(os.getppid())) != str(os.getppid()):
             signal = signal or SIGTERM  # the launcher is gone
-        facts = torch.zeros(self.size, 2, dtype=torch.float64)
-        facts[self.rank] = torch.tensor([seconds, float(signal or 0)])
+        gathered = torch.zeros(self.size, 2, dtype=torch.float64)
+        gathered[self.rank] = torch.tensor([seconds, float(signal or 0)])
         with self.exchanging():
-            dist.all_reduce(facts, group=_host_group())  # of one number and zeros: exact
-        return float(facts[0, 0]), int(facts[:, 1].max()) or None
+            dist.all_reduce(gathered, group=_host_group())  # of one number and zeros: exact
+        return float(gathered[0, 0]), int(gathered[:, 1].max()) or None
 
     def any(self, value: bool) -> bool:
         """True if `value` is true in any process."""

@@ -59,12 +59,12 @@ Prompt and continuation together fit in {run.config.model.context_length:,} toke
 
 def _training_facts(run: LoadedRun) -> dict[str, str]:
     """Step, validation loss and weights digest of the checkpoint, by name."""
-    facts = {"step": f"{run.step:,}"}
+    pairs = {"step": f"{run.step:,}"}
     if isinstance(loss := run.state.get("val_loss"), float):
-        facts["validation loss"] = f"{loss:.4f} nats per token"
+        pairs["validation loss"] = f"{loss:.4f} nats per token"
     if bits := _bits(run):
-        facts["bits per byte"] = f"{bits:.4f}"
-    return facts | {"weights": f"sha256 {run.weights_sha256}"}
+        pairs["bits per byte"] = f"{bits:.4f}"
+    return pairs | {"weights": f"sha256 {run.weights_sha256}"}
 
 
 def _bits(run: LoadedRun) -> float | None:
@@ -73,8 +73,8 @@ def _bits(run: LoadedRun) -> float | None:
     return next((line["bpb"] for line in lines if line["step"] == run.step and "bpb" in line), None)
 
 
-def _table(facts: dict[str, str]) -> str:
-    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts.items())])
+def _table(pairs: dict[str, str]) -> str:
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in pairs.items())])
 
 
 def _prompt(run: LoadedRun) -> str:

@@ -8,7 +8,7 @@ from gpt_cli.training.device_share import DeviceShare
 
 
 def render_info(info: Info) -> str:
-    facts = {
+    pairs = {
         "path": info.path,
         "vocabulary": f"{info.vocab_size:,} ids ({info.tokenizer})",
         "context": f"{info.context_length:,} tokens",
@@ -17,7 +17,7 @@ def render_info(info: Info) -> str:
     }
     if info.checkpoint is not None:
         loss = "" if info.val_loss is None else f", validation loss {info.val_loss:.4f}"
-        facts |= {
+        pairs |= {
             "checkpoint": info.checkpoint,
             "trained": f"{info.step:,} steps{loss}",
             "weights sha256": str(info.weights_sha256),
@@ -31,7 +31,7 @@ def render_info(info: Info) -> str:
     memory["total"] = format_size(sum(info.memory_bytes.values()))
     return "\n\n".join(
         [
-            render_pairs(facts),
+            render_pairs(pairs),
             render_table([*tensors, total], header=("parameters", "shape", "tensors", "elements")),
             "memory to train, estimated\n" + render_pairs(memory),
         ]
@@ -42,23 +42,23 @@ def render_share(share: DeviceShare) -> str:
     head = f"each of {share.devices:,} devices"
     if share.refused is not None:
         return f"{head}\n" + render_pairs({"refused": share.refused})
-    facts = {
+    pairs = {
         "batch": f"{share.sequences:,} sequences, {share.micro_batches:,} times {share.micro_batch_size:,}",
         "sends": f"{format_size(share.bytes_sent)} a step",
     }
     if share.bytes_sent_full:
-        facts["sends if full"] = f"{format_size(share.bytes_sent_full)} a step"
+        pairs["sends if full"] = f"{format_size(share.bytes_sent_full)} a step"
     kinds = ("weights", "gradients", "optimizer", "activations", "exchange")
     rows: list[tuple[object, ...]] = [
         (kind, *(format_size(sizes[kind]) for sizes in share.memory_bytes.values())) for kind in kinds
     ]
     rows.append(("at most", *map(format_size, share.totals.values())))
     table = render_table(rows, header=("parallel.shard", *share.memory_bytes))
-    return f"{head}\n{render_pairs(facts)}\n\n{table}"
+    return f"{head}\n{render_pairs(pairs)}\n\n{table}"
 
 
 def render_plan(plan: Plan) -> str:
-    facts = {
+    pairs = {
         "device": plan.device,
         "inputs": f"{_shape(plan.input_shape)} tokens",
         "logits": _shape(plan.logits_shape),
@@ -67,7 +67,7 @@ def render_plan(plan: Plan) -> str:
         "tokens per parameter": f"{plan.tokens_per_parameter:.2f}",
         "time": _time(plan),
     }
-    return f"{render_info(plan.info)}\n\n{render_pairs(facts)}"
+    return f"{render_info(plan.info)}\n\n{render_pairs(pairs)}"
 
 
 def _time(plan: Plan) -> str:

@@ -86,7 +86,7 @@ def read_record(run: Path, name: str, note: Notify) -> RunRecord:
     """
     if is_checkpoint(run):
         raise RequestError(f"{run} is a checkpoint, and its run has the curves and samples", hint=hint_at_run(run))
-    data, facts = _read_json(run / DATA), _read_json(run / RUN)
+    data, metadata = _read_json(run / DATA), _read_json(run / RUN)
     if data.get("splits") == {}:
         raise RequestError(
             f"{run} was imported, not trained: there is no course to tell", hint=f"gpt info {quote(str(run))}"
@@ -99,9 +99,9 @@ def read_record(run: Path, name: str, note: Notify) -> RunRecord:
             str(split): SplitSize(*(int(numbers[size]) for size in sizes)) for split, numbers in data["splits"].items()
         }
         source, fingerprint = data["source"], str(data["fingerprint"])
-        environment = {key: str(value) for key, value in facts["versions"].items() if value is not None}
-        environment |= {key: str(value) for key, value in facts.get("machine", {}).items()}  # older runs lack it
-        created, command = str(facts["created"]), tuple(map(str, facts["command"]))
+        environment = {key: str(value) for key, value in metadata["versions"].items() if value is not None}
+        environment |= {key: str(value) for key, value in metadata.get("machine", {}).items()}  # older runs lack it
+        created, command = str(metadata["created"]), tuple(map(str, metadata["command"]))
         splits["train"], splits["val"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedError(f"{run} is damaged: its {DATA} or {RUN} does not say what a run's does ({error})") from error

@@ -16,7 +16,7 @@ _MAX_EXAMPLE = 64  # columns of an example
 def render_inspection(report: TextReport) -> str:
     """Statistics, unusual characters, duplicates, baselines and advice."""
     parts = [
-        render_pairs(_facts(report)),
+        render_pairs(_pairs(report)),
         _characters("characters that occur fewer than 5 times", report.rare),
         _characters("characters that cannot be seen", report.invisible),
         _examples("most repeated lines", [(line.text, line.count) for line in report.repeated], "times"),
@@ -31,9 +31,9 @@ def render_inspection(report: TextReport) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _facts(report: TextReport) -> dict[str, object]:
+def _pairs(report: TextReport) -> dict[str, object]:
     lines = report.lines
-    facts: dict[str, object] = {
+    pairs: dict[str, object] = {
         "characters": f"{report.characters:,}, of which {report.val_characters:,} are held out for validation",
         "bytes": f"{report.bytes:,}, {report.bytes / report.characters:.2f} per character",
         "distinct": _characters_in(report.distinct_characters),
@@ -49,10 +49,10 @@ def _facts(report: TextReport) -> dict[str, object]:
     if report.unseen:
         listed = " ".join(f"'{character}'" for character in report.unseen[:_MAX_UNSEEN])
         more = ", for instance" if len(report.unseen) > _MAX_UNSEEN else ""
-        facts["new"] = f"{_characters_in(len(report.unseen))} only in the validation text{more}: {listed}"
+        pairs["new"] = f"{_characters_in(len(report.unseen))} only in the validation text{more}: {listed}"
     if report.compared_share < 1:
-        facts["compared"] = f"1 passage in {1 / report.compared_share:,.0f}, chosen by its hash"
-    return facts
+        pairs["compared"] = f"1 passage in {1 / report.compared_share:,.0f}, chosen by its hash"
+    return pairs
 
 
 def _characters_in(count: int) -> str:

@@ -12,7 +12,7 @@ _MIN_CONTEXT_COLUMNS = 12  # a longer context is truncated at its start
 
 def render_window(window: TrainingWindow, tokenizer: Tokenizer, position: str) -> str:
     """Render a window: its position, ids and tokens, then a sentence for each context and its target."""
-    facts = {
+    pairs = {
         "window": position,
         "ids": [str(token) for token in window.ids],
         "tokens": [repr_token(decode_bytes(tokenizer, (token,))) for token in window.ids],
@@ -23,7 +23,7 @@ def render_window(window: TrainingWindow, tokenizer: Tokenizer, position: str) -
         )
         for pair in window.pairs()
     ]
-    return "\n".join([render_pairs(facts), "", *sentences])
+    return "\n".join([render_pairs(pairs), "", *sentences])
 
 
 def window_json(window: TrainingWindow, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -5,7 +5,7 @@
 
 `step` counts finished updates. There is no `latest` and no `best` pointer that could be wrong: the newest is
 the highest step whose sums verify, the best the one whose state has the lowest `val_loss`. A damaged checkpoint
-is told, skipped and left where it is.
+is reported and skipped; `save` and `prune` may remove it once intact ones make it useless.
 """
 
 import hashlib
@@ -115,7 +115,7 @@ def save(
     config: Config,
     tokenizer: Tokenizer,
 ) -> Path:
-    """Save the training after `step` updates and return the checkpoint's directory: once it returns, it stays.
+    """Save the training after `step` updates and return the checkpoint's directory, which then survives a power cut.
 
     `state` is strict JSON; its `val_loss`, if there is one, decides which checkpoint is best. Needs the run's
     lock. Raises UserError when a tensor is not finite or the disk refuses; what was saved before is untouched.
@@ -125,11 +125,11 @@ def save(
 
     require_finite(model_tensors, f"step {step}: weight")
     require_finite(optimizer_tensors, f"step {step}: optimizer state")
-    facts = {**state, "format": FORMAT, "step": step, "tokenizer_digest": tokenizer.digest}
+    metadata = {**state, "format": FORMAT, "step": step, "tokenizer_digest": tokenizer.digest}
     contents = {
         MODEL: pack_tensors(model_tensors),
         OPTIMIZER: pack_tensors(optimizer_tensors),
-        STATE: json.dumps(facts, indent=2, allow_nan=False).encode() + b"\n",
+        STATE: json.dumps(metadata, indent=2, allow_nan=False).encode() + b"\n",
         CONFIG: dump_config(config).encode(),
         TOKENIZER: tokenizer.to_json().encode(),
     }
@@ -181,7 +181,7 @@ def load(path: Path) -> Checkpoint:
 def _refuse_giant(config: Config, size: int) -> None:
     """Raise UserError if positions alone would take far more memory than the weights, which are of that `size`.
 
-    No tensor of a checkpoint vouches for the length of its sines and cosines.
+    The tables of sines and cosines are not in the checkpoint, so only the config says how long they are.
     """
     width = {"rope": config.model.head_dim, "sinusoidal": config.model.n_embd}.get(config.model.position, 0)
     if (tables := 4 * config.model.context_length * width) > max(_LARGEST_TABLES, 4 * size):
@@ -191,7 +191,7 @@ def _refuse_giant(config: Config, size: int) -> None:
 
 
 def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkpoint:
-    """The checkpoint that `path` is, directory or file, or the newest intact one of a run; each damaged one is told.
+    """The checkpoint that `path` is, directory or file, or the newest intact one of a run. Reports each damaged one.
 
     Raises RequestError when there is no checkpoint or it is not of this `task`, UserError when there is none that can
     be used.
@@ -210,7 +210,7 @@ def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkp
 
 
 def how_to_train(run_dir: Path) -> str:
-    """The way to a checkpoint of a run without one: of one that would end in NaN again, through another run."""
+    """A hint: how a run without a checkpoint gets one. For a run that ended in NaN, another run at a lower rate."""
     from gpt_cli.run.log import read_events  # noqa: PLC0415 - of no use to those that load
     from gpt_cli.run.training_lock import is_training  # noqa: PLC0415
 
@@ -239,7 +239,7 @@ def _refuse_task(path: Path, task: Task) -> NoReturn:
 def load_newest(run_dir: Path, note: Notify) -> Checkpoint | None:
     """The newest checkpoint of the run that verifies; None if the run has none at all.
 
-    Each damaged one met on the way is told through `note`. Raises UserError if there are only damaged ones:
+    Each damaged one that is newer is reported through `note`. Raises UserError if there are only damaged ones:
     starting again from nothing is not for us to decide.
     """
     paths = list_checkpoints(run_dir)
@@ -308,7 +308,7 @@ def prune(run_dir: Path, keep: int) -> list[Path]:
 
 
 def _best_where(run_dir: Path, accepted: Callable[[Path], bool]) -> Path | None:
-    """The accepted checkpoint with the lowest `val_loss`; only as many are asked about as it takes."""
+    """The `accepted` checkpoint with the lowest `val_loss`. `accepted` is called in order of loss, until it is true."""
     scored = []
     for age, path in enumerate(list_checkpoints(run_dir)):
         try:
@@ -324,7 +324,7 @@ def _is_intact(path: Path) -> bool:
     """True if the checkpoint verifies; its files are read once, and again when they have changed."""
     try:
         verify_directory(path, _VERIFIED)
-        _check(path, read_file(path / STATE, _STATE_LIMIT))
+        _parse_verified_state(path, read_file(path / STATE, _STATE_LIMIT))
     except DamagedError:
         return False
     return True
@@ -333,11 +333,11 @@ def _is_intact(path: Path) -> bool:
 def _verify(path: Path, names: Set[str] = frozenset()) -> tuple[dict[str, bytes], dict[str, Any]]:
     """The files `names` and the state of a checkpoint. Raises DamagedError unless it is whole and under its name."""
     contents = read_directory(path, names | {STATE})
-    return contents, _check(path, contents[STATE])
+    return contents, _parse_verified_state(path, contents[STATE])
 
 
-def _check(path: Path, data: bytes) -> dict[str, Any]:
-    """The state, which `data` says, of a checkpoint that has all its files. Raises DamagedError if it is another's."""
+def _parse_verified_state(path: Path, data: bytes) -> dict[str, Any]:
+    """Parse state.json. Raises DamagedError if a file is missing, or the step differs from the directory's name."""
     if absent := sorted({MODEL, OPTIMIZER, CONFIG, TOKENIZER} - read_sums(path).keys()):
         raise DamagedError(f"{path} is damaged: {absent[0]} is missing")
     state = _parse_state(data, path)

@@ -71,8 +71,8 @@ class RunLifecycle:
             return
         before, now = events[-1].get("memory_kills"), oom_kill_count()
         is_memory = before is not None and now is not None and now > before
-        facts = {"start": events[-1].get("step"), **({"memory": True} if is_memory else {})}
-        self.log.event("killed", step=self._last_step(), **facts)
+        fields = {"start": events[-1].get("step"), **({"memory": True} if is_memory else {})}
+        self.log.event("killed", step=self._last_step(), **fields)
 
     def _last_step(self) -> int:
         """The step that was logged or saved last: between two lines of metrics a signal may have had it saved."""

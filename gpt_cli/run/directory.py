@@ -307,7 +307,7 @@ def _describe_data(corpus: "Corpus") -> dict[str, Any]:
     return {
         "source": corpus.source,
         "fingerprint": corpus.fingerprint,
-        "splits": {split: {name: getattr(facts, name) for name in counts} for split, facts in corpus.facts.items()},
+        "splits": {split: {name: getattr(stats, name) for name in counts} for split, stats in corpus.stats.items()},
     }
 
 

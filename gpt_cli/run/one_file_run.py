@@ -43,7 +43,7 @@ def pack_single(
     import safetensors.torch  # noqa: PLC0415 - reading the file needs no torch
 
     stored = {name: t.detach().cpu().contiguous() for name, t in tensors.items() if not _is_tied(name, config)}
-    facts = {
+    fields = {
         "format": FORMAT,
         "step": step,
         "config": dump_config(config),
@@ -52,7 +52,7 @@ def pack_single(
         "data_sha256": _digest(safetensors.torch.save(stored)),
         "state": dict(state),
     }
-    return safetensors.torch.save(stored, {_KEY: json.dumps(facts, allow_nan=False)})
+    return safetensors.torch.save(stored, {_KEY: json.dumps(fields, allow_nan=False)})
 
 
 def load_single(path: Path) -> Checkpoint:
@@ -61,30 +61,30 @@ def load_single(path: Path) -> Checkpoint:
     Raises DamagedError for a file that is not one, or not what was written, UserError for a newer format.
     """
     data = read_file(path)
-    facts = _facts(read_header(data, str(path)), path)
-    if facts["format"] > FORMAT:
-        raise UserError(f"{path} was written by a newer gpt (format {facts['format']})", hint="install that one")
-    if _digest(data) != facts["data_sha256"]:
+    fields = _parse_fields(read_header(data, str(path)), path)
+    if fields["format"] > FORMAT:
+        raise UserError(f"{path} was written by a newer gpt (format {fields['format']})", hint="install that one")
+    if _digest(data) != fields["data_sha256"]:
         raise DamagedError(f"{path} is damaged: its weights do not match their SHA-256")
     arrays = unpack_arrays(data, str(path))
-    config = parse_config(facts["config"], str(path), of_run=True)
+    config = parse_config(fields["config"], str(path), of_run=True)
     try:
-        tokenizer = parse_tokenizer(facts["tokenizer"])
+        tokenizer = parse_tokenizer(fields["tokenizer"])
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged: its tokenizer is none ({error})") from error
     if _is_tied("head.weight", config) and "embedding.tokens.weight" in arrays:
         arrays["head.weight"] = arrays["embedding.tokens.weight"]
-    return Checkpoint(path, facts["step"], facts["state"], config, tokenizer, arrays, facts["weights_sha256"])
+    return Checkpoint(path, fields["step"], fields["state"], config, tokenizer, arrays, fields["weights_sha256"])
 
 
-def _facts(header: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def _parse_fields(header: Mapping[str, Any], path: Path) -> dict[str, Any]:
     try:
-        facts = json.loads(header["__metadata__"][_KEY])
+        fields = json.loads(header["__metadata__"][_KEY])
     except (ValueError, LookupError, TypeError, RecursionError):
         raise DamagedError(f"{path} is not a model of gpt: it has no config") from None
-    if not isinstance(facts, dict) or any(type(facts.get(key)) is not kind for key, kind in _TYPES.items()):
+    if not isinstance(fields, dict) or any(type(fields.get(key)) is not kind for key, kind in _TYPES.items()):
         raise DamagedError(f"{path} is damaged: its metadata does not say {', '.join(_TYPES)}")
-    return facts
+    return fields
 
 
 def _is_tied(name: str, config: Config) -> bool:

@@ -38,10 +38,10 @@ _SMALL = 30_000_000  # parameters up to which a CPU generates one text faster th
 class TextGenerator:
     """A model with weights `arrays` on the CPU; `build` makes it in torch, on `device`.
 
-    `engine` is native (compiled code on a CPU), torch, or auto: native where it supports the request. `weights` is the
-    format of matrices in the native engine (bf16 also in torch on CUDA); `draft` speeds up a single text there. `note`
-    is called when NumPy replaces compiled code, and when CUDA graphs do not work. Raises RequestError for options that
-    exclude each other, and what `build` raises.
+    `engine` is native (a decoder without torch, for CPUs: C, or NumPy where there is no compiler), torch, or auto:
+    native where it supports the request. `weights` is the format of matrices in the native engine (bf16 also in torch
+    on CUDA); `draft` speeds up a single text there. `note` is called when NumPy replaces compiled code, and when CUDA
+    graphs do not work. Raises RequestError for options that exclude each other, and what `build` raises.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class TextGenerator:
     ) -> None:
         self.tokenizer = tokenizer
         self._config, self._arrays, self._build = config, arrays, build
-        self._device, self._engine, self._format, self._draft, self._note = device, engine, weights, draft, note
+        self._device, self._engine, self._weight_dtype, self._draft, self._note = device, engine, weights, draft, note
         for name, value, choices in (("engine", engine, ENGINES), ("weights", weights, FORMATS)):
             if value not in choices:
                 raise RequestError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
@@ -71,7 +71,7 @@ class TextGenerator:
 
     def warm_up(self) -> None:
         """Build the engine of default settings. Raises what loading the weights raises."""
-        _ = self.decoder if self.writes_natively() else self.model
+        _ = self.decoder if self.uses_native_decoder() else self.model
 
     @cached_property
     def model(self) -> "GPT":
@@ -86,7 +86,7 @@ class TextGenerator:
             self._config,
             self.tokenizer.vocab_size,
             self._arrays,
-            weights=self._format,
+            weights=self._weight_dtype,
             threads=_threads(),
             note=self._note,
         )
@@ -108,7 +108,7 @@ class TextGenerator:
         engine does not support `sampling`.
         """
         self.require(sampling)
-        if self.writes_natively(sampling) and self.decoder is not None:
+        if self.uses_native_decoder(sampling) and self.decoder is not None:
             return self.decoder.engine, self._generate_natively(self.decoder, prompts, sampling, n, batch_size)
 
         from gpt_cli.sampling.stream_torch import stream_batches  # noqa: PLC0415 - it imports torch
@@ -134,7 +134,7 @@ class TextGenerator:
             for start in range(0, len(texts), n):
                 yield texts[start : start + n]
 
-    def writes_natively(self, sampling: SamplingParams | None = None) -> bool:
+    def uses_native_decoder(self, sampling: SamplingParams | None = None) -> bool:
         """True if the native engine is chosen, False: torch. C or NumPy is decided by `open_decoder`."""
         return self._engine != "torch" and self._torch_only_feature(sampling) is None
 
@@ -142,7 +142,7 @@ class TextGenerator:
         """Raise RequestError if the options require the native engine, and `reason` excludes it."""
         requirements = {
             "the native engine does": self._engine == "native",
-            f"weights in {self._format} do": self._format != "fp32" and not self._torch_bf16,
+            f"weights in {self._weight_dtype} do": self._weight_dtype != "fp32" and not self._torch_bf16,
             "a draft does": self._draft is not None,
         }
         requirement = next((subject for subject, is_set in requirements.items() if is_set), None)
@@ -167,6 +167,6 @@ class TextGenerator:
 
 
 def _threads() -> int:
-    """One thread for each core."""
+    """One thread for each core that this process may use, at most 8."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, 8)

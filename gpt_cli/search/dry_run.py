@@ -67,7 +67,7 @@ def plan(config: Config, note: Notify) -> Plan:
     refuse_another_config(config)
     sample_prompt(corpus, config)  # raises, as it does before training
     vocab_size = corpus.tokenizer.vocab_size
-    train_tokens, val_tokens = (corpus.facts[split].tokens for split in ("train", "val"))
+    train_tokens, val_tokens = (corpus.stats[split].tokens for split in ("train", "val"))
     batches = _batches(config, corpus, runtime, note)
     info = describe(Path(config.run_dir or ""), config, vocab_size)
     seconds_per_step = seconds = None

@@ -74,7 +74,7 @@ def measure_source(
 def _measure_store(path: Path) -> TextStatistics:
     store = TokenStore.open(path)
     tokenizer, division = store.tokenizer, store.division
-    tokens = sum(facts.tokens for facts in store.facts.values())
+    tokens = sum(stats.tokens for stats in store.stats.values())
     values = {
         "tokenizer.kind": tokenizer.kind,
         "tokenizer.vocab_size": tokenizer.vocab_size if tokenizer.kind == "bpe" else None,
@@ -83,8 +83,8 @@ def _measure_store(path: Path) -> TextStatistics:
     }
     return TextStatistics(
         tokens=tokens,
-        training_tokens=store.facts["train"].tokens,
-        validation_tokens=store.facts["val"].tokens,
+        training_tokens=store.stats["train"].tokens,
+        validation_tokens=store.stats["val"].tokens,
         values=values,
         tokenizer_reason=f"{path} has {tokens:,} {tokenizer.kind} tokens.",
         split_reason=_explain_split(division.val_fraction, division.split),

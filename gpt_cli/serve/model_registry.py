@@ -171,7 +171,7 @@ def open_model(
         weights=options.weights,
         note=note,
     )
-    decoder = generator.decoder if generator.writes_natively() else None
+    decoder = generator.decoder if generator.uses_native_decoder() else None
     engine = (
         NativeTextEngine(decoder, saved.tokenizer) if isinstance(decoder, NativeDecoder) else _torch_engine(generator)
     )

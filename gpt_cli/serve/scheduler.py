@@ -60,9 +60,9 @@ class _StepsPerRound:
     def __init__(self) -> None:
         self._steps, self._token_seconds = 1, _ROUND_SECONDS
 
-    def next(self, sequences: int, unread_tokens: int) -> int:
-        """The steps for a round of `sequences` whose prompts have `unread_tokens` left to prefill."""
-        tokens = _ROUND_SECONDS / self._token_seconds - unread_tokens
+    def next(self, sequences: int, prompt_tokens: int) -> int:
+        """The steps for a round of `sequences`, where those without a first token have `prompt_tokens` together."""
+        tokens = _ROUND_SECONDS / self._token_seconds - prompt_tokens
         return max(1, min(int(tokens / sequences), 2 * self._steps, _MAX_STEPS))
 
     def record(self, seconds: float, steps: int, tokens: int) -> None:
@@ -84,7 +84,7 @@ class MetricsCallbacks:
 
 
 class Scheduler:
-    """Starts its thread when constructed; `close` ends it."""
+    """Generates the queued sequences in batches, first come first served, in a thread of its own that `close` ends."""
 
     def __init__(self, limits: Limits, metrics: MetricsCallbacks | None = None) -> None:
         self._limits, self._metrics = limits, metrics or MetricsCallbacks()
@@ -94,7 +94,7 @@ class Scheduler:
         self._running: list[ActiveSequence] = []
         self._closing = False
         self._steps_per_round = WeakKeyDictionary[TextEngine, _StepsPerRound]()
-        self._sequence_seconds = 1.0  # moving average
+        self._sequence_seconds = 1.0  # from submission to finish, a moving average: tells Retry-After
         self._thread = threading.Thread(target=self._run, name="gpt-serve-scheduler", daemon=True)
         self._thread.start()
 
@@ -195,14 +195,14 @@ class Scheduler:
     def _run_round(self, engine: TextEngine, batch: list[ActiveSequence]) -> None:
         """Run one step of an engine's sequences, or several where steps are quick."""
         slots = [sequence.slot for sequence in batch if sequence.slot is not None]
-        unread_tokens = sum(len(sequence.request.prompt) for sequence in batch if sequence.first_token_at is None)
+        prompt_tokens = sum(len(sequence.request.prompt) for sequence in batch if sequence.first_token_at is None)
         steps_per_round = self._steps_per_round.setdefault(engine, _StepsPerRound())
-        steps = 1 if any(slot.single_step for slot in slots) else steps_per_round.next(len(batch), unread_tokens)
+        steps = 1 if any(slot.single_step for slot in slots) else steps_per_round.next(len(batch), prompt_tokens)
         started = time.monotonic()
         batch_tokens = engine.step(slots, steps, self._limits.prompt_step)
         now = time.monotonic()
         n_token = sum(map(len, batch_tokens))
-        steps_per_round.record(now - started, steps, n_token + min(unread_tokens, steps * self._limits.prompt_step))
+        steps_per_round.record(now - started, steps, n_token + min(prompt_tokens, steps * self._limits.prompt_step))
         self._metrics.tokens_generated(n_token)
         deliveries: dict[ChunkQueue, list[SequenceChunk]] = {}
         for sequence, new_tokens in zip(batch, batch_tokens, strict=True):

@@ -31,13 +31,13 @@ def accumulate_gradients(
     step: int,
     runtime: Runtime,
     *,
-    ignores: bool = False,
+    has_ignored_targets: bool = False,
 ) -> Tensor:
     """Set `grad` of each parameter that this process updates to the gradient of the mean loss over all micro-batches.
 
     Returns that loss, a scalar on the device. Neither depends on the number of processes: the noise of a micro-batch is
     a function of its number among all of them, and sums have a fixed order (`distributed/reduce.py`).
-    `ignores`: True if targets may be IGNORED; the mean is over the others of the whole step. Out of memory in one
+    `has_ignored_targets`: some targets may be IGNORED; the mean is over the others of the step. Out of memory in one
     process raises in all.
     """
     world, n = runtime.world, len(micro_batches) * runtime.world.size
@@ -47,7 +47,7 @@ def accumulate_gradients(
         else range(*contiguous_micro_batches(world, n, world.rank))
     )
     losses = torch.zeros(n, device=runtime.device)
-    loss_normalizer: int | Tensor = count_targets(micro_batches, world) if ignores else n
+    loss_normalizer: int | Tensor = count_targets(micro_batches, world) if has_ignored_targets else n
     trained = [parameter for parameter in state.parameters if parameter.requires_grad]
 
     def forward_backward(leaf: int) -> None:

@@ -49,7 +49,7 @@ class Console:
         """Print the text, the model, the steps and the device."""
         self.steps = config.train.steps
         parameters = sum(p.numel() for p in model.parameters())
-        facts = corpus.facts
+        stats = corpus.stats
         rows = max(1.0, len(corpus.train) / config.model.context_length)
         if corpus.examples:
             rows = len(corpus.examples["train"])
@@ -61,7 +61,7 @@ class Console:
         coverage = coverage if 0 < epochs < 0.995 and finished is None else ""
         self.note(
             f"{_heading(step, finished)}: {config.run_dir}\n"
-            f"  text   {facts['train'].characters:,} characters train, {facts['val'].characters:,} validation;"
+            f"  text   {stats['train'].characters:,} characters train, {stats['val'].characters:,} validation;"
             f" {corpus.tokenizer.kind} vocabulary of {corpus.tokenizer.vocab_size:,}\n{_classes(config, corpus)}"
             f"  model  {parameters:,} parameters, context {config.model.context_length};"
             f" {config.train.steps:,} steps of {config.train.batch_size} sequences{coverage}\n"

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gpt_cli.corpus.mapped import MappedTokens
-from gpt_cli.cpu.train.network import NativeNetwork
+from gpt_cli.cpu.train.network import NativeEngine
 from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import UserError
 from gpt_cli.model.gpt import GPT
@@ -170,7 +170,7 @@ def evaluate(
     """
     context, n = model.config.context_length, dataset.predicted
     if batch_size is None:
-        native = isinstance(engine, NativeNetwork)
+        native = isinstance(engine, NativeEngine)
         on_cpu = dataset.device.type == "cpu"
         device_limit = MAX_ACTIVATION_ELEMENTS_CPU if on_cpu else MAX_ACTIVATION_ELEMENTS_GPU
         limit = _MAX_ACTIVATION_ELEMENTS_NATIVE if native else device_limit

@@ -33,7 +33,7 @@ def train(config: Config, console: Console) -> Summary:
         corpus = prepare_corpus(config.data, config.tokenizer, note=console.note, progress=progress)
     config = with_labels(config, corpus)
     batches = open_batches(config, corpus, runtime.device, console.note, world)
-    val_text = open_evaluation(config, corpus, runtime.device, console.note, config.eval.max_tokens)
+    val_data = open_evaluation(config, corpus, runtime.device, console.note, config.eval.max_tokens)
     prompt = sample_prompt(corpus, config)  # raises for an invalid prompt before training
     initial = initial_checkpoint(config, corpus.tokenizer, console.note)
     with (
@@ -49,41 +49,42 @@ def train(config: Config, console: Console) -> Summary:
         world.wait()
         start = saved or 0
         logger = MetricsLogger(run, console, config, state, start, seconds, batches.tokens_per_step)
-        memory = OOMRetry(batches.micro_batch_size, logger)
+        oom_retry = OOMRetry(batches.micro_batch_size, logger)
         clock = ScheduleClock(config.train, start, checkpoint.saved_state(run.path, saved))
         stopping = Stopping(config.train, request, logger.past_val_losses, clock)
-        stopping.should_stop(start, seconds)
+        stopping.update(start, seconds)
         console.start(config, corpus, state.model, runtime, state.is_native, start, stopping.reason)
 
         for step in range(start, config.train.steps + 1):  # the iteration after the last step evaluates and saves
             still_alive()
             seconds, request.signal = world.sync_clock_and_signal(logger.seconds, request.received)
-            done, val_loss = stopping.should_stop(step, seconds), None
-            last = done and not stopping.interrupted  # an interrupted run only saves: it will be resumed
-            if step != saved:  # a checkpoint was evaluated before it was saved
+            done, val_loss = stopping.update(step, seconds), None
+            is_final = done and not stopping.interrupted  # an interrupted run only saves: it will be resumed
+            if step != saved:  # the checkpoint that is resumed from is evaluated and saved already
                 with state.ema.swapped_in(), console.doing("evaluating and saving"):
-                    if last or due(step, config.eval.every):
-                        evaluation = measure(state.model, state.engine, val_text, config.eval.batch_size, world)
+                    if is_final or due(step, config.eval.every):
+                        evaluation = measure(state.model, state.engine, val_data, config.eval.batch_size, world)
                         val_loss = logger.evaluation(step, evaluation)
-                        last = stopping.record_eval(val_loss) or last
-                        done = done or last
-                    sampled = config.sample.every is not None and (last or due(step, config.sample.every))
-                    if sampled and (model := state.model_to_sample(world)) is not None:
+                        is_final = stopping.record_eval(val_loss) or is_final
+                        done = done or is_final
+                    should_sample = config.sample.every is not None and (is_final or due(step, config.sample.every))
+                    if should_sample and (model := state.model_to_sample(world)) is not None:
                         text = sample_text(model, corpus.tokenizer, prompt.tokens, config, native=state.is_native)
                         logger.sample(step, prompt.text, text)
                     if done or (step > 0 and (stopping.is_best(val_loss) or due(step, config.checkpoint.every))):
                         logger.flush()
-                        facts = logger.facts(val_loss, corpus.fingerprint) | state.scalars() | clock.state()
+                        fields = logger.checkpoint_fields(val_loss, corpus.fingerprint)
+                        fields |= state.scalars() | clock.state()
                         tensors = state.collect_tensors()
                         if world.is_main:
                             with run.place_to_save() as place:
-                                checkpoint.save(place, step, *tensors, facts, run.config, corpus.tokenizer)
+                                checkpoint.save(place, step, *tensors, fields, run.config, corpus.tokenizer)
                             checkpoint.prune(run.path, config.checkpoint.keep)
             if done:
                 break
 
             multiplier = lr_multiplier(clock.position, config.train.steps, config.schedule)
-            loss, grad_norms = memory.step(train_step, state, batches.at(step), config, step, multiplier, runtime)
+            loss, grad_norms = oom_retry.run(train_step, state, batches.at(step), config, step, multiplier, runtime)
             logger.step(step + 1, loss, grad_norms, multiplier * config.optim.peak_lr)
 
         world.wait()  # until process 0 has saved

@@ -101,7 +101,7 @@ class MetricsLogger:
                 self.run.log.event("spike", step=step, of=name, value=value, running_mean=mean)
                 self.console.note(f"the {name} jumped to {value:.4g} at step {step:,}; its running mean is {mean:.4g}")
 
-    def facts(self, val_loss: float | None, text_sha256: str) -> dict[str, Any]:
+    def checkpoint_fields(self, val_loss: float | None, text_sha256: str) -> dict[str, Any]:
         """The state.json of a checkpoint: losses, seconds, text."""
         return {"val_loss": val_loss, "seconds": self.seconds, "text_sha256": text_sha256}
 

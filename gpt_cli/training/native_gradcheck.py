@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpt_cli.config import ModelConfig
 from gpt_cli.cpu.train.native_muon import NativeNewtonSchulz
-from gpt_cli.cpu.train.network import NativeNetwork
+from gpt_cli.cpu.train.network import NativeEngine
 from gpt_cli.cpu.train.train_bindings import NativeLibrary
 from gpt_cli.model.gpt import GPT
 from gpt_cli.training.evaluate import IGNORED, cross_entropy
@@ -77,7 +77,7 @@ def _compare(library: NativeLibrary, config: ModelConfig, threads: int) -> str |
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     for depth in range(_PASSES):
         model.zero_grad()
-        network = NativeNetwork(model, library, threads)
+        network = NativeEngine(model, library, threads)
         loss = _deeper(3 * depth, partial(network.add_gradients, inputs, targets, 1.0 / inputs.numel()))
         if not abs(loss / inputs.numel() - expected.item()) <= loss_tolerance:
             return "its loss is not that of torch"

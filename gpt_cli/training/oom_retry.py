@@ -26,7 +26,7 @@ class OOMRetry:
         self.micro_batch_size = micro_batch_size
         self.logger = logger
 
-    def step(
+    def run(
         self, step: Step[P], state: TrainingState, micro_batches: MicroBatches, *args: P.args, **kwargs: P.kwargs
     ) -> tuple[Tensor, Tensor]:
         """`step(state, micro_batches, ...)`, with the rows of `micro_batches` regrouped so that it fits.

@@ -5,7 +5,7 @@ import torch
 from gpt_cli.capabilities import NATIVE_TRAINER
 from gpt_cli.config import ModelConfig, RuntimeConfig
 from gpt_cli.cpu.common.kernel import KernelUnavailable, WrongKernel
-from gpt_cli.cpu.train.network import NativeNetwork
+from gpt_cli.cpu.train.network import NativeEngine
 from gpt_cli.cpu.train.train_bindings import NativeLibrary
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.model.gpt import GPT
@@ -18,7 +18,7 @@ TIMES_SLOWER = "2 to 3"  # see docs/reliability.md, "Without compiled code"
 
 def build_native_engine(
     model: GPT, config: RuntimeConfig, runtime: Runtime, note: Notify = lambda _: None, *, packed: bool = False
-) -> NativeNetwork | None:
+) -> NativeEngine | None:
     """The C engine for `model`, or None where torch computes; `note` gets the reason unless torch was requested.
 
     If `runtime.engine: native` is impossible, raises RequestError where no machine could, UserError where this one
@@ -42,7 +42,7 @@ def build_native_engine(
         note(_slower(reason))
         return None
     try:
-        native = NativeNetwork(model, proven_library(model.config, runtime, note), runtime.threads)
+        native = NativeEngine(model, proven_library(model.config, runtime, note), runtime.threads)
     except KernelUnavailable as error:
         if config.engine == "native":
             raise UserError(f"runtime.engine: native cannot be had here: {error}", hint=hint) from error

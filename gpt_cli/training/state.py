@@ -10,7 +10,7 @@ from torch.nn import Parameter
 
 from gpt_cli.config import Config
 from gpt_cli.cpu.train.native_muon import NativeNewtonSchulz
-from gpt_cli.cpu.train.network import NativeNetwork
+from gpt_cli.cpu.train.network import NativeEngine
 from gpt_cli.distributed.shard import Shard
 from gpt_cli.distributed.world import World
 from gpt_cli.errors import Notify
@@ -51,7 +51,7 @@ class TrainingState:
     @property
     def is_native(self) -> bool:
         """True if the C engine computes."""
-        return isinstance(self.engine, NativeNetwork)
+        return isinstance(self.engine, NativeEngine)
 
     @cached_property
     def parameters(self) -> list[Parameter]:

@@ -34,7 +34,8 @@ def train_step(
 
     Returns the mean loss, a scalar, and the (P,) norm of each parameter's gradient, both on the device.
     """
-    loss = accumulate_gradients(state, micro_batches, config.seed, step, runtime, ignores=config.data.format != "text")
+    is_text = config.data.format == "text"
+    loss = accumulate_gradients(state, micro_batches, config.seed, step, runtime, has_ignored_targets=not is_text)
     # The activations are freed by now: smaller micro-batches would not help, and a retry would update twice.
     with oom_as_user_error("updating the weights", "train a smaller model in another run_dir; nothing saved is lost"):
         grad_norms = optimizer_step(state, config.optim, step, lr_multiplier)
@@ -54,7 +55,8 @@ def optimizer_step(state: "TrainingState", optim: OptimConfig, step: int, lr_mul
     max_norm = math.inf if optim.grad_clip is None else optim.grad_clip
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, grad_norm)
     found_inf = state.grad_scaler.update(grad_norm)  # None but under fp16
-    # On a CPU the check is free, so weights stay finite there; on a GPU the log stops the run one step later.
+    # On a CPU the check is free, so weights stay finite there. On a GPU it would wait for the device: there the logger
+    # raises, one step later.
     if found_inf is not None or grad_norm.device.type != "cpu" or bool(torch.isfinite(grad_norm)):
         state.optimizer.step(lr_multiplier, found_inf)
         state.shard.broadcast_weights()

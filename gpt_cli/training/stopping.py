@@ -28,8 +28,8 @@ class Stopping:
         for val_loss in past_val_losses:
             self.record_eval(val_loss)
 
-    def should_stop(self, step: int, seconds: float) -> bool:
-        """True if the run ends at `step`, after `seconds` of training; `reason` says why."""
+    def update(self, step: int, seconds: float) -> bool:
+        """Advance the clock to `step`, after `seconds` of training. True if the run ends there: `reason` says why."""
         minutes = self.config.max_minutes
         self.clock.advance_to(step, seconds)
         if self.reason is None and step >= self.config.steps:

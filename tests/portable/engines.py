@@ -170,7 +170,7 @@ def train_input(
     matrices: list[torch.Tensor],
 ) -> tuple[bytes, dict[str, int]]:
     """A model, a batch and matrices to orthogonalise; and where the gradient of each parameter begins."""
-    native = network.NativeNetwork(model, NativeLibrary(ctypes.CDLL(None), Backend(), dtype), threads)
+    native = network.NativeEngine(model, NativeLibrary(ctypes.CDLL(None), Backend(), dtype), threads)
     net, slots = native._net, native._slots
     integers, floats = _model_fields(net)
     floats = np.append(floats, np.float32(net.dropout))

@@ -73,15 +73,15 @@ class Request:
     def _fitted(self, sources: list[str]) -> "Config":
         """The config of the run that was made for this text before, or else one fitted to it and this machine."""
         from gpt_cli.config import dump_config, parse_config, to_yaml_scalar
-        from gpt_cli.config.load import check_overrides
+        from gpt_cli.config.load import parse_overrides
         from gpt_cli.terminal.table import fold
 
         if any(key.startswith(_BPE) for key in self.overrides) and not _names(self.overrides, "tokenizer.kind"):
             self.overrides = [*self.overrides, "tokenizer.kind=bpe"]
-        values = check_overrides(self.overrides)
+        values = parse_overrides(self.overrides)
         source = _source(sources, values.get("data.source"))
         if "data.weights" in values and source != "-":  # of which there are as many as texts
-            check_overrides([*self.overrides, f"data.source={to_yaml_scalar(source)}"])
+            parse_overrides([*self.overrides, f"data.source={to_yaml_scalar(source)}"])
         if "train.budget" in values and "train.steps" in values:
             raise RequestError("train.steps and train.budget contradict each other", hint="leave one of them out")
         base = None

@@ -142,9 +142,9 @@ def _starter() -> str:
 def _fitted(source: str, overrides: list[str]) -> str:
     from gpt_cli.cli.options.fit_config import fit_to_this_machine
     from gpt_cli.config import comment, dump_config, parse_config
-    from gpt_cli.config.load import check_overrides
+    from gpt_cli.config.load import parse_overrides
 
-    values = check_overrides(overrides)
+    values = parse_overrides(overrides)
     fitted, reasons = fit_to_this_machine({**values, "data.source": source}, "runs/text")
     heading = comment([f"Fitted to {source} and the machine it was written on.", *reasons])
     # Without run_dir the run gets the name of the file, whatever that will be.

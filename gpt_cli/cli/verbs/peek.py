@@ -53,7 +53,7 @@ def peek(
 
     division = {"val_fraction": val_fraction, "test_fraction": test_fraction}
     outline = _outline(source, tokenizer, division, encoding=encoding, text_key=text_key)
-    tokens = outline.facts[split].tokens
+    tokens = outline.stats[split].tokens
     seed, first = Config().seed, ""
     if at is None:
         at = 0
@@ -86,7 +86,7 @@ def _outline(source: str, tokenizer: Path | None, division: dict[str, float], **
                 hint=f"leave it out: gpt data peek {quote(source)}",
             )
         store = TokenStore.open(path)
-        return LazyCorpus(store.tokenizer, store.facts, store.read)
+        return LazyCorpus(store.tokenizer, store.stats, store.read)
     config = TokenizerConfig(kind="char")
     if tokenizer is not None:
         if not tokenizer.exists():

@@ -122,8 +122,8 @@ def sample(
     tokens = _encode(whole, loaded.tokenizer, loaded.config.model.context_length)
     writer, texts = generate_texts(loaded, tokens, sampling, n, batch_size, device, engine, weights, draft)
     if as_json:
-        facts = {"run": path, "step": loaded.step, "prompt": whole[0].text, "seed": seed, "engine": writer}
-        print_json(facts | {"samples": _as_objects(next(texts), copies)})
+        head = {"run": path, "step": loaded.step, "prompt": whole[0].text, "seed": seed, "engine": writer}
+        print_json(head | {"samples": _as_objects(next(texts), copies)})
         return
     random = not (sampling.greedy or sampling.searches)
     note(f"{path}, step {loaded.step:,}" + (f", seed {seed}" if random else ""))

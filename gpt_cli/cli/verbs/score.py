@@ -152,8 +152,8 @@ def score(
         scorer = open_scorer(saved, device, engine, weights)
         classifier = _classifier(path, saved, scorer, names, prefix, suffix, after, normalise)
         note(f"{path}, step {saved.step:,}")
-        facts = {"run": path, "step": saved.step, "engine": scorer.engine}
-        print_labels(classifier, examples, unknown, worst, jsonl=jsonl, as_json=as_json, facts=facts)
+        head = {"run": path, "step": saved.step, "engine": scorer.engine}
+        print_labels(classifier, examples, unknown, worst, jsonl=jsonl, as_json=as_json, head=head)
         return
 
     from gpt_cli.corpus.readers import ReaderOptions
@@ -166,8 +166,8 @@ def score(
     scorer = open_scorer(saved, device, engine, weights)
     text = ScoredText(saved.tokenizer, written, ids, read_tokens(scorer, ids, step_by))
     if as_json:
-        facts = {"run": path, "step": saved.step, "text": name, "engine": scorer.engine, "stride": step_by}
-        print_json(facts | text.figures())
+        head = {"run": path, "step": saved.step, "text": name, "engine": scorer.engine, "stride": step_by}
+        print_json(head | text.figures())
         return
     note(f"{path}, step {saved.step:,}")
     chosen = range(len(text)) if worst is None else text.top_surprising(worst, by)

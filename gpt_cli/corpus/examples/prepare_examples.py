@@ -32,8 +32,8 @@ def prepare_examples(data: DataConfig, config: TokenizerConfig, note: Notify) ->
         template_hint = "data.prompt_end=TEXT data.completion_end=TEXT choose a template of characters that it has"
         vocabulary_hint = "a tokenizer learned from this very text, or one of bytes or bpe, knows them"
         raise RequestError(error.message, hint=template_hint if of_template else vocabulary_hint) from error
-    facts = {split: stats_of(examples, encoded[split]) for split, examples in splits.items()}
-    return Prepared(tokenizer, encoded, facts, fingerprint)
+    stats = {split: stats_of(examples, encoded[split]) for split, examples in splits.items()}
+    return Prepared(tokenizer, encoded, stats, fingerprint)
 
 
 def divide_examples(data: DataConfig, note: Notify) -> tuple[dict[Split, list[TrainingExample]], str]:

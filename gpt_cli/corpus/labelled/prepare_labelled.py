@@ -58,8 +58,8 @@ def prepare_labelled(data: DataConfig, config: TokenizerConfig, note: Notify) ->
             raise RequestError(
                 error.message, hint="a tokenizer learned from this very text, or one of bytes or bpe, knows them"
             ) from error
-    facts = {split: _stats_of(encoded[split]) for split in splits}
-    return Prepared(tokenizer, encoded, facts, fingerprint)
+    stats = {split: _stats_of(encoded[split]) for split in splits}
+    return Prepared(tokenizer, encoded, stats, fingerprint)
 
 
 def divide_labelled(data: DataConfig, note: Notify) -> tuple[dict[Split, list[LabelledText]], str]:

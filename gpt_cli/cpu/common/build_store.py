@@ -89,8 +89,8 @@ class Store:
         if (text := self.read_file(f"{name}.json", 1 << 20)) is None:
             return None
         try:
-            facts: dict[str, Any] = json.loads(text)
-            record = BuildRecord(**{**facts, "flags": tuple(facts["flags"])})
+            fields: dict[str, Any] = json.loads(text)
+            record = BuildRecord(**{**fields, "flags": tuple(fields["flags"])})
             is_valid = record.key == name.rpartition("-")[2] and re.fullmatch("[0-9a-f]{64}", record.sha256)
         except (ValueError, TypeError, KeyError):
             is_valid = None
@@ -131,11 +131,11 @@ class Store:
                 f"{path} is a symbolic link" if link else f"{path} cannot be opened: {error.strerror}"
             ) from None
         try:
-            facts = os.fstat(descriptor)
-            if not stat.S_ISREG(facts.st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 raise DamagedLibraryError(f"{path} is not a file")
-            require_own(str(path), facts)
-            if facts.st_size > limit:
+            require_own(str(path), status)
+            if status.st_size > limit:
                 raise DamagedLibraryError(f"{path} is too large")
             with open(descriptor, "rb", closefd=False) as file:
                 return file.read(limit)

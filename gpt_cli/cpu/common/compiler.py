@@ -65,10 +65,10 @@ class Compiler:
         """`$CC`, or the first C compiler there is. Raises KernelUnavailable."""
         path = find_compiler()
         try:
-            facts = os.stat(path)
+            status = os.stat(path)
         except OSError as error:
             raise KernelUnavailable(f"{path}: {error.strerror}") from None
-        return cls(path, facts.st_size, facts.st_mtime_ns)
+        return cls(path, status.st_size, status.st_mtime_ns)
 
     @property
     def is_gcc(self) -> bool:
@@ -167,24 +167,24 @@ def _private_directory(place: Path) -> Iterator[Path]:
 def _remove_leftovers(place: Path) -> None:
     for folder in place.glob(f"{_PREFIX}*"):
         with suppress(OSError, UntrustedError):
-            facts = os.lstat(folder)
-            require_own(str(folder), facts)
-            if stat.S_ISDIR(facts.st_mode) and _is_abandoned(folder, facts):
+            status = os.lstat(folder)
+            require_own(str(folder), status)
+            if stat.S_ISDIR(status.st_mode) and _is_abandoned(folder, status):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_abandoned(folder: Path, facts: os.stat_result) -> bool:
+def _is_abandoned(folder: Path, status: os.stat_result) -> bool:
     """True if no process uses `folder` any more."""
     try:
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:  # it was just made, or is half removed
-        return time.time() - facts.st_mtime > _STALE
+        return time.time() - status.st_mtime > _STALE
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:  # no locks on this file system
-        return time.time() - facts.st_mtime > _STALE
+        return time.time() - status.st_mtime > _STALE
     finally:
         os.close(descriptor)
     return True

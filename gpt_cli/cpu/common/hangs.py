@@ -13,20 +13,20 @@ _LIMIT = 10_000  # bytes
 
 def remember_hang(store: Store, compiler: Compiler, seconds: float) -> None:
     """Record that `compiler` did not end within `seconds`; a store that cannot be written to forgets it."""
-    facts = {**asdict(compiler), "version": compiler.version(), "seconds": seconds}
+    fields = {**asdict(compiler), "version": compiler.version(), "seconds": seconds}
     with suppress(OSError):
-        store.write_file(_FILE, json.dumps(facts, indent=1).encode())
+        store.write_file(_FILE, json.dumps(fields, indent=1).encode())
 
 
 def remembered_hang(store: Store, compiler: Compiler) -> float | None:
     """The seconds within which this very compiler, of this version, did not end; None if it is to be tried."""
     try:
-        facts = json.loads(store.read_file(_FILE, _LIMIT) or b"{}")
-        if any(facts[name] != value for name, value in asdict(compiler).items()):
+        fields = json.loads(store.read_file(_FILE, _LIMIT) or b"{}")
+        if any(fields[name] != value for name, value in asdict(compiler).items()):
             return None
-        if facts["version"] and facts["version"] != compiler.version():  # one that hung here, too, said nothing
+        if fields["version"] and fields["version"] != compiler.version():  # one that hung here, too, said nothing
             return None
-        return float(facts["seconds"])
+        return float(fields["seconds"])
     except (DamagedLibraryError, ValueError, TypeError, KeyError):
         return None
 

@@ -197,8 +197,8 @@ def options_for(kernel: Kernel, compiler: Compiler) -> tuple[str, ...]:
 
 def key_of(kernel: Kernel, compiler: Compiler) -> str:
     """The cache key of `kernel`: sources, options, compiler and processor."""
-    facts = (_FORMAT, compilers.source_texts(kernel.sources), compiler, options_for(kernel, compiler), _processor())
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
+    parts = (_FORMAT, compilers.source_texts(kernel.sources), compiler, options_for(kernel, compiler), _processor())
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
 def open_library(library: bytes, kernel: Kernel) -> ctypes.CDLL:
@@ -287,5 +287,5 @@ def _processor() -> str:
             lines = file.read(1 << 16).partition("\n\n")[0].splitlines()
     except OSError:
         return platform.processor()
-    facts = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU part")
-    return "\n".join(line for line in lines if line.partition(":")[0].strip() in facts)
+    names = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU part")
+    return "\n".join(line for line in lines if line.partition(":")[0].strip() in names)

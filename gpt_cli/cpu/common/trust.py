@@ -19,19 +19,19 @@ def require_trusted_parents(path: Path) -> None:
     Each must belong to root or the user, and only they may write to it (others, too, if it has the sticky bit). The
     check ends at a folder that does not exist yet. Raises OSError.
     """
-    for place, facts in _steps(path):
-        if facts.st_uid not in (0, os.geteuid()):
+    for place, status in _steps(path):
+        if status.st_uid not in (0, os.geteuid()):
             raise UntrustedError(f"{place} belongs to another user")
-        is_open = facts.st_mode & _OTHERS and not facts.st_mode & stat.S_ISVTX and not stat.S_ISLNK(facts.st_mode)
-        if is_open and not _is_own_group_alone(facts):
+        is_open = status.st_mode & _OTHERS and not status.st_mode & stat.S_ISVTX and not stat.S_ISLNK(status.st_mode)
+        if is_open and not _is_own_group_alone(status):
             raise UntrustedError(f"others may write to {place}")
 
 
-def require_own(name: str, facts: os.stat_result) -> None:
-    """Raise UntrustedError unless `facts`, from `fstat` of an open descriptor, are of the user alone."""
-    if facts.st_uid != os.geteuid():
+def require_own(name: str, status: os.stat_result) -> None:
+    """Raise UntrustedError unless `status`, from `fstat` of an open descriptor, are of the user alone."""
+    if status.st_uid != os.geteuid():
         raise UntrustedError(f"{name} belongs to another user")
-    if facts.st_mode & _OTHERS:
+    if status.st_mode & _OTHERS:
         raise UntrustedError(f"others may write to {name}")
 
 
@@ -47,11 +47,11 @@ def _steps(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
             continue
         step = place / name
         try:
-            facts = os.lstat(step)
+            status = os.lstat(step)
         except FileNotFoundError:
             return
-        yield step, facts
-        if not stat.S_ISLNK(facts.st_mode):
+        yield step, status
+        if not stat.S_ISLNK(status.st_mode):
             place = step
             continue
         links += 1
@@ -62,15 +62,15 @@ def _steps(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
         pending += [part for part in reversed(target.parts) if part != target.anchor]
 
 
-def _is_own_group_alone(facts: os.stat_result) -> bool:
+def _is_own_group_alone(status: os.stat_result) -> bool:
     """True if the group that may write is the user's own, which many systems make, with nobody else in it."""
-    if facts.st_mode & stat.S_IWOTH:
+    if status.st_mode & stat.S_IWOTH:
         return False
     import grp  # noqa: PLC0415 (POSIX alone has them, and few folders ask)
     import pwd  # noqa: PLC0415
 
     try:
-        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(facts.st_gid)
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(status.st_gid)
     except KeyError:
         return False
     return group.gr_gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}

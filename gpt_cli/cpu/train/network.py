@@ -34,7 +34,7 @@ class _TrainerNetwork(ctypes.Structure):
     )
 
 
-class NativeNetwork:
+class NativeEngine:
     """A model's loss and gradients by compiled code, from the model's own tensors into their `grad`."""
 
     reuses_gradients = True
@@ -52,9 +52,10 @@ class NativeNetwork:
                 self._offsets[id(parameter)] = n_parameters
                 n_parameters += -(-parameter.numel() // 16) * 16  # each begins at a cache line
         bf16 = library.dtype == torch.bfloat16
-        tables = len(self._slots) - 5, len(self._slots) - 4  # looked up, not multiplied with
+        first = len(self._slots) - len(NETWORK_SLOTS)
+        lookup_tables = {first + NETWORK_SLOTS.index(name) for name in ("tokens", "positions")}  # no matrix products
         sizes = [
-            _packed_size(p) if bf16 and p is not None and i not in tables else 0 for i, p in enumerate(self._slots)
+            0 if p is None or i in lookup_tables or not bf16 else _packed_size(p) for i, p in enumerate(self._slots)
         ]
         self._matrices = torch.zeros(sum(sizes), dtype=torch.bfloat16)
         self._gradients = torch.zeros(0)

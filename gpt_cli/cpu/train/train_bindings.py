@@ -1,4 +1,4 @@
-"""The compiled code and the matrix products it is given."""
+"""ctypes bindings of network.c and muon.c, and the BLAS that they call for fp32."""
 
 import ctypes
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ class Backend(ctypes.Structure):
 
 @dataclass(frozen=True)
 class NativeLibrary:
-    """The functions of network.c and muon.c, for one type of number."""
+    """The functions of network.c and muon.c, compiled for one dtype."""
 
     calls: ctypes.CDLL
     backend: Backend
-    dtype: torch.dtype  # what products read
+    dtype: torch.dtype  # of the inputs of matrix products
 
     @classmethod
     def load(cls, dtype: torch.dtype, note: Notify = lambda _: None, *, anew: bool = False) -> "NativeLibrary":
