@@ -90,7 +90,7 @@ _FUNCTION: Mapping[str, KnownValues] = {
 
 NATIVE_TRAINER = Capabilities(
     "the C trainer",
-    {**_FUNCTION, "norm_position": ("pre",), "embedding_norm": (False,), "attention_dropout": (0.0,)},
+    {**_FUNCTION, "norm_position": ("pre",), "embedding_norm": (False,)},
 )
 """`cpu/train`. Another model is trained by torch."""
 

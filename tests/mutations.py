@@ -317,6 +317,12 @@ MUTATIONS = [
         "test_hostile_input.py::test_a_config_that_asks_for_a_giant_is_refused_before_it_is_built",
     ),
     Mutation(
+        "a dropped attention weight has a gradient",
+        "cpu/train/attention.h",
+        (("d_weight[i] * factor - deltas", "d_weight[i] - deltas"),),
+        "test_native_training.py::test_attention_dropout_drops_what_the_seed_draws_forwards_and_backwards[{'window': 9}-3]",
+    ),
+    Mutation(
         "keys of two blocks are those of one",
         "cpu/decode/kv_int8.h",
         (("keys + f / 4 * stride + f % 4 * group_stride", "keys + f % 4 * group_stride"),),

@@ -13,6 +13,7 @@ from gpt_cli.cpu.train.native_muon import NativeNewtonSchulz
 from gpt_cli.cpu.train.network import NativeEngine
 from gpt_cli.cpu.train.train_bindings import Backend, NativeLibrary
 from gpt_cli.errors import RequestError
+from gpt_cli.model.attention import reference_attention
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.evaluate import IGNORED, cross_entropy
@@ -185,6 +186,54 @@ def test_dropout_drops_what_the_seed_draws_forwards_and_backwards(options, threa
     assert all(distance(found[name], gradient) < 2e-5 for name, gradient in gradients.items())
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("options", [*LAYOUTS[:2], {"window": 9}], ids=str)
+def test_attention_dropout_drops_what_the_seed_draws_forwards_and_backwards(options, threads, monkeypatch):
+    model = make_model({**options, "dropout": 0.2, "attention_dropout": 0.3}, 65)
+    inputs, targets = windows(5, 80, 65)
+    native = NativeEngine(model, library(torch.float32), threads)
+    drawn = native.dropout_masks(inputs.numel(), 7)
+    weights = iter(native.attention_dropout_masks(*inputs.shape, 7))
+    loss = native.add_gradients(inputs, targets, 1 / 400, seed=7) / 400
+    found = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    model.embedding.dropout = Drawn(drawn[:1])
+    for layer, block in enumerate(model.blocks):
+        block.dropout = Drawn(drawn[1 + 2 * layer : 3 + 2 * layer])
+
+    def attention(q, k, v, *, window, **_):
+        identity = torch.eye(80).expand(5, k.shape[1], 80, 80)  # so that the definition returns the weights
+        return (reference_attention(q, k, identity, window=window) * next(weights)) @ v.repeat_interleave(
+            q.shape[1] // k.shape[1], dim=1
+        )
+
+    monkeypatch.setattr("gpt_cli.model.layers.causal_attention", attention)
+    expected_loss, gradients = by_autograd(model, inputs, targets)
+    assert loss == pytest.approx(expected_loss, abs=2e-6)
+    assert all(distance(found[name], gradient) < 2e-5 for name, gradient in gradients.items())
+
+
+def test_attention_dropout_drops_its_share_independently_of_every_axis_and_seed():
+    native = NativeEngine(make_model({"attention_dropout": 0.3}, 65), library(torch.float32), 1)
+    drawn = torch.stack([native.attention_dropout_masks(3, 60, seed) for seed in (1, 2, 1 << 40)])
+    kept = drawn > 0  # (seed, layer, sequence, head, query, key)
+    assert torch.allclose(drawn[kept], torch.tensor(1 / 0.7))
+    assert kept.float().mean().item() == pytest.approx(0.7, abs=4 * (0.21 / kept.numel()) ** 0.5)
+    for axis in range(6):
+        pairs = kept.narrow(axis, 1, kept.shape[axis] - 1) & kept.narrow(axis, 0, kept.shape[axis] - 1)
+        assert pairs.float().mean().item() == pytest.approx(0.49, abs=5 * (0.49 * 0.51 / pairs.numel()) ** 0.5)
+
+
+def test_in_bf16_the_gradient_with_attention_dropout_is_near_that_in_fp32():
+    inputs, targets = windows(5, 80, 65)
+    gradients = []
+    for dtype in (torch.float32, torch.bfloat16):
+        model = make_model({"attention_dropout": 0.3}, 65)
+        NativeEngine(model, library(dtype), 2).add_gradients(inputs, targets, 1 / 400, seed=7)
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    assert distance(gradients[1], gradients[0]) < 0.05
+
+
 def test_dropout_drops_its_share_independently_of_rows_columns_places_and_seeds():
     native = NativeEngine(make_model({"dropout": 0.3}, 65), library(torch.float32), 1)
     drawn = [native.dropout_masks(400, seed) for seed in (1, 2, 1 << 40)]
@@ -268,9 +317,9 @@ def test_orthogonalised_matrices_are_those_of_torch(dtype, tolerance):
 def test_what_the_code_does_not_know_is_left_to_torch_or_refused_when_it_is_asked_for():
     cpu = Runtime(torch.device("cpu"), "fp32", 1)
     assert build_native_engine(make_model({"embedding_norm": True}, 65), RuntimeConfig(), cpu) is None
-    model = make_model({"attention_dropout": 0.1}, 65)
+    model = make_model({"norm_position": "post"}, 65)
     assert build_native_engine(model, RuntimeConfig(), cpu) is None
-    with pytest.raises(RequestError, match=r"model\.attention_dropout"):
+    with pytest.raises(RequestError, match=r"model\.norm_position"):
         build_native_engine(model, RuntimeConfig(engine="native"), cpu)
     assert build_native_engine(make_model({}, 65), RuntimeConfig(engine="torch"), cpu) is None
 

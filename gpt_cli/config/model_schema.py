@@ -62,7 +62,7 @@ class ModelConfig(ConfigSection):
     dropout: Probability = 0.0
     """On embeddings and on what each sublayer adds to the residual stream."""
     attention_dropout: Probability = 0.0
-    """On attention weights. Above 0 the fast attention kernels are out of reach on a CPU."""
+    """On attention weights."""
     init_std: Positive | None = None
     """Standard deviation of the initial weights; output projections get it over sqrt(2 * n_layer) (GPT-2). null: 0.02,
     of matrices times sqrt(128 / n_embd), so that what comes out of them does not grow with the width."""

@@ -57,8 +57,15 @@ def _tiny(config: ModelConfig) -> ModelConfig:
         "window": None if config.window is None else _WINDOW,
         "logit_softcap": None if config.logit_softcap is None else 5.0,
     }
-    usual = {"mlp_ratio": 1.5, "norm_eps": 1e-5, "init_std": None, "rope_theta": 1e4, "dropout": 0.0}
-    return config.model_copy(update={**shape, **usual})
+    usual = {
+        "mlp_ratio": 1.5,
+        "norm_eps": 1e-5,
+        "init_std": None,
+        "rope_theta": 1e4,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+    }
+    return config.model_copy(update={**shape, **usual, **no_noise})
 
 
 def _compare(library: NativeLibrary, config: ModelConfig, threads: int) -> str | None:

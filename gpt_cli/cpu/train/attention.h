@@ -2,7 +2,10 @@
    touched, and the backward pass recomputes the weights from the saved row maxima and sums instead of storing them
    (Dao et al., 2022, "FlashAttention", section 3.1).
 
-   qkv (T, G D): H query heads, then Hkv key heads, then Hkv value heads, each D wide; y (T, H D). */
+   qkv (T, G D): H query heads, then Hkv key heads, then Hkv value heads, each D wide; y (T, H D).
+
+   Dropout acts on the weights after the softmax, so `delta` is the same with it. A mask has a row for each key and a column for each
+   query: the forward pass, whose rows are queries, draws a column of it from the hash keys of all its rows. */
 
 enum { ATTN_TILE = 64 }; /* queries in the forward pass, keys in the backward pass; a multiple of TILE */
 
@@ -14,12 +17,19 @@ typedef struct { /* of one thread, for sequences of at most T */
     float *scores, *d_weights;                /* (ATTN_TILE, T) */
     elem_t *weights, *d_scores;               /* (ATTN_TILE, T) */
     float *delta;                             /* (T,): rowsum(dO * O), the D of FlashAttention */
+    uint32_t *dropout_keys;                   /* (T,) */
     elem_t *q_columns, *q_rows, *dy_columns, *dy_rows, *k_rows; /* packed operands of one head; the forward pass puts keys and values into the first two */
 } AttnBuffers;
 
+typedef struct { /* of the weights */
+    const Dropout *dropout;
+    int stream_id; /* of head 0; the other heads have the next ones */
+    long row;      /* of the first token of the sequence */
+} AttnDropout;
+
 /* y, and the softmax statistics of each row of scores (H, T): its maximum and 1 / sum of exponentials. */
 NOINLINE void attention_forward(const GemmContext *gemm_ctx, const AttnShape *shape, int length, const elem_t *qkv, elem_t *y,
-                              float *row_max, float *row_inv_sum, const AttnBuffers *buffers) {
+                              float *row_max, float *row_inv_sum, AttnDropout drop, const AttnBuffers *buffers) {
     int d = shape->width, row = (shape->heads + 2 * shape->kv_heads) * d, c = shape->heads * d;
     int group = shape->heads / shape->kv_heads;
     PackedB keys = {0}, values = {0};
@@ -29,6 +39,7 @@ NOINLINE void attention_forward(const GemmContext *gemm_ctx, const AttnShape *sh
             keys = pack_bt(d, length, k, row, buffers->q_columns);
             values = pack_b(length, d, k + shape->kv_heads * d, row, buffers->q_rows);
         }
+        if (drop.dropout->limit) dropout_keys(drop.dropout, drop.stream_id + head, drop.row, (int)round_up_tile(length), buffers->dropout_keys);
         for (int first = 0; first < length; first += ATTN_TILE) {
             int n = min_int(ATTN_TILE, length - first);
             int key = shape->window ? max_int(0, first - shape->window + 1) / TILE * TILE : 0, n_key = first + n - key;
@@ -48,6 +59,10 @@ NOINLINE void attention_forward(const GemmContext *gemm_ctx, const AttnShape *sh
                 float inv_sum = 1.0f / sum;
                 SIMD
                 for (int j = begin; j < end; j++) score[j] *= inv_sum;
+                if (drop.dropout->limit) {
+                    SIMD
+                    for (int j = begin; j < end; j++) score[j] *= dropout_factor(drop.dropout, buffers->dropout_keys[key + j], query);
+                }
                 SIMD
                 for (int j = 0; j < from; j++) score[j] = 0.0f;
                 SIMD
@@ -64,7 +79,8 @@ NOINLINE void attention_forward(const GemmContext *gemm_ctx, const AttnShape *sh
 /* The gradient of y, dy (T, H D), -> that of qkv, d_qkv (T, G D). Weights and gradients of scores are computed transposed,
    a row for each key: the layout that the GEMMs for dK and dV read. */
 NOINLINE void attention_backward(const GemmContext *gemm_ctx, const AttnShape *shape, int length, const elem_t *qkv, const elem_t *y,
-                               const float *row_max, const float *row_inv_sum, const elem_t *dy, float *d_qkv, const AttnBuffers *buffers) {
+                               const float *row_max, const float *row_inv_sum, const elem_t *dy, float *d_qkv, AttnDropout drop,
+                               const AttnBuffers *buffers) {
     int d = shape->width, row = (shape->heads + 2 * shape->kv_heads) * d, c = shape->heads * d;
     int group = shape->heads / shape->kv_heads;
     float scale = 1.0f / sqrtf((float)d), *delta = buffers->delta;
@@ -76,6 +92,7 @@ NOINLINE void attention_backward(const GemmContext *gemm_ctx, const AttnShape *s
         PackedB dy_columns = pack_bt(d, length, upstream, c, buffers->dy_columns);
         PackedB dy_rows = pack_b(length, d, upstream, c, buffers->dy_rows);
         PackedB k_rows = pack_b(length, d, qkv + at_k, row, buffers->k_rows);
+        if (drop.dropout->limit) dropout_keys(drop.dropout, drop.stream_id + head, drop.row, length, buffers->dropout_keys);
         for (int t = 0; t < length; t++) {
             const elem_t *dy_t = upstream + (long)t * c, *y_t = y + head * d + (long)t * c;
             float sum = 0.0f;
@@ -97,11 +114,21 @@ NOINLINE void attention_backward(const GemmContext *gemm_ctx, const AttnShape *s
                 float *restrict score = buffers->scores + (long)j * ld, *restrict d_weight = buffers->d_weights + (long)j * ld;
                 int to = shape->window ? min_int(n, j + shape->window) : n;
                 int begin = j / LANES * LANES, end = min_int(ld, (to + LANES - 1) / LANES * LANES);
-                SIMD
-                for (int i = begin; i < end; i++) {
-                    float p = exponential(score[i] - maximum[i]) * inv_sum[i];
-                    score[i] = p;
-                    d_weight[i] = p * (d_weight[i] - deltas[i]) * scale;
+                if (drop.dropout->limit) {
+                    uint32_t row_key = buffers->dropout_keys[key + j];
+                    SIMD
+                    for (int i = begin; i < end; i++) {
+                        float p = exponential(score[i] - maximum[i]) * inv_sum[i], factor = dropout_factor(drop.dropout, row_key, key + i);
+                        score[i] = p * factor;
+                        d_weight[i] = p * (d_weight[i] * factor - deltas[i]) * scale;
+                    }
+                } else {
+                    SIMD
+                    for (int i = begin; i < end; i++) {
+                        float p = exponential(score[i] - maximum[i]) * inv_sum[i];
+                        score[i] = p;
+                        d_weight[i] = p * (d_weight[i] - deltas[i]) * scale;
+                    }
                 }
                 SIMD
                 for (int i = 0; i < j; i++) score[i] = d_weight[i] = 0.0f;

@@ -19,11 +19,23 @@ INLINE uint32_t hash32(uint32_t x) {
     return x ^ (x >> 16);
 }
 
-/* The mask of n columns of row `row`, from `column` on, in stream `stream_id`: 0 or `scale` for each element. */
-INLINE void dropout_scale(const Dropout *dropout, int stream_id, long row, int column, int n, float *out) {
+/* The hash keys of n rows of stream `stream_id`, from `row` on. */
+INLINE void dropout_keys(const Dropout *dropout, int stream_id, long row, int n, uint32_t *keys) {
     uint32_t key = hash32((uint32_t)dropout->seed + 0x9e3779b9u * (uint32_t)stream_id) ^ (uint32_t)(dropout->seed >> 32);
-    key = hash32(hash32(key) + (uint32_t)(dropout->first + row));
+    key = hash32(key);
     SIMD
-    for (int i = 0; i < n; i++)
-        out[i] = (hash32(key + 0x9e3779b9u * (uint32_t)(column + i)) >> 8) < dropout->limit ? 0.0f : dropout->scale;
+    for (int i = 0; i < n; i++) keys[i] = hash32(key + (uint32_t)(dropout->first + row + i));
+}
+
+/* The mask of a column of the row with this key: 0 or `scale`. */
+INLINE float dropout_factor(const Dropout *dropout, uint32_t key, int column) {
+    return (hash32(key + 0x9e3779b9u * (uint32_t)column) >> 8) < dropout->limit ? 0.0f : dropout->scale;
+}
+
+/* The mask of n columns of row `row`, from `column` on, in stream `stream_id`. */
+INLINE void dropout_scale(const Dropout *dropout, int stream_id, long row, int column, int n, float *out) {
+    uint32_t key;
+    dropout_keys(dropout, stream_id, row, 1, &key);
+    SIMD
+    for (int i = 0; i < n; i++) out[i] = dropout_factor(dropout, key, column + i);
 }

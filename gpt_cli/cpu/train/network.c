@@ -21,6 +21,7 @@ enum { NETWORK_PARAMETERS(AS_INDEX) PER_NETWORK };
 typedef struct {
     MODEL_FIELDS;
     float dropout;                         /* of the embedding and of each residual branch */
+    float attention_dropout;               /* of the attention weights */
     const float *positions;                /* (context, C) added to the embedding, not learned; or NULL */
     const float *cosines, *sines;          /* (context, D / 2) RoPE; or NULL */
     const float *const *parameters;        /* n_layer blocks, then the network; NULL where there is none */
@@ -42,12 +43,17 @@ typedef struct { /* of one thread */
     elem_t *h, *elem_rows, *d_logits;
     AttnBuffers attn;
     GemmContext gemm_ctx;
-    Dropout dropout;
+    Dropout dropout, attention_dropout;
 } Workspace;
 
 enum { DROP_EMBEDDING, DROP_ATTENTION, DROP_MLP }; /* which dropout; the latter two once in each block */
 
 static inline int dropout_stream(int layer, int which) { return which == DROP_EMBEDDING ? 0 : 2 * layer + which; }
+
+/* Of the attention weights of the sequence that begins at row `row`. */
+static inline AttnDropout weight_dropout(const Network *net, int layer, const Dropout *dropout, long row) {
+    return (AttnDropout){dropout, 1 + 2 * net->n_layer + layer * net->n_head, row};
+}
 
 enum { LOGIT_ROWS = 128 };
 
@@ -90,6 +96,7 @@ static size_t layout_workspace(const Network *net, int n, int length, int with_b
     attn->scores = arena_alloc(&at, tile * sizeof(float)), attn->d_weights = arena_alloc(&at, tile * sizeof(float));
     attn->weights = arena_alloc(&at, tile * sizeof(elem_t)), attn->d_scores = arena_alloc(&at, tile * sizeof(elem_t));
     attn->delta = arena_alloc(&at, (size_t)(length + LANES) * sizeof(float));
+    attn->dropout_keys = arena_alloc(&at, round_up_tile(length) * sizeof(uint32_t));
     elem_t **panels[] = {&attn->q_columns, &attn->q_rows, &attn->dy_columns, &attn->dy_rows, &attn->k_rows};
     for (int i = 0; i < 5; i++) *panels[i] = arena_alloc(&at, head * sizeof(elem_t));
     long deepest = max_int(max_int(n, (int)row_width), (int)v);
@@ -217,7 +224,8 @@ NOINLINE void attention_block_forward(const Network *net, int layer, int n, int 
     }
     for (int t = 0; t < n; t += length)
         attention_forward(gemm_ctx, &shape, length, k->qkv + (long)t * row, k->y + (long)t * c,
-                          k->row_max + (long)t * net->n_head, k->row_inv_sum + (long)t * net->n_head, &ws->attn);
+                          k->row_max + (long)t * net->n_head, k->row_inv_sum + (long)t * net->n_head,
+                          weight_dropout(net, layer, &ws->attention_dropout, t), &ws->attn);
     gemm(gemm_ctx, n, c, c, (MatrixA){k->y, c, 0}, packed_wt(net, layer, OUT, c, c), add_residual,
              &(ResidualAdd){k->x1, x2, c, parameter(net, layer, OUT_BIAS), &ws->dropout, dropout_stream(layer, DROP_ATTENTION)});
 }
@@ -235,7 +243,8 @@ NOINLINE void attention_block_backward(const Network *net, int layer, int n, int
     float *d_qkv = ws->f32_rows;
     for (int t = 0; t < n; t += length)
         attention_backward(gemm_ctx, &shape, length, k->qkv + (long)t * row, k->y + (long)t * c,
-                           k->row_max + (long)t * net->n_head, k->row_inv_sum + (long)t * net->n_head, dy + (long)t * c, d_qkv + (long)t * row, &ws->attn);
+                           k->row_max + (long)t * net->n_head, k->row_inv_sum + (long)t * net->n_head, dy + (long)t * c, d_qkv + (long)t * row,
+                           weight_dropout(net, layer, &ws->attention_dropout, t), &ws->attn);
     for (int t = 0; t < n; t++) {
         long rope_at = (long)(t % length) * (d / 2);
         const float *cosines = net->cosines ? net->cosines + rope_at : NULL, *sines = net->sines ? net->sines + rope_at : NULL;
@@ -396,6 +405,7 @@ static void loss_worker(void *argument) {
             memcpy(targets + (long)i * length, task->targets + at, sizeof *targets * length);
         }
         task->ws.dropout = dropout_begin(task->gradients ? net->dropout : 0.0f, task->seed, (long)first * length);
+        task->ws.attention_dropout = dropout_begin(task->gradients ? net->attention_dropout : 0.0f, task->seed, (long)first * length);
         task->loss += run_chunk(net, tokens, targets, sequences * length, length, task->weight, &task->ws,
                                  task->gradients);
     }
@@ -506,4 +516,16 @@ void draw_dropout(const Network *net, uint64_t seed, int rows, float *out) {
     Dropout dropout = dropout_begin(net->dropout, seed, 0);
     for (int stream_id = 0; stream_id <= 2 * net->n_layer; stream_id++)
         for (int t = 0; t < rows; t++, out += net->n_embd) dropout_scale(&dropout, stream_id, t, 0, net->n_embd, out);
+}
+
+/* The masks of the attention weights of `seed` for a batch: (n_layer, sequences, H, key, query). */
+void draw_attention_dropout(const Network *net, uint64_t seed, int sequences, int length, float *out) {
+    Dropout dropout = dropout_begin(net->attention_dropout, seed, 0);
+    for (int layer = 0; layer < net->n_layer; layer++)
+        for (long row = 0; row < (long)sequences * length; row += length) {
+            AttnDropout drop = weight_dropout(net, layer, &dropout, row);
+            for (int head = 0; head < net->n_head; head++)
+                for (int key = 0; key < length; key++, out += length)
+                    dropout_scale(&dropout, drop.stream_id + head, row + key, 0, length, out);
+        }
 }

@@ -26,7 +26,7 @@ class _TrainerNetwork(ctypes.Structure):
 
     _fields_ = (
         *MODEL_FIELDS,
-        ("dropout", ctypes.c_float),
+        *((name, ctypes.c_float) for name in ("dropout", "attention_dropout")),
         *((name, ctypes.c_void_p) for name in ("positions", "cosines", "sines", "parameters", "offsets")),
         ("n_parameters", ctypes.c_long),
         *((name, ctypes.c_void_p) for name in ("matrices", "packed_offsets")),
@@ -104,6 +104,12 @@ class NativeEngine:
         self.library.calls.draw_dropout(ctypes.byref(self._net), seed, rows, factors.data_ptr())
         return factors
 
+    def attention_dropout_masks(self, sequences: int, length: int, seed: int) -> Tensor:
+        """The factors (n_layer, sequences, H, length, length), a row for each query, that `seed` draws."""
+        factors = torch.empty(self._net.n_layer, sequences, self._net.n_head, length, length)
+        self.library.calls.draw_attention_dropout(ctypes.byref(self._net), seed, sequences, length, factors.data_ptr())
+        return factors.transpose(-2, -1)
+
     def _run(self, inputs: Tensor, targets: Tensor, weight: float, gradients: Tensor | None, seed: int = 0) -> float:
         batch, length = inputs.shape
         if inputs.stride() != targets.stride() or inputs.stride(1) != 1:
@@ -143,6 +149,7 @@ class NativeEngine:
         return _TrainerNetwork(
             **model_fields(config, self.model.head.out_features, embedding.scale),
             dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
             positions=address(fixed),
             cosines=None if rotary is None else address(rotary.cos),
             sines=None if rotary is None else address(rotary.sin),

@@ -61,6 +61,8 @@ def _declare(calls: ctypes.CDLL) -> None:
     )
     calls.loss_and_gradients.restype = ctypes.c_double
     calls.draw_dropout.argtypes, calls.draw_dropout.restype = (pointer, ctypes.c_uint64, integer, pointer), None
+    calls.draw_attention_dropout.argtypes = (pointer, ctypes.c_uint64, integer, integer, pointer)
+    calls.draw_attention_dropout.restype = None
     calls.newton_schulz_bytes.argtypes, calls.newton_schulz_bytes.restype = (ctypes.c_long, ctypes.c_long), size
     calls.newton_schulz.argtypes = (pointer, pointer, integer, pointer, integer, pointer, size, integer)
     calls.newton_schulz.restype = None
