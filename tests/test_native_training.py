@@ -188,7 +188,7 @@ def test_dropout_drops_what_the_seed_draws_forwards_and_backwards(options, threa
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("options", [*LAYOUTS[:2], {"window": 9}], ids=str)
-def test_attention_dropout_drops_what_the_seed_draws_forwards_and_backwards(options, threads, monkeypatch):
+def test_attention_dropout_is_what_the_seed_draws_forwards_and_backwards(options, threads, monkeypatch):
     model = make_model({**options, "dropout": 0.2, "attention_dropout": 0.3}, 65)
     inputs, targets = windows(5, 80, 65)
     native = NativeEngine(model, library(torch.float32), threads)

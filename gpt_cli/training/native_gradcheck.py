@@ -65,7 +65,7 @@ def _tiny(config: ModelConfig) -> ModelConfig:
         "dropout": 0.0,
         "attention_dropout": 0.0,
     }
-    return config.model_copy(update={**shape, **usual, **no_noise})
+    return config.model_copy(update={**shape, **usual})
 
 
 def _compare(library: NativeLibrary, config: ModelConfig, threads: int) -> str | None:
