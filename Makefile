@@ -5,8 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/quickstart
 RUNS ?= 5
-TESTS ?=
 FAST := not slow and not gpu
+INVARIANTS := $(FAST) and not robust and not docs and not system
+TESTS ?= -m "$(INVARIANTS)"
 
 .PHONY: help bench dist reference train test pytest lint test-system test-robust test-docs test-all test-slow test-gpu flaky mutations
 .PHONY: promises attack portable sanitize clean
@@ -23,7 +24,7 @@ help:
 	@echo "make test-gpu   the tests that need a CUDA device"
 	@echo "make portable   the C engines for other processors, by gcc, clang and qemu, as far as they are here"
 	@echo "make sanitize   the C engines under gcc's sanitizers"
-	@echo "make flaky      the tests again and again, in any order, on a busy machine: [RUNS=5] [TESTS=tests/test_x.py]"
+	@echo "make flaky      those of make test again and again, in any order, on a busy machine: [RUNS=5] [TESTS=tests/test_x.py]"
 	@echo "make mutations  plant faults in a copy of the package; each must turn its test red"
 	@echo "make promises   run the tests of every promise and write their figures into docs/reliability.md"
 	@echo "make attack     all that an attacker tried, by count; writes its figures into docs/reliability.md"
@@ -41,7 +42,7 @@ test: $(VENV)/.installed-dev
 	$(MAKE) --no-print-directory -j 2 lint pytest
 
 pytest: $(VENV)/.installed-dev
-	$(BIN)/pytest -m "$(FAST) and not robust and not docs and not system"
+	$(BIN)/pytest -m "$(INVARIANTS)"
 
 test-robust: $(VENV)/.installed-dev
 	$(BIN)/pytest -m "$(FAST) and robust"
