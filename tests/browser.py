@@ -134,8 +134,8 @@ class Page:
             assert data, "the browser is gone"
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\0")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        actual: dict[str, Any] = json.loads(line)
+        return actual
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def gpt(tmp_path: Path) -> Callable[..., Outcome]:
         timeout: float = HANG,
         **environment: str,
     ) -> Outcome:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "gpt_cli", *map(str, arguments)],
             input=stdin.encode(),
             capture_output=True,
@@ -112,7 +112,7 @@ def gpt(tmp_path: Path) -> Callable[..., Outcome]:
             timeout=timeout,
             check=False,
         )
-        return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
+        return Outcome(completed.returncode, completed.stdout.decode(), completed.stderr.decode())
 
     return run
 

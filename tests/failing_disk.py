@@ -124,14 +124,14 @@ def disturb(failure: Failure, at: int, whole: dict[str, str]) -> str | None:
     log.unlink(missing_ok=True)
     shutil.rmtree(RUN, ignore_errors=True)
     code, _ = train(failure, at, str(log))
-    said = " ".join(log.read_text().split())
+    output = " ".join(log.read_text().split())
     if (
         code not in (0, 1)
-        or said.count("error: ") != code
-        or "Traceback" in said
-        or (code and failure.says not in said)
+        or output.count("error: ") != code
+        or "Traceback" in output
+        or (code and failure.says not in output)
     ):
-        return f"exit code {code}, said {said[-600:]}"
+        return f"exit code {code}, said {output[-600:]}"
     for checkpoint in list_checkpoints(Path(RUN)) if Path(RUN).exists() else []:
         try:
             load(checkpoint)
@@ -139,8 +139,8 @@ def disturb(failure: Failure, at: int, whole: dict[str, str]) -> str | None:
             return f"it left {error.message}"
     log.unlink()
     code, _ = train(failure, 0, str(log))
-    if code or "damaged" in (said := log.read_text()):
-        return f"not resumed: exit code {code}, said {said[-600:]}"
+    if code or "damaged" in (output := log.read_text()):
+        return f"not resumed: exit code {code}, said {output[-600:]}"
     same = whole.items() <= remains(Path(RUN)).items()  # one that could not be read once is not pruned
     return None if same else "it ended as another run"
 

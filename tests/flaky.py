@@ -54,10 +54,12 @@ def run_tests(tests: list[str], seed: int) -> dict[str, Case]:
         ]
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        done = subprocess.run([*command, *tests], env=environment, capture_output=True, text=True, check=False)
-        if done.returncode not in (0, 1) or not report.exists():
+        completed = subprocess.run([*command, *tests], env=environment, capture_output=True, text=True, check=False)
+        if completed.returncode not in (0, 1) or not report.exists():
             print(
-                f"error: pytest ended with {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}",
+                f"error: pytest ended with {completed.returncode}",
+                completed.stdout[-3000:] + completed.stderr[-3000:],
+                sep="\n",
                 file=sys.stderr,
             )
             sys.exit(2)

@@ -78,7 +78,7 @@ def main(times: int, at: int | None) -> Counter[str]:
     sound = step()
     assert not sound[2], sound[2]
     start, end = code_of(library)
-    dice, found = random.Random(11), Counter[str]()
+    dice, actual = random.Random(11), Counter[str]()
     for _ in range(times):
         bit = dice.randrange(8 * start, 8 * end) if at is None else at
         child = os.fork()
@@ -88,17 +88,17 @@ def main(times: int, at: int | None) -> Counter[str]:
             os._exit(verdict(library, bit, sound[:2]))
         _, status = os.waitpid(child, 0)
         code = os.waitstatus_to_exitcode(status)
-        found[VERDICTS[code] if 0 <= code < len(VERDICTS) else "died"] += 1
-    return found
+        actual[VERDICTS[code] if 0 <= code < len(VERDICTS) else "died"] += 1
+    return actual
 
 
 def main_in_processes(times: int, at: str) -> Counter[str]:
     """Verdicts of so many processes on one flip: each has its stack and memory elsewhere."""
-    found = Counter[str]()
+    actual = Counter[str]()
     for _ in range(times):
         command = [sys.executable, __file__, "1", at]
-        found.update(json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout))
-    return found
+        actual.update(json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout))
+    return actual
 
 
 if __name__ == "__main__":

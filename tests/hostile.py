@@ -302,14 +302,14 @@ def run(arguments: list[str]) -> int:
     os.environ.pop("GPT_DEBUG", None)
     with redirect_stdout(out), redirect_stderr(err):
         code = main(arguments)
-    said = err.getvalue()
-    errors = [line for line in said.splitlines() if line.startswith("error: ")]
-    assert code in (0, 1, 2), (code, said)
-    assert "Traceback" not in said or "--debug" in arguments, said
-    assert escape_control_chars(said, keep="\n\t") == said, said
+    output = err.getvalue()
+    errors = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert code in (0, 1, 2), (code, output)
+    assert "Traceback" not in output or "--debug" in arguments, output
+    assert escape_control_chars(output, keep="\n\t") == output, output
     if code and "--debug" not in arguments and arguments[0] not in ("doctor", "selftest"):
-        assert len(errors) == 1, said
-        assert len(said.splitlines()[said.splitlines().index(errors[0]) :]) <= 12, said
+        assert len(errors) == 1, output
+        assert len(output.splitlines()[output.splitlines().index(errors[0]) :]) <= 12, output
     return code
 
 

@@ -383,14 +383,14 @@ def planted(mutation: Mutation, package: Path) -> str:
 
 def run_test(test: str, checkout: Path) -> bool:
     """True if `test` is green in `checkout`. Exits if it could not be run."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "pytest", "-n0", "-x", "-q", "-p", "no:cacheprovider", f"tests/{test}"],
         cwd=checkout, env={**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    if done.returncode not in (0, 1):
-        sys.exit(f"error: cannot run {test}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return done.returncode == 0
+    if completed.returncode not in (0, 1):
+        sys.exit(f"error: cannot run {test}\n{completed.stdout[-2000:]}{completed.stderr[-2000:]}")
+    return completed.returncode == 0
 
 
 def can_run(mutation: Mutation) -> bool:

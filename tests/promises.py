@@ -264,17 +264,17 @@ def measure(promises: list[Promise]) -> dict[str, Figures]:
             cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
         )  # fmt: skip
         cases = list(read_cases(report))
-    found: dict[str, Figures] = defaultdict(Figures)
+    actual: dict[str, Figures] = defaultdict(Figures)
     for promise in promises:
         for case in cases:
             if case.outcome == "skipped" or not any(is_of(case.name, test) for test in promise.tests):
                 continue
             faults = int(case.properties.get("faults", "1"))
-            figures = found[promise.promise]
+            figures = actual[promise.promise]
             figures.faults += faults
             figures.survived += faults if case.outcome == "passed" else 0
             figures.seconds += case.seconds
-    return found
+    return actual
 
 
 def is_of(name: str, test: str) -> bool:

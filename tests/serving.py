@@ -51,8 +51,8 @@ class Client:
     def scheduler(self) -> Scheduler:
         """The server's scheduler."""
         app: Any = self.server.config.app
-        found: Scheduler = app.state.server.scheduler
-        return found
+        actual: Scheduler = app.state.server.scheduler
+        return actual
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -34,8 +34,8 @@ def test_importing_the_package_imports_no_heavy_library() -> None:
         "import sys, gpt_cli; gpt_cli.__version__, gpt_cli.load\n"
         "print({'torch', 'numpy', 'pydantic', 'tokenizers', 'matplotlib'} & sys.modules.keys())"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    completed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert completed.stdout == "set()\n"
 
 
 def test_every_public_name_can_be_fetched_and_an_unknown_one_is_an_attribute_error() -> None:

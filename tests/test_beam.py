@@ -47,8 +47,8 @@ def reference_search(model: GPT, prompt: list[int], width: int, most: int, penal
             (complete if ends(candidate[0]) else live).append(candidate)
             if len(live) == width:
                 break
-    found = sorted(complete + live, key=lambda text: -text[1] / len(text[0]) ** penalty)
-    return [tokens for tokens, _ in found[:width]]
+    actual = sorted(complete + live, key=lambda text: -text[1] / len(text[0]) ** penalty)
+    return [tokens for tokens, _ in actual[:width]]
 
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope", "none"])
@@ -58,8 +58,8 @@ def test_it_finds_what_the_uncached_definition_finds_past_the_context_too(positi
     model.head.weight.data[END] -= 0.3
     for width, prompt in ((1, [1]), (2, [0, 1, 2]), (5, [2] * CONTEXT)):
         sampling = SamplingParams(beams=width, length_penalty=penalty, max_new_tokens=9)
-        found = beam_search(model, prompt, sampling, (), ends)
-        assert [text.tokens for text in found] == reference_search(model, prompt, width, 9, penalty)
+        actual = beam_search(model, prompt, sampling, (), ends)
+        assert [text.tokens for text in actual] == reference_search(model, prompt, width, 9, penalty)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 3.0])
@@ -79,10 +79,10 @@ def test_wide_enough_it_is_the_best_of_all_texts(penalty: float) -> None:
     ]
     best = sorted(every, key=lambda tokens: -score(tokens))[:10]
     sampling = SamplingParams(beams=V**most, length_penalty=penalty, max_new_tokens=most)
-    found = beam_search(model, prompt, sampling, (), ends)
-    assert [text.tokens for text in found[:10]] == best
-    assert len(found) == len(every)
-    for text in found[:10]:
+    actual = beam_search(model, prompt, sampling, (), ends)
+    assert [text.tokens for text in actual[:10]] == best
+    assert len(actual) == len(every)
+    for text in actual[:10]:
         assert text.score(penalty) == pytest.approx(score(text.tokens), abs=1e-4)
         assert text.log_probs == pytest.approx(
             [log_probs(model, prompt, text.tokens[:i])[token] for i, token in enumerate(text.tokens)], abs=1e-4

@@ -19,8 +19,8 @@ def chosen(shape: tuple[int, int, int], dropout: float) -> Config:
 @pytest.mark.parametrize("shape", RUNGS)
 def test_a_neighbour_changes_one_thing_and_holds_the_rest(shape, dropout):
     config = chosen(shape, dropout)
-    found = neighbours(config)
-    for name, values in found.items():
+    actual = neighbours(config)
+    for name, values in actual.items():
         other = with_values(config, values)
         changed = {key for key in (*HELD, *RATES) if get_key(other, key) != get_key(config, key)}
         if name.startswith("model: "):
@@ -29,7 +29,7 @@ def test_a_neighbour_changes_one_thing_and_holds_the_rest(shape, dropout):
         else:
             assert changed == {name.partition("=")[0]}
         assert set(HELD) <= values.keys()  # what a budget would choose anew is written down
-    assert len(found) == 10 + (0 < RUNGS.index(shape) < len(RUNGS) - 1) + (dropout > 0)
+    assert len(actual) == 10 + (0 < RUNGS.index(shape) < len(RUNGS) - 1) + (dropout > 0)
 
 
 def test_the_verdict_is_the_distance_of_the_choice_to_the_best(tmp_path):

@@ -35,12 +35,12 @@ def lines(out: Path) -> list[tuple[str, str, object]]:
 
 @pytest.mark.parametrize("part", FIGURES)
 def test_each_part_measures_what_it_says(part: str, text: Path, tmp_path: Path) -> None:
-    found: dict[str, object] = {}
-    PARTS[part][0](Setup("cpu", True, text, tmp_path, lambda **figures: found.update(figures)))
-    assert found.keys() >= FIGURES[part]
-    numbers = {name: value for name, value in found.items() if isinstance(value, int | float)}
+    actual: dict[str, object] = {}
+    PARTS[part][0](Setup("cpu", True, text, tmp_path, lambda **figures: actual.update(figures)))
+    assert actual.keys() >= FIGURES[part]
+    numbers = {name: value for name, value in actual.items() if isinstance(value, int | float)}
     assert all(value >= 0 for value in numbers.values())
-    assert part != "shakespeare" or (found["steps"], found["seconds_to_loss"]) == (6, None)
+    assert part != "shakespeare" or (actual["steps"], actual["seconds_to_loss"]) == (6, None)
 
 
 def test_the_command_saves_figures_and_a_summary_of_the_parts_that_are_asked_for(

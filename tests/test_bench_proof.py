@@ -25,9 +25,11 @@ def test_each_check_is_a_row_and_the_exit_code_is_whether_all_keep_their_bounds(
     except KernelUnavailable as error:
         pytest.skip(f"there is no compiled code here: {error}")
     command = [sys.executable, "-m", "bench.proof", "--rounds", "2", "runtime.threads=1"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=HANG, env=os.environ)
-    assert done.stderr == ""
-    header, *rows = done.stdout.splitlines()
+    completed = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=HANG, env=os.environ
+    )
+    assert completed.stderr == ""
+    header, *rows = completed.stdout.splitlines()
     assert header.split() == ["check", "least", "ms", "median", "ms", "at", "most"]
     kept = []
     for (name, bound), row in zip(BOUNDS.items(), rows, strict=True):
@@ -36,4 +38,4 @@ def test_each_check_is_a_row_and_the_exit_code_is_whether_all_keep_their_bounds(
         assert 0 < least <= median
         assert most == ([] if bound is None else [bound])
         kept.append(bound is None or least < bound)
-    assert done.returncode == (not all(kept))
+    assert completed.returncode == (not all(kept))

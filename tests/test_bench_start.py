@@ -26,9 +26,11 @@ sample: {{every: null}}
 runtime: {{device: cpu, threads: 1, engine: torch}}
 """)
     command = [sys.executable, "-m", "bench.start", "--rounds", "1", "--most", most, "--config", str(config)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=HANG, env=os.environ)
-    assert done.returncode == exit_code, done.stderr
-    header, start, bare = done.stdout.splitlines()
+    completed = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=HANG, env=os.environ
+    )
+    assert completed.returncode == exit_code, completed.stderr
+    header, start, bare = completed.stdout.splitlines()
     assert header.split()[:2] == ["what", "seconds"]
     assert start.startswith("gpt train, to its first step ")
     assert bare.startswith("import torch ")

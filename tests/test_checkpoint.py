@@ -68,11 +68,11 @@ def assert_same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
 
 def newest(run: Path, note: Callable[[str], None] = no_note) -> int:
     """The step of the newest intact checkpoint, whose contents are checked."""
-    found = checkpoint.load_newest(run, note)
-    assert found is not None
-    assert_same(found.model_tensors, weights(found.step))
-    assert_same(found.optimizer_tensors(), moments(found.step))
-    return found.step
+    actual = checkpoint.load_newest(run, note)
+    assert actual is not None
+    assert_same(actual.model_tensors, weights(actual.step))
+    assert_same(actual.optimizer_tensors(), moments(actual.step))
+    return actual.step
 
 
 def steps(run: Path) -> list[int]:
@@ -104,14 +104,14 @@ def test_a_number_that_a_tensor_could_not_hold_is_damage_and_not_a_bug(value: An
 def test_what_is_saved_is_what_is_loaded_bit_for_bit(tmp_path: Path) -> None:
     path = save(tmp_path, 12, val_loss=0.1 + 0.2)
     assert path == tmp_path / "checkpoints" / "step-00000012"
-    found = checkpoint.load_newest(tmp_path, no_note)
-    assert found is not None
-    assert (found.path, found.step, found.config, found.tokenizer) == (path, 12, CONFIG, TOKENIZER)
-    assert found.state["val_loss"] == 0.1 + 0.2
-    assert found.state["nested"] == {"scale": 0.1}
-    assert_same(found.model_tensors, weights(12))
-    assert_same(found.optimizer_tensors(), moments(12))
-    assert found.weights_sha256 == hashlib.sha256((path / "model.safetensors").read_bytes()).hexdigest()
+    actual = checkpoint.load_newest(tmp_path, no_note)
+    assert actual is not None
+    assert (actual.path, actual.step, actual.config, actual.tokenizer) == (path, 12, CONFIG, TOKENIZER)
+    assert actual.state["val_loss"] == 0.1 + 0.2
+    assert actual.state["nested"] == {"scale": 0.1}
+    assert_same(actual.model_tensors, weights(12))
+    assert_same(actual.optimizer_tensors(), moments(12))
+    assert actual.weights_sha256 == hashlib.sha256((path / "model.safetensors").read_bytes()).hexdigest()
 
 
 def test_a_checkpoint_copied_anywhere_loads(tmp_path: Path) -> None:
@@ -121,10 +121,10 @@ def test_a_checkpoint_copied_anywhere_loads(tmp_path: Path) -> None:
 
 
 def test_loaded_tensors_are_writable_and_do_not_depend_on_the_files(tmp_path: Path) -> None:
-    found = checkpoint.load(save(tmp_path, 3))
-    shutil.rmtree(found.path)
-    found.model_tensors["embedding"].add_(1)
-    assert found.model_tensors["embedding"].sum() == 24
+    actual = checkpoint.load(save(tmp_path, 3))
+    shutil.rmtree(actual.path)
+    actual.model_tensors["embedding"].add_(1)
+    assert actual.model_tensors["embedding"].sum() == 24
 
 
 def test_equal_weights_are_equal_bytes() -> None:
@@ -264,10 +264,10 @@ def test_a_run_with_only_damaged_checkpoints_is_not_started_again_by_itself(tmp_
 
 
 def test_damage_between_loading_and_reading_the_optimizer_is_noticed(tmp_path: Path) -> None:
-    found = checkpoint.load(save(tmp_path, 1))
-    (found.path / "optimizer.safetensors").write_bytes(pack_tensors(moments(2)))
+    actual = checkpoint.load(save(tmp_path, 1))
+    (actual.path / "optimizer.safetensors").write_bytes(pack_tensors(moments(2)))
     with pytest.raises(DamagedError, match=r"optimizer\.safetensors does not match"):
-        found.optimizer_tensors()
+        actual.optimizer_tensors()
 
 
 STATE = {"format": 1, "step": 5, "tokenizer_digest": TOKENIZER.digest}
@@ -512,9 +512,9 @@ def test_a_killed_process_never_loses_what_it_said_was_saved(
 ) -> None:
     record_property("faults", 20)
     command = [sys.executable, "-W", "ignore", "-c", KILLS, str(tmp_path), str(Path(__file__).parent)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    saved, during_save = map(int, done.stdout.split())
+    completed = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    saved, during_save = map(int, completed.stdout.split())
     assert saved >= 12  # by the ten that were killed after a save
     assert during_save >= 8
 

@@ -82,8 +82,8 @@ def test_what_was_exported_comes_back_with_its_labels_and_every_bit_and_classifi
     with torch.no_grad():
         assert back.model(tokens).equal(run.model(tokens))
     assert main(["classify", "--run", str(tmp_path / "run"), "some text", "--jsonl"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["label"] in LABELS
+    actual = json.loads(capsys.readouterr().out)
+    assert actual["label"] in LABELS
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,12 @@ def write(path: Path, rows: list[dict[str, object]]) -> Path:
 
 def rows_of(n: int = 90) -> list[dict[str, object]]:
     """Of a label each second text, the others share the rest."""
-    found = []
+    actual = []
     for i in range(n):
         label = "fruit" if i % 2 else ("metal", "bird")[i % 4 // 2]
         words = WORDS[label]
-        found.append({"text": " ".join([words[i % 3], words[i * 7 % 3], "." * (i % 5), str(i)]), "label": label})
-    return found
+        actual.append({"text": " ".join([words[i % 3], words[i * 7 % 3], "." * (i % 5), str(i)]), "label": label})
+    return actual
 
 
 @pytest.fixture
@@ -163,14 +163,14 @@ def test_the_loss_of_a_step_is_the_mean_over_its_texts_each_alone(texts, kind):
 
 
 def test_gradients_do_not_depend_on_micro_batches(texts):
-    found = []
+    actual = []
     for size in (6, 3, 1):
         config, corpus = prepared(config_of(texts, f"train.micro_batch_size={size}", "task.class_weights=balanced"))
         state = state_of(config, corpus)
         loss, norms = train_step(state, open_batches(config, corpus, CPU.device, print).at(0), config, 0, 0.0, CPU)
-        found.append(torch.cat([loss[None], norms]))
-    torch.testing.assert_close(found[1], found[0], rtol=2e-5, atol=1e-7)
-    torch.testing.assert_close(found[2], found[0], rtol=2e-5, atol=1e-7)
+        actual.append(torch.cat([loss[None], norms]))
+    torch.testing.assert_close(actual[1], actual[0], rtol=2e-5, atol=1e-7)
+    torch.testing.assert_close(actual[2], actual[0], rtol=2e-5, atol=1e-7)
 
 
 def test_balanced_weights_make_labels_count_alike_in_training_and_leave_evaluation_as_it_is(texts):
@@ -194,14 +194,14 @@ def test_evaluation_is_that_of_each_text_alone(texts, batch_size):
     state = state_of(config, corpus)
     rows = open_evaluation(config, corpus, CPU.device, print)
     assert isinstance(rows, LabelledRows)
-    found = evaluate_classes(state.model, rows, CPU, batch_size)
+    actual = evaluate_classes(state.model, rows, CPU, batch_size)
     with torch.no_grad():
         alone = [state.model(torch.from_numpy(rows.ids(i).astype(np.int64))[None])[0] for i in range(len(rows))]
     log_probs = torch.stack(alone).double().log_softmax(-1)
-    np.testing.assert_allclose(found.log_probs, log_probs.numpy(), atol=1e-5)
+    np.testing.assert_allclose(actual.log_probs, log_probs.numpy(), atol=1e-5)
     classes = torch.from_numpy(rows.classes)
-    assert found.loss == pytest.approx(F.nll_loss(log_probs, classes).item(), abs=1e-5)
-    assert accuracy_of(found.confusion) == pytest.approx((log_probs.argmax(-1) == classes).double().mean().item())
+    assert actual.loss == pytest.approx(F.nll_loss(log_probs, classes).item(), abs=1e-5)
+    assert accuracy_of(actual.confusion) == pytest.approx((log_probs.argmax(-1) == classes).double().mean().item())
 
 
 def test_macro_f1_is_its_definition_over_the_classes_that_occur():
@@ -252,8 +252,8 @@ def test_labels_come_from_records_tables_and_the_names_of_folders(tmp_path):
         (place / f"{i:02}.txt").write_text(str(row["text"]))
     expected = sorted((row["text"], row["label"]) for row in rows)
     for name in ("a.jsonl", "b.csv", "c.parquet", "texts"):
-        found = list(read_labelled(str(tmp_path / name), config_of(tmp_path).data, print))
-        assert sorted((text.text, text.label) for text in found) == expected, name
+        actual = list(read_labelled(str(tmp_path / name), config_of(tmp_path).data, print))
+        assert sorted((text.text, text.label) for text in actual) == expected, name
 
 
 def test_whole_numbers_are_labels(tmp_path):
@@ -486,13 +486,13 @@ def test_python_classifies_as_the_command_does_whatever_texts_are_beside(trained
 def test_eval_prints_the_figures_of_a_split_beside_the_baselines(trained, capsys, split):
     capsys.readouterr()
     assert main(["eval", "--run", trained[0], "--split", split, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["labels"] == ["bird", "fruit", "metal"]
-    matrix = np.array(found["confusion"])
-    assert matrix.sum() == found["texts"]
-    assert found["accuracy"] == pytest.approx(accuracy_of(matrix))
-    assert found["majority_accuracy"] == pytest.approx(matrix[1].sum() / matrix.sum())
-    assert {"calibration_error", "bag_of_words_accuracy", "bag_of_words_macro_f1"} < set(found)
+    actual = json.loads(capsys.readouterr().out)
+    assert actual["labels"] == ["bird", "fruit", "metal"]
+    matrix = np.array(actual["confusion"])
+    assert matrix.sum() == actual["texts"]
+    assert actual["accuracy"] == pytest.approx(accuracy_of(matrix))
+    assert actual["majority_accuracy"] == pytest.approx(matrix[1].sum() / matrix.sum())
+    assert {"calibration_error", "bag_of_words_accuracy", "bag_of_words_macro_f1"} < set(actual)
     assert main(["eval", "--run", trained[0], "--split", split]) == 0
     assert "true \\ chosen" in capsys.readouterr().out
 
@@ -517,10 +517,10 @@ def test_eval_reads_other_labelled_texts_under_the_keys_and_with_the_characters_
     assert main([*refused, "--text-key", "body"]) == 2
     assert "--unknown skip" in capsys.readouterr().err
     assert main([*refused, "--text-key", "body", "--unknown", "skip", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    actual = json.loads(capsys.readouterr().out)
     plain = write(tmp_path / "plain.jsonl", rows)
     assert main(["eval", "--run", trained[0], "--text", str(plain), "--json"]) == 0
-    assert found == {**json.loads(capsys.readouterr().out), "text": str(some)}
+    assert actual == {**json.loads(capsys.readouterr().out), "text": str(some)}
     bare = write(tmp_path / "bare.jsonl", [{"text": row["text"], "kind": row["label"]} for row in rows])
     assert main(["eval", "--run", trained[0], "--text", str(bare)]) == 1
     assert "this run reads 'text' and 'label': name them so in a copy" in capsys.readouterr().err
@@ -529,9 +529,9 @@ def test_eval_reads_other_labelled_texts_under_the_keys_and_with_the_characters_
 def test_calibration_is_the_gap_of_sureness_and_truth_in_each_bin():
     sure = np.array([0.94, 0.95, 0.65, 0.62])
     log_probs = np.log(np.stack([sure, 1 - sure], axis=1))
-    found = calibration_error(ClassEvalMetrics(log_probs, np.array([0, 1, 0, 0])))
+    actual = calibration_error(ClassEvalMetrics(log_probs, np.array([0, 1, 0, 0])))
     assert BINS == 15  # the first two share a bin, the others too
-    assert found == pytest.approx((abs(1 - 1.89) + abs(2 - 1.27)) / 4)
+    assert actual == pytest.approx((abs(1 - 1.89) + abs(2 - 1.27)) / 4)
 
 
 def test_the_bag_of_words_is_at_the_minimum_of_its_loss_and_does_not_see_order():

@@ -96,9 +96,9 @@ def test_filters_choose_layers_and_heads(place: Path, capsys: pytest.CaptureFixt
         main(["attention", "runs/small", "--prompt", "a mouse", "--layer", "1", "--head", "0", "--head", "3", "--json"])
         == 0
     )
-    found = json.loads(capsys.readouterr().out)
-    assert [(head["layer"], head["head"]) for head in found["heads"]] == [(1, 0), (1, 3)]
-    assert found["heads"][1]["weights"] == weights_of(place, "a mouse")["1.3"].tolist()
+    actual = json.loads(capsys.readouterr().out)
+    assert [(head["layer"], head["head"]) for head in actual["heads"]] == [(1, 0), (1, 3)]
+    assert actual["heads"][1]["weights"] == weights_of(place, "a mouse")["1.3"].tolist()
 
 
 def test_a_long_text_is_cut_to_its_end_and_that_is_said(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,22 +34,22 @@ def refused(*arguments: str) -> UserError:
 
 def test_show_prints_every_key_with_its_value_and_origin_in_aligned_columns() -> None:
     Path("c.yaml").write_text("seed: 3\nsample:\n  prompt: 'a b'\n")
-    shown = run("show", "c.yaml", "model.n_layer=7", "data.source=" + "x" * 100).stdout.splitlines()
-    rows = {line.split()[0]: line for line in shown}
+    output = run("show", "c.yaml", "model.n_layer=7", "data.source=" + "x" * 100).stdout.splitlines()
+    rows = {line.split()[0]: line for line in output}
     assert list(rows) == list(fields())
     assert rows["seed"].split() == ["seed", "3", "c.yaml:1"]
     assert rows["sample.prompt"].split("  ")[-1].strip() == "c.yaml:3"
     assert '"a b"' in rows["sample.prompt"]
     assert rows["model.n_layer"].split() == ["model.n_layer", "7", "override"]
     assert rows["run_dir"].split() == ["run_dir", "runs/c", "default"]
-    assert len({line.index(line.split()[-1]) for line in shown if "xxx" not in line}) == 1
+    assert len({line.index(line.split()[-1]) for line in output if "xxx" not in line}) == 1
 
 
 def test_show_as_json_is_one_object_of_keys() -> None:
     Path("c.yaml").write_text("optim: {betas: [0.8, 0.9]}\n")
-    shown = json.loads(run("show", "c.yaml", "--json").stdout)
-    assert list(shown) == list(fields())
-    betas = shown["optim.betas"]
+    output = json.loads(run("show", "c.yaml", "--json").stdout)
+    assert list(output) == list(fields())
+    betas = output["optim.betas"]
     assert (betas["value"], betas["origin"]) == ([0.8, 0.9], "c.yaml:1")
     assert betas["description"].startswith("AdamW's decay rates")
 

@@ -204,12 +204,12 @@ def test_devices_that_training_would_refuse_are_refused_in_the_same_words(
     config_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["info", str(config_file), "--devices", "3"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     config = load_config(config_file)
     corpus = prepare_corpus(config.data, config.tokenizer, note=ignore)
     with pytest.raises(RequestError) as refused:
         Batches.of(config, DeviceTokens(corpus.train, torch.device("cpu")), World(0, 3))
-    assert str(refused.value.message) in shown
+    assert str(refused.value.message) in output
 
 
 def test_a_run_has_no_devices_to_plan(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -337,12 +337,12 @@ def test_errors_render_untrusted_text_escaped_and_keep_the_lines_of_a_list() -> 
 def test_a_current_directory_that_was_removed_is_an_error_and_no_bug(tmp_path, command):
     (tmp_path / "gone").mkdir()
     (tmp_path / "text.txt").write_text("the king and the queen\n" * 99)
-    done = subprocess.run(
+    completed = subprocess.run(
         ["sh", "-c", f'rmdir ../gone; exec "{sys.executable}" -m gpt_cli {command}'], cwd=tmp_path / "gone",
         env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=HANG, check=False,
     )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr.splitlines() == [
+    assert completed.returncode == 1
+    assert completed.stderr.splitlines() == [
         "error: the current directory was removed",
         "hint: change to one that is there, such as: cd ~",
     ]

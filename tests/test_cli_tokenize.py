@@ -157,9 +157,9 @@ def test_looking_with_a_place_for_the_tokens_does_both(run: Run) -> None:
 
 
 def test_a_corpus_can_come_through_a_pipe(gpt: Callable[..., Any]) -> None:
-    done = gpt("tokenize", "-", "--json", stdin=TEXT)
-    assert json.loads(done.stdout)["out"] == "tokens/standard-input-char"
-    assert done.stderr.count("\n") == 2  # where the tokens are, and what for; no progress bar without a terminal
+    completed = gpt("tokenize", "-", "--json", stdin=TEXT)
+    assert json.loads(completed.stdout)["out"] == "tokens/standard-input-char"
+    assert completed.stderr.count("\n") == 2  # where the tokens are, and what for; no progress bar without a terminal
 
 
 @pytest.mark.parametrize(

@@ -210,10 +210,10 @@ def test_a_dry_run_says_what_would_be_and_leaves_nothing(gpt_here, place, monkey
     monkeypatch.setattr(kernel, "_jobs", {})  # as in a new process
     folders = (place, Path(os.environ["GPT_CACHE"]))
     before = [sorted(folder.rglob("*")) for folder in folders]
-    told = gpt_here("train", "--config", "tiny.yaml", "--dry-run")
-    assert told.rc == 0, told.stderr
+    output = gpt_here("train", "--config", "tiny.yaml", "--dry-run")
+    assert output.rc == 0, output.stderr
     for word in ("parameters", "memory", "epochs", "tokens per parameter", "4 x 16 tokens", "time"):
-        assert word in told.stdout
+        assert word in output.stdout
     assert [sorted(folder.rglob("*")) for folder in folders] == before
     assert kept == [False]  # nor would what it compiled have stayed
     assert "seconds_per_step" in json.loads(gpt_here("train", "--config", "tiny.yaml", "--dry-run", "--json").stdout)
@@ -235,14 +235,14 @@ print(json.dumps([code, facts.ru_utime + facts.ru_stime, peak_kilobytes() / 1024
     (["model.n_layer=10000", "model.n_embd=10000000", "model.n_head=1"], []),
 ])  # fmt: skip
 def test_a_dry_run_of_the_largest_model_takes_10_seconds_of_a_processor_and_500_mb_at_most(place, largest, layers):
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", OF_ITSELF, "train", "--config", "tiny.yaml", "--dry-run", "--json", *largest],
         cwd=place, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}, capture_output=True, text=True,
         timeout=HANG, check=False,
     )  # fmt: skip
-    outlook, _, facts = done.stdout.strip().rpartition("\n")
+    outlook, _, facts = completed.stdout.strip().rpartition("\n")
     code, seconds, megabytes = json.loads(facts)
-    assert code == 0, done.stderr
+    assert code == 0, completed.stderr
     assert json.loads(outlook)["measured_layers"] == layers
     assert seconds <= 10
     assert megabytes <= 500

@@ -49,16 +49,16 @@ def as_json(answer: Answer) -> dict[str, Any]:
     ],
 )
 def test_the_figures_are_those_of_the_tokens_that_training_gets(run: Run, name: str, config: TokenizerConfig) -> None:
-    shown = as_json(run("--compare", name, "--json"))["tokenizers"][0]
+    output = as_json(run("--compare", name, "--json"))["tokenizers"][0]
     corpus = prepare_corpus(DataConfig(source="mice.txt"), config, cache=False, note=pytest.fail)
     used = {*corpus.train.tolist(), *corpus.val.tolist()}
-    assert shown["kind"] == config.kind
-    assert shown["vocab_size"] == corpus.tokenizer.vocab_size
-    assert shown["unused_ids"] == corpus.tokenizer.vocab_size - len(used)
-    assert shown["tokens"] == len(corpus.train) + len(corpus.val)
+    assert output["kind"] == config.kind
+    assert output["vocab_size"] == corpus.tokenizer.vocab_size
+    assert output["unused_ids"] == corpus.tokenizer.vocab_size - len(used)
+    assert output["tokens"] == len(corpus.train) + len(corpus.val)
     facts = corpus.stats["val"]
-    assert shown["bytes_per_token"] == pytest.approx(facts.bytes / facts.tokens)
-    assert shown["characters_per_token"] == pytest.approx(facts.characters / facts.tokens)
+    assert output["bytes_per_token"] == pytest.approx(facts.bytes / facts.tokens)
+    assert output["characters_per_token"] == pytest.approx(facts.characters / facts.tokens)
 
 
 @pytest.mark.parametrize("tie", [True, False])
@@ -97,10 +97,10 @@ def test_files_are_compared_under_the_name_they_are_given(run: Run) -> None:
     CharTokenizer("".join(sorted(set(TEXT + "xyz")))).save(Path("ready.json"))
     assert run("--kind", "bpe", "--vocab-size", "300", "--out", "store").code == 0
     listed = "plain=ready.json,bpe:300,same=store/tokenizer.json"
-    shown = as_json(run("--compare", listed, "--json"))["tokenizers"]
-    assert [one["name"] for one in shown] == ["plain", "bpe:300", "same"]
-    assert shown[0]["unused_ids"] >= 1
-    assert {**shown[1], "name": ""} == {**shown[2], "name": ""}
+    output = as_json(run("--compare", listed, "--json"))["tokenizers"]
+    assert [one["name"] for one in output] == ["plain", "bpe:300", "same"]
+    assert output[0]["unused_ids"] >= 1
+    assert {**output[1], "name": ""} == {**output[2], "name": ""}
     assert as_json(run("--compare", "ready.json", "--json"))["tokenizers"][0]["name"] == "ready.json"
 
 

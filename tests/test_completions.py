@@ -31,22 +31,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def figures(run: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, float]:
     assert main(["eval", str(run), "--json", *options]) == 0
-    found: dict[str, float] = json.loads(capsys.readouterr().out)
-    return found
+    actual: dict[str, float] = json.loads(capsys.readouterr().out)
+    return actual
 
 
 def test_what_was_learned_by_heart_is_written_exactly_and_the_figures_are_those_of_sacrebleu(run, tmp_path, capsys):
-    found = figures(run, capsys, "--baselines", "--out", str(tmp_path / "out.jsonl"))
+    actual = figures(run, capsys, "--baselines", "--out", str(tmp_path / "out.jsonl"))
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert sorted((line["prompt"], line["completion"]) for line in lines) == sorted(PAIRS)
     written, references = [line["written"] for line in lines], [line["completion"] for line in lines]
-    assert found["examples"] == 10
-    assert found["exact_match"] == 100 * sum(map(str.__eq__, written, references)) / 10 >= 90
-    assert found["chrf"] == pytest.approx(sacrebleu.corpus_chrf(written, [references]).score)
-    assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu(written, [references]).score)
-    assert (found["copy_exact_match"], found["nearest_exact_match"]) == (0, 100)  # it validates what it trains on
+    assert actual["examples"] == 10
+    assert actual["exact_match"] == 100 * sum(map(str.__eq__, written, references)) / 10 >= 90
+    assert actual["chrf"] == pytest.approx(sacrebleu.corpus_chrf(written, [references]).score)
+    assert actual["bleu"] == pytest.approx(sacrebleu.corpus_bleu(written, [references]).score)
+    assert (actual["copy_exact_match"], actual["nearest_exact_match"]) == (0, 100)  # it validates what it trains on
     prompts = [line["prompt"] for line in lines]
-    assert found["copy_chrf"] == pytest.approx(sacrebleu.corpus_chrf(prompts, [references]).score)
+    assert actual["copy_chrf"] == pytest.approx(sacrebleu.corpus_chrf(prompts, [references]).score)
 
 
 def test_beams_and_a_part_of_the_examples_are_as_asked(run, capsys):
@@ -89,8 +89,8 @@ def test_other_pairs_are_measured_as_its_own_are(run, tmp_path, capsys):
     same = figures(run, capsys, "--text", write_pairs(tmp_path / "same.jsonl", PAIRS))
     assert {**same, "text": own["text"]} == own
     some = write_pairs(tmp_path / "some.jsonl", PAIRS[:4])
-    found = figures(run, capsys, "--text", some, "--baselines", "--out", str(tmp_path / "out.jsonl"))
-    assert (found["examples"], found["nearest_exact_match"]) == (4, 100)
+    actual = figures(run, capsys, "--text", some, "--baselines", "--out", str(tmp_path / "out.jsonl"))
+    assert (actual["examples"], actual["nearest_exact_match"]) == (4, 100)
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(line["prompt"], line["completion"]) for line in lines] == PAIRS[:4]
     assert "chrf" not in figures(run, capsys, "--text", some, "--no-completions")

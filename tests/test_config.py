@@ -192,8 +192,8 @@ def test_every_key_is_described_in_a_sentence() -> None:
 
 def test_the_json_schema_of_a_new_process_says_what_every_key_and_section_means() -> None:
     source = "import json; from gpt_cli.config import json_schema; print(json.dumps(json_schema()))"
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
-    schema = json.loads(done.stdout)
+    completed = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    schema = json.loads(completed.stdout)
     tables = {name: schema["$defs"][section.__name__] for name, section in sections().items()}
     assert all(table["description"] for table in tables.values())
     for key, definition in fields().items():
@@ -209,8 +209,8 @@ def test_without_the_source_of_the_schema_there_are_types_and_no_meanings() -> N
         "inspect.getsource = missing\n"
         "print(keys.description(keys.fields()['model.n_layer']) == '', 'properties' in json_schema())"
     )
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
-    assert done.stdout == "True True\n"
+    completed = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert completed.stdout == "True True\n"
 
 
 # --- what scalars mean

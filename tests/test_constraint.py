@@ -153,11 +153,11 @@ def test_one_of_the_choices_is_written_whole_even_if_one_begins_another(
 ) -> None:
     sampler = Sampler(make_model(tokenizer.vocab_size), tokenizer, SamplingParams(temperature=temperature))
     choices = ("a", "ab", "b1é", "é")
-    found = {(str(text), text.finish_reason) for text in sampler.generate_batch("1", 40, choices=choices, seed=2)}
-    assert {text for text, _ in found} <= set(choices)
-    assert {reason for _, reason in found} <= {"match", "end_of_text"}
+    actual = {(str(text), text.finish_reason) for text in sampler.generate_batch("1", 40, choices=choices, seed=2)}
+    assert {text for text, _ in actual} <= set(choices)
+    assert {reason for _, reason in actual} <= {"match", "end_of_text"}
     if temperature:
-        assert len({text for text, _ in found}) >= 3
+        assert len({text for text, _ in actual}) >= 3
 
 
 def test_tokens_are_those_of_the_text_and_a_refused_one_is_not_among_them() -> None:

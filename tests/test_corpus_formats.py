@@ -175,17 +175,17 @@ def test_without_a_network_hf_is_one_clear_error(gpt: Callable[..., Any], tmp_pa
         "socket.socket.connect = socket.getaddrinfo = socket.create_connection = refuse\n"
     )
     path = f"{blocked}:{Path(__file__).parents[1]}"
-    done = gpt(
+    completed = gpt(
         "tokenize",
         "hf:nobody/nothing",
         PYTHONPATH=path,
         HF_HOME=str(tmp_path / "hub"),
         HF_ENDPOINT="http://127.0.0.1:9",
     )
-    assert done.rc == 1, done.stderr
-    assert done.stderr.startswith("error: cannot get hf:nobody/nothing from the Hugging Face hub")
-    assert "needs the network" in done.stderr
-    assert len(done.stderr.splitlines()) == 2
+    assert completed.rc == 1, completed.stderr
+    assert completed.stderr.startswith("error: cannot get hf:nobody/nothing from the Hugging Face hub")
+    assert "needs the network" in completed.stderr
+    assert len(completed.stderr.splitlines()) == 2
     assert not (tmp_path / "tokens").exists()
 
 
@@ -205,10 +205,10 @@ def test_no_other_source_loads_the_library_of_the_hub(tmp_path: Path) -> None:
         "prepare_corpus(DataConfig(source='x.txt'), TokenizerConfig(), cache=False, note=print);"
         "sys.exit('huggingface_hub' in sys.modules)"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", check], cwd=tmp_path, env={"PYTHONPATH": str(Path(__file__).parents[1])}, check=False
     )
-    assert done.returncode == 0
+    assert completed.returncode == 0
 
 
 def test_the_files_of_a_data_set_come_from_the_revision_that_was_looked_at(

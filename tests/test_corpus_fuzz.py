@@ -293,9 +293,9 @@ def fuzz_names(folder: Path, seed: int, count: int, capsys: pytest.CaptureFixtur
             continue
         before = outside(folder, inside / "tokens")
         code = main(["tokenize", "--kind", "byte", "--", name])
-        said = capsys.readouterr()
-        assert code in (0, 1, 2), (name, said.err)
-        assert "\x1b" not in said.err
+        output = capsys.readouterr()
+        assert code in (0, 1, 2), (name, output.err)
+        assert "\x1b" not in output.err
         assert outside(folder, inside / "tokens") == before, name
         file.unlink()
 

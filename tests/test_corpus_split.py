@@ -50,8 +50,8 @@ def text_of(files: list[list[str]], weights: list[int] | None = None, validates:
 
 
 def look(text: CorpusText, data: DataConfig, end_lines: bool) -> tuple[CorpusStats, SplitPlan]:
-    found = scan(text, end_lines=end_lines, progress=lambda *_: None)
-    return found, SplitPlan.of(data, found)
+    actual = scan(text, end_lines=end_lines, progress=lambda *_: None)
+    return actual, SplitPlan.of(data, actual)
 
 
 def divide(text: CorpusText, data: DataConfig, *, end_lines: bool, block: int = 5) -> dict[str, str]:
@@ -60,11 +60,11 @@ def divide(text: CorpusText, data: DataConfig, *, end_lines: bool, block: int = 
         patch.setattr(corpus_text, "BLOCK", block)
         patch.setattr(segments_module, "BLOCK", 2 * block)
         try:
-            found, borders = look(text, data, end_lines)
+            actual, borders = look(text, data, end_lines)
         except UserError:
             return {}
         said: dict[str, str] = {}
-        parts = iter_chunks(text, borders, found, end_lines=end_lines)
+        parts = iter_chunks(text, borders, actual, end_lines=end_lines)
         for batch in batches(parts, None, end_lines=end_lines):
             for segment in batch.segments:
                 end = END if segment.append_eot and not end_lines else ""
@@ -120,12 +120,12 @@ def test_by_documents_each_is_whole_in_the_split_that_its_content_decides(
     for documents in (flat, shuffled):
         text = text_of([documents])
         try:
-            found, borders = look(text, data, False)
+            actual, borders = look(text, data, False)
         except UserError:
             assert len(set(flat)) <= 2 + bool(test_fraction)
             return
         splits: dict[str, set[str]] = {split: set() for split in SPLITS}
-        for stretch in iter_chunks(text, borders, found, end_lines=False):
+        for stretch in iter_chunks(text, borders, actual, end_lines=False):
             assert stretch.part_start
             assert stretch.part_end
             splits[stretch.split].add(stretch.text)
@@ -140,11 +140,11 @@ def test_by_documents_each_is_whole_in_the_split_that_its_content_decides(
 @given(st.lists(documents_of, min_size=3, max_size=6, unique_by=tuple))
 def test_by_files_no_file_is_divided(files: list[list[str]]) -> None:
     text = text_of(files)
-    found, borders = look(text, DataConfig(split="files", val_fraction=0.3), False)
+    actual, borders = look(text, DataConfig(split="files", val_fraction=0.3), False)
     by_file = [SPLITS[unit] for unit in borders.units]
     said = {split: [d for file, s in zip(files, by_file, strict=True) if s == split for d in file] for split in SPLITS}
     read: dict[str, list[str]] = {split: [] for split in SPLITS}
-    for stretch in iter_chunks(text, borders, found, end_lines=False):
+    for stretch in iter_chunks(text, borders, actual, end_lines=False):
         read[stretch.split].append(stretch.text)
     assert read == said
 
@@ -200,10 +200,10 @@ def test_a_text_that_changes_between_two_readings_is_refused(monkeypatch: pytest
     monkeypatch.setattr(corpus_text, "_CACHE_BYTES", 0)
     documents = ["once upon a time", "there was"]
     text = text_of([documents])
-    found, borders = look(text, DEFAULT, True)
+    actual, borders = look(text, DEFAULT, True)
     for changed in (["once upon a time", "there is"], documents[:1], [*documents, "and is"]):
         with pytest.raises(UserError, match="changed while it was read"):
-            list(iter_chunks(text_of([changed]), borders, found, end_lines=True))
+            list(iter_chunks(text_of([changed]), borders, actual, end_lines=True))
 
 
 WORDS = "the cat sat on the mat, and the rat's 12345 ran;\n\n  it's a tab\t\r\n'LL be   spaces \u3000 wide\n"
@@ -267,12 +267,12 @@ def test_the_ids_of_segments_are_those_of_whole_documents(
         text = text_of([documents])
         data = DataConfig(val_source="none", split="characters")
         try:
-            found, borders = look(text, data, False)
+            actual, borders = look(text, data, False)
         except UserError:
             return
         ids: list[int] = []
         for batch in batches(
-            iter_chunks(text, borders, found, end_lines=False), bpe.vocabulary.pattern, end_lines=False
+            iter_chunks(text, borders, actual, end_lines=False), bpe.vocabulary.pattern, end_lines=False
         ):  # type: ignore[attr-defined]
             texts = [segment.data for segment in batch.segments]
             followed = [segment.append_eot for segment in batch.segments]

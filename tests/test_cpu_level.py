@@ -108,8 +108,8 @@ def test_torch_and_what_it_brings_keep_to_the_level(level: str) -> None:
         "import sys; from gpt_cli.cli.main import main; main(['--version']); assert 'torch' not in sys.modules\n"
         "import torch; print(torch.backends.cpu.get_cpu_capability(), file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True)
-    assert done.stderr.split() == [{"x86-64-v3": "AVX2", "x86-64-v4": "AVX512"}[level]]
+    completed = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True)
+    assert completed.stderr.split() == [{"x86-64-v3": "AVX2", "x86-64-v4": "AVX512"}[level]]
 
 
 def registers(kernel: Kernel, tmp_path: Path) -> set[str]:

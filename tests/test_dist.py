@@ -90,9 +90,9 @@ def test_the_wheel_alone_trains_samples_and_reports(wheel: Path, tmp_path: Path)
         f"for use in {USES!r}: assert main(use) == 0, use\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(site), "PYTHONSAFEPATH": "1"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=home, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "compiled code" in done.stderr or not shutil.which("cc")
+    completed = subprocess.run([sys.executable, "-c", code], cwd=home, env=environment, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stderr
+    assert "compiled code" in completed.stderr or not shutil.which("cc")
     assert "<html" in (home / "report.html").read_text()
 
 
@@ -107,6 +107,6 @@ def test_in_a_fresh_environment_the_installed_wheel_trains_samples_and_reports(w
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     install = [programs / "pip", "install", "--quiet", "--no-compile", "--constraint", ROOT / "constraints.txt", wheel]
     for command in (install, *([programs / "gpt", *use] for use in USES)):
-        done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, (command, done.stderr)
+        completed = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True)
+        assert completed.returncode == 0, (command, completed.stderr)
     assert "<html" in (home / "report.html").read_text()

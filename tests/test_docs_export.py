@@ -76,11 +76,11 @@ def test_every_command_does_what_the_page_says_and_the_python_writes_the_same_te
 def run_python(source: str, place: Path) -> str:
     """What a program prints."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRANSFORMERS_VERBOSITY": "error"}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", source], cwd=place, env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 def blurred(text: str) -> list[str]:

@@ -90,9 +90,9 @@ def place(trained: Path, tmp_path: Path) -> Path:
 def test_the_commands_of_a_page_run_in_their_order_and_print_what_has_its_shape(
     page: Path, place: Path, gpt_here: Callable[..., Any]
 ) -> None:
-    found = [pair for language, text in blocks(page) if language == "console" for pair in commands(text)]
-    assert found
-    for command, shown in found:
+    actual = [pair for language, text in blocks(page) if language == "console" for pair in commands(text)]
+    assert actual
+    for command, shown in actual:
         if command.startswith("make "):
             assert re.search(rf"^{command.removeprefix('make ')}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
         elif command.startswith("python "):
@@ -155,8 +155,8 @@ def test_the_python_of_the_page_runs_from_top_to_bottom(place: Path) -> None:
 def test_the_python_that_asks_llama_cpp_gets_an_answer(place: Path, gpt_here: Callable[..., Any]) -> None:
     pytest.importorskip("gguf", reason="the extra [gguf] is not installed")
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
-    found = blocks(DOCS / "howto" / "llama_cpp.md")
-    export, (program,) = commands(found[0][1])[0][0], [text for language, text in found if language == "python"]
+    actual = blocks(DOCS / "howto" / "llama_cpp.md")
+    export, (program,) = commands(actual[0][1])[0][0], [text for language, text in actual if language == "python"]
     assert gpt_here(*shortened(export)).rc == 0
     assert run_python(program, place).startswith("The ")
 

@@ -29,7 +29,7 @@ GELU, RELU = Row("activation", ("model.mlp=gelu",)), Row("activation", ("model.m
 
 def by_seed(losses: dict[Row, list[float]]) -> Losses:
     """These losses, of the seeds from 1 on, on one corpus."""
-    return {("text", row): dict(enumerate(found, 1)) for row, found in losses.items()}
+    return {("text", row): dict(enumerate(actual, 1)) for row, actual in losses.items()}
 
 
 def test_every_command_of_the_page_runs(monkeypatch, tmp_path, capsys):

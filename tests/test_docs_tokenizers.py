@@ -68,8 +68,8 @@ def test_the_split_patterns_split_as_the_table_shows() -> None:
     assert len(rows) == 2
     for text, *split in rows:
         for pattern, pieces in zip(("gpt2", "gpt4", "o200k"), split, strict=True):
-            found = Split(Regex(REGEX[pattern]), "isolated").pre_tokenize_str(text)  # type: ignore[index]
-            assert [piece for piece, _ in found] == pieces.split("·"), (text, pattern)
+            actual = Split(Regex(REGEX[pattern]), "isolated").pre_tokenize_str(text)  # type: ignore[index]
+            assert [piece for piece, _ in actual] == pieces.split("·"), (text, pattern)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_the_commands_for_the_built_in_corpus_do_what_stands_there(
     out, err = capsys.readouterr()
     refused = printed.startswith("error: ")
     assert (code, out == "") == (2, True) if refused else (0, False)
-    shown = (err if refused else out).splitlines()
-    first = re.split(r"  +|: ", shown[0])[0]
+    output = (err if refused else out).splitlines()
+    first = re.split(r"  +|: ", output[0])[0]
     assert first == re.split(r"  +|: ", printed.splitlines()[0])[0]
 
 

@@ -76,8 +76,8 @@ def test_a_drafted_text_has_the_same_logits_in_every_format_and_with_helpers(for
         alone = NativeDecoder(weights, format=format).start([[4]], [2], TokenChoice(0.5))
         decoder = NativeDecoder(weights, format=format, threads=3)
         writing = decoder.start([[4]], [2], TokenChoice(0.5), DraftOptions(NativeDecoder(weights), length=length))
-        (expected, expected_logits), (found, logits) = alone.decode_with_logits(50), writing.decode_with_logits(50)
-        assert found == expected
+        (expected, expected_logits), (actual, logits) = alone.decode_with_logits(50), writing.decode_with_logits(50)
+        assert actual == expected
         np.testing.assert_array_equal(logits, expected_logits)
 
 

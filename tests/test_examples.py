@@ -80,24 +80,24 @@ def test_the_loss_of_a_step_is_the_mean_of_what_counts_in_each_example_alone(pai
     state = state_of(config, corpus)
     batches = open_batches(config, corpus, CPU, print)
     assert isinstance(batches, ExampleBatches)
-    found = [loss_alone(state.model, config, corpus, int(batches.rows.indices[row])) for row in batches.indices(3)]
+    actual = [loss_alone(state.model, config, corpus, int(batches.rows.indices[row])) for row in batches.indices(3)]
     loss, _ = train_step(state, batches.at(3), config, 3, 0.0, Runtime(CPU, "fp32", 2))
-    assert loss.item() == pytest.approx(sum(f[0] for f in found) / sum(f[1] for f in found), rel=1e-6)
+    assert loss.item() == pytest.approx(sum(f[0] for f in actual) / sum(f[1] for f in actual), rel=1e-6)
 
 
 @pytest.mark.parametrize("engine", ["native", "torch"])
 def test_gradients_do_not_depend_on_micro_batches(pairs, engine):
     """Though those of one step have unequal numbers of targets."""
-    found = []
+    actual = []
     for size in (6, 3, 1):
         config = config_of(pairs, f"runtime.engine={engine}", f"train.micro_batch_size={size}")
         corpus = corpus_of(config)
         state = state_of(config, corpus)
         batches = open_batches(config, corpus, CPU, print)
         loss, norms = train_step(state, batches.at(0), config, 0, 0.0, Runtime(CPU, "fp32", 2))
-        found.append(torch.cat([loss[None], norms]))
-    torch.testing.assert_close(found[1], found[0], rtol=2e-5, atol=1e-7)
-    torch.testing.assert_close(found[2], found[0], rtol=2e-5, atol=1e-7)
+        actual.append(torch.cat([loss[None], norms]))
+    torch.testing.assert_close(actual[1], actual[0], rtol=2e-5, atol=1e-7)
+    torch.testing.assert_close(actual[2], actual[0], rtol=2e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, None])
@@ -236,10 +236,10 @@ def test_one_text_before_completions_is_in_one_split_and_the_order_of_files_does
         examples = corpus.examples[split]
         return {corpus.tokenizer.decode(examples.last_turn(i)[0]) for i in range(len(examples))}
 
-    found = {split: of_split(there, split) for split in ("train", "val", "test")}
-    assert {split: len(prompts) for split, prompts in found.items()} == {"train": 21, "val": 3, "test": 6}
-    assert len(set.union(*found.values())) == 30
-    assert found["val"] == of_split(back, "val")
+    actual = {split: of_split(there, split) for split in ("train", "val", "test")}
+    assert {split: len(prompts) for split, prompts in actual.items()} == {"train": 21, "val": 3, "test": 6}
+    assert len(set.union(*actual.values())) == 30
+    assert actual["val"] == of_split(back, "val")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -251,8 +251,8 @@ def test_tables_hold_the_same_examples_as_json_lines(tmp_path, pairs, suffix):
     else:
         arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
         parquet.write_table(arrow.Table.from_pylist(rows), path)
-    found, expected = corpus_of(config_of(path)), corpus_of(config_of(pairs))
-    assert (found.fingerprint, found.val.tolist()) == (expected.fingerprint, expected.val.tolist())
+    actual, expected = corpus_of(config_of(path)), corpus_of(config_of(pairs))
+    assert (actual.fingerprint, actual.val.tolist()) == (expected.fingerprint, expected.val.tolist())
 
 
 def bad(tmp_path: Path, rows: list[object], *overrides: str) -> UserError:
@@ -349,8 +349,8 @@ def test_the_example_reads_catalogues_into_pairs(tmp_path, capsys, monkeypatch):
     (folder / "django.mo").write_bytes(header + b"".join(places) + blob)
     monkeypatch.setattr("sys.argv", ["catalogues.py", "de", str(tmp_path)])
     runpy.run_path(str(Path(__file__).parents[1] / "examples" / "catalogues.py"), run_name="__main__")
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert found == [{"en": "%d page", "de": "%d Seite"}, {"en": "Save", "de": "Sichern"}]
+    actual = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert actual == [{"en": "%d page", "de": "%d Seite"}, {"en": "Save", "de": "Sichern"}]
 
 
 @pytest.mark.parametrize("ends", [(), ("data.prompt_end=': \"'", "data.completion_end='\"\n'")])
@@ -376,7 +376,7 @@ def test_an_exported_chat_model_says_its_template_and_what_ends_an_answer(tmp_pa
     keys = [*TINY, "train.steps=1", "sample.every=null", "data.val_fraction=0.3"]
     assert main(["train", "--config", "c.yaml", *keys]) == 0
     assert main(["export", "run", "out"]) == 0
-    said = json.loads(Path("out/tokenizer_config.json").read_text(encoding="utf-8"))
+    output = json.loads(Path("out/tokenizer_config.json").read_text(encoding="utf-8"))
     ends = json.loads(Path("out/generation_config.json").read_text(encoding="utf-8"))["eos_token_id"]
-    assert said["chat_template"].startswith("{% for m in messages %}")
+    assert output["chat_template"].startswith("{% for m in messages %}")
     assert corpus_of(parse_config(Path("run/config.yaml").read_text(), "run")).tokenizer.decode([ends]) == "\x03"

@@ -123,12 +123,12 @@ def test_the_file_holds_the_tensors_of_the_model_as_precisely_as_asked(dtype, tm
     export_gguf(run, tmp_path / "model.gguf", dtype)
     tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(tmp_path / "model.gguf").tensors}
     down = tensors["blk.1.ffn_down.weight"]  # rows of 96; those of n_embd are no multiple of 32
-    found = gguf.quants.dequantize(down.data, down.tensor_type).reshape(48, 96)
+    actual = gguf.quants.dequantize(down.data, down.tensor_type).reshape(48, 96)
     expected = run.model.blocks[1].mlp.down.weight.detach().numpy()
-    assert np.abs(found - expected).max() <= {"f32": 0.0, "f16": 1e-3, "bf16": 1e-2, "q8_0": 5e-3, "q4_0": 0.1}[dtype]
+    assert np.abs(actual - expected).max() <= {"f32": 0.0, "f16": 1e-3, "bf16": 1e-2, "q8_0": 5e-3, "q4_0": 0.1}[dtype]
     if dtype != "f32":  # to the bit what the library itself makes of these weights, and of them again
         kind = gguf.GGMLQuantizationType[dtype.upper()]
-        assert np.array_equal(found, gguf.quants.dequantize(gguf.quants.quantize(expected, kind), kind))
+        assert np.array_equal(actual, gguf.quants.dequantize(gguf.quants.quantize(expected, kind), kind))
     assert down.tensor_type.name == dtype.upper()
     assert tensors["blk.0.attn_norm.weight"].tensor_type.name == "F32"
     assert tensors["token_embd.weight"].tensor_type.name == {"q8_0": "F16", "q4_0": "F16"}.get(dtype, dtype.upper())

@@ -226,8 +226,8 @@ def test_the_command_writes_all_that_belongs_to_it_and_nothing_over_what_is_ther
     run = make_run({}, TOKENIZERS["bpe"])
     checkpoint = save(tmp_path / "run", 7, run.model.state_dict(), {}, {"val_loss": 1.25}, run.config, run.tokenizer)
     assert main(["export", str(checkpoint), "--to", "hf", str(tmp_path / "out"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["architecture"], told["step"]) == ("Qwen3ForCausalLM", 7)
+    output = json.loads(capsys.readouterr().out)
+    assert (output["architecture"], output["step"]) == ("Qwen3ForCausalLM", 7)
     names = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == names | {"README.md", "SHA256SUMS"}
     card = (tmp_path / "out" / "README.md").read_text()

@@ -108,7 +108,7 @@ def test_merged_logits_equal_adapted_ones_and_the_gradients_are_those_of_the_fac
     F.cross_entropy(merged.flatten(0, 1), targets.flatten()).backward()
     lora.adamw.step = lambda *_: None
     lora.step(1.0)
-    found = {name: factor.grad for name, factor in factors.items()}
+    actual = {name: factor.grad for name, factor in factors.items()}
 
     leaves = {name: factor.detach().clone().requires_grad_() for name, factor in factors.items()}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -125,7 +125,7 @@ def test_merged_logits_equal_adapted_ones_and_the_gradients_are_those_of_the_fac
     torch.testing.assert_close(merged, reference, rtol=0, atol=1e-5)
     F.cross_entropy(reference.flatten(0, 1), targets.flatten()).backward()
     for name, leaf in leaves.items():
-        torch.testing.assert_close(found[name], leaf.grad, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(actual[name], leaf.grad, rtol=1e-3, atol=1e-6)
 
 
 def test_an_imported_run_is_trained_further_with_its_own_config():
@@ -145,6 +145,6 @@ def test_null_and_the_value_that_it_stands_for_are_the_same_model():
 
 def test_values_that_differ_are_named_as_a_config_writes_them(capsys):
     assert main([*TUNED, *VOCABULARY, "model.window=3", "model.position=none"]) == 2
-    told = capsys.readouterr().err
-    assert "model.window: null there, 3 here" in told
-    assert "model.position: rope there, none here" in told
+    output = capsys.readouterr().err
+    assert "model.window: null there, 3 here" in output
+    assert "model.position: rope there, none here" in output

@@ -89,8 +89,8 @@ def test_an_order_is_that_of_its_seed_and_keeps_the_tests_of_a_file_together(sui
 
     def order(seed: int) -> list[str]:
         command = [sys.executable, "-m", "pytest", "--collect-only", "-q", f"--shuffle={seed}"]
-        done = subprocess.run(command, cwd=suite, env=bare(), capture_output=True, text=True, check=True)
-        return [line for line in done.stdout.splitlines() if "::" in line]
+        completed = subprocess.run(command, cwd=suite, env=bare(), capture_output=True, text=True, check=True)
+        return [line for line in completed.stdout.splitlines() if "::" in line]
 
     orders = [order(seed) for seed in (1, 2, 2)]
     assert orders[0] != orders[1] == orders[2]

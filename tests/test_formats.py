@@ -87,7 +87,7 @@ def test_the_doctor_finds_an_old_run_sound(kept, capsys):
 
 
 def test_a_format_is_not_made_again(kept):
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, str(FORMATS / "make.py"), str(kept["format"])],
         cwd=FORMATS.parents[1],
         env={"PYTHONPATH": str(FORMATS.parents[1]), "PATH": ""},
@@ -95,5 +95,5 @@ def test_a_format_is_not_made_again(kept):
         text=True,
         check=False,
     )
-    assert done.returncode == 1
-    assert "FileExistsError" in done.stderr
+    assert completed.returncode == 1
+    assert "FileExistsError" in completed.stderr

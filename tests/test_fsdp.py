@@ -205,8 +205,8 @@ def test_leaves_that_come_one_by_one_are_added_in_the_order_of_the_tree(leaves: 
     for value in values.clone():
         total.add(value)
         assert len(total.sums) <= leaves.bit_length() + 1
-    (found,) = total.sums
-    assert torch.equal(found, tree_sum((0, leaves), leaf)[0])
+    (actual,) = total.sums
+    assert torch.equal(actual, tree_sum((0, leaves), leaf)[0])
 
 
 @pytest.mark.parametrize(
@@ -225,11 +225,13 @@ def test_the_estimate_of_shared_weights_is_what_a_process_keeps_and_sends(
     config = make_config(tmp_path, *sizes, *WIDE, *TORCH, FULL)
     (tmp_path / "run.yaml").write_text(dump_config(config))
     command = [sys.executable, str(ROOT / "tests" / "fake_ranks.py"), str(devices), str(tmp_path / "run.yaml")]
-    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=HANG, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    completed = subprocess.run(
+        command, env=environment(tmp_path), capture_output=True, text=True, timeout=HANG, check=False
+    )
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    actual = json.loads(completed.stdout.splitlines()[-1])
     share = device_share(config, 100, devices)
     memory = share.memory_bytes["full"]
-    assert memory["weights"] == found["weights"]
-    assert found["optimizer"] <= memory["optimizer"] <= found["optimizer"] + 4 * 4 * 32 * 32 * 2
-    assert share.bytes_sent_full == pytest.approx(found["sent"], rel=0.01)
+    assert memory["weights"] == actual["weights"]
+    assert actual["optimizer"] <= memory["optimizer"] <= actual["optimizer"] + 4 * 4 * 32 * 32 * 2
+    assert share.bytes_sent_full == pytest.approx(actual["sent"], rel=0.01)

@@ -74,7 +74,7 @@ def test_it_learns_what_a_cpu_learns(tmp_path):
 def test_gradients_are_those_of_a_cpu_in_fp32(precision, tolerance):
     inputs, targets = torch.randint(300, (2, 4, 64), generator=torch.Generator().manual_seed(0))
     overrides = ["model.zero_init=false", "model.n_embd=64", "model.context_length=64", "runtime.compile=false"]
-    found = []
+    actual = []
     for device, of in (("cpu", "fp32"), ("cuda", precision)):
         runtime = [f"runtime.device={device}", f"runtime.precision={of}", "runtime.engine=torch"]
         config = parse_config("", "test.yaml", [*overrides, *runtime])
@@ -82,8 +82,8 @@ def test_gradients_are_those_of_a_cpu_in_fp32(precision, tolerance):
         loss = state.engine.forward_backward(inputs.to(device), targets.to(device), 1, 0)
         state.grad_scaler.unscale_(state.parameters)
         gradients = {name: p.grad.float().cpu() for name, p in state.model.named_parameters()}
-        found.append({"loss": loss.float().cpu(), **gradients})
-    exact, here = found
+        actual.append({"loss": loss.float().cpu(), **gradients})
+    exact, here = actual
     errors = {name: float((here[name] - exact[name]).norm() / exact[name].norm()) for name in exact}
     assert max(errors.values()) < tolerance, errors
 
@@ -137,8 +137,11 @@ def test_a_compiled_window_equals_the_reference_and_so_do_its_gradients(n_token,
     expected = reference_attention(*exact, window=window)
     actual = torch.compile(causal_attention, fullgraph=True, dynamic=False)(*rounded, window=window)
     upstream = torch.linspace(-1, 1, expected.numel(), device="cuda").view_as(expected)
-    found = torch.autograd.grad(actual, rounded, upstream.bfloat16())
-    for a, e in [(actual, expected), *zip(found, torch.autograd.grad(expected, exact, upstream.double()), strict=True)]:
+    result = torch.autograd.grad(actual, rounded, upstream.bfloat16())
+    for a, e in [
+        (actual, expected),
+        *zip(result, torch.autograd.grad(expected, exact, upstream.double()), strict=True),
+    ]:
         assert (a - e).norm() <= 0.03 * e.norm()
 
 
@@ -201,12 +204,12 @@ UNEQUAL = [[1], [2, 3, 4] * 20, [5] * 300]
 def test_captured_steps_write_what_eager_ones_write_but_for_ties(options, prompts, kind):
     model, sampling = decoding(DECODED[options]), SamplingParams(**kind, seed=1, max_new_tokens=300)
     expected = list(generate(model, prompts, sampling))
-    found = list(generate(model, prompts, sampling, decoder=GraphedDecoder(refuse)))
+    actual = list(generate(model, prompts, sampling, decoder=GraphedDecoder(refuse)))
     # Once two tokens were as good as equal, texts go apart: whoever drew other noise, or saw another window, would at
     # once, within the context or when it is full (which is after 140 tokens of the longer prompts).
     agree = [
         sum(1 for _ in takewhile(lambda p: p[0] == p[1], zip(*rows, strict=True)))
-        for rows in zip(zip(*expected, strict=True), zip(*found, strict=True), strict=True)
+        for rows in zip(zip(*expected, strict=True), zip(*actual, strict=True), strict=True)
     ]
     assert sorted(agree)[len(agree) // 2] == 300, agree
 
@@ -228,10 +231,10 @@ def test_no_captured_step_waits_for_the_device():
         list(steps())  # captured by then
         torch.cuda.set_sync_debug_mode("error")
         try:
-            found = list(steps())
+            actual = list(steps())
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        assert list(read_late(found)) == [[tokens.tolist()] for (tokens,) in found]
+        assert list(read_late(actual)) == [[tokens.tolist()] for (tokens,) in actual]
 
 
 def test_after_a_capture_that_failed_everything_else_goes_on():
@@ -250,8 +253,8 @@ def test_batches_are_those_of_a_cpu_wherever_the_ids_are(resident):
     here = Batches(DeviceTokens(ids, torch.device("cpu")), 16, 12, 12, seed=7)
     there = Batches(DeviceTokens(ids, torch.device("cuda"), resident=resident), 16, 12, 12, seed=7)
     for step in (0, 4, 5, 1000):
-        for expected, found in zip(here.at(step)[0], there.at(step)[0], strict=True):
-            assert found.cpu().equal(expected)
+        for expected, actual in zip(here.at(step)[0], there.at(step)[0], strict=True):
+            assert actual.cpu().equal(expected)
 
 
 def test_what_is_not_finite_is_never_saved(tmp_path, monkeypatch):
@@ -304,7 +307,7 @@ def test_compiled_gradients_of_a_loss_in_pieces_are_the_eager_ones(monkeypatch, 
     state = TrainingState.initialize(config, 300, setup_runtime(config.runtime), print)
     tokens = torch.randint(300, (2, 4, 64), generator=torch.Generator().manual_seed(0)).cuda()
     assert chunked_loss.needs_chunking(state.model, tokens[0].numel())
-    found = []
+    actual = []
     for compile_mode in (None, mode):
         engine = TorchEngine(state.model, setup_runtime(config.runtime), state.grad_scaler, print, compile_mode)
         for step in range(4):  # what a CUDA graph replays begins with the third
@@ -312,8 +315,8 @@ def test_compiled_gradients_of_a_loss_in_pieces_are_the_eager_ones(monkeypatch, 
             gradients = [p.grad.clone() for p in state.parameters]
             state.optimizer.zero_grad()
         assert compile_mode is None or engine.loss is not engine.eager, "it went on eager"
-        found.append(gradients)
-    for eager, compiled in zip(*found, strict=True):
+        actual.append(gradients)
+    for eager, compiled in zip(*actual, strict=True):
         assert (compiled - eager).norm() <= 0.03 * eager.norm()
 
 

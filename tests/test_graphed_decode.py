@@ -145,8 +145,8 @@ def test_every_filter_and_batch_is_written_as_by_eager_steps(kind: str, prompts:
 
 
 def texts(model: GPT, tokenizer: Any, sampling: SamplingParams, by: GraphedDecoder | None, n: int = 4) -> list[Any]:
-    found = next(stream_batches(model, tokenizer, [[1]], sampling, n, decoder=by))
-    return [(text.text(), text.tokens, text.finish_reason) for text in found]
+    actual = next(stream_batches(model, tokenizer, [[1]], sampling, n, decoder=by))
+    return [(text.text(), text.tokens, text.finish_reason) for text in actual]
 
 
 @pytest.mark.parametrize("stop", [(), ("a", "\x00")])
@@ -156,9 +156,9 @@ def test_a_text_that_ends_in_the_middle_of_a_chunk_ends_where_it_did_and_ends_no
     model = make_model(tokenizer.vocab_size)
     model.head.weight.data[tokenizer.eot_id] *= 3.0  # which makes it likely
     sampling = SamplingParams(seed=5, max_new_tokens=60, stop=stop)
-    found = texts(model, tokenizer, sampling, decoder())
-    assert found == texts(model, tokenizer, sampling, None)
-    assert len({len(tokens) for _, tokens, reason in found if reason != "length"}) > 1
+    actual = texts(model, tokenizer, sampling, decoder())
+    assert actual == texts(model, tokenizer, sampling, None)
+    assert len({len(tokens) for _, tokens, reason in actual if reason != "length"}) > 1
 
 
 def test_the_token_for_unknown_characters_is_not_written() -> None:
@@ -301,8 +301,8 @@ def test_log_probabilities_are_whole_even_where_a_replay_fails_in_the_middle(whe
     sampling = SamplingParams(seed=9, max_new_tokens=24, log_probs=True)
     capture = traced if where is None else failing(*where, RuntimeError("gone"))
     by = GraphedDecoder(lambda _: None, capture=capture)
-    found, expected = (next(stream_batches(model, tokenizer, [[1]], sampling, 2, decoder=d)) for d in (by, None))
-    for one, other in zip(found, expected, strict=True):
+    actual, expected = (next(stream_batches(model, tokenizer, [[1]], sampling, 2, decoder=d)) for d in (by, None))
+    for one, other in zip(actual, expected, strict=True):
         assert (one.text(), one.tokens) == (other.text(), other.tokens)
         assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
         assert len(one.log_probs or ()) == 24

@@ -54,13 +54,13 @@ def test_a_shipped_model_is_one_graph_and_gives_the_eager_loss_and_gradients(con
     torch.compiler.reset()
     counters.clear()
     compiled = torch.compile(token_loss, backend="aot_eager", fullgraph=True, dynamic=False)
-    found, expected = [], []
-    for loss, results in ((compiled, found), (token_loss, expected)):
+    actual, expected = [], []
+    for loss, results in ((compiled, actual), (token_loss, expected)):
         torch.manual_seed(1)  # of dropout
         results += gradients(model.train(), loss(model, inputs, targets))
         with torch.no_grad():
             results.append(loss(model.eval(), inputs, targets, "sum"))
-    for a, e in zip(found, expected, strict=True):
+    for a, e in zip(actual, expected, strict=True):
         torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-6)
     assert counters["stats"]["unique_graphs"] == 2  # training and evaluation
     assert not counters["graph_break"]

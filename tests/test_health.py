@@ -299,7 +299,7 @@ def test_a_hang_prints_where_every_thread_is_and_exits_with_1(tmp_path):
         "sys.exit(main(['train', '--config', 'config.yaml']))\n"
     )
     (tmp_path / "config.yaml").write_text(dump_config(config))
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "hang.py"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -308,9 +308,9 @@ def test_a_hang_prints_where_every_thread_is_and_exits_with_1(tmp_path):
         timeout=HANG,
         check=False,
     )
-    assert done.returncode == 1
-    assert "Timeout" in done.stderr
-    assert "in waits_for_ever" in done.stderr
+    assert completed.returncode == 1
+    assert "Timeout" in completed.stderr
+    assert "in waits_for_ever" in completed.stderr
     assert load(list_checkpoints(tmp_path / "run")[0]).step == 4
 
 

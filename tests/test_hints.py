@@ -87,10 +87,10 @@ def test_who_follows_a_hint_gets_on(command, error, hint, following, capsys):
     newest = Path("runs/book/checkpoints/step-00000002")
     newest.touch()
     assert main(arguments(command)) in (1, 2)
-    told = capsys.readouterr().err
-    assert matches(told[told.index("error: ") :].partition("\n")[0].removeprefix("error: "), error)
-    assert "Traceback" not in told
-    said = next((line.removeprefix("hint: ") for line in told.splitlines() if line.startswith("hint: ")), "")
+    output = capsys.readouterr().err
+    assert matches(output[output.index("error: ") :].partition("\n")[0].removeprefix("error: "), error)
+    assert "Traceback" not in output
+    said = next((line.removeprefix("hint: ") for line in output.splitlines() if line.startswith("hint: ")), "")
     assert matches(said, hint), said
     newest.touch()
     assert main(arguments(following)) == 0, capsys.readouterr().err
@@ -112,6 +112,6 @@ def test_what_other_tools_call_a_command_leads_to_one_that_there_is(capsys):
 
 def test_the_keys_of_the_help_are_keys(capsys):
     assert main(["train", "--help"]) == 0
-    shown = re.findall(r"^  ([a-z_]+(?:\.[a-z_]+)?)=", capsys.readouterr().out, flags=re.MULTILINE)
-    assert len(shown) == 10
-    assert set(shown) <= fields().keys()
+    output = re.findall(r"^  ([a-z_]+(?:\.[a-z_]+)?)=", capsys.readouterr().out, flags=re.MULTILINE)
+    assert len(output) == 10
+    assert set(output) <= fields().keys()

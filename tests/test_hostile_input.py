@@ -35,7 +35,7 @@ def attack(folder: Path, kind: str, count: int, seed: int) -> dict[str, int]:
     shutil.copytree(
         Path(os.environ["GPT_CACHE"]), folder / "cache"
     )  # with the kernels, which need not be compiled again
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-B", "-W", "ignore", str(ROOT / "tests" / "hostile.py"), kind, str(count), str(seed)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
@@ -45,11 +45,11 @@ def attack(folder: Path, kind: str, count: int, seed: int) -> dict[str, int]:
         check=False,
     )
     case = folder / "case.txt"
-    assert done.returncode == 0, f"{case.read_text() if case.exists() else ''}\n{done.stderr[-4000:]}"
-    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
-    assert found["tried"] == count
-    assert found["grown"] < KINDS[kind]
-    return found
+    assert completed.returncode == 0, f"{case.read_text() if case.exists() else ''}\n{completed.stderr[-4000:]}"
+    actual: dict[str, int] = json.loads(completed.stdout.splitlines()[-1])
+    assert actual["tried"] == count
+    assert actual["grown"] < KINDS[kind]
+    return actual
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -57,8 +57,8 @@ def test_150_hostile_inputs_end_in_an_answer_or_in_one_error(
     tmp_path: Path, kind: str, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("faults", 150)
-    found = attack(tmp_path, kind, 150, seed=1)
-    assert found["1"] + found["2"] > 30  # or they are not hostile
+    actual = attack(tmp_path, kind, 150, seed=1)
+    assert actual["1"] + actual["2"] > 30  # or they are not hostile
 
 
 @pytest.mark.slow

@@ -37,8 +37,8 @@ def test_no_two_modules_have_one_name_but_a_verb_and_what_it_calls() -> None:
 @pytest.mark.parametrize("path", ROOMS, ids=name)
 def test_every_room_says_what_it_is_for_what_to_read_first_and_what_it_never_does(path: Path) -> None:
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    found = re.fullmatch(r"[^\n]+\.\n\nRead first: (?P<first>[^\n]+)\.\nNever: [^\n]+\.", text)
-    assert found, f"{name(path)}: {text!r}"
+    actual = re.fullmatch(r"[^\n]+\.\n\nRead first: (?P<first>[^\n]+)\.\nNever: [^\n]+\.", text)
+    assert actual, f"{name(path)}: {text!r}"
     for file in re.findall(r"`([\w/]+\.(?:py|c|h))`", text):
         assert (path.parent / file).exists() or (PACKAGE / file).exists(), file
 

@@ -36,7 +36,7 @@ def texts(source: Path | str) -> list[str]:
 def measure(sources: Sequence[Path], folder: Path) -> list[dict[str, Any]]:
     """What `gpt tokenize` took for each of them."""
     commands = [["tokenize", str(source), "--out", str(folder / f"tokens-{n}")] for n, source in enumerate(sources)]
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "measured.py"), str(SECONDS)],
         input=json.dumps(commands),
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -44,7 +44,7 @@ def measure(sources: Sequence[Path], folder: Path) -> list[dict[str, Any]]:
         text=True,
         check=True,
     )
-    answers: list[dict[str, Any]] = json.loads(done.stdout)
+    answers: list[dict[str, Any]] = json.loads(completed.stdout)
     return answers
 
 
@@ -93,7 +93,7 @@ def test_want_of_memory_is_not_called_damage(tmp_path: Path) -> None:
         "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize();"
         "resource.setrlimit(resource.RLIMIT_AS, (used + 40_000_000,) * 2); sys.exit(main(sys.argv[1:]))"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", check, "tokenize", str(path)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "ARROW_DEFAULT_MEMORY_POOL": "system"},
         capture_output=True,
@@ -101,9 +101,9 @@ def test_want_of_memory_is_not_called_damage(tmp_path: Path) -> None:
         check=False,
         cwd=tmp_path,
     )
-    assert done.returncode == 1, done.stderr
-    assert "memory" in done.stderr.splitlines()[0]
-    assert "not a whole" not in done.stderr
+    assert completed.returncode == 1, completed.stderr
+    assert "memory" in completed.stderr.splitlines()[0]
+    assert "not a whole" not in completed.stderr
 
 
 # What is within the bounds

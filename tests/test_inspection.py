@@ -73,13 +73,13 @@ class Reference:
 
     def discount(self, n: int, count: int) -> float:
         of = Counter(self.counts[n].values())
-        found = (0.5, 1.0, 1.5)
+        actual = (0.5, 1.0, 1.5)
         if all(of[i] for i in (1, 2, 3, 4)):
             y = of[1] / (of[1] + 2 * of[2])
             tried = tuple(i - (i + 1) * y * of[i + 1] / of[i] for i in (1, 2, 3))
             if all(0 < d <= i for i, d in enumerate(tried, start=1)):
-                found = tried
-        return found[min(count, 3) - 1] if count else 0.0
+                actual = tried
+        return actual[min(count, 3) - 1] if count else 0.0
 
     def probability(self, context: tuple[int, ...], character: int, n: int | None = None) -> float:
         n = min(self.order, len(context) + 1) if n is None else n
@@ -128,8 +128,8 @@ def test_estimated_discounts_are_used_where_there_is_enough_to_estimate_them_fro
     assert reference.discount(3, 1) not in (0.5, 0)
     val = np.random.default_rng(1).zipf(1.5, 40) % 9
     expected = [reference.probability(tuple(val[max(0, i - 2) : i].tolist()), int(c)) for i, c in enumerate(val)]
-    found = KneserNey.learn(train, 9, 3).probabilities(val, [3])[3]
-    assert found.tolist() == pytest.approx(expected, rel=1e-9)
+    actual = KneserNey.learn(train, 9, 3).probabilities(val, [3])[3]
+    assert actual.tolist() == pytest.approx(expected, rel=1e-9)
 
 
 def test_an_alphabet_of_any_size_has_room_in_the_keys() -> None:
@@ -140,7 +140,7 @@ def test_an_alphabet_of_any_size_has_room_in_the_keys() -> None:
 
 def test_the_baselines_are_the_bits_of_the_validation_text() -> None:
     text = prose(60)
-    found = look(text)
+    actual = look(text)
     alphabet = sorted(set(text))
     cut = int(0.9 * len(text))
     train, val = ([alphabet.index(c) for c in part] for part in (text[:cut], text[cut:]))
@@ -149,15 +149,15 @@ def test_the_baselines_are_the_bits_of_the_validation_text() -> None:
         bits = -sum(
             math.log2(reference.probability(tuple(val[max(0, i - order + 1) : i]), c)) for i, c in enumerate(val)
         )
-        baseline = found.baseline(ORDERS[order])
+        baseline = actual.baseline(ORDERS[order])
         assert baseline.bits_per_character == pytest.approx(bits / len(val), rel=1e-9)
         assert baseline.nats_per_character == pytest.approx(math.log(2) * baseline.bits_per_character)
-    assert found.baseline("uniform").bits_per_character == pytest.approx(math.log2(len(alphabet)))
+    assert actual.baseline("uniform").bits_per_character == pytest.approx(math.log2(len(alphabet)))
 
 
 def test_bits_per_byte_count_the_bytes_of_the_text() -> None:
-    found = look("αβγδ" * 500)
-    for baseline in found.baselines:
+    actual = look("αβγδ" * 500)
+    for baseline in actual.baselines:
         assert baseline.bits_per_byte == pytest.approx(baseline.bits_per_character / 2)
 
 
@@ -190,9 +190,9 @@ def test_line_facts_equal_those_of_a_split_whatever_the_pieces(pieces: list[str]
 @given(st.text("ab", max_size=200), st.integers(1, 70))
 def test_passages_hash_alike_exactly_if_they_are_alike_whatever_the_pieces(text: str, size: int) -> None:
     hasher = ShingleHasher()
-    found = [hasher.add(codes(text[i : i + size])) for i in range(0, len(text), size)]
-    places = [int(place) for _, where in found for place in where]
-    hashes = [int(value) for values, _ in found for value in values]
+    actual = [hasher.add(codes(text[i : i + size])) for i in range(0, len(text), size)]
+    places = [int(place) for _, where in actual for place in where]
+    hashes = [int(value) for values, _ in actual for value in values]
     windows = [text[place : place + PASSAGE] for place in places]
     assert all(len(window) == PASSAGE for window in windows)
     assert len(set(zip(windows, hashes, strict=True))) == len(set(windows)) == len(set(hashes))
@@ -243,10 +243,10 @@ def test_blocks_are_the_documents_as_training_joins_them(texts: list[str], size:
     if min(int(0.5 * len(joined)), len(joined) - int(0.5 * len(joined))) < 2:
         return
     text = divided(texts, val_fraction=0.5)
-    found = list(text_blocks((stretch.text for stretch in text.chunks()), size))
-    assert "".join(block.text for block in found) == joined
-    assert all(len(block.text) == size for block in found[:-1])
-    assert [block.start for block in found] == [i * size for i in range(len(found))]
+    actual = list(text_blocks((stretch.text for stretch in text.chunks()), size))
+    assert "".join(block.text for block in actual) == joined
+    assert all(len(block.text) == size for block in actual[:-1])
+    assert [block.start for block in actual] == [i * size for i in range(len(actual))]
 
 
 def test_a_sample_of_a_large_text_is_spread_over_it_bounded_and_has_its_end() -> None:
@@ -269,40 +269,44 @@ def test_a_small_text_is_its_own_sample() -> None:
 
 
 def test_rare_and_invisible_characters_are_listed_with_code_point_name_and_count() -> None:
-    found = look("ab" * 50 + "\x07é\ufffd\u200b" + "c" * 4 + "d" * 5)
-    rare = {c.code_point: (c.name, c.count) for c in found.rare}
+    actual = look("ab" * 50 + "\x07é\ufffd\u200b" + "c" * 4 + "d" * 5)
+    rare = {c.code_point: (c.name, c.count) for c in actual.rare}
     assert rare["U+00E9"] == ("LATIN SMALL LETTER E WITH ACUTE", 1)
     assert rare["U+0063"][1] == 4
     assert "U+0064" not in rare
-    assert [c.code_point for c in found.invisible] == ["U+0007", "U+200B", "U+FFFD"]
+    assert [c.code_point for c in actual.invisible] == ["U+0007", "U+200B", "U+FFFD"]
 
 
 @given(st.text(min_size=4))
 def test_counts_of_characters_and_bytes_are_those_of_python(text: str) -> None:
     text = text.encode(errors="ignore").decode() + "abcd"
-    found = look(text, 0.4)
-    assert (found.characters, found.bytes, found.distinct_characters) == (len(text), len(text.encode()), len(set(text)))
+    actual = look(text, 0.4)
+    assert (actual.characters, actual.bytes, actual.distinct_characters) == (
+        len(text),
+        len(text.encode()),
+        len(set(text)),
+    )
 
 
 def test_a_leak_is_measured_as_the_share_that_was_planted() -> None:
     train, fresh = prose(900, seed=1), prose(50, seed=2)
     leaked = "".join(line + "\n" for line in train.splitlines()[100:150])
-    found = look(train + fresh + leaked, 1 - len(train) / len(train + fresh + leaked))
-    assert found.leak.passages.share == pytest.approx(0.5, abs=0.02)
-    assert (found.leak.lines.compared, found.leak.lines.copies) == (100, 50)
-    assert found.duplicate_lines.copies == 50
-    assert found.leak.longest[0].text.strip() == leaked.strip()
-    assert any("also stand in the training text" in sentence for sentence in advise(found))
+    actual = look(train + fresh + leaked, 1 - len(train) / len(train + fresh + leaked))
+    assert actual.leak.passages.share == pytest.approx(0.5, abs=0.02)
+    assert (actual.leak.lines.compared, actual.leak.lines.copies) == (100, 50)
+    assert actual.duplicate_lines.copies == 50
+    assert actual.leak.longest[0].text.strip() == leaked.strip()
+    assert any("also stand in the training text" in sentence for sentence in advise(actual))
 
 
 def test_near_copies_count_as_far_as_they_are_alike() -> None:
     train = prose(900, seed=1)
     copied = train.splitlines()[100:200]
     changed = "".join(f"{line[:20]}#{line[21:]}\n" for line in copied)
-    found = look(train + changed, 1 - len(train) / len(train + changed))
-    assert found.leak.lines.copies == 0
+    actual = look(train + changed, 1 - len(train) / len(train + changed))
+    assert actual.leak.lines.copies == 0
     line = len(copied[0]) + 1
-    assert found.leak.passages.share == pytest.approx((line - PASSAGE) / line, abs=0.03)
+    assert actual.leak.passages.share == pytest.approx((line - PASSAGE) / line, abs=0.03)
 
 
 def test_characters_that_only_validation_has_are_named(run: Run) -> None:
@@ -319,11 +323,11 @@ def test_a_leak_in_a_large_text_is_estimated_from_a_sample_of_hashes(monkeypatch
     leaked = "".join(line + "\n" for line in train.splitlines()[100:150])
     whole = train + fresh + leaked
     monkeypatch.setattr(scanner, "_HASHES", 8000)
-    found = look(whole, 1 - len(train) / len(whole))
-    assert found.compared_share < 1
-    assert found.leak.passages.compared < 8000
-    assert found.leak.passages.share == pytest.approx(0.5, abs=0.12)
-    assert found.leak.longest == ()
+    actual = look(whole, 1 - len(train) / len(whole))
+    assert actual.compared_share < 1
+    assert actual.leak.passages.compared < 8000
+    assert actual.leak.passages.share == pytest.approx(0.5, abs=0.12)
+    assert actual.leak.longest == ()
 
 
 def test_rows_of_dashes_and_short_lines_are_no_leak() -> None:
@@ -347,20 +351,20 @@ def test_what_is_kept_for_the_test_is_not_looked_at(ending: str) -> None:
 def test_a_leak_is_measured_between_the_documents_that_train_and_those_that_validate() -> None:
     own = [prose(20, seed=n) for n in range(40)]
     shared = prose(20, seed=99)
-    found = inspect_text(divided([text + shared for text in own], split="documents", val_fraction=0.25), no_progress)
+    actual = inspect_text(divided([text + shared for text in own], split="documents", val_fraction=0.25), no_progress)
     clean = inspect_text(divided(own, split="documents", val_fraction=0.25), no_progress)
-    assert (found.documents, found.duplicate_documents.copies) == (40, 0)
-    assert 0.45 < found.leak.passages.share < 0.55
+    assert (actual.documents, actual.duplicate_documents.copies) == (40, 0)
+    assert 0.45 < actual.leak.passages.share < 0.55
     assert clean.leak.passages.share < 0.01
 
 
 def test_copies_of_documents_and_of_lines_are_counted_and_shown() -> None:
     one, other = prose(5, seed=3), prose(5, seed=4)
-    found = look([one, other, one])
-    assert (found.duplicate_documents.compared, found.duplicate_documents.copies) == (3, 1)
-    assert (found.duplicate_lines.compared, found.duplicate_lines.copies) == (15, 5)
-    assert {line.text for line in found.repeated} == set(one.splitlines())
-    assert all(line.count == 2 for line in found.repeated)
+    actual = look([one, other, one])
+    assert (actual.duplicate_documents.compared, actual.duplicate_documents.copies) == (3, 1)
+    assert (actual.duplicate_lines.compared, actual.duplicate_lines.copies) == (15, 5)
+    assert {line.text for line in actual.repeated} == set(one.splitlines())
+    assert all(line.count == 2 for line in actual.repeated)
 
 
 def test_the_size_of_a_block_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,24 +376,24 @@ def test_the_size_of_a_block_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_text_without_line_ends_is_read_in_bounded_pieces() -> None:
-    found = look("abcdefghij klmnop " * 80_000)
-    assert found.lines.lines == 1
-    assert found.lines.longest == found.characters == 1_440_000
+    actual = look("abcdefghij klmnop " * 80_000)
+    assert actual.lines.lines == 1
+    assert actual.lines.longest == actual.characters == 1_440_000
 
 
 def test_a_large_text_is_measured_on_a_sample_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanner, "_LEARN", 1 << 17)
     text = prose(8000)
-    found = look(text)
-    assert found.learned_on <= 1 << 17 < found.train_characters
-    assert found.measured_on == found.val_characters
-    assert found.characters == len(text)
+    actual = look(text)
+    assert actual.learned_on <= 1 << 17 < actual.train_characters
+    assert actual.measured_on == actual.val_characters
+    assert actual.characters == len(text)
 
 
 def test_a_sound_text_needs_no_mending_and_a_good_loss_is_named() -> None:
-    found = look(prose(5000))
-    advice = advise(found)
-    best = min(baseline.bits_per_character for baseline in found.baselines)
+    actual = look(prose(5000))
+    advice = advise(actual)
+    best = min(baseline.bits_per_character for baseline in actual.baselines)
     assert f"below {best * math.log(2):.2f} nats" in advice[0]
     assert advice[1:] == ["Nothing here needs mending."]
 
@@ -444,11 +448,11 @@ def test_looking_at_a_text_loads_neither_torch_nor_matplotlib(verb: str, tmp_pat
 
 
 def test_json_is_one_object_with_every_figure(run: Run) -> None:
-    found = json.loads(run("text.txt", "--json", "--val-fraction", "0.2").out)
-    assert found["corpus"] == ["text.txt"]
-    assert found["val_characters"] == pytest.approx(0.2 * found["characters"], abs=1)
-    assert {b["name"] for b in found["baselines"]} == {"uniform", *ORDERS.values(), "zlib", "xz"}
-    assert {"rare", "invisible", "leak", "lines", "duplicate_lines", "repeated", "advice"} <= set(found)
+    actual = json.loads(run("text.txt", "--json", "--val-fraction", "0.2").out)
+    assert actual["corpus"] == ["text.txt"]
+    assert actual["val_characters"] == pytest.approx(0.2 * actual["characters"], abs=1)
+    assert {b["name"] for b in actual["baselines"]} == {"uniform", *ORDERS.values(), "zlib", "xz"}
+    assert {"rare", "invisible", "leak", "lines", "duplicate_lines", "repeated", "advice"} <= set(actual)
 
 
 @pytest.mark.parametrize(
@@ -476,8 +480,8 @@ def test_bad_input_is_one_error_line(run: Run, arguments: list[str], code: int, 
 
 def test_on_tiny_shakespeare_the_known_split_is_measured(shared_data: Path) -> None:
     text = (shared_data / "shakespeare.txt").read_text()
-    found = look(text)
-    assert (found.train_characters, found.val_characters) == (1_003_854, 111_540)
-    assert [c.character for c in found.rare] == ["$", "&"]
-    assert found.leak.passages.copies == 0
-    assert found.baseline("8-gram").bits_per_character == pytest.approx(2.1918, abs=0.001)
+    actual = look(text)
+    assert (actual.train_characters, actual.val_characters) == (1_003_854, 111_540)
+    assert [c.character for c in actual.rare] == ["$", "&"]
+    assert actual.leak.passages.copies == 0
+    assert actual.baseline("8-gram").bits_per_character == pytest.approx(2.1918, abs=0.001)

@@ -68,14 +68,14 @@ def preloaded(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[dict[str, str]]:
     """A file system that fails, at `mount`; skipped where there is no FUSE, or nothing may be mounted."""
-    found = subprocess.run(
+    actual = subprocess.run(
         ["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True, check=False
     ) if shutil.which("pkg-config") else None  # fmt: skip
-    if found is None or found.returncode or not os.access("/dev/fuse", os.R_OK | os.W_OK):
+    if actual is None or actual.returncode or not os.access("/dev/fuse", os.R_OK | os.W_OK):
         pytest.skip("there is no FUSE here to build and mount a file system with")
     made, control, folder, mount = (tmp_path / name for name in ("failing_fs", "control", "behind", "mount"))
     source = ROOT / "tests" / "failing_fs.c"
-    subprocess.run(["gcc", "-Wall", "-Wextra", "-O1", "-o", made, source, *found.stdout.split()], check=True)
+    subprocess.run(["gcc", "-Wall", "-Wextra", "-O1", "-o", made, source, *actual.stdout.split()], check=True)
     control.write_bytes(bytes(CONTROL.size))
     folder.mkdir()
     mount.mkdir()
@@ -93,17 +93,17 @@ def mounted(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 def fail_and_resume(folder: Path, disk: dict[str, str], times: int, count: Callable[[str, object], None]) -> None:
     (folder / "text.txt").write_text(TEXT)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-W", "ignore", ROOT / "tests" / "failing_disk.py", str(times), "1"],
         input=CONFIG.format(**DEFAULTS), cwd=folder, capture_output=True, text=True, timeout=1800, check=False,
         env={**os.environ, **disk, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    count("faults", found["met"])
-    assert not found["wrong"], "\n".join(found["wrong"])
-    assert set(found["calls"]) == ALL
-    assert all(found["calls"].values()), found["calls"]  # each was asked
+    assert completed.returncode == 0, completed.stderr
+    actual = json.loads(completed.stdout)
+    count("faults", actual["met"])
+    assert not actual["wrong"], "\n".join(actual["wrong"])
+    assert set(actual["calls"]) == ALL
+    assert all(actual["calls"].values()), actual["calls"]  # each was asked
 
 
 @pytest.mark.parametrize("times", [2, pytest.param(15, marks=pytest.mark.slow)])
@@ -130,9 +130,9 @@ def real_disk(tmp_path: Path) -> Iterator[Path]:
         file.truncate(64 << 20)
     mount.mkdir()
     subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
-    done = subprocess.run(["mount", "-o", "loop", image, mount], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    completed = subprocess.run(["mount", "-o", "loop", image, mount], capture_output=True, text=True, check=False)
+    if completed.returncode:
+        pytest.skip(f"nothing can be mounted here: {completed.stderr.strip()}")
     try:
         yield mount
     finally:
@@ -213,8 +213,8 @@ def test_a_file_system_that_turns_while_it_is_trained_on_is_one_error_and_loses_
     assert_only_reading_goes_on(folder, turn, gpt)
     refuse(0)
     for name in ("turned", "new"):  # the same commands
-        done = gpt(*TRAIN, f"run_dir=mount/{name}")
-        assert done.rc == 0, done.stderr
+        completed = gpt(*TRAIN, f"run_dir=mount/{name}")
+        assert completed.rc == 0, completed.stderr
         assert remains(folder / "mount" / name) == whole
 
 
@@ -234,7 +234,7 @@ def test_an_ext4_that_is_made_read_only_while_it_is_trained_on_is_one_error_and_
     assert_one_error(said, turn)
     assert_only_reading_goes_on(folder, turn, gpt)
     shutil.copytree(real_disk / "turned", folder / "elsewhere")
-    done = gpt("train", "elsewhere")
-    assert done.rc == 0, done.stderr
-    assert "resuming from step 20" in done.stderr
+    completed = gpt("train", "elsewhere")
+    assert completed.rc == 0, completed.stderr
+    assert "resuming from step 20" in completed.stderr
     assert remains(folder / "elsewhere") == whole

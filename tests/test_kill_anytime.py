@@ -41,7 +41,7 @@ DEFAULTS = {
 def disturbed(folder: Path, script: str, *arguments: int, **choices: Any) -> dict[str, Any]:
     """Train in `folder` as `script` disturbs it, and undisturbed; how that went."""
     (folder / "text.txt").write_text(TEXT)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-W", "ignore", str(ROOT / "tests" / script), *map(str, arguments)],
         input=CONFIG.format(**{**DEFAULTS, **choices}),
         cwd=folder,
@@ -52,10 +52,10 @@ def disturbed(folder: Path, script: str, *arguments: int, **choices: Any) -> dic
         check=False,
     )
     log = (folder / "trainers.log").read_text()
-    assert done.returncode == 0, done.stderr + log[-3000:]
+    assert completed.returncode == 0, completed.stderr + log[-3000:]
     assert "error:" not in log
     assert "damaged" not in log
-    result: dict[str, Any] = json.loads(done.stdout)
+    result: dict[str, Any] = json.loads(completed.stdout)
     return result
 
 

@@ -45,7 +45,7 @@ print(code, peak_kilobytes())
 def test_the_largest_model_is_described_within_the_memory_of_an_import(name: str, tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("once upon a time there was a mouse that lived in a shoe\n" * 400)
     (tmp_path / "c.yaml").write_text("data: {source: x.txt}\n")
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", CODE, *COMMANDS[name]],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "GPT_CACHE": str(tmp_path / "cache")},
@@ -54,10 +54,10 @@ def test_the_largest_model_is_described_within_the_memory_of_an_import(name: str
         timeout=HANG,
         check=False,
     )
-    code, peak = map(int, done.stdout.split()[-2:])
-    assert code == 0, done.stderr
+    code, peak = map(int, completed.stdout.split()[-2:])
+    assert code == 0, completed.stderr
     assert peak < MOST
-    assert "PB" in done.stdout
+    assert "PB" in completed.stdout
 
 
 @pytest.mark.parametrize("position", ["rope", "learned", "alibi"])

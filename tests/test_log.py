@@ -16,9 +16,9 @@ from gpt_cli.run.log import RunLog, read_events, read_metrics, read_samples
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """What others read: its lines without their sums."""
-    found = [json.loads(line) for line in path.read_text().splitlines()]
-    assert all(list(line)[-1] == "crc32" and int(line.pop("crc32"), 16) < 1 << 32 for line in found)
-    return found
+    actual = [json.loads(line) for line in path.read_text().splitlines()]
+    assert all(list(line)[-1] == "crc32" and int(line.pop("crc32"), 16) < 1 << 32 for line in actual)
+    return actual
 
 
 def write(run: Path, *steps: int) -> None:

@@ -89,7 +89,7 @@ def test_of_processes_that_train_together_none_has_room_for_the_text_nor_needs_i
     (tmp_path / "run.yaml").write_text(dump_config(config))
     room = ids.nbytes // 2
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
+    completed = subprocess.run(
         [*command, str(ROOT / "tests" / "together.py"), str(tmp_path / "run.yaml")],
         env={**environment(tmp_path), "ROOM": str(room), "MALLOC_ARENA_MAX": "1"},
         capture_output=True,
@@ -97,8 +97,8 @@ def test_of_processes_that_train_together_none_has_room_for_the_text_nor_needs_i
         timeout=HANG,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count(f"limited to {room} bytes more") == 2
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    assert completed.stdout.count(f"limited to {room} bytes more") == 2
     alone = run(make_config(tmp_path, *overrides, name="alone"))
     sums = read_sums(list_checkpoints(tmp_path / "run")[0])
     assert {key: sums[key] for key in weights(alone)} == weights(alone)
@@ -128,6 +128,8 @@ def test_a_text_of_two_gigabytes_trains_within_600_megabytes_of_memory(tmp_path:
     config = make_config(tmp_path, f"data.source={tmp_path / 'store'}", *DIVISION, "train.steps=50")
     (tmp_path / "run.yaml").write_text(dump_config(config))
     command = [sys.executable, "-c", LIMITED, "train", "--config", str(tmp_path / "run.yaml")]
-    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=HANG, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    completed = subprocess.run(
+        command, env=environment(tmp_path), capture_output=True, text=True, timeout=HANG, check=False
+    )
+    assert completed.returncode == 0, completed.stderr[-3000:]
     assert list_checkpoints(tmp_path / "run")[0].name == "step-00000050"

@@ -267,15 +267,15 @@ def test_a_text_that_has_ended_or_was_stopped_costs_nothing_and_leaves_the_other
 def test_rounded_weights_give_the_logits_of_the_rounded_model(format: Any) -> None:
     weights = weights_of(make_model(n_embd=40, n_head=2))
     tokens = [1, 5, 9, 2]
-    found = NativeDecoder(weights, format=format).score(tokens)
+    actual = NativeDecoder(weights, format=format).score(tokens)
     expected = NumpyDecoder(fake_quantize(weights, format)).score(tokens)
     # What the matrices meet is rounded, too, and what is kept of the text: of two floats as good as equal one goes up,
     # one down, by 1/256 or 1/127, and what follows is another rounding, as far from the exact one as this. Without such
     # there is nothing between them: see test_one_layer_rounds_as_the_reference_does.
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-2 if format == "int8" else 4e-2)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-2 if format == "int8" else 4e-2)
     exact = NumpyDecoder(weights).score(tokens)
-    assert 1e-6 < np.abs(found - exact).max() < 0.1 * np.abs(exact).max()
-    assert np.abs(found - expected).max() < (0.1 if format == "int8" else 0.3) * np.abs(found - exact).max()
+    assert 1e-6 < np.abs(actual - exact).max() < 0.1 * np.abs(exact).max()
+    assert np.abs(actual - expected).max() < (0.1 if format == "int8" else 0.3) * np.abs(actual - exact).max()
 
 
 def test_arrays_that_do_not_fit_the_config_are_refused() -> None:
@@ -322,8 +322,8 @@ def test_a_setting_that_the_engine_does_not_know_is_told(monkeypatch: pytest.Mon
 def test_the_engine_is_imported_without_torch() -> None:
     rooms = "gpt_cli.sampling.native_stream, gpt_cli.run.checkpoint, gpt_cli.run.directory"
     source = f"import sys, {rooms}; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    completed = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert completed.stdout == "False\n"
 
 
 @pytest.mark.usefixtures("compiled")

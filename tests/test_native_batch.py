@@ -96,9 +96,9 @@ def test_one_layer_rounds_as_the_reference_does(tiles: bool, format: Any) -> Non
     """Keys, values and what matrices meet. In most rows no float is so near halfway that it goes the other way."""
     weights = weights_of(make_model(n_layer=1, n_kv_head=2))
     tokens = [(i * 7 + 3) % VOCAB_SIZE for i in range(20)]
-    found = NativeDecoder(weights, format=format, use_amx=tiles).score(tokens)
+    actual = NativeDecoder(weights, format=format, use_amx=tiles).score(tokens)
     expected = NumpyDecoder(fake_quantize(weights, format)).score(tokens)
-    apart = np.abs(found - expected).max(axis=1)
+    apart = np.abs(actual - expected).max(axis=1)
     assert np.median(apart) < 1e-3
     assert apart.max() < 5e-2
     assert np.median(np.abs(expected - NumpyDecoder(weights).score(tokens)).max(axis=1)) > 1e-2
@@ -131,8 +131,8 @@ def test_keys_and_values_in_bytes_are_those_of_the_reference_wherever_they_lie(
 @pytest.mark.parametrize("source", [SOURCE, *SOURCES], ids=lambda path: path.name)
 def test_the_sources_are_c_for_processors_old_and_new(source: Path, processor: str) -> None:
     command = [find_compiler(), "-std=gnu11", "-fopenmp-simd", "-fsyntax-only", "-w", f"-march={processor}", source]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
 
 
 @pytest.mark.slow

@@ -156,8 +156,8 @@ def test_a_fault_in_the_decoder_is_found_and_made_again_or_numpy_decodes(
     weights = read_weights(model.config, 17, arrays)
     wrong = with_fault(DECODER, tmp_path, "simd.h", "0.6931470037f", "0.5931470037f")
     plant(DECODER, compiled(wrong))
-    found = NativeDecoder(weights, note=notes.append)
-    np.testing.assert_allclose(found.score([1, 2, 3]), NumpyDecoder(weights).score([1, 2, 3]), rtol=0, atol=1e-4)
+    actual = NativeDecoder(weights, note=notes.append)
+    np.testing.assert_allclose(actual.score([1, 2, 3]), NumpyDecoder(weights).score([1, 2, 3]), rtol=0, atol=1e-4)
     assert [note for note in notes if not note.startswith("compiling")] == [
         "the compiled decoder is wrong: its logits differ from those of the reference; compiling it again"
     ]
@@ -214,13 +214,13 @@ def test_what_the_code_cannot_compute_is_told_and_a_wrong_request_where_it_is_as
 def test_of_60_bit_flips_in_training_code_with_a_right_sum_none_trains_silently_wrong(
     record_property: Callable[[str, object], None], tmp_path: Path
 ) -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, ROOT / "tests" / "flipping.py", "60"],
         capture_output=True, text=True, check=False, cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    verdicts = json.loads(done.stdout)
+    assert completed.returncode == 0, completed.stderr
+    verdicts = json.loads(completed.stdout)
     assert sum(verdicts.values()) == 60
     assert set(verdicts) <= {"the same", "told", "died"}, verdicts
     assert verdicts["told"] > 0, verdicts

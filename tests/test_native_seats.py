@@ -78,8 +78,8 @@ def test_a_text_is_the_same_whoever_joins_and_leaves_beside_it(
         here = list(seats)
         single = any(seats[i].keeps_logits for i in here)
         steps = 1 if single or not here else min(3, *(visits[i]["stays"] - len(written[i]) for i in here))
-        found = batch.step([seats[i] for i in here], steps, data.draw(st.integers(1, 40)) if turn < 40 else 40)
-        for i, tokens in zip(here, found, strict=True):
+        actual = batch.step([seats[i] for i in here], steps, data.draw(st.integers(1, 40)) if turn < 40 else 40)
+        for i, tokens in zip(here, actual, strict=True):
             for token in tokens:
                 if seats[i].keeps_logits:
                     shown[i].append(seats[i].logits())

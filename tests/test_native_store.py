@@ -445,8 +445,8 @@ def test_what_a_killed_compilation_leaves_is_removed_by_the_next_and_what_is_in_
 
 
 def test_a_compiler_is_found_by_name_and_says_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Compiler.find()
-    assert found.path == find_compiler()
-    assert found.version()
+    actual = Compiler.find()
+    assert actual.path == find_compiler()
+    assert actual.version()
     monkeypatch.setenv("CC", "/bin/false")
     assert Compiler.find().version() == ""

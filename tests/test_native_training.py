@@ -40,11 +40,11 @@ def library(dtype: torch.dtype) -> NativeLibrary:
 
 def bf16_library(*, tiles: bool) -> NativeLibrary:
     """With AMX's tiles, or with AVX512's registers, which every processor that has the former has, too."""
-    found = library(torch.bfloat16)
-    if tiles and not found.backend.amx:
+    actual = library(torch.bfloat16)
+    if tiles and not actual.backend.amx:
         pytest.skip("there is no AMX here")
-    backend = Backend(found.backend.sgemm, found.backend.set_threads, int(tiles))
-    return replace(found, backend=backend)
+    backend = Backend(actual.backend.sgemm, actual.backend.set_threads, int(tiles))
+    return replace(actual, backend=backend)
 
 
 def make_model(options: dict[str, object], vocab_size: int, seed: int = 0) -> GPT:
@@ -96,9 +96,9 @@ def test_parameters_that_are_not_trained_get_no_gradient_from_either_engine():
     inputs, targets = windows(2, 20, 65)
     _, expected = by_autograd(model, inputs, targets)
     NativeEngine(model, library(torch.float32), 1).add_gradients(inputs, targets, 1 / inputs.numel())
-    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    assert found.keys() == expected.keys()
-    assert max(distance(found[name], expected[name]) for name in expected) < 2e-5
+    actual = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    assert actual.keys() == expected.keys()
+    assert max(distance(actual[name], expected[name]) for name in expected) < 2e-5
 
 
 @settings(max_examples=25)
@@ -145,16 +145,16 @@ def test_in_bf16_both_kinds_of_instructions_agree_whatever_the_sizes(batch, leng
     """A weight's gradient differs by less than its last digits between the two kinds of instructions."""
     model = make_model({"window": window, "n_layer": 1, "n_embd": width}, vocab_size)
     inputs, targets = windows(batch, length, vocab_size)
-    found = []
+    actual = []
     for tiles in (True, False):
         NativeEngine(model, bf16_library(tiles=tiles), 2).add_gradients(inputs, targets, 1.0)
-        found.append(torch.cat([p.grad.flatten() for p in model.parameters()]).clone())
+        actual.append(torch.cat([p.grad.flatten() for p in model.parameters()]).clone())
         model.zero_grad()
-    assert distance(*found) < 5e-3
+    assert distance(*actual) < 5e-3
     if inputs.numel() >= 32 and vocab_size > 2:  # with fewer, what is left of terms that cancel is rounding
         _, gradients = by_autograd(model, inputs, targets)
         exact = inputs.numel() * torch.cat([g.flatten() for g in gradients.values()])
-        assert distance(found[0], exact) < 0.05
+        assert distance(actual[0], exact) < 0.05
 
 
 class Drawn(torch.nn.Module):
@@ -176,14 +176,14 @@ def test_dropout_drops_what_the_seed_draws_forwards_and_backwards(options, threa
     native = NativeEngine(model, library(torch.float32), threads)
     drawn = native.dropout_masks(inputs.numel(), 7)
     loss = native.add_gradients(inputs, targets, 1 / 400, seed=7) / 400
-    found = {name: p.grad.clone() for name, p in model.named_parameters()}
+    actual = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
     model.embedding.dropout = Drawn(drawn[:1])
     for layer, block in enumerate(model.blocks):
         block.dropout = Drawn(drawn[1 + 2 * layer : 3 + 2 * layer])
     expected_loss, gradients = by_autograd(model, inputs, targets)
     assert loss == pytest.approx(expected_loss, abs=2e-6)
-    assert all(distance(found[name], gradient) < 2e-5 for name, gradient in gradients.items())
+    assert all(distance(actual[name], gradient) < 2e-5 for name, gradient in gradients.items())
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -195,7 +195,7 @@ def test_attention_dropout_is_what_the_seed_draws_forwards_and_backwards(options
     drawn = native.dropout_masks(inputs.numel(), 7)
     weights = iter(native.attention_dropout_masks(*inputs.shape, 7))
     loss = native.add_gradients(inputs, targets, 1 / 400, seed=7) / 400
-    found = {name: p.grad.clone() for name, p in model.named_parameters()}
+    actual = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
     model.embedding.dropout = Drawn(drawn[:1])
     for layer, block in enumerate(model.blocks):
@@ -210,7 +210,7 @@ def test_attention_dropout_is_what_the_seed_draws_forwards_and_backwards(options
     monkeypatch.setattr("gpt_cli.model.layers.causal_attention", attention)
     expected_loss, gradients = by_autograd(model, inputs, targets)
     assert loss == pytest.approx(expected_loss, abs=2e-6)
-    assert all(distance(found[name], gradient) < 2e-5 for name, gradient in gradients.items())
+    assert all(distance(actual[name], gradient) < 2e-5 for name, gradient in gradients.items())
 
 
 def test_attention_dropout_drops_its_share_independently_of_every_axis_and_seed():
@@ -308,10 +308,10 @@ def test_orthogonalised_matrices_are_those_of_torch(dtype, tolerance):
     matrices = [torch.randn(shape) * 10.0 ** (i - 3) for i, shape in enumerate(shapes)]
     matrices.append(torch.zeros(8, 8))
     scales = [1.0, -0.5, 2.0, 1.0, 1.0, 1.0, 1.0]
-    found = NativeNewtonSchulz(library(dtype), 2, POLAR_EXPRESS)(matrices, scales)
-    for a, b in zip(found, newton_schulz_batched(matrices, scales, torch.float32), strict=True):
+    actual = NativeNewtonSchulz(library(dtype), 2, POLAR_EXPRESS)(matrices, scales)
+    for a, b in zip(actual, newton_schulz_batched(matrices, scales, torch.float32), strict=True):
         assert distance(a, b) < tolerance
-    assert not found[-1].any()
+    assert not actual[-1].any()
 
 
 def test_what_the_code_does_not_know_is_left_to_torch_or_refused_when_it_is_asked_for():
@@ -339,5 +339,5 @@ def test_targets_that_do_not_count_add_neither_loss_nor_gradient(options):
     model.zero_grad()
     assert native.loss(inputs, targets) / counted == pytest.approx(expected.item(), rel=2e-6)
     assert native.forward_backward(inputs, targets, counted, 0).item() == pytest.approx(expected.item(), rel=2e-6)
-    for found, wanted in zip((p.grad for p in model.parameters()), gradients, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=2e-6)
+    for actual, wanted in zip((p.grad for p in model.parameters()), gradients, strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=2e-6)

@@ -34,12 +34,12 @@ def plain_matches(sample: str, training: str) -> list[int]:
 def plain(sample: str, training: str) -> dict[str, Any]:
     """All that is told, by searching for every substring."""
     spans = [sample[i:j] for i in range(len(sample) + 1) for j in range(i, len(sample) + 1)]
-    found: dict[str, Any] = {"longest": max(len(span) for span in spans if span in training)}
+    actual: dict[str, Any] = {"longest": max(len(span) for span in spans if span in training)}
     for n in (8, 20):
         grams = [sample[i : i + n] for i in range(len(sample) - n + 1)]
         shared = sum(gram in training for gram in grams)
-        found[f"copied_{n}"] = round(shared / len(grams), 6) if grams else None
-    return found
+        actual[f"copied_{n}"] = round(shared / len(grams), 6) if grams else None
+    return actual
 
 
 BPE = train_tokenizer(["ab ab é€ " * 20], TokenizerConfig(kind="bpe", vocab_size=262))
@@ -72,10 +72,10 @@ def test_what_is_told_is_what_a_search_for_every_substring_finds(
         samples.append("a" + training[start : start + 40] + "\nb")
     kept, novelty._BLOCK = novelty._BLOCK, block
     try:
-        found = measure_novelty(samples, training)
+        actual = measure_novelty(samples, training)
     finally:
         novelty._BLOCK = kept
-    for sample, one in zip(samples, found, strict=True):
+    for sample, one in zip(samples, actual, strict=True):
         told = one.to_json()
         span = told.pop("span")
         assert told == plain(sample, training)

@@ -78,8 +78,8 @@ def test_padded_and_packed_examples_have_the_loss_that_each_has_alone(
     expected = torch.autograd.grad(alone, model.parameters())
     for loss in (padded, packed):
         torch.testing.assert_close(loss, alone, rtol=1e-6, atol=1e-6)
-        for found, gradient in zip(torch.autograd.grad(loss, model.parameters()), expected, strict=True):
-            torch.testing.assert_close(found, gradient, rtol=1e-5, atol=1e-6)
+        for actual, gradient in zip(torch.autograd.grad(loss, model.parameters()), expected, strict=True):
+            torch.testing.assert_close(actual, gradient, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("options", MODELS, ids=str)
@@ -88,7 +88,7 @@ def test_what_stands_in_an_example_changes_no_bit_of_its_neighbours(options: dic
     tokens = torch.randint(0, VOCAB, (3, CONTEXT), generator=torch.Generator().manual_seed(1))
     other = tokens.clone()
     other[:, 9:15] = (tokens[:, 9:15] + 5) % VOCAB  # the second of three
-    found = []
+    actual = []
     for rows in (tokens, other):
         marked = rows.clone()
         for start in (0, 9, 15):
@@ -96,10 +96,10 @@ def test_what_stands_in_an_example_changes_no_bit_of_its_neighbours(options: dic
         ids, what_sees_what = unpack(marked)
         assert ids.equal(rows)
         with torch.no_grad():
-            found.append(model(ids, what_sees_what))
-    assert found[0][:, :9].equal(found[1][:, :9])
-    assert found[0][:, 15:].equal(found[1][:, 15:])
-    assert not found[0][:, 9:15].equal(found[1][:, 9:15])
+            actual.append(model(ids, what_sees_what))
+    assert actual[0][:, :9].equal(actual[1][:, :9])
+    assert actual[0][:, 15:].equal(actual[1][:, 15:])
+    assert not actual[0][:, 9:15].equal(actual[1][:, 9:15])
 
 
 @given(widths=st.lists(st.integers(1, 50), min_size=1, max_size=60))
@@ -144,7 +144,7 @@ def test_a_step_of_packed_rows_is_that_of_the_same_examples_padded(
     assert int((rows < 0).sum()) == 6
     groups = [chosen[i : i + size] for i in range(0, 6, size)]
     padded = [batches.rows.tensors(group, int(batches.rows.widths[group].max()), CPU) for group in groups]
-    found = []
+    actual = []
     for micro_batches in (packed, padded):
         state = TrainingState.initialize(config, corpus.tokenizer.vocab_size, runtime, print)
         engine = TorchEngine(
@@ -153,8 +153,8 @@ def test_a_step_of_packed_rows_is_that_of_the_same_examples_padded(
         object.__setattr__(state, "engine", engine)
         loss, norms = train_step(state, micro_batches, config, 0, 0.0, runtime)
         assert engine.loss is not engine.eager or compile_mode is None
-        found.append(torch.cat([loss[None], norms]))
-    torch.testing.assert_close(found[0], found[1], rtol=2e-5, atol=1e-7)
+        actual.append(torch.cat([loss[None], norms]))
+    torch.testing.assert_close(actual[0], actual[1], rtol=2e-5, atol=1e-7)
 
 
 def test_an_epoch_of_packed_rows_has_each_example_once_and_filling_is_no_target(pairs: Path) -> None:
@@ -191,8 +191,8 @@ def test_a_packed_run_learns_and_resumes_bit_for_bit(
 
     def train(*more: str) -> dict[str, Any]:
         assert main(["train", "--config", "c.yaml", *keys, *sizes, "schedule.kind=constant", *more, "--json"]) == 0
-        found: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return found
+        actual: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return actual
 
     whole = train("run_dir=whole", "train.steps=10")
     train("run_dir=halves", "train.steps=5")

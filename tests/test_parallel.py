@@ -209,8 +209,8 @@ def test_a_process_with_another_text_is_refused_by_its_number(tmp_path: Path) ->
     other = tmp_path / "other.txt"
     other.write_text((tmp_path / "text.txt").read_text().replace("times", "trees"))
     theirs = config.model_copy(update={"data": config.data.model_copy(update={"source": str(other)})})
-    for name, found in (("run", config), ("run.1", theirs)):
-        (tmp_path / f"{name}.yaml").write_text(dump_config(found))
+    for name, actual in (("run", config), ("run.1", theirs)):
+        (tmp_path / f"{name}.yaml").write_text(dump_config(actual))
     done = torchrun(2, tmp_path, ["run"])
     assert done.returncode == 1
     assert "process 1 has another text" in done.stderr
@@ -279,7 +279,7 @@ def test_the_shards_of_all_processes_are_the_whole_optimizer_once(size: int, nam
     whole = {name: tensor.numel() for name, tensor in MuonAdamW(model, optim).state_tensors().items()}
     assert Counter(whole) | Counter(n_step=size) == sum(map(Counter, kept), Counter())
     largest = max(size for name, size in whole.items() if name.startswith("momentum")) if name == "muon" else 2 * 64
-    assert max(sum(found.values()) for found in kept) <= sum(whole.values()) / size + largest
+    assert max(sum(actual.values()) for actual in kept) <= sum(whole.values()) / size + largest
 
 
 @pytest.mark.usefixtures("cut")
@@ -287,7 +287,7 @@ def test_the_shards_of_all_processes_are_the_whole_optimizer_once(size: int, nam
 def test_the_state_of_a_model_that_is_mostly_embeddings_is_shared_out_evenly(name: Literal["muon", "adamw"]) -> None:
     model = GPT(ModelConfig(n_layer=1, n_embd=32, context_length=8, tie_embeddings=True), 3000)
     for size in (2, 3, 4, 8):
-        kept = [sum(found.values()) for found in kept_by_each(model, OptimConfig(name=name), size)]
+        kept = [sum(actual.values()) for actual in kept_by_each(model, OptimConfig(name=name), size)]
         assert max(kept) <= 1.02 * sum(kept) / size
 
 

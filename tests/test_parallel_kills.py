@@ -30,11 +30,11 @@ def state(pid: int) -> str:
 
 def both(launcher: "Popen[str]") -> list[int]:
     """The two processes, the one of rank 0 first; [] before they are there."""
-    found = {}
+    actual = {}
     for pid in workers(launcher):
         facts = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        found.update({int(fact[5:]): pid for fact in facts if fact.startswith(b"RANK=")})
-    return [found[rank] for rank in sorted(found)] if len(found) == 2 else []
+        actual.update({int(fact[5:]): pid for fact in facts if fact.startswith(b"RANK=")})
+    return [actual[rank] for rank in sorted(actual)] if len(actual) == 2 else []
 
 
 def held_in_save(saver: int, run_dir: Path, before: set[str]) -> bool:

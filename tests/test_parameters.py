@@ -44,8 +44,8 @@ def test_the_table_names_the_parameters_of_torch_with_their_shapes(others: dict[
             continue
         config = ModelConfig(n_layer=2, n_head=4, n_embd=32, context_length=8, **options)
         expected = {name: tuple(tensor.shape) for name, tensor in build_on_meta(config, 11).state_dict().items()}
-        found = [(parameter.name, parameter.shape) for parameter in parameters(config, 11)]
-        assert sorted(found) == sorted(expected.items()), options
+        actual = [(parameter.name, parameter.shape) for parameter in parameters(config, 11)]
+        assert sorted(actual) == sorted(expected.items()), options
 
 
 def test_stacked_rows_are_all_rows_of_their_matrix() -> None:

@@ -47,24 +47,24 @@ def test_every_context_grows_by_a_token_and_its_target_is_the_next(run: Run) -> 
 
 
 def test_what_is_shown_of_a_store_is_what_it_holds(run: Run) -> None:
-    shown = json.loads(run("data", "peek", "store", "--at", "7", "--context", "6", "--json").out)
+    output = json.loads(run("data", "peek", "store", "--at", "7", "--context", "6", "--json").out)
     store = TokenStore.open(Path("store"))
     tokens = store.tokens("train")
-    assert shown["tokens"] == len(tokens)
-    assert shown["ids"] == tokens[7:14].tolist()
-    assert "".join(shown["pieces"]) == store.tokenizer.decode(tokens[7:14])
-    for length, pair in enumerate(shown["pairs"], start=1):
+    assert output["tokens"] == len(tokens)
+    assert output["ids"] == tokens[7:14].tolist()
+    assert "".join(output["pieces"]) == store.tokenizer.decode(tokens[7:14])
+    for length, pair in enumerate(output["pairs"], start=1):
         assert pair["context"] == tokens[7 : 7 + length].tolist()
         assert pair["target"] == tokens[7 + length]
         assert pair["context_text"] == store.tokenizer.decode(tokens[7 : 7 + length])
 
 
 def test_without_a_place_it_is_the_first_window_that_training_takes(run: Run) -> None:
-    shown = json.loads(run("data", "peek", "store", "--context", "16", "--json").out)
+    output = json.loads(run("data", "peek", "store", "--context", "16", "--json").out)
     tokens = DeviceTokens(TokenStore.open(Path("store")).tokens("train"), torch.device("cpu"))
     inputs, targets = Batches(tokens, 16, 4, 4, Config().seed).at(0)[0]
-    assert shown["ids"][:-1] == inputs[0].tolist()
-    assert shown["ids"][1:] == targets[0].tolist()
+    assert output["ids"][:-1] == inputs[0].tolist()
+    assert output["ids"][1:] == targets[0].tolist()
 
 
 @given(st.integers(2, 400), st.integers(1, 40), st.integers(0, 2**60))
@@ -93,11 +93,11 @@ def test_half_characters_and_control_characters_are_made_visible(run: Run) -> No
 
 
 def test_the_validation_split_and_a_ready_tokenizer_can_be_asked_for(run: Run) -> None:
-    shown = json.loads(
+    output = json.loads(
         run("data", "peek", "text.txt", "--split", "val", "--tokenizer", "store/tokenizer.json", "--json").out
     )
-    assert shown["at"] == 0
-    assert shown["ids"] == TokenStore.open(Path("store")).tokens("val")[:9].tolist()
+    assert output["at"] == 0
+    assert output["ids"] == TokenStore.open(Path("store")).tokens("val")[:9].tolist()
 
 
 def test_a_long_context_is_shown_by_its_end(run: Run) -> None:

@@ -98,7 +98,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def run(place: Path, rows: list[tuple[str, dict[str, str]]], folder: str = ".") -> list[tuple[int, str, str]]:
     """(exit code, stdout, stderr) of each command, without the rights of root."""
     given = json.dumps([(command.replace("TINY", " ".join(TINY)).split(), variables) for command, variables in rows])
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", ORDINARY, "-c", ROWS],
         input=given,
         capture_output=True,
@@ -108,22 +108,22 @@ def run(place: Path, rows: list[tuple[str, dict[str, str]]], folder: str = ".") 
         check=False,
         timeout=300,
     )
-    assert done.returncode == 0, done.stderr
-    return [tuple(row) for row in json.loads(done.stdout)]
+    assert completed.returncode == 0, completed.stderr
+    return [tuple(row) for row in json.loads(completed.stdout)]
 
 
 def check(place: Path, rows: dict[str, tuple[int, str]], folder: str = ".", **variables: str) -> None:
     """Each command ends with its code and says its words, without a traceback and with at most one error."""
     wrong = []
     for command, (code, out, err) in zip(rows, run(place, [(row, variables) for row in rows], folder), strict=True):
-        said = " ".join((out + err).replace(str(place), "PLACE").split())
+        output = " ".join((out + err).replace(str(place), "PLACE").split())
         wanted, words = rows[command]
         faults = [f"exit code {code}, not {wanted}"] if code != wanted else []
-        faults += [f"does not say {word!r}" for word in words.split(" | ") if word not in said]
-        if "Traceback" in said or "a bug in gpt" in said or err.count("error: ") != (code != 0):
+        faults += [f"does not say {word!r}" for word in words.split(" | ") if word not in output]
+        if "Traceback" in output or "a bug in gpt" in output or err.count("error: ") != (code != 0):
             faults.append("not one error")
         if faults:
-            wrong.append(f"$ gpt {command}\n  {'; '.join(faults)}\n  {said[-600:]}")
+            wrong.append(f"$ gpt {command}\n  {'; '.join(faults)}\n  {output[-600:]}")
     assert not wrong, "\n\n".join(wrong)
 
 

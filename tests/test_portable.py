@@ -80,24 +80,24 @@ def test_the_decoder_computes_the_logits_of_numpy(
     scored = [i * i % VOCAB_SIZE for i in range(39)]
     guessed = [1, 2, 3, 4] * 4
     texts = (Texts(prompts(19), 9), Texts([guessed], 12), Texts([guessed], 12))
-    found = answers(engines.command("decode"), decode_input(weights, format, 2, scored, texts))
+    actual = answers(engines.command("decode"), decode_input(weights, format, 2, scored, texts))
     expected = numpy_gpt.forward(kept, scored)
-    furthest = [float(np.abs(_floats(found[0]) - expected).max() / np.abs(expected).max())]
+    furthest = [float(np.abs(_floats(actual[0]) - expected).max() / np.abs(expected).max())]
     for number, one in enumerate(texts):
-        tokens = np.frombuffer(found[1 + 2 * number], np.int32).reshape(one.steps, -1)
-        logits = _floats(found[2 + 2 * number]).reshape(one.steps, len(one.prompts), VOCAB_SIZE)
+        tokens = np.frombuffer(actual[1 + 2 * number], np.int32).reshape(one.steps, -1)
+        logits = _floats(actual[2 + 2 * number]).reshape(one.steps, len(one.prompts), VOCAB_SIZE)
         assert ((tokens >= 0) & (tokens < VOCAB_SIZE)).all()
         for i, prompt in enumerate(one.prompts):
             expected = numpy_gpt.forward(kept, prompt + tokens[:-1, i].tolist())[len(prompt) - 1 :]
             furthest.append(float(np.abs(logits[:, i] - expected).max() / np.abs(expected).max()))
     record_property("furthest", max(furthest))
     assert max(furthest) <= FURTHEST[format], max(furthest)
-    assert found[3:5] == found[5:7], "a guess changed a text"
+    assert actual[3:5] == actual[5:7], "a guess changed a text"
 
 
 def _floats(block: bytes) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
-    found = np.frombuffer(block, np.float32)
-    return found.reshape(-1, VOCAB_SIZE) if len(found) % VOCAB_SIZE == 0 else found
+    actual = np.frombuffer(block, np.float32)
+    return actual.reshape(-1, VOCAB_SIZE) if len(actual) % VOCAB_SIZE == 0 else actual
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
@@ -124,8 +124,8 @@ def compare_training(command: list[str], name: str, dtype: torch.dtype, **enviro
     given, starts = train_input(model, dtype, 2, inputs, targets, matrices)
     losses, flat, *results = (np.frombuffer(block, np.float64 if i == 0 else np.float32)
                               for i, block in enumerate(answers(command, given, **environment)))  # fmt: skip
-    for found in losses:
-        assert abs(found / inputs.numel() - loss) <= of_loss * loss
+    for actual in losses:
+        assert abs(actual / inputs.numel() - loss) <= of_loss * loss
     furthest = 0.0
     for key, expected in gradients.items():
         ours = torch.from_numpy(flat[starts[key] : starts[key] + expected.numel()].copy()).view_as(expected)

@@ -20,7 +20,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("torch", ["sys.modules['torch'] = None", "pass"])
 @pytest.mark.parametrize("code", [0, 1, 2, 70, 130])
 def test_the_end_has_its_code_and_everything_that_was_to_happen_before(torch: str, code: int) -> None:
-    done = run(
+    completed = run(
         "import atexit, sys, threading, time\n"
         "from gpt_cli.cli.process import fast_exit\n"
         f"{torch}\n"
@@ -30,22 +30,22 @@ def test_the_end_has_its_code_and_everything_that_was_to_happen_before(torch: st
         "sys.stderr.write('said')\n"
         f"fast_exit({code})"
     )
-    assert done.returncode == code
-    assert sorted(done.stdout.split("\n")) == ["", "not flushed", "registered", "thread"]
-    assert done.stderr == "said"
+    assert completed.returncode == code
+    assert sorted(completed.stdout.split("\n")) == ["", "not flushed", "registered", "thread"]
+    assert completed.stderr == "said"
 
 
 def test_a_process_with_torch_ends_without_taking_it_apart() -> None:
-    done = run(
+    completed = run(
         "import sys\nfrom gpt_cli.cli.process import fast_exit\n"
         "class Left:\n    def __del__(self): print('taken apart', flush=True)\n"
         "sys.modules['torch'] = kept = Left()\nfast_exit(3)"
     )
-    assert (done.returncode, done.stdout) == (3, "")
+    assert (completed.returncode, completed.stdout) == (3, "")
 
 
 def test_imports_are_set_apart_from_garbage_collection_which_goes_on_afterwards() -> None:
-    done = run(
+    completed = run(
         "import gc, sys\nfrom gpt_cli.cli.process import gc_paused\n"
         "with gc_paused():\n    made = [[] for _ in range(100_000)]\n    assert not gc.isenabled()\n"
         "assert gc.isenabled() and gc.get_freeze_count() > 100_000\n"
@@ -56,7 +56,7 @@ def test_imports_are_set_apart_from_garbage_collection_which_goes_on_afterwards(
         "try:\n    with gc_paused():\n        raise ImportError\nexcept ImportError:\n    assert gc.isenabled()\n"
         "gc.disable()\nwith gc_paused():\n    pass\nassert not gc.isenabled()"
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
 
 
 # What follows the signal would take for ever.
@@ -70,7 +70,7 @@ LATE = {
 @pytest.mark.parametrize("torch", ["sys.modules['torch'] = None", "pass"])
 @pytest.mark.parametrize("late", LATE)
 def test_ctrl_c_while_the_process_ends_leaves_at_once_with_its_code_and_no_traceback(late: str, torch: str) -> None:
-    done = run(
+    completed = run(
         "import atexit, os, signal, sys, threading, time\n"
         "from gpt_cli.cli.process import fast_exit\n"
         "interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
@@ -78,11 +78,11 @@ def test_ctrl_c_while_the_process_ends_leaves_at_once_with_its_code_and_no_trace
         "    while signal.getsignal(signal.SIGINT) is signal.default_int_handler: time.sleep(0.01)\n"
         f"{torch}\n{LATE[late]}\nfast_exit(3)"
     )
-    assert (done.returncode, done.stderr) == (3, "")
+    assert (completed.returncode, completed.stderr) == (3, "")
 
 
 def test_a_second_ctrl_c_while_the_first_unwinds_leaves_at_once_without_a_traceback() -> None:
-    done = run(
+    completed = run(
         "import os, signal, sys, time\n"
         "from gpt_cli import __main__ as entry\n"
         "from gpt_cli.cli import main as module\n"
@@ -93,7 +93,7 @@ def test_a_second_ctrl_c_while_the_first_unwinds_leaves_at_once_without_a_traceb
         "module.main = main\n"
         "entry.run()"
     )
-    assert (done.returncode, done.stderr) == (130, "")
+    assert (completed.returncode, completed.stderr) == (130, "")
 
 
 SWALLOWED = "kept = type('Kept', (), {})()\n    reference = weakref.ref(kept, lambda _: interrupt())\n    del kept"
@@ -106,7 +106,7 @@ PLACES = [
 
 @pytest.mark.parametrize(("module", "lost"), PLACES)
 def test_a_ctrl_c_that_an_import_or_a_callback_would_swallow_ends_the_process(module: str, lost: str) -> None:
-    done = run(
+    completed = run(
         "import os, signal, sys, weakref\n"
         "from gpt_cli import __main__ as entry\n"
         "interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
@@ -121,11 +121,11 @@ def test_a_ctrl_c_that_an_import_or_a_callback_would_swallow_ends_the_process(mo
         "sys.argv = ['gpt', 'train', 'nothing.txt']\n"
         "entry.run()"
     )
-    assert (done.returncode, done.stderr) == (130, "")
+    assert (completed.returncode, completed.stderr) == (130, "")
 
 
 def test_what_a_callback_raises_otherwise_is_told_and_the_work_goes_on() -> None:
-    done = run(
+    completed = run(
         "import sys\n"
         "from gpt_cli import __main__ as entry\n"
         "from gpt_cli.cli import main as module\n"
@@ -134,12 +134,12 @@ def test_what_a_callback_raises_otherwise_is_told_and_the_work_goes_on() -> None
         "module.main = main\n"
         "entry.run()"
     )
-    assert done.returncode == 3
-    assert "ValueError: told" in done.stderr
+    assert completed.returncode == 3
+    assert "ValueError: told" in completed.stderr
 
 
 def test_a_second_signal_to_a_run_says_that_it_stops_at_once() -> None:
-    done = run(
+    completed = run(
         "import os, signal\n"
         "from gpt_cli.runtime.signals import stop_requests\n"
         "with stop_requests() as request:\n"
@@ -148,5 +148,5 @@ def test_a_second_signal_to_a_run_says_that_it_stops_at_once() -> None:
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    signal.pause()"
     )
-    assert done.returncode == 130
-    assert done.stderr == "stopped at once, by a second signal; what was saved before it is whole\n"
+    assert completed.returncode == 130
+    assert completed.stderr == "stopped at once, by a second signal; what was saved before it is whole\n"

@@ -52,9 +52,9 @@ def test_every_fault_has_a_place_in_the_source_to_be_planted_at(mutation):
 
 
 def test_every_planted_fault_is_on_the_page():
-    shown = re.findall(r"^\| (.*?) \| (caught|not run yet) \|", PAGE.read_text(), flags=re.M)
-    assert [name for name, _ in shown] == [mutation.name for mutation in MUTATIONS]
-    caught = [verdict for _, verdict in shown].count("caught")
+    output = re.findall(r"^\| (.*?) \| (caught|not run yet) \|", PAGE.read_text(), flags=re.M)
+    assert [name for name, _ in output] == [mutation.name for mutation in MUTATIONS]
+    caught = [verdict for _, verdict in output].count("caught")
     assert f"{caught} of {caught} planted faults that were run were caught." in PAGE.read_text()
 
 
@@ -79,15 +79,15 @@ def test_a_case_belongs_to_its_test_and_to_no_other():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_without_a_cuda_device_the_tests_for_it_say_so_and_pass():
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "pytest", "-m", "gpu", "-n", "0", "-rs", "-p", "no:cacheprovider", "tests/test_gpu.py"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout
-    assert "there is no CUDA device here" in done.stdout
+    assert completed.returncode == 0, completed.stdout
+    assert "there is no CUDA device here" in completed.stdout
     assert Path(ROOT / "Makefile").read_text().count("pytest -m gpu -n 0 -rs\n") == 1
 
 
@@ -97,7 +97,7 @@ def test_the_cost_of_saving_is_measured_by_a_command(tmp_path):
         "data: {source: text.txt}\nmodel: {n_layer: 1, n_head: 2, n_embd: 16, context_length: 16}\n"
         "train: {steps: 6, batch_size: 4}\neval: {every: null}\nsample: {every: null}\nruntime: {device: cpu}\n"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "bench.saving", "tiny.yaml", "checkpoint.every=2"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -105,7 +105,7 @@ def test_the_cost_of_saving_is_measured_by_a_command(tmp_path):
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"tiny.yaml: 3 saves of \S+ MB in 6 steps, .* s each", done.stdout)
-    assert re.search(r"saving takes \S+ s of \S+ s: \S+ %", done.stdout)
+    assert completed.returncode == 0, completed.stderr
+    assert re.search(r"tiny.yaml: 3 saves of \S+ MB in 6 steps, .* s each", completed.stdout)
+    assert re.search(r"saving takes \S+ s of \S+ s: \S+ %", completed.stdout)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "tiny.yaml"]

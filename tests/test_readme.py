@@ -73,11 +73,11 @@ def test_every_command_runs_in_the_order_of_the_page_and_so_does_the_python(gpt_
 def run_python(source: str, place: Path) -> str:
     """What a program prints."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", source], cwd=place, env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 def first_words(text: str) -> list[str]:
@@ -114,7 +114,9 @@ def test_make_train_in_a_fresh_clone_trains_samples_and_then_says_that_it_is_don
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
     for expected in ("step 600/600", "all 600 steps are done"):
-        done = subprocess.run(["make", "train"], cwd=clone, capture_output=True, text=True, timeout=1200, check=False)
-        assert done.returncode == 0, done.stderr
-        assert expected in done.stderr
-        assert done.stdout.count("The ") >= 1
+        completed = subprocess.run(
+            ["make", "train"], cwd=clone, capture_output=True, text=True, timeout=1200, check=False
+        )
+        assert completed.returncode == 0, completed.stderr
+        assert expected in completed.stderr
+        assert completed.stdout.count("The ") >= 1

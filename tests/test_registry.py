@@ -456,7 +456,7 @@ def test_the_folders_of_a_labelled_archive_become_json_lines_and_nothing_else_of
     assert path.name == "reviews.jsonl"
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert lines == [{"text": "gut\nund schön", "label": "pos"}, {"text": "bad", "label": "neg"}]
-    assert sorted(found.name for found in path.parent.iterdir()) == ["SHA256SUMS", "reviews.jsonl"]
+    assert sorted(actual.name for actual in path.parent.iterdir()) == ["SHA256SUMS", "reviews.jsonl"]
 
 
 @pytest.mark.parametrize(
@@ -497,7 +497,7 @@ def test_the_lines_of_two_files_become_prompts_and_completions_and_nothing_else_
         {"prompt": "good night", "completion": "Gute Nacht"},
         {"prompt": "yes\u2028no", "completion": "ja\u2028nein"},
     ]
-    assert sorted(found.name for found in path.parent.iterdir()) == ["SHA256SUMS", "pairs.jsonl"]
+    assert sorted(actual.name for actual in path.parent.iterdir()) == ["SHA256SUMS", "pairs.jsonl"]
 
 
 @pytest.mark.parametrize(

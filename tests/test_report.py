@@ -167,18 +167,18 @@ def test_baselines_are_those_of_data_inspect_on_the_same_text_and_are_kept(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = read_record(runs / "chars", "chars", silent)
-    found = RunBaselines(record, silent).baselines()
+    actual = RunBaselines(record, silent).baselines()
     assert main(["data", "inspect", "book.txt", "--json"]) == 0
     expected = json.loads(capsys.readouterr().out)["baselines"]
-    assert [b.name for b in found] == [b["name"] for b in expected]
-    for one, other in zip(found, expected, strict=True):
+    assert [b.name for b in actual] == [b["name"] for b in expected]
+    for one, other in zip(actual, expected, strict=True):
         assert one.bits_per_byte == pytest.approx(other["bits_per_byte"], rel=1e-9)
 
     def again(*_: object) -> None:
         raise AssertionError("measured twice")
 
     monkeypatch.setattr("gpt_cli.report.run_baselines.measure_baselines", again)
-    assert RunBaselines(record, silent).baselines() == found
+    assert RunBaselines(record, silent).baselines() == actual
 
 
 def test_a_text_that_changed_or_is_gone_costs_the_baselines_and_not_the_report(trained: Path, runs: Path) -> None:
@@ -194,13 +194,13 @@ def test_a_text_that_changed_or_is_gone_costs_the_baselines_and_not_the_report(t
 
 def test_figures_are_those_of_the_log(runs: Path) -> None:
     record = read_record(runs / "pieces", "pieces", silent)
-    found = figures(record)
+    actual = figures(record)
     last = record.evaluations[-1]
-    assert (found["bpb"], found["val_loss"], found["steps"], found["tokens"]) == (
+    assert (actual["bpb"], actual["val_loss"], actual["steps"], actual["tokens"]) == (
         last["bpb"], last["val_loss"], 6, 6 * 4 * 16,
     )  # fmt: skip
     data = json.loads((runs / "pieces" / "data.json").read_text())["splits"]["train"]
-    assert found["bytes_per_token"] == data["bytes"] / data["tokens"]
+    assert actual["bytes_per_token"] == data["bytes"] / data["tokens"]
 
 
 def test_training_bits_per_byte_count_what_evaluation_counts(runs: Path) -> None:
@@ -221,9 +221,9 @@ def test_throughput_is_tokens_over_time_between_lines_and_leaves_evaluations_out
         {"step": 2, "tokens": 200, "time": 60.0, "val_loss": 3.0},
         {"step": 3, "tokens": 300, "time": 60.25, "loss": 3.0},
     ]
-    found = series(lines, "throughput", "step")
-    assert found.x.tolist() == [1, 2, 3]
-    assert found.y.tolist() == [100.0, 200.0, 400.0]
+    actual = series(lines, "throughput", "step")
+    assert actual.x.tolist() == [1, 2, 3]
+    assert actual.y.tolist() == [100.0, 200.0, 400.0]
 
 
 FINITE = st.floats(-1e300, 1e300).map(lambda value: 0.0 if abs(value) < 1e-200 else value)
@@ -335,10 +335,10 @@ def test_diff_prints_tables_or_json(runs: Path, capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     assert [line.split()[0] for line in out.splitlines() if line and line.split()[0] in ("results", "config", "data")]
     assert main(["diff", "runs/chars", "runs/pieces", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["runs"] == ["runs/chars", "runs/pieces"]
-    assert found["config"]["optim.lr"] == [0.02, 0.01]
-    assert found["results"]["steps"] == [6, 6]
+    actual = json.loads(capsys.readouterr().out)
+    assert actual["runs"] == ["runs/chars", "runs/pieces"]
+    assert actual["config"]["optim.lr"] == [0.02, 0.01]
+    assert actual["results"]["steps"] == [6, 6]
 
 
 def test_the_verb_writes_the_page(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

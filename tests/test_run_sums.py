@@ -75,9 +75,9 @@ def flip(path: Path, dice: random.Random) -> None:
 
 def is_told(outcome: Outcome, path: Path) -> bool:
     """True if it failed, or went on with an older checkpoint, and said what is damaged."""
-    said = outcome.stdout + outcome.stderr
-    told = "damaged" in said or "does not match its SHA-256" in said
-    return told and outcome.rc in (0, 1) and "Traceback" not in said and (outcome.rc == 1 or "skipped" in said)
+    output = outcome.stdout + outcome.stderr
+    told = "damaged" in output or "does not match its SHA-256" in output
+    return told and outcome.rc in (0, 1) and "Traceback" not in output and (outcome.rc == 1 or "skipped" in output)
 
 
 def test_a_run_is_whole_by_its_own_sums(folder: Path) -> None:
@@ -192,8 +192,8 @@ def test_an_edit_is_kept_once_its_line_is_removed_as_the_hint_says(
     assert "hint: if you edited it, remove its line from runs/one/SHA256SUMS" in refused.stderr
     lines = (run / "SHA256SUMS").read_text().splitlines(keepends=True)
     (run / "SHA256SUMS").write_text("".join(line for line in lines if "config.yaml" not in line))
-    done = gpt_here("sample", "--run", "runs/one", "--engine", "torch", "--json")
-    assert len(json.loads(done.stdout)["samples"][0]["tokens"]) == 7
+    completed = gpt_here("sample", "--run", "runs/one", "--engine", "torch", "--json")
+    assert len(json.loads(completed.stdout)["samples"][0]["tokens"]) == 7
     flip(run / "run.json", random.Random(1))
     assert gpt_here("sample", "--run", "runs/one").rc == 1
 

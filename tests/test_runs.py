@@ -56,25 +56,25 @@ def test_each_run_is_told_with_its_loss_size_steps_and_what_sets_it_apart(gpt_he
 @pytest.mark.parametrize("columns", [40, 60, 80, 200])
 def test_the_list_fits_the_terminal(gpt_here, place, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
-    told = gpt_here("runs").stdout
-    assert max(map(display_width, told.splitlines())) <= columns
+    output = gpt_here("runs").stdout
+    assert max(map(display_width, output.splitlines())) <= columns
     for words in ("one", "two", "2/9", "optim.lr=0.01"):
-        assert words in told
+        assert words in output
 
 
 def test_a_damaged_run_is_listed_as_such_and_hides_no_other(gpt_here, place):
     Path("runs/one/config.yaml").write_text("model: {n_layer: many}\n")
     Path("runs/two/metrics.jsonl").write_text("no json\n")
-    told = gpt_here("runs")
-    assert told.rc == 0
-    assert told.stdout.count("damaged") >= 2
-    assert "complete" in told.stdout
+    output = gpt_here("runs")
+    assert output.rc == 0
+    assert output.stdout.count("damaged") >= 2
+    assert "complete" in output.stdout
 
 
 def test_no_runs_are_told_with_what_to_do(gpt_here, tmp_path):
-    told = gpt_here("runs")
-    assert (told.rc, told.stdout) == (0, "")
-    assert "gpt train TEXT" in told.stderr
+    output = gpt_here("runs")
+    assert (output.rc, output.stdout) == (0, "")
+    assert "gpt train TEXT" in output.stderr
 
 
 def test_a_run_is_asked_for_before_it_goes_to_the_trash_and_comes_back(gpt_here, place, monkeypatch):

@@ -34,19 +34,19 @@ Command = Callable[..., Any]
 )  # fmt: skip
 def test_a_law_without_noise_is_found_again(alpha: float, beta: float, e: float, of_n: float, of_d: float) -> None:
     law = LossLaw(e, of_n * 1e5**alpha, of_d * 6e5**beta, alpha, beta)
-    found = fit_law(N, D, law.loss(N, D))
-    assert found.alpha == pytest.approx(alpha, rel=0.02)
-    assert found.beta == pytest.approx(beta, rel=0.02)
-    assert found.e == pytest.approx(e, abs=0.03)
-    assert np.abs(found.loss(N, D) - law.loss(N, D)).max() < 1e-4
-    assert found.loss(1.2e6, 6e6) == pytest.approx(float(law.loss(1.2e6, 6e6)), abs=0.01)
+    actual = fit_law(N, D, law.loss(N, D))
+    assert actual.alpha == pytest.approx(alpha, rel=0.02)
+    assert actual.beta == pytest.approx(beta, rel=0.02)
+    assert actual.e == pytest.approx(e, abs=0.03)
+    assert np.abs(actual.loss(N, D) - law.loss(N, D)).max() < 1e-4
+    assert actual.loss(1.2e6, 6e6) == pytest.approx(float(law.loss(1.2e6, 6e6)), abs=0.01)
 
 
 def test_no_term_of_a_law_is_negative_whatever_the_losses_are() -> None:
     rng = np.random.default_rng(1)
     for _ in range(20):
-        found = fit_law(N, D, rng.uniform(0.5, 3.0, len(N)))
-        assert min(found.e, found.a, found.b) >= 0
+        actual = fit_law(N, D, rng.uniform(0.5, 3.0, len(N)))
+        assert min(actual.e, actual.a, actual.b) >= 0
 
 
 def test_with_noise_nine_of_ten_intervals_hold_the_loss_beyond_the_ladder() -> None:

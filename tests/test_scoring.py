@@ -74,27 +74,27 @@ def plain(tokens: list[int], begin: int, index: int) -> float:
 @given(n=st.integers(2, 90), context=st.integers(1, 20), data=st.data())
 def test_every_token_but_the_first_is_predicted_once_and_from_enough(n: int, context: int, data: st.DataObject) -> None:
     stride = data.draw(st.integers(1, context))
-    found = list(windows(n, context, stride))
-    predicted = [index for w in found for index in range(w.first, w.end)]
+    actual = list(windows(n, context, stride))
+    predicted = [index for w in actual for index in range(w.first, w.end)]
     assert predicted == list(range(1, n))
-    assert all(w.begin < w.first <= w.end <= w.begin + context + 1 for w in found)
-    for w in found[1:]:
+    assert all(w.begin < w.first <= w.end <= w.begin + context + 1 for w in actual)
+    for w in actual[1:]:
         assert w.first - w.begin >= context + 1 - stride
-    assert found[0].begin == 0
-    assert n > context + 1 or len(found) == 1
+    assert actual[0].begin == 0
+    assert n > context + 1 or len(actual) == 1
 
 
 @pytest.mark.parametrize(("length", "stride"), [(2, 8), (17, 8), (18, 8), (75, 8), (75, 16), (40, 1)])
 def test_each_figure_is_that_of_a_forward_pass_of_its_own(reader: LogprobScorer, length: int, stride: int) -> None:
     tokens = np.random.default_rng(length).integers(0, 256, length, dtype=np.uint32)
-    found = read_tokens(reader, tokens, stride)
-    assert math.isnan(found[0])
+    actual = read_tokens(reader, tokens, stride)
+    assert math.isnan(actual[0])
     expected = [
         plain(tokens.tolist(), w.begin, index)
         for w in windows(length, CONTEXT, stride)
         for index in range(w.first, w.end)
     ]
-    assert found[1:] == pytest.approx(expected, abs=2e-4)
+    assert actual[1:] == pytest.approx(expected, abs=2e-4)
 
 
 def test_windows_that_do_not_overlap_give_the_loss_of_gpt_eval(reader: LogprobScorer) -> None:
@@ -273,10 +273,10 @@ def test_the_page_is_one_harmless_file_with_the_text_in_it(score: Score, file: P
     page = require_harmless(html)
     assert page.count("script") == 1
     assert page.count("b") == 0
-    shown = page.text().replace("⏎", "")
-    assert "<b>bold</b>" in shown
-    assert r"\x1b[31mred" in shown
-    assert "漢字漢字" in shown
+    output = page.text().replace("⏎", "")
+    assert "<b>bold</b>" in output
+    assert r"\x1b[31mred" in output
+    assert "漢字漢字" in output
     assert html.count("color-scheme: dark") >= 2  # light and dark
 
 
@@ -422,11 +422,11 @@ def test_native_scoring_imports_no_torch(run: Path, tmp_path: Path) -> None:
         "sys.exit(code or ('torch' in sys.modules))"
     )
     (tmp_path / "text.txt").write_text("abc")
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", source],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         capture_output=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr

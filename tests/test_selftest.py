@@ -178,7 +178,9 @@ def test_a_run_without_an_intact_checkpoint_cannot_go_on(trained):
 
 def test_a_disk_that_takes_nothing_is_named_with_the_file(tmp_path):
     command = f"ulimit -f 0; exec {sys.executable} -m gpt_cli selftest --quick --dir {tmp_path}"
-    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=False)
-    assert done.returncode == 1
-    assert re.search(r"^error: .*/gpt-selftest-\w+/text.txt", done.stderr, flags=re.MULTILINE), done.stderr
+    completed = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=False
+    )
+    assert completed.returncode == 1
+    assert re.search(r"^error: .*/gpt-selftest-\w+/text.txt", completed.stderr, flags=re.MULTILINE), completed.stderr
     assert not list(tmp_path.iterdir())

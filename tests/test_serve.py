@@ -122,10 +122,12 @@ def test_log_probabilities_are_those_of_gpt_sample_and_do_not_change_the_text(
     logprobs = choice["logprobs"]
     assert logprobs["ids"] == output["tokens"]
     assert logprobs["token_logprobs"] == pytest.approx(output["log_probs"], abs=1e-4)
-    for token, found, top in zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True):
+    for token, actual, top in zip(
+        logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True
+    ):
         assert len(top) == 4
-        assert top.get(token, found) == found
-        assert max(top.values()) >= found
+        assert top.get(token, actual) == actual
+        assert max(top.values()) >= actual
     for one, likeliest in zip(logprobs["ids"], logprobs["likeliest"], strict=True):
         assert sum(alternative["after"] for alternative in likeliest) <= 1 + 1e-9
         assert one in range(256)
@@ -266,8 +268,8 @@ def test_other_verbs_start_without_the_packages_of_the_server() -> None:
         "import sys; from gpt_cli.cli.main import main; main(['--help']); main(['serve', '--help']);"
         "print([name for name in ('fastapi', 'uvicorn', 'starlette', 'torch', 'numpy') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+    completed = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert completed.stdout.splitlines()[-1] == "[]"
 
 
 def test_without_the_extra_serve_says_how_to_get_it(
@@ -306,8 +308,8 @@ def test_lm_evals_request_scores_continuations_as_the_network_does(client: Clien
         with torch.inference_mode():
             expected = model(torch.tensor([row]))[0].log_softmax(-1)
         start, logprobs = len(context), choice["logprobs"]
-        found = logprobs["token_logprobs"][start:-1]
-        assert found == pytest.approx([float(expected[i - 1, row[i]]) for i in range(start, len(row))], abs=1e-3)
+        actual = logprobs["token_logprobs"][start:-1]
+        assert actual == pytest.approx([float(expected[i - 1, row[i]]) for i in range(start, len(row))], abs=1e-3)
         best = [max(top.values()) for top in logprobs["top_logprobs"][start:-1]]
-        greedy = [value == top for value, top in zip(found, best, strict=True)]
+        greedy = [value == top for value, top in zip(actual, best, strict=True)]
         assert greedy == [int(expected[i - 1].argmax()) == row[i] for i in range(start, len(row))]

@@ -206,8 +206,8 @@ def test_no_request_is_answered_by_a_bug(client: Client, path: str, content: dic
     ids=lambda value: str(value)[:30],
 )
 def test_what_is_not_a_request_is_refused_in_openais_shape(client: Client, body: bytes, status: int) -> None:
-    found, _, answer = client.send("POST", "/v1/completions", body)
-    assert found == status
+    actual, _, answer = client.send("POST", "/v1/completions", body)
+    assert actual == status
     assert set(json.loads(answer)["error"]) == {"message", "type", "param", "code"}
 
 

@@ -109,8 +109,8 @@ def evaluate(model: str, arguments: str, tasks: Path, folder: Path) -> tuple[dic
         **offline,
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    completed = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert completed.returncode == 0, completed.stderr[-3000:]
     (results,) = folder.rglob("results_*.json")
     answers = {}
     for file in folder.rglob("samples_*.jsonl"):
@@ -137,12 +137,12 @@ def test_the_harness_gives_the_same_figures_on_the_server_as_on_the_export(
     with serving(run) as client:
         where = f"model=small,base_url={client.url}/v1/completions,tokenizer_backend=huggingface,tokenizer={export}"
         limits = f"max_length={CONTEXT + 2},num_concurrent=1"
-        found, served = evaluate("local-completions", f"{where},{limits}", tasks, tmp_path / "served")
+        actual, served = evaluate("local-completions", f"{where},{limits}", tasks, tmp_path / "served")
     assert served["write"] == own["write"]
     for name in ("choose", "predict", "read"):
         assert numbers(served[name]) == pytest.approx(numbers(own[name]), abs=1e-3)
-    assert set(found) == set(expected) == set(TASKS)
+    assert set(actual) == set(expected) == set(TASKS)
     for name, figures in expected.items():
         for metric, figure in figures.items():
             if isinstance(figure, float) and "stderr" not in metric:
-                assert found[name][metric] == pytest.approx(figure, rel=1e-4), (name, metric)
+                assert actual[name][metric] == pytest.approx(figure, rel=1e-4), (name, metric)

@@ -94,8 +94,8 @@ def test_tensorboard_reads_the_curves_that_the_metrics_have():
 def test_weights_and_biases_gets_the_figures_offline_and_a_resumed_run_goes_on(gpt):
     quiet = {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
     assert gpt("train", "--config", "config.yaml", "log.sinks=[wandb]", **quiet).rc == 0
-    done = gpt("train", "--config", "config.yaml", "log.sinks=[wandb]", "train.steps=6", **quiet)
-    assert done.rc == 0, done.stderr
+    completed = gpt("train", "--config", "config.yaml", "log.sinks=[wandb]", "train.steps=6", **quiet)
+    assert completed.rc == 0, completed.stderr
     assert not [event for event in read_events(RUN) if event["event"] == "sink failed"]
     files = sorted((RUN / "wandb").glob("offline-run-*/*.wandb"))
     assert len(files) == 2

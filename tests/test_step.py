@@ -90,12 +90,12 @@ def engines(compile_mode: str | None, dropout: float = 0.0) -> tuple[TrainingSta
     inputs = torch.randint(11, (2, 4, 16), generator=torch.Generator().manual_seed(0))
 
     def gradients() -> list[torch.Tensor]:
-        found = []
+        actual = []
         for micro_step in range(2):
             engine.forward_backward(inputs[micro_step], inputs[1 - micro_step], 2, seed=micro_step)
-            found += [p.grad.clone() for p in state.parameters]
+            actual += [p.grad.clone() for p in state.parameters]
             state.optimizer.zero_grad()
-        return found
+        return actual
 
     return state, gradients
 
@@ -106,8 +106,8 @@ def engines(compile_mode: str | None, dropout: float = 0.0) -> tuple[TrainingSta
 def test_compiled_gradients_of_several_micro_batches_are_the_eager_ones(mode):
     torch.compiler.reset()
     (_, compiled), (_, eager) = engines(mode), engines(None)
-    for found, expected in zip(compiled(), eager(), strict=True):
-        torch.testing.assert_close(found, expected)
+    for actual, expected in zip(compiled(), eager(), strict=True):
+        torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize(
@@ -213,10 +213,10 @@ def test_targets_that_do_not_count_are_as_if_their_tokens_had_no_loss(monkeypatc
     inputs, targets = torch.randint(11, (2, 4, 16), generator=torch.Generator().manual_seed(0))
     targets[:, :5], targets[1, 9:] = IGNORED, IGNORED
     counts = targets != IGNORED
-    found = engine.forward_backward(inputs, targets, counts.sum(), 0)
+    actual = engine.forward_backward(inputs, targets, counts.sum(), 0)
     gradients = [p.grad.clone() for p in parameters]
     state.optimizer.zero_grad()
     expected = -state.model(inputs).log_softmax(-1)[counts].gather(1, targets[counts][:, None]).mean()
-    torch.testing.assert_close(found, expected.detach())
+    torch.testing.assert_close(actual, expected.detach())
     for gradient, wanted in zip(gradients, torch.autograd.grad(expected, parameters), strict=True):
         torch.testing.assert_close(gradient, wanted)

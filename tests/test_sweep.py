@@ -150,14 +150,14 @@ def test_quantiles_of_t_are_those_of_the_tables(probability: float, freedom: int
 @given(st.lists(st.tuples(st.floats(1, 2), st.floats(1, 2)), min_size=2, max_size=6))
 def test_of_two_settings_the_interval_is_that_of_the_paired_t_test(pairs: list[tuple[float, float]]) -> None:
     first, second = ({seed: pair[side] for seed, pair in enumerate(pairs)} for side in (0, 1))
-    _, found = compare([first, second], 0)
+    _, actual = compare([first, second], 0)
     gaps = [b - a for a, b in pairs]
-    assert found is not None
-    assert found.low is not None
-    assert found.high is not None
+    assert actual is not None
+    assert actual.low is not None
+    assert actual.high is not None
     half = t_quantile(0.975, len(gaps) - 1) * statistics.stdev(gaps) / math.sqrt(len(gaps))
-    assert found.mean == pytest.approx(statistics.fmean(gaps), abs=1e-9)
-    assert (found.high - found.low) / 2 == pytest.approx(half, abs=1e-6)
+    assert actual.mean == pytest.approx(statistics.fmean(gaps), abs=1e-9)
+    assert (actual.high - actual.low) / 2 == pytest.approx(half, abs=1e-6)
 
 
 def test_settings_that_are_the_same_are_told_apart_in_one_sweep_of_twenty() -> None:
@@ -166,7 +166,7 @@ def test_settings_that_are_the_same_are_told_apart_in_one_sweep_of_twenty() -> N
     for _ in range(400):
         seeds = [dice.gauss(0, 1.0) for _ in range(3)]
         losses = [{s: seeds[s] + dice.gauss(0, 0.1) for s in range(3)} for _ in range(4)]
-        alarms += any(found is not None and found.is_told_apart for found in compare(losses, 0))
+        alarms += any(actual is not None and actual.is_told_apart for actual in compare(losses, 0))
     assert 0.01 <= alarms / 400 <= 0.07  # of the first one, whichever it is; the best of them is compared more severely
 
 
@@ -174,22 +174,22 @@ def test_a_difference_far_beyond_the_noise_is_told_apart_however_much_a_seed_mov
     seeds = {1: 0.0, 2: 0.7, 3: -0.4}
     good = {seed: 1.0 + shift for seed, shift in seeds.items()}
     bad = {seed: 1.1 + shift + 0.001 * seed for seed, shift in seeds.items()}
-    _, found = compare([good, bad], 0)
-    assert found is not None
-    assert found.is_told_apart
+    _, actual = compare([good, bad], 0)
+    assert actual is not None
+    assert actual.is_told_apart
 
 
 @pytest.mark.parametrize("losses", [[{1: 1.0}, {1: 1.5}], [{1: 1.0}, {2: 1.5}], [{1: 1.0, 2: 1.1}, {3: 2.0}]])
 def test_without_a_second_common_seed_nothing_is_known(losses: list[dict[int, float]]) -> None:
-    assert [found and found.is_told_apart for found in compare(losses, 0)] == [None, None]
+    assert [actual and actual.is_told_apart for actual in compare(losses, 0)] == [None, None]
 
 
 def test_a_setting_that_lacks_a_seed_is_compared_by_those_it_has() -> None:
     full, part = {1: 1.0, 2: 1.2, 3: 1.1}, {1: 2.0, 3: 2.1}
-    _, found, none = compare([full, part, {}], 0)
-    assert found is not None
-    assert found.mean == pytest.approx(1.0)
-    assert found.is_told_apart
+    _, actual, none = compare([full, part, {}], 0)
+    assert actual is not None
+    assert actual.mean == pytest.approx(1.0)
+    assert actual.is_told_apart
     assert none is None
 
 
@@ -259,8 +259,8 @@ def test_where_no_run_has_a_loss_it_fails(folder: Path, gpt_here: Command) -> No
 def test_one_seed_says_that_nothing_is_known(folder: Path, gpt_here: Command) -> None:
     outcome = gpt_here("sweep", "tiny.yaml", "optim.lr=0.005,0.02", "--seeds", "1", "--jobs", "1", "train.steps=5")
     assert outcome.rc == 0, outcome.stderr
-    said = " ".join(outcome.stdout.split())
-    assert "nothing is known about which differences another seed would make" in said
+    output = " ".join(outcome.stdout.split())
+    assert "nothing is known about which differences another seed would make" in output
     assert all("?" in line for line in outcome.stdout.splitlines()[2:3])
 
 

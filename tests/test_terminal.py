@@ -54,12 +54,12 @@ def watched(*arguments: str, cwd: Path, columns: int) -> str:
 
 def test_a_run_shows_a_live_line_with_step_loss_rate_and_time_left(tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text("the king and the queen went to the town\n" * 50)
-    shown = watched("train", "book.txt", *TINY, "train.steps=3000", "eval.every=null", cwd=tmp_path, columns=110)
-    assert "0/3000" in shown  # from the beginning on
-    live = [line for line in re.split(r"[\r\n]", shown) if "loss " in line and "tokens/s" in line and "/3000" in line]
+    output = watched("train", "book.txt", *TINY, "train.steps=3000", "eval.every=null", cwd=tmp_path, columns=110)
+    assert "0/3000" in output  # from the beginning on
+    live = [line for line in re.split(r"[\r\n]", output) if "loss " in line and "tokens/s" in line and "/3000" in line]
     assert live
     assert re.search(r"\d+/3000 \[\d+:\d+<\d+:\d+, .*loss \d\.\d+ .*tokens/s", live[0]), live[0]
-    assert "done: all 3,000 steps are done" in shown
+    assert "done: all 3,000 steps are done" in output
 
 
 def test_nothing_is_drawn_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:

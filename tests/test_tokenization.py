@@ -392,7 +392,7 @@ def test_of_a_long_text_an_outline_holds_only_its_beginning(
 
 @pytest.mark.slow
 def test_the_memory_of_a_long_text_stays_inside_its_bound(tmp_path: Path) -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, str(ROOT / "bench" / "tokenize_memory.py"), "--mb", "200"], capture_output=True, check=False
     )
-    assert done.returncode == 0, done.stdout
+    assert completed.returncode == 0, completed.stdout

@@ -405,5 +405,5 @@ def test_lines_that_end_in_a_carriage_return_are_told(capsys):
 @pytest.mark.parametrize("name", ["table.tsv", "list.json"])
 def test_a_table_that_is_read_as_text_is_told(gpt_here, name):
     Path(name).write_text(TEXT)
-    told = gpt_here("train", name, *QUICK).stderr
-    assert told.count(f"{name} is read as plain text") == 1
+    output = gpt_here("train", name, *QUICK).stderr
+    assert output.count(f"{name} is read as plain text") == 1

@@ -121,12 +121,12 @@ def test_each_command_ends_as_it_should_and_says_so(name, place, monkeypatch, ca
         Path("runs/book/checkpoints/step-00000002").touch()
         ended = main(shlex.split(command.replace("TINY", TINY)))
         out, err = capsys.readouterr()
-        said = " ".join((out + err).split())
+        output = " ".join((out + err).split())
         faults = [] if ended == int(code) else [f"exit code {ended}, not {code}"]
-        faults += ["a traceback"] * ("Traceback" in said) + ["a bug"] * ("a bug in gpt" in said)
+        faults += ["a traceback"] * ("Traceback" in output) + ["a bug"] * ("a bug in gpt" in output)
         faults += ["no error"] * (ended != 0 and err.count("error: ") != 1 and "FAILED" not in out)
         for word in filter(None, map(str.strip, words.split(" | "))):
-            if (word.removeprefix("~") in said) is word.startswith("~"):
+            if (word.removeprefix("~") in output) is word.startswith("~"):
                 faults.append(f"says {word[1:]!r}" if word.startswith("~") else f"does not say {word!r}")
         if faults:
             wrong.append(f"$ gpt {command}\n  {'; '.join(faults)}\n  {(out[-300:] + err[-500:]).strip()}")

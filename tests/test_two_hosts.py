@@ -49,9 +49,9 @@ IP = shutil.which("ip") or ""
 
 
 def ip(*arguments: str) -> None:
-    done = subprocess.run([IP, *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise OSError(done.stderr.strip())
+    completed = subprocess.run([IP, *arguments], capture_output=True, text=True, check=False)
+    if completed.returncode:
+        raise OSError(completed.stderr.strip())
 
 
 @pytest.fixture
@@ -65,14 +65,14 @@ def hosts() -> Iterator[Hosts]:
             for name in names:
                 ip("netns", "add", name)
             ip("link", "add", "cable", "netns", names[0], "type", "veth", "peer", "name", "cable", "netns", names[1])
-            found = Hosts(names)
+            actual = Hosts(names)
             for host, address in enumerate(ADDRESSES):
-                found.run(host, IP, "address", "add", f"{address}/24", "dev", "cable")
+                actual.run(host, IP, "address", "add", f"{address}/24", "dev", "cable")
                 for link in ("cable", "lo"):
-                    found.run(host, IP, "link", "set", link, "up")
+                    actual.run(host, IP, "link", "set", link, "up")
         except OSError as error:
             pytest.skip(f"network namespaces cannot be made here: {error}")
-        yield found
+        yield actual
     finally:
         for name in names:
             with suppress(OSError):
@@ -87,8 +87,8 @@ def errors(said: str) -> list[str]:
 def test_two_hosts_train_what_one_process_trains(tmp_path: Path, hosts: Hosts) -> None:
     (tmp_path / "run.yaml").write_text(dump_config(make_config(tmp_path, *SMALL, *EVERY)))
     processes = [hosts.start(host, tmp_path / "run.yaml") for host in (0, 1)]
-    said = [process.communicate(timeout=HANG)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], said
+    messages = [process.communicate(timeout=HANG)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], messages
     alone = run(make_config(tmp_path, *SMALL, *EVERY, name="alone"))
     sums = read_sums(list_checkpoints(tmp_path / "run")[0])
     assert {key: sums[key] for key in weights(alone)} == weights(alone)
@@ -107,12 +107,12 @@ def test_a_host_that_vanishes_ends_the_other_with_one_error_and_the_run_goes_on(
         wait_until(lambda: len(list_checkpoints(tmp_path / "run")) > 1, processes[0])
         hosts.run(1, IP, "link", "set", "cable", "down")
         record_property("faults", 1)
-        said = [process.communicate(timeout=HANG)[1] for process in processes]
+        messages = [process.communicate(timeout=HANG)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()
-    print(*said, sep="\n")
-    for rank, text in enumerate(said):
+    print(*messages, sep="\n")
+    for rank, text in enumerate(messages):
         assert len(errors(text)) == 1, text
         assert "lost another of the 2 processes" in errors(text)[0], rank
     assert all(process.returncode for process in processes)

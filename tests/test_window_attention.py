@@ -79,10 +79,10 @@ def test_a_model_with_windows_and_grouped_queries_compiles_as_one_graph_by_flex_
         exact = torch.autograd.grad(token_loss(model, inputs, targets), model.parameters())
         monkeypatch.setattr(attention, "takes_flex", flexing)
         fast = torch.compile(token_loss, backend="aot_eager", fullgraph=True, dynamic=False)
-        found = torch.autograd.grad(fast(model, inputs, targets), model.parameters())
+        actual = torch.autograd.grad(fast(model, inputs, targets), model.parameters())
     assert calls
     tolerance = 1e-5 if precision == torch.float32 else 0.05
-    for a, e in zip(found, exact, strict=True):
+    for a, e in zip(actual, exact, strict=True):
         assert (a - e).norm() <= tolerance * e.norm()
 
 

@@ -51,11 +51,11 @@ def test_python_writes_what_the_command_writes_with_the_same_engine(
     flags = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     command = ["sample", "--run", str(checkpoint), "--prompt", "ab", "--seed", "3", "--json", "--engine", engine]
     assert main([*command, *flags]) == 0
-    told = json.loads(capsys.readouterr().out)
+    output = json.loads(capsys.readouterr().out)
     text = gpt_cli.load(checkpoint, engine=engine).generate("ab", seed=3, **options)
-    assert text.text() == told["samples"][0]["text"]
-    assert text.tokens == told["samples"][0]["tokens"]
-    assert told["engine"] == ("torch" if engine == "torch" else "native")
+    assert text.text() == output["samples"][0]["text"]
+    assert text.tokens == output["samples"][0]["tokens"]
+    assert output["engine"] == ("torch" if engine == "torch" else "native")
 
 
 def test_python_writes_without_torch_where_it_is_not_needed(checkpoint: Path) -> None:
@@ -63,8 +63,8 @@ def test_python_writes_without_torch_where_it_is_not_needed(checkpoint: Path) ->
         "import sys, gpt_cli; run = gpt_cli.load(sys.argv[1]); run.generate('ab', seed=1).text();"
         "print('torch' in sys.modules); run.generate('ab', seed=1, regex='a+').text(); print('torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", source, checkpoint], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\nTrue\n"
+    completed = subprocess.run([sys.executable, "-c", source, checkpoint], capture_output=True, text=True, check=True)
+    assert completed.stdout == "False\nTrue\n"
 
 
 @pytest.mark.parametrize("engine", ["auto", "torch"])

@@ -203,8 +203,8 @@ def _explain(error: Exception) -> UserError:
     elif isinstance(error, MemoryError) or any(message in text for message in OUT_OF_MEMORY_MESSAGES):
         explained = UserError(
             f"out of memory: {text}" if text else "out of memory",
-            hint="allow the process more memory (ulimit -v); a training needs less with a lower train.micro_batch_size, of"
-            " the same result, or model.n_embd",
+            hint="allow the process more memory (ulimit -v); a training needs less with a lower"
+            " train.micro_batch_size (same result) or model.n_embd",
         )
     elif isinstance(error, OSError) and error.errno in CANNOT_WRITE:
         explained = UserError(f"cannot write to {error.filename or 'standard output'}: {error.strerror}")

@@ -98,9 +98,9 @@ def build(target: Target, driver: str, folder: Path, *more: str) -> list[str]:
     made = folder / f"{driver}_driver"
     source, *rest = DRIVERS[driver]
     command = [target.compiler, *STRICT, *target.options, *more, "-o", made, source, *rest, "-lm"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT)
-    assert done.returncode == 0, done.stderr[:4000]
-    assert done.stderr == ""
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT)
+    assert completed.returncode == 0, completed.stderr[:4000]
+    assert completed.stderr == ""
     return [*target.runner, str(made)]
 
 
@@ -112,13 +112,13 @@ def blocks(*arrays: "np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None") 
 
 def answers(command: list[str], given: bytes, **environment: str) -> list[bytes]:
     """The blocks that a driver gives; it must end well, and complain of nothing."""
-    done = subprocess.run(
+    completed = subprocess.run(
         command, input=given, capture_output=True, check=False, timeout=TIMEOUT, env={**os.environ, **environment}
     )
-    said = done.stderr.decode(errors="replace")
-    assert done.returncode == 0, (done.returncode, said[:4000])
-    assert said == ""
-    return list(_split(done.stdout))
+    output = completed.stderr.decode(errors="replace")
+    assert completed.returncode == 0, (completed.returncode, output[:4000])
+    assert output == ""
+    return list(_split(completed.stdout))
 
 
 def _split(data: bytes) -> Iterator[bytes]:

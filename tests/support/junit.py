@@ -24,12 +24,12 @@ def read_cases(report: Path) -> Iterator[Case]:
     for case in ElementTree.parse(report).iter("testcase"):
         *_, file = [part for part in case.attrib["classname"].split(".") if part.startswith("test_")]
         outer = case.attrib["classname"].partition(f"{file}.")[2].replace(".", "::")
-        found = {outcome: case.find(outcome) for outcome in ("failure", "error", "skipped")}
-        reason = next((element for element in found.values() if element is not None), None)
+        actual = {outcome: case.find(outcome) for outcome in ("failure", "error", "skipped")}
+        reason = next((element for element in actual.values() if element is not None), None)
         words = {"failure": "failed", "error": "error", "skipped": "skipped"}
         yield Case(
             f"{file}.py::{outer + '::' if outer else ''}{case.attrib['name']}",
-            next((words[kind] for kind, element in found.items() if element is not None), "passed"),
+            next((words[kind] for kind, element in actual.items() if element is not None), "passed"),
             "" if reason is None else (reason.attrib.get("message") or reason.text or "").strip().partition("\n")[0],
             float(case.attrib["time"]),
             {p.attrib["name"]: p.attrib["value"] for p in case.iter("property")},

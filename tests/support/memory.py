@@ -14,8 +14,8 @@ def peak_kilobytes() -> int:
     Linux' ru_maxrss would count what the process that started it held at that time.
     """
     if _STATUS.exists():
-        found = re.search(r"^VmHWM:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
-        assert found
-        return int(found[1])
+        actual = re.search(r"^VmHWM:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
+        assert actual
+        return int(actual[1])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak // 1024 if sys.platform == "darwin" else peak
