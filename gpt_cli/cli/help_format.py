@@ -2,18 +2,45 @@
 
 import re
 from collections.abc import Callable, Sequence
+from shlex import quote
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup, TyperOption
+
+from gpt_cli.errors import RequestError
 
 _OTHERS = "Options"
 _PLAIN = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH"}
 _TYPE = re.compile(r"<(?:list\[)?(int|float|str|path)(?: range)?\]?>")
 
 
+def refuse_twice(command: Any, ctx: Any, arguments: list[str]) -> None:
+    """Raise RequestError for an option of one value that is given several times: the parser keeps the last one."""
+    if ctx.resilient_parsing:  # of a line that is being completed
+        return
+    values, _, order = command.make_parser(ctx).parse_args(list(arguments))
+    for option in order:
+        if order.count(option) > 1 and isinstance(option, TyperOption) and not (option.multiple or option.is_flag):
+            name = max(option.opts, key=len)
+            once = f"give one of them: {name} {quote(str(values[option.name]))}"
+            raise RequestError(f"{name} is given twice", hint=once)
+
+
+class PanelGroup(TyperGroup):
+    """A group of commands whose own options are given once."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        refuse_twice(self, ctx, args)
+        return super().parse_args(ctx, args)
+
+
 class PanelCommand(TyperCommand):
     """A command whose `--help` lists arguments, then options by the `rich_help_panel` they name, the others last."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        refuse_twice(self, ctx, args)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         for name, records in help_sections(self, ctx).items():
@@ -42,6 +69,9 @@ def help_sections(command: Any, ctx: Any) -> dict[str, list[Sequence[str]]]:
 
 class App(typer.Typer):
     """A Typer application whose commands have the help of `PanelCommand`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(cls=PanelGroup, **settings)
 
     def command(
         self, name: str | None = None, *, cls: type[TyperCommand] | None = PanelCommand, **settings: Any
