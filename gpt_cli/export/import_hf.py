@@ -87,6 +87,10 @@ def find_model(source: str, download: bool) -> Path:
     """The directory of the model `source`. Raises RequestError when there is none, UserError if the hub refuses."""
     if Path(source).is_dir():
         return Path(source)
+    if Path(source).is_file():
+        folder = Path(source).parent
+        hint = f"give its folder: gpt import {quote(str(folder))}" if (folder / CONFIG).is_file() else None
+        raise RequestError(f"{source} is a file, not the directory of a model", hint=hint)
     if Path(source).exists() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) or source.startswith((".", "/")):
         raise RequestError(f"there is no directory {source}")
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - slow to import, and only for names

@@ -121,7 +121,7 @@ class RunDirectory:
 
         Raises UserError in the end if it was.
         """
-        place = self.path if self._lock.is_in_place() else _free_name_beside(self.path)
+        place = self.path if self._lock.is_in_place() else free_name(self.path, "-rescued")
         gone = f"run_dir {self.path} was removed or moved while it was trained"
         try:
             yield place
@@ -157,9 +157,10 @@ def create_imported_run(config: Config, tokenizer: Tokenizer, tensors: "Mapping[
     """
     assert config.run_dir is not None
     path = Path(config.run_dir)
-    refuse_foreign(path)
+    another = f"name another run, such as {quote(str(free_name(path)))}"
+    refuse_foreign(path, hint=another)
     if list_directory(path):
-        raise RequestError(f"there is something in {path} already", hint="choose another directory")
+        raise RequestError(f"there is something in {path} already", hint=another)
     make_directory(path)
     with DirectoryLock(path):
         saved = save(path, 0, tensors, {}, {"source": source, "seconds": 0.0}, config, tokenizer)
@@ -194,17 +195,15 @@ def _find_named(path: Path) -> Path:
         return path
     if not path.exists():
         near = Path("runs") / path
-        hint = f"did you mean {near}?" if (near / RUN).is_file() else None
+        hint = f"did you mean {near}?" if (near / RUN).is_file() else "gpt runs lists the runs there are"
         raise RequestError(f"there is no run at {path}", hint=hint)
     inside = next((place for place in path.parents if is_checkpoint(place) or (place / RUN).is_file()), None)
     if inside is not None:
         raise RequestError(f"{path} is neither a run nor a checkpoint", hint=f"did you mean {inside}?")
     if path.suffix.lower() == ".gguf" or (path / "config.json").is_file():
         kind = "hf " if path.is_dir() else ""
-        raise RequestError(
-            f"{path} is a model of other tools",
-            hint=f"make it a run: gpt import {kind}{quote(str(path))} {quote(f'runs/{path.stem}')}",
-        )
+        command = f"gpt import {kind}{quote(str(path))} {quote(str(free_name(Path('runs') / path.stem)))}"
+        raise RequestError(f"{path} is a model of other tools", hint=f"make it a run: {command}")
     if (run := next(path.glob(f"*/{RUN}"), None)) is not None:
         hint = f"gpt runs --dir {quote(str(path))} lists them; did you mean {run.parent}?"
         raise RequestError(f"{path} is neither a run nor a checkpoint, but a folder of runs", hint=hint)
@@ -244,8 +243,9 @@ def _newest_run(runs: Path) -> Path:
     return max(newest, key=lambda run: newest[run].stat().st_mtime_ns)
 
 
-def _free_name_beside(path: Path) -> Path:
-    names = (path.with_name(f"{path.name}-rescued{number}") for number in chain([""], (f"-{i}" for i in count(2))))
+def free_name(path: Path, suffix: str = "") -> Path:
+    """`path` with `suffix`, and with a number after it where there is something of that name already."""
+    names = (path.with_name(f"{path.name}{suffix}{number}") for number in chain([""], (f"-{i}" for i in count(2))))
     return next(name for name in names if not os.path.lexists(name))
 
 
@@ -265,17 +265,17 @@ def _lock(path: Path) -> DirectoryLock:
         raise
 
 
-def refuse_foreign(path: Path) -> None:
+def refuse_foreign(path: Path, *, hint: str = "choose another: run_dir=runs/NAME") -> None:
     """Raise RequestError unless `path` is free, a run, or one whose making was interrupted."""
     if "\0" in str(path):
         raise RequestError(f"{str(path)!r} cannot be a run_dir")
     with translate_os_errors("create", path):
         is_other = path.exists() and not path.is_dir()
     if is_other:
-        raise RequestError(f"run_dir {path} is not a directory", hint="choose another: run_dir=runs/NAME")
+        raise RequestError(f"run_dir {path} is not a directory", hint=hint)
     names = {name for name in list_directory(path) if not name.startswith(".tmp-")}
     if RUN not in names and not names <= _UNFINISHED:
-        raise RequestError(f"run_dir {path} holds other files and no run", hint="choose another: run_dir=runs/NAME")
+        raise RequestError(f"run_dir {path} holds other files and no run", hint=hint)
 
 
 def _write_metadata(path: Path, config: Config, tokenizer: Tokenizer, data: dict[str, Any]) -> None:

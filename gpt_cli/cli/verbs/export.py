@@ -14,6 +14,7 @@ _FOREIGN = (
     *(".bin", ".ckpt", ".ggml", ".h5", ".json", ".mlmodel", ".npz"),
     *(".onnx", ".pkl", ".pt", ".pth", ".tflite", ".zip"),
 )
+_SUFFIXES = {"gguf": ".gguf", "checkpoint": ".safetensors"}
 
 
 def export(
@@ -44,13 +45,16 @@ def export(
             hint=f"for Transformers, and what converts from it, name a directory: {target.with_suffix('')}; a file is"
             " .gguf or .safetensors",
         )
-    named = {".gguf": "gguf", ".safetensors": "checkpoint"}.get(suffix, "hf")
+    named = next((kind for kind, its_suffix in _SUFFIXES.items() if its_suffix == suffix), "hf")
     to = to or named  # type: ignore[assignment]  # one of the three
+    assert to is not None
     if to == "hf" != named:
         raise RequestError(
             f"--to hf makes a directory, and {target} is the name of a file",
             hint=f"leave out --to hf for a file, or name a directory: {target.with_suffix('')}",
         )
+    if (of_file := _SUFFIXES.get(to)) is not None and suffix in {*_SUFFIXES.values()} - {of_file}:
+        raise RequestError(f"--to {to} writes a {of_file}", hint=f"call it {target.with_suffix(of_file)}")
     with translate_os_errors("create" if to == "hf" else "write", target):
         stands = target.exists()
     if stands:
@@ -64,7 +68,12 @@ def export(
     architecture: str | None = None
     if to == "checkpoint":
         if dtype != "f32":
-            raise RequestError(f"--dtype {dtype} is for --to hf or gguf: a checkpoint is what it is")
+            kinds = "gguf" if dtype in ("q8_0", "q4_0") else "hf or gguf"
+            gguf_file = quote(str(target.with_suffix(".gguf")))
+            raise RequestError(
+                f"--dtype {dtype} is for --to {kinds}: a checkpoint is what it is",
+                hint=f"gpt export {quote(str(run))} {gguf_file} --dtype {dtype}",
+            )
         from gpt_cli.export.single_file import write_single_file
 
         write_single_file(loaded, target)

@@ -1,5 +1,6 @@
 """`gpt import`: the models of others as runs."""
 
+import re
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -8,6 +9,8 @@ import typer
 
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
+
+_CHANGE = re.compile(r"([a-z_]+(?:\.[a-z_]+)*)=(.*)")
 
 
 def import_(
@@ -33,9 +36,20 @@ def import_(
     from gpt_cli.cli.options.fit_config import to_slug
 
     kind = arguments.pop(0) if arguments[0] in ("hf", "gguf") and len(arguments) > 1 else None
-    if len(arguments) > 2:
-        raise RequestError(f"one model becomes one run, and {arguments[2]} is a third name")
     source = arguments[0]
+    if source in ("hf", "gguf") and not Path(source).exists():
+        raise RequestError(f"gpt import {source} names no model", hint="gpt import DIR runs/NAME")
+    for key, value in (change.groups() for change in map(_CHANGE.fullmatch, arguments[1:]) if change):
+        name = quote(value) if key == "run_dir" else "runs/NAME"
+        raise RequestError(
+            f"{key}={value} is no run's directory, and no key changes a model that is imported",
+            hint=f"gpt import {quote(source)} {name}",
+        )
+    if len(arguments) > 2:
+        raise RequestError(
+            f"one model becomes one run, and {arguments[2]} is a third name",
+            hint=f"hf or gguf may stand before them: gpt import {quote(arguments[1])} {quote(arguments[2])}",
+        )
     run_dir = Path(arguments[1]) if len(arguments) > 1 else Path("runs") / to_slug(Path(source).stem)
     if kind == "gguf" or (kind is None and source.endswith(".gguf")):
         from gpt_cli.export.gguf_reading import import_gguf
