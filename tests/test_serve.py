@@ -249,6 +249,8 @@ def test_texts_become_tokens_and_tokens_texts(client: Client) -> None:
 def test_models_are_listed_by_the_names_of_their_folders(client: Client) -> None:
     assert [one["id"] for one in client.get("/v1/models")[1]["data"]] == ["bytes", "letters"]
     assert client.get("/v1/models/letters")[1]["vocab_size"] == LETTERS.vocab_size
+    for one in client.get("/v1/models")[1]["data"]:
+        assert one["created"] == client.get(f"/v1/models/{one['id']}")[1]["created"] > 0
     assert client.get("/v1/models/bytes@0")[1]["step"] == 0
     status, answer = client.ask("/v1/completions", model="../secret", prompt="a")
     assert (status, answer["error"]["code"]) == (404, "model_not_found")

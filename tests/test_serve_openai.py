@@ -70,6 +70,14 @@ def test_errors_become_the_clients_exceptions(client: Any, server: Client) -> No
     assert (refused.value.param, refused.value.code) == ("best_of", "unsupported_parameter")
     with pytest.raises(openai.BadRequestError, match="temperature"):
         client.completions.create(model=MODEL, prompt="a", temperature=-1)
+    image = {"type": "image_url", "image_url": {"url": "data:,"}}
+    with pytest.raises(openai.BadRequestError, match="Input should be 'text'") as refused:
+        client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": [image]}])
+    assert refused.value.param == "messages.0.content.0.type"
+    for own in ({"regex": "(a"}, {"regex": "9"}, {"choices": ["a"], "regex": "a"}):
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.completions.create(model=MODEL, prompt="a", extra_body=own)
+        assert refused.value.param == next(iter(own))
     with pytest.raises(openai.NotFoundError):
         client.completions.create(model="gpt-5", prompt="a")
     with (

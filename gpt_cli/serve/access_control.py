@@ -5,9 +5,11 @@ A page from elsewhere can make a browser send requests to this machine under a d
 """
 
 import hmac
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -17,6 +19,7 @@ from gpt_cli.serve.api_errors import ApiError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PUBLIC_PATHS = frozenset({"/", "/health"})  # need no key: they reveal nothing about a run
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s*]+/?", re.IGNORECASE)
 _MAX_KEY_FILE = 1 << 16  # bytes
 
 
@@ -75,7 +78,16 @@ class AccessMiddleware:
 def make_access_policy(
     host: str, allowed: Sequence[str], origins: Sequence[str], key_file: Path | None
 ) -> AccessPolicy:
-    """The policy of a server on `host`. Raises RequestError where `host` is not loopback and there are no keys."""
+    """The policy of a server on `host`. Raises RequestError where `host` is not loopback and there are no keys, and for
+    what cannot be a Host or an Origin."""
+    for name in allowed:
+        if not name.strip() or "/" in name:
+            hint = f"--allow-host {urlsplit(name).hostname or 'NAME'}"
+            raise RequestError(f"a Host is a name without a scheme or a path: not {name!r}", hint=hint)
+    for origin in origins:
+        if not _ORIGIN.fullmatch(origin):
+            hint = f"--allow-origin https://{origin if re.fullmatch(r'[a-zA-Z0-9.:-]+', origin) else 'example.org'}"
+            raise RequestError(f"an Origin is a scheme and a host: not {origin!r}", hint=hint)
     keys = () if key_file is None else read_keys(key_file)
     if host not in LOOPBACK and not keys:
         raise RequestError(

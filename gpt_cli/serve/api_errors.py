@@ -59,9 +59,12 @@ class ApiError(Exception):
         return AsciiJSONResponse(self.content(), self.status, self.headers)
 
 
-def to_api_error(error: UserError) -> ApiError:
-    """The answer to an error from outside the server: status 400 for a RequestError, 500 for another."""
-    param = re.match(r"[a-z_]+(?= must be|:| of | does not go)", error.message)
+def to_api_error(error: UserError, param: str | None = None) -> ApiError:
+    """The answer to an error from outside the server: status 400 for a RequestError, 500 for another.
+
+    `param`: the wrong parameter, where the message does not begin with its name.
+    """
+    named = re.match(r"(?:give )?([a-z_]+)(?: must be|:| of | does not go| or )", error.message)
     message = error.message if error.hint is None or "--" in error.hint else f"{error.message}; {error.hint}"
     status = 400 if isinstance(error, RequestError) else 500
-    return ApiError(status, message, param=param.group() if param else None)
+    return ApiError(status, message, param=named[1] if named else param)

@@ -28,7 +28,7 @@ from gpt_cli.serve.generation_request import (
     make_generation_request,
 )
 from gpt_cli.serve.limits import Limits
-from gpt_cli.serve.model_registry import ModelRegistry
+from gpt_cli.serve.model_registry import ModelRegistry, created_at
 from gpt_cli.serve.request_body import read_object
 from gpt_cli.serve.request_schemas import (
     ChatRequest,
@@ -154,18 +154,19 @@ async def metrics(state: ServerState, _: Request) -> Response:
 
 async def list_models(state: ServerState, _: Request) -> Response:
     """`GET /v1/models`: the runs that are served."""
-    return AsciiJSONResponse({"object": "list", "data": [_model_json(name) for name in state.registry.paths]})
+    data = [_model_json(name, created_at(path)) for name, path in state.registry.paths.items()]
+    return AsciiJSONResponse({"object": "list", "data": data})
 
 
 async def retrieve_model(state: ServerState, request: Request) -> Response:
     """`GET /v1/models/NAME`: one run, which this opens, with its context length and vocabulary."""
     model = await state.registry.get(request.path_params["name"])
     details = {"context_length": model.context_length, "vocab_size": model.tokenizer.vocab_size, "step": model.step}
-    return AsciiJSONResponse(_model_json(request.path_params["name"]) | {"created": model.created, **details})
+    return AsciiJSONResponse(_model_json(request.path_params["name"], model.created) | details)
 
 
-def _model_json(name: str) -> dict[str, object]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "gpt"}
+def _model_json(name: str, created: int) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": created, "owned_by": "gpt"}
 
 
 async def completions(state: ServerState, request: Request) -> Response:

@@ -73,7 +73,9 @@ def _with_processors(request: GenerationRequest, presence: float, frequency: flo
     try:
         factory = ProcessorFactory(request.model.tokenizer, request.sampling)
     except UserError as error:
-        raise to_api_error(error) from None
+        constrains = ("regex", "choices", "allow", "forbid")
+        param = next((name for name in constrains if getattr(request.sampling, name)), None)
+        raise to_api_error(error, param) from None
     except RecursionError:
         raise ApiError(400, "regex: it is nested too deeply", param="regex") from None
     return replace(request, penalties=Penalties(presence, frequency), processor_factory=factory)

@@ -1,7 +1,6 @@
 """The served models by name. A run is opened at its first request, and its newer checkpoint where there is one."""
 
 import asyncio
-import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -185,7 +184,7 @@ def open_model(
         defaults=defaults or saved.config.sample,
         weights_sha256=saved.weights_sha256,
         generator=generator,
-        created=int(saved.path.stat().st_mtime) if saved.path.exists() else int(time.time()),
+        created=created_at(saved.path),
     )
 
 
@@ -209,6 +208,15 @@ def expand(path: Path) -> list[Path]:
         if runs:
             return runs
     return [find_run(path)]
+
+
+def created_at(path: Path) -> int:
+    """When the newest checkpoint of a run, or the checkpoint, was saved, in seconds since 1970; 0 if it is gone."""
+    newest = next(iter(list_checkpoints(path)), path) if path.is_dir() else path
+    try:
+        return int(newest.stat().st_mtime)
+    except OSError:
+        return 0
 
 
 def run_name(path: Path) -> str:

@@ -47,7 +47,11 @@ class _Strict(BaseModel):
         try:
             return cls.model_validate(fields_set)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            first, *others = error.errors(include_url=False, include_input=False, include_context=False)
+            if first["type"] == "string_type":  # or a list, in which something is wrong
+                inside_of = first["loc"][:-1]
+                inner = (other for other in others if len(other["loc"]) > len(first["loc"]))
+                first = next((other for other in inner if other["loc"][: len(inside_of)] == inside_of), first)
             name, *inside = map(str, first["loc"])
             param = ".".join([name, *(part for part in inside if not part.startswith(("list[", "str", "constr")))])
             raise _validation_error(first["type"], param, first["msg"]) from None

@@ -54,7 +54,8 @@ async def score_text(
 ) -> dict[str, Any]:
     """The answer of /score: the figures of `gpt score`, and the log-probability of each token."""
     if len(tokens) < 2:
-        raise ApiError(400, f"a text of {len(tokens)} tokens leaves nothing to predict", param="text")
+        few = f"{len(tokens)} token{'s' * (len(tokens) != 1)}"
+        raise ApiError(400, f"a text of {few} leaves nothing to predict", param="text")
     entries = await prompt_logprobs(scheduler, model, tokens, n_top)
     log_probs = np.array([np.nan if entry.logprob is None else entry.logprob for entry in entries])
     scored = ScoredText(model.tokenizer, text, np.array(tokens, np.uint32), log_probs)

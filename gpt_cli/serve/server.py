@@ -1,6 +1,7 @@
 """Runs uvicorn: binds the socket, prints the address, and drains running requests at the end."""
 
 import asyncio
+import errno
 import logging
 import socket
 from collections.abc import Callable
@@ -42,9 +43,9 @@ def bind(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or str(error)
-        raise RequestError(
-            f"cannot listen on {host}, port {port}: {reason.lower()}", hint="--port 0 takes any that is free"
-        ) from None
+        of_host = isinstance(error, socket.gaierror) or getattr(error, "errno", None) == errno.EADDRNOTAVAIL
+        hint = "name an address of this machine: --host 127.0.0.1" if of_host else "--port 0 takes any that is free"
+        raise RequestError(f"cannot listen on {host}, port {port}: {reason.lower()}", hint=hint) from None
     return listener
 
 
