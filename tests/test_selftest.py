@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -49,8 +50,16 @@ def test_a_quick_selftest_passes_here_and_leaves_nothing(gpt, tmp_path):
 
 def test_a_place_that_cannot_be_written_is_one_clear_error(gpt, tmp_path):
     outcome = gpt("selftest", "--quick", "--dir", "nowhere")
-    assert outcome.rc == 1
-    assert outcome.stderr.startswith("error: cannot work in nowhere: No such file or directory\nhint: ")
+    assert outcome.rc == 2
+    assert outcome.stderr == "error: there is no directory nowhere\nhint: name another with --dir\n"
+
+
+def test_a_selftest_that_is_terminated_leaves_nothing(tmp_path, monkeypatch, capsys):
+    from gpt_cli.cli.main import main
+
+    monkeypatch.setattr(machine, "check_kernels", lambda: [os.kill(os.getpid(), signal.SIGTERM)])
+    assert main(["selftest", "--quick", "--dir", str(tmp_path)]) == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failed_check_is_in_the_table_and_in_the_exit_code(monkeypatch, capsys):

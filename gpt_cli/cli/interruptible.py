@@ -19,8 +19,22 @@ class Interrupted(Exception):  # noqa: N818 (nobody's error)
         self.exit_code = exit_code
 
 
-class _SigTerm(KeyboardInterrupt):
+class SigTerm(KeyboardInterrupt):
     """SIGTERM, which unwinds as Ctrl-C does, so that nothing half-made is left."""
+
+
+@contextmanager
+def unwind_on_sigterm() -> Iterator[None]:
+    """Raise SigTerm on SIGTERM."""
+
+    def terminate(_number: int, _frame: FrameType | None) -> None:
+        raise SigTerm
+
+    previous = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 @contextmanager
@@ -32,13 +46,8 @@ def interruptible_progress() -> "Iterator[StageProgress]":
     from gpt_cli.terminal.progress import stage_progress
 
     position = "before anything was read"
-
-    def terminate(_number: int, _frame: FrameType | None) -> None:
-        raise _SigTerm
-
-    previous = signal.signal(signal.SIGTERM, terminate)
     try:
-        with stage_progress() as show_bar:
+        with unwind_on_sigterm(), stage_progress() as show_bar:
 
             def show(stage: "Stage", done: int, total: int | None) -> None:
                 nonlocal position
@@ -47,7 +56,5 @@ def interruptible_progress() -> "Iterator[StageProgress]":
 
             yield show
     except KeyboardInterrupt as stop:
-        code = 128 + (signal.SIGTERM if isinstance(stop, _SigTerm) else signal.SIGINT)
+        code = 128 + (signal.SIGTERM if isinstance(stop, SigTerm) else signal.SIGINT)
         raise Interrupted(f"stopped while {position}; nothing was written", code) from stop
-    finally:
-        signal.signal(signal.SIGTERM, previous)

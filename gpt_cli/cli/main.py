@@ -6,6 +6,7 @@ Which of several processes that train together does so, `train_together.py` deci
 import errno
 import io
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -17,6 +18,7 @@ import typer
 
 from gpt_cli import __version__
 from gpt_cli.cli.help_format import App
+from gpt_cli.cli.interruptible import SigTerm
 from gpt_cli.cli.output import discard, note
 from gpt_cli.cli.usage import hint_for, usage_error
 from gpt_cli.cli.verbs import config, data, runs
@@ -131,16 +133,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = _run(sys.argv[1:] if arguments is None else list(arguments))
         sys.stdout.flush()  # a full disk or a closed pipe shows here at the latest, not at interpreter exit
         return code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print(file=sys.stderr)
-        return ExitCode.INTERRUPTED
+        return 128 + signal.SIGTERM if isinstance(stop, SigTerm) else ExitCode.INTERRUPTED
     except SystemExit as done:  # of `--install-completion` and `--show-completion`
         return done.code if isinstance(done.code, int) else ExitCode.DONE
     except BrokenPipeError:  # `| head` has read enough
         return ExitCode.DONE
     except UserError as error:
         argv = sys.argv[1:] if arguments is None else arguments
-        if (error.hint is None or "UTF-8" in error.hint) and _misread(argv):
+        if (error.hint is None or "UTF-8" in error.hint or "gpt runs" in error.hint) and _misread(argv):
             error.hint = IN_UTF_8
         if error.hint is not None:
             error.hint = hint_for(error.hint, argv, typer.main.get_command(app))

@@ -204,7 +204,9 @@ def fetch_corpus(corpus: DatasetInfo, root: Path, *, progress: DownloadProgress,
     try:
         make_directory(root)
     except DiskError as error:
-        raise DiskError(error.message, hint="GPT_CACHE names another folder: export GPT_CACHE=DIR") from error
+        in_cache = root == corpora_dir()
+        hint = "GPT_CACHE names another folder: export GPT_CACHE=DIR" if in_cache else "name another with --to"
+        raise DiskError(error.message, hint=hint) from error
     part = root / f"{corpus.name}.part"
     download(corpus.url, part, size=corpus.size, sha256=corpus.sha256, progress=progress, loopback=loopback)
     try:

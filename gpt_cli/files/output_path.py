@@ -8,6 +8,15 @@ from gpt_cli.errors import RequestError
 from gpt_cli.files.safe_io import translate_os_errors
 
 
+def require_directory(path: Path, option: str, *, missing: bool = True) -> None:
+    """Raise RequestError if `path`, which was given with `option`, is no directory. `missing`: it need not exist."""
+    with translate_os_errors("use", path):
+        is_wrong = not path.is_dir() and (path.exists() or not missing)
+    if is_wrong:
+        problem = f"{path} is not a directory" if path.exists() else f"there is no directory {path}"
+        raise RequestError(problem, hint=f"name another with {option}")
+
+
 def require_writable(output: Path, option: str = "-o") -> None:
     """Raise RequestError if no file can be written to `output`, which was given with `option`."""
     another = f"choose another file with {option}"

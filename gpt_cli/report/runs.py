@@ -15,13 +15,15 @@ from gpt_cli.errors import UserError
 from gpt_cli.files import check_listed, list_directory
 from gpt_cli.run.arrays import read_header
 from gpt_cli.run.checkpoint import CONFIG, MODEL, checkpoint_step, list_checkpoints
-from gpt_cli.run.directory import RUN
+from gpt_cli.run.directory import RUN, is_imported
 from gpt_cli.run.log import read_metrics
 from gpt_cli.run.training_lock import is_training
 from gpt_cli.terminal.table import fold, render_cell, render_table, shorten
 
 _MAX_HEADER = 1 << 24  # bytes at the start of a model file that are read for its header
 _OPTIONAL_COLUMNS = ("saved", "size", "val loss")  # columns that are dropped first if the table is too wide
+IMPORTED = "imported"  # the state of a run that was not trained here
+_OF_IMPORTED = ("model.", "tokenizer.", "task.")  # sections that tell something of one
 _MAX_DIFFERENCES = 4  # shown for a run; `gpt diff` has all
 
 
@@ -31,7 +33,7 @@ class RunLine:
 
     path: str
     state: str
-    """complete, stopped, training, new, or the reason why it cannot be read."""
+    """complete, stopped, training, new, imported, or the reason why it cannot be read."""
     steps: int | None = None
     """Step of the newest checkpoint."""
     of_steps: int | None = None
@@ -111,7 +113,7 @@ def _state_word(line: RunLine) -> str:
 
 
 def _steps(line: RunLine) -> str:
-    if line.steps is None:
+    if line.steps is None or line.state == IMPORTED:
         return ""
     return f"{line.steps:,}" if line.steps == line.of_steps else f"{line.steps:,}/{line.of_steps:,}"
 
@@ -150,17 +152,22 @@ def _describe(run: Path, config: Config, common: dict[str, Any]) -> RunLine:
     except OSError as error:
         return _failed(run, f"cannot read {error.filename}: {(error.strerror or str(error)).lower()}", error)
     steps = checkpoint_step(checkpoints[0]) if checkpoints else None
+    imported = is_imported(run)
     best: dict[str, Any] = min(evaluations, key=lambda line: float(line["val_loss"]), default={})
     return RunLine(
         path=str(run),
-        state=_state(run, steps, config.train.steps),
+        state=IMPORTED if imported else _state(run, steps, config.train.steps),
         steps=steps,
         of_steps=config.train.steps,
         val_loss=best.get("val_loss"),
         bpb=best.get("bpb"),
         parameters=parameters,
         saved=f"{datetime.fromtimestamp(_saved(run)):%Y-%m-%d %H:%M}" if checkpoints else None,
-        differences={key: get_key(config, key) for key, value in common.items() if get_key(config, key) != value},
+        differences={
+            key: get_key(config, key)
+            for key, value in common.items()
+            if get_key(config, key) != value and (not imported or key.startswith(_OF_IMPORTED))
+        },
     )
 
 

@@ -20,6 +20,8 @@ RunsOption = Annotated[
     list[Path] | None, typer.Option("--run", metavar="RUN", help="The same as RUN. May be given several times.")
 ]
 
+_OUTPUTS = (".png", ".svg", ".pdf", ".html", ".htm")
+
 
 def one_run(argument: Path | None, option: Path | None) -> Path | None:
     """The run that was named in one way or the other. Raises RequestError for both."""
@@ -44,19 +46,25 @@ def find_one(argument: Path | None, option: Path | None, *, text_option: str | N
     except RequestError as error:
         if "of other tools" in error.message or "did you mean" in (error.hint or ""):
             raise
-        is_text = argument is not None and (argument.is_file() or (error.hint is None and not argument.is_dir()))
-        if is_text and argument is not None and not argument.is_file() and len(argument.parts) > 1:
-            error.hint = "gpt runs lists the runs there are"
-        elif text_option is not None and is_text:
+        if argument is None or text_option is None:
+            raise
+        may_be_text = text_option == "--prompt" and len(argument.parts) == 1 and not argument.exists()
+        if may_be_text or argument.is_file():
             error.hint = f"a text is given by {text_option} {quote(str(argument))}"
         raise
 
 
-def find_many(arguments: Sequence[Path] | None, options: Sequence[Path] | None) -> list[Path]:
-    """The runs that were named, those of `--run` last; without any the newest. Raises as `find_run` does."""
+def find_many(arguments: Sequence[Path] | None, options: Sequence[Path] | None, *, writes: bool = False) -> list[Path]:
+    """The runs that were named, those of `--run` last; without any the newest. Raises as `find_run` does.
+
+    `writes`: the verb writes the file of its option -o, which somebody may have put in the place of a run.
+    """
     from gpt_cli.run.directory import find_run
 
     named = [*(arguments or ()), *(options or ())]
+    for path in named:
+        if writes and path.suffix.lower() in _OUTPUTS and not path.exists():
+            raise RequestError(f"there is no run at {path}", hint=f"the file to write is -o {quote(str(path))}")
     found = [find_run(run) for run in named] if named else [find_run(None)]
     for path in found:
         if path.is_file():

@@ -69,9 +69,12 @@ def get(
     Example: gpt data get tiny-shakespeare
     """
     from gpt_cli.corpus.registry import corpora_dir, fetch_corpus, find_corpus
+    from gpt_cli.files.output_path import require_directory
     from gpt_cli.terminal.progress import progress_bar
 
     corpus = find_corpus(name)
+    if to is not None:
+        require_directory(to, "--to")
     with progress_bar(corpus.name, "B") as progress:
         path = fetch_corpus(corpus, to or corpora_dir(), progress=progress)
     source = f"corpus:{name}" if to is None else os.fspath(path)

@@ -1,5 +1,6 @@
 """`gpt runs`: the runs there are, and one less."""
 
+import os
 import sys
 from pathlib import Path
 from shlex import quote
@@ -31,8 +32,10 @@ def runs(
     if context.invoked_subcommand is not None:
         return
     from gpt_cli.cli.output import terminal_width
+    from gpt_cli.files.output_path import require_directory
     from gpt_cli.report.runs import list_runs, render_runs
 
+    require_directory(folder, "--dir")
     lines = list_runs(folder)
     if json:
         print_json({"runs": [line.to_json() for line in lines]})
@@ -55,10 +58,10 @@ def remove(
     """
     from gpt_cli.files.safe_io import format_size
     from gpt_cli.run.checkpoint import checkpoint_step, is_checkpoint, list_checkpoints
-    from gpt_cli.run.directory import find_run, hint_at_run
+    from gpt_cli.run.directory import hint_at_run
     from gpt_cli.run.trash import size_of, trash_run
 
-    runs = [find_run(path, check=False) for path in paths]
+    runs = list({os.path.abspath(path): _find(path) for path in paths}.values())
     for path in runs:  # all of them, before the first is moved
         if is_checkpoint(path) or path.is_file():
             raise RequestError(f"{path} is not a run directory", hint=hint_at_run(path))
@@ -71,6 +74,18 @@ def remove(
         moved = trash_run(path)
         note(f"moved to {moved}; to have it back: mv {quote(str(moved))} {quote(str(path))}")
     return ExitCode.DONE
+
+
+def _find(path: Path) -> Path:
+    """The run at `path`. Raises RequestError where there is none."""
+    from gpt_cli.run.directory import find_run
+
+    try:
+        return find_run(path, check=False)
+    except RequestError as error:
+        if "did you mean" not in (error.hint or ""):
+            error.hint = "gpt runs lists the runs there are"
+        raise
 
 
 def _confirmed(question: str) -> bool:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from gpt_cli.cli.interruptible import unwind_on_sigterm
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import ExitCode, RequestError
@@ -26,10 +27,13 @@ def selftest(
 
     Example: gpt selftest --quick
     """
+    from gpt_cli.files.output_path import require_directory
     from gpt_cli.selftest.check import all_passed, render_checks
     from gpt_cli.selftest.machine import run_selftest
 
-    checks = list(run_selftest(directory, quick=quick, seed=seed, note=note))
+    require_directory(directory, "--dir", missing=False)
+    with unwind_on_sigterm():
+        checks = list(run_selftest(directory, quick=quick, seed=seed, note=note))
     if json:
         print_json({"passed": all_passed(checks), "seed": seed, "checks": [asdict(check) for check in checks]})
     else:
