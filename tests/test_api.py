@@ -87,6 +87,9 @@ def test_wrong_requests_raise_what_the_command_line_would_report(checkpoint: Pat
         run.generate("Z")
     with pytest.raises(RequestError, match="top_p must be above 0 and at most 1, not 7"):
         run.generate("a", top_p=7)
+    with pytest.raises(RequestError, match="there is no option temperatur") as refused:
+        run.generate("a", temperatur=1)
+    assert refused.value.hint == "did you mean temperature?"
     for n in (0, -1):
         with pytest.raises(RequestError, match=f"n must be at least 1, not {n}"):
             run.generate_batch("a", n)

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import struct
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,14 @@ def test_in_a_terminal_it_is_ascii_of_eighty_columns(
     assert max(map(len, out.splitlines())) <= 80
     assert not any(line.endswith(" ") for line in out.splitlines())
     assert ("'o'" in out) == (len(arguments) == 4)  # tokens stand beside a single head
+
+
+def test_a_dash_is_standard_input(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a mouse")))
+    assert main(["attention", "runs/small", "--prompt", "-", "--json"]) == 0
+    assert "".join(json.loads(capsys.readouterr().out)["pieces"]) == "a mouse"
 
 
 def test_the_run_decides_what_is_not_given(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpt_cli.config import ModelConfig
+from gpt_cli.cli.main import main
+from gpt_cli.config import Config, ModelConfig
 from gpt_cli.errors import UserError
 from gpt_cli.model.gpt import GPT
+from gpt_cli.run.checkpoint import save
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.tokenizer import ByteTokenizer
 from gpt_cli.training.evaluate import EvalMetrics, EvaluationText, evaluate
@@ -17,6 +19,18 @@ from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.torch_engine import TorchEngine
 
 RUNTIME = Runtime(torch.device("cpu"), "fp32", threads=1)
+
+
+def test_a_damaged_checkpoint_is_reported_once(tmp_path, capsys) -> None:
+    config, tokenizer = Config(model=ModelConfig(n_layer=1, n_head=1, n_embd=8, context_length=8)), ByteTokenizer()
+    tensors = GPT(config.model, tokenizer.vocab_size).state_dict()
+    for step in (1, 2):
+        newest = save(tmp_path / "run", step, tensors, {}, {}, config, tokenizer)
+    (newest / "model.safetensors").write_bytes(b"broken")
+    (tmp_path / "run" / "run.json").write_text("{}")
+    (tmp_path / "book.txt").write_text("the king\n" * 9)
+    assert main(["eval", str(tmp_path / "run"), "--text", str(tmp_path / "book.txt"), "--device", "cpu"]) == 0
+    assert capsys.readouterr().err.count("and skipped") == 1
 
 
 def make_model() -> GPT:

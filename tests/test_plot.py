@@ -97,6 +97,17 @@ def test_a_run_without_losses_is_an_error_and_leaves_no_picture(tmp_path: Path) 
     assert not (tmp_path / "loss.png").exists()
 
 
+def test_a_trained_run_whose_log_is_lost_is_not_to_be_trained(run: Path, tmp_path: Path) -> None:
+    (run / "metrics.jsonl").write_text("")
+    with pytest.raises(UserError) as refused:
+        plot_runs([run], tmp_path / "loss.svg")
+    assert refused.value.hint == f"train it first: gpt train {run}"
+    (run / "checkpoints" / "step-00000060").mkdir(parents=True)
+    with pytest.raises(UserError) as refused:
+        plot_runs([run], tmp_path / "loss.svg")
+    assert refused.value.hint == f"gpt info {run} says what it is"
+
+
 @pytest.mark.parametrize("name", ["loss.gif", "loss", ".png", "nowhere/loss.png", "folder.png"])
 def test_an_output_that_cannot_be_is_refused_before_anything_is_read(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder.png").mkdir()

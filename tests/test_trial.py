@@ -36,6 +36,7 @@ TOGETHER = (
     "a fifth user",
     "a sixth user",
     "a seventh user",
+    "an eighth user",
 )
 LONGEST = 20  # commands of a test, so that the tests can be shared out
 

@@ -4,10 +4,12 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
+from gpt_cli.errors import RequestError
 from gpt_cli.terminal.escape import WIDTH, escape_control_chars, wrap_line
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
@@ -46,6 +48,12 @@ def list_characters(characters: list[str]) -> str:
     """Characters in quotes; of many the first ones, and how many more there are."""
     listed = ", ".join(f"'{escape_control_chars(character)}'" for character in characters[:_LISTED])
     return listed if len(characters) <= _LISTED else f"{listed}, and {len(characters) - _LISTED} more"
+
+
+def refuse_several(given: Mapping[str, bool]) -> None:
+    """Raise RequestError if more than one of these options, which exclude each other, is given."""
+    if len(names := [option for option, is_given in given.items() if is_given]) > 1:
+        raise RequestError(f"give {names[0]} or {names[1]}, not both")
 
 
 def print_json(value: Any) -> None:

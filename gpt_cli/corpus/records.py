@@ -14,7 +14,10 @@ Stream = tuple[str, Iterable[bytes]]
 """A document: its name for messages, and its text in UTF-8, in pieces of whole characters."""
 
 LONGEST_RECORD = 16 << 20  # bytes of a JSON line or a table's value, characters of a CSV row: it is held in memory
-PAIRS_TRAIN_ON_BOTH = " (data.format=pairs trains on both)"
+PAIRS_TRAIN_ON_BOTH = (
+    " (data.format=pairs trains on both: gpt config init -o my.yaml, then"
+    " gpt train my.yaml data.format=pairs data.source=FILE)"
+)
 MAX_EMPTY_RECORDS = 5_000_000  # records without text, one after the other
 _MAX_STRUCTURE = 4 << 20  # bytes of a JSON line outside its strings: an empty list of 3 bytes takes 80
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'

@@ -117,8 +117,10 @@ def assign_by_hash(hashes: "Sequence[int]", val_fraction: float, test_fraction: 
     n_val = max(1, round(val_fraction * len(ordered))) if val_fraction else 0
     if n_test + n_val >= len(ordered):
         of_text = units != "examples"
+        one = f"1 different {units.removesuffix('s')} is"
+        number = one if len(ordered) == 1 else f"{len(ordered):,} different {units} are"
         raise UserError(
-            f"{len(ordered):,} different {units} are too few to split" + (f" by data.split={units}" if of_text else ""),
+            f"{number} too few to split" + (f" by data.split={units}" if of_text else ""),
             hint="give more" + (", or split by --split characters (data.split=characters)" if of_text else ""),
         )
     first_val, first_train = ordered[n_test], ordered[n_test + n_val]

@@ -13,13 +13,12 @@ import numpy.typing as npt
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.labelled.prepare_labelled import LabelledTexts
 from gpt_cli.corpus.prepare import Corpus
-from gpt_cli.errors import Notify, UserError
+from gpt_cli.errors import Notify
 from gpt_cli.evaluation.bag_of_words import BagOfWords
-from gpt_cli.evaluation.given_examples import read_given_labelled
+from gpt_cli.evaluation.given_examples import check_labels, read_given_labelled
 from gpt_cli.evaluation.text_classifier import TextClassifier
 from gpt_cli.run.checkpoint import Checkpoint
 from gpt_cli.run.run_corpus import load_run_corpus
-from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.terminal.progress import stage_progress, working
 from gpt_cli.training.class_evaluation import (
     ClassEvalMetrics,
@@ -111,11 +110,16 @@ def evaluate_classifier(
                 instead="give labelled texts: --text FILE",
             )
         train, texts = corpus.labelled["train"], corpus.labelled[split]
+        check_labels(texts.source, classifier.labels)
     else:
         texts = read_given_labelled(
-            source, data or saved.config.data, saved.tokenizer, skip_unknown=skip_unknown, note=note
+            source,
+            data or saved.config.data,
+            saved.tokenizer,
+            classifier.labels,
+            skip_unknown=skip_unknown,
+            note=note,
         )
-    _check_labels(texts, classifier.labels)
     name = {"val": "validation", "test": "test"}[split]
     rows = LabelledRows.of(saved.config, texts, name, note)
     with working("evaluating"):
@@ -139,12 +143,3 @@ def _baselines(
         bag = BagOfWords.train([text.text for text in train.source], train_classes.tolist(), len(labels))
         chosen = np.array(bag.classify(texts), dtype=np.int64)
     return majority, confusion_matrix(classes, chosen, len(labels))
-
-
-def _check_labels(texts: LabelledTexts, labels: list[str]) -> None:
-    for text in texts.source:
-        if text.label not in labels:
-            escaped = escape_control_chars(text.label[:50])
-            raise UserError(
-                f"the run knows no label '{escaped}'", where=text.where, hint=f"its labels: {', '.join(labels)[:200]}"
-            )

@@ -120,5 +120,5 @@ def _encode(
 
     ids = encode_stream(tokenizer, pieces())
     if dropped:
-        note(f"left out {len(dropped)} distinct characters that the vocabulary lacks")
+        note(f"left out {len(dropped)} distinct character{'s' * (len(dropped) != 1)} that the vocabulary lacks")
     return ids

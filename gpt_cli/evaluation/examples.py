@@ -75,6 +75,9 @@ def _column(names: list[str], key: str, option: str, location: str) -> int:
 
 def _from_json(text: str, name: str, text_key: str, label_key: str | None) -> Iterator[Example]:
     for location, value in json_objects(text, name, text_key):
+        if label_key is not None and label_key not in value:
+            hint = f"its keys are: {', '.join(value)[:200]}; choose one with --label-key"
+            raise RequestError(f"there is no key '{label_key}'", where=location, hint=hint)
         label = value.get(label_key or "label")
         if not isinstance(label, str | None) or (label is None and label_key is not None):
             raise RequestError(f"the key {label_key or 'label'} must be a text", where=location)

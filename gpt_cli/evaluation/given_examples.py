@@ -1,6 +1,6 @@
 """Read other examples to evaluate a run on, in the format of its own: pairs, chats or labelled texts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +9,12 @@ from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.examples.read_examples import EXAMPLE_SUFFIXES, read_examples
 from gpt_cli.corpus.examples.tokens import Examples, encode_examples
 from gpt_cli.corpus.labelled.prepare_labelled import LabelledTexts, encode_labelled
-from gpt_cli.corpus.labelled.read_labelled import read_labelled
+from gpt_cli.corpus.labelled.read_labelled import LabelledText, read_labelled
 from gpt_cli.corpus.readers import ReaderOptions, inner_suffix
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.sampling import drop_unknown
+from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.tokenizer import Tokenizer
 
 _KEYS: dict[str, tuple[str, ...]] = {
@@ -54,13 +55,17 @@ def read_given_examples(
 
 
 def read_given_labelled(
-    source: str, data: DataConfig, tokenizer: Tokenizer, *, skip_unknown: bool, note: Notify
+    source: str, data: DataConfig, tokenizer: Tokenizer, labels: Sequence[str], *, skip_unknown: bool, note: Notify
 ) -> LabelledTexts:
-    """The labelled texts of `source`, encoded. Raises as `read_given_examples`, UserError if a text becomes empty."""
+    """The labelled texts of `source`, encoded.
+
+    Raises as `read_given_examples`, and UserError for a label that is none of `labels` and a text that becomes empty.
+    """
     with _run_key_hints(data):
         texts = list(read_labelled(source, data, note))
     if not texts:
         raise UserError(f"{source} has no texts")
+    check_labels(texts, labels)
     if skip_unknown:
         drop = _UnknownDropper(tokenizer, note)
         texts = [replace(text, text=drop(text.text)) for text in texts]
@@ -69,6 +74,21 @@ def read_given_labelled(
             if not text.text:
                 raise UserError("the vocabulary has no character of this text", where=text.where)
     return encode_labelled(tokenizer, texts)
+
+
+def check_labels(texts: Sequence[LabelledText], labels: Sequence[str]) -> None:
+    """Raise UserError for a text whose label is none of the run's `labels`."""
+    known = ", ".join(labels)[:200]
+    for text in texts:
+        if text.label in labels:
+            continue
+        escaped = escape_control_chars(text.label[:50])
+        if text.is_record:
+            raise UserError(f"the run knows no label '{escaped}'", where=text.where, hint=f"its labels: {known}")
+        raise UserError(
+            f"{text.where} has no label: its folder is called '{escaped}'",
+            hint=f"labels are read from .jsonl, .csv and .parquet, or are the names of folders of text files: {known}",
+        )
 
 
 class _UnknownDropper:
@@ -86,7 +106,8 @@ class _UnknownDropper:
     def report(self) -> None:
         """Note how many distinct characters were dropped."""
         if self._dropped:
-            self._note(f"left out {len(self._dropped)} distinct characters that the vocabulary lacks")
+            characters = f"{len(self._dropped)} distinct character{'s' * (len(self._dropped) != 1)}"
+            self._note(f"left out {characters} that the vocabulary lacks")
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def stylesheet() -> str:
 def check_page(output: Path, hint: str) -> None:
     """Raise RequestError now if a page cannot be written to `output`: not after the work. `hint` is an example."""
     if output.suffix.lower() not in (".html", ".htm"):
-        raise RequestError(f"a page is written as .html, not as {output.name}", hint=hint)
+        raise RequestError(f"a page is written as .html, not as {output}", hint=hint)
     require_writable(output)
 
 

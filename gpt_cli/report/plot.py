@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from gpt_cli.errors import UserError
+from gpt_cli.errors import RequestError, UserError
 from gpt_cli.report.figure_io import COLOURS, check_output, label, write_picture
 from gpt_cli.report.run_record import read_bytes_per_token, run_names
 from gpt_cli.report.series import X_LABELS, Curve, Measure, Series, XAxis, series, smooth
-from gpt_cli.run.checkpoint import is_checkpoint
+from gpt_cli.run.checkpoint import how_to_train, is_checkpoint, list_checkpoints
 from gpt_cli.run.directory import hint_at_run
 from gpt_cli.run.log import read_metrics
 
@@ -64,17 +64,18 @@ def plot_runs(
 def _draw_run(axes: Axes, run: Path, name: str, index: int, x: XAxis, y: YAxis, *, alone: bool) -> None:
     metrics = read_metrics(run)
     if y == "bpb" and any("accuracy" in line for line in metrics):
-        raise UserError(f"{run} classifies texts: it has no bits per byte", hint=f"gpt plot {quote(str(run))} --y loss")
+        hint = f"gpt plot {quote(str(run))} --y loss"
+        raise RequestError(f"{run} classifies texts: it has no bits per byte", hint=hint)
     size = read_bytes_per_token(run) if x == "bytes" or y == "bpb" else 1.0
     training = series(metrics, _TRAINING.get(y, y), x, size)
     validation = series(metrics, _VALIDATION[y], x, size) if y in _VALIDATION else Series(np.zeros(0), np.zeros(0))
     if not len(training.x) and not len(validation.x):
         words = _WORDS.get(y, "losses")
         if is_checkpoint(run):
-            raise UserError(f"{run} is a checkpoint, and its run has the {words}", hint=hint_at_run(run))
+            raise RequestError(f"{run} is a checkpoint, and its run has the {words}", hint=hint_at_run(run))
         raise UserError(
             f"{run} has no {words} over {x} in its metrics.jsonl yet",
-            hint=f"train it first: gpt train {quote(str(run))}",
+            hint=f"gpt info {quote(str(run))} says what it is" if list_checkpoints(run) else how_to_train(run),
         )
     colour = COLOURS[index % len(COLOURS)]
     line, marker = _STYLES[index // len(COLOURS) % len(_STYLES)]

@@ -5,6 +5,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from typing import Any, Self, TypedDict
 
 from gpt_cli.config import SampleConfig
@@ -128,8 +129,14 @@ class SamplingParams:
         """These settings, updated by `options`. A single stop string need not be in a list.
 
         A pattern, which ends the text itself, resets `stop`, `min_new_tokens` and `beams` unless options have them.
+        Raises RequestError for an option that there is not.
         """
         values: dict[str, Any] = {**options}
+        names = [field.name for field in fields(self)]
+        if unknown := next((name for name in values if name not in names), None):
+            close = get_close_matches(unknown, names, 1)
+            hint = f"did you mean {close[0]}?" if close else f"the options are: {', '.join(names)}"
+            raise RequestError(f"there is no option {unknown}", hint=hint)
         if options.get("choices") or options.get("regex") is not None:
             values = {"stop": (), "min_new_tokens": 0, "beams": None, **values}
         if "stop" in options:

@@ -1,5 +1,6 @@
 """The options that say which texts are meant and how they are divided, as the data section of a config."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +22,8 @@ ValSourceOption = Annotated[
 EncodingOption = Annotated[str, typer.Option(help="Of the text files.")]
 TextKeyOption = Annotated[str, typer.Option(metavar="KEY", help="Of .jsonl lines, or column of tables.")]
 
+VAL_FRACTION, TEXT_KEY = 0.1, "text"  # their defaults
+
 
 def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
     """The data section that the options amount to. Raises RequestError, with the options' names, for what cannot be."""
@@ -34,6 +37,9 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
         raise RequestError(f"--val-fraction must lie between 0 and 1, not {keys['val_fraction']}")
     if not 0 <= keys["test_fraction"] < 1:
         raise RequestError(f"--test-fraction must lie between 0 and 1, not {keys['test_fraction']}")
+    if keys.get("val_source") and keys["val_fraction"] != VAL_FRACTION:
+        raise RequestError("--val-source is the validation text: --val-fraction has no meaning", hint="leave one out")
+    refuse_text_key(corpus, keys["text_key"])
     for source in corpus:
         if not source:
             raise RequestError("a CORPUS is empty text, which names nothing")
@@ -48,6 +54,19 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
         first = error.errors()[0]
         key = "".join(f"{part}: " for part in first["loc"][:1])
         raise RequestError(f"{key}{first['msg'].removeprefix('Value error, ')}") from error
+
+
+def refuse_text_key(corpus: Iterable[str], text_key: str | None) -> None:
+    """Raise RequestError for a key of records where each of the `corpus` is a file of plain text."""
+    from gpt_cli.corpus.examples.read_examples import EXAMPLE_SUFFIXES
+    from gpt_cli.corpus.readers import inner_suffix
+    from gpt_cli.corpus.sources import find_path
+
+    if text_key not in (None, TEXT_KEY):
+        files = [find_path(source) for source in corpus if "\0" not in source]
+        if files and all(file.is_file() and inner_suffix(file) not in EXAMPLE_SUFFIXES for file in files):
+            records = ", ".join(EXAMPLE_SUFFIXES)
+            raise RequestError(f"--text-key is for {records}, and {files[0]} is plain text", hint="leave it out")
 
 
 def corpus_name(corpus: list[str]) -> str:

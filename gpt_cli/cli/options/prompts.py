@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from gpt_cli.cli.output import refuse_several
 from gpt_cli.errors import RequestError
 
 PromptsFormat = Literal["auto", "lines", "jsonl"]
@@ -29,9 +30,7 @@ def read_prompts(
     Raises RequestError for two sources at once, and for what is not there, not UTF-8, or not JSON lines.
     """
     sources = {"--prompt": prompt, "--prompt-file": prompt_file, "--prompts": prompts}
-    given = [name for name, source in sources.items() if source is not None]
-    if len(given) > 1:
-        raise RequestError(f"give {given[0]} or {given[1]}, not both")
+    refuse_several({name: source is not None for name, source in sources.items()})
     if prompts is None and prompts_format != "auto":
         raise RequestError("--prompts-format is of --prompts, which is not given", hint="--prompts FILE")
     from gpt_cli.corpus.small_file import read_small_file

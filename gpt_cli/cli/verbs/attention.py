@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from gpt_cli.cli.options.prompts import read_prompts
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
-from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.output import note, print_json, refuse_several
+from gpt_cli.cli.unknown_characters import without_unknown
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
@@ -23,11 +25,15 @@ def attention(
     run: RunArgument = None,
     run_option: RunOption = None,
     prompt: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What the model reads. [default: sample.prompt of the run]")
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="What the model reads; - is standard input. [default: sample.prompt of the run]"
+        ),
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="An .html file.")] = Path(
-        "attention.html"
-    ),
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="An .html file. [default: attention.html]"),
+    ] = None,
     layer: Annotated[
         list[int] | None, typer.Option(metavar="N", help="Show this layer. May be given several times.")
     ] = None,
@@ -49,8 +55,8 @@ def attention(
 
     Example: gpt attention runs/quickstart --prompt "The class" -o att.html
     """
-    if ascii and json:
-        raise RequestError("give --ascii or --json, not both")
+    refuse_several({"--output": output is not None, "--ascii": ascii, "--json": json})
+    page = output or Path("attention.html")
 
     import torch
 
@@ -60,15 +66,14 @@ def attention(
     from gpt_cli.report.attention_text import render_heads, weights_of
     from gpt_cli.report.html import check_page
     from gpt_cli.run.load_model import load_model
-    from gpt_cli.sampling import drop_unknown
 
     if not (ascii or json):
-        check_page(output, hint='gpt attention RUN --prompt "Once upon" -o attention.html')
+        check_page(page, hint='gpt attention RUN --prompt "Once upon" -o attention.html')
+    given = read_prompts(prompt, None, None, "auto")
     path = find_one(run, run_option, text_option="--prompt")
     loaded = load_model(path, torch.device("cpu"), note)
-    text = loaded.config.sample.prompt if prompt is None else prompt
-    if unknown == "skip":
-        text, _ = drop_unknown(loaded.tokenizer, text)
+    text = loaded.config.sample.prompt if given is None else given[0].text
+    (text,) = without_unknown(loaded.tokenizer, [text], skip=unknown == "skip", source="prompt")
     tokens, left_out = _tokens(loaded, text, max_tokens)
     layers = capture_attention(loaded.model, tokens)
     heads = _chosen(classify_heads(layers, tokens), layer, head)
@@ -83,8 +88,8 @@ def attention(
     elif ascii:
         print(render_heads(weights, heads, pieces))
     else:
-        write_attention(AttentionReport(path.resolve().name, loaded.step, pieces, left_out, layers, heads), output)
-        note(f"wrote {output}")
+        write_attention(AttentionReport(path.resolve().name, loaded.step, pieces, left_out, layers, heads), page)
+        note(f"wrote {page}")
 
 
 def _tokens(loaded: "LoadedRun", text: str, max_tokens: int) -> tuple[list[int], int]:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from gpt_cli.cli.options.data_options import refuse_text_key
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.options.sampling_options import DeviceOption
 from gpt_cli.cli.output import JsonOption, note, print_json
@@ -18,8 +19,9 @@ def evaluate(
     run: RunArgument = None,
     run_option: RunOption = None,
     split: Annotated[
-        Literal["val", "test"], typer.Option(help="Which part of the run's text. Training never reads the test split.")
-    ] = "val",
+        Literal["val", "test"] | None,
+        typer.Option(help="Which part of the run's text; training never reads the test split. [default: val]"),
+    ] = None,
     text: Annotated[
         str | None,
         typer.Option(
@@ -90,20 +92,25 @@ def evaluate(
         from gpt_cli.run.checkpoint import open_checkpoint
         from gpt_cli.terminal.table import render_pairs
 
-    if text is not None and split == "test":
-        raise RequestError("--split test cannot be combined with --text: a text is evaluated whole")
+    if text is not None and split is not None:
+        raise RequestError(f"--split {split} cannot be combined with --text: a text is evaluated whole")
+    split = split or "val"
     path = find_one(run, run_option, text_option="--text")
     saved = open_checkpoint(path, note, "any")
     data = saved.config.data
     if text is None and (encoding is not None or text_key is not None):
         raise RequestError("--encoding and --text-key are of --text, which is not given")
+    if text is not None:
+        refuse_text_key([text], text_key)
     given = text is not None and holds_examples(data, text, text_key)
     has_completions = given or (text is None and data.format in ("pairs", "chat"))
-    asked = [completions, beams, examples, baselines or None, out]
-    if not has_completions and any(option not in (None, False) for option in asked):
-        raise RequestError("--completions and its options are for a run that learned pairs or chats, on examples")
-    if completions is False and any(option is not None for option in asked[1:]):
-        raise RequestError("--no-completions does not go with options of how they are written")
+    given_names = {"--beams": beams, "--examples": examples, "--baselines": baselines or None, "--out": out}
+    asked = [option for option, value in given_names.items() if value is not None]
+    if not has_completions and (completions or asked):
+        option = "--completions" if completions else asked[0]
+        raise RequestError(f"{option} is for a run that learned pairs or chats, on examples")
+    if completions is False and asked:
+        raise RequestError(f"--no-completions does not go with {asked[0]}, which is about how they are written")
     if out is not None:
         require_writable(out, "--out")
     skip = unknown == "skip"
@@ -121,7 +128,7 @@ def evaluate(
         others = read_given_examples(text, data, saved.tokenizer, skip_unknown=skip, note=note)
     options = ReaderOptions(encoding or "utf-8", text_key or "text")
     measured = evaluate_run(
-        path, text, device, split=split, skip_unknown=skip, note=note, options=options, examples=others
+        saved.path, text, device, split=split, skip_unknown=skip, note=note, options=options, examples=others
     )
     figures = measured.figures()
     if writes:

@@ -5,6 +5,8 @@ from typing import Annotated
 import typer
 
 from gpt_cli.cli.options.data_options import (
+    TEXT_KEY,
+    VAL_FRACTION,
     EncodingOption,
     SplitOption,
     TestFractionOption,
@@ -21,12 +23,12 @@ def inspect(
         list[str],
         typer.Argument(metavar="CORPUS", help="Files, folders, globs, - or builtin:python-docs.", show_default=False),
     ],
-    val_fraction: ValFractionOption = 0.1,
+    val_fraction: ValFractionOption = VAL_FRACTION,
     test_fraction: TestFractionOption = 0.0,
     split: SplitOption = "characters",
     val_source: ValSourceOption = None,
     encoding: EncodingOption = "utf-8",
-    text_key: TextKeyOption = "text",
+    text_key: TextKeyOption = TEXT_KEY,
     json: JsonOption = False,
 ) -> None:
     """Look a text over: rare and invisible characters, duplicates, train/val overlap, what a good loss is.

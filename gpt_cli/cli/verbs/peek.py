@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from gpt_cli.cli.options.data_options import (
+    TEXT_KEY,
+    VAL_FRACTION,
     EncodingOption,
     TestFractionOption,
     TextKeyOption,
@@ -34,10 +36,10 @@ def peek(
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="FILE", help="How a text becomes tokens. [default: one per character]")
     ] = None,
-    val_fraction: ValFractionOption = 0.1,
+    val_fraction: ValFractionOption = VAL_FRACTION,
     test_fraction: TestFractionOption = 0.0,
     encoding: EncodingOption = "utf-8",
-    text_key: TextKeyOption = "text",
+    text_key: TextKeyOption = TEXT_KEY,
     json: JsonOption = False,
 ) -> None:
     """Show what the model is asked: after this context, which token comes next?

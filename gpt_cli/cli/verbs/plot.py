@@ -32,5 +32,5 @@ def plot(
     """
     from gpt_cli.report.plot import plot_runs
 
-    plot_runs(find_many(runs, run_options), output, x=x, y=y, log_x=log_x, log_y=log_y, width=width)
+    plot_runs(find_many(runs, run_options, writes=True), output, x=x, y=y, log_x=log_x, log_y=log_y, width=width)
     note(f"wrote {output}")

@@ -12,8 +12,9 @@ import typer
 
 from gpt_cli.cli.open_generator import open_scorer
 from gpt_cli.cli.options import sampling_options as opts
+from gpt_cli.cli.options.data_options import refuse_text_key
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
-from gpt_cli.cli.output import note, print_json
+from gpt_cli.cli.output import note, print_json, refuse_several
 from gpt_cli.cli.unknown_characters import without_unknown
 from gpt_cli.errors import RequestError
 
@@ -111,9 +112,7 @@ def score(
 
     Example: gpt score letter.txt --worst 10
     """
-    outputs = {"--html": html is not None, "--jsonl": jsonl, "--json": as_json, "--tokens": tokens}
-    if len(several := [option for option, is_set in outputs.items() if is_set]) > 1:
-        raise RequestError(f"give {several[0]} or {several[1]}, not both")
+    refuse_several({"--html": html is not None, "--jsonl": jsonl, "--json": as_json, "--tokens": tokens})
     if worst is not None and (as_json or (jsonl and labels is not None)):
         shown_as = "--json" if as_json else "--jsonl with --labels"
         raise RequestError(f"--worst chooses what is listed, and {shown_as} prints all", hint="leave --worst out")
@@ -160,6 +159,7 @@ def score(
     from gpt_cli.evaluation.scored_text import ScoredText
     from gpt_cli.evaluation.sliding_windows import checked_stride, read_tokens
 
+    refuse_text_key([file], text_key)
     step_by = checked_stride(stride, saved.config.model.context_length)
     name, written = _read(file, ReaderOptions(encoding, text_key), saved.tokenizer, unknown)
     ids = _encode(saved.tokenizer, name, written)
@@ -222,10 +222,12 @@ def _encode(tokenizer: "Tokenizer", name: str, text: str) -> "Ids":
 
 def _read(source: str, options: "ReaderOptions", tokenizer: "Tokenizer", unknown: str) -> tuple[str, str]:
     """The name and the text of what is to be scored, without what the vocabulary lacks if that is to be skipped."""
+    from gpt_cli.corpus.small_file import as_request_error
     from gpt_cli.corpus.sources import read_documents
 
     name = "standard input" if source == "-" else source
-    documents = [document.text for document in read_documents(source, note=note, options=options)]
+    with as_request_error():
+        documents = [document.text for document in read_documents(source, note=note, options=options)]
     last = documents.pop()
     text = "".join(one if one.endswith("\n") else f"{one}\n" for one in documents) + last  # as in training
     if documents:
