@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.config import Config, annotate_config, dump_config, parse_config
-from gpt_cli.config.keys import FOREIGN_ALIASES, fields, sections
+from gpt_cli.config.foreign_keys import FOREIGN_KEYS
+from gpt_cli.config.keys import fields, sections
 from gpt_cli.errors import RequestError
 from gpt_cli.terminal.escape import escape_control_chars
 
@@ -138,7 +139,7 @@ def test_an_override_that_would_cut_examples_is_refused_however_it_is_written(
 
 
 def test_names_of_other_trainers_lead_to_keys_that_exist() -> None:
-    assert set(FOREIGN_ALIASES.values()) <= set(fields())
+    assert set(FOREIGN_KEYS.values()) <= set(fields())
 
 
 NOT_A_CONFIG = {

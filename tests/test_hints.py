@@ -14,7 +14,9 @@ import torch
 
 from gpt_cli.cli.main import main
 from gpt_cli.cli.usage import COMMANDS
-from gpt_cli.config.keys import FOREIGN_ALIASES, fields, suggest
+from gpt_cli.config.foreign_keys import FOREIGN_KEYS, NEEDS_CONVERSION, assignment
+from gpt_cli.config.keys import fields, suggest
+from gpt_cli.config.load import parse_overrides
 
 pytestmark = pytest.mark.robust
 
@@ -97,9 +99,28 @@ def test_who_follows_a_hint_gets_on(command, error, hint, following, capsys):
 
 
 def test_what_other_trainers_call_a_key_leads_to_one_that_there_is():
-    for name, key in FOREIGN_ALIASES.items():
+    for name, key in FOREIGN_KEYS.items():
         assert key in fields()
-        assert suggest((name,)) == f"did you mean {key}?", name
+        assert suggest((name,), 1) == f"did you mean {assignment(name, key, '1') if name in NEEDS_CONVERSION else key}?"
+
+
+VALUES = {
+    **{"report_to": "none", "wandb_log": "True", "bf16": "True", "fp16": "true", "amp": "True", "dtype": "float16"},
+    **{"mixed_precision": "bf16-mixed", "warmup_ratio": "0.1", "min_lr": "1e-4"},
+    **{"optimizer": "adamw", "gpu": "cuda", "cuda": "cuda", "cpu": "cpu", "gradient_checkpointing": "true"},
+    **{"time": "10m", "max_time": "1h", "time_limit": "90s", "minutes": "5m", "hours": "2h"},
+    **dict.fromkeys(("lr_scheduler_type", "scheduler", "lr_scheduler", "lr_schedule"), "cosine"),
+    **dict.fromkeys(("val_split", "validation_split", "val_ratio", "val_size"), "0.1"),
+    **dict.fromkeys(("beta1", "beta2", "adam_beta1", "adam_beta2"), "0.8"),
+    **dict.fromkeys(("vocab_size", "vocab"), "512"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(FOREIGN_KEYS))
+def test_a_value_of_another_trainer_becomes_one_that_our_key_takes(name):
+    override, _, _ = assignment(name, FOREIGN_KEYS[name], VALUES.get(name, "2")).partition(" (")
+    more = ["tokenizer.kind=bpe"] if "vocab" in name else []
+    assert FOREIGN_KEYS[name] in parse_overrides([*shlex.split(override), *more])
 
 
 def test_what_other_tools_call_a_command_leads_to_one_that_there_is(capsys):

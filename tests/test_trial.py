@@ -37,6 +37,7 @@ TOGETHER = (
     "a sixth user",
     "a seventh user",
     "an eighth user",
+    "a ninth user",
 )
 LONGEST = 20  # commands of a test, so that the tests can be shared out
 

@@ -186,23 +186,18 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
     if context.info_name == "sample" and spelled in _SPOKEN:
         return _SPOKEN[spelled]
     if takes_changes(context):
+        from gpt_cli.config.foreign_keys import assignment
         from gpt_cli.config.keys import key_for
 
         key = key_for(name)
         if key is not None:
-            return f"keys of the config are written without dashes: {_assignment(key, name, value)}"
+            return f"keys of the config are written without dashes: {assignment(name, key, value)}"
     if spelled == "debug":
         return f"it stands before the command: {context.command_path.replace('gpt', 'gpt --debug', 1)}"
     if spelled == "version":
         return "gpt --version"
     close = get_close_matches(spelled, [option for option in known if len(option) > 1], 1, 0.6)
     return f"did you mean --{close[0]}?" if close else None
-
-
-def _assignment(key: str, name: str, value: str) -> str:
-    if "epoch" in name:
-        return f"{key}=1000 (the run says how often that reads the text)"
-    return f"{key}={quote(value)}"
 
 
 def _value_of(name: str, arguments: Sequence[str]) -> str:

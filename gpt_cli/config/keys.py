@@ -14,6 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from gpt_cli.config import data_schema, model_schema, sample_schema, task_schema
 from gpt_cli.config import schema as main_schema
 from gpt_cli.config.diagnostics import KeyPath
+from gpt_cli.config.foreign_keys import FOREIGN_KEYS, NEEDS_CONVERSION, assignment
 from gpt_cli.config.schema import Config, ConfigSection
 
 _TYPES = {
@@ -24,42 +25,6 @@ _TYPES = {
     "null": ["null"],
 }
 _ITEMS = {"integer": "whole numbers", "number": "numbers", "string": "texts"}
-
-_ELSEWHERE = {
-    "model.context_length": ("block_size", "n_ctx", "max_seq_len", "seq_len", "seq_length", "context", "n_positions"),
-    "model.n_embd": ("d_model", "hidden_size", "embed_dim", "dim", "width", "n_embed", "embedding_dim"),
-    "model.n_layer": ("n_layers", "num_layers", "num_hidden_layers", "layers", "depth"),
-    "model.n_head": ("n_heads", "num_heads", "num_attention_heads", "heads"),
-    "tokenizer.vocab_size": ("vocab_size", "vocab"),
-    "optim.lr": ("learning_rate", "max_lr", "rate"),
-    "optim.name": ("optimizer",),
-    "optim.weight_decay": ("wd", "decay"),
-    "optim.grad_clip": ("max_grad_norm", "gradient_clip_val", "clip", "clip_grad"),
-    "optim.betas": ("beta1", "beta2"),
-    "schedule.min_lr_ratio": ("min_lr",),
-    "schedule.warmup_steps": ("warmup_iters", "warmup", "warmup_ratio"),
-    "schedule.kind": ("scheduler", "lr_scheduler", "lr_scheduler_type", "lr_schedule"),
-    "train.steps": (
-        *("max_iters", "max_steps", "iters", "iterations", "num_steps", "n_steps"),
-        *("epochs", "epoch", "n_epochs", "num_epochs", "num_train_epochs"),
-    ),
-    "train.batch_size": ("batch_size", "batch", "bs", "train_batch_size", "per_device_train_batch_size"),
-    "train.micro_batch_size": ("gradient_accumulation_steps", "grad_accum", "grad_accum_steps", "accumulate"),
-    "train.init_from": ("init", "finetune", "pretrained", "from_pretrained", "base_model"),
-    "train.budget": ("time", "minutes", "hours", "max_time", "time_limit"),
-    "lora.rank": ("lora_r", "lora_rank", "rank"),
-    "eval.every": ("eval_interval", "eval_steps", "eval_every"),
-    "checkpoint.every": ("save_steps", "save_every", "save_interval", "ckpt_interval"),
-    "log.every": ("log_interval", "logging_steps", "log_every"),
-    "log.sinks": ("wandb", "tensorboard", "report_to", "wandb_log"),
-    "data.source": ("dataset", "text", "input", "train_file", "data_dir", "data_path", "corpus", "file"),
-    "data.val_fraction": ("val_split", "validation_split", "val_ratio", "val_size"),
-    "runtime.precision": ("dtype", "bf16", "fp16", "amp", "mixed_precision"),
-    "runtime.device": ("gpu", "cuda", "cpu"),
-    "run_dir": ("out_dir", "output_dir", "output", "out", "name", "run_name", "save_dir"),
-}
-FOREIGN_ALIASES = {name: key for key, names in _ELSEWHERE.items() for name in names}
-"""Names of our keys in other trainers."""
 
 
 @cache
@@ -173,12 +138,14 @@ def join_or(words: list[str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def suggest(path: KeyPath) -> str | None:
-    """A hint which key may be meant by the unknown key `path`."""
+def suggest(path: KeyPath, value: object = None) -> str | None:
+    """A hint which key may be meant by the unknown key `path`, which was given `value`."""
     *around, name = (str(part).lower().replace("-", "_") for part in path)
     if len(path) == 1 and name in fields() and "." in name:
         section, _, key = name.rpartition(".")
         return f"write {key} under `{section}:`"
+    if name in NEEDS_CONVERSION and name not in fields():
+        return f"did you mean {assignment(name, FOREIGN_KEYS[name], str(value))}?"
     if suggestions := _closest_keys(".".join(around), name):
         return f"did you mean {join_or(suggestions)}?"
     return None
@@ -195,7 +162,7 @@ def _closest_keys(section: str, name: str) -> list[str]:
     for key in [*sections(), *fields()]:
         keys.setdefault(key.rpartition(".")[2], []).append(key)
     beside = [key.rpartition(".")[2] for key in [*sections(), *fields()] if key.rpartition(".")[0] == section]
-    elsewhere = [FOREIGN_ALIASES[name]] if name in FOREIGN_ALIASES else []
+    elsewhere = [FOREIGN_KEYS[name]] if name in FOREIGN_KEYS else []
     if candidates := (keys.get(name) or elsewhere) if section else (elsewhere or keys.get(name)):
         return candidates
     if close := get_close_matches(name, beside, 1, 0.6):

@@ -32,7 +32,7 @@ def _apply(document: ParsedYaml, override: str) -> ParsedYaml:
             raise ConfigSyntaxError(Diagnostic(f"{key} is a section", place, _example(key)))
         path: KeyPath = tuple(key.split("."))
         if key not in fields():
-            raise ConfigSyntaxError(Diagnostic(f"{key} is not a key", place, suggest(path)))
+            raise ConfigSyntaxError(Diagnostic(f"{key} is not a key", place, suggest(path, text)))
         value = _read(key, text, place)
     except ConfigSyntaxError as error:
         return replace(document, problems=(*document.problems, error.problem))

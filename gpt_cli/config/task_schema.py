@@ -50,7 +50,7 @@ def task_problem(config: "Config") -> str | None:
         changed = [key for key, value in task if value != type(task).model_fields[key].default]
         return f"task.{changed[0]} needs task.kind classes" if changed else None
     refused = {
-        f"data.format must be labelled, not {config.data.format}": config.data.format != "labelled",
+        f"it needs data.format=labelled, not {config.data.format}": config.data.format != "labelled",
         "sample.every must be null: nothing is written": config.sample.every is not None,
         "train.budget is for task.kind language": config.train.budget is not None,
         "eval.max_tokens is for task.kind language": config.eval.max_tokens is not None,

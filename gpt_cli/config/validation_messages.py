@@ -44,7 +44,9 @@ def _key_of(detail: ErrorDetails) -> KeyPath:
 def _problem(path: KeyPath, details: list[ErrorDetails], document: ParsedYaml) -> Diagnostic:
     kind = details[0]["type"]
     if kind == "extra_forbidden":
-        return Diagnostic(f"{key_name(path)} is not a key", document.keys[path], suggest(path))
+        return Diagnostic(
+            f"{key_name(path)} is not a key", document.keys[path], suggest(path, look_up(document.values, path))
+        )
     if kind == "value_error":
         message = str(details[0]["ctx"]["error"])
         return Diagnostic(message, _place_of_disagreement(message, path, document))
@@ -102,6 +104,8 @@ def format_value(value: object) -> str:
 
 def _suggest_fix(value: object, words: list[str]) -> str | None:
     """A suggested value, if there is an obvious one."""
+    if any(word.startswith("a list of") for word in words) and isinstance(value, str) and value.strip():
+        return f"write a list: [{value.strip()}]"
     if isinstance(value, str):
         return _suggest_fix_of_text(value, words)
     if "text" in words and isinstance(value, bool | int | float):

@@ -38,6 +38,9 @@ def stop_requests() -> Iterator[StopRequest]:
                 os.write(2, b"stopped at once, by a second signal; what was saved before it is whole\n")
             os._exit(128 + number)
         request.received = number
+        if os.environ.get("RANK", "0") == "0":  # one process of several
+            with suppress(OSError):
+                os.write(2, b"\nto be stopped after this step, and saved; a second signal ends it at once\n")
 
     asking = [n for n in _ASKING if not (n == _HANGUP and signal.getsignal(n) is signal.SIG_IGN)]
     previous = {number: signal.signal(number, note) for number in asking}

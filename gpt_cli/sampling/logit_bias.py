@@ -36,6 +36,11 @@ def _id(tokenizer: Tokenizer, name: str | int) -> int:
         if not 0 <= name < tokenizer.vocab_size:
             raise RequestError(f"logit_bias: there is no id {name} in a vocabulary of {tokenizer.vocab_size:,}")
         return name
+    if missing := tokenizer.unknown_characters(name):
+        raise RequestError(
+            f"logit_bias: '{escape_control_chars(name[:50])}' has characters that the vocabulary lacks:"
+            f" {escape_control_chars(''.join(missing)[:50])}"
+        )
     ids = tokenizer.encode(name, allow_special=True)
     if len(ids) != 1:
         pieces = [f"'{escape_control_chars(tokenizer.decode([int(token)]))}'" for token in ids[:_MAX_LISTED]]

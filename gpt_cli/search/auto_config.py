@@ -11,6 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from gpt_cli.config.dump import to_yaml_scalar
 from gpt_cli.config.schema import Config
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.scan import StageProgress
@@ -98,8 +99,12 @@ def _check_format(fixed: ConfigValues, source: str) -> None:
 
 
 def _train_command(fixed: ConfigValues, overrides: str, source: str) -> str:
-    """The command that trains on `source` with `overrides` and a config of the user's own."""
-    overrides = f"{overrides} data.source={quote(source)}"
+    """The command that trains on `source` with `overrides`, a config of the user's own, and the rest of `fixed`."""
+    there = {*(one.partition("=")[0] for one in overrides.split()), "data.source"}
+    if "train.init_from" in fixed:
+        there |= {"train.init_from", "run_dir"}
+    others = [quote(f"{key}={to_yaml_scalar(value)}") for key, value in fixed.items() if key not in there]
+    overrides = " ".join([overrides, f"data.source={quote(source)}", *others])
     if "train.init_from" not in fixed:
         return f"gpt config init -o my.yaml, then gpt train my.yaml {overrides}"
     base = quote(str(fixed["train.init_from"]))

@@ -122,7 +122,8 @@ def _widths(
         widths, [width - max(pair) for width, *pair in zip(widths, heading_widths, body_widths, strict=True)], limit
     )
     word_widths = [
-        max(display_width(word) for words in column for word in words) for column in zip(*all_rows, strict=True)
+        max((display_width(word) for words in column for word in words), default=0)
+        for column in zip(*all_rows, strict=True)
     ]
     spare = [
         0 if is_right else width - max(word, _MIN_TEXT)

@@ -20,7 +20,8 @@ def nonfinite_error(step: int, loss: float, grad_norms: Tensor | None, state: Tr
     problem = f"the {name} is {loss} at step {step}" if bad is None else f"{bad} is not finite at step {step}"
     return UserError(
         f"{problem}{NOT_FINITE}",
-        hint="train into another run_dir with a smaller optim.lr or optim.grad_clip; what was saved before is good",
+        hint="train into another run_dir with smaller learning rates, or optim.grad_clip=1;"
+        " what was saved before is good",
     )
 
 

@@ -33,7 +33,8 @@ class Stopping:
         minutes = self.config.max_minutes
         self.clock.advance_to(step, seconds)
         if self.reason is None and step >= self.config.steps:
-            self.reason = f"all {self.config.steps:,} steps are done"
+            more = step > self.config.steps
+            self.reason = f"train.steps is {self.config.steps:,}" if more else f"all {step:,} steps are done"
         elif self.reason is None and self.clock.is_over:
             self.reason = (
                 f"train.budget ({self.config.budget}) is used up: {step:,} steps of {self.config.steps:,}, which"

@@ -23,7 +23,7 @@ def choose_for_budget(config: "Config", file: Path | None, overrides: Sequence[s
     from gpt_cli.config.duration import parse_duration
     from gpt_cli.config.load import merge_layers, read_config_file
     from gpt_cli.corpus.prepare import prepare_corpus
-    from gpt_cli.search.time_budget import choice_of_run, choose_config
+    from gpt_cli.search.time_budget import SHAPE, choice_of_run, choose_config
 
     overridden = _keys(merge_layers("", "the overrides", overrides).values)
     if "train.steps" in overridden:
@@ -32,6 +32,8 @@ def choose_for_budget(config: "Config", file: Path | None, overrides: Sequence[s
         overridden if file is None else overridden | _keys(merge_layers(read_config_file(file), str(file), ()).values)
     )
     fixed -= {"train.steps", "train.max_minutes"}  # the time decides them
+    if config.train.init_from is not None:  # the run whose weights are taken decides on the model
+        fixed |= {*SHAPE, "model.context_length"}
     assert config.run_dir is not None
     assert config.train.budget is not None
     config_path = Path(config.run_dir, "config.yaml")

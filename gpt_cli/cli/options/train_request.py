@@ -51,6 +51,9 @@ class Request:
                 hint=f"gpt train {quote(str(file))} trains what the config says",
             )
         self.config = self._of_file(file) if file is not None else self._of(sources)
+        from gpt_cli.cli.options.without_effect import refuse_without_effect
+
+        refuse_without_effect(self.config, self.overrides)
 
     def _of_file(self, file: Path) -> "Config":
         from gpt_cli.config import load_config
@@ -63,6 +66,7 @@ class Request:
             with translate_os_errors("write", Path(config.run_dir)):
                 _refuse_imported(Path(config.run_dir))
             refuse_another_text(config)  # before the text is read in the way that is asked for now
+            _note_new_run(file, Path(config.run_dir), config.train.init_from)
         return config
 
     def _of(self, sources: list[str]) -> "Config":
@@ -133,6 +137,15 @@ class Request:
         raise RequestError(
             f"{run_dir} is a run on another text, {trained_on}", hint=f"give this one another name: {another}"
         )
+
+
+def _note_new_run(file: Path, run_dir: Path, init_from: str | None) -> None:
+    """Say that `run_dir` is another run than the one whose config is taken."""
+    from gpt_cli.config.load import enclosing_run
+
+    taken = enclosing_run(file)
+    if taken is not None and not run_dir.exists() and init_from is None:
+        note(f"{run_dir} is a new run with the config of {taken}, from random weights; {taken} stays as it is")
 
 
 def _config_file(source: str) -> Path | None:

@@ -97,6 +97,8 @@ def sample(
     """
     arguments = locals()
     given = read_prompts(prompt, prompt_file, prompts, prompts_format)
+    if as_json and jsonl:
+        raise RequestError("give --json or --jsonl, not both", hint="--jsonl has log-probabilities, too")
     if as_json and prompts is not None:
         raise RequestError("--json is for one prompt", hint="--jsonl prints a line for each")
     options = opts.sampling_options({**arguments, "log_probs": jsonl or None})
@@ -106,7 +108,8 @@ def sample(
     from gpt_cli.sampling import SamplingParams, random_seed
 
     seed = random_seed() if seed is None else seed
-    path = find_one(run, run_option, text_option="--prompt")
+    is_file = run is not None and run.is_file()
+    path = find_one(run, run_option, text_option="--prompt-file" if is_file else "--prompt")
     loaded = open_checkpoint(path, note)
     defaults = sample_defaults(path) or loaded.config.sample
     sampling = SamplingParams.from_config(defaults, seed).replace(options)

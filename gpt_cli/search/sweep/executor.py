@@ -139,7 +139,7 @@ def _begin(
     if not outcome.is_final:
         if limits.max_runs is not None and len(execution.tasks) >= limits.max_runs:
             execution.left = f"--max-runs {limits.max_runs} is reached"
-        elif limits.budget is not None and _ends_late(task, pool.jobs, limits.budget, execution):
+        elif limits.budget is not None and _ends_late(task, pool.jobs, limits.budget, execution, progress.elapsed):
             execution.left = "the budget has no time for another run"
         if execution.left is not None:
             return
@@ -151,15 +151,15 @@ def _begin(
         pool.start(task.name, dump_config(task.config))
 
 
-def _ends_late(task: RunTask, jobs: int, budget: float, execution: Execution) -> bool:
-    """True if `task` would end after the budget, at the pace of the runs that have ended."""
+def _ends_late(task: RunTask, jobs: int, budget: float, execution: Execution, elapsed: float) -> bool:
+    """True if `task`, begun `elapsed` seconds after the first, would end after the budget at the pace so far."""
     ended = [(execution.tasks[name], outcome) for name, outcome in execution.outcomes.items() if outcome.seconds]
     if not ended:
-        return False
+        return elapsed > budget
     spent = sum(outcome.seconds for _, outcome in ended)
     pace = spent / sum(other.work * outcome.steps / max(1, other.config.train.steps) for other, outcome in ended)
     running = [other.work for name, other in execution.tasks.items() if name not in execution.outcomes]
-    return spent + pace * (sum(running) + task.work) > budget * jobs
+    return elapsed + pace * task.work > budget or spent + pace * (sum(running) + task.work) > budget * jobs
 
 
 def _restart(end: RunEnd, pool: RunPool, execution: Execution, note: Notify) -> bool:
@@ -234,6 +234,11 @@ class Progress:
         """Count a run that had got as far as `outcome` before this process started."""
         share = 1.0 if outcome.is_final else outcome.steps / max(1, task.config.train.steps)
         self._work[task.name], self._share[task.name], self._before[task.name] = task.work, share, share
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since this process began."""
+        return self._clock() - self._started
 
     def reached(self, name: str, share: float) -> None:
         self._share[name] = max(share, self._share[name])

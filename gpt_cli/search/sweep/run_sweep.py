@@ -26,6 +26,7 @@ from gpt_cli.search.sweep.sweep import (
 from gpt_cli.search.sweep.sweep_result import SweepResult, collect, write_best
 
 _FEWEST = 2  # runs that can be compared
+_START_SECONDS = 3.0  # of a process, before its first step: most of it imports torch
 
 
 @dataclass(frozen=True)
@@ -138,4 +139,5 @@ def _seconds_of_run(base: Config, note: Notify) -> float:
     corpus = prepare_corpus(base.data, base.tokenizer, note=note)
     step = measure(base, corpus, setup_runtime(base.runtime), lambda _: None)
     passes = 1 + (base.train.steps // base.eval.every if base.eval.every else 0)
-    return step.seconds_per_step * (base.train.steps + passes * len(corpus.val) / step.tokens_per_step / 3.0)
+    steps = base.train.steps + passes * len(corpus.val) / step.tokens_per_step / 3.0
+    return _START_SECONDS + step.seconds_per_step * steps

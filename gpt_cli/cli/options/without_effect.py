@@ -1,0 +1,40 @@
+"""Overrides without effect: keys that only matter where another key has a certain value, which it has not."""
+
+from collections.abc import Sequence
+
+from gpt_cli.config import Config
+from gpt_cli.config.keys import fields, get_key
+from gpt_cli.errors import RequestError
+
+CONDITIONS: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
+    (("data.label_key", "data.split_seed"), "data.format", ("labelled",)),
+    (("data.prompt_key", "data.completion_key"), "data.format", ("pairs",)),
+    (("data.messages_key",), "data.format", ("chat",)),
+    (("data.prompt_end", "data.completion_end", "data.loss_on"), "data.format", ("pairs", "chat")),
+    (("data.too_long",), "data.format", ("pairs", "chat", "labelled")),
+    (("tokenizer.pattern", "tokenizer.train_bytes", "tokenizer.allow_special"), "tokenizer.kind", ("bpe",)),
+    (("model.rope_theta", "model.rope_scaling", "model.rope_rounding"), "model.position", ("rope",)),
+)
+"""(keys, the key that they depend on, its values with which they matter)."""
+
+
+def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
+    """Raise RequestError for an override that changes a key from its default, and has no effect in `config`.
+
+    In a file such a key may stand: a run's config.yaml holds every key.
+    """
+    for override in overrides:
+        key = override.partition("=")[0]
+        if (needed := _condition(config, key)) is not None and get_key(config, key) != fields()[key].default:
+            raise RequestError(f"{key} has no effect here: it needs {needed}", where=f"override {override!r}")
+
+
+def _condition(config: Config, key: str) -> str | None:
+    """The override without which `key` has no effect in `config`; None if it has one."""
+    if key in ("lora.alpha", "lora.targets") and config.lora.rank is None:
+        return "lora.rank=8 or another rank"
+    for keys, other, values in CONDITIONS:
+        is_met = get_key(config, other) in values or (other == "tokenizer.kind" and config.tokenizer.file is not None)
+        if key in keys and not is_met:
+            return " or ".join(f"{other}={value}" for value in values)
+    return None

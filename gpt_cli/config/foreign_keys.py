@@ -1,0 +1,89 @@
+"""Keys of other trainers: which of ours each is, and how its value is written there."""
+
+from collections.abc import Callable, Mapping
+from shlex import quote
+
+_NAMES = {
+    "model.context_length": ("block_size", "n_ctx", "max_seq_len", "seq_len", "seq_length", "context", "n_positions"),
+    "model.n_embd": ("d_model", "hidden_size", "embed_dim", "dim", "width", "n_embed", "embedding_dim"),
+    "model.n_layer": ("n_layers", "num_layers", "num_hidden_layers", "layers", "depth"),
+    "model.n_head": ("n_heads", "num_heads", "num_attention_heads", "heads"),
+    "tokenizer.vocab_size": ("vocab_size", "vocab"),
+    "optim.lr": ("learning_rate", "max_lr", "rate"),
+    "optim.name": ("optimizer",),
+    "optim.weight_decay": ("wd", "decay"),
+    "optim.grad_clip": ("max_grad_norm", "gradient_clip_val", "clip", "clip_grad"),
+    "optim.betas": ("beta1", "beta2", "adam_beta1", "adam_beta2"),
+    "schedule.min_lr_ratio": ("min_lr",),
+    "schedule.warmup_steps": ("warmup_iters", "warmup", "warmup_ratio"),
+    "schedule.kind": ("scheduler", "lr_scheduler", "lr_scheduler_type", "lr_schedule"),
+    "train.steps": (
+        *("max_iters", "max_steps", "iters", "iterations", "num_steps", "n_steps"),
+        *("epochs", "epoch", "n_epochs", "num_epochs", "num_train_epochs"),
+    ),
+    "train.batch_size": ("batch_size", "batch", "bs", "train_batch_size", "per_device_train_batch_size"),
+    "train.micro_batch_size": ("gradient_accumulation_steps", "grad_accum", "grad_accum_steps", "accumulate"),
+    "train.activation_checkpointing": ("gradient_checkpointing",),
+    "train.init_from": ("init", "finetune", "pretrained", "from_pretrained", "base_model"),
+    "train.budget": ("time", "minutes", "hours", "max_time", "time_limit"),
+    "lora.rank": ("lora_r", "lora_rank", "rank"),
+    "eval.every": ("eval_interval", "eval_steps", "eval_every"),
+    "checkpoint.every": ("save_steps", "save_every", "save_interval", "ckpt_interval"),
+    "log.every": ("log_interval", "logging_steps", "log_every"),
+    "log.sinks": ("wandb", "tensorboard", "report_to", "wandb_log"),
+    "data.source": ("dataset", "text", "input", "train_file", "data_dir", "data_path", "corpus", "file"),
+    "data.val_fraction": ("val_split", "validation_split", "val_ratio", "val_size"),
+    "runtime.precision": ("dtype", "bf16", "fp16", "amp", "mixed_precision"),
+    "runtime.device": ("gpu", "cuda", "cpu"),
+    "run_dir": ("out_dir", "output_dir", "output", "out", "name", "run_name", "save_dir"),
+}
+FOREIGN_KEYS = {name: key for key, names in _NAMES.items() for name in names}
+"""Names of our keys in other trainers."""
+
+_PRECISIONS = {
+    **dict.fromkeys(("32", "32-true", "float32", "fp32", "float", "no"), "fp32"),
+    **dict.fromkeys(("16", "16-mixed", "float16", "half"), "fp16"),
+    **dict.fromkeys(("bf16-mixed", "bf16-true", "bfloat16"), "bf16"),
+}
+
+
+def assignment(name: str, key: str, value: str) -> str:
+    """The override that does for `key` what `value` does for its foreign `name`; with a remark where units differ."""
+    convert = _CONVERSIONS.get(name.lower().replace("-", "_"))
+    if convert is not None:
+        return convert(value)
+    if key == "runtime.precision":
+        known = value.lower()
+        return f"{key}={_PRECISIONS.get(known, quote(value))}"
+    return f"{key}={quote(value)}"
+
+
+def _epochs(_value: str) -> str:
+    return "train.steps=1000 (the run says how often that reads the text)"
+
+
+def _sinks(value: str) -> str:
+    sink = value.lower() if value.lower() in ("wandb", "tensorboard", "csv") else "wandb"
+    none = value.lower() in ("none", "false", "no", "0")
+    return "log.sinks=[] (as it is without)" if none else f"'log.sinks=[{sink}]'"
+
+
+def _micro_batch(_value: str) -> str:
+    return "train.micro_batch_size=4 (sequences of a pass, which divide train.batch_size; not the number of passes)"
+
+
+_CONVERSIONS: Mapping[str, Callable[[str], str]] = {
+    **dict.fromkeys(("epochs", "epoch", "n_epochs", "num_epochs", "num_train_epochs"), _epochs),
+    **dict.fromkeys(("gradient_accumulation_steps", "grad_accum", "grad_accum_steps", "accumulate"), _micro_batch),
+    **dict.fromkeys(("wandb", "wandb_log", "report_to"), _sinks),
+    "tensorboard": lambda _: "'log.sinks=[tensorboard]'",
+    **dict.fromkeys(("beta1", "adam_beta1"), lambda value: f"'optim.betas=[{value},0.95]'"),
+    **dict.fromkeys(("beta2", "adam_beta2"), lambda value: f"'optim.betas=[0.9,{value}]'"),
+    "min_lr": lambda _: "schedule.min_lr_ratio=0.1 (a share of optim.lr)",
+    "warmup_ratio": lambda _: "schedule.warmup_steps=100 (steps, not a share of them)",
+    "bf16": lambda value: f"runtime.precision={'fp32' if value.lower() == 'false' else 'bf16'}",
+    "fp16": lambda value: f"runtime.precision={'fp32' if value.lower() == 'false' else 'fp16'}",
+    **dict.fromkeys(("amp", "mixed_precision"), lambda value: f"runtime.precision={_PRECISIONS.get(value, 'bf16')}"),
+}
+"""By a foreign name whose value is of another kind than ours: the override for a value of it."""
+NEEDS_CONVERSION = frozenset(_CONVERSIONS)
