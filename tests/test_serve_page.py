@@ -259,7 +259,7 @@ def test_a_text_is_read_by_two_checkpoints_side_by_side(page: Page, client: Clie
     )
     page.click("#readform .do")
     page.wait("document.querySelectorAll('#readings article').length == 2")
-    readings = page.run("[...document.querySelectorAll('#readings .stats-line')].map(e => e.textContent)")
+    readings = page.run("[...document.querySelectorAll('#readings .facts-line')].map(e => e.textContent)")
     for model, line in zip(("first", "first@0"), readings, strict=True):
         score = client.ask("/score", model=model, text="ab\ncd ef")[1]
         assert line == f"{score['bpb']:.3f} bits per byte, 7 tokens"
