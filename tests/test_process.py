@@ -149,4 +149,7 @@ def test_a_second_signal_to_a_run_says_that_it_stops_at_once() -> None:
         "    signal.pause()"
     )
     assert completed.returncode == 130
-    assert completed.stderr == "stopped at once, by a second signal; what was saved before it is whole\n"
+    assert completed.stderr.splitlines()[-2:] == [
+        "to be stopped after this step, and saved; a second signal ends it at once",
+        "stopped at once, by a second signal; what was saved before it is whole",
+    ]

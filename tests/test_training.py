@@ -255,7 +255,7 @@ def test_a_stopped_run_tells_the_loss_of_the_step_that_it_saved_or_none(tmp_path
 def test_fewer_steps_than_are_done_is_a_finished_run(tmp_path):
     run(make_config(tmp_path))
     summary = run(make_config(tmp_path, "train.steps=6"))
-    assert summary.stopped == "all 6 steps are done"
+    assert summary.stopped == "train.steps is 6"
     assert summary.steps == 12
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -16,12 +17,16 @@ _TYPE = re.compile(r"<(?:list\[)?(int|float|str|path)(?: range)?\]?>")
 
 
 def refuse_twice(command: Any, ctx: Any, arguments: list[str]) -> None:
-    """Raise RequestError for an option of one value that is given several times: the parser keeps the last one."""
+    """Raise RequestError for a text or a path that is given by one option several times, and all but the last lost.
+
+    Of numbers and choices the last one counts, as aliases and scripts that add options to others expect.
+    """
     if ctx.resilient_parsing:  # of a line that is being completed
         return
     values, _, order = command.make_parser(ctx).parse_args(list(arguments))
     for option in order:
-        if order.count(option) > 1 and isinstance(option, TyperOption) and not (option.multiple or option.is_flag):
+        is_text = isinstance(option, TyperOption) and option.type_descriptor.annotation in (str, Path)
+        if is_text and not option.multiple and order.count(option) > 1:
             name = max(option.opts, key=len)
             once = f"give one of them: {name} {quote(str(values[option.name]))}"
             raise RequestError(f"{name} is given twice", hint=once)

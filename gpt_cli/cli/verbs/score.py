@@ -222,12 +222,10 @@ def _encode(tokenizer: "Tokenizer", name: str, text: str) -> "Ids":
 
 def _read(source: str, options: "ReaderOptions", tokenizer: "Tokenizer", unknown: str) -> tuple[str, str]:
     """The name and the text of what is to be scored, without what the vocabulary lacks if that is to be skipped."""
-    from gpt_cli.corpus.small_file import as_request_error
     from gpt_cli.corpus.sources import read_documents
 
     name = "standard input" if source == "-" else source
-    with as_request_error():
-        documents = [document.text for document in read_documents(source, note=note, options=options)]
+    documents = [document.text for document in read_documents(source, note=note, options=options)]
     last = documents.pop()
     text = "".join(one if one.endswith("\n") else f"{one}\n" for one in documents) + last  # as in training
     if documents:
