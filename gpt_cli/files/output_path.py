@@ -5,7 +5,7 @@ from pathlib import Path
 from shlex import quote
 
 from gpt_cli.errors import RequestError
-from gpt_cli.files.safe_io import translate_os_errors
+from gpt_cli.files.safe_io import DiskError, translate_os_errors
 
 
 def require_directory(path: Path, option: str, *, missing: bool = True) -> None:
@@ -18,7 +18,7 @@ def require_directory(path: Path, option: str, *, missing: bool = True) -> None:
 
 
 def require_writable(output: Path, option: str = "-o") -> None:
-    """Raise RequestError if no file can be written to `output`, which was given with `option`."""
+    """Raise RequestError if `output`, which was given with `option`, cannot be a file, DiskError if it may not be."""
     another = f"choose another file with {option}"
     with translate_os_errors("write", output):
         has_parent, is_directory = output.parent.is_dir(), output.is_dir()
@@ -28,4 +28,4 @@ def require_writable(output: Path, option: str = "-o") -> None:
     if is_directory:
         raise RequestError(f"{output} is a directory", hint=another)
     if not os.access(output.parent, os.W_OK | os.X_OK):
-        raise RequestError(f"{output} cannot be written: permission denied", hint=another)
+        raise DiskError(f"cannot write {output}: permission denied", hint=another)
