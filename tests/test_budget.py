@@ -124,20 +124,26 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, tick: float) -> None:
         monkeypatch.setattr(f"gpt_cli.{module}.time", clock)
 
 
-CHEAP = ["runtime.threads=1", "runtime.device=cpu", "model.n_layer=1", "model.n_embd=16", "model.n_head=2"]
-
-
-def test_a_run_keeps_the_choice_and_what_is_written_is_not_chosen(book, monkeypatch, capsys):
-    monkeypatch.chdir(book.parent)
+def pretend_to_measure(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+    """Have every candidate take a second a step; the configs that are measured."""
     measurements: list[Config] = []
 
-    def pretend(config: Config, *_: object) -> BudgetCandidate:
+    def measure(config: Config, *_: object) -> BudgetCandidate:
         measurements.append(config)
         model = config.model
         shape = (model.n_layer, model.n_head, model.n_embd)
         return BudgetCandidate(shape, model.context_length, config.train.batch_size, 10_000, 1.0)
 
-    monkeypatch.setattr(time_budget, "measure", pretend)
+    monkeypatch.setattr(time_budget, "measure", measure)
+    return measurements
+
+
+CHEAP = ["runtime.threads=1", "runtime.device=cpu", "model.n_layer=1", "model.n_embd=16", "model.n_head=2"]
+
+
+def test_a_run_keeps_the_choice_and_what_is_written_is_not_chosen(book, monkeypatch, capsys):
+    monkeypatch.chdir(book.parent)
+    measurements = pretend_to_measure(monkeypatch)
     set_clock(monkeypatch, 1e-4)
     command = ["train", "book.txt", "train.budget=1m", *CHEAP, "train.batch_size=4", "--json"]
     assert main(command) == 0
@@ -152,6 +158,18 @@ def test_a_run_keeps_the_choice_and_what_is_written_is_not_chosen(book, monkeypa
     assert json.loads(capsys.readouterr().out)["weights_sha256"] == first["weights_sha256"]
     assert main(["train", "book.txt", "train.budget=2m", *CHEAP, "train.batch_size=4"]) == 2
     assert 'train.budget: "1m" there, "2m" here' in capsys.readouterr().err
+
+
+def test_a_budget_keeps_the_model_of_the_run_whose_weights_are_taken(book, monkeypatch):
+    monkeypatch.chdir(book.parent)
+    assert main(["train", "book.txt", *CHEAP, "model.context_length=24", "train.steps=1", "run_dir=runs/base"]) == 0
+    pretend_to_measure(monkeypatch)
+    set_clock(monkeypatch, 1e-4)
+    overrides = ["train.init_from=runs/base", "train.budget=1m", "run_dir=runs/tuned", "runtime.threads=1"]
+    assert main(["train", "book.txt", *overrides]) == 0
+    base, tuned = (load_config(Path(f"runs/{name}/config.yaml")) for name in ("base", "tuned"))
+    assert tuned.model.model_copy(update={"dropout": base.model.dropout}) == base.model
+    assert tuned.train.steps > 1
 
 
 @pytest.mark.parametrize(

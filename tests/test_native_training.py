@@ -168,6 +168,13 @@ class Drawn(torch.nn.Module):
         return x * next(self.factors).view_as(x)
 
 
+def drop_what_was_drawn(model: GPT, drawn: torch.Tensor) -> None:
+    """In place of the dropouts of the embedding and the residual branches: the factors of `dropout_masks`."""
+    model.embedding.dropout = Drawn(drawn[:1])
+    for layer, block in enumerate(model.blocks):
+        block.dropout = Drawn(drawn[1 + 2 * layer : 3 + 2 * layer])
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("options", LAYOUTS[:2], ids=str)
 def test_dropout_drops_what_the_seed_draws_forwards_and_backwards(options, threads):
@@ -178,9 +185,7 @@ def test_dropout_drops_what_the_seed_draws_forwards_and_backwards(options, threa
     loss = native.add_gradients(inputs, targets, 1 / 400, seed=7) / 400
     actual = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
-    model.embedding.dropout = Drawn(drawn[:1])
-    for layer, block in enumerate(model.blocks):
-        block.dropout = Drawn(drawn[1 + 2 * layer : 3 + 2 * layer])
+    drop_what_was_drawn(model, drawn)
     expected_loss, gradients = by_autograd(model, inputs, targets)
     assert loss == pytest.approx(expected_loss, abs=2e-6)
     assert all(distance(actual[name], gradient) < 2e-5 for name, gradient in gradients.items())
@@ -197,9 +202,7 @@ def test_attention_dropout_is_what_the_seed_draws_forwards_and_backwards(options
     loss = native.add_gradients(inputs, targets, 1 / 400, seed=7) / 400
     actual = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
-    model.embedding.dropout = Drawn(drawn[:1])
-    for layer, block in enumerate(model.blocks):
-        block.dropout = Drawn(drawn[1 + 2 * layer : 3 + 2 * layer])
+    drop_what_was_drawn(model, drawn)
 
     def attention(q, k, v, *, window, **_):
         identity = torch.eye(80).expand(5, k.shape[1], 80, 80)  # so that the definition returns the weights

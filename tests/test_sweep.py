@@ -424,6 +424,18 @@ def test_a_budget_begins_no_run_that_would_end_too_late_by_the_pace_of_those_bef
     assert execution.left == "the budget has no time for another run"
 
 
+def test_a_budget_counts_the_time_that_has_passed_and_not_that_of_steps_alone(tmp_path: Path) -> None:
+    def task(name: str) -> RunTask:
+        return RunTask(name, name, parse_config("", "none", [f"run_dir={tmp_path / name}", "train.steps=10"]))
+
+    pool = Instant()
+    source, limits = Waiting([task("a"), task("b")]), RunLimits(budget=35.0)
+    clock = lambda: 40.0 if pool.started else 0.0  # noqa: E731 - a process that took 40 s for a second of steps
+    execution = execute(source, pool, limits, StopRequest(), lambda _: None, clock)  # type: ignore[arg-type]
+    assert pool.started == ["a"]
+    assert execution.left == "the budget has no time for another run"
+
+
 def test_a_run_whose_process_is_killed_goes_on_and_is_told_as_failed_when_that_happens_three_times(
     tmp_path: Path,
 ) -> None:
