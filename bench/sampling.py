@@ -37,8 +37,9 @@ from gpt_cli.cpu.decode.quantize import FORMATS
 from gpt_cli.cpu.decode.weights import Weights, read_weights
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.arrays import unpack_arrays
-from gpt_cli.run.checkpoint import open_checkpoint, save
+from gpt_cli.run.checkpoint import save
 from gpt_cli.run.draft import open_draft
+from gpt_cli.run.open_checkpoint import open_checkpoint
 from gpt_cli.run.tensors import pack_tensors
 from gpt_cli.sampling.generate import generate
 from gpt_cli.sampling.sampling_params import SamplingParams

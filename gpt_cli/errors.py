@@ -48,6 +48,10 @@ class UserError(Exception):
         return "\n".join(lines)
 
 
+class NonFiniteError(UserError):
+    """A loss, gradient, weight or moment is not finite. The events of a run name this type."""
+
+
 class RequestError(UserError):
     """The request itself is wrong: the command line, the config, or settings that do not fit together."""
 

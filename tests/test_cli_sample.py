@@ -13,7 +13,8 @@ import torch
 
 from gpt_cli.config import Config, ModelConfig, SampleConfig
 from gpt_cli.model.gpt import GPT
-from gpt_cli.run.checkpoint import open_checkpoint, save
+from gpt_cli.run.checkpoint import save
+from gpt_cli.run.open_checkpoint import open_checkpoint
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
 from tests.support.sample import Sample
 from tests.support.waiting import HANG

@@ -13,8 +13,8 @@ import torch
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import TokenizerConfig
-from gpt_cli.run.checkpoint import open_checkpoint
 from gpt_cli.run.load_model import build_model
+from gpt_cli.run.open_checkpoint import open_checkpoint
 from gpt_cli.serve.model_registry import EngineOptions
 from gpt_cli.tokenizer.trainer import train_tokenizer
 from tests.serving import LETTERS, Client, make_run, serving

@@ -15,8 +15,9 @@ from gpt_cli.config import Config, ModelConfig, SampleConfig
 from gpt_cli.cpu.common.kernel import KernelUnavailable, load_kernel
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.run.checkpoint import open_checkpoint, save
+from gpt_cli.run.checkpoint import save
 from gpt_cli.run.load_model import build_model
+from gpt_cli.run.open_checkpoint import open_checkpoint
 from gpt_cli.sampling import SamplingParams
 from gpt_cli.sampling.native_stream import max_batch
 from gpt_cli.sampling.text_generator import TextGenerator

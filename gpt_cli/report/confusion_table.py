@@ -6,7 +6,7 @@ from gpt_cli.errors import Notify, UserError
 from gpt_cli.evaluation.classify_run import evaluate_classifier
 from gpt_cli.evaluation.text_classifier import TextClassifier
 from gpt_cli.report.run_record import RunRecord
-from gpt_cli.run.checkpoint import open_checkpoint
+from gpt_cli.run.open_checkpoint import open_checkpoint
 
 _MAX_LABELS = 40
 

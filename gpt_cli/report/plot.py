@@ -16,9 +16,10 @@ from gpt_cli.errors import RequestError, UserError
 from gpt_cli.report.figure_io import COLOURS, check_output, label, write_picture
 from gpt_cli.report.run_record import read_bytes_per_token, run_names
 from gpt_cli.report.series import X_LABELS, Curve, Measure, Series, XAxis, series, smooth
-from gpt_cli.run.checkpoint import how_to_train, is_checkpoint, list_checkpoints
+from gpt_cli.run.checkpoint import is_checkpoint, list_checkpoints
 from gpt_cli.run.directory import hint_at_run
 from gpt_cli.run.log import read_metrics
+from gpt_cli.run.open_checkpoint import how_to_train
 
 YAxis = Literal["loss", "bpb", "lr", "grad_norm", "throughput"]
 

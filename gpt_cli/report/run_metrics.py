@@ -1,6 +1,7 @@
 """The final metrics of a run, with their names, formats and which direction is better."""
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -91,7 +92,7 @@ def run_outcome(record: RunRecord) -> str:
     endings = [event for event in record.events if event["event"] in ("started", "ended", "died", "killed")]
     match endings[-1] if endings else None:
         case {"event": "died", "error": error}:
-            return f"died at step {record.steps:,}: {str(error).removeprefix('UserError: ')}"
+            return f"died at step {record.steps:,}: {re.sub(r'^(User|NonFinite)Error: ', '', str(error))}"
         case {"event": "killed"}:
             return f"was killed at step {record.steps:,} of {total:,}"
         case {"event": "started"} if record.steps < total:

@@ -18,12 +18,11 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
-from shlex import quote
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from gpt_cli.config import Config, dump_config, load_config, parse_config
+from gpt_cli.config import Config, dump_config, parse_config
 from gpt_cli.config.paths import rooted
-from gpt_cli.errors import Notify, RequestError, UserError
+from gpt_cli.errors import Notify, UserError
 from gpt_cli.files import (
     ChecksumCache,
     DamagedError,
@@ -49,10 +48,6 @@ if TYPE_CHECKING:
 FORMAT = 1
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
-NOT_FINITE = ": training stopped, nothing of it was saved"
-"""The last words of the error of a run whose loss is not finite."""
-Task = Literal["language", "classes", "any"]
-"""The `task.kind` of the checkpoint that is wanted."""
 _NAME = re.compile(r"step-(\d{8,})")
 _STATE_LIMIT = 1 << 20
 _LARGEST_TABLES = 1 << 26  # bytes; large models may have more
@@ -188,55 +183,6 @@ def _refuse_giant(config: Config, size: int) -> None:
         raise UserError(
             f"a context of {config.model.context_length:,} tokens takes {tables:,} bytes for positions alone"
         )
-
-
-def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkpoint:
-    """The checkpoint that `path` is, directory or file, or the newest intact one of a run. Reports each damaged one.
-
-    Raises RequestError when there is no checkpoint or it is not of this `task`, UserError when there is none that can
-    be used.
-    """
-    if path.is_file():
-        from gpt_cli.run.one_file_run import load_single  # noqa: PLC0415 - it makes a Checkpoint
-
-        checkpoint: Checkpoint | None = load_single(path)
-    else:
-        checkpoint = load(path) if is_checkpoint(path) else load_newest(path, note)
-    if checkpoint is None:
-        raise RequestError(f"{path} has no checkpoint yet", hint=how_to_train(path))
-    if task not in ("any", checkpoint.config.task.kind):
-        _refuse_task(path, task)
-    return checkpoint
-
-
-def how_to_train(run_dir: Path) -> str:
-    """A hint: how a run without a checkpoint gets one. For a run that ended in NaN, another run at a lower rate."""
-    from gpt_cli.run.log import read_events  # noqa: PLC0415 - of no use to those that load
-    from gpt_cli.run.training_lock import is_training  # noqa: PLC0415
-
-    if is_training(run_dir):
-        return "it is being trained: wait until it saves, after checkpoint.every steps or at its end"
-    ends = [event for event in read_events(run_dir) if event["event"] in ("ended", "died", "killed")]
-    if ends and NOT_FINITE in str(ends[-1].get("error")):
-        optims = [config.optim for config in (load_config(run_dir / CONFIG), Config())]
-        rate = min(optim.lr for optim in optims if optim.lr != "auto") / 10
-        rates = f"optim.lr={rate:g}"
-        if optims[0].name == "muon":
-            rates += f" optim.adamw_lr={min(optim.adamw_lr for optim in optims) / 10:g}"
-        another = f"gpt train {quote(str(run_dir))} run_dir=runs/NAME {rates}"
-        return f"its loss was not finite; train another: {another}"
-    return f"train it first: gpt train {quote(str(run_dir))}"
-
-
-def _refuse_task(path: Path, task: Task) -> NoReturn:
-    if task == "language":
-        raise RequestError(
-            f"{path} classifies texts: it predicts no tokens", hint=f"gpt classify --run {quote(str(path))} TEXT"
-        )
-    raise RequestError(
-        f"{path} predicts tokens: it was not trained with task.kind classes",
-        hint=f"gpt score --run {quote(str(path))} --labels A,B FILE chooses the likeliest label",
-    )
 
 
 def load_newest(run_dir: Path, note: Notify) -> Checkpoint | None:

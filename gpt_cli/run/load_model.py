@@ -12,7 +12,8 @@ from gpt_cli.config import Config
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.sequence_classifier import make_model
-from gpt_cli.run.checkpoint import Checkpoint, Task, open_checkpoint
+from gpt_cli.run.checkpoint import Checkpoint
+from gpt_cli.run.open_checkpoint import Task, open_checkpoint
 from gpt_cli.run.tensors import check_tensors
 from gpt_cli.runtime.oom import oom_as_user_error
 from gpt_cli.tokenizer import Tokenizer

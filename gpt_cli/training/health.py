@@ -5,21 +5,20 @@ import math
 import torch
 from torch import Tensor
 
-from gpt_cli.errors import UserError
-from gpt_cli.run.checkpoint import NOT_FINITE
+from gpt_cli.errors import NonFiniteError
 from gpt_cli.training.state import TrainingState
 
 _SPAN = 100  # steps that a running mean covers, and the least number before it detects spikes
 _SIGMAS = 6.0
 
 
-def nonfinite_error(step: int, loss: float, grad_norms: Tensor | None, state: TrainingState) -> UserError:
+def nonfinite_error(step: int, loss: float, grad_norms: Tensor | None, state: TrainingState) -> NonFiniteError:
     """The error with the first tensor that is not finite, after update `step` or (without norms) an evaluation."""
     bad = _first_bad(state, grad_norms, math.isfinite(loss))
     name = "loss" if grad_norms is not None else "validation loss"
     problem = f"the {name} is {loss} at step {step}" if bad is None else f"{bad} is not finite at step {step}"
-    return UserError(
-        f"{problem}{NOT_FINITE}",
+    return NonFiniteError(
+        f"{problem}: training stopped, nothing of it was saved",
         hint="train into another run_dir with smaller learning rates, or optim.grad_clip=1;"
         " what was saved before is good",
     )

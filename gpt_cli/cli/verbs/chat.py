@@ -50,8 +50,8 @@ def chat(
     arguments = locals()
     from gpt_cli.cli.repl import Repl
     from gpt_cli.config.template import TurnTemplate
-    from gpt_cli.run.checkpoint import open_checkpoint
     from gpt_cli.run.directory import sample_defaults
+    from gpt_cli.run.open_checkpoint import open_checkpoint
     from gpt_cli.sampling import SamplingParams, random_seed
     from gpt_cli.sampling.conversation import Conversation
 

@@ -53,8 +53,8 @@ def classify(
     with gc_paused():
         from gpt_cli.cli.unknown_characters import without_unknown
         from gpt_cli.evaluation.text_classifier import TextClassifier
-        from gpt_cli.run.checkpoint import open_checkpoint
         from gpt_cli.run.directory import is_run
+        from gpt_cli.run.open_checkpoint import open_checkpoint
 
     if texts and run is None and is_run(texts[0]):
         run, texts = Path(texts[0]), texts[1:]

@@ -103,8 +103,8 @@ def sample(
         raise RequestError("--json is for one prompt", hint="--jsonl prints a line for each")
     options = opts.sampling_options({**arguments, "log_probs": jsonl or None})
 
-    from gpt_cli.run.checkpoint import open_checkpoint
     from gpt_cli.run.directory import sample_defaults
+    from gpt_cli.run.open_checkpoint import open_checkpoint
     from gpt_cli.sampling import SamplingParams, random_seed
 
     seed = random_seed() if seed is None else seed

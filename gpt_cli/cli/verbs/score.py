@@ -129,8 +129,8 @@ def score(
 
             check_page(html, hint="gpt score FILE --html score.html")
 
-    from gpt_cli.run.checkpoint import open_checkpoint
     from gpt_cli.run.directory import is_run
+    from gpt_cli.run.open_checkpoint import open_checkpoint
 
     if is_run(file):
         first = "TEXT" if run is None else quote(str(run))

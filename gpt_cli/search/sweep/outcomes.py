@@ -12,7 +12,7 @@ from gpt_cli.run.log import read_events, read_metrics
 
 State = Literal["new", "begun", "done", "failed", "pruned"]
 _ENDS = ("started", "ended", "died", "killed", "restart loop")
-_PERMANENT_ERRORS = ("UserError:", "RequestError:")  # they come again; a full disk or a lock may not
+_PERMANENT_ERRORS = ("UserError:", "RequestError:", "NonFiniteError:")  # they come again; a full disk or a lock may not
 
 
 @dataclass(frozen=True)

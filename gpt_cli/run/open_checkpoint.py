@@ -1,0 +1,59 @@
+"""Open the checkpoint that a command names, or say how there comes to be one."""
+
+from pathlib import Path
+from shlex import quote
+from typing import Literal, NoReturn
+
+from gpt_cli.config import Config, load_config
+from gpt_cli.errors import NonFiniteError, Notify, RequestError
+from gpt_cli.run.checkpoint import CONFIG, Checkpoint, is_checkpoint, load, load_newest
+from gpt_cli.run.log import read_events
+from gpt_cli.run.one_file_run import load_single
+from gpt_cli.run.training_lock import is_training
+
+Task = Literal["language", "classes", "any"]
+"""The `task.kind` of the checkpoint that is wanted."""
+
+
+def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkpoint:
+    """The checkpoint that `path` is, directory or file, or the newest intact one of a run. Reports each damaged one.
+
+    Raises RequestError when there is no checkpoint or it is not of this `task`, UserError when there is none that can
+    be used.
+    """
+    if path.is_file():
+        checkpoint: Checkpoint | None = load_single(path)
+    else:
+        checkpoint = load(path) if is_checkpoint(path) else load_newest(path, note)
+    if checkpoint is None:
+        raise RequestError(f"{path} has no checkpoint yet", hint=how_to_train(path))
+    if task not in ("any", checkpoint.config.task.kind):
+        _refuse_task(path, task)
+    return checkpoint
+
+
+def how_to_train(run_dir: Path) -> str:
+    """A hint: how a run without a checkpoint gets one. For a run that ended in NaN, another run at a lower rate."""
+    if is_training(run_dir):
+        return "it is being trained: wait until it saves, after checkpoint.every steps or at its end"
+    ends = [event for event in read_events(run_dir) if event["event"] in ("ended", "died", "killed")]
+    if ends and str(ends[-1].get("error")).startswith(f"{NonFiniteError.__name__}:"):
+        optims = [config.optim for config in (load_config(run_dir / CONFIG), Config())]
+        rate = min(optim.lr for optim in optims if optim.lr != "auto") / 10
+        rates = f"optim.lr={rate:g}"
+        if optims[0].name == "muon":
+            rates += f" optim.adamw_lr={min(optim.adamw_lr for optim in optims) / 10:g}"
+        another = f"gpt train {quote(str(run_dir))} run_dir=runs/NAME {rates}"
+        return f"its loss was not finite; train another: {another}"
+    return f"train it first: gpt train {quote(str(run_dir))}"
+
+
+def _refuse_task(path: Path, task: Task) -> NoReturn:
+    if task == "language":
+        raise RequestError(
+            f"{path} classifies texts: it predicts no tokens", hint=f"gpt classify --run {quote(str(path))} TEXT"
+        )
+    raise RequestError(
+        f"{path} predicts tokens: it was not trained with task.kind classes",
+        hint=f"gpt score --run {quote(str(path))} --labels A,B FILE chooses the likeliest label",
+    )
