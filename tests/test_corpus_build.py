@@ -12,7 +12,8 @@ import pytest
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.corpus import tokenize_pipeline
-from gpt_cli.corpus.prepare import Corpus, open_lazy, prepare_corpus, tokenize_corpus
+from gpt_cli.corpus.lazy_corpus import open_lazy
+from gpt_cli.corpus.prepare import Corpus, prepare_corpus, tokenize_corpus
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import cache_dir

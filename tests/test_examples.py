@@ -15,7 +15,8 @@ from gpt_cli.cli.main import main
 from gpt_cli.config import Config, dump_config, parse_config
 from gpt_cli.config.template import TurnTemplate
 from gpt_cli.corpus.examples.read_examples import read_examples
-from gpt_cli.corpus.prepare import Corpus, open_lazy, prepare_corpus
+from gpt_cli.corpus.lazy_corpus import open_lazy
+from gpt_cli.corpus.prepare import Corpus, prepare_corpus
 from gpt_cli.distributed.world import World
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.model.gpt import GPT

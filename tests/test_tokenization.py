@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.corpus import corpus_text, encoder_pool, prepare, scan, segments, store, tokenize_pipeline
-from gpt_cli.corpus.prepare import open_lazy, prepare_corpus, tokenize_corpus
+from gpt_cli.corpus.lazy_corpus import open_lazy
+from gpt_cli.corpus.prepare import prepare_corpus, tokenize_corpus
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import cache_dir, safe_io

@@ -1,6 +1,5 @@
 """From a config's `data` and `tokenizer` to tokens, which are cached."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,17 +13,17 @@ from gpt_cli.corpus.labelled.prepare_labelled import (
     prepare_labelled,
 )
 from gpt_cli.corpus.mapped import MappedTokens
+from gpt_cli.corpus.matching_store import open_cached, open_matching_store, refuse_store_of_examples
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.corpus.sources import find_path
 from gpt_cli.corpus.split import Split
 from gpt_cli.corpus.store import SplitSpec, SplitStats, Tokens, TokenStore, is_store, new_store, write_store
 from gpt_cli.corpus.tokenize_pipeline import Tokenized, TokenizePipeline
 from gpt_cli.errors import Notify, RequestError, UserError
-from gpt_cli.files import DamagedError, ExistsError, cache_dir
-from gpt_cli.tokenizer import Tokenizer, train_tokenizer
+from gpt_cli.files import ExistsError, cache_dir
+from gpt_cli.tokenizer import Tokenizer
 
 MAPPED_FROM = 1 << 27  # ids; a split from this size on is memory-mapped: it would take 256 MiB or more
-_HEAD = 1 << 22  # ids of each split that `open_lazy` holds, so that a short text is encoded once
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +70,8 @@ def prepare_corpus(
     """
     is_text = data.format == "text"
     if is_text and isinstance(data.source, str) and is_store(path := find_path(data.source)):
-        return _corpus_of_store(_open_matching_store(path, data, tokenizer), data, with_test)
-    _refuse_store_of_examples(data)
+        return _corpus_of_store(open_matching_store(path, data, tokenizer), data, with_test)
+    refuse_store_of_examples(data)
     if with_test and not data.test_fraction:
         raise RequestError(
             "there is no test split: data.test_fraction is 0",
@@ -84,7 +83,7 @@ def prepare_corpus(
         return _prepare_from_examples(data, tokenizer, note, with_test)
     pipeline = TokenizePipeline.scan(data, tokenizer, note, progress, processes)
     entry = cache_dir() / "stores" / pipeline.cache_key
-    if (cached := _open_cached(entry, note)) is not None:
+    if (cached := open_cached(entry, note)) is not None:
         return _corpus_of_store(cached, data, with_test)
     if cache and not pipeline.text.is_in_memory:
         try:
@@ -113,52 +112,6 @@ def prepare_corpus(
     return Corpus(
         tokenized.tokenizer, tokens["train"], tokens["val"], tokenized.stats, tokenized.fingerprint, data.source, test
     )
-
-
-@dataclass(frozen=True, eq=False)
-class LazyCorpus:
-    """A tokenized corpus: its statistics, and access to any range of ids. A text is read when ids of it are asked for;
-    examples and labelled texts are held in memory."""
-
-    tokenizer: Tokenizer
-    stats: dict[Split, SplitStats]
-    """Statistics of each split there is."""
-    read: Callable[[Split, int, int], Tokens]
-    """(split, start, stop) -> (stop - start,) ids of the split, fewer at its end."""
-    examples: dict[Split, Examples] = field(default_factory=dict)
-    """As in `Corpus`."""
-    labelled: dict[Split, LabelledTexts] = field(default_factory=dict)
-    """As in `Corpus`."""
-
-
-def open_lazy(
-    data: DataConfig, tokenizer: TokenizerConfig, *, note: Notify, progress: StageProgress | None = None
-) -> LazyCorpus:
-    """The corpus of `prepare_corpus`, of which a text is not held in memory; nothing is cached. Raises as it does."""
-    _refuse_store_of_examples(data)
-    if data.format == "labelled":
-        labelled = prepare_labelled(data, tokenizer, note)
-        read_tokens = lambda split, i, j: labelled.splits[split].tokens[i:j]  # noqa: E731
-        return LazyCorpus(labelled.tokenizer, labelled.stats, read_tokens, labelled=labelled.splits)
-    if data.format != "text":
-        examples = prepare_examples(data, tokenizer, note)
-        return LazyCorpus(
-            examples.tokenizer, examples.stats, lambda split, i, j: examples.splits[split].tokens[i:j], examples.splits
-        )
-    if isinstance(data.source, str) and is_store(path := find_path(data.source)):
-        store = _open_matching_store(path, data, tokenizer)
-        return LazyCorpus(store.tokenizer, store.stats, store.read)
-    pipeline = TokenizePipeline.scan(data, tokenizer, note, progress, None)
-    if (cached := _open_cached(cache_dir() / "stores" / pipeline.cache_key, note)) is not None:
-        return LazyCorpus(cached.tokenizer, cached.stats, cached.read)
-    trained = pipeline.train_tokenizer()
-    head, tokenized = pipeline.encode_to_memory(trained, stop=_HEAD)
-
-    def read(split: Split, start: int, stop: int) -> Tokens:
-        in_memory = min(stop, tokenized.stats[split].tokens) <= len(head[split])
-        return head[split][start:stop] if in_memory else pipeline.encode_to_memory(trained, start, stop)[0][split]
-
-    return LazyCorpus(tokenized.tokenizer, tokenized.stats, read)
 
 
 def tokenize_corpus(
@@ -190,7 +143,7 @@ def learn_tokenizer(
     if data.format != "text":
         return learn_from_examples(divide_examples(data, note)[0], data, tokenizer, note)
     if isinstance(data.source, str) and is_store(path := find_path(data.source)):
-        return _open_matching_store(path, data, tokenizer).tokenizer
+        return open_matching_store(path, data, tokenizer).tokenizer
     return TokenizePipeline.scan(data, tokenizer, note, progress, None).train_tokenizer()
 
 
@@ -220,16 +173,6 @@ def _prepare_from_labelled(data: DataConfig, config: TokenizerConfig, note: Noti
     )
 
 
-def _open_cached(entry: Path, note: Notify) -> TokenStore | None:
-    if not is_store(entry):
-        return None
-    try:
-        return TokenStore.open(entry)
-    except DamagedError as error:
-        note(f"{error.message}; the text is tokenized again")
-        return None
-
-
 def _corpus_of_store(store: TokenStore, data: DataConfig, with_test: bool) -> Corpus:
     return Corpus(
         store.tokenizer,
@@ -246,42 +189,3 @@ def _load_ids(store: TokenStore, split: Split) -> Tokens | MappedTokens:
     stats = store.stats.get(split)
     load = store.mapped if stats is not None and stats.tokens >= MAPPED_FROM else store.tokens
     return load(split)
-
-
-def _refuse_store_of_examples(data: DataConfig) -> None:
-    """Raise RequestError if a source of pairs, chats or labelled texts is a token store."""
-    if data.format == "text":
-        return
-    for source in [data.source] if isinstance(data.source, str) else data.source or []:
-        if is_store(path := find_path(source)):
-            raise RequestError(
-                f"data.format {data.format} reads examples from files: {path} is a token store, which keeps one text",
-                hint="name the files of the examples as data.source: they are encoded when a run begins",
-            )
-
-
-def _open_matching_store(path: Path, data: DataConfig, config: TokenizerConfig) -> TokenStore:
-    """The store at `path`. Raises RequestError if it does not match the config."""
-    store = TokenStore.open(path)
-    spec = SplitSpec.of(data)
-    if data.val_source is not None or data.weights is not None:
-        key = "data.weights" if data.val_source is None else "data.val_source"
-        raise RequestError(f"{key} is for texts: {path} is a token store, which was divided when it was made")
-    actual: dict[str, object] = {"tokenizer.kind": store.tokenizer.kind}
-    requested: dict[str, object] = {"tokenizer.kind": config.kind}
-    for key in ("val_fraction", "test_fraction", "split"):
-        actual[f"data.{key}"] = getattr(store.division, key)
-        requested[f"data.{key}"] = getattr(spec, key)
-    if store.tokenizer.kind == "bpe" and config.vocab_size is not None:
-        actual["tokenizer.vocab_size"] = store.tokenizer.vocab_size
-        requested["tokenizer.vocab_size"] = config.vocab_size
-    pretrained = None if config.file is None else train_tokenizer((), config)
-    if pretrained is not None and pretrained.digest != store.tokenizer.digest:
-        raise RequestError(f"the token store {path} was made with another tokenizer than {config.file}")
-    if different := [key for key, value in actual.items() if requested[key] != value]:
-        key = different[0]
-        raise RequestError(
-            f"the token store {path} has {key} {actual[key]}, the config asks for {requested[key]}",
-            hint="use it with " + " ".join(f"{key}={actual[key]}" for key in different),
-        )
-    return store

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt_cli.config import Config
-from gpt_cli.corpus.prepare import LazyCorpus, open_lazy
+from gpt_cli.corpus.lazy_corpus import LazyCorpus, open_lazy
 from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify
 from gpt_cli.run.directory import refuse_another_config, refuse_foreign

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpt_cli.config import Config
-from gpt_cli.corpus.prepare import Corpus, LazyCorpus
+from gpt_cli.corpus.lazy_corpus import LazyCorpus
+from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.oom import oom_as_user_error

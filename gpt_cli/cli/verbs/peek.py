@@ -19,7 +19,7 @@ from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
-    from gpt_cli.corpus.prepare import LazyCorpus
+    from gpt_cli.corpus.lazy_corpus import LazyCorpus
 
 
 def peek(
@@ -73,7 +73,7 @@ def peek(
 def _outline(source: str, tokenizer: Path | None, division: dict[str, float], **keys: str) -> "LazyCorpus":
     """A store, or a text, of which only the window that is shown need be in memory."""
     from gpt_cli.config import TokenizerConfig
-    from gpt_cli.corpus.prepare import LazyCorpus, open_lazy
+    from gpt_cli.corpus.lazy_corpus import LazyCorpus, open_lazy
     from gpt_cli.corpus.sources import find_path
     from gpt_cli.corpus.store import TokenStore, is_store
     from gpt_cli.terminal.progress import stage_progress

@@ -1,0 +1,60 @@
+"""Open the token store that a config names or the cache holds, and refuse one that does not match the config."""
+
+from pathlib import Path
+
+from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus.sources import find_path
+from gpt_cli.corpus.store import SplitSpec, TokenStore, is_store
+from gpt_cli.errors import Notify, RequestError
+from gpt_cli.files import DamagedError
+from gpt_cli.tokenizer import train_tokenizer
+
+
+def open_matching_store(path: Path, data: DataConfig, config: TokenizerConfig) -> TokenStore:
+    """The store at `path`. Raises RequestError if it does not match the config."""
+    store = TokenStore.open(path)
+    spec = SplitSpec.of(data)
+    if data.val_source is not None or data.weights is not None:
+        key = "data.weights" if data.val_source is None else "data.val_source"
+        raise RequestError(f"{key} is for texts: {path} is a token store, which was divided when it was made")
+    actual: dict[str, object] = {"tokenizer.kind": store.tokenizer.kind}
+    requested: dict[str, object] = {"tokenizer.kind": config.kind}
+    for key in ("val_fraction", "test_fraction", "split"):
+        actual[f"data.{key}"] = getattr(store.division, key)
+        requested[f"data.{key}"] = getattr(spec, key)
+    if store.tokenizer.kind == "bpe" and config.vocab_size is not None:
+        actual["tokenizer.vocab_size"] = store.tokenizer.vocab_size
+        requested["tokenizer.vocab_size"] = config.vocab_size
+    pretrained = None if config.file is None else train_tokenizer((), config)
+    if pretrained is not None and pretrained.digest != store.tokenizer.digest:
+        raise RequestError(f"the token store {path} was made with another tokenizer than {config.file}")
+    if different := [key for key, value in actual.items() if requested[key] != value]:
+        key = different[0]
+        raise RequestError(
+            f"the token store {path} has {key} {actual[key]}, the config asks for {requested[key]}",
+            hint="use it with " + " ".join(f"{key}={actual[key]}" for key in different),
+        )
+    return store
+
+
+def open_cached(entry: Path, note: Notify) -> TokenStore | None:
+    """The token store in the cache entry `entry`; None if there is none, or a damaged one, which `note` tells."""
+    if not is_store(entry):
+        return None
+    try:
+        return TokenStore.open(entry)
+    except DamagedError as error:
+        note(f"{error.message}; the text is tokenized again")
+        return None
+
+
+def refuse_store_of_examples(data: DataConfig) -> None:
+    """Raise RequestError if a source of pairs, chats or labelled texts is a token store."""
+    if data.format == "text":
+        return
+    for source in [data.source] if isinstance(data.source, str) else data.source or []:
+        if is_store(path := find_path(source)):
+            raise RequestError(
+                f"data.format {data.format} reads examples from files: {path} is a token store, which keeps one text",
+                hint="name the files of the examples as data.source: they are encoded when a run begins",
+            )
