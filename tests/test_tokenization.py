@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus import corpus_text, encoder_pool, prepare, scan, segments, store, tokenize_pipeline
+from gpt_cli.corpus import corpus_text, encoder_pool, lazy_corpus, scan, segments, store, tokenize_pipeline
 from gpt_cli.corpus.lazy_corpus import open_lazy
 from gpt_cli.corpus.prepare import prepare_corpus, tokenize_corpus
 from gpt_cli.corpus.store import TokenStore
@@ -366,7 +366,7 @@ def test_the_progress_moves_inside_one_file(tmp_path: Path, streamed: None) -> N
 def test_any_stretch_of_a_text_or_of_its_store_is_that_of_its_tokens(
     corpus: DataConfig, tmp_path: Path, streamed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare, "_HEAD", 300)
+    monkeypatch.setattr(lazy_corpus, "_HEAD", 300)
     whole = prepare_corpus(corpus, CHAR, cache=False, note=pytest.fail, with_test=True)
     outline = open_lazy(corpus, CHAR, note=pytest.fail)
     tokenize_corpus(tmp_path / "store", corpus, CHAR, note=pytest.fail)
@@ -383,7 +383,7 @@ def test_any_stretch_of_a_text_or_of_its_store_is_that_of_its_tokens(
 def test_of_a_long_text_an_outline_holds_only_its_beginning(
     corpus: DataConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare, "_HEAD", 300)
+    monkeypatch.setattr(lazy_corpus, "_HEAD", 300)
     made = open_lazy(corpus, CHAR, note=pytest.fail)
     held = [cell.cell_contents for cell in made.read.__closure__ or () if isinstance(cell.cell_contents, dict)]
     assert [{split: len(ids) for split, ids in head.items()} for head in held] == [
