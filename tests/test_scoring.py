@@ -357,7 +357,7 @@ def test_labels_are_chosen_counted_and_laid_out(score: Score, tmp_path: Path) ->
         (["text.txt", "--labels", "a,b", "--html", "x.html"], "does not go with"),
         (["none.csv", "--labels", "a,b"], "there is no file none.csv"),
         (["t.csv", "--labels", "a,b"], "none of --labels"),
-        (["t.csv", "--labels", "a,b", "--text-key", "body"], "there is no column 'body'"),
+        (["t.csv", "--labels", "a,b", "--text-key", "body"], "has no column 'body'"),
         (["t.csv", "--labels", "a,b", "--format", "jsonl"], "this line is not JSON"),
         (["short.csv", "--labels", "a,b"], "too few"),
         (["latin.csv", "--labels", "a,b"], "not UTF-8"),

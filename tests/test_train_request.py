@@ -159,14 +159,16 @@ def test_a_pipe_which_can_be_read_once_is_refused_before_it_is_read(gpt_here):
     assert "hint: standard input is kept beside the run: gpt train - < FILE" in refused.stderr
 
 
-@pytest.mark.parametrize(("data", "words"), [(b"", "standard input is empty"), (None, "standard input is closed")])
-def test_no_standard_input_leaves_nothing(gpt_here, monkeypatch, data, words):
+@pytest.mark.parametrize(
+    ("data", "code", "words"), [(b"", 1, "standard input is empty"), (None, 2, "standard input is closed")]
+)
+def test_no_standard_input_leaves_nothing(gpt_here, monkeypatch, data, code, words):
     if data is None:
         monkeypatch.setattr(sys, "stdin", None)
     else:
         piped(monkeypatch, data)
     refused = gpt_here("train", "-")
-    assert refused.rc == 2
+    assert refused.rc == code
     assert words in refused.stderr
     assert not list(Path().rglob("*standard*"))
 

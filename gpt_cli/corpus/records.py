@@ -24,6 +24,33 @@ _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _MAX_COMMAS = 1 << 20  # of a CSV row: a field of a byte takes 80
 
 
+class MissingKeyError(UserError):
+    """A record has no text, or no label, under the key that was asked for. The hint lists the keys there are."""
+
+    def __init__(
+        self, message: str, kind: str, key: str, candidates: Iterable[str], available: Iterable[str], where: str | None
+    ) -> None:
+        """`kind`: "keys" or "columns". The hint suggests the candidate called like `key`, or the first."""
+        super().__init__(message, where=where)
+        self.kind, self.available = kind, list(available)
+        self.candidate = min(candidates, key=lambda name: name.strip().casefold() != key.strip().casefold(), default="")
+        pairs = PAIRS_TRAIN_ON_BOTH if {"prompt", "completion"} <= set(self.available) else ""
+        value = quote(self.candidate)
+        self.hint = self._hint(pairs, f"--text-key {value} (data.text_key={value})")
+
+    def suggest(self, option: str) -> None:
+        """Have the hint suggest `option`, which ends in "=" or a space, for the key."""
+        self.hint = self._hint("", f"{option}{quote(self.candidate)}")
+
+    def _hint(self, pairs: str, suggestion: str) -> str | None:
+        listed = ", ".join(self.available[:10])[:200] + pairs
+        if not self.available:
+            return None
+        if not self.candidate:
+            return f"none of its {self.kind} holds a text: {listed}"
+        return f"its {self.kind} are: {listed}; choose one: {suggestion}"
+
+
 def read_json_lines(
     name: str, pieces: Iterable[bytes], key: str, *, lists: bool = False, labels: bool = False
 ) -> Iterator[Stream]:
@@ -81,7 +108,7 @@ def read_rows(name: str, pieces: Iterable[str]) -> Iterator[tuple[str, list[str]
 
 
 def find_column(name: str, key: str, columns: list[str]) -> int:
-    """Index of the column named `key`. Raises UserError with the columns there are."""
+    """Index of the column named `key`. Raises MissingKeyError if there is none, UserError if there are two."""
     if key not in columns:
         separators = [character for character in ";\t|" if character in columns[0]] if len(columns) == 1 else []
         if separators:
@@ -89,10 +116,7 @@ def find_column(name: str, key: str, columns: list[str]) -> int:
                 f"{name} has no commas: its columns seem to be separated by {separators[0]!r}",
                 hint="write it anew with commas between columns, as spreadsheets and csvkit do",
             )
-        raise UserError(
-            f"{name} has no column '{key}'",
-            hint=_suggest_key("columns", key, columns, columns),
-        )
+        raise MissingKeyError(f"{name} has no column '{key}'", "columns", key, columns, columns, None)
     if columns.count(key) > 1:
         raise _twice_error(f"{name} has {columns.count(key)} columns '{key}'")
     return columns.index(key)
@@ -100,19 +124,6 @@ def find_column(name: str, key: str, columns: list[str]) -> int:
 
 def _twice_error(message: str, where: str | None = None) -> UserError:
     return UserError(f"{message}: which one is meant?", where=where, hint="rename one of them, or leave it out")
-
-
-def _suggest_key(kind: str, key: str, candidates: Iterable[str], available: Iterable[str]) -> str:
-    """A hint that lists the available keys or columns (`kind`) and suggests a candidate: one called like `key`, or the
-    first."""
-    available = list(available)
-    listed = ", ".join(available[:10])[:200]
-    if {"prompt", "completion"} <= set(available):
-        listed += PAIRS_TRAIN_ON_BOTH
-    candidate = min(candidates, key=lambda name: name.strip().casefold() != key.strip().casefold(), default=None)
-    if candidate is None:
-        return f"none of its {kind} holds a text: {listed}"
-    return f"its {kind} are: {listed}; choose one: --text-key {quote(candidate)} (data.text_key={quote(candidate)})"
 
 
 def check_empty_records(name: str, records: int) -> None:
@@ -154,11 +165,8 @@ def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool)
         if isinstance(content, str | int):
             return json.dumps(content, ensure_ascii=False)
         candidates = [name for name, label in record.items() if isinstance(label, str | int)]
-        raise UserError(
-            f"this line has no label under the key '{key}', a text or a whole number",
-            where=location,
-            hint=_suggest_key("keys", key, candidates, record) if record else None,
-        )
+        message = f"this line has no label under the key '{key}', a text or a whole number"
+        raise MissingKeyError(message, "keys", key, candidates, record, location)
     if isinstance(content, str):
         return content
     if lists and isinstance(content, list):
@@ -176,11 +184,8 @@ def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool)
             hint="data.format=chat trains on the answers; else make each a text:"
             f" jq -c '{{text: ([.{chat}[].content] | join(\"\\n\"))}}' CHATS > TEXTS.jsonl",
         )
-    raise UserError(
-        f"this line is not a JSON object with a string under the key '{key}'",
-        where=location,
-        hint=_suggest_key("keys", key, strings, record) if record else None,
-    )
+    message = f"this line is not a JSON object with a string under the key '{key}'"
+    raise MissingKeyError(message, "keys", key, strings, record, location)
 
 
 def _keys(line: str) -> list[str]:

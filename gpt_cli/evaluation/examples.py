@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gpt_cli.corpus.records import read_rows
+from gpt_cli.corpus.records import MissingKeyError, find_column, read_rows
 from gpt_cli.corpus.small_file import as_request_error, file_name, json_objects, numbered_lines, read_small_file
 from gpt_cli.errors import RequestError
 
@@ -46,31 +46,24 @@ def _from_lines(text: str, name: str, _text_key: str, _label_key: str | None) ->
 
 def _from_csv(text: str, name: str, text_key: str, label_key: str | None) -> Iterator[Example]:
     rows = read_rows(name, [text])
-    location, names = next(rows, ("", []))
+    _, names = next(rows, ("", []))
     if not names:
         return
-    text_column = _column(names, text_key, "--text-key", location)
+    text_column = _column(name, names, text_key, "--text-key ")
     labelled = label_key is not None or "label" in names
-    label_column = _column(names, label_key or "label", "--label-key", location) if labelled else None
+    label_column = _column(name, names, label_key or "label", "--label-key ") if labelled else None
     for location, row in rows:
         if len(row) <= max(text_column, label_column or 0):
             raise RequestError(f"this row has {len(row)} columns, too few", where=location)
         yield Example(row[text_column], None if label_column is None else row[label_column], location)
 
 
-def _column(names: list[str], key: str, option: str, location: str) -> int:
-    if key not in names:
-        listed = ", ".join(names[:10])[:200]
-        raise RequestError(
-            f"there is no column '{key}'", where=location, hint=f"its columns are: {listed}; choose one with {option}"
-        )
-    if names.count(key) > 1:
-        raise RequestError(
-            f"there are {names.count(key)} columns '{key}': which one is meant?",
-            where=location,
-            hint="rename one of them, or leave it out",
-        )
-    return names.index(key)
+def _column(name: str, names: list[str], key: str, option: str) -> int:
+    try:
+        return find_column(name, key, names)
+    except MissingKeyError as error:
+        error.suggest(option)
+        raise
 
 
 def _from_json(text: str, name: str, text_key: str, label_key: str | None) -> Iterator[Example]:

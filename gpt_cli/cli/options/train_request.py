@@ -12,7 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from gpt_cli.cli.output import note
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.terminal.escape import WIDTH
 
@@ -254,7 +254,7 @@ def _spool(run_dir: str, *, leave_nothing: bool) -> str:
             os.fsync(file.fileno())
         if not path.exists():
             if not new.stat().st_size:
-                raise RequestError("standard input is empty")
+                raise UserError("standard input is empty")
             new.rename(path)
             note(f"standard input is kept in {path}\nthis run resumes with: gpt train {quote(run_dir)}")
         elif not filecmp.cmp(path, new, shallow=False):

@@ -6,9 +6,9 @@ from pathlib import Path
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.examples.training_example import TrainingExample, make_chat, make_pair
 from gpt_cli.corpus.readers import ReaderOptions, inner_suffix
-from gpt_cli.corpus.records import PAIRS_TRAIN_ON_BOTH
+from gpt_cli.corpus.records import MissingKeyError
 from gpt_cli.corpus.sources import find_files
-from gpt_cli.errors import Notify, RequestError, UserError
+from gpt_cli.errors import Notify, RequestError
 
 EXAMPLE_SUFFIXES = (".jsonl", ".csv", ".parquet")
 
@@ -44,11 +44,6 @@ def _column(source: str, option: str, data: DataConfig, note: Notify) -> Iterato
         try:
             for name, pieces in file.read(note):
                 yield name, b"".join(pieces).decode()
-        except UserError as error:
-            if error.hint is not None and "data.text_key=" in error.hint:
-                known = PAIRS_TRAIN_ON_BOTH if data.format == "pairs" else ""
-                listed, _, key_hint = error.hint.replace(known, "").partition("; choose one: ")
-                error.hint = (
-                    f"{listed}; choose one: data.{option}={key_hint.partition('data.text_key=')[2].rstrip(')')}"
-                )
+        except MissingKeyError as error:
+            error.suggest(f"data.{option}=")
             raise

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.readers import ReaderOptions, inner_suffix
+from gpt_cli.corpus.records import MissingKeyError
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.terminal.escape import escape_control_chars
@@ -76,12 +77,8 @@ def _labels(source: str, data: DataConfig, note: Notify) -> Iterator[tuple[str, 
             for location, pieces in file.read(note):
                 text = b"".join(pieces).decode()
                 yield location, json.loads(text) if suffix == ".jsonl" else text
-        except UserError as error:
-            if error.hint is not None and "data.text_key=" in error.hint:
-                listed, _, key_hint = error.hint.partition("; choose one: ")
-                error.hint = (
-                    f"{listed}; choose one: data.label_key={key_hint.partition('data.text_key=')[2].rstrip(')')}"
-                )
+        except MissingKeyError as error:
+            error.suggest("data.label_key=")
             raise
 
 
