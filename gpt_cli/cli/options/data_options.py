@@ -56,8 +56,8 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
         raise RequestError(f"{key}{first['msg'].removeprefix('Value error, ')}") from error
 
 
-def refuse_text_key(corpus: Iterable[str], text_key: str | None) -> None:
-    """Raise RequestError for a key of records where each of the `corpus` is a file of plain text."""
+def refuse_text_key(corpus: Iterable[str], text_key: str | None, option: str = "--text-key") -> None:
+    """Raise RequestError for a key of records, given by `option`, where each of `corpus` is a file of plain text."""
     from gpt_cli.corpus.examples.read_examples import EXAMPLE_SUFFIXES
     from gpt_cli.corpus.readers import inner_suffix
     from gpt_cli.corpus.sources import find_path
@@ -66,7 +66,7 @@ def refuse_text_key(corpus: Iterable[str], text_key: str | None) -> None:
         files = [find_path(source) for source in corpus if "\0" not in source]
         if files and all(file.is_file() and inner_suffix(file) not in EXAMPLE_SUFFIXES for file in files):
             records = ", ".join(EXAMPLE_SUFFIXES)
-            raise RequestError(f"--text-key is for {records}, and {files[0]} is plain text", hint="leave it out")
+            raise RequestError(f"{option} is for {records}, and {files[0]} is plain text", hint="leave it out")
 
 
 def corpus_name(corpus: list[str]) -> str:

@@ -76,6 +76,7 @@ class Request:
 
     def _fitted(self, sources: list[str]) -> "Config":
         """The config of the run that was made for this text before, or else one fitted to it and this machine."""
+        from gpt_cli.cli.options.data_options import refuse_text_key
         from gpt_cli.config import dump_config, parse_config, to_yaml_scalar
         from gpt_cli.config.load import parse_overrides
         from gpt_cli.terminal.table import fold
@@ -102,6 +103,7 @@ class Request:
                     f"{one} is a pipe, which is read once: a run reads its text again when it resumes",
                     hint="standard input is kept beside the run: gpt train - < FILE",
                 )
+        refuse_text_key([source] if isinstance(source, str) else source, values.get("data.text_key"), "data.text_key")
         if source == "-":
             source = _spool(run_dir, leave_nothing=self._leave_nothing)
         with translate_os_errors("write", Path(run_dir)):

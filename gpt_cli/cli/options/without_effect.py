@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from gpt_cli.cli.options.data_options import refuse_text_key
 from gpt_cli.config import Config
 from gpt_cli.config.keys import fields, get_key
 from gpt_cli.errors import RequestError
@@ -27,6 +28,9 @@ def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
         key = override.partition("=")[0]
         if (needed := _condition(config, key)) is not None and get_key(config, key) != fields()[key].default:
             raise RequestError(f"{key} has no effect here: it needs {needed}", where=f"override {override!r}")
+        if key == "data.text_key" and config.data.source is not None:
+            source = config.data.source
+            refuse_text_key([source] if isinstance(source, str) else source, config.data.text_key, key)
 
 
 def _condition(config: Config, key: str) -> str | None:
