@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config
-from gpt_cli.corpus import prepare
+from gpt_cli.corpus import lazy_corpus
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.corpus.training_windows import cut_window, first_start
 from gpt_cli.errors import RequestError
@@ -139,7 +139,7 @@ def test_the_hint_names_the_last_place_where_a_window_fits(run: Run) -> None:
 
 
 def test_a_window_of_a_long_text_is_that_of_its_store(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "_HEAD", 50)
+    monkeypatch.setattr(lazy_corpus, "_HEAD", 50)
     assert main(["tokenize", "text.txt", "--out", "char-store", "--test-fraction", "0.2"]) == 0
     run()
     for split in ("train", "val"):
