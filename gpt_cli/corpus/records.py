@@ -34,16 +34,20 @@ class MissingKeyError(UserError):
         super().__init__(message, where=where)
         self.kind, self.available = kind, list(available)
         self.candidate = min(candidates, key=lambda name: name.strip().casefold() != key.strip().casefold(), default="")
-        pairs = PAIRS_TRAIN_ON_BOTH if {"prompt", "completion"} <= set(self.available) else ""
         value = quote(self.candidate)
-        self.hint = self._hint(pairs, f"--text-key {value} (data.text_key={value})")
+        self.hint = self._hint(f"--text-key {value} (data.text_key={value})", mention_pairs=True)
 
-    def suggest(self, option: str) -> None:
-        """Have the hint suggest `option`, which ends in "=" or a space, for the key."""
-        self.hint = self._hint("", f"{option}{quote(self.candidate)}")
+    def suggest(self, option: str, *, mention_pairs: bool = True) -> None:
+        """Have the hint suggest `option`, which ends in "=" or a space, for the key.
 
-    def _hint(self, pairs: str, suggestion: str) -> str | None:
-        listed = ", ".join(self.available[:10])[:200] + pairs
+        `mention_pairs`: say how to train on the keys prompt and completion, if the record has them.
+        """
+        self.hint = self._hint(f"{option}{quote(self.candidate)}", mention_pairs=mention_pairs)
+
+    def _hint(self, suggestion: str, *, mention_pairs: bool) -> str | None:
+        listed = ", ".join(self.available[:10])[:200]
+        if {"prompt", "completion"} <= set(self.available) and mention_pairs:
+            listed += PAIRS_TRAIN_ON_BOTH
         if not self.available:
             return None
         if not self.candidate:

@@ -62,7 +62,7 @@ def _column(name: str, names: list[str], key: str, option: str) -> int:
     try:
         return find_column(name, key, names)
     except MissingKeyError as error:
-        error.suggest(option)
+        error.suggest(option, mention_pairs=False)
         raise
 
 

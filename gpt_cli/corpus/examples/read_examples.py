@@ -45,5 +45,5 @@ def _column(source: str, option: str, data: DataConfig, note: Notify) -> Iterato
             for name, pieces in file.read(note):
                 yield name, b"".join(pieces).decode()
         except MissingKeyError as error:
-            error.suggest(f"data.{option}=")
+            error.suggest(f"data.{option}=", mention_pairs=data.format != "pairs")
             raise
