@@ -122,7 +122,7 @@ class Trainers:
                     yield RunEnd(name, exit_code=143)
                     return
                 if step == 9 and float(config.optim.lr) > 0.06:
-                    log.event("died", step=8, error="UserError: the loss is not finite")
+                    log.event("died", step=8, error="NonFiniteError: the loss is not finite")
                     yield RunEnd(name, error="the loss is not finite")
                     return
                 log.metrics(step, time=float(step), loss=1.0)
