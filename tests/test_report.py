@@ -156,7 +156,9 @@ def test_a_run_that_was_never_evaluated_or_took_one_step_or_none_is_told_as_it_i
 
 def test_what_a_run_died_of_is_said_at_the_top(runs: Path) -> None:
     with (runs / "chars" / "events.jsonl").open("a") as file:
-        file.write(json.dumps({"time": "", "event": "died", "step": 6, "error": "NonFiniteError: the loss is nan"}) + "\n")
+        file.write(
+            json.dumps({"time": "", "event": "died", "step": 6, "error": "NonFiniteError: the loss is nan"}) + "\n"
+        )
     record = read_record(runs / "chars", "chars", silent)
     assert run_outcome(record) == "died at step 6: the loss is nan"
     assert 'role="alert"' in report(runs / "chars")
