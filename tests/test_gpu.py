@@ -16,9 +16,8 @@ from test_training import interrupt_at, make_config, run, samples, timeless, wei
 from gpt_cli.config import ModelConfig, parse_config
 from gpt_cli.errors import UserError
 from gpt_cli.model import chunked_loss
-from gpt_cli.model.attention import causal_attention, reference_attention
+from gpt_cli.model.attention import causal_attention, reference_attention, takes_flex
 from gpt_cli.model.gpt import GPT
-from gpt_cli.model.window_attention import takes_flex
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.load_model import load_model
 from gpt_cli.run.log import read_events

@@ -1,5 +1,7 @@
 """Windows by FlexAttention are the definition; a CPU computes them without its kernels, gradients included."""
 
+import sys
+
 import pytest
 import torch
 from torch import Tensor
@@ -8,9 +10,9 @@ from torch.nn.attention.flex_attention import BlockMask, noop_mask
 
 from gpt_cli.config import ModelConfig
 from gpt_cli.model import attention
-from gpt_cli.model.attention import causal_mask, reference_attention
+from gpt_cli.model.attention import causal_mask, reference_attention, takes_flex
 from gpt_cli.model.gpt import GPT
-from gpt_cli.model.window_attention import flex_window_attention, takes_flex, window_blocks
+from gpt_cli.model.window_attention import flex_window_attention, window_blocks
 from gpt_cli.training.objective import token_loss
 
 CPU = torch.device("cpu")
@@ -78,6 +80,7 @@ def test_a_model_with_windows_and_grouped_queries_compiles_as_one_graph_by_flex_
     with torch.autocast("cpu", precision, enabled=precision != torch.float32):
         exact = torch.autograd.grad(token_loss(model, inputs, targets), model.parameters())
         monkeypatch.setattr(attention, "takes_flex", flexing)
+        monkeypatch.delitem(sys.modules, "gpt_cli.model.window_attention")  # a run imports it while it is compiled
         fast = torch.compile(token_loss, backend="aot_eager", fullgraph=True, dynamic=False)
         actual = torch.autograd.grad(fast(model, inputs, targets), model.parameters())
     assert calls

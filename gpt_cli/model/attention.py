@@ -12,11 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gpt_cli.model.window_attention import flex_window_attention, takes_flex
-
 # For fewer keys the backward pass of the CPU's flash kernel is slow in bf16 (`python -m bench.attention`): a step of
 # 12 x 64 tokens took 67 ms with it, 36 ms with plain products.
 _CPU_FLASH_KEYS = 192
+_FLEX_QUERIES, _FLEX_HEAD_DIM = 128, 16  # the fewest that FlexAttention's kernels take
 
 
 def causal_attention(
@@ -39,6 +38,8 @@ def causal_attention(
     # SDPA's `is_causal` aligns the mask with the first key: wrong when T < S.
     is_causal = sees_all and n_query == n_key and slopes is None
     if window is not None and not sees_all and slopes is None and takes_flex(q, k, dropout):
+        from gpt_cli.model.window_attention import flex_window_attention  # noqa: PLC0415 - loads the compiler
+
         return flex_window_attention(q, k, v, window)
     mask = None
     if slopes is not None:
@@ -53,6 +54,16 @@ def causal_attention(
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=is_causal, dropout_p=dropout, enable_gqa=grouped
         )
+
+
+def takes_flex(q: Tensor, k: Tensor, dropout: float) -> bool:
+    """True if FlexAttention computes a window of these (B, H, T, D) queries and keys.
+
+    Only under a compiler on a GPU: elsewhere it would materialise all scores. It does not support dropout.
+    """
+    compiling = torch.compiler.is_compiling() and q.device.type == "cuda"
+    large = q.shape[2] >= _FLEX_QUERIES and q.shape[3] >= _FLEX_HEAD_DIM
+    return compiling and large and q.shape[2] == k.shape[2] and dropout == 0.0
 
 
 def reference_attention(

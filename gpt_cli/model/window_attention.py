@@ -1,5 +1,7 @@
 """Attention in a window by FlexAttention (Dong et al., 2024), which skips the blocks of keys that no query sees.
 
+Importing this loads torch's compiler, which takes half as long as importing torch.
+
 Shapes: B batch, T tokens, H query heads, Hkv key/value heads, D head_dim.
 """
 
@@ -15,17 +17,6 @@ _Blocks = tuple[
     Tensor, Tensor, _OptionalTensor, _OptionalTensor, _OptionalTensor, _OptionalTensor, _OptionalTensor, _OptionalTensor
 ]
 """The tensors of a `BlockMask`, in its order."""
-_SHORTEST, _NARROWEST = 128, 16  # sequence and head_dim that its kernels take
-
-
-def takes_flex(q: Tensor, k: Tensor, dropout: float) -> bool:
-    """True if FlexAttention computes a window of these (B, H, T, D) queries and keys.
-
-    Only under a compiler on a GPU: elsewhere it would materialise all scores. It does not support dropout.
-    """
-    compiling = torch.compiler.is_compiling() and q.device.type == "cuda"
-    large = q.shape[2] >= _SHORTEST and q.shape[3] >= _NARROWEST
-    return compiling and large and q.shape[2] == k.shape[2] and dropout == 0.0
 
 
 def flex_window_attention(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
