@@ -107,11 +107,16 @@ def test_what_holds_no_pairs_for_this_run_is_refused_with_what_it_reads(run, tmp
     chat.write_text(json.dumps({"messages": [{"role": "user", "content": "say"}]}) + "\n")
     empty = tmp_path / "empty.jsonl"
     empty.write_text("\n")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write_pairs(folder / "pairs.jsonl", PAIRS)
+    (folder / "text.txt").write_text("say it")
     ends = write_pairs(tmp_path / "ends.jsonl", [("say", "a\x03b")])
     others = write_pairs(tmp_path / "others.jsonl", PAIRS, ("question", "answer"))
     for text, code, words in (
         (others, 1, "this run reads 'prompt' and 'completion': name them so in a copy"),
         (chat, 1, "this run learned pairs, and reads files with 'prompt' and 'completion'"),
+        (folder, 2, "this run learned pairs, and reads files with 'prompt' and 'completion'"),
         (empty, 1, "empty.jsonl has no examples"),
         (ends, 1, "leave such examples out"),
         (tmp_path / "absent.jsonl", 2, "does not exist"),

@@ -24,6 +24,10 @@ _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _MAX_COMMAS = 1 << 20  # of a CSV row: a field of a byte takes 80
 
 
+class OtherFormatError(UserError):
+    """A record is of another `data.format` than the one it is read as."""
+
+
 class MissingKeyError(UserError):
     """A record has no text, or no label, under the key that was asked for. The hint lists the keys there are."""
 
@@ -32,27 +36,36 @@ class MissingKeyError(UserError):
     ) -> None:
         """`kind`: "keys" or "columns". The hint suggests the candidate called like `key`, or the first."""
         super().__init__(message, where=where)
-        self.kind, self.available = kind, list(available)
+        self.kind, self.key, self.available = kind, key, list(available)
         self.candidate = min(candidates, key=lambda name: name.strip().casefold() != key.strip().casefold(), default="")
         value = quote(self.candidate)
-        self.hint = self._hint(f"--text-key {value} (data.text_key={value})", mention_pairs=True)
+        self.hint = self._hint(f"choose one: --text-key {value} (data.text_key={value})", mention_pairs=True)
+
+    @property
+    def has_pairs(self) -> bool:
+        """True if the record has the keys prompt and completion."""
+        return {"prompt", "completion"} <= set(self.available)
 
     def suggest(self, option: str, *, mention_pairs: bool = True) -> None:
         """Have the hint suggest `option`, which ends in "=" or a space, for the key.
 
         `mention_pairs`: say how to train on the keys prompt and completion, if the record has them.
         """
-        self.hint = self._hint(f"{option}{quote(self.candidate)}", mention_pairs=mention_pairs)
+        self.hint = self._hint(f"choose one: {option}{quote(self.candidate)}", mention_pairs=mention_pairs)
 
-    def _hint(self, suggestion: str, *, mention_pairs: bool) -> str | None:
+    def advise(self, advice: str) -> None:
+        """Have the hint list the keys there are, followed by `advice`."""
+        self.hint = self._hint(advice, mention_pairs=False)
+
+    def _hint(self, advice: str, *, mention_pairs: bool) -> str | None:
         listed = ", ".join(self.available[:10])[:200]
-        if {"prompt", "completion"} <= set(self.available) and mention_pairs:
+        if self.has_pairs and mention_pairs:
             listed += PAIRS_TRAIN_ON_BOTH
         if not self.available:
             return None
         if not self.candidate:
             return f"none of its {self.kind} holds a text: {listed}"
-        return f"its {self.kind} are: {listed}; choose one: {suggestion}"
+        return f"its {self.kind} are: {listed}; {advice}"
 
 
 def read_json_lines(
@@ -182,7 +195,7 @@ def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool)
     strings = [name for name, text in record.items() if isinstance(text, str)]
     chat = next((name for name, messages in record.items() if _is_chat(messages)), None)
     if chat is not None and not strings:
-        raise UserError(
+        raise OtherFormatError(
             f"this line is a chat of messages, with no string under the key '{key}'",
             where=location,
             hint="data.format=chat trains on the answers; else make each a text:"

@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.corpus.examples.read_examples import EXAMPLE_SUFFIXES, read_examples
+from gpt_cli.corpus.examples.read_examples import EXAMPLE_SUFFIXES, NoExamplesError, read_examples
 from gpt_cli.corpus.examples.tokens import Examples, encode_examples
+from gpt_cli.corpus.examples.training_example import CompletionEndError
 from gpt_cli.corpus.labelled.prepare_labelled import LabelledTexts, encode_labelled
 from gpt_cli.corpus.labelled.read_labelled import LabelledText, read_labelled
 from gpt_cli.corpus.readers import ReaderOptions, inner_suffix
+from gpt_cli.corpus.records import MissingKeyError, OtherFormatError
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.sampling import drop_unknown
@@ -112,19 +114,22 @@ class _UnknownDropper:
 
 @contextmanager
 def _run_key_hints(data: DataConfig) -> Iterator[None]:
-    """Replace hints in UserErrors about config keys, which an evaluation cannot change, with the keys of the run."""
+    """Have hints name the keys that the run reads in place of keys of a config, which an evaluation cannot change."""
+    keys = " and ".join(repr(getattr(data, option)) for option in _KEYS[data.format])
+    other_format = f"this run learned {_NAMES[data.format]}, and reads files with {keys}"
     try:
         yield
-    except UserError as error:
-        hint = error.hint or ""
-        keys = " and ".join(repr(getattr(data, option)) for option in _KEYS[data.format])
-        if "data.completion_end" in hint:
-            error.hint = "leave such examples out"
-        elif "data.format" in hint:
-            error.hint = f"this run learned {_NAMES[data.format]}, and reads files with {keys}"
-        elif "_key=" in hint and "--text-key" not in hint:
-            prefix = f"{hint.partition('; ')[0]}; " if "; " in hint else ""
-            error.hint = f"{prefix}this run reads {keys}: name them so in a copy"
-            if data.format != "labelled":
-                error.hint += ", or read texts with --text-key KEY"
+    except CompletionEndError as error:
+        error.hint = "leave such examples out"
+        raise
+    except (OtherFormatError, NoExamplesError) as error:
+        error.hint = other_format
+        raise
+    except MissingKeyError as error:
+        if error.has_pairs and data.format != "pairs":
+            error.hint = other_format
+        elif data.format != "labelled":
+            error.advise(f"this run reads {keys}: name them so in a copy, or read texts with --text-key KEY")
+        elif error.key == data.label_key:
+            error.advise(f"this run reads {keys}: name them so in a copy")
         raise

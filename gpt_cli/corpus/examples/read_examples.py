@@ -13,10 +13,14 @@ from gpt_cli.errors import Notify, RequestError
 EXAMPLE_SUFFIXES = (".jsonl", ".csv", ".parquet")
 
 
+class NoExamplesError(RequestError):
+    """A file has a suffix that examples are not read from."""
+
+
 def read_examples(source: str, data: DataConfig, note: Notify) -> Iterator[TrainingExample]:
     """The examples of `source` in order.
 
-    Raises as reading does, RequestError for a file of another suffix than EXAMPLE_SUFFIXES, and UserError, with its
+    Raises as reading does, NoExamplesError for a file of another suffix than EXAMPLE_SUFFIXES, and UserError, with its
     location, for an example without a completion.
     """
     if data.format == "chat":
@@ -37,7 +41,7 @@ def _column(source: str, option: str, data: DataConfig, note: Notify) -> Iterato
     key = getattr(data, option)
     for file in find_files(source, ReaderOptions(data.encoding, key, lists=data.format == "chat"), note):
         if inner_suffix(Path(file.name)) not in EXAMPLE_SUFFIXES:
-            raise RequestError(
+            raise NoExamplesError(
                 f"{file.name} holds no {data.format}, which are read from {', '.join(EXAMPLE_SUFFIXES)}",
                 hint="data.format=text reads plain text",
             )

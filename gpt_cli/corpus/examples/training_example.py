@@ -14,6 +14,10 @@ from gpt_cli.terminal.escape import escape_control_chars
 _EXPECTED = 'a message is such as {"role": "user", "content": "Hello"}'
 
 
+class CompletionEndError(UserError):
+    """A text contains the string that ends completions."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingExample:
     """Turns of (prompt, completion) with the template applied: concatenated they are the whole text."""
@@ -89,7 +93,7 @@ def _messages(text: str, location: str) -> Iterator[tuple[str, str]]:
 
 def _refuse_end(kind: str, text: str, location: str, data: DataConfig) -> None:
     if data.completion_end in text:
-        raise UserError(
+        raise CompletionEndError(
             f"this {kind} contains {data.completion_end!r}, which ends completions",
             where=location,
             hint="data.completion_end=TEXT chooses an end that no completion contains",

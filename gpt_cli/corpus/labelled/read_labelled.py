@@ -91,7 +91,7 @@ def _label_text(label: str | int | bool, location: str) -> str:
         raise UserError(
             f"the label '{escaped}...' has {len(text):,} characters: more than {_MAX_LABEL}",
             where=location,
-            hint="data.label_key=KEY names the key of the label",
+            hint="write the name of a class under this key, or name another: data.label_key=KEY",
         )
     return text
 
