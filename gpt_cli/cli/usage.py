@@ -54,7 +54,8 @@ _OF_RUNS = {
 _OPTIONS = {
     "sample": {
         "length": "max-new-tokens", "max-length": "max-new-tokens", "max-tokens": "max-new-tokens", "n-predict":
-        "max-new-tokens", "num-samples": "n", "num-return-sequences": "n", "samples": "n", "num": "n", "temp":
+        "max-new-tokens", "tokens": "max-new-tokens", "num-tokens": "max-new-tokens", "n-tokens": "max-new-tokens",
+        "num-samples": "n", "num-return-sequences": "n", "samples": "n", "num": "n", "temp":
         "temperature",
         "checkpoint": "run", "model": "run", "start": "prompt", "file": "prompt-file", "num-beams": "beams",
         "out-dir": "run", "quantize": "dtype", "no-repeat-ngram-size": "no-repeat-ngram", "random-seed": "seed",
