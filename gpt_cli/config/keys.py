@@ -88,6 +88,12 @@ def description(definition: FieldInfo | type[ConfigSection]) -> str:
     return " ".join((text or "").split())
 
 
+def meaning_of_null(key: str) -> str | None:
+    """The meaning of null as the value of `key`, from the end of its description; None if that does not tell."""
+    _, _, meaning = description(fields()[key]).partition("null: ")
+    return meaning.rstrip(".") or None
+
+
 class _WithoutTitles(GenerateJsonSchema):
     """Titles would repeat the keys."""
 

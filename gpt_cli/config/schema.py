@@ -163,7 +163,7 @@ class EvalConfig(ConfigSection):
     """The exact validation loss during training."""
 
     every: Every = 250
-    """Steps between evaluations; the last step always evaluates. null: only then."""
+    """Steps between evaluations; the last step always evaluates. null: the last step alone."""
     batch_size: Count | None = None
     """Windows per forward pass. null: chosen from the model's size."""
     max_tokens: Count | None = None
@@ -174,7 +174,7 @@ class CheckpointConfig(ConfigSection):
     """Checkpoints of the run."""
 
     every: Every = 250
-    """Steps between checkpoints; the last step always saves. null: only then."""
+    """Steps between checkpoints; the last step always saves. null: the last step alone."""
     keep: Count = 2
     """Newest checkpoints kept, besides the best one."""
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gpt_cli.config.diagnostics import Diagnostic, KeyPath, SourceLocation, key_name, shorten
-from gpt_cli.config.keys import accepted_types, fields, join_or, schema_of, sections, suggest
+from gpt_cli.config.keys import accepted_types, fields, join_or, meaning_of_null, schema_of, sections, suggest
 from gpt_cli.config.yaml_subset import ParsedYaml, resolve_scalar
 
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
@@ -64,7 +64,8 @@ def _wrong_value(path: KeyPath, details: list[ErrorDetails], document: ParsedYam
         schema, name, value = _schema_of_item(schema, index), f"item {index + 1} of {name}", value[index]
         path = (*path, index)
     words = accepted_types(schema)
-    return Diagnostic(f"{name} must {_rule(detail, words, value)}", document.place(path), _suggest_fix(value, words))
+    fix = _suggest_fix(value, words) or (_suggest_null(name, value) if "null" in words else None)
+    return Diagnostic(f"{name} must {_rule(detail, words, value)}", document.place(path), fix)
 
 
 def _most_specific(detail: ErrorDetails) -> tuple[bool, bool]:
@@ -113,6 +114,12 @@ def _suggest_fix(value: object, words: list[str]) -> str | None:
     if "a whole number" in words and isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return f"write {value:.0f}"
     return None
+
+
+def _suggest_null(key: str, value: object) -> str | None:
+    """The meaning of null where 0 or -1 is refused, which turn things off elsewhere."""
+    meaning = meaning_of_null(key) if value in (0, -1) and not isinstance(value, bool) else None
+    return f"write null, which means: {meaning}" if meaning else None
 
 
 def _suggest_fix_of_text(text: str, words: list[str]) -> str | None:
