@@ -85,7 +85,8 @@ def test_training_and_sampling_on_a_cpu_do_not_load_the_compiler_of_torch(engine
     loaded = python(
         "import sys; from gpt_cli.cli.main import main\n"
         f"code = main(['train', {str(tmp_path / 'text.txt')!r}, *{overrides!r}])\n"
-        f"if {engine == 'native'}: code = code or main(['sample', {str(tmp_path / 'run')!r}, '--prompt', 'To'])\n"
+        f"code = code or main(['sample', {str(tmp_path / 'run')!r}, '--prompt', 'To', '--engine', {engine!r}])\n"
+        f"code = code or main(['info', {str(tmp_path / 'run')!r}])\n"
         "print('loaded:', code, *sorted({'torch._dynamo', 'torch._inductor', 'sympy'} & sys.modules.keys()))"
     )
     assert loaded.splitlines()[-1].strip() == "loaded: 0"

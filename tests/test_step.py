@@ -15,7 +15,7 @@ from gpt_cli.config import parse_config
 from gpt_cli.errors import UserError
 from gpt_cli.model import chunked_loss, lm_head
 from gpt_cli.run.checkpoint import list_checkpoints
-from gpt_cli.runtime.compilation import compile_mode
+from gpt_cli.runtime.compilation import compile_mode, estimate_eager_seconds
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.training import muon, objective
 from gpt_cli.training import state as state_module
@@ -189,6 +189,10 @@ def test_running_out_of_memory_is_not_taken_for_a_compile_that_fails(tmp_path, m
 )
 def test_auto_compiles_on_a_gpu_where_it_saves_more_than_it_costs(asked, device, seconds, mode):
     assert compile_mode(asked, torch.device(device), seconds) == mode
+
+
+def test_eager_steps_on_a_cpu_are_not_estimated():
+    assert estimate_eager_seconds(CPU, 12, 1e20, 1000) == 0.0
 
 
 def test_a_run_of_version_0_1_whose_config_names_the_removed_key_is_resumed(tmp_path):

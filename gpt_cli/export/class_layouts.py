@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from gpt_cli.config import Config, ModelConfig, TaskConfig
@@ -17,6 +16,7 @@ from gpt_cli.export.layout import Layout, choose_layout
 from gpt_cli.export.layouts import ARCEE, GPT2, LLAMA, MISTRAL, OPT, QWEN3, STABLELM, STARCODER2
 from gpt_cli.export.names import TensorName
 from gpt_cli.model.sequence_classifier import make_model
+from gpt_cli.model.sizing import build_on_meta
 
 SUFFIX = "ForSequenceClassification"
 _CLASSIFIER_LAYOUTS = (GPT2, LLAMA, QWEN3, MISTRAL, ARCEE, STARCODER2, STABLELM, OPT)
@@ -85,5 +85,5 @@ def read_labels(file: dict[str, Any], location: str) -> TaskConfig:
 
 def class_shapes(model: ModelConfig, task: TaskConfig, vocab_size: int) -> dict[str, Tensor]:
     """The tensors of the classifier, on the meta device."""
-    with torch.device("meta"):
-        return dict(make_model(Config(task=task, model=model), vocab_size).state_dict())
+    classifier = build_on_meta(model, vocab_size, lambda model, size: make_model(Config(task=task, model=model), size))
+    return dict(classifier.state_dict())

@@ -1,6 +1,11 @@
 """Parameters and FLOPs of a model, before any of it is allocated."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from gpt_cli.config import ModelConfig
 from gpt_cli.model.gpt import GPT
@@ -27,10 +32,26 @@ def num_parameters(config: ModelConfig, vocab_size: int) -> int:
     return sum(n for _, _, n in parameter_table(config, vocab_size))
 
 
-def build_on_meta(config: ModelConfig, vocab_size: int) -> GPT:
-    """The model with shapes but no storage."""
-    with torch.device("meta"):
-        return GPT(config, vocab_size)
+def build_on_meta(config: ModelConfig, vocab_size: int, build: Callable[[ModelConfig, int], GPT] = GPT) -> GPT:
+    """The model that `build` returns, without storage: its parameters have names and shapes, and no values.
+
+    Tables of positions are left out, and nothing is drawn: to compute on the device meta loads torch's compiler, which
+    takes half a second.
+    """
+    if config.position != "learned":  # the others have tables but no parameters
+        config = config.model_copy(update={"position": "none"})
+    with torch.device("meta"), _NoNormal():
+        return build(config, vocab_size)
+
+
+class _NoNormal(TorchFunctionMode):
+    """No normal numbers are drawn."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        keywords = kwargs or {}
+        return keywords["tensor"] if func is nn.init.normal_ else func(*args, **keywords)
 
 
 def flops_per_token(config: ModelConfig, vocab_size: int) -> int:

@@ -12,6 +12,7 @@ from gpt_cli.config import Config
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.sequence_classifier import make_model
+from gpt_cli.model.sizing import build_on_meta
 from gpt_cli.run.checkpoint import Checkpoint
 from gpt_cli.run.open_checkpoint import Task, open_checkpoint
 from gpt_cli.run.tensors import check_tensors
@@ -63,8 +64,11 @@ def build_verified(checkpoint: Checkpoint) -> GPT:
     config = checkpoint.config.model
     if not any(name.startswith(f"blocks.{config.n_layer - 1}.") for name in checkpoint.model_tensors):
         raise UserError(f"the checkpoint does not fit its config: it has no block {config.n_layer - 1:,}")
-    with torch.device("meta"):
-        outline = make_model(checkpoint.config, checkpoint.tokenizer.vocab_size)
+    outline = build_on_meta(
+        config,
+        checkpoint.tokenizer.vocab_size,
+        lambda model, vocab_size: make_model(checkpoint.config.model_copy(update={"model": model}), vocab_size),
+    )
     check_tensors(checkpoint.model_tensors, tensor_specs(outline.state_dict()))
     with oom_as_user_error("building the model", "the machine needs more memory than the model has weights"):
         model = make_model(checkpoint.config, checkpoint.tokenizer.vocab_size)

@@ -39,4 +39,6 @@ def estimate_eager_seconds(device: torch.device, n_layer: int, flops: float, for
 
     `forwards`: micro-batches of the whole run.
     """
+    if device.type != "cuda":
+        return 0.0
     return max(flops / (_EAGER_MFU * peak_flops(device)), forwards * n_layer * _LAUNCH_SECONDS)

@@ -186,12 +186,7 @@ def _shard(model: GPT, config: Config, runtime: Runtime) -> Shard:
 
 
 def _eager_seconds(config: Config, vocab_size: int, runtime: Runtime) -> float:
-    """An estimate of the time of all steps without compiling; of the whole run, so that a resume decides alike.
-
-    Returns 0 where it decides nothing: counting weights loads torch's compiler, which takes half a second.
-    """
-    if runtime.device.type != "cuda":
-        return 0.0
+    """An estimate of the time of all steps without compiling; of the whole run, so that a resume decides alike."""
     train = config.train
     tokens = train.steps * train.batch_size * config.model.context_length
     forwards = train.steps * train.batch_size // train.sequences_per_forward
