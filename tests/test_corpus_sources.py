@@ -167,9 +167,9 @@ def test_runs_and_token_stores_in_a_folder_are_left_out_with_a_note(tmp_path: Pa
     documents = list(read_documents(str(tmp_path), note=notes.append))
     assert [document.text for document in documents] == ["a.txt", "config/config.yaml"]
     assert notes == [
-        f"left out 1 checkpoint in {tmp_path}, for instance {tmp_path}/copied",
+        f"left out the checkpoint {tmp_path}/copied",
         f"left out 2 runs in {tmp_path}, for instance {tmp_path}/runs/one",
-        f"left out 1 token store in {tmp_path}, for instance {tmp_path}/tokens/a",
+        f"left out the token store {tmp_path}/tokens/a",
     ]
     for name, made in (("runs/one", "run"), ("copied", "checkpoint"), ("tokens/a", "token store")):
         with pytest.raises(RequestError, match=f"is a {made}, not text"):

@@ -113,6 +113,7 @@ VALUES = {
     **dict.fromkeys(("val_split", "validation_split", "val_ratio", "val_size"), "0.1"),
     **dict.fromkeys(("beta1", "beta2", "adam_beta1", "adam_beta2"), "0.8"),
     **dict.fromkeys(("vocab_size", "vocab"), "512"),
+    **dict.fromkeys(("tokenizer", "tokenizer_type"), "BPE"),
 }
 
 

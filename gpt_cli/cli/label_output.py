@@ -52,7 +52,8 @@ def print_labels(
             print(_render(judged[:worst], classifier.labels, known=known))
         if known:
             print(("\n" if worst is not None else "") + _render_tally(tally))
-    note(f"{len(examples):,} texts; the score of a label is its log-probability, {_LENGTHS[classifier.normalise]}")
+    texts_read = f"{len(examples):,} text{'s' * (len(examples) != 1)}"
+    note(f"{texts_read}; the score of a label is its log-probability, {_LENGTHS[classifier.normalise]}")
 
 
 def _known(classifier: "Classifier", examples: "Sequence[Example]", unknown: str) -> list[str]:

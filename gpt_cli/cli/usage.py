@@ -112,6 +112,8 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
         name = unknown[1]
         ours = {"gpt": COMMANDS, "gpt runs": _OF_RUNS}.get(path, {}).get(name.lower())
         close = get_close_matches(name.lower(), context.command.commands, 1, 0.6)
+        if ours == "gpt --help" and (verb := next(iter(arguments[1:]), "")) in context.command.commands:
+            ours = f"gpt {verb} --help"
         if ours is not None or close:
             message, hint = message.partition(". Did")[0], ours or f"did you mean {path} {close[0]}?"
     elif context is not None and "unexpected extra argument" in message and path in ("gpt sample", "gpt attention"):

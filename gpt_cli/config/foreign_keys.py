@@ -1,6 +1,7 @@
 """Keys of other trainers: which of ours each is, and how its value is written there."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from shlex import quote
 
 _NAMES = {
@@ -9,6 +10,7 @@ _NAMES = {
     "model.n_layer": ("n_layers", "num_layers", "num_hidden_layers", "layers", "depth"),
     "model.n_head": ("n_heads", "num_heads", "num_attention_heads", "heads"),
     "tokenizer.vocab_size": ("vocab_size", "vocab"),
+    "tokenizer.kind": ("tokenizer", "tokenizer_type"),
     "optim.lr": ("learning_rate", "max_lr", "rate"),
     "optim.name": ("optimizer",),
     "optim.weight_decay": ("wd", "decay"),
@@ -25,7 +27,7 @@ _NAMES = {
     "train.micro_batch_size": ("gradient_accumulation_steps", "grad_accum", "grad_accum_steps", "accumulate"),
     "train.activation_checkpointing": ("gradient_checkpointing",),
     "train.init_from": ("init", "finetune", "pretrained", "from_pretrained", "base_model"),
-    "train.budget": ("time", "minutes", "hours", "max_time", "time_limit"),
+    "train.budget": ("time", "minutes", "hours", "max_time", "time_limit", "seconds"),
     "lora.rank": ("lora_r", "lora_rank", "rank"),
     "eval.every": ("eval_interval", "eval_steps", "eval_every"),
     "checkpoint.every": ("save_steps", "save_every", "save_interval", "ckpt_interval"),
@@ -72,6 +74,15 @@ def _micro_batch(_value: str) -> str:
     return "train.micro_batch_size=4 (sequences of a pass, which divide train.batch_size; not the number of passes)"
 
 
+def _duration(unit: str, value: str) -> str:
+    duration = value if value[:-1].isdecimal() and value[-1] in "smh" else f"{value if value.isdecimal() else 10}{unit}"
+    return f"train.budget={duration}"
+
+
+def _tokenizer(value: str) -> str:
+    return f"tokenizer.file={quote(value)}" if "." in value or "/" in value else f"tokenizer.kind={value.lower()}"
+
+
 _CONVERSIONS: Mapping[str, Callable[[str], str]] = {
     **dict.fromkeys(("epochs", "epoch", "n_epochs", "num_epochs", "num_train_epochs"), _epochs),
     **dict.fromkeys(("gradient_accumulation_steps", "grad_accum", "grad_accum_steps", "accumulate"), _micro_batch),
@@ -79,6 +90,11 @@ _CONVERSIONS: Mapping[str, Callable[[str], str]] = {
     "tensorboard": lambda _: "'log.sinks=[tensorboard]'",
     **dict.fromkeys(("beta1", "adam_beta1"), lambda value: f"'optim.betas=[{value},0.95]'"),
     **dict.fromkeys(("beta2", "adam_beta2"), lambda value: f"'optim.betas=[0.9,{value}]'"),
+    **{unit: partial(_duration, unit[0]) for unit in ("seconds", "minutes", "hours")},
+    "gpu": lambda _: "runtime.device=cuda",
+    "cuda": lambda _: "runtime.device=cuda",
+    "cpu": lambda _: "runtime.device=cpu",
+    **dict.fromkeys(("tokenizer", "tokenizer_type"), _tokenizer),
     "min_lr": lambda _: "schedule.min_lr_ratio=0.1 (a share of optim.lr)",
     "warmup_ratio": lambda _: "schedule.warmup_steps=100 (steps, not a share of them)",
     "bf16": lambda value: f"runtime.precision={'fp32' if value.lower() == 'false' else 'bf16'}",

@@ -30,9 +30,12 @@ def open_matching_store(path: Path, data: DataConfig, config: TokenizerConfig) -
         raise RequestError(f"the token store {path} was made with another tokenizer than {config.file}")
     if different := [key for key, value in actual.items() if requested[key] != value]:
         key = different[0]
+        changes = [f"{key}={actual[key]}" for key in different]
+        if store.tokenizer.kind != "bpe" and config.vocab_size is not None:
+            changes.append("tokenizer.vocab_size=null")
         raise RequestError(
             f"the token store {path} has {key} {actual[key]}, the config asks for {requested[key]}",
-            hint="use it with " + " ".join(f"{key}={actual[key]}" for key in different),
+            hint="use it with " + " ".join(changes),
         )
     return store
 

@@ -37,7 +37,8 @@ class MissingKeyError(UserError):
         """`kind`: "keys" or "columns". The hint suggests the candidate called like `key`, or the first."""
         super().__init__(message, where=where)
         self.kind, self.key, self.available = kind, key, list(available)
-        self.candidate = min(candidates, key=lambda name: name.strip().casefold() != key.strip().casefold(), default="")
+        candidates = sorted(candidates, key=lambda name: name.strip().casefold() != key.strip().casefold())
+        self.candidates, self.candidate = candidates, next(iter(candidates), "")
         value = quote(self.candidate)
         self.hint = self._hint(f"choose one: --text-key {value} (data.text_key={value})", mention_pairs=True)
 
@@ -46,11 +47,13 @@ class MissingKeyError(UserError):
         """True if the record has the keys prompt and completion."""
         return {"prompt", "completion"} <= set(self.available)
 
-    def suggest(self, option: str, *, mention_pairs: bool = True) -> None:
+    def suggest(self, option: str, *, mention_pairs: bool = True, unlike: str | None = None) -> None:
         """Have the hint suggest `option`, which ends in "=" or a space, for the key.
 
-        `mention_pairs`: say how to train on the keys prompt and completion, if the record has them.
+        `mention_pairs`: say how to train on the keys prompt and completion, if the record has them. `unlike`: a key
+        that is known to be of something else, and is suggested only if there is no other.
         """
+        self.candidate = min(self.candidates, key=lambda name: name == unlike, default="")
         self.hint = self._hint(f"choose one: {option}{quote(self.candidate)}", mention_pairs=mention_pairs)
 
     def advise(self, advice: str) -> None:

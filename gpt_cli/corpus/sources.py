@@ -186,11 +186,13 @@ def _files_in(folder: Path, note: Notify) -> list[Path]:
                 else:
                     files.append(entry.path)
     if not files:
-        raise UserError(f"{folder} has no text files")
+        inside = min((path for paths in artifacts.values() for path in paths), default=None)
+        raise UserError(f"{folder} has no text files", hint=None if inside is None else f"did you mean {inside}?")
     for artifact, paths in sorted(artifacts.items()):
-        note(
-            f"left out {len(paths):,} {artifact}{'s' if len(paths) > 1 else ''} in {folder}, for instance {min(paths)}"
-        )
+        if len(paths) == 1:
+            note(f"left out the {artifact} {paths[0]}")
+        else:
+            note(f"left out {len(paths):,} {artifact}s in {folder}, for instance {min(paths)}")
     if skipped:
         note(f"skipped {len(skipped):,} binary files in {folder}, for instance {min(skipped)}")
     return [Path(path) for path in sorted(files, key=by_parts)]

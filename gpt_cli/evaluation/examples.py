@@ -49,20 +49,20 @@ def _from_csv(text: str, name: str, text_key: str, label_key: str | None) -> Ite
     _, names = next(rows, ("", []))
     if not names:
         return
-    text_column = _column(name, names, text_key, "--text-key ")
+    text_column = _column(name, names, text_key, "--text-key ", None)
     labelled = label_key is not None or "label" in names
-    label_column = _column(name, names, label_key or "label", "--label-key ") if labelled else None
+    label_column = _column(name, names, label_key or "label", "--label-key ", text_key) if labelled else None
     for location, row in rows:
         if len(row) <= max(text_column, label_column or 0):
             raise RequestError(f"this row has {len(row)} columns, too few", where=location)
         yield Example(row[text_column], None if label_column is None else row[label_column], location)
 
 
-def _column(name: str, names: list[str], key: str, option: str) -> int:
+def _column(name: str, names: list[str], key: str, option: str, unlike: str | None) -> int:
     try:
         return find_column(name, key, names)
     except MissingKeyError as error:
-        error.suggest(option, mention_pairs=False)
+        error.suggest(option, mention_pairs=False, unlike=unlike)
         raise
 
 

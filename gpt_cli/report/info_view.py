@@ -58,7 +58,11 @@ def render_share(share: DeviceShare) -> str:
 
 
 def render_plan(plan: Plan) -> str:
+    saved = plan.saved_step
+    if saved is not None:
+        saved_text = f"all {plan.steps:,} steps are done" if saved >= plan.steps else f"would go on from step {saved:,}"
     pairs = {
+        **({} if saved is None else {"run": saved_text}),
         "device": plan.device,
         "inputs": f"{_shape(plan.input_shape)} tokens",
         "logits": _shape(plan.logits_shape),
@@ -72,7 +76,8 @@ def render_plan(plan: Plan) -> str:
 
 def _time(plan: Plan) -> str:
     if plan.seconds is None or plan.seconds_per_step is None:
-        return "not measured: it takes more memory than is free here, or than is tried"
+        total = format_size(sum(plan.info.memory_bytes.values()))
+        return f"not measured: with {total}, a step would need more memory than is free here, or than is tried"
     method = "measured" if len(plan.measured_layers) == 1 else "by what one layer and two take"
     return f"about {format_duration(plan.seconds)} at {1e3 * plan.seconds_per_step:,.0f} ms a step, {method}"
 

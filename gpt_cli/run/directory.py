@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from importlib import metadata
 from itertools import chain, count
 from pathlib import Path
@@ -100,7 +101,7 @@ class RunDirectory:
             remove_stale_temp_dirs(path)
             changes: Changes = {}
             if (path / RUN).exists():
-                check_listed(path)
+                _check_files(path)
                 changes = _check(path, config, corpus)
             else:
                 _write_metadata(path, config, corpus.tokenizer, _describe_data(corpus))
@@ -177,8 +178,20 @@ def find_run(path: Path | None, *, check: bool = True) -> Path:
     """
     path = _newest_run(Path("runs")) if path is None else _find_named(path)
     if check and (path / RUN).is_file():
-        check_listed(path)
+        _check_files(path)
     return path
+
+
+def _check_files(path: Path) -> None:
+    """Raise DamagedError if a file of a run that is written once is not what it was, or is missing."""
+    try:
+        check_listed(path)
+    except DamagedError as error:
+        absent = next((name for name in (CONFIG, TOKENIZER) if not (path / name).exists()), None)
+        newest = next(iter(list_checkpoints(path)), None)
+        if absent is not None and newest is not None:
+            error.hint = f"put back the copy of a checkpoint: cp {quote(str(newest / absent))} {quote(str(path))}"
+        raise
 
 
 def is_run(name: str) -> bool:
@@ -195,6 +208,9 @@ def _find_named(path: Path) -> Path:
         return path
     if not path.exists():
         near = Path("runs") / path
+        if not (near / RUN).is_file():
+            runs = {run.parent.name: run.parent for folder in (near, path) for run in folder.parent.glob(f"*/{RUN}")}
+            near = next((runs[name] for name in get_close_matches(path.name, runs, 1)), near)
         hint = f"did you mean {near}?" if (near / RUN).is_file() else "gpt runs lists the runs there are"
         raise RequestError(f"there is no run at {path}", hint=hint)
     inside = next((place for place in path.parents if is_checkpoint(place) or (place / RUN).is_file()), None)

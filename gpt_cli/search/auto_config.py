@@ -196,11 +196,11 @@ def _explain(
 def _explain_steps(steps: int, context_length: int, epochs: float, is_exact: bool) -> str:
     length = f"in {steps:,} step{'s' * (steps != 1)}"
     if epochs >= 0.995:
-        return f"It sees {context_length} tokens at once and its training text {epochs:.1f} times, {length}."
+        return f"It sees {context_length:,} tokens at once and its training text {epochs:.1f} times, {length}."
     share = f"{'' if is_exact else 'about '}{100 * epochs:.2g}%"
     steps_of_epoch = math.ceil(steps / max(epochs, 1e-9))
     advice = f": train.steps={steps_of_epoch} reads all of it once." if is_exact else "."
-    return f"It sees {context_length} tokens at once and {share} of its training text, {length}{advice}"
+    return f"It sees {context_length:,} tokens at once and {share} of its training text, {length}{advice}"
 
 
 def _to_config(values: ConfigValues) -> Config:

@@ -8,6 +8,7 @@ from gpt_cli.config import Config
 from gpt_cli.corpus.lazy_corpus import LazyCorpus, open_lazy
 from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify
+from gpt_cli.run.checkpoint import checkpoint_step, list_checkpoints
 from gpt_cli.run.directory import refuse_another_config, refuse_foreign
 from gpt_cli.run.model_info import Info, describe
 from gpt_cli.run.run_corpus import suggest_restoring_text
@@ -47,6 +48,8 @@ class Plan:
     seconds_per_step: float | None
     """None, as is `seconds`, if it was not measured because memory is too small."""
     seconds: float | None
+    saved_step: int | None = None
+    """The newest saved step of the run, from which it would go on; `seconds` is the time of the others."""
     measured_layers: tuple[int, ...] = ()
     """Layers of the models that were measured; the time of a large one is extrapolated from one and two layers."""
 
@@ -71,14 +74,17 @@ def plan(config: Config, note: Notify) -> Plan:
     batches = _batches(config, corpus, runtime, note)
     info = describe(Path(config.run_dir or ""), config, vocab_size)
     seconds_per_step = seconds = None
+    saved = next(iter(list_checkpoints(Path(config.run_dir))), None) if config.run_dir is not None else None
+    saved_step = None if saved is None else checkpoint_step(saved)
+    steps_left = max(0, config.train.steps - (saved_step or 0))
     if candidates := _measured_configs(config, info, vocab_size, runtime):
         times = [_measure(candidate, batches, vocab_size, runtime, note) for candidate in candidates]
         layers = config.model.n_layer - candidates[0].model.n_layer
         seconds_per_step = times[0] + layers * max(0.0, times[-1] - times[0])
         # A forward pass is about a third of a training step.
         seconds_per_evaluation = seconds_per_step / 3 * val_tokens / batches.tokens_per_step
-        n_evaluation = 1 + (config.train.steps // config.eval.every if config.eval.every is not None else 0)
-        seconds = config.train.steps * seconds_per_step + n_evaluation * seconds_per_evaluation
+        n_evaluation = 1 + (steps_left // config.eval.every if config.eval.every is not None else 0)
+        seconds = steps_left * seconds_per_step + n_evaluation * seconds_per_evaluation if steps_left else 0.0
     trained_tokens = config.train.steps * batches.tokens_per_step
     labels = config.task.labels
     micro_batch_size, context_length = config.train.sequences_per_forward, config.model.context_length
@@ -94,6 +100,7 @@ def plan(config: Config, note: Notify) -> Plan:
         tokens_per_parameter=trained_tokens / info.parameters,
         seconds_per_step=seconds_per_step,
         seconds=seconds,
+        saved_step=saved_step,
         measured_layers=tuple(candidate.model.n_layer for candidate in candidates),
     )
 

@@ -67,17 +67,18 @@ def measure_source(
     path = find_path(sources[0])
     data = DataConfig(**{key: requested[f"data.{key}"] for key in _SOURCE_KEYS if f"data.{key}" in requested})
     if len(sources) == 1 and is_store(path):
-        return _measure_store(path)
+        return _measure_store(path, fixed)
     return _measure_text(data, fixed, has_gpu, progress)
 
 
-def _measure_store(path: Path) -> TextStatistics:
+def _measure_store(path: Path, fixed: ConfigValues) -> TextStatistics:
     store = TokenStore.open(path)
+    is_bpe = store.tokenizer.kind == fixed.get("tokenizer.kind", "bpe") == "bpe"  # another kind is refused by its name
     tokenizer, division = store.tokenizer, store.division
     tokens = sum(stats.tokens for stats in store.stats.values())
     values = {
         "tokenizer.kind": tokenizer.kind,
-        "tokenizer.vocab_size": tokenizer.vocab_size if tokenizer.kind == "bpe" else None,
+        "tokenizer.vocab_size": tokenizer.vocab_size if is_bpe else None,
         "data.val_fraction": division.val_fraction,
         "sample.prompt": tokenizer.decode([0]) if tokenizer.unknown_characters("\n") else "\n",
     }

@@ -29,7 +29,8 @@ def choose_tokenizer(
 
     `beginning` is the start of the training text, of so many `characters`, long enough to count words in.
     """
-    size = f"the text has {characters:,} characters, {alphabet_size:,} distinct ones"
+    ones = f"{alphabet_size:,} distinct one{'s' * (alphabet_size != 1)}"
+    size = f"the text has {characters:,} character{'s' * (characters != 1)}, {ones}"
     if (tokenizer := _existing_tokenizer(fixed)) is not None:
         tokens = f"{tokenizer.vocab_size:,} {tokenizer.kind} tokens"
         return {"tokenizer.kind": tokenizer.kind}, f"The {tokens} of {fixed['tokenizer.file']}: {size}."

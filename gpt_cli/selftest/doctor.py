@@ -111,5 +111,7 @@ def _describe_resume(path: Path, paths: list[Path], intact: list[Checkpoint]) ->
         raise UserError("no checkpoint is intact: the run cannot go on")
     if is_imported(path):
         return f"nothing to resume; gpt train TEXT train.init_from={quote(str(path))} trains it further"
+    check_listed(path)
+    load_tokenizer(path / TOKENIZER)
     step = max(checkpoint.step for checkpoint in intact)
     return f"all {steps:,} steps are done" if step >= steps else f"would resume from step {step:,} of {steps:,}"

@@ -100,7 +100,7 @@ class EvaluationText:
         nothing to predict.
         """
         if len(ids) < 2:
-            raise UserError(f"a text of {len(ids)} tokens leaves nothing to predict")
+            raise UserError(f"a text of {len(ids)} token{'s' * (len(ids) != 1)} leaves nothing to predict")
         capped = ids if max_tokens is None else ids[: max_tokens + 1]
         sizes = token_sizes(tokenizer)
         counts = np.zeros(len(sizes), dtype=np.int64)

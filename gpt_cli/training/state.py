@@ -21,6 +21,7 @@ from gpt_cli.model.sizing import flops_per_token
 from gpt_cli.run.checkpoint import Checkpoint, load_newest
 from gpt_cli.run.directory import RunDirectory
 from gpt_cli.run.load_model import tensor_specs
+from gpt_cli.run.log import read_metrics
 from gpt_cli.run.tensors import check_tensors
 from gpt_cli.runtime.compilation import compile_mode, estimate_eager_seconds
 from gpt_cli.runtime.device import Runtime
@@ -146,6 +147,8 @@ class TrainingState:
         checkpoint = load_newest(run.path, note)
         run.lifetime.begin(0 if checkpoint is None else checkpoint.step, runtime.describe())
         if checkpoint is None:
+            if (steps := max((line["step"] for line in read_metrics(run.path)), default=0)) > 0:
+                note(f"{run.path} has no checkpoint: its {steps:,} steps are lost, and training starts again")
             run.log.truncate(-1)
             return None, 0.0
         run.log.truncate(checkpoint.step)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from gpt_cli.cli.output import note
 from gpt_cli.errors import RequestError
 from gpt_cli.literals import Device
 from gpt_cli.terminal.escape import escape_control_chars
@@ -106,6 +107,17 @@ def refuse_draws_of_search(options: "SamplingOptions", sampling: "SamplingParams
         reason = f"of the sampling options {prefix}top-k alone counts, not {drawn[0]}"
         draw = "" if options.get("penalty_alpha") else f", or draw: {prefix}penalty-alpha 0"
         raise RequestError(f"{prefix}penalty-alpha draws no token: {reason}", hint=f"leave {drawn[0]} out{draw}")
+
+
+def note_without_draws(options: "SamplingOptions", sampling: "SamplingParams", n: int) -> None:
+    """Say which `options` of drawing have no effect at temperature 0, and that all of `n` texts are the same there."""
+    if not sampling.greedy or sampling.searches:
+        return
+    if filters := [f"--{name.replace('_', '-')}" for name in _DRAWS if name != "temperature" and options.get(name)]:
+        verb = "has" if len(filters) == 1 else "have"
+        note(f"temperature 0 takes the likeliest token: {' and '.join(filters)} {verb} no effect")
+    if n > 1:
+        note(f"at temperature 0 all {n:,} texts are the same")
 
 
 def refuse_unreached_length(options: "SamplingOptions", sampling: "SamplingParams") -> None:

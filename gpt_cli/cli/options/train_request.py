@@ -48,7 +48,7 @@ class Request:
         if sources and file is not None:
             raise RequestError(
                 f"give either --config {file} or {sources[0]}, not both",
-                hint=f"gpt train {quote(str(file))} trains what the config says",
+                hint=f"gpt train --config {quote(str(file))} trains what the config says",
             )
         self.config = self._of_file(file) if file is not None else self._of(sources)
         from gpt_cli.cli.options.without_effect import refuse_without_effect
@@ -72,6 +72,8 @@ class Request:
     def _of(self, sources: list[str]) -> "Config":
         if len(sources) == 1 and (file := _config_file(sources[0])) is not None:
             return self._of_file(file)
+        for source in sources if len(sources) > 1 else []:
+            _refuse_among_texts(source, [text for text in sources if text != source])
         return self._fitted(sources)
 
     def _fitted(self, sources: list[str]) -> "Config":
@@ -160,6 +162,10 @@ def _config_file(source: str) -> Path | None:
     if not path.is_dir():
         return None
     if (path / "run.json").is_file():
+        copies = sorted(path.glob("checkpoints/step-*/config.yaml"), reverse=True)
+        if copies and not (path / "config.yaml").exists():
+            hint = f"put back the copy of a checkpoint: cp {quote(str(copies[0]))} {quote(source)}"
+            raise UserError(f"{source} is damaged: config.yaml is missing", hint=hint)
         return path / "config.yaml"
     if (path / "SHA256SUMS").is_file() and (path / "state.json").is_file():
         run = path.parent.parent
@@ -177,6 +183,18 @@ def _config_file(source: str) -> Path | None:
         example = path / min(names)
         raise RequestError(f"{source} is a folder of configs", hint=f"name one: gpt train {quote(str(example))}")
     return None
+
+
+def _refuse_among_texts(source: str, others: list[str]) -> None:
+    """Raise RequestError for a config or a run among texts."""
+    file = _config_file(source) if os.path.lexists(source) else None
+    if file is None:
+        return
+    text = quote(others[0]) if others else "TEXT"
+    if Path(source).is_dir():
+        hint = f"start a new run from it with: gpt train {text} train.init_from={quote(source)}"
+        raise RequestError(f"{source} is a run, not text", hint=hint)
+    raise RequestError(f"{source} is a config, not text", hint=f"gpt train {quote(source)} data.source={text}")
 
 
 def _refuse_key(source: str) -> None:
@@ -217,7 +235,19 @@ def _source(sources: list[str], override: Any) -> Any:
         raise RequestError("there is nothing to train: give a text, a config or a run", hint=f"{_TEXT}, or: {_FILE}")
     if override is not None:
         return override
+    _refuse_twice(sources)
     return sources[0] if len(sources) == 1 else sources
+
+
+def _refuse_twice(sources: list[str]) -> None:
+    """Raise RequestError for a text that is named twice: it would be validated on what it is trained on."""
+    from gpt_cli.cli.options.fit_config import resolve_source
+
+    seen: set[Path] = set()
+    for source in sources if len(sources) > 1 else []:
+        if (path := resolve_source(source)) in seen:
+            raise RequestError(f"{source} is named twice: it would be validated on what it is trained on")
+        seen.add(path)
 
 
 def _run_name(source: Any, init_from: str | None) -> str:
@@ -254,9 +284,9 @@ def _spool(run_dir: str, *, leave_nothing: bool) -> str:
             shutil.copyfileobj(sys.stdin.buffer, file)
             file.flush()
             os.fsync(file.fileno())
+        if not new.stat().st_size:
+            raise UserError("standard input is empty")
         if not path.exists():
-            if not new.stat().st_size:
-                raise UserError("standard input is empty")
             new.rename(path)
             note(f"standard input is kept in {path}\nthis run resumes with: gpt train {quote(run_dir)}")
         elif not filecmp.cmp(path, new, shallow=False):

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from gpt_cli.cli.options.data_options import refuse_text_key
 from gpt_cli.config import Config
 from gpt_cli.config.keys import fields, get_key
+from gpt_cli.corpus.sources import find_path
+from gpt_cli.corpus.store import is_store
 from gpt_cli.errors import RequestError
 
 CONDITIONS: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
@@ -31,6 +33,8 @@ def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
         if key == "data.text_key" and config.data.source is not None:
             source = config.data.source
             refuse_text_key([source] if isinstance(source, str) else source, config.data.text_key, key)
+        if key == "data.encoding" and isinstance(config.data.source, str) and is_store(find_path(config.data.source)):
+            raise RequestError(f"{key} is for texts: {config.data.source} is a token store", hint="leave it out")
 
 
 def _condition(config: Config, key: str) -> str | None:

@@ -1,6 +1,7 @@
 """`gpt classify`: the label of a text, by a run that learned classes."""
 
 import json as json_format
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,16 +52,21 @@ def classify(
     Example: gpt classify --run runs/classify "for x in names:" --top 3
     """
     with gc_paused():
+        from gpt_cli.cli.options.data_options import refuse_text_key
         from gpt_cli.cli.unknown_characters import without_unknown
         from gpt_cli.evaluation.text_classifier import TextClassifier
         from gpt_cli.run.directory import is_run
         from gpt_cli.run.open_checkpoint import open_checkpoint
 
-    if texts and run is None and is_run(texts[0]):
+    if texts and run is None and (is_run(texts[0]) or _looks_like_run(texts[0])):
         run, texts = Path(texts[0]), texts[1:]
+    saved = open_checkpoint(find_one(None, run), note, "classes")
     if not texts:
         raise RequestError("there is nothing to classify", hint='gpt classify "a text", or a file, or - for lines')
-    saved = open_checkpoint(find_one(None, run), note, "classes")
+    note(f"{saved.path}, step {saved.step:,}")
+    if text_key is not None:
+        files = [text for text in texts if _is_file(text)]
+        refuse_text_key(files or texts, text_key)
     inputs = list(_read(texts, saved.config, text_key))
     if not inputs:
         raise RequestError("there are no texts in what was given")
@@ -102,6 +108,15 @@ def _read(arguments: list[str], config: "Config", text_key: str | None) -> Itera
             yield from (document.text for document in read_documents(argument, note=note, options=options))
         else:
             yield argument
+
+
+def _looks_like_run(argument: str) -> bool:
+    """True for the name of nothing in a folder that there is, or of a run without its folder: neither is a text."""
+    if any(character.isspace() or character == "\0" for character in argument) or len(argument) > 1000:
+        return False
+    path = Path(argument)
+    is_beside = len(path.parts) > 1 and path.parent.is_dir() and path.suffix.lower() not in _FILES
+    return not os.path.lexists(path) and (is_beside or (Path("runs") / path / "run.json").is_file())
 
 
 def _is_file(argument: str) -> bool:

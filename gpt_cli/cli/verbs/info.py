@@ -69,4 +69,6 @@ def info(
 
 def _config_of(run: Path | None) -> str:
     """The config of a run as a shell reads it."""
-    return "RUN/config.yaml" if run is None else quote(str(run / "config.yaml"))
+    from gpt_cli.run.directory import find_run
+
+    return quote(str(find_run(run) / "config.yaml"))

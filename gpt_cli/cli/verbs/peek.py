@@ -70,6 +70,16 @@ def peek(
         print(render_window(window, outline.tokenizer, title))
 
 
+def _of_texts(division: dict[str, float], keys: dict[str, str]) -> list[tuple[str, object, object]]:
+    """(option, value, default) for the options that say how a text is read and divided."""
+    return [
+        ("--val-fraction", division["val_fraction"], VAL_FRACTION),
+        ("--test-fraction", division["test_fraction"], 0.0),
+        ("--encoding", keys["encoding"], "utf-8"),
+        ("--text-key", keys["text_key"], TEXT_KEY),
+    ]
+
+
 def _outline(source: str, tokenizer: Path | None, division: dict[str, float], **keys: str) -> "LazyCorpus":
     """A store, or a text, of which only the window that is shown need be in memory."""
     from gpt_cli.config import TokenizerConfig
@@ -86,6 +96,11 @@ def _outline(source: str, tokenizer: Path | None, division: dict[str, float], **
             raise RequestError(
                 f"{source} is a token store, which has a tokenizer of its own",
                 hint=f"leave it out: gpt data peek {quote(source)}",
+            )
+        if given := [option for option, value, default in _of_texts(division, keys) if value != default]:
+            raise RequestError(
+                f"{given[0]} is for texts: {source} is a token store, which was divided when it was made",
+                hint="leave it out",
             )
         store = TokenStore.open(path)
         return LazyCorpus(store.tokenizer, store.stats, store.read)

@@ -115,6 +115,7 @@ def sample(
     sampling = SamplingParams.from_config(defaults, seed).replace(options)
     opts.refuse_draws_of_search(options, sampling)
     opts.refuse_unreached_length(options, sampling)
+    opts.note_without_draws(options, sampling, n)
     inputs = [Prompt(defaults.prompt)] if given is None else given
     before, after = (defaults.prefix if prefix is None else prefix), (defaults.suffix if suffix is None else suffix)
     whole = _wrap(inputs, before, after, loaded.tokenizer, skip=unknown == "skip")

@@ -86,7 +86,10 @@ def tokenize(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", metavar="DIR", help="Where the tokens go. [default: tokens/ and the corpus's name]"
+            "--out",
+            "-o",
+            metavar="DIR",
+            help="Where the tokens go. [default: such as tokens/book-bpe1024]",
         ),
     ] = None,
     text: Annotated[str | None, typer.Option(metavar="TEXT", help="Show how this is encoded.")] = None,
@@ -213,8 +216,8 @@ def _config(
         kind = kind or load_tokenizer(file, pattern).kind  # type: ignore[assignment]  # one of the three
     kind = kind or ("char" if vocab_size is None else "bpe")
     if kind != "bpe" and (vocab_size, pattern) != (None, None):
-        option = "--pattern" if vocab_size is None else "--vocab-size"
-        raise RequestError(f"{option} is only for --kind bpe: a {kind} vocabulary has the size it has")
+        option, reason = ("--vocab-size", "has the size it has") if vocab_size else ("--pattern", "merges nothing")
+        raise RequestError(f"{option} is only for --kind bpe: a {kind} vocabulary {reason}")
     if train_bytes is not None and (kind != "bpe" or file is not None):
         raise RequestError("--train-bytes is only for a BPE that is learned")
     if kind != "char" and (unknown, min_count) != ("error", 1):
@@ -242,6 +245,7 @@ def _directory(corpus: list[str], config: "TokenizerConfig") -> Path:
 
 def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processes: int | None) -> "Tokenized":
     """The corpus as tokens in `out`, which is looked at before the work, so that nothing fails late."""
+    from gpt_cli.corpus.matching_store import open_cached
     from gpt_cli.corpus.prepare import tokenize_corpus
     from gpt_cli.corpus.store import is_store
 
@@ -249,10 +253,13 @@ def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processe
         is_other = out.exists() and not is_store(out) and not (out.is_dir() and not any(out.iterdir()))
     if is_other:
         raise RequestError(f"{out} exists and is not a token store", hint="choose another --out")
+    before = open_cached(out, lambda _: None)
     with interruptible_progress() as progress:
         tokenized = tokenize_corpus(
             out, data, config, replace=out.exists(), note=note, progress=progress, processes=processes
         )
+    if before is not None and before.tokenizer.digest != tokenized.tokenizer.digest:
+        note(f"{out} had other tokens, by another tokenizer: they are replaced, and runs on them cannot be resumed")
     note(f"the tokens and tokenizer.json are in {out}\ntrain on them with: gpt train {quote(str(out))}")
     return tokenized
 

@@ -78,7 +78,7 @@ def _labels(source: str, data: DataConfig, note: Notify) -> Iterator[tuple[str, 
                 text = b"".join(pieces).decode()
                 yield location, json.loads(text) if suffix == ".jsonl" else text
         except MissingKeyError as error:
-            error.suggest("data.label_key=")
+            error.suggest("data.label_key=", unlike=data.text_key)
             raise
 
 
