@@ -60,10 +60,11 @@ def classify(
 
     if texts and run is None and (is_run(texts[0]) or _looks_like_run(texts[0])):
         run, texts = Path(texts[0]), texts[1:]
-    saved = open_checkpoint(find_one(None, run), note, "classes")
+    path = find_one(None, run)
+    saved = open_checkpoint(path, note, "classes")
     if not texts:
         raise RequestError("there is nothing to classify", hint='gpt classify "a text", or a file, or - for lines')
-    note(f"{saved.path}, step {saved.step:,}")
+    note(f"{path}, step {saved.step:,}")
     if text_key is not None:
         files = [text for text in texts if _is_file(text)]
         refuse_text_key(files or texts, text_key)
