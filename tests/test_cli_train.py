@@ -7,6 +7,7 @@ import math
 import os
 import pty
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -194,6 +195,25 @@ def test_the_folder_one_works_in_stays_the_same_text_when_its_runs_are_in_it(gpt
     assert again.rc == 0, again.stderr
     assert json.loads(again.stdout)["steps"] == 3
     assert "left out the run runs/here" in again.stderr
+
+
+def test_what_a_run_has_lost_is_said_before_it_goes_on(gpt_here, place):
+    run = ("train", "text.txt", "run_dir=runs/lost", "model.n_layer=1", "model.n_embd=32", "model.context_length=16")
+    assert gpt_here(*run, "train.steps=2").rc == 0
+    assert "all 2 steps are done" in gpt_here(*run, "train.steps=2", "--dry-run").stdout
+    assert "would go on from step 2" in gpt_here(*run, "train.steps=3", "--dry-run").stdout
+    tokenizer = place / "runs" / "lost" / "tokenizer.json"
+    tokenizer.unlink()
+    refused = gpt_here("train", "runs/lost", "train.steps=3")
+    assert refused.rc == 1
+    assert "hint: put back the copy of a checkpoint: cp runs/lost/checkpoints/step-00000002/" in refused.stderr
+    examined = gpt_here("doctor", "runs/lost")
+    assert examined.rc == 1
+    assert re.search(r"^resume +FAILED", examined.stdout, re.MULTILINE)
+    shutil.copy(place / "runs/lost/checkpoints/step-00000002/tokenizer.json", tokenizer)
+    assert "has no checkpoint" not in gpt_here("train", "runs/lost", "train.steps=3").stderr
+    shutil.rmtree(place / "runs" / "lost" / "checkpoints")
+    assert "runs/lost has no checkpoint: its 3 steps are lost" in gpt_here("train", "runs/lost").stderr
 
 
 def test_a_token_store_trains_as_its_text_does(gpt_here, place):
