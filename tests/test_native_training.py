@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpt_cli.config import ModelConfig, RuntimeConfig
 from gpt_cli.cpu.common.kernel import KernelUnavailable
-from gpt_cli.cpu.train.native_muon import NativeNewtonSchulz
+from gpt_cli.cpu.train.native_muon import NativeMuon
 from gpt_cli.cpu.train.network import NativeEngine
 from gpt_cli.cpu.train.train_bindings import Backend, NativeLibrary
 from gpt_cli.errors import RequestError
@@ -17,7 +17,7 @@ from gpt_cli.model.attention import reference_attention
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.evaluate import IGNORED, cross_entropy
-from gpt_cli.training.muon import POLAR_EXPRESS, newton_schulz_batched
+from gpt_cli.training.muon import POLAR_EXPRESS, Muon, newton_schulz_batched
 from gpt_cli.training.select_engine import build_native_engine
 
 SHAPE = {"n_layer": 2, "n_embd": 48, "n_head": 4, "context_length": 80}
@@ -311,10 +311,31 @@ def test_orthogonalised_matrices_are_those_of_torch(dtype, tolerance):
     matrices = [torch.randn(shape) * 10.0 ** (i - 3) for i, shape in enumerate(shapes)]
     matrices.append(torch.zeros(8, 8))
     scales = [1.0, -0.5, 2.0, 1.0, 1.0, 1.0, 1.0]
-    actual = NativeNewtonSchulz(library(dtype), 2, POLAR_EXPRESS)(matrices, scales)
+    actual = NativeMuon(library(dtype), 2, POLAR_EXPRESS).orthogonalise(matrices, scales)
     for a, b in zip(actual, newton_schulz_batched(matrices, scales, torch.float32), strict=True):
         assert distance(a, b) < tolerance
     assert not actual[-1].any()
+
+
+@pytest.mark.parametrize("momentum", [0.95, 0.3])
+def test_a_fused_update_of_muon_has_the_bits_of_its_parts_by_torch(momentum):
+    shapes = {"square": (32, 32), "wide": (24, 40), "tall": (72, 40)}
+    fused, by_parts = ({name: torch.ones(shape) * 3 for name, shape in shapes.items()} for _ in range(2))
+    native = NativeMuon(library(torch.float32), 2, POLAR_EXPRESS)
+    settings = {"lr": 0.02, "momentum": momentum, "weight_decay": 0.1, "orthogonalise": native.orthogonalise}
+    optimizers = [
+        Muon(parameters, {"tall": (40, 16, 16)}, **settings, fused=update)
+        for parameters, update in ((fused, native.update), (by_parts, None))
+    ]
+    for step in range(3):
+        for name, shape in shapes.items():
+            gradient = torch.randn(shape)
+            fused[name].grad, by_parts[name].grad = gradient, gradient.clone()
+        for optimizer in optimizers:
+            optimizer.step(1.0 - step / 4)
+    for name in shapes:
+        assert fused[name].equal(by_parts[name]), name
+        assert optimizers[0].buffers[name].equal(optimizers[1].buffers[name]), name
 
 
 def test_what_the_code_does_not_know_is_left_to_torch_or_refused_when_it_is_asked_for():

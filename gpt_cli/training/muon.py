@@ -26,6 +26,10 @@ POLAR_EXPRESS = (
 NewtonSchulz = Callable[[Sequence[Tensor], Sequence[float]], list[Tensor]]
 """(r, c) matrices, a scale for each -> as many of the same shapes, orthogonalised and times their scales."""
 
+FusedUpdate = Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor], Sequence[float], float, float], None]
+"""(r, c) parameters, gradients, momentum buffers, a scale for each, the momentum, and what weight decay leaves of a
+parameter: the update of `Muon.step` in one call, to the same bits. Gradients are overwritten."""
+
 
 class Muon:
     """Nesterov momentum, orthogonalised, with decoupled weight decay.
@@ -43,12 +47,14 @@ class Muon:
         momentum: float,
         weight_decay: float,
         orthogonalise: NewtonSchulz,
+        fused: FusedUpdate | None = None,
         zeros: Zeros = zeros_of,
     ) -> None:
+        """`fused`, if given, computes the updates; it knows no `found_inf`."""
         self.parameters = dict(parameters)
         self.pieces = {name: tuple(pieces.get(name, (p.shape[0],))) for name, p in parameters.items()}
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
-        self.orthogonalise = orthogonalise
+        self.orthogonalise, self.fused = orthogonalise, fused
         self.buffers = {name: zeros(name, p) for name, p in parameters.items()}
 
     @torch.no_grad()
@@ -60,26 +66,29 @@ class Muon:
         parameters = [self.parameters[name] for name in names]
         gradients = [p.grad for p in parameters if p.grad is not None]
         buffers = [self.buffers[name] for name in names]
+        targets, matrices = self._split(names, parameters), self._split(names, gradients)
+        lr = self.lr * lr_multiplier
+        # Scaled so that the output changes equally for all shapes.
+        scales = [-lr * max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5 for matrix in matrices]
+        decay = lr * self.weight_decay
+        if self.fused is not None and found_inf is None:
+            self.fused(targets, matrices, self._split(names, buffers), scales, self.momentum, 1.0 - decay)
+            return
         if found_inf is not None:  # lerp of the momentum with itself changes nothing
             for gradient, buffer in zip(gradients, buffers, strict=True):
                 gradient.copy_(torch.where(found_inf > 0, buffer, gradient))
         torch._foreach_lerp_(buffers, gradients, 1.0 - self.momentum)
         torch._foreach_lerp_(gradients, buffers, self.momentum)  # Nesterov's look-ahead, in place
-
-        targets, matrices = [], []
-        for name, parameter, update in zip(names, parameters, gradients, strict=True):
-            targets += parameter.split(self.pieces[name])
-            matrices += update.split(self.pieces[name])
-        lr = self.lr * lr_multiplier
         if self.weight_decay:
-            decay = lr * self.weight_decay
             torch._foreach_mul_(parameters, 1.0 - (decay if found_inf is None else decay * (1.0 - found_inf)))
-        # Scaled so that the output changes equally for all shapes.
-        scales = [-lr * max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5 for matrix in matrices]
         directions = self.orthogonalise(matrices, scales)
         if found_inf is not None:
             torch._foreach_mul_(directions, 1.0 - found_inf)
         torch._foreach_add_(targets, directions)
+
+    def _split(self, names: Sequence[str], tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The matrices that each of `tensors`, in the shape of the parameter of that name, stacks."""
+        return [piece for name, tensor in zip(names, tensors, strict=True) for piece in tensor.split(self.pieces[name])]
 
 
 def newton_schulz_batched(matrices: Sequence[Tensor], scales: Sequence[float], dtype: torch.dtype) -> list[Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import ModelConfig
-from gpt_cli.cpu.train.native_muon import NativeNewtonSchulz
+from gpt_cli.cpu.train.native_muon import NativeMuon
 from gpt_cli.cpu.train.network import NativeEngine
 from gpt_cli.cpu.train.train_bindings import NativeLibrary
 from gpt_cli.model.gpt import GPT
@@ -92,7 +92,7 @@ def _compare(library: NativeLibrary, config: ModelConfig, threads: int) -> str |
             if name in gradients and not _distance(parameter.grad, gradients[name]) <= gradient_tolerance:
                 return f"its gradient of {name} is not that of torch"
     matrices, scales = [torch.randn(20, 36), torch.randn(36, 20)], [1.0, -0.5]
-    results = NativeNewtonSchulz(library, threads, POLAR_EXPRESS)(matrices, scales)
+    results = NativeMuon(library, threads, POLAR_EXPRESS).orthogonalise(matrices, scales)
     for result, reference in zip(results, newton_schulz_batched(matrices, scales, torch.float32), strict=True):
         if not _distance(result, reference) <= matrix_tolerance:
             return "a matrix that it orthogonalised is not that of torch"

@@ -14,7 +14,7 @@ from gpt_cli.model.gpt import BASE_WIDTH, GPT
 from gpt_cli.model.parameters import block_parameters
 from gpt_cli.model.sizing import is_hidden_matrix
 from gpt_cli.training.adamw import AdamW
-from gpt_cli.training.muon import Muon, NewtonSchulz, newton_schulz_batched
+from gpt_cli.training.muon import FusedUpdate, Muon, newton_schulz_batched
 
 
 class MuonAdamW:
@@ -28,7 +28,7 @@ class MuonAdamW:
         model: GPT,
         config: OptimConfig,
         matmul_dtype: torch.dtype = torch.float32,
-        orthogonalise: NewtonSchulz | None = None,
+        fused_muon: FusedUpdate | None = None,
         zeros: Zeros = zeros_of,
         parameters: Mapping[str, Tensor] | None = None,
     ) -> None:
@@ -53,7 +53,8 @@ class MuonAdamW:
             lr=config.peak_lr,
             momentum=config.momentum,
             weight_decay=config.weight_decay,
-            orthogonalise=orthogonalise or partial(newton_schulz_batched, dtype=matmul_dtype),
+            orthogonalise=partial(newton_schulz_batched, dtype=matmul_dtype),
+            fused=fused_muon,
             zeros=zeros,
         )
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from gpt_cli.config import Config
-from gpt_cli.cpu.train.native_muon import NativeNewtonSchulz
+from gpt_cli.cpu.train.native_muon import NativeMuon
 from gpt_cli.cpu.train.network import NativeEngine
 from gpt_cli.distributed.shard import Shard
 from gpt_cli.distributed.world import World
@@ -79,9 +79,7 @@ class TrainingState:
             native = None
             if config.parallel.shard != "full":
                 native = build_native_engine(model, config.runtime, runtime, note, packed=config.data.packing)
-            orthogonalise = (
-                None if native is None else NativeNewtonSchulz(native.library, native.threads, POLAR_EXPRESS)
-            )
+            muon = None if native is None else NativeMuon(native.library, native.threads, POLAR_EXPRESS).update
             optimizer: MuonAdamW | LoRA
             if config.lora.rank is not None:
                 optimizer = LoRA(model, config.lora, config.optim, config.seed)
@@ -90,7 +88,7 @@ class TrainingState:
                     runtime.matmul_dtype,
                     None if shard.parts is None and not shard.is_full else shard.optimized,
                 )
-                optimizer = MuonAdamW(model, config.optim, dtype, orthogonalise, shard.zeros, updated)
+                optimizer = MuonAdamW(model, config.optim, dtype, muon, shard.zeros, updated)
             average = EMA(shard.stored, config.optim.ema, in_place=shard.is_full)
         grad_scaler = GradScaler(runtime.precision == "fp16", runtime.device)
         engine: Engine | None = native

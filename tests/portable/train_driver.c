@@ -6,14 +6,13 @@
 #include "blocks.h"
 
 typedef struct { /* of muon.c */
-    const float *matrix;
-    float *out;
+    float *parameter, *gradient, *momentum;
     int rows, columns, tall;
     float scale;
-} NewtonSchulzJob;
-size_t newton_schulz_bytes(long rows, long columns);
-void newton_schulz(const Backend *backend, const NewtonSchulzJob *jobs, int n_job, const float *coefficients, int iterations, char *ws,
-                   size_t bytes, int threads);
+} MuonJob;
+size_t muon_workspace_bytes(long rows, long columns);
+void muon_update(const Backend *backend, const MuonJob *jobs, int n_job, const float *coefficients, int iterations, float momentum,
+                 float gradient_share, float keep, char *ws, size_t bytes, int threads);
 
 /* Fortran's SGEMM: c (m, n) <- alpha a b + beta c, all by columns. */
 static void plain_sgemm(const char *trans_a, const char *trans_b, const int *m, const int *n, const int *k, const float *alpha,
@@ -65,21 +64,22 @@ int main(void) {
 
     float *coefficients = block(), *matrices[jobs];
     int *iterations = block();
-    NewtonSchulzJob each[jobs];
+    MuonJob each[jobs]; /* of zeros, without momentum: the orthogonalised matrix becomes the parameter */
     size_t most = 0;
     for (int i = 0; i < jobs; i++) {
         int *shape = block(), rows = min_int(shape[0], shape[1]), columns = max_int(shape[0], shape[1]);
         matrices[i] = block();
-        each[i] = (NewtonSchulzJob){matrices[i], alloc_zeroed(sizeof(float) * (size_t)(rows * columns)), rows, columns, shape[0] > shape[1], 0.5f};
-        size_t bytes = newton_schulz_bytes(rows, columns);
+        size_t size = sizeof(float) * (size_t)(rows * columns);
+        each[i] = (MuonJob){alloc_zeroed(size), matrices[i], alloc_zeroed(size), rows, columns, shape[0] > shape[1], 0.5f};
+        size_t bytes = muon_workspace_bytes(rows, columns);
         most = bytes > most ? bytes : most;
         free(shape);
     }
     char *ws = alloc_zeroed(most * (size_t)threads);
-    newton_schulz(&net.backend, each, jobs, coefficients, *iterations, ws, most, threads);
+    muon_update(&net.backend, each, jobs, coefficients, *iterations, 0.0f, 1.0f, 1.0f, ws, most, threads);
     for (int i = 0; i < jobs; i++) {
-        give_block(each[i].out, sizeof(float) * (size_t)(each[i].rows * each[i].columns));
-        free(each[i].out), free(matrices[i]);
+        give_block(each[i].parameter, sizeof(float) * (size_t)(each[i].rows * each[i].columns));
+        free(each[i].parameter), free(each[i].momentum), free(matrices[i]);
     }
     for (int i = 0; i < sizes[0]; i++) free(parameters[i]);
     free(ws), free(workspaces), free(gradients), free(net.matrices), free(coefficients), free(iterations), free(integers), free(floats);

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ _FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-tr
 _ROOM = 1 << 25  # bytes, more than a compilation needs
 _PREFIX, _LOCK = "gpt-kernel-", "lock"
 _STALE = 3600.0  # seconds after which a folder without a lock counts as abandoned
+_NICE = 10
 _running: set[int] = set()  # process groups of compilers
 
 
@@ -123,13 +125,24 @@ def compile_library(
         place = private_place()
     with _private_directory(place) as folder:
         library = folder / "kernel.so"
-        command = [compiler.path, *options, "-o", str(library), *map(str, sources), "-lm", "-lpthread"]
-        code, output = _run(command, _environment(folder), SECONDS)
-        if code:
-            lines = output.decode(errors="replace").strip().splitlines()
-            raise KernelUnavailable(
-                f"{compiler.path} failed: {lines[0] if lines else f'exit code {code}'} (CC names another compiler)"
-            )
+
+        def run(*arguments: str, nice: int = 0) -> None:
+            code, output = _run([compiler.path, *options, *arguments], _environment(folder), SECONDS, nice=nice)
+            if code:
+                lines = output.decode(errors="replace").strip().splitlines()
+                raise KernelUnavailable(
+                    f"{compiler.path} failed: {lines[0] if lines else f'exit code {code}'} (CC names another compiler)"
+                )
+
+        objects = [folder / f"{source.stem}.o" for source in sources]
+        with ThreadPoolExecutor(len(sources)) as pool:  # the first, the longest, before the others where cores are few
+            jobs = [
+                pool.submit(run, "-c", "-o", str(made), str(source), nice=_NICE if source != sources[0] else 0)
+                for source, made in zip(sources, objects, strict=True)
+            ]
+            for job in jobs:
+                job.result()
+        run("-o", str(library), *map(str, objects), "-lm", "-lpthread")
         try:
             return library.read_bytes()
         except FileNotFoundError:
@@ -196,7 +209,9 @@ def _environment(folder: Path | None) -> dict[str, str]:
     return variables if folder is None else variables | {"TMPDIR": str(folder)}
 
 
-def _run(command: list[str], environment: dict[str, str], limit: float, *, stdout: bool = False) -> tuple[int, bytes]:
+def _run(
+    command: list[str], environment: dict[str, str], limit: float, *, stdout: bool = False, nice: int = 0
+) -> tuple[int, bytes]:
     """Run `command` in a process group of its own; returns (exit code, beginning of stderr, or of `stdout`).
 
     Raises CompilerHangs after `limit` seconds (see SECONDS), and kills the whole group.
@@ -209,6 +224,9 @@ def _run(command: list[str], environment: dict[str, str], limit: float, *, stdou
         env=environment,
         process_group=0,
     )
+    if nice:
+        with suppress(OSError):  # it has ended
+            os.setpriority(os.PRIO_PGRP, process.pid, nice)
     if not _running:
         atexit.register(_kill_all)
     _running.add(process.pid)

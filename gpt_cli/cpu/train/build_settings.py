@@ -9,7 +9,7 @@ _HERE = Path(__file__).parent
 _USUAL = ("-fopenmp-simd", "-O2", "-ftree-vectorize")  # as fast as -O3 here, and compiled in two thirds of the time
 _FUNCTIONS = (
     *("pack_weights", "amx_available", "workspace_bytes", "loss_and_gradients", "draw_dropout"),
-    *("newton_schulz_bytes", "newton_schulz"),
+    *("muon_workspace_bytes", "muon_update"),
 )
 SOURCES = (_HERE / "network.c", _HERE / "muon.c")
 KERNELS = {bf16: Kernel(SOURCES, (*_USUAL, "-DBF16") if bf16 else _USUAL, _FUNCTIONS) for bf16 in (False, True)}

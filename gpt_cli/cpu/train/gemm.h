@@ -241,6 +241,13 @@ static void prefetch_c(const StoreF32 *out, int row, int column, int rows) {
     for (int i = 0; i < rows; i++, at += out->ld * sizeof(float)) __builtin_prefetch(at), __builtin_prefetch(at + 64);
 }
 
+/* Prefetch 32 rows of A from row `i` on, which are packed next; of their k cache lines the share of columns [j, j + 32) of n. */
+static void prefetch_a(MatrixA a, int i, int k, int j, int n) {
+    long to = (long)k * min_int(n, j + TILE) / n;
+    for (long line = (long)k * j / n; line < to; line++)
+        __builtin_prefetch(a.at + (a.transposed ? line * a.ld + i : (i + line % TILE) * a.ld + line / TILE * TILE), 0, 2);
+}
+
 static void gemm(const GemmContext *gemm_ctx, int m, int n, int k, MatrixA a, PackedB b, Epilogue epilogue, const void *to) {
     _Alignas(64) float block[TILE * TILE];
     for (int i = 0; i < m; i += TILE) {
@@ -248,6 +255,7 @@ static void gemm(const GemmContext *gemm_ctx, int m, int n, int k, MatrixA a, Pa
         pack_a(a, i, rows, k, gemm_ctx->packed_a);
         for (int j = 0; j < n; j += TILE) {
             if (epilogue == store_f32) prefetch_c(to, i, j, rows);
+            if (i + TILE < m) prefetch_a(a, i + TILE, k, j, n);
             const elem_t *panel = b.at + j / TILE * b.panel;
             (gemm_ctx->backend->amx ? kernel_amx : kernel_vector)(gemm_ctx->packed_a, panel, k, block);
             epilogue(to, i, j, rows, min_int(TILE, n - j), block, TILE);

@@ -72,11 +72,12 @@ typedef struct {
 INLINE void activate_block(const Mlp *m, int row, int column, int rows, int columns, const float *restrict block, int ld) {
     long at = (long)row * m->width + column;
     for (int t = 0; t < rows; t++, at += m->width, block += ld) {
-        float x[columns], y[columns];
-        memcpy(x, block, sizeof x);
+        float sum[columns], y[columns];
+        const float *x = block; /* not a copy: memcpy's shorter stores are not forwarded to loads of whole vectors, which wait for them */
         if (m->bias) {
             SIMD
-            for (int i = 0; i < columns; i++) x[i] += m->bias[column + i];
+            for (int i = 0; i < columns; i++) sum[i] = block[i] + m->bias[column + i];
+            x = sum;
         }
         if (m->kind == GELU) {
             SIMD

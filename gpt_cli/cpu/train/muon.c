@@ -1,27 +1,28 @@
-/* Muon's orthogonalisation (gpt_cli.training.muon.newton_schulz), each matrix by one thread. */
+/* Muon's update (gpt_cli.training.muon), each matrix by one thread: momentum, orthogonalisation, weight decay and the step. */
 #include "numeric.h"
 #include "threads.h"
 #include "dropout.h"
 #include "gemm.h"
 
 typedef struct {
-    const float *matrix; /* (rows, columns), rows <= columns, or its transpose in memory if `tall` */
-    float *out;
+    float *parameter, *gradient, *momentum; /* (rows, columns), rows <= columns, or their transposes in memory if `tall` */
     int rows, columns, tall;
-    float scale; /* of the result */
-} NewtonSchulzJob;
+    float scale; /* of the orthogonalised matrix that is added to the parameter */
+} MuonJob;
 
 typedef struct {
     const Backend *backend;
-    const NewtonSchulzJob *jobs;
+    const MuonJob *jobs;
     int first, step, n_job;
     const float *coefficients; /* (iterations, 3) */
     int iterations;
+    float momentum, gradient_share, keep; /* gradient_share: 1 - momentum; keep: what weight decay leaves of a parameter */
     char *ws;
 } Worker;
 
 typedef struct {
     elem_t *x, *next, *gram, *mixed;
+    float *direction;
     GemmContext gemm_ctx;
 } Workspace;
 
@@ -29,6 +30,7 @@ static size_t layout_workspace(long rows, long columns, char *base, Workspace *w
     char *at = base;
     size_t size = (size_t)(rows * columns), square = (size_t)(rows * rows);
     ws->x = arena_alloc(&at, sizeof(elem_t) * size), ws->next = arena_alloc(&at, sizeof(elem_t) * size);
+    ws->direction = arena_alloc(&at, sizeof(float) * size);
     ws->gram = arena_alloc(&at, sizeof(elem_t) * square), ws->mixed = arena_alloc(&at, sizeof(elem_t) * square);
 #ifdef BF16
     ws->gemm_ctx.packed_a = arena_alloc(&at, sizeof(elem_t) * TILE * round_up_tile(columns));
@@ -55,7 +57,7 @@ INLINE void axpby_block(const Axpby *p, int row, int column, int rows, int colum
 EPILOGUE(axpby, axpby_block)
 
 /* Bytes that one thread needs for a matrix of `rows` (the smaller side) and `columns`. */
-size_t newton_schulz_bytes(long rows, long columns) {
+size_t muon_workspace_bytes(long rows, long columns) {
     Workspace ws;
     return layout_workspace(rows, columns, NULL, &ws);
 }
@@ -75,34 +77,34 @@ static void transpose(int m, int n, const float *from, long ld, float *to) {
         for (int j = 0; j < n; j++) to[j * LANES + i] = from[i * ld + j];
 }
 
-/* The matrix times `factor` -> x, transposed if tall. */
-static void load_scaled(const NewtonSchulzJob *job, float factor, elem_t *x) {
+/* The gradient times `factor` -> x, transposed if tall. */
+static void load_scaled(const MuonJob *job, float factor, elem_t *x) {
     int m = job->rows, n = job->columns;
     float piece[LANES * LANES], row[n];
     if (!job->tall)
         for (int i = 0; i < m; i++) {
             SIMD
-            for (int j = 0; j < n; j++) row[j] = factor * job->matrix[(long)i * n + j];
+            for (int j = 0; j < n; j++) row[j] = factor * job->gradient[(long)i * n + j];
             to_elems(n, row, x + (long)i * n);
         }
     else
         for (int j = 0; j < n; j += LANES)
             for (int i = 0; i < m; i += LANES) {
                 int rows = min_int(LANES, m - i), columns = min_int(LANES, n - j);
-                transpose(columns, rows, job->matrix + (long)j * m + i, m, piece);
+                transpose(columns, rows, job->gradient + (long)j * m + i, m, piece);
                 SIMD
                 for (int p = 0; p < LANES * LANES; p++) piece[p] *= factor;
                 for (int p = 0; p < rows; p++) to_elems(columns, piece + p * LANES, x + (long)(i + p) * n + j);
             }
 }
 
-/* x times the job's scale -> its result, transposed back if tall. */
-static void store_scaled(const NewtonSchulzJob *job, const elem_t *x) {
+/* x times the job's scale -> direction, transposed back if tall. */
+static void store_scaled(const MuonJob *job, const elem_t *x, float *direction) {
     int m = job->rows, n = job->columns;
     float piece[LANES * LANES], transposed[LANES * LANES];
     if (!job->tall) {
         SIMD
-        for (long i = 0; i < (long)m * n; i++) job->out[i] = job->scale * to_float(x[i]);
+        for (long i = 0; i < (long)m * n; i++) direction[i] = job->scale * to_float(x[i]);
     } else
         for (int j = 0; j < n; j += LANES)
             for (int i = 0; i < m; i += LANES) {
@@ -111,23 +113,21 @@ static void store_scaled(const NewtonSchulzJob *job, const elem_t *x) {
                     for (int q = 0; q < columns; q++) piece[p * LANES + q] = job->scale * to_float(x[(long)(i + p) * n + j + q]);
                 transpose(rows, columns, piece, LANES, transposed);
                 for (int q = 0; q < columns; q++)
-                    memcpy(job->out + (long)(j + q) * m + i, transposed + q * LANES, sizeof(float) * (size_t)rows);
+                    memcpy(direction + (long)(j + q) * m + i, transposed + q * LANES, sizeof(float) * (size_t)rows);
             }
 }
 
-static void newton_schulz_one(const Worker *worker, const NewtonSchulzJob *job) {
+/* The gradient, orthogonalised and scaled -> ws->direction. */
+static void newton_schulz(const Worker *worker, const MuonJob *job, const Workspace *ws) {
     int m = job->rows, n = job->columns;
     long size = (long)m * n;
-    Workspace ws;
-    layout_workspace(m, n, worker->ws, &ws);
-    ws.gemm_ctx.backend = worker->backend;
-    const GemmContext *gemm_ctx = &ws.gemm_ctx;
-    elem_t *x = ws.x, *next = ws.next, *gram = ws.gram, *packed_b = gemm_ctx->packed_b;
+    const GemmContext *gemm_ctx = &ws->gemm_ctx;
+    elem_t *x = ws->x, *next = ws->next, *gram = ws->gram, *packed_b = gemm_ctx->packed_b;
     double squares = 0.0;
     for (long i = 0; i < size; i += n) {
         float part = 0.0f;
         SIMD_SUM(part)
-        for (int j = 0; j < n; j++) part += job->matrix[i + j] * job->matrix[i + j];
+        for (int j = 0; j < n; j++) part += job->gradient[i + j] * job->gradient[i + j];
         squares += part;
     }
     load_scaled(job, (float)(1.0 / (sqrt(squares) * 1.02 + 1e-6)), x);
@@ -135,26 +135,54 @@ static void newton_schulz_one(const Worker *worker, const NewtonSchulzJob *job) 
         const float *abc = worker->coefficients + 3 * iteration;
         gemm(gemm_ctx, m, m, n, (MatrixA){x, n, 0}, pack_bt(n, m, x, n, packed_b), store_elem, &(StoreElem){gram, m, NULL});
         gemm(gemm_ctx, m, m, m, (MatrixA){gram, m, 0}, pack_b(m, m, gram, m, packed_b), axpby,
-                 &(Axpby){gram, ws.mixed, m, abc[2], abc[1]});
-        gemm(gemm_ctx, m, n, m, (MatrixA){ws.mixed, m, 0}, pack_b(m, n, x, n, packed_b), axpby, &(Axpby){x, next, n, 1.0f, abc[0]});
+                 &(Axpby){gram, ws->mixed, m, abc[2], abc[1]});
+        gemm(gemm_ctx, m, n, m, (MatrixA){ws->mixed, m, 0}, pack_b(m, n, x, n, packed_b), axpby, &(Axpby){x, next, n, 1.0f, abc[0]});
         elem_t *swap = x;
         x = next, next = swap;
     }
-    store_scaled(job, x);
+    store_scaled(job, x, ws->direction);
+}
+
+/* a + weight (b - a), rounded as torch.lerp rounds it. */
+INLINE float lerp(float a, float b, float weight) {
+    return fabsf(weight) < 0.5f ? a + weight * (b - a) : b + (weight - 1.0f) * (b - a);
+}
+
+/* The gradient -> Nesterov's look-ahead, in place; its momentum is updated, and the parameter decays. */
+NOINLINE void apply_momentum(const Worker *worker, const MuonJob *job) {
+    float momentum = worker->momentum, share = worker->gradient_share, keep = worker->keep;
+    float *restrict gradient = job->gradient, *restrict buffer = job->momentum, *restrict parameter = job->parameter;
+    SIMD
+    for (long i = 0; i < (long)job->rows * job->columns; i++) {
+        buffer[i] = lerp(buffer[i], gradient[i], share);
+        gradient[i] = lerp(gradient[i], buffer[i], momentum);
+        parameter[i] *= keep;
+    }
 }
 
 static void muon_worker(void *argument) {
     const Worker *worker = argument;
     int before = gemm_begin(worker->backend);
-    for (int i = worker->first; i < worker->n_job; i += worker->step) newton_schulz_one(worker, &worker->jobs[i]);
+    for (int i = worker->first; i < worker->n_job; i += worker->step) {
+        const MuonJob *job = &worker->jobs[i];
+        float *restrict parameter = job->parameter;
+        Workspace ws;
+        layout_workspace(job->rows, job->columns, worker->ws, &ws);
+        ws.gemm_ctx.backend = worker->backend;
+        apply_momentum(worker, job);
+        newton_schulz(worker, job, &ws);
+        SIMD /* a loop of its own, so that products are rounded before they are added, as by torch */
+        for (long p = 0; p < (long)job->rows * job->columns; p++) parameter[p] += ws.direction[p];
+    }
     gemm_end(worker->backend, before);
 }
 
 /* `workspaces`: `bytes` for each thread. */
-void newton_schulz(const Backend *backend, const NewtonSchulzJob *jobs, int n_job, const float *coefficients, int iterations, char *workspaces,
-                   size_t bytes, int threads) {
+void muon_update(const Backend *backend, const MuonJob *jobs, int n_job, const float *coefficients, int iterations, float momentum,
+                 float gradient_share, float keep, char *workspaces, size_t bytes, int threads) {
     Worker workers[threads];
     for (int i = 0; i < threads; i++)
-        workers[i] = (Worker){backend, jobs, i, threads, n_job, coefficients, iterations, workspaces + bytes * (size_t)i};
+        workers[i] = (Worker){backend, jobs, i, threads, n_job, coefficients, iterations, momentum, gradient_share, keep,
+                              workspaces + bytes * (size_t)i};
     parallel_run(muon_worker, workers, sizeof *workers, threads);
 }

@@ -1,4 +1,4 @@
-"""Muon's orthogonalisation by compiled code."""
+"""Muon's update, and its orthogonalisation alone, by compiled code."""
 
 import ctypes
 from collections.abc import Sequence
@@ -10,54 +10,56 @@ from torch import Tensor
 from gpt_cli.cpu.train.train_bindings import NativeLibrary
 
 
-class _NewtonSchulzJob(ctypes.Structure):
-    """`NewtonSchulzJob` of muon.c."""
+class _MuonJob(ctypes.Structure):
+    """`MuonJob` of muon.c."""
 
     _fields_ = (
-        ("matrix", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("parameter", "gradient", "momentum")),
         *((name, ctypes.c_int) for name in ("rows", "columns", "tall")),
         ("scale", ctypes.c_float),
     )
 
 
-class NativeNewtonSchulz:
-    """Compiled code for `gpt_cli.training.muon.newton_schulz_batched`, each matrix by one thread.
-
-    What it needs, and what it gives, is kept for the next call with the same shapes: memory that is asked of the
-    system anew costs more than the work on small matrices.
-    """
+class NativeMuon:
+    """Compiled code for `gpt_cli.training.muon`, each matrix by one thread."""
 
     def __init__(self, library: NativeLibrary, threads: int, polynomials: Sequence[Sequence[float]]) -> None:
         """`polynomials`: the three coefficients of each iteration."""
         self._library, self._threads, self._iterations = library, threads, len(polynomials)
         self._coefficients = (ctypes.c_float * (3 * len(polynomials)))(*chain.from_iterable(polynomials))
-        self._results: list[Tensor] = []
-        self._workspace = torch.empty(0, dtype=torch.uint8)
+        self._workspace = torch.empty(0, dtype=torch.uint8)  # kept: asking for it anew costs more than small matrices
 
-    def __call__(self, matrices: Sequence[Tensor], scales: Sequence[float]) -> list[Tensor]:
-        """(r, c) fp32 matrices -> as many of the same shapes, each of U S V^T about U V^T times its scale.
-
-        The results are overwritten by the next call.
-        """
-        sources = [matrix.contiguous() for matrix in matrices]
-        if [matrix.shape for matrix in sources] != [result.shape for result in self._results]:
-            self._results = [torch.empty_like(matrix) for matrix in sources]
-        order = sorted(
-            range(len(sources)), key=lambda i: -sources[i].numel() * min(sources[i].shape)
-        )  # the dearest first
-        jobs = (_NewtonSchulzJob * len(sources))()
+    def update(
+        self,
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        buffers: Sequence[Tensor],
+        scales: Sequence[float],
+        momentum: float,
+        keep: float,
+    ) -> None:
+        """`FusedUpdate` of (r, c) fp32 matrices, which are contiguous."""
+        work = [-p.numel() * min(p.shape) for p in parameters]
+        order = sorted(range(len(parameters)), key=work.__getitem__)  # the dearest first
+        jobs = (_MuonJob * len(parameters))()
         for job, i in zip(jobs, order, strict=True):
-            rows, columns = sorted(sources[i].shape)
-            job.matrix, job.out = sources[i].data_ptr(), self._results[i].data_ptr()
-            job.scale = scales[i]
-            job.rows, job.columns, job.tall = rows, columns, sources[i].shape[0] > sources[i].shape[1]
+            job.parameter, job.gradient, job.momentum = (
+                tensors[i].data_ptr() for tensors in (parameters, gradients, buffers)
+            )
+            job.rows, job.columns = sorted(parameters[i].shape)
+            job.tall, job.scale = parameters[i].shape[0] > parameters[i].shape[1], scales[i]
         calls, backend = self._library.calls, ctypes.byref(self._library.backend)
-        size = max(calls.newton_schulz_bytes(job.rows, job.columns) for job in jobs)
+        size = max(calls.muon_workspace_bytes(job.rows, job.columns) for job in jobs)
         if len(self._workspace) < size * self._threads + 64:
             self._workspace = torch.empty(size * self._threads + 64, dtype=torch.uint8)
         workspace = self._workspace.data_ptr() + -self._workspace.data_ptr() % 64
-        calls.newton_schulz(
-            backend, jobs, len(jobs), self._coefficients, self._iterations, workspace, size, self._threads
-        )
-        return list(self._results)
+        settings = (self._coefficients, self._iterations, momentum, 1.0 - momentum, keep)
+        calls.muon_update(backend, jobs, len(jobs), *settings, workspace, size, self._threads)
+
+    def orthogonalise(self, matrices: Sequence[Tensor], scales: Sequence[float]) -> list[Tensor]:
+        """`newton_schulz_batched`: the update of zeros without momentum and decay."""
+        results = [torch.zeros(matrix.shape) for matrix in matrices]
+        buffers = [torch.zeros(matrix.shape) for matrix in matrices]
+        gradients = [matrix.clone(memory_format=torch.contiguous_format) for matrix in matrices]
+        self.update(results, gradients, buffers, scales, 0.0, 1.0)
+        return results

@@ -63,9 +63,10 @@ def _declare(calls: ctypes.CDLL) -> None:
     calls.draw_dropout.argtypes, calls.draw_dropout.restype = (pointer, ctypes.c_uint64, integer, pointer), None
     calls.draw_attention_dropout.argtypes = (pointer, ctypes.c_uint64, integer, integer, pointer)
     calls.draw_attention_dropout.restype = None
-    calls.newton_schulz_bytes.argtypes, calls.newton_schulz_bytes.restype = (ctypes.c_long, ctypes.c_long), size
-    calls.newton_schulz.argtypes = (pointer, pointer, integer, pointer, integer, pointer, size, integer)
-    calls.newton_schulz.restype = None
+    calls.muon_workspace_bytes.argtypes, calls.muon_workspace_bytes.restype = (ctypes.c_long, ctypes.c_long), size
+    settings = (ctypes.c_float,) * 3
+    calls.muon_update.argtypes = (pointer, pointer, integer, pointer, integer, *settings, pointer, size, integer)
+    calls.muon_update.restype = None
 
 
 def address(tensor: Tensor | None) -> int | None:
