@@ -444,6 +444,49 @@ def test_what_a_killed_compilation_leaves_is_removed_by_the_next_and_what_is_in_
     assert folder not in place.iterdir()
 
 
+@pytest.fixture
+def of_two(mine: Kernel) -> Kernel:
+    """A kernel of two sources, the second of which `mine` does not have."""
+    more = mine.sources[0].with_name("more.c")
+    more.write_text("int another(void) { return 43; }\n")
+    return Kernel((*mine.sources, more), functions=("answer", "another"))
+
+
+def test_sources_that_are_compiled_side_by_side_are_one_library_and_any_that_fails_is_told(of_two: Kernel) -> None:
+    library = load_kernel(of_two)
+    assert (library.answer(), library.another()) == (42, 43)
+    for broken in of_two.sources:
+        text = broken.read_text()
+        broken.write_text("int 1;\n")
+        with pytest.raises(KernelUnavailable, match=broken.name):
+            load(of_two, print, anew=True)
+        broken.write_text(text)
+
+
+def test_an_interpreter_that_ends_stops_the_compilers_of_all_sources_and_does_not_wait(
+    of_two: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_compiler(tmp_path, monkeypatch, f"echo $$ >> {tmp_path}/pids; exec sleep 100000")
+    program = (
+        "import sys, time; from pathlib import Path\n"
+        "from gpt_cli.cpu.common.kernel import Kernel, build_in_background\n"
+        "build_in_background(Kernel(tuple(map(Path, sys.argv[2:]))))\n"
+        "while not Path(sys.argv[1]).exists() or len(Path(sys.argv[1]).read_text().split()) < 2: time.sleep(0.01)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "pids"), *map(str, of_two.sources)]
+    subprocess.run(command, cwd=ROOT, timeout=HANG, check=True)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    wait_until(lambda: not any(is_alive(pid) for pid in pids))
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process, which is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def test_a_compiler_is_found_by_name_and_says_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
     actual = Compiler.find()
     assert actual.path == find_compiler()

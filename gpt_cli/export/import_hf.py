@@ -35,6 +35,11 @@ _BUFFERS = re.compile(r"(.*\.attn\.(masked_)?bias|.*rotary_emb\.inv_freq)")  # c
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
+def _no_import(run: Path) -> RequestError:
+    hint = f"it needs no import: gpt sample --run {quote(str(run))}"
+    return RequestError(f"{run} is a run of gpt, and no model of other tools", hint=hint)
+
+
 def import_huggingface(source: str, run_dir: Path, *, download: bool = False) -> Layout:
     """Make the model in the directory `source`, or of that name on the hub, a new run in `run_dir`.
 
@@ -45,8 +50,7 @@ def import_huggingface(source: str, run_dir: Path, *, download: bool = False) ->
     directory = find_model(source, download)
     config_path = directory / CONFIG
     if not config_path.exists() and is_run(str(directory)):
-        hint = f"it needs no import: gpt sample --run {quote(str(directory))}"
-        raise RequestError(f"{directory} is a run of gpt, and no model of other tools", hint=hint)
+        raise _no_import(directory)
     file = _read_json(config_path)
     task = read_labels(file, str(config_path)) if is_classifier(file) else None
     layout, model = read_model(file, str(config_path))
@@ -89,6 +93,8 @@ def find_model(source: str, download: bool) -> Path:
         return Path(source)
     if Path(source).is_file():
         folder = Path(source).parent
+        if is_run(str(folder)):
+            raise _no_import(folder)
         hint = f"give its folder: gpt import {quote(str(folder))}" if (folder / CONFIG).is_file() else None
         raise RequestError(f"{source} is a file, not the directory of a model", hint=hint)
     if Path(source).exists() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) or source.startswith((".", "/")):

@@ -64,6 +64,7 @@ class Request:
             from gpt_cli.run.directory import refuse_another_text
 
             with translate_os_errors("write", Path(config.run_dir)):
+                _refuse_below_file(Path(config.run_dir))
                 _refuse_imported(Path(config.run_dir))
             refuse_another_text(config)  # before the text is read in the way that is asked for now
             _note_new_run(file, Path(config.run_dir), config.train.init_from)
@@ -109,6 +110,7 @@ class Request:
         if source == "-":
             source = _spool(run_dir, leave_nothing=self._leave_nothing)
         with translate_os_errors("write", Path(run_dir)):
+            _refuse_below_file(Path(run_dir))
             is_there = (Path(run_dir) / "config.yaml").is_file()
         if is_there:
             return self._existing(Path(run_dir), source, init_from)
@@ -201,12 +203,27 @@ def _refuse_key(source: str) -> None:
     """Raise RequestError for a key of the config that is not set as keys are: by an equals sign without spaces."""
     from gpt_cli.config.keys import fields
 
+    if source.startswith("=") and not os.path.lexists(source):
+        raise RequestError(
+            f"{source} names no key to set", hint=f"write its key before it, such as train.steps{source}"
+        )
     key, value = re.fullmatch(r"([a-z_.]*)\s*[:=]?\s*(.*)", source, flags=re.DOTALL).groups()  # type: ignore[union-attr]
     if key in fields() and not os.path.lexists(source):
         raise RequestError(
             f"{source} sets no key: one is written with an equals sign, without spaces",
             hint=f"write {key}={quote(value) if value else 'VALUE'}",
         )
+
+
+def _refuse_below_file(run: Path) -> None:
+    """Raise RequestError where no run can be made, because what should be a folder around it is a file."""
+    for parent in run.parents:
+        if os.path.lexists(parent):
+            if not parent.is_dir():
+                raise RequestError(
+                    f"{parent} is no folder, so {run} cannot be a run", hint="name another: run_dir=runs/NAME"
+                )
+            return
 
 
 def _refuse_imported(run: Path) -> None:

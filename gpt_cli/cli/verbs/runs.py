@@ -19,7 +19,9 @@ app = App(rich_markup_mode=None)
 @app.callback(invoke_without_command=True)
 def runs(
     context: typer.Context,
-    folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where they are.")] = Path("runs"),
+    folder: Annotated[
+        Path | None, typer.Option("--dir", metavar="DIR", help="Where they are, if not in runs/.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """List the runs in runs/, with loss, size, steps, date and what sets each config apart; or remove one.
@@ -35,14 +37,15 @@ def runs(
     from gpt_cli.files.output_path import require_directory
     from gpt_cli.report.runs import list_runs, render_runs
 
-    require_directory(folder, "--dir")
-    lines = list_runs(folder)
+    place = Path("runs") if folder is None else folder
+    require_directory(place, "--dir", missing=folder is None)
+    lines = list_runs(place)
     if json:
         print_json({"runs": [line.to_json() for line in lines]})
     elif lines:
         print(render_runs(lines, width=terminal_width()))
     else:
-        note(f"there are no runs in {folder}; train one: gpt train TEXT")
+        note(f"there are no runs in {place}; train one: gpt train TEXT")
 
 
 @app.command("rm")

@@ -15,9 +15,9 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,29 +124,41 @@ def compile_library(
     if place is None or shutil.disk_usage(place).free < _ROOM:
         place = private_place()
     with _private_directory(place) as folder:
-        library = folder / "kernel.so"
+        library, errors = folder / "kernel.so", list[Exception]()
 
         def run(*arguments: str, nice: int = 0) -> None:
-            code, output = _run([compiler.path, *options, *arguments], _environment(folder), SECONDS, nice=nice)
-            if code:
-                lines = output.decode(errors="replace").strip().splitlines()
-                raise KernelUnavailable(
-                    f"{compiler.path} failed: {lines[0] if lines else f'exit code {code}'} (CC names another compiler)"
-                )
+            try:
+                _compile([compiler.path, *options, *arguments], folder, nice)
+            except (KernelUnavailable, OSError) as error:
+                errors.append(error)
 
-        objects = [folder / f"{source.stem}.o" for source in sources]
-        with ThreadPoolExecutor(len(sources)) as pool:  # the first, the longest, before the others where cores are few
-            jobs = [
-                pool.submit(run, "-c", "-o", str(made), str(source), nice=_NICE if source != sources[0] else 0)
-                for source, made in zip(sources, objects, strict=True)
-            ]
-            for job in jobs:
-                job.result()
-        run("-o", str(library), *map(str, objects), "-lm", "-lpthread")
+        # Side by side, but the first, which takes longest, before the others where cores are few. The threads are
+        # daemons, for whom the interpreter does not wait when it ends.
+        objects = [str(folder / f"{source.stem}.o") for source in sources]
+        first, *others = [("-c", "-o", made, str(source)) for source, made in zip(sources, objects, strict=True)]
+        threads = [threading.Thread(target=run, args=one, kwargs={"nice": _NICE}, daemon=True) for one in others]
+        for thread in threads:
+            thread.start()
+        run(*first)
+        for thread in threads:
+            thread.join()
+        if not errors:
+            run("-o", str(library), *objects, "-lm", "-lpthread")
+        if errors:
+            raise errors[0]
         try:
             return library.read_bytes()
         except FileNotFoundError:
             raise KernelUnavailable(f"{compiler.path} made nothing, and said nothing") from None
+
+
+def _compile(command: list[str], folder: Path, nice: int) -> None:
+    code, output = _run(command, _environment(folder), SECONDS, nice=nice)
+    if code:
+        lines = output.decode(errors="replace").strip().splitlines()
+        raise KernelUnavailable(
+            f"{command[0]} failed: {lines[0] if lines else f'exit code {code}'} (CC names another compiler)"
+        )
 
 
 def private_place() -> Path:
