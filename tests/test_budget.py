@@ -60,8 +60,18 @@ def test_the_choice_is_the_lowest_expected_loss_and_ends_in_time(seconds):
     choice = choose([SMALL, MIDDLE, LARGE], seconds, TEXT, VAL)
     losses = [w.loss for c in (SMALL, MIDDLE, LARGE) if (w := predict(c, seconds, TEXT, VAL))]
     assert choice.loss == min(losses)
-    evaluations = 3 * VAL / choice.candidate.tokens_per_step * choice.candidate.seconds_per_step / 3
+    evaluations = choice.evaluations * VAL / choice.candidate.tokens_per_step * choice.candidate.seconds_per_step / 3
     assert choice.steps * choice.candidate.seconds_per_step + evaluations <= seconds
+
+
+@given(st.floats(10, 10_000), st.integers(1_000, 10_000_000))
+def test_evaluations_take_a_twentieth_of_the_time_or_there_is_only_the_last(seconds, val_tokens):
+    choice = predict(MIDDLE, seconds, TEXT, val_tokens)
+    if choice is None:
+        return
+    evaluation = val_tokens / MIDDLE.tokens_per_step * MIDDLE.seconds_per_step / 3
+    assert choice.evaluations == (3 if 3 * evaluation <= 0.05 * seconds else 1)
+    assert (settings(choice, seconds, TEXT)["eval.every"] is None) == (choice.evaluations == 1)
 
 
 def test_more_time_buys_a_larger_model_and_a_slower_machine_a_smaller_one():

@@ -53,7 +53,9 @@ LADDER = (
 """The candidates, for budgets from a second to hours: (n_layer, n_head, n_embd), context, batch."""
 _MEASURED_STEPS = 3
 _FEWEST_STEPS = 20
-_SLACK = 0.94  # of the time: a machine is rarely as fast as when it is measured
+_SLACK = 0.98  # of the time; a machine that turns out slower has its schedule shortened (`ScheduleClock`)
+_EVALUATIONS = 3  # before, amid and after
+_EVALUATION_SHARE = 0.05  # of the time, which these may take at most; else the one after alone
 _REPEAT_HALF_LIFE = 15.4  # R*, the decay constant of the worth of repeated tokens (Muennighoff et al., 2023)
 
 
@@ -79,6 +81,7 @@ class BudgetChoice:
     candidate: BudgetCandidate
     steps: int
     loss: float
+    evaluations: int
 
 
 def expected_loss(parameters: int, context_length: int, steps: int, tokens: int, unique: int) -> float:
@@ -93,11 +96,11 @@ def expected_loss(parameters: int, context_length: int, steps: int, tokens: int,
 def predict(candidate: BudgetCandidate, seconds: float, train_tokens: int, val_tokens: int) -> BudgetChoice | None:
     """The predicted result of `candidate` in `seconds`; None if it cannot train usefully.
 
-    Three evaluations are paid from it, before, amid and after: a forward pass over the validation split is a third of
-    training on it.
+    Evaluations are paid from it: a forward pass over the validation split is a third of training on it.
     """
     evaluation = val_tokens / candidate.tokens_per_step * candidate.seconds_per_step / 3.0
-    steps = int((_SLACK * seconds - 3.0 * evaluation) / candidate.seconds_per_step)
+    evaluations = _EVALUATIONS if _EVALUATIONS * evaluation <= _EVALUATION_SHARE * seconds else 1
+    steps = int((_SLACK * seconds - evaluations * evaluation) / candidate.seconds_per_step)
     if steps < _FEWEST_STEPS:
         return None
     tokens = steps * candidate.tokens_per_step
@@ -105,6 +108,7 @@ def predict(candidate: BudgetCandidate, seconds: float, train_tokens: int, val_t
         candidate,
         steps,
         expected_loss(candidate.parameters, candidate.context_length, steps, tokens, train_tokens),
+        evaluations,
     )
 
 
@@ -136,7 +140,7 @@ def settings(choice: BudgetChoice, seconds: float, train_tokens: int) -> dict[st
         "train.steps": steps,
         "train.max_minutes": round(OVERRUN * seconds / 60.0, 4),
         "schedule.warmup_steps": min(20, steps // 10),
-        "eval.every": max(1, steps // 2 + 1),
+        "eval.every": None if choice.evaluations == 1 else max(1, steps // 2 + 1),
         "checkpoint.every": max(1, steps // 4),
         "sample.every": None,
     }
