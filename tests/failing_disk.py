@@ -38,10 +38,10 @@ class Preloaded:
     def __init__(self) -> None:
         self._library = ctypes.CDLL(None)
 
-    def fail(self, call: str, at: int, error: int, lasting: bool) -> None:
-        """Count the calls of that name, and refuse number `at` (0: none) and, if `lasting`, all after it."""
+    def fail(self, call: str, number: int, error: int, lasting: bool) -> None:
+        """Count the calls of that name, and refuse call `number` (0: none) and, if `lasting`, all after it."""
         folder = os.path.join(os.getcwd(), self.run).encode()
-        self._library.disk_fails(folder, call.encode(), ctypes.c_long(at), error, int(lasting))
+        self._library.disk_fails(folder, call.encode(), ctypes.c_long(number), error, int(lasting))
 
     def calls(self) -> int:
         """How many there were."""
@@ -58,9 +58,9 @@ class Mounted:
         with open(control, "r+b") as file:
             self._control = mmap.mmap(file.fileno(), struct.calcsize(self._LAYOUT))
 
-    def fail(self, call: str, at: int, error: int, lasting: bool) -> None:
+    def fail(self, call: str, number: int, error: int, lasting: bool) -> None:
         """See Preloaded."""
-        self._control[:] = struct.pack(self._LAYOUT, call.encode(), at, error, lasting, 0)
+        self._control[:] = struct.pack(self._LAYOUT, call.encode(), number, error, lasting, 0)
 
     def calls(self) -> int:
         """See Preloaded."""
@@ -98,32 +98,32 @@ FAILURES = [
 ]
 
 
-def train(failure: Failure, at: int, log: str) -> tuple[int, int]:
-    """Train while call number `at` is refused: the exit code, and how many such calls there were."""
+def train(failure: Failure, number: int, log: str) -> tuple[int, int]:
+    """Train while call `number` is refused: the exit code, and how many such calls there were."""
 
-    def counted(said: int) -> None:
-        DISK.fail(failure.call, at, failure.error, failure.lasting)
-        leave = os._exit
+    def count_calls(writer: int) -> None:
+        DISK.fail(failure.call, number, failure.error, failure.lasting)
+        exit_process = os._exit
 
-        def leave_and_tell(code: int) -> None:
-            os.write(said, b"%d" % DISK.calls())
-            leave(code)
+        def report_and_exit(code: int) -> None:
+            os.write(writer, b"%d" % DISK.calls())
+            exit_process(code)
 
-        os._exit = leave_and_tell  # type: ignore[assignment]
+        os._exit = report_and_exit  # type: ignore[assignment]
 
-    child, pipe = start([*TRAIN, f"run_dir={RUN}"], counted, log)
+    child, pipe = start([*TRAIN, f"run_dir={RUN}"], count_calls, log)
     code = end(child)
     DISK.fail("", 0, 0, False)
-    with open(pipe, "rb") as told:
-        return code, int(told.read() or b"0")
+    with open(pipe, "rb") as reader:
+        return code, int(reader.read() or b"0")
 
 
-def disturb(failure: Failure, at: int, whole: dict[str, str]) -> str | None:
+def disturb(failure: Failure, number: int, expected: dict[str, str]) -> str | None:
     """Train while the disk fails, and then to the end: what was wrong, None if nothing."""
     log = Path("said")
     log.unlink(missing_ok=True)
     shutil.rmtree(RUN, ignore_errors=True)
-    code, _ = train(failure, at, str(log))
+    code, _ = train(failure, number, str(log))
     output = " ".join(log.read_text().split())
     if (
         code not in (0, 1)
@@ -141,27 +141,27 @@ def disturb(failure: Failure, at: int, whole: dict[str, str]) -> str | None:
     code, _ = train(failure, 0, str(log))
     if code or "damaged" in (output := log.read_text()):
         return f"not resumed: exit code {code}, said {output[-600:]}"
-    same = whole.items() <= remains(Path(RUN)).items()  # one that could not be read once is not pruned
-    return None if same else "it ended as another run"
+    is_same = expected.items() <= remains(Path(RUN)).items()  # one that could not be read once is not pruned
+    return None if is_same else "it ended as another run"
 
 
 def main(times: int, seed: int) -> dict[str, object]:
     """Meet each failure at `times` moments, spread over a training."""
     warm_up()
     assert end(start([*TRAIN, "run_dir=whole"])[0]) == 0
-    whole, dice = remains(Path("whole")), random.Random(seed)
-    met, wrong, counts = 0, [], {}
+    expected, dice = remains(Path("whole")), random.Random(seed)
+    n_faults, problems, counts = 0, [], {}
     for failure in FAILURES:
         if failure.call not in counts:
             shutil.rmtree(RUN, ignore_errors=True)
             counts[failure.call] = train(failure, 0, "trainers.log")[1]
         calls = counts[failure.call]
         for i in range(min(times, calls)):
-            at = 1 + dice.randrange(calls * i // min(times, calls), calls * (i + 1) // min(times, calls))
-            met += 1
-            if (what := disturb(failure, at, whole)) is not None:
-                wrong.append(f"{failure} at {at} of {calls}: {what}")
-    return {"met": met, "calls": counts, "wrong": wrong}
+            number = 1 + dice.randrange(calls * i // min(times, calls), calls * (i + 1) // min(times, calls))
+            n_faults += 1
+            if (problem := disturb(failure, number, expected)) is not None:
+                problems.append(f"{failure} at {number} of {calls}: {problem}")
+    return {"met": n_faults, "calls": counts, "wrong": problems}
 
 
 if __name__ == "__main__":

@@ -37,19 +37,19 @@ class FaultyDisk:
         for name in BY_DESCRIPTOR:
             monkeypatch.setattr(os, name, self._by_descriptor(name, getattr(os, name)))
 
-    def fail(self, at: int, error: int, *, lasting: bool = False) -> None:
-        """Start counting, and refuse operation number `at` with the error number `error`."""
+    def fail(self, number: int, error: int, *, lasting: bool = False) -> None:
+        """Start counting, and refuse operation `number` with the error number `error`."""
         self.log.clear()
-        self.fail_at, self.error, self.lasting = at, error, lasting
+        self.fail_at, self.error, self.lasting = number, error, lasting
 
     def each_failure(self, action: Callable[[], object], error: int, *, lasting: bool = False) -> Iterator[UserError]:
         """Do `action` again and again, refusing its first operation, then its second, ..., until it succeeds.
 
         Yields the UserError of each failure, with the disk healthy again; any other exception is raised.
         """
-        at = 0
+        number = 0
         while True:
-            self.fail(at, error, lasting=lasting)
+            self.fail(number, error, lasting=lasting)
             try:
                 action()
             except UserError as failure:
@@ -58,25 +58,25 @@ class FaultyDisk:
             else:
                 self.fail_at = None
                 return
-            at += 1
+            number += 1
 
     def _meet(self, name: str, path: str, argument: Any = None) -> None:
         """Operation `name` on `path` is about to happen; `argument` is what is written, or the new name."""
-        here = len(self.log)
+        number = len(self.log)
         self.log.append((name, path))
         if self.fail_at is None:
             return
-        if here == self.fail_at or (self.lasting and here > self.fail_at and name in ("write", "mkdir", "fsync")):
+        if number == self.fail_at or (self.lasting and number > self.fail_at and name in ("write", "mkdir", "fsync")):
             raise OSError(self.error, os.strerror(self.error), path)
 
     def _concerns(self, path: Any, options: dict[str, Any]) -> bool:
         return options.get("dir_fd") is None and not isinstance(path, int) and os.fspath(path).startswith(self.root)
 
-    def _opened(self, path: Any, flags: int, *rest: Any, **options: Any) -> int:
+    def _opened(self, path: Any, flags: int, *args: Any, **options: Any) -> int:
         if not self._concerns(path, options):
-            return self._open(path, flags, *rest, **options)
+            return self._open(path, flags, *args, **options)
         self._meet("create" if flags & os.O_CREAT else "open", os.fspath(path))
-        descriptor = self._open(path, flags, *rest, **options)
+        descriptor = self._open(path, flags, *args, **options)
         self._paths[descriptor] = os.fspath(path)
         return descriptor
 
@@ -85,22 +85,22 @@ class FaultyDisk:
         self._close(descriptor)
 
     def _by_path(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(path: Any = ".", *rest: Any, **options: Any) -> Any:
+        def wrapper(path: Any = ".", *args: Any, **options: Any) -> Any:
             if self._concerns(path, options):
-                self._meet(name, os.fspath(path), rest[0] if rest else None)
-            return call(path, *rest, **options)
+                self._meet(name, os.fspath(path), args[0] if args else None)
+            return call(path, *args, **options)
 
-        return wrapped
+        return wrapper
 
     def _by_descriptor(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(descriptor: int, *rest: Any) -> Any:
+        def wrapper(descriptor: int, *args: Any) -> Any:
             if descriptor in self._paths:
-                self._meet(name, self._paths[descriptor], rest[0] if rest else None)
+                self._meet(name, self._paths[descriptor], args[0] if args else None)
                 if self.short and name == "write":
-                    return call(descriptor, rest[0][:1])
-            return call(descriptor, *rest)
+                    return call(descriptor, args[0][:1])
+            return call(descriptor, *args)
 
-        return wrapped
+        return wrapper
 
 
 @dataclass
@@ -173,8 +173,8 @@ def write_image(node: Node, path: Path, survives: Callable[[], bool], dice: rand
     """Write what is left of `node` to `path`."""
     if node.is_file:
         unflushed = len(node.data) - len(node.durable_data)
-        kept = unflushed if survives() else dice.randint(0, unflushed)
-        path.write_bytes(node.data[: len(node.durable_data) + kept])
+        n_survived = unflushed if survives() else dice.randint(0, unflushed)
+        path.write_bytes(node.data[: len(node.durable_data) + n_survived])
         return
     path.mkdir()
     names = dict(node.durable_names)

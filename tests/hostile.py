@@ -46,7 +46,7 @@ from gpt_cli.training.loop import train
 
 Case = Callable[[random.Random], list[str]]
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
-TRAINED = """
+TRAIN_CONFIG = """
 run_dir: trained
 data: {source: text.txt}
 model: {n_layer: 1, n_head: 2, n_embd: 8, context_length: 8}
@@ -72,11 +72,11 @@ VALUES = [*NUMBERS, None, True, False, "", "x", "\x1b[2J", [], {}, [[]], {"a": 1
 def mutated_text(dice: random.Random, text: str) -> str:
     """`text` with up to eight pieces put in, cut out, doubled or moved."""
     for _ in range(dice.choice([1, 1, 1, 2, 4, 8])):
-        here, there = sorted(dice.randint(0, len(text)) for _ in range(2))
-        there = min(there, here + dice.randint(0, 60))
+        start, end = sorted(dice.randint(0, len(text)) for _ in range(2))
+        end = min(end, start + dice.randint(0, 60))
         piece = dice.choice(PIECES) * dice.choice([1, 1, 1, 30])
-        kinds = [text[:here] + piece + text[here:], text[:here] + text[there:], text[:there] + text[here:]]
-        text = dice.choice([*kinds, text[there:] + text[here:there] + text[:here]])
+        kinds = [text[:start] + piece + text[start:], text[:start] + text[end:], text[:end] + text[start:]]
+        text = dice.choice([*kinds, text[end:] + text[start:end] + text[:start]])
     return text
 
 
@@ -84,29 +84,29 @@ def mutated_bytes(dice: random.Random, data: bytes) -> bytes:
     """`data` with a bit flipped, cut, lengthened, or one part in place of another."""
     if not data:
         return dice.randbytes(8)
-    here, there = sorted(dice.randrange(len(data) + 1) for _ in range(2))
-    flipped = bytearray(data)
-    flipped[here % len(data)] ^= 1 << dice.randrange(8)
-    return dice.choice([bytes(flipped), data[:here], data + dice.randbytes(9), data[there:] + data[:here], data[here:]])
+    start, end = sorted(dice.randrange(len(data) + 1) for _ in range(2))
+    buffer = bytearray(data)
+    buffer[start % len(data)] ^= 1 << dice.randrange(8)
+    return dice.choice([bytes(buffer), data[:start], data + dice.randbytes(9), data[end:] + data[:start], data[start:]])
 
 
 def mutated_json(dice: random.Random, value: Any) -> Any:
     """`value` with something in it replaced, removed, renamed, doubled or added."""
     if isinstance(value, dict) and value and dice.random() < 0.9:
-        key, changed = dice.choice(sorted(value)), dict(value)
+        key, mutant = dice.choice(sorted(value)), dict(value)
         match dice.randrange(6):
             case 0:
-                del changed[key]
+                del mutant[key]
             case 1:
-                changed[dice.choice(["", "x", "../x", "\x1b", key + "x", "__metadata__"])] = changed.pop(key)
+                mutant[dice.choice(["", "x", "../x", "\x1b", key + "x", "__metadata__"])] = mutant.pop(key)
             case 2:
-                changed[dice.choice([*value, "x"])] = dice.choice([*VALUES, value[key]])
+                mutant[dice.choice([*value, "x"])] = dice.choice([*VALUES, value[key]])
             case _:
-                changed[key] = mutated_json(dice, value[key])
-        return changed
+                mutant[key] = mutated_json(dice, value[key])
+        return mutant
     if isinstance(value, list) and value and dice.random() < 0.8:
-        place = dice.randrange(len(value))
-        return [*value[:place], mutated_json(dice, value[place]), *value[place + dice.randrange(2) :]]
+        index = dice.randrange(len(value))
+        return [*value[:index], mutated_json(dice, value[index]), *value[index + dice.randrange(2) :]]
     return dice.choice(VALUES)
 
 
@@ -116,7 +116,7 @@ def mutated_json(dice: random.Random, value: Any) -> Any:
 def configs() -> Case:
     """Config files and overrides, shown and planned."""
     Path("text.txt").write_text(TEXT)
-    seeds = [TRAINED, TRAINED, annotate_config(Config()), dump_config(Config())]
+    seeds = [TRAIN_CONFIG, TRAIN_CONFIG, annotate_config(Config()), dump_config(Config())]
 
     def case(dice: random.Random) -> list[str]:
         text = mutated_text(dice, dice.choice(seeds))
@@ -132,15 +132,15 @@ def configs() -> Case:
 def checkpoints() -> Case:
     """Checkpoints with sums that are right, sampled, examined, described, measured and resumed."""
     Path("text.txt").write_text(TEXT)
-    Path("trained.yaml").write_text(TRAINED)
+    Path("trained.yaml").write_text(TRAIN_CONFIG)
     train(load_config(Path("trained.yaml")), Console(lambda text: None))
-    sound = Path("trained.sound")
-    Path("trained").rename(sound)
-    (name,) = [path.name for path in list_checkpoints(sound)]
+    sound_run = Path("trained.sound")
+    Path("trained").rename(sound_run)
+    (name,) = [path.name for path in list_checkpoints(sound_run)]
 
     def case(dice: random.Random) -> list[str]:
         shutil.rmtree("trained", ignore_errors=True)
-        shutil.copytree(sound, "trained")
+        shutil.copytree(sound_run, "trained")
         path = Path("trained/checkpoints") / name
         for _ in range(dice.choice([1, 1, 1, 2])):
             mutate_checkpoint(dice, path)
@@ -178,8 +178,8 @@ def mutate_checkpoint(dice: random.Random, path: Path) -> None:
         except ValueError:  # it was mutated before
             header = dice.randbytes(100)
         numbers = dice.choice([data[8 + size :], b"\xff" * max(0, len(data) - 8 - size), data[8 + size : -4]])
-        stated = dice.choice([len(header)] * 8 + [2**63, 2**64 - 1, 0, len(header) + 1, 100_000_000])
-        data = struct.pack("<Q", stated) + header + numbers
+        stated_size = dice.choice([len(header)] * 8 + [2**63, 2**64 - 1, 0, len(header) + 1, 100_000_000])
+        data = struct.pack("<Q", stated_size) + header + numbers
     file.write_bytes(mutated_bytes(dice, data) if dice.random() < 0.1 else data)
 
 
@@ -187,9 +187,9 @@ def seal(path: Path) -> None:
     """Make SHA256SUMS right again, as somebody hostile would; not if that is what was changed."""
     sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in path.iterdir()}
     lines = (path / "SHA256SUMS").read_bytes().splitlines(keepends=True)
-    sound = {line[66:].strip().decode(errors="replace") for line in lines}
-    if sound == set(sums) - {"SHA256SUMS"}:
-        text = "".join(f"{sums[name]}  {name}\n" for name in sorted(sound))
+    listed_names = {line[66:].strip().decode(errors="replace") for line in lines}
+    if listed_names == set(sums) - {"SHA256SUMS"}:
+        text = "".join(f"{sums[name]}  {name}\n" for name in sorted(listed_names))
         (path / "SHA256SUMS").write_text(text)
 
 
@@ -212,9 +212,9 @@ def prompts() -> Case:
             Path("case.prompt").write_bytes(mutated_bytes(dice, data) if dice.random() < 0.5 else data)
             if dice.random() < 0.7:
                 return [*arguments, "--prompt-file", "case.prompt"]
-            shown = dice.choice([[], ["--jsonl"], ["--tokens"], ["--worst", "2"], ["--labels", f"a,b{text[:5]}"]])
-            rest = [*shown, *dice.choice([[], ["--format", "csv"], ["--format", "jsonl"], ["--unknown", "skip"]])]
-            return ["score", "case.prompt", *arguments[1:3], *(word.replace("\0", "") for word in rest)]
+            options = dice.choice([[], ["--jsonl"], ["--tokens"], ["--worst", "2"], ["--labels", f"a,b{text[:5]}"]])
+            flags = [*options, *dice.choice([[], ["--format", "csv"], ["--format", "jsonl"], ["--unknown", "skip"]])]
+            return ["score", "case.prompt", *arguments[1:3], *(word.replace("\0", "") for word in flags)]
         return [*arguments, "--prompt", text]
 
     return case
@@ -229,15 +229,15 @@ def names() -> Case:
         name = "".join(dice.choices(["a", "runs", *PIECES], k=dice.choice([1, 1, 2, 4])))
         name = name.replace("\ud800", "")  # no command line and no config can hold it
         try:
-            made = run_name(name)
-            assert Path("runs", made).parent == Path("runs"), name
-            assert all(c.isalnum() or c in "_-" for c in made), name
-            assert made not in ("", ".", ".."), name
+            dir_name = run_name(name)
+            assert Path("runs", dir_name).parent == Path("runs"), name
+            assert all(c.isalnum() or c in "_-" for c in dir_name), name
+            assert dir_name not in ("", ".", ".."), name
         except UserError:
             pass
-        inside = name.replace("..", "").lstrip("/~")
+        relative_path = name.replace("..", "").lstrip("/~")
         with suppress(UserError, ValueError):  # a config cannot have every text as a run_dir
-            RunDirectory.open_for_training(Config(run_dir=f"made/{inside}"), corpus).close()
+            RunDirectory.open_for_training(Config(run_dir=f"made/{relative_path}"), corpus).close()
         shutil.rmtree("made", ignore_errors=True)
         name = name.replace("\0", "")
         verbs = (["info"], ["sample", "--run"], ["eval", "--run"], ["doctor"], ["plot"], ["data", "get"])
@@ -264,20 +264,20 @@ def commands() -> Case:
         "data",
         "selftest",
     ]
-    below = ["show", "schema", "init", "list", "inspect", "peek", "get"]
+    subcommands = ["show", "schema", "init", "list", "inspect", "peek", "get"]
     options = ["-n", "-o", "-h", *(f"--{name}" for name in OPTIONS.split())]
     values = ["text.txt", "nothing", "0", "1", "-1", "3", "cpu", "char", "bpe", "1e3", "nan", "train.steps=0", "a=b"]
 
     def case(dice: random.Random) -> list[str]:
         verb = dice.choice([*verbs, *verbs, dice.choice(PIECES)])
-        words = [*options, *values, *below, *PIECES]
+        words = [*options, *values, *subcommands, *PIECES]
         arguments = [dice.choice(words) for _ in range(dice.choice([0, 1, 2, 3, 5, 9]))]
         if verb == "train" and "--dry-run" not in arguments:
             arguments.append("--dry-run")  # or hours go by
         if verb == "selftest":
             arguments += ["--dir", "nowhere"]
         if verb in ("config", "data") and dice.random() < 0.8:
-            arguments.insert(0, dice.choice(below))
+            arguments.insert(0, dice.choice(subcommands))
         return [
             argument.translate({0: None, 0xD800: None}) for argument in (verb, *arguments)
         ]  # no system passes these
@@ -286,12 +286,12 @@ def commands() -> Case:
 
 
 KINDS = {"configs": configs, "checkpoints": checkpoints, "prompts": prompts, "names": names, "commands": commands}
-MADE = {"case.yaml", "case.txt", "case.prompt", "trained", "made", "temporary", "cache"}  # by the cases, and torch
+ARTIFACTS = {"case.yaml", "case.txt", "case.prompt", "trained", "made", "temporary", "cache"}  # by the cases, and torch
 
 
 def tree() -> set[str]:
     """All that lies here, but what cases are made of."""
-    return {str(path) for path in Path().rglob("*") if path.parts[0] not in MADE}
+    return {str(path) for path in Path().rglob("*") if path.parts[0] not in ARTIFACTS}
 
 
 def run(arguments: list[str]) -> int:
@@ -325,20 +325,20 @@ def attack(kind: str, count: int, seed: int) -> dict[str, int]:
     os.fsync = lambda descriptor: None
     typer.main.get_command = cache(typer.main.get_command)
     directory._version = cache(directory._version)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    before = tree()
+    old_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    old_files = tree()
     for number in range(count):
         arguments = case(dice)
         Path("case.txt").write_text(ascii((number, arguments)))
         codes[str(run(arguments))] += 1
-        if (after := tree()) != before:
-            allowed = {"-o", "--out", "init", "tokenize"} & {*arguments}  # it was asked for, by that name
-            assert allowed, after - before
-            for path in after - before:
+        if (new_files := tree()) != old_files:
+            output_flags = {"-o", "--out", "init", "tokenize"} & {*arguments}  # it was asked for, by that name
+            assert output_flags, new_files - old_files
+            for path in new_files - old_files:
                 shutil.rmtree(path, ignore_errors=True) if Path(path).is_dir() else Path(path).unlink(missing_ok=True)
     gc.collect()
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory
-    return {"tried": sum(codes.values()), **codes, "grown": grown // 1000}
+    growth = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - old_memory
+    return {"tried": sum(codes.values()), **codes, "grown": growth // 1000}
 
 
 if __name__ == "__main__":

@@ -46,17 +46,17 @@ turns = st.lists(st.tuples(st.text(alphabet="ab\n", max_size=12), st.text(alphab
 @given(turns=turns)
 def test_without_a_template_the_model_sees_the_end_of_one_text(turns: list[tuple[str, str]]) -> None:
     conversation = Conversation(ByteTokenizer(), CONTEXT)
-    expected, forgotten = "", 0
-    for said, answer in turns:
-        expected += "\n" if expected and said and not expected.endswith("\n") else ""
-        seen = conversation.say(said) if said else conversation.continue_()
-        expected += said
-        forgotten += seen.dropped_tokens
-        assert seen.dropped_turns == 0
+    expected, n_forgotten = "", 0
+    for user_text, answer in turns:
+        expected += "\n" if expected and user_text and not expected.endswith("\n") else ""
+        window = conversation.say(user_text) if user_text else conversation.continue_()
+        expected += user_text
+        n_forgotten += window.dropped_tokens
+        assert window.dropped_turns == 0
         if expected:
-            begun = "" if turns[0][0] else "\n"  # what stands for the start of a text
-            assert bytes(seen.tokens).decode() == (begun + expected)[-CONTEXT:]
-            assert forgotten == len(begun + expected) - len(seen.tokens)
+            start = "" if turns[0][0] else "\n"  # what stands for the start of a text
+            assert bytes(window.tokens).decode() == (start + expected)[-CONTEXT:]
+            assert n_forgotten == len(start + expected) - len(window.tokens)
         conversation.answer(answer, 1)
         expected += answer
         assert conversation.text == expected
@@ -66,23 +66,23 @@ def test_without_a_template_the_model_sees_the_end_of_one_text(turns: list[tuple
 @given(turns=turns.filter(bool))
 def test_with_a_template_the_oldest_turns_are_dropped_whole(turns: list[tuple[str, str]]) -> None:
     conversation = Conversation(ByteTokenizer(), CONTEXT, "Q", "A")
-    kept: list[str] = []
+    turn_texts: list[str] = []
     text = ""
-    for said, answer in turns:
-        seen = conversation.say(said)
+    for user_text, answer in turns:
+        window = conversation.say(user_text)
         start = "\n" if text and not text.endswith("\n") else ""
-        kept.append(f"{start}Q{said}A")
-        dropped = 0
-        while len(kept) > 1 and len("".join(kept)) > CONTEXT:
-            kept.pop(0)
-            dropped += 1
-        left_out = max(0, len("".join(kept)) - CONTEXT)
-        kept[0] = kept[0][left_out:] if len(kept) == 1 else kept[0]
-        assert (seen.dropped_turns, seen.dropped_tokens) == (dropped, left_out)
-        assert bytes(seen.tokens).decode() == "".join(kept)
+        turn_texts.append(f"{start}Q{user_text}A")
+        n_dropped = 0
+        while len(turn_texts) > 1 and len("".join(turn_texts)) > CONTEXT:
+            turn_texts.pop(0)
+            n_dropped += 1
+        n_cut = max(0, len("".join(turn_texts)) - CONTEXT)
+        turn_texts[0] = turn_texts[0][n_cut:] if len(turn_texts) == 1 else turn_texts[0]
+        assert (window.dropped_turns, window.dropped_tokens) == (n_dropped, n_cut)
+        assert bytes(window.tokens).decode() == "".join(turn_texts)
         conversation.answer(answer, 1)
-        kept[-1] += answer
-        text += f"{start}Q{said}A{answer}"
+        turn_texts[-1] += answer
+        text += f"{start}Q{user_text}A{answer}"
     assert conversation.text == text
     conversation.reset()
     assert bytes(conversation.say("x").tokens) == b"QxA"
@@ -114,8 +114,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def chat(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chat:
     monkeypatch.chdir(tmp_path)
 
-    def call(typed: str | bytes, *options: str, path: Path = run) -> tuple[int, str, str]:
-        data = typed if isinstance(typed, bytes) else typed.encode()
+    def call(stdin: str | bytes, *options: str, path: Path = run) -> tuple[int, str, str]:
+        data = stdin if isinstance(stdin, bytes) else stdin.encode()
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
         code = main(["chat", str(path), "--seed", "5", "--max-new-tokens", "12", *options])
         return code, *capsys.readouterr()
@@ -127,7 +127,7 @@ def chat(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypa
 def test_an_answer_is_what_gpt_sample_writes_after_the_same_text(
     chat: Chat, run: Path, engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def sampled(prompt: str, seed: int) -> str:
+    def sample_text(prompt: str, seed: int) -> str:
         options = ("--max-new-tokens", "12", "--seed", str(seed), "--engine", engine, "--json")
         assert main(["sample", "--run", str(run), "--prompt", prompt, *options]) == 0
         return str(json.loads(capsys.readouterr().out)["samples"][0]["text"])
@@ -138,11 +138,11 @@ def test_an_answer_is_what_gpt_sample_writes_after_the_same_text(
     assert [turn["said"] for turn in (first, second, third)] == ["ab", None, "cd"]
     assert [turn["seed"] for turn in (first, second, third)] == [5, 6, 7]
     text = "ab"
-    assert first["answer"] == sampled(text, 5)
+    assert first["answer"] == sample_text(text, 5)
     text += first["answer"]
-    assert second["answer"] == sampled(text, 6)
+    assert second["answer"] == sample_text(text, 6)
     text += second["answer"] + ("" if second["answer"].endswith("\n") else "\n") + "cd"
-    assert third["answer"] == sampled(text, 7)
+    assert third["answer"] == sample_text(text, 7)
     assert "no longer fit into the context, and are forgotten)" in err
 
 
@@ -159,8 +159,8 @@ def test_a_pipe_gets_the_answers_alone(chat: Chat) -> None:
 
 
 def test_a_draft_changes_no_answer(chat: Chat) -> None:
-    typed = "ab\n\ncd\n/temp 0\n\n"
-    assert chat(typed, "--max-new-tokens", "40", "--draft", "ngram")[:2] == chat(typed, "--max-new-tokens", "40")[:2]
+    stdin = "ab\n\ncd\n/temp 0\n\n"
+    assert chat(stdin, "--max-new-tokens", "40", "--draft", "ngram")[:2] == chat(stdin, "--max-new-tokens", "40")[:2]
 
 
 def test_settings_hold_from_then_on_and_are_told(chat: Chat) -> None:
@@ -173,8 +173,8 @@ def test_settings_hold_from_then_on_and_are_told(chat: Chat) -> None:
     assert first["answer"] == second["answer"]  # greedy, whatever the seed
     assert (first["seed"], second["seed"], third["seed"]) == (5, 9, 10)
     assert first["answer"].startswith(third["answer"])
-    for told in ("(temperature is 0.0)", "(top_k is off)", "(top_k is 3)", "(seed is 9)", "(max_new_tokens is 1)"):
-        assert told in err
+    for message in ("(temperature is 0.0)", "(top_k is off)", "(top_k is 3)", "(seed is 9)", "(max_new_tokens is 1)"):
+        assert message in err
     assert err.count("(top_k is off)") == 2
 
 
@@ -185,23 +185,23 @@ def test_contrastive_search_is_switched_on_and_off_and_settings_of_drawing_are_r
     run = make_run(tmp_path / "searching", ByteTokenizer(), sample)
     code, out, err = chat("/penalty-alpha\n/temp\n/seed 9\nab\n", path=run)
     assert (code, out != "", "seed 5" in err) == (0, True, False)
-    for told in ("(penalty_alpha is 0.6)", "(temperature is 0.8; no token is", "(seed is 9; no token is"):
-        assert told in err
+    for message in ("(penalty_alpha is 0.6)", "(temperature is 0.8; no token is", "(seed is 9; no token is"):
+        assert message in err
     code, out, err = chat("/temp 0.1\n/top-k 0\n/beams 2\n/temp\n/top-k\n", path=run)
     assert (code, out, err.count("error: ")) == (2, "", 3)
-    for told in (
+    for message in (
         "leave /temperature out, or draw: /penalty-alpha 0",
         "penalty_alpha needs top_k",
         "does not go with beams",
     ):
-        assert told in err
+        assert message in err
     assert "(temperature is 0.8; " in err
     assert "(top_k is 4)" in err
-    drawn = chat("ab\n", "--top-k", "4")[1]
-    assert chat("/penalty-alpha 0\nab\n", path=run)[1] == drawn
-    assert chat("ab\n", "--penalty-alpha", "0", path=run)[1] == drawn
-    searched = chat("ab\n", path=run)[1]
-    assert searched == chat("/penalty-alpha 0.6\nab\n", "--top-k", "4")[1] != drawn
+    drawn_text = chat("ab\n", "--top-k", "4")[1]
+    assert chat("/penalty-alpha 0\nab\n", path=run)[1] == drawn_text
+    assert chat("ab\n", "--penalty-alpha", "0", path=run)[1] == drawn_text
+    searched_text = chat("ab\n", path=run)[1]
+    assert searched_text == chat("/penalty-alpha 0.6\nab\n", "--top-k", "4")[1] != drawn_text
     code, out, err = chat("ab\n", "--temperature", "2", path=run)
     assert (code, out) == (2, "")
     assert "leave --temperature out, or draw: --penalty-alpha 0" in err
@@ -274,21 +274,21 @@ def test_characters_that_the_vocabulary_lacks_are_an_error_or_left_out(chat: Cha
 
 
 def test_one_interrupt_asks_and_a_second_one_insists() -> None:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    old_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with repl.interrupts() as interrupted:
-            assert not interrupted()
+        with repl.interrupts() as is_interrupted:
+            assert not is_interrupted()
             signal.raise_signal(signal.SIGINT)
-            assert interrupted()
+            assert is_interrupted()
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        with repl.interrupts() as interrupted:
+        with repl.interrupts() as is_interrupted:
             signal.raise_signal(signal.SIGINT)
-            assert not interrupted()
+            assert not is_interrupted()
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, old_handler)
 
 
 def environment() -> dict[str, str]:
@@ -319,25 +319,25 @@ def test_ctrl_c_in_a_pipe_stops_the_answer_and_the_next_line_is_answered(run: Pa
 
 @pytest.fixture
 def terminal(run: Path, tmp_path: Path) -> Iterator["Terminal"]:
-    opened = Terminal(["chat", str(run), "--seed", "1", "--max-new-tokens", "100000000"], tmp_path)
-    yield opened
-    opened.close()
+    chat_terminal = Terminal(["chat", str(run), "--seed", "1", "--max-new-tokens", "100000000"], tmp_path)
+    yield chat_terminal
+    chat_terminal.close()
 
 
 class Terminal:
     """A process on a terminal of its own, which has Ctrl-C and Ctrl-D."""
 
     def __init__(self, arguments: list[str], folder: Path) -> None:
-        self._ours, theirs = pty.openpty()
+        self._ours, slave_fd = pty.openpty()
         self.process = subprocess.Popen(
             [sys.executable, "-c", START, *arguments],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
+            stdin=slave_fd,
+            stdout=slave_fd,
+            stderr=slave_fd,
             cwd=folder,
             env=environment(),
         )
-        os.close(theirs)
+        os.close(slave_fd)
         self.shown = ""
 
     def press(self, keys: str) -> None:
@@ -345,17 +345,17 @@ class Terminal:
 
     def expect(self, text: str, keys: str = "") -> None:
         """Read until `text` is shown, pressing `keys` whenever the process waits for some and has shown nothing."""
-        seen, begun, idleness = "", time.monotonic(), Idleness(self.process.pid)
+        output, start_time, idleness = "", time.monotonic(), Idleness(self.process.pid)
         self.press(keys)
-        while text not in seen:
-            assert time.monotonic() - begun < HANG, f"{text!r} is not in {seen[-2000:]!r}"
+        while text not in output:
+            assert time.monotonic() - start_time < HANG, f"{text!r} is not in {output[-2000:]!r}"
             if select.select([self._ours], [], [], 0.1)[0]:
-                seen += os.read(self._ours, 1 << 16).decode(errors="replace")
+                output += os.read(self._ours, 1 << 16).decode(errors="replace")
                 idleness = Idleness(self.process.pid)
             elif keys and idleness.looks() >= 10:
                 self.press(keys)
                 idleness = Idleness(self.process.pid)
-        self.shown += seen
+        self.shown += output
 
     def close(self) -> None:
         self.process.kill()

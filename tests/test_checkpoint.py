@@ -92,13 +92,13 @@ def rewrite(path: Path, name: str, data: bytes) -> None:
 
 @pytest.mark.parametrize("value", [10**40, -(10**40), 2**53 + 1, 1e300, math.nan, math.inf, "3", None, True])
 def test_a_number_that_a_tensor_could_not_hold_is_damage_and_not_a_bug(value: Any) -> None:
-    loaded = checkpoint.Checkpoint(
+    loaded_checkpoint = checkpoint.Checkpoint(
         Path("x"), 1, {"n": value, "three": 3, "large": 10**30}, Config(), ByteTokenizer(), {}, ""
     )
     with pytest.raises(DamagedError, match="does not say n"):
-        loaded.get_float("n", 2**53)
-    assert loaded.get_float("three", 3) == 3
-    torch.tensor(1.0).fill_(loaded.get_float("large"))  # torch takes no integer of that size
+        loaded_checkpoint.get_float("n", 2**53)
+    assert loaded_checkpoint.get_float("three", 3) == 3
+    torch.tensor(1.0).fill_(loaded_checkpoint.get_float("large"))  # torch takes no integer of that size
 
 
 def test_what_is_saved_is_what_is_loaded_bit_for_bit(tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_loaded_tensors_are_writable_and_do_not_depend_on_the_files(tmp_path: Pa
 
 
 def test_equal_weights_are_equal_bytes() -> None:
-    tied = torch.ones(3)
-    tensors = {"b": tied, "a": torch.zeros(2), "c": tied, "d": tied}
+    tied_tensor = torch.ones(3)
+    tensors = {"b": tied_tensor, "a": torch.zeros(2), "c": tied_tensor, "d": tied_tensor}
     assert pack_tensors(tensors) == pack_tensors(dict(tensors)) == pack_tensors({k: tensors[k] for k in "bacd"})
 
 
@@ -137,9 +137,9 @@ def test_a_tied_tensor_is_stored_once_and_stays_tied() -> None:
     matrix = torch.randn(100, 10)
     data = pack_tensors({"embedding": matrix, "head": matrix, "other": matrix.clone()})
     assert set(load_safetensors(data)) == {"embedding", "other"}
-    loaded = unpack_tensors(data, "file")
-    assert_same(loaded, {"embedding": matrix, "head": matrix, "other": matrix})
-    assert loaded["head"] is loaded["embedding"] is not loaded["other"]
+    loaded_tensors = unpack_tensors(data, "file")
+    assert_same(loaded_tensors, {"embedding": matrix, "head": matrix, "other": matrix})
+    assert loaded_tensors["head"] is loaded_tensors["embedding"] is not loaded_tensors["other"]
 
 
 def test_views_empty_tensors_and_parameters_are_stored_as_what_they_are() -> None:
@@ -170,9 +170,9 @@ def test_a_run_without_checkpoints_has_none(tmp_path: Path) -> None:
 
 def test_saving_the_same_step_again_changes_nothing_if_it_is_the_same_training(tmp_path: Path) -> None:
     path = save(tmp_path, 3, val_loss=1.0)
-    before = (path / "state.json").read_bytes()
+    old_state = (path / "state.json").read_bytes()
     assert save(tmp_path, 3, val_loss=2.0) == path
-    assert (path / "state.json").read_bytes() == before
+    assert (path / "state.json").read_bytes() == old_state
 
 
 def test_saving_the_same_step_of_another_training_is_refused(tmp_path: Path) -> None:
@@ -218,20 +218,20 @@ def test_every_kind_of_damage_is_told_kept_and_answered_with_the_previous_checkp
 ) -> None:
     save(tmp_path, 1)
     path = save(tmp_path, 2)
-    whole = {file.name: file.read_bytes() for file in path.iterdir()}
-    shuffled = random.Random(0)
+    contents = {file.name: file.read_bytes() for file in path.iterdir()}
+    dice = random.Random(0)
     cases: list[tuple[str, bytes | None]] = [("foreign", b"")]
-    for name, data in whole.items():
+    for name, data in contents.items():
         cases += [(name, None), (name, b""), (name, data[:-1]), (name, data + b"\0")]
-        for bit in shuffled.sample(range(8 * len(data)), 40):
-            flipped = bytearray(data)
-            flipped[bit // 8] ^= 1 << bit % 8
-            cases.append((name, bytes(flipped)))
+        for bit in dice.sample(range(8 * len(data)), 40):
+            flipped_data = bytearray(data)
+            flipped_data[bit // 8] ^= 1 << bit % 8
+            cases.append((name, bytes(flipped_data)))
     record_property("faults", len(cases))
-    for name, damaged in cases:
+    for name, damaged_data in cases:
         (path / name).unlink(missing_ok=True)
-        if damaged is not None:
-            (path / name).write_bytes(damaged)
+        if damaged_data is not None:
+            (path / name).write_bytes(damaged_data)
         notes: list[str] = []
         assert newest(tmp_path, notes.append) == 1
         assert len(notes) == 1
@@ -240,8 +240,8 @@ def test_every_kind_of_damage_is_told_kept_and_answered_with_the_previous_checkp
         assert "it is kept, and skipped" in notes[0]
         assert path.is_dir()
         (path / name).unlink(missing_ok=True)
-        if name in whole:
-            (path / name).write_bytes(whole[name])
+        if name in contents:
+            (path / name).write_bytes(contents[name])
     assert newest(tmp_path) == 2
 
 
@@ -340,17 +340,17 @@ def test_bytes_that_are_no_tensors_are_damage_not_a_crash(data: bytes) -> None:
 
 def test_tensors_must_be_exactly_the_expected_ones() -> None:
     expected = {"a": (torch.Size([2]), torch.float32), "b": (torch.Size([0, 3]), torch.float32)}
-    good = {"a": torch.zeros(2), "b": torch.zeros(0, 3)}
-    check_tensors(good, expected)
-    for bad, message in [
+    good_tensors = {"a": torch.zeros(2), "b": torch.zeros(0, 3)}
+    check_tensors(good_tensors, expected)
+    for bad_tensors, message in [
         ({"a": torch.zeros(2)}, "tensor b is missing"),
-        (good | {"c": torch.zeros(1)}, "tensor c has no place in it"),
-        (good | {"a": torch.zeros(3)}, r"tensor a is float32 \[3\], not float32 \[2\]"),
-        (good | {"a": torch.zeros(2).bfloat16()}, r"tensor a is bfloat16 \[2\], not float32 \[2\]"),
-        (good | {"b": torch.zeros(3, 0)}, r"tensor b is float32 \[3, 0\], not float32 \[0, 3\]"),
+        (good_tensors | {"c": torch.zeros(1)}, "tensor c has no place in it"),
+        (good_tensors | {"a": torch.zeros(3)}, r"tensor a is float32 \[3\], not float32 \[2\]"),
+        (good_tensors | {"a": torch.zeros(2).bfloat16()}, r"tensor a is bfloat16 \[2\], not float32 \[2\]"),
+        (good_tensors | {"b": torch.zeros(3, 0)}, r"tensor b is float32 \[3, 0\], not float32 \[0, 3\]"),
     ]:
         with pytest.raises(UserError, match=message):
-            check_tensors(bad, expected)
+            check_tensors(bad_tensors, expected)
 
 
 # Failing disks and sudden ends
@@ -405,18 +405,18 @@ def survived_power_cuts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     Raises AssertionError if a checkpoint that was said to be saved is lost, or if one that was not is there in part.
     """
     dice = random.Random(0)
-    acknowledged = images = 0
+    acknowledged_step = images = 0
 
     def cut() -> None:
         nonlocal images
-        if not acknowledged:
+        if not acknowledged_step:
             return
-        with monkeypatch.context() as healthy:
-            healthy.setattr(disk, "_concerns", lambda path, options: False)
+        with monkeypatch.context() as patch:
+            patch.setattr(disk, "_concerns", lambda path, options: False)
             for survives in (0.0, 0.5, 1.0):
                 image = tmp_path / f"image-{images}"
                 disk.left_over(image, dice, survives)
-                assert newest(image) >= acknowledged
+                assert newest(image) >= acknowledged_step
                 shutil.rmtree(image)
                 images += 1
 
@@ -425,7 +425,7 @@ def survived_power_cuts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     disk = PowerCut(run, monkeypatch, cut)
     for step in (1, 2, 3):
         save(run, step, val_loss=float(step))
-        acknowledged = step
+        acknowledged_step = step
         cut()
     assert len(checkpoint.prune(run, keep=1)) == 1
     cut()
@@ -446,11 +446,11 @@ def test_each_flush_is_needed_to_survive_a_power_cut(
 ) -> None:
     meet = PowerCut._meet
 
-    def forgetful(self: PowerCut, name: str, path: str, argument: Any = None) -> None:
-        forget = name == "fsync" and Path(path).name.startswith(forgotten)
-        meet(self, "nothing" if forget else name, path, argument)
+    def meet_but_forget(self: PowerCut, name: str, path: str, argument: Any = None) -> None:
+        is_forgotten = name == "fsync" and Path(path).name.startswith(forgotten)
+        meet(self, "nothing" if is_forgotten else name, path, argument)
 
-    monkeypatch.setattr(PowerCut, "_meet", forgetful)
+    monkeypatch.setattr(PowerCut, "_meet", meet_but_forget)
     with pytest.raises((AssertionError, UserError), match=r"^assert \d >= \d|is damaged|is intact|None"):
         survived_power_cuts(tmp_path, monkeypatch)
 
@@ -514,9 +514,9 @@ def test_a_killed_process_never_loses_what_it_said_was_saved(
     command = [sys.executable, "-W", "ignore", "-c", KILLS, str(tmp_path), str(Path(__file__).parent)]
     completed = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
     assert completed.returncode == 0, completed.stderr
-    saved, during_save = map(int, completed.stdout.split())
-    assert saved >= 12  # by the ten that were killed after a save
-    assert during_save >= 8
+    saved_step, kills_during_save = map(int, completed.stdout.split())
+    assert saved_step >= 12  # by the ten that were killed after a save
+    assert kills_during_save >= 8
 
 
 # Keeping
@@ -559,17 +559,17 @@ def test_what_was_verified_is_read_again_only_once_it_changed(tmp_path: Path, mo
     paths = [save(tmp_path, step, val_loss=float(step)) for step in range(1, 5)]
     clock = time.time_ns  # it is a second later: nothing that changes from now on could have the times of these files
     monkeypatch.setattr(atomic_dir, "time", SimpleNamespace(time_ns=lambda: clock() + 10**9))
-    read: list[str] = []
-    verified = atomic_dir._verified
-    monkeypatch.setattr(atomic_dir, "_verified", lambda path, *a, **b: read.append(path) or verified(path, *a, **b))
+    read_paths: list[str] = []
+    verify = atomic_dir._verified
+    monkeypatch.setattr(atomic_dir, "_verified", lambda path, *a, **b: read_paths.append(path) or verify(path, *a, **b))
     checkpoint.prune(tmp_path, keep=2)
-    assert {path.parent for path in read} == {paths[0], *paths[2:]}
-    read.clear()
+    assert {path.parent for path in read_paths} == {paths[0], *paths[2:]}
+    read_paths.clear()
     checkpoint.prune(tmp_path, keep=2)
     assert checkpoint.best_checkpoint(tmp_path) == paths[0]
-    assert read == []
+    assert read_paths == []
     checkpoint.load(paths[0])  # what is used is read, whatever is known of it
-    assert len(read) == 5
+    assert len(read_paths) == 5
     for change in ("contents", "times", "file"):
         model = paths[0] / "model.safetensors"
         data = model.read_bytes()
@@ -581,9 +581,9 @@ def test_what_was_verified_is_read_again_only_once_it_changed(tmp_path: Path, mo
         else:
             model.unlink()
             model.write_bytes(data)
-        read.clear()
+        read_paths.clear()
         checkpoint.best_checkpoint(tmp_path)
-        assert model in read
+        assert model in read_paths
         model.write_bytes(data)
 
 
@@ -613,28 +613,28 @@ class Retention(RuleBasedStateMachine):
     def teardown(self) -> None:
         shutil.rmtree(self.run)
 
-    @rule(further=st.integers(1, 3), val_loss=st.sampled_from([None, 1.0, 2.0, 3.0]))
-    def save(self, further: int, val_loss: float | None) -> None:
-        self.step += further
+    @rule(n_steps=st.integers(1, 3), val_loss=st.sampled_from([None, 1.0, 2.0, 3.0]))
+    def save(self, n_steps: int, val_loss: float | None) -> None:
+        self.step += n_steps
         save(self.run, self.step, val_loss=val_loss)
         self.good[self.step] = val_loss
 
-    @rule(further=st.integers(1, 3), at=st.integers(0, 30), error=st.sampled_from([errno.ENOSPC, errno.EIO]))
-    def save_on_a_failing_disk(self, further: int, at: int, error: int) -> None:
+    @rule(n_steps=st.integers(1, 3), number=st.integers(0, 30), error=st.sampled_from([errno.ENOSPC, errno.EIO]))
+    def save_on_a_failing_disk(self, n_steps: int, number: int, error: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
             disk = FaultyDisk(self.run, patch)
-            disk.fail(at, error)
+            disk.fail(number, error)
             with suppress(DiskError):
-                save(self.run, self.step + further, val_loss=2.0)
-                self.good[self.step + further] = 2.0
-        if self.step + further in steps(self.run):  # at the latest flush it may fail after it has appeared
-            self.good[self.step + further] = 2.0
-            self.step += further
+                save(self.run, self.step + n_steps, val_loss=2.0)
+                self.good[self.step + n_steps] = 2.0
+        if self.step + n_steps in steps(self.run):  # at the latest flush it may fail after it has appeared
+            self.good[self.step + n_steps] = 2.0
+            self.step += n_steps
 
     @precondition(lambda self: len(self.good) > 1)
-    @rule(which=st.randoms(use_true_random=False), file=DAMAGED_FILES, kind=st.sampled_from(["flip", "cut", "gone"]))
-    def damage(self, which: random.Random, file: str, kind: str) -> None:
-        step = which.choice(sorted(self.good))
+    @rule(dice=st.randoms(use_true_random=False), file=DAMAGED_FILES, kind=st.sampled_from(["flip", "cut", "gone"]))
+    def damage(self, dice: random.Random, file: str, kind: str) -> None:
+        step = dice.choice(sorted(self.good))
         del self.good[step]
         path = self.run / "checkpoints" / f"step-{step:08d}" / file
         data = path.read_bytes()
@@ -648,9 +648,9 @@ class Retention(RuleBasedStateMachine):
     def prune(self, keep: int) -> None:
         checkpoint.prune(self.run, keep)
         expected = set(sorted(self.good)[-keep:])
-        scored = {step: loss for step, loss in self.good.items() if loss is not None}
-        if scored:
-            expected.add(min(scored, key=lambda step: (scored[step], -step)))
+        losses = {step: loss for step, loss in self.good.items() if loss is not None}
+        if losses:
+            expected.add(min(losses, key=lambda step: (losses[step], -step)))
         assert self.good.keys() & set(steps(self.run)) >= expected
         if len(steps(self.run)) > keep:
             assert self.good.keys() & set(steps(self.run)) <= expected
@@ -674,26 +674,26 @@ TestRetention = Retention.TestCase
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happens_enough_good_ones_and_the_best_stay(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
-    good: dict[int, float] = {}
+    intact_losses: dict[int, float] = {}
     step = 0
     for _ in range(12):
         match dice.choice(["save", "save", "save", "damage", "prune"]):
             case "save":
                 step += dice.randint(1, 3)
-                good[step] = dice.choice([1.0, 2.0, 3.0])
-                save(tmp_path, step, val_loss=good[step])
-            case "damage" if len(good) > 1:
-                victim = dice.choice(list(good))
-                del good[victim]
+                intact_losses[step] = dice.choice([1.0, 2.0, 3.0])
+                save(tmp_path, step, val_loss=intact_losses[step])
+            case "damage" if len(intact_losses) > 1:
+                victim = dice.choice(list(intact_losses))
+                del intact_losses[victim]
                 file = dice.choice(["model.safetensors", "state.json", "SHA256SUMS"])
                 (tmp_path / "checkpoints" / f"step-{victim:08d}" / file).write_bytes(b"damaged")
             case "prune":
                 keep = dice.randint(1, 3)
                 checkpoint.prune(tmp_path, keep)
-                expected = set(sorted(good)[-keep:])
-                if good:
-                    expected.add(min(good, key=lambda step: (good[step], -step)))
-                good = {step: loss for step, loss in good.items() if step in expected}
-                assert good.keys() == expected & set(steps(tmp_path)) == expected
-    if good:
-        assert newest(tmp_path, lambda text: None) == max(good)
+                expected = set(sorted(intact_losses)[-keep:])
+                if intact_losses:
+                    expected.add(min(intact_losses, key=lambda step: (intact_losses[step], -step)))
+                intact_losses = {step: loss for step, loss in intact_losses.items() if step in expected}
+                assert intact_losses.keys() == expected & set(steps(tmp_path)) == expected
+    if intact_losses:
+        assert newest(tmp_path, lambda text: None) == max(intact_losses)

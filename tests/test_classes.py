@@ -39,7 +39,7 @@ from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
 
 CPU = Runtime(torch.device("cpu"), "fp32", 1)
-TINY = (
+TINY_RUN = (
     "model.n_layer=2",
     "model.n_head=2",
     "model.n_embd=32",
@@ -73,15 +73,15 @@ def texts(tmp_path: Path) -> Path:
 
 
 def config_of(path: Path, *overrides: str) -> Config:
-    return parse_config("", "t", ["task.kind=classes", f"data.source={path}", *TINY, *overrides])
+    return parse_config("", "t", ["task.kind=classes", f"data.source={path}", *TINY_RUN, *overrides])
 
 
-def of_kind(kind: str) -> list[str]:
+def kind_overrides(kind: str) -> list[str]:
     attention, pooling = kind.split("-")
     return [f"model.causal={str(attention == 'causal').lower()}", f"task.pooling={pooling}"]
 
 
-def prepared(config: Config) -> tuple[Config, Corpus]:
+def prepare(config: Config) -> tuple[Config, Corpus]:
     corpus = prepare_corpus(config.data, config.tokenizer, note=print)
     return with_labels(config, corpus), corpus
 
@@ -97,7 +97,7 @@ def state_of(config: Config, corpus: Corpus) -> TrainingState:
 
 def classifier(*overrides: str, labels: int = 3) -> SequenceClassifier:
     names = "[" + ",".join(f"l{i}" for i in range(labels)) + "]"
-    config = parse_config("", "t", ["task.kind=classes", f"task.labels={names}", *TINY, *overrides])
+    config = parse_config("", "t", ["task.kind=classes", f"task.labels={names}", *TINY_RUN, *overrides])
     torch.manual_seed(0)
     model = SequenceClassifier(config.model, 11, config.task).eval()
     with torch.no_grad():
@@ -117,14 +117,14 @@ def test_what_a_table_of_labels_begins_with_is_told_once_though_it_is_read_twice
 @pytest.mark.parametrize("position", ["rope", "learned", "sinusoidal", "none"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_text_in_a_padded_batch_has_the_logits_that_it_has_alone(kind, position):
-    model = classifier(*of_kind(kind), f"model.position={position}", "model.n_kv_head=1")
+    model = classifier(*kind_overrides(kind), f"model.position={position}", "model.n_kv_head=1")
     texts = [torch.randint(0, 11, (n,)) for n in (1, 24, 7, 2)]
     batch = torch.full((4, 24), PADDING)
     for row, ids in zip(batch, texts, strict=True):
         row[: len(ids)] = ids
-    together = model(batch)
-    alone = torch.cat([model(ids[None]) for ids in texts])
-    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-6)
+    batch_logits = model(batch)
+    single_logits = torch.cat([model(ids[None]) for ids in texts])
+    torch.testing.assert_close(batch_logits, single_logits, rtol=1e-5, atol=1e-6)
 
 
 def test_alibi_in_a_padded_batch_is_that_alone():
@@ -136,20 +136,20 @@ def test_alibi_in_a_padded_batch_is_that_alone():
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_token_sees_those_after_it_if_and_only_if_the_model_is_not_causal(causal):
     model = classifier(f"model.causal={str(causal).lower()}")
-    seen: list[torch.Tensor] = []
-    model.embedding.register_forward_hook(lambda _m, _i, out: (out.retain_grad(), seen.append(out))[0])
+    embeddings: list[torch.Tensor] = []
+    model.embedding.register_forward_hook(lambda _m, _i, out: (out.retain_grad(), embeddings.append(out))[0])
     features: list[torch.Tensor] = []
     model.norm.register_forward_hook(lambda _m, _i, out: features.append(out))
     model(torch.randint(0, 11, (1, 9)))
     features[0][0, 3].sum().backward()
-    gradient = seen[0].grad[0].abs().sum(-1)
+    gradient = embeddings[0].grad[0].abs().sum(-1)
     assert (gradient[:4] > 0).all()
     assert (gradient[4:] > 0).all() if not causal else (gradient[4:] == 0).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_of_a_step_is_the_mean_over_its_texts_each_alone(texts, kind):
-    config, corpus = prepared(config_of(texts, *of_kind(kind)))
+    config, corpus = prepare(config_of(texts, *kind_overrides(kind)))
     state = state_of(config, corpus)
     batches = open_batches(config, corpus, CPU.device, print)
     assert isinstance(batches, ExampleBatches)
@@ -166,7 +166,7 @@ def test_the_loss_of_a_step_is_the_mean_over_its_texts_each_alone(texts, kind):
 def test_gradients_do_not_depend_on_micro_batches(texts):
     actual = []
     for size in (6, 3, 1):
-        config, corpus = prepared(config_of(texts, f"train.micro_batch_size={size}", "task.class_weights=balanced"))
+        config, corpus = prepare(config_of(texts, f"train.micro_batch_size={size}", "task.class_weights=balanced"))
         state = state_of(config, corpus)
         loss, norms = train_step(state, open_batches(config, corpus, CPU.device, print).at(0), config, 0, 0.0, CPU)
         actual.append(torch.cat([loss[None], norms]))
@@ -175,30 +175,30 @@ def test_gradients_do_not_depend_on_micro_batches(texts):
 
 
 def test_balanced_weights_make_labels_count_alike_in_training_and_leave_evaluation_as_it_is(texts):
-    config, corpus = prepared(config_of(texts, "task.class_weights=balanced"))
+    config, corpus = prepare(config_of(texts, "task.class_weights=balanced"))
     counts = [sum(t.label == label for t in corpus.labelled["train"].source) for label in config.task.labels]
     assert config.task.class_weights == pytest.approx([sum(counts) / 3 / n for n in counts])
     state = state_of(config, corpus)
     (inputs, targets) = open_batches(config, corpus, CPU.device, print).at(0)[0]
     weights = torch.tensor(config.task.class_weights)[targets]
     with torch.no_grad():
-        each = F.cross_entropy(state.model(inputs), targets, reduction="none")
+        losses = F.cross_entropy(state.model(inputs), targets, reduction="none")
         state.model.train()
-        assert state.engine.eager(inputs, targets).item() == pytest.approx((each * weights).mean().item(), rel=1e-5)
+        assert state.engine.eager(inputs, targets).item() == pytest.approx((losses * weights).mean().item(), rel=1e-5)
         state.model.eval()
-        assert state.engine.eager(inputs, targets).item() == pytest.approx(each.mean().item(), rel=1e-5)
+        assert state.engine.eager(inputs, targets).item() == pytest.approx(losses.mean().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, None])
 def test_evaluation_is_that_of_each_text_alone(texts, batch_size):
-    config, corpus = prepared(config_of(texts, "model.causal=false"))
+    config, corpus = prepare(config_of(texts, "model.causal=false"))
     state = state_of(config, corpus)
     rows = open_evaluation(config, corpus, CPU.device, print)
     assert isinstance(rows, LabelledRows)
     actual = evaluate_classes(state.model, rows, CPU, batch_size)
     with torch.no_grad():
-        alone = [state.model(torch.from_numpy(rows.ids(i).astype(np.int64))[None])[0] for i in range(len(rows))]
-    log_probs = torch.stack(alone).double().log_softmax(-1)
+        logits = [state.model(torch.from_numpy(rows.ids(i).astype(np.int64))[None])[0] for i in range(len(rows))]
+    log_probs = torch.stack(logits).double().log_softmax(-1)
     np.testing.assert_allclose(actual.log_probs, log_probs.numpy(), atol=1e-5)
     classes = torch.from_numpy(rows.classes)
     assert actual.loss == pytest.approx(F.nll_loss(log_probs, classes).item(), abs=1e-5)
@@ -206,17 +206,19 @@ def test_evaluation_is_that_of_each_text_alone(texts, batch_size):
 
 
 def test_macro_f1_is_its_definition_over_the_classes_that_occur():
-    true, chosen = np.array([0, 0, 0, 1, 1, 2]), np.array([0, 0, 1, 1, 2, 0])
-    expected = np.mean([2 * 2 / (3 + 3), 2 * 1 / (2 + 2), 0.0])  # 2 TP / (true + chosen)
-    assert macro_f1(confusion_matrix(true, chosen, 4)) == pytest.approx(expected)  # of the fourth there is none
-    assert ClassEvalMetrics(np.log(np.eye(4)[chosen] * 0.9 + 0.025), true).metrics()["accuracy"] == pytest.approx(0.5)
+    target, pred = np.array([0, 0, 0, 1, 1, 2]), np.array([0, 0, 1, 1, 2, 0])
+    expected = np.mean([2 * 2 / (3 + 3), 2 * 1 / (2 + 2), 0.0])  # 2 TP / (target + pred)
+    assert macro_f1(confusion_matrix(target, pred, 4)) == pytest.approx(expected)  # of the fourth there is none
+    assert ClassEvalMetrics(np.log(np.eye(4)[pred] * 0.9 + 0.025), target).metrics()["accuracy"] == pytest.approx(0.5)
 
 
 def test_processes_share_the_texts_of_one(texts):
-    config, corpus = prepared(config_of(texts))
-    one = open_batches(config, corpus, CPU.device, print)
-    inputs = torch.cat([i for i, _ in one.at(5)])
-    shares = [ExampleBatches(one.rows, CPU.device, 24, 6, 1, config.seed, World(rank, 3)).at(5) for rank in range(3)]
+    config, corpus = prepare(config_of(texts))
+    batches = open_batches(config, corpus, CPU.device, print)
+    inputs = torch.cat([i for i, _ in batches.at(5)])
+    shares = [
+        ExampleBatches(batches.rows, CPU.device, 24, 6, 1, config.seed, World(rank, 3)).at(5) for rank in range(3)
+    ]
     assert torch.cat([i for share in shares for i, _ in share]).equal(inputs)
     assert World(0, 1).size == 1
 
@@ -225,14 +227,14 @@ def test_splits_hold_the_share_of_each_label_whatever_the_order_and_equal_texts_
     texts = [LabelledText(str(i), f"text {i % 180}", "rare" if i % 180 < 20 else "common") for i in range(200)]
     units = assign_by_label(texts, 0.2, 0.1, 0)
     for label, n in (("rare", 20), ("common", 160)):
-        of_label = [u for t, u in zip(texts, units, strict=True) if t.label == label and int(t.where) < 180]
-        assert [of_label.count(unit) for unit in (0, 1, 2)] == [round(n * share) for share in (0.7, 0.2, 0.1)]
+        label_units = [u for t, u in zip(texts, units, strict=True) if t.label == label and int(t.where) < 180]
+        assert [label_units.count(unit) for unit in (0, 1, 2)] == [round(n * share) for share in (0.7, 0.2, 0.1)]
     assert (units[180:] == units[:20]).all()
     order = np.random.default_rng(0).permutation(200)
     assert (assign_by_label([texts[i] for i in order], 0.2, 0.1, 0) == units[order]).all()
     assert (assign_by_label(texts, 0.2, 0.1, 1) != units).any()
-    more = [*texts, *(LabelledText("x", f"other {i}", "third") for i in range(10))]
-    assert (assign_by_label(more, 0.2, 0.1, 0)[:200] == units).all()
+    more_texts = [*texts, *(LabelledText("x", f"other {i}", "third") for i in range(10))]
+    assert (assign_by_label(more_texts, 0.2, 0.1, 0)[:200] == units).all()
 
 
 def test_labels_that_are_numbers_are_in_their_order():
@@ -266,7 +268,7 @@ def test_whole_numbers_are_labels(tmp_path):
         assert [text.label for text in read_labelled(str(path), data, print)] == ["0", "1"] * 3
 
 
-BAD: dict[str, tuple[list[str], str, str | None]] = {
+BAD_FILES: dict[str, tuple[list[str], str, str | None]] = {
     "no label": (['{"text": "a", "label": "x"}', '{"text": "b"}'], "no label under the key 'label'", ":2"),
     "a list": (['{"text": "a", "label": ["x"]}'], "no label under the key 'label'", ":1"),
     "no text": (['{"words": "a", "label": "x"}'], "a string under the key 'text'", ":1"),
@@ -296,9 +298,9 @@ BAD: dict[str, tuple[list[str], str, str | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", BAD_FILES)
 def test_what_cannot_be_learned_is_one_error_with_its_place(name, tmp_path, capsys):
-    lines, message, line = BAD[name]
+    lines, message, line = BAD_FILES[name]
     path = tmp_path / "bad.jsonl"
     path.write_text("\n".join(lines) + "\n")
     config = tmp_path / "c.yaml"
@@ -312,15 +314,15 @@ def test_what_cannot_be_learned_is_one_error_with_its_place(name, tmp_path, caps
 
 
 def test_a_label_of_validation_alone_and_one_that_the_config_does_not_name_are_told_with_their_place(texts, tmp_path):
-    other = write(tmp_path / "val.jsonl", [{"text": "a", "label": "fruit"}, {"text": "b", "label": "stone"}])
-    with pytest.raises(UserError, match="'stone' is of no text that trains") as refused:
-        prepared(config_of(texts, f"data.val_source={other}"))
-    assert refused.value.where == f"{other}:2"
-    with pytest.raises(UserError, match=r"'bird' is none of task\.labels") as refused:
-        prepared(config_of(texts, "task.labels=[fruit, metal]"))
-    assert refused.value.where is not None
+    val_path = write(tmp_path / "val.jsonl", [{"text": "a", "label": "fruit"}, {"text": "b", "label": "stone"}])
+    with pytest.raises(UserError, match="'stone' is of no text that trains") as excinfo:
+        prepare(config_of(texts, f"data.val_source={val_path}"))
+    assert excinfo.value.where == f"{val_path}:2"
+    with pytest.raises(UserError, match=r"'bird' is none of task\.labels") as excinfo:
+        prepare(config_of(texts, "task.labels=[fruit, metal]"))
+    assert excinfo.value.where is not None
     with pytest.raises(RequestError, match="no text that trains has the label 'stone'"):
-        prepared(config_of(texts, "task.labels=[fruit, metal, bird, stone]"))
+        prepare(config_of(texts, "task.labels=[fruit, metal, bird, stone]"))
 
 
 def test_text_without_labels_is_refused(tmp_path):
@@ -354,21 +356,21 @@ def test_keys_that_do_not_go_with_the_task_are_refused(keys):
 
 
 def test_only_torch_trains_classes(texts):
-    config, corpus = prepared(config_of(texts, "runtime.engine=native"))
+    config, corpus = prepare(config_of(texts, "runtime.engine=native"))
     with pytest.raises(RequestError, match=r"it does not know task\.kind: classes"):
         state_of(config, corpus)
 
 
 def test_too_long_texts_are_cut_and_told_or_left_out_as_asked(texts):
-    config, corpus = prepared(config_of(texts, "model.context_length=12"))
+    config, corpus = prepare(config_of(texts, "model.context_length=12"))
     notes: list[str] = []
     rows = LabelledRows.of(config, corpus.labelled["train"], "training", notes.append)
     assert len(rows) == len(corpus.labelled["train"])
     assert rows.widths.max() == 12
     assert "only their first 12 tokens are read" in notes[0]
-    left = config.model_copy(update={"data": config.data.model_copy(update={"too_long": "drop"})})
-    kept = LabelledRows.of(left, corpus.labelled["train"], "training", notes.append)
-    assert 0 < len(kept) < len(rows)
+    drop_config = config.model_copy(update={"data": config.data.model_copy(update={"too_long": "drop"})})
+    kept_rows = LabelledRows.of(drop_config, corpus.labelled["train"], "training", notes.append)
+    assert 0 < len(kept_rows) < len(rows)
     assert "left out" in notes[1]
 
 
@@ -376,43 +378,43 @@ def test_too_long_texts_are_cut_and_told_or_left_out_as_asked(texts):
 def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted_and_its_checkpoints_have_the_labels(
     texts, tmp_path, more
 ):
-    base = ["train", "--config", str(tmp_path / "c.yaml"), "task.kind=classes", f"data.source={texts}", *TINY]
+    base = ["train", "--config", str(tmp_path / "c.yaml"), "task.kind=classes", f"data.source={texts}", *TINY_RUN]
     keys = [*base, "checkpoint.every=4", "eval.every=4", "checkpoint.keep=9", "task.class_weights=balanced", *more]
     (tmp_path / "c.yaml").write_text("seed: 3\n")
     assert main([*keys, f"run_dir={tmp_path / 'whole'}", "train.steps=8"]) == 0
     shutil.copytree(tmp_path / "whole", tmp_path / "parts")
     shutil.rmtree(tmp_path / "parts" / "checkpoints" / "step-00000008")
     assert main([*keys, f"run_dir={tmp_path / 'parts'}", "train.steps=8"]) == 0
-    whole, parts = (load(list_checkpoints(tmp_path / name)[0]) for name in ("whole", "parts"))
-    assert whole.step == parts.step == 8
-    assert whole.weights_sha256 == parts.weights_sha256
-    assert whole.config.task.labels == ["bird", "fruit", "metal"]
-    assert load_config(tmp_path / "parts" / "config.yaml").task.class_weights == whole.config.task.class_weights
-    last = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()][-1]
-    assert {"val_loss", "accuracy", "macro_f1"} < set(last)
+    uninterrupted, resumed = (load(list_checkpoints(tmp_path / name)[0]) for name in ("whole", "parts"))
+    assert uninterrupted.step == resumed.step == 8
+    assert uninterrupted.weights_sha256 == resumed.weights_sha256
+    assert uninterrupted.config.task.labels == ["bird", "fruit", "metal"]
+    assert load_config(tmp_path / "parts" / "config.yaml").task.class_weights == uninterrupted.config.task.class_weights
+    last_metrics = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()][-1]
+    assert {"val_loss", "accuracy", "macro_f1"} < set(last_metrics)
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
     """A run of 60 steps, its texts, and what `gpt train` printed."""
     place = tmp_path_factory.mktemp("trained")
     path = write(place / "texts.jsonl", rows_of())
     (place / "c.yaml").write_text("seed: 3\n")
-    keys = ["task.kind=classes", f"data.source={path}", *TINY, f"run_dir={place / 'run'}", "train.steps=60"]
+    keys = ["task.kind=classes", f"data.source={path}", *TINY_RUN, f"run_dir={place / 'run'}", "train.steps=60"]
     err = io.StringIO()
     with contextlib.redirect_stderr(err):
         assert main(["train", "--config", str(place / "c.yaml"), *keys, "data.test_fraction=0.1"]) == 0
     return str(place / "run"), str(path), err.getvalue()
 
 
-def test_training_learns_what_words_tell_and_says_so(trained):
-    assert "accuracy 1.0000  macro F1 1.0000" in trained[2]
-    assert f"classify: gpt classify --run {trained[0]} TEXT" in trained[2]
-    assert re.search(r"labels 3, of 7\d train and \d validation texts", trained[2])
+def test_training_learns_what_words_tell_and_says_so(trained_run):
+    assert "accuracy 1.0000  macro F1 1.0000" in trained_run[2]
+    assert f"classify: gpt classify --run {trained_run[0]} TEXT" in trained_run[2]
+    assert re.search(r"labels 3, of 7\d train and \d validation texts", trained_run[2])
 
 
-def test_a_run_of_classes_given_to_what_predicts_tokens_is_one_error_with_a_hint(trained, tmp_path, capsys):
-    run, texts, _ = trained
+def test_a_run_of_classes_given_to_what_predicts_tokens_is_one_error_with_a_hint(trained_run, tmp_path, capsys):
+    run, texts, _ = trained_run
     for command in (
         ["sample", "--run", run],
         ["chat", "--run", run],
@@ -432,7 +434,7 @@ def test_a_run_of_classes_given_to_what_predicts_tokens_is_one_error_with_a_hint
 def test_a_run_of_tokens_given_to_classify_is_one_error_with_a_hint(tmp_path, capsys, texts):
     (tmp_path / "c.yaml").write_text("seed: 3\n")
     run = str(tmp_path / "run")
-    keys = [f"data.source={texts}", *TINY, f"run_dir={run}", "train.steps=1", "sample.every=null"]
+    keys = [f"data.source={texts}", *TINY_RUN, f"run_dir={run}", "train.steps=1", "sample.every=null"]
     assert main(["train", "--config", str(tmp_path / "c.yaml"), *keys]) == 0
     capsys.readouterr()
     assert main(["classify", "--run", run, "owl"]) == 2
@@ -442,8 +444,8 @@ def test_a_run_of_tokens_given_to_classify_is_one_error_with_a_hint(tmp_path, ca
         gpt_cli.load_classifier(run)
 
 
-def test_classify_says_label_and_probabilities_of_texts_files_and_lines(trained, capsys, monkeypatch, tmp_path):
-    run, path, _ = trained
+def test_classify_says_label_and_probabilities_of_texts_files_and_lines(trained_run, capsys, monkeypatch, tmp_path):
+    run, path, _ = trained_run
     capsys.readouterr()
     assert main(["classify", "--run", run, BIRD]) == 0
     assert capsys.readouterr().out.split()[1] == "bird"
@@ -460,34 +462,38 @@ def test_classify_says_label_and_probabilities_of_texts_files_and_lines(trained,
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(lines) == 90
     assert {len(line["probabilities"]) for line in lines} == {2}
-    plain = tmp_path / "plain.txt"
-    plain.write_text(BIRD)
-    assert main(["classify", "--run", run, str(plain)]) == 0
+    plain_path = tmp_path / "plain.txt"
+    plain_path.write_text(BIRD)
+    assert main(["classify", "--run", run, str(plain_path)]) == 0
     assert "bird" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("texts", [[], ["   "], ["missing.jsonl"], ["ß"]], ids=["none", "blank", "no file", "unknown"])
-def test_what_classify_cannot_read_is_one_error(trained, capsys, texts):
-    assert main(["classify", "--run", trained[0], *texts]) in (1, 2)
+def test_what_classify_cannot_read_is_one_error(trained_run, capsys, texts):
+    assert main(["classify", "--run", trained_run[0], *texts]) in (1, 2)
     assert capsys.readouterr().err.count("error:") == 1
 
 
-def test_python_classifies_as_the_command_does_whatever_texts_are_beside(trained):
-    run = gpt_cli.load_classifier(trained[0], device="cpu")
+def test_python_classifies_as_the_command_does_whatever_texts_are_beside(trained_run):
+    run = gpt_cli.load_classifier(trained_run[0], device="cpu")
     texts = [BIRD, METAL, "fig fig  5", FRUIT]
-    together, alone = run.classify(texts), [run.classify([text])[0] for text in texts]
-    assert [one.label for one in together] == [one.label for one in alone]
-    assert [one.label for one in together] == ["bird", "metal", "fruit", "fruit"]
-    for one, other in zip(together, alone, strict=True):
-        assert one.probabilities == pytest.approx(other.probabilities, abs=1e-2)  # bf16, where the machine has it
+    batch_predictions, single_predictions = run.classify(texts), [run.classify([text])[0] for text in texts]
+    assert [prediction.label for prediction in batch_predictions] == [
+        prediction.label for prediction in single_predictions
+    ]
+    assert [prediction.label for prediction in batch_predictions] == ["bird", "metal", "fruit", "fruit"]
+    for prediction, single_prediction in zip(batch_predictions, single_predictions, strict=True):
+        assert prediction.probabilities == pytest.approx(
+            single_prediction.probabilities, abs=1e-2
+        )  # bf16, where the machine has it
     with pytest.warns(UserWarning, match="only the first 24 tokens are read"):
         run.classify(["owl " * 20])
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
-def test_eval_prints_the_figures_of_a_split_beside_the_baselines(trained, capsys, split):
+def test_eval_prints_the_figures_of_a_split_beside_the_baselines(trained_run, capsys, split):
     capsys.readouterr()
-    assert main(["eval", "--run", trained[0], "--split", split, "--json"]) == 0
+    assert main(["eval", "--run", trained_run[0], "--split", split, "--json"]) == 0
     actual = json.loads(capsys.readouterr().out)
     assert actual["labels"] == ["bird", "fruit", "metal"]
     matrix = np.array(actual["confusion"])
@@ -495,42 +501,46 @@ def test_eval_prints_the_figures_of_a_split_beside_the_baselines(trained, capsys
     assert actual["accuracy"] == pytest.approx(accuracy_of(matrix))
     assert actual["majority_accuracy"] == pytest.approx(matrix[1].sum() / matrix.sum())
     assert {"calibration_error", "bag_of_words_accuracy", "bag_of_words_macro_f1"} < set(actual)
-    assert main(["eval", "--run", trained[0], "--split", split]) == 0
+    assert main(["eval", "--run", trained_run[0], "--split", split]) == 0
     assert "true \\ chosen" in capsys.readouterr().out
 
 
-def test_eval_measures_other_labelled_texts_and_refuses_labels_that_the_run_does_not_know(trained, capsys, tmp_path):
-    some = write(tmp_path / "some.jsonl", rows_of(12))
+def test_eval_measures_other_labelled_texts_and_refuses_labels_that_the_run_does_not_know(
+    trained_run, capsys, tmp_path
+):
+    labelled_path = write(tmp_path / "some.jsonl", rows_of(12))
     capsys.readouterr()
-    assert main(["eval", "--run", trained[0], "--text", str(some), "--json"]) == 0
+    assert main(["eval", "--run", trained_run[0], "--text", str(labelled_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["texts"] == 12
-    some.write_text(some.read_text() + '{"text": "gold", "label": "stone"}\n')
-    assert main(["eval", "--run", trained[0], "--text", str(some)]) == 1
-    assert f"the run knows no label 'stone'\n  --> {some}:13" in capsys.readouterr().err
+    labelled_path.write_text(labelled_path.read_text() + '{"text": "gold", "label": "stone"}\n')
+    assert main(["eval", "--run", trained_run[0], "--text", str(labelled_path)]) == 1
+    assert f"the run knows no label 'stone'\n  --> {labelled_path}:13" in capsys.readouterr().err
 
 
-def test_eval_reads_other_labelled_texts_under_the_keys_and_with_the_characters_asked_for(trained, capsys, tmp_path):
+def test_eval_reads_other_labelled_texts_under_the_keys_and_with_the_characters_asked_for(
+    trained_run, capsys, tmp_path
+):
     rows = rows_of(12)
-    some = write(tmp_path / "some.jsonl", [{"body": f"{row['text']}Ω", "label": row["label"]} for row in rows])
+    labelled_path = write(tmp_path / "some.jsonl", [{"body": f"{row['text']}Ω", "label": row["label"]} for row in rows])
     capsys.readouterr()
-    refused = ["eval", "--run", trained[0], "--text", str(some)]
-    assert main(refused) == 1
+    arguments = ["eval", "--run", trained_run[0], "--text", str(labelled_path)]
+    assert main(arguments) == 1
     assert "--text-key body" in capsys.readouterr().err
-    assert main([*refused, "--text-key", "body"]) == 2
+    assert main([*arguments, "--text-key", "body"]) == 2
     assert "--unknown skip" in capsys.readouterr().err
-    assert main([*refused, "--text-key", "body", "--unknown", "skip", "--json"]) == 0
+    assert main([*arguments, "--text-key", "body", "--unknown", "skip", "--json"]) == 0
     actual = json.loads(capsys.readouterr().out)
-    plain = write(tmp_path / "plain.jsonl", rows)
-    assert main(["eval", "--run", trained[0], "--text", str(plain), "--json"]) == 0
-    assert actual == {**json.loads(capsys.readouterr().out), "text": str(some)}
-    bare = write(tmp_path / "bare.jsonl", [{"text": row["text"], "kind": row["label"]} for row in rows])
-    assert main(["eval", "--run", trained[0], "--text", str(bare)]) == 1
+    plain_path = write(tmp_path / "plain.jsonl", rows)
+    assert main(["eval", "--run", trained_run[0], "--text", str(plain_path), "--json"]) == 0
+    assert actual == {**json.loads(capsys.readouterr().out), "text": str(labelled_path)}
+    bare_path = write(tmp_path / "bare.jsonl", [{"text": row["text"], "kind": row["label"]} for row in rows])
+    assert main(["eval", "--run", trained_run[0], "--text", str(bare_path)]) == 1
     assert "this run reads 'text' and 'label': name them so in a copy" in capsys.readouterr().err
 
 
 def test_calibration_is_the_gap_of_sureness_and_truth_in_each_bin():
-    sure = np.array([0.94, 0.95, 0.65, 0.62])
-    log_probs = np.log(np.stack([sure, 1 - sure], axis=1))
+    confidences = np.array([0.94, 0.95, 0.65, 0.62])
+    log_probs = np.log(np.stack([confidences, 1 - confidences], axis=1))
     actual = calibration_error(ClassEvalMetrics(log_probs, np.array([0, 1, 0, 0])))
     assert BINS == 15  # the first two share a bin, the others too
     assert actual == pytest.approx((abs(1 - 1.89) + abs(2 - 1.27)) / 4)
@@ -548,12 +558,12 @@ def test_the_bag_of_words_is_at_the_minimum_of_its_loss_and_does_not_see_order()
 
 
 @pytest.fixture(scope="module")
-def language(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+def language_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """A run that predicts the tokens of the same texts, and these."""
     place = tmp_path_factory.mktemp("language")
     path = write(place / "texts.jsonl", rows_of())
     (place / "c.yaml").write_text("seed: 3\n")
-    keys = [f"data.source={path}", *TINY, f"run_dir={place / 'run'}", "train.steps=2", "sample.every=null"]
+    keys = [f"data.source={path}", *TINY_RUN, f"run_dir={place / 'run'}", "train.steps=2", "sample.every=null"]
     assert main(["train", "--config", str(place / "c.yaml"), *keys, "model.zero_init=false"]) == 0
     return str(place / "run"), str(path)
 
@@ -561,48 +571,50 @@ def language(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 @pytest.mark.parametrize("trained_part", ["all", "head", "lora"])
 @pytest.mark.parametrize("more", [(), ("model.causal=false", "model.tie_embeddings=true")], ids=["decoder", "encoder"])
 def test_a_run_of_tokens_is_trained_to_classify_all_of_it_its_head_or_by_lora_and_resumes_exactly(
-    language, tmp_path, trained_part, more
+    language_run, tmp_path, trained_part, more
 ):
-    base, path = language
-    how = {"all": (), "head": ("task.trains=head",), "lora": ("lora.rank=2",)}[trained_part]
+    base, path = language_run
+    overrides = {"all": (), "head": ("task.trains=head",), "lora": ("lora.rank=2",)}[trained_part]
     (tmp_path / "c.yaml").write_text("seed: 3\n")
-    keys = ["train", "--config", str(tmp_path / "c.yaml"), "task.kind=classes", f"data.source={path}", *TINY, *more]
-    keys += [*how, f"train.init_from={base}", "model.zero_init=false", f"tokenizer.file={base}/tokenizer.json"]
+    keys = ["train", "--config", str(tmp_path / "c.yaml"), "task.kind=classes", f"data.source={path}", *TINY_RUN, *more]
+    keys += [*overrides, f"train.init_from={base}", "model.zero_init=false", f"tokenizer.file={base}/tokenizer.json"]
     keys += ["checkpoint.every=2", "checkpoint.keep=9", "eval.every=null", "train.steps=4"]
     assert main([*keys, f"run_dir={tmp_path / 'whole'}"]) == 0
     shutil.copytree(tmp_path / "whole", tmp_path / "parts")
     shutil.rmtree(tmp_path / "parts" / "checkpoints" / "step-00000004")
     assert main([*keys, f"run_dir={tmp_path / 'parts'}"]) == 0
-    whole, parts = (load(list_checkpoints(tmp_path / name)[0]) for name in ("whole", "parts"))
-    assert whole.weights_sha256 == parts.weights_sha256
-    before, after = load(list_checkpoints(Path(base))[0]).model_tensors, whole.model_tensors
-    changed = {name for name in after if name != "head.weight" and not after[name].equal(before[name])}
-    blocks = set(after) - {"head.weight"}
+    uninterrupted, resumed = (load(list_checkpoints(tmp_path / name)[0]) for name in ("whole", "parts"))
+    assert uninterrupted.weights_sha256 == resumed.weights_sha256
+    base_tensors, tuned_tensors = load(list_checkpoints(Path(base))[0]).model_tensors, uninterrupted.model_tensors
+    changed_names = {
+        name for name in tuned_tensors if name != "head.weight" and not tuned_tensors[name].equal(base_tensors[name])
+    }
+    blocks = set(tuned_tensors) - {"head.weight"}
     lora = {name for name in blocks if name.endswith(("qkv.weight", "out.weight"))}
-    assert changed == {"all": blocks, "head": set(), "lora": lora}[trained_part]
+    assert changed_names == {"all": blocks, "head": set(), "lora": lora}[trained_part]
 
 
-def test_a_classifier_is_trained_further_with_its_head_where_the_labels_are_equal(trained, tmp_path):
-    run, path, _ = trained
+def test_a_classifier_is_trained_further_with_its_head_where_the_labels_are_equal(trained_run, tmp_path):
+    run, path, _ = trained_run
     (tmp_path / "c.yaml").write_text("seed: 3\n")
-    keys = ["train", "--config", str(tmp_path / "c.yaml"), f"data.source={path}", *TINY, f"train.init_from={run}"]
+    keys = ["train", "--config", str(tmp_path / "c.yaml"), f"data.source={path}", *TINY_RUN, f"train.init_from={run}"]
     keys += [f"tokenizer.file={run}/tokenizer.json", "train.steps=1"]
     assert main([*keys, "task.kind=classes", f"run_dir={tmp_path / 'same'}", "--json"]) == 0
-    first = json.loads((tmp_path / "same" / "metrics.jsonl").read_text().splitlines()[0])
-    assert (first["step"], first["accuracy"]) == (0, 1.0)
-    config = parse_config("", "t", [*TINY, f"train.init_from={run}"])
+    first_metrics = json.loads((tmp_path / "same" / "metrics.jsonl").read_text().splitlines()[0])
+    assert (first_metrics["step"], first_metrics["accuracy"]) == (0, 1.0)
+    config = parse_config("", "t", [*TINY_RUN, f"train.init_from={run}"])
     with pytest.raises(RequestError, match="it has no head that predicts tokens"):
         initial_checkpoint(config, load(list_checkpoints(Path(run))[0]).tokenizer, print)
 
 
-def test_doctor_examines_a_classifier(trained, capsys):
-    assert main(["doctor", trained[0]]) == 0
+def test_doctor_examines_a_classifier(trained_run, capsys):
+    assert main(["doctor", trained_run[0]]) == 0
     assert "padded = alone" in capsys.readouterr().out
 
 
-def test_the_report_draws_accuracy_and_the_confusion_matrix(trained, tmp_path):
+def test_the_report_draws_accuracy_and_the_confusion_matrix(trained_run, tmp_path):
     page = tmp_path / "report.html"
-    assert main(["report", trained[0], "-o", str(page)]) == 0
+    assert main(["report", trained_run[0], "-o", str(page)]) == 0
     text = page.read_text(encoding="utf-8")
     assert "<h2>Confusion</h2>" in text
     assert "Bits per byte</h" not in text

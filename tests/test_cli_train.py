@@ -46,56 +46,56 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_the_test_split_is_for_a_last_evaluation_and_no_training_looks_at_it(gpt_here, place):
-    no_test = gpt_here("train", "--config", "tiny.yaml", "train.steps=1", "run_dir=runs/none")
-    assert no_test.rc == 0, no_test.stderr
-    refused = gpt_here("eval", "--run", "runs/none", "--split", "test")
-    assert refused.rc == 2
-    assert "data.test_fraction is 0" in refused.stderr
+    outcome_without_test = gpt_here("train", "--config", "tiny.yaml", "train.steps=1", "run_dir=runs/none")
+    assert outcome_without_test.rc == 0, outcome_without_test.stderr
+    eval_outcome = gpt_here("eval", "--run", "runs/none", "--split", "test")
+    assert eval_outcome.rc == 2
+    assert "data.test_fraction is 0" in eval_outcome.stderr
 
     weights = []
     for tail in ("wisdom", "domwis"):  # other text in the test split, made of the same characters
-        cut = len(TEXT) - len(TEXT) // 5 + 5
-        (place / "text.txt").write_text(TEXT[:cut] + TEXT[cut:].replace("wisdom", tail))
+        offset = len(TEXT) - len(TEXT) // 5 + 5
+        (place / "text.txt").write_text(TEXT[:offset] + TEXT[offset:].replace("wisdom", tail))
         keys = ("data.test_fraction=0.2", f"run_dir=runs/{tail}", "sample.every=null")
-        trained = gpt_here("train", "--config", "tiny.yaml", "--json", *keys)
-        assert trained.rc == 0, trained.stderr
-        weights.append(json.loads(trained.stdout)["weights_sha256"])
-        measured = {
+        train_outcome = gpt_here("train", "--config", "tiny.yaml", "--json", *keys)
+        assert train_outcome.rc == 0, train_outcome.stderr
+        weights.append(json.loads(train_outcome.stdout)["weights_sha256"])
+        metrics = {
             split: json.loads(gpt_here("eval", "--json", "--run", f"runs/{tail}", "--split", split).stdout)
             for split in ("val", "test")
         }
-        assert measured["test"]["text"] == "test split"
-        assert measured["test"]["characters"] == pytest.approx(len(TEXT) / 5, abs=3)
-        assert measured["val"]["loss"] == pytest.approx(json.loads(trained.stdout)["val_loss"], rel=1e-5)
+        assert metrics["test"]["text"] == "test split"
+        assert metrics["test"]["characters"] == pytest.approx(len(TEXT) / 5, abs=3)
+        assert metrics["val"]["loss"] == pytest.approx(json.loads(train_outcome.stdout)["val_loss"], rel=1e-5)
     assert weights[0] == weights[1]
-    both = gpt_here("eval", "--run", "runs/wisdom", "--split", "test", "--text", "text.txt")
-    assert both.rc == 2
+    conflict_outcome = gpt_here("eval", "--run", "runs/wisdom", "--split", "test", "--text", "text.txt")
+    assert conflict_outcome.rc == 2
 
 
 def test_from_a_text_to_a_run_to_its_loss(gpt_here, place):
-    trained = gpt_here("train", "--config", "tiny.yaml", "--json")
-    assert trained.rc == 0, trained.stderr
-    summary = json.loads(trained.stdout)
+    train_outcome = gpt_here("train", "--config", "tiny.yaml", "--json")
+    assert train_outcome.rc == 0, train_outcome.stderr
+    summary = json.loads(train_outcome.stdout)
     assert summary.keys() >= {
         "run_dir", "steps", "val_loss", "best_val_loss", "bpc", "bpb", "train_seconds", "tokens_per_second",
         "parameters", "weights_sha256",
     }  # fmt: skip
     assert (summary["run_dir"], summary["steps"]) == ("runs/tiny", 8)
-    assert "gpt sample --run runs/tiny" in trained.stderr
+    assert "gpt sample --run runs/tiny" in train_outcome.stderr
 
-    evaluated = json.loads(gpt_here("eval", "--json").stdout)
-    assert evaluated.keys() >= {"loss", "perplexity", "bpc", "bpb", "tokens"}
-    assert evaluated["loss"] == pytest.approx(summary["val_loss"], rel=1e-5)
-    assert evaluated["perplexity"] == pytest.approx(math.exp(evaluated["loss"]))
+    metrics = json.loads(gpt_here("eval", "--json").stdout)
+    assert metrics.keys() >= {"loss", "perplexity", "bpc", "bpb", "tokens"}
+    assert metrics["loss"] == pytest.approx(summary["val_loss"], rel=1e-5)
+    assert metrics["perplexity"] == pytest.approx(math.exp(metrics["loss"]))
 
     (place / "other.txt").write_text("it was the worst of wisdom")
-    other = gpt_here("eval", "--run", "runs/tiny", "--text", "other.txt")
-    assert other.rc == 0
-    assert "tokens" in other.stdout
+    eval_outcome = gpt_here("eval", "--run", "runs/tiny", "--text", "other.txt")
+    assert eval_outcome.rc == 0
+    assert "tokens" in eval_outcome.stdout
     (place / "other.txt").write_text("zero Ω")
-    refused = gpt_here("eval", "--text", "other.txt")
-    assert refused.rc == 2
-    assert "'Ω'" in refused.stderr
+    refused_outcome = gpt_here("eval", "--text", "other.txt")
+    assert refused_outcome.rc == 2
+    assert "'Ω'" in refused_outcome.stderr
     assert gpt_here("eval", "--text", "other.txt", "--unknown", "skip").rc == 0
 
 
@@ -108,20 +108,20 @@ def test_a_second_train_says_that_the_run_is_done_and_more_steps_go_on(gpt_here,
 
 
 def test_a_text_in_place_of_a_config_gets_one_that_fits(gpt_here, place):
-    trained = gpt_here("train", "text.txt", "train.steps=3", "--json")
-    assert trained.rc == 0, trained.stderr
-    assert json.loads(trained.stdout)["run_dir"] == "runs/text"
+    outcome = gpt_here("train", "text.txt", "train.steps=3", "--json")
+    assert outcome.rc == 0, outcome.stderr
+    assert json.loads(outcome.stdout)["run_dir"] == "runs/text"
     assert "source: text.txt" in (place / "runs/text/config.yaml").read_text()
-    again = gpt_here("train", "text.txt", "train.steps=4", "--json")
-    assert json.loads(again.stdout)["steps"] == 4
+    resumed_outcome = gpt_here("train", "text.txt", "train.steps=4", "--json")
+    assert json.loads(resumed_outcome.stdout)["steps"] == 4
 
 
 def test_a_text_that_is_named_like_an_override_is_a_text_and_typos_in_keys_stay_overrides(gpt_here, place):
     (place / "we=ird.txt").write_text(TEXT)
-    trained = gpt_here("train", "we=ird.txt", "train.steps=1", "run_dir=runs/my run")
-    assert trained.rc == 0, trained.stderr
+    outcome = gpt_here("train", "we=ird.txt", "train.steps=1", "run_dir=runs/my run")
+    assert outcome.rc == 0, outcome.stderr
     assert (place / "runs/my run/run.json").exists()
-    assert "sample: gpt sample --run 'runs/my run'" in trained.stderr
+    assert "sample: gpt sample --run 'runs/my run'" in outcome.stderr
     assert_one_error(gpt_here("train", "text.txt", "train.stps=1"), 2, "train.stps is not a key")
     assert sorted(path.name for path in (place / "runs").iterdir()) == ["my run"]
 
@@ -153,7 +153,7 @@ def test_a_run_is_named_after_its_text_in_letters_that_need_no_quotes(tmp_path, 
     assert run_name(source) == NAMES[source]
 
 
-def asked(*arguments: str) -> Config:
+def planned_config(*arguments: str) -> Config:
     """What `gpt train ARGUMENTS` would train, asked in this process."""
     with pytest.MonkeyPatch.context() as patch:
         configs = []
@@ -168,48 +168,48 @@ def test_a_text_is_the_same_however_its_path_is_written_and_another_one_needs_a_
     for folder in ("a", "b"):
         Path(folder).mkdir()
         Path(folder, "input.txt").write_text(TEXT)
-    first = asked("a/input.txt", "train.steps=7")
-    assert first.run_dir == "runs/input"
+    config = planned_config("a/input.txt", "train.steps=7")
+    assert config.run_dir == "runs/input"
     Path("runs/input").mkdir(parents=True)
-    Path("runs/input/config.yaml").write_text(dump_config(first))
+    Path("runs/input/config.yaml").write_text(dump_config(config))
     Path("link.txt").symlink_to("a/input.txt")
-    for same in ("a/input.txt", "./a/input.txt", "b/../a/input.txt", str(place / "a/input.txt"), "link.txt"):
-        assert asked(same) == first
+    for source in ("a/input.txt", "./a/input.txt", "b/../a/input.txt", str(place / "a/input.txt"), "link.txt"):
+        assert planned_config(source) == config
     with pytest.raises(RequestError, match=r"is a run on another text, a/input\.txt") as caught:
-        asked("b/input.txt")
+        planned_config("b/input.txt")
     assert caught.value.hint == "give this one another name: gpt train b/input.txt run_dir=runs/NAME"
-    other = asked("b/input.txt", "run_dir=runs/other")
-    assert (other.run_dir, other.data.source) == ("runs/other", "b/input.txt")
+    other_config = planned_config("b/input.txt", "run_dir=runs/other")
+    assert (other_config.run_dir, other_config.data.source) == ("runs/other", "b/input.txt")
 
 
 def test_a_text_that_is_named_twice_is_refused_with_both_names(place, monkeypatch):
     monkeypatch.chdir(place)
     with pytest.raises(RequestError, match=r"named twice: text\.txt, and data\.source=other\.txt"):
-        asked("text.txt", "data.source=other.txt")
+        planned_config("text.txt", "data.source=other.txt")
 
 
 def test_the_folder_one_works_in_stays_the_same_text_when_its_runs_are_in_it(gpt_here, place):
     assert gpt_here("train", ".", "train.steps=2", "run_dir=runs/here").rc == 0
     assert gpt_here("tokenize", ".", "--out", "tokens/here").rc == 0
-    again = gpt_here("train", ".", "train.steps=3", "run_dir=runs/here", "--json")
-    assert again.rc == 0, again.stderr
-    assert json.loads(again.stdout)["steps"] == 3
-    assert "left out the run runs/here" in again.stderr
+    outcome = gpt_here("train", ".", "train.steps=3", "run_dir=runs/here", "--json")
+    assert outcome.rc == 0, outcome.stderr
+    assert json.loads(outcome.stdout)["steps"] == 3
+    assert "left out the run runs/here" in outcome.stderr
 
 
 def test_what_a_run_has_lost_is_said_before_it_goes_on(gpt_here, place):
-    run = ("train", "text.txt", "run_dir=runs/lost", "model.n_layer=1", "model.n_embd=32", "model.context_length=16")
-    assert gpt_here(*run, "train.steps=2").rc == 0
-    assert "all 2 steps are done" in gpt_here(*run, "train.steps=2", "--dry-run").stdout
-    assert "would go on from step 2" in gpt_here(*run, "train.steps=3", "--dry-run").stdout
+    args = ("train", "text.txt", "run_dir=runs/lost", "model.n_layer=1", "model.n_embd=32", "model.context_length=16")
+    assert gpt_here(*args, "train.steps=2").rc == 0
+    assert "all 2 steps are done" in gpt_here(*args, "train.steps=2", "--dry-run").stdout
+    assert "would go on from step 2" in gpt_here(*args, "train.steps=3", "--dry-run").stdout
     tokenizer = place / "runs" / "lost" / "tokenizer.json"
     tokenizer.unlink()
-    refused = gpt_here("train", "runs/lost", "train.steps=3")
-    assert refused.rc == 1
-    assert "hint: put back the copy of a checkpoint: cp runs/lost/checkpoints/step-00000002/" in refused.stderr
-    examined = gpt_here("doctor", "runs/lost")
-    assert examined.rc == 1
-    assert re.search(r"^resume +FAILED", examined.stdout, re.MULTILINE)
+    train_outcome = gpt_here("train", "runs/lost", "train.steps=3")
+    assert train_outcome.rc == 1
+    assert "hint: put back the copy of a checkpoint: cp runs/lost/checkpoints/step-00000002/" in train_outcome.stderr
+    doctor_outcome = gpt_here("doctor", "runs/lost")
+    assert doctor_outcome.rc == 1
+    assert re.search(r"^resume +FAILED", doctor_outcome.stdout, re.MULTILINE)
     shutil.copy(place / "runs/lost/checkpoints/step-00000002/tokenizer.json", tokenizer)
     assert "has no checkpoint" not in gpt_here("train", "runs/lost", "train.steps=3").stderr
     shutil.rmtree(place / "runs" / "lost" / "checkpoints")
@@ -218,28 +218,28 @@ def test_what_a_run_has_lost_is_said_before_it_goes_on(gpt_here, place):
 
 def test_a_token_store_trains_as_its_text_does(gpt_here, place):
     assert gpt_here("tokenize", "text.txt", "--kind", "char", "--out", "store").rc == 0
-    from_text = gpt_here("train", "--config", "tiny.yaml", "--json")
-    from_store = gpt_here("train", "--config", "tiny.yaml", "data.source=store", "run_dir=runs/store", "--json")
-    assert from_store.rc == 0, from_store.stderr
-    assert json.loads(from_store.stdout)["weights_sha256"] == json.loads(from_text.stdout)["weights_sha256"]
+    text_outcome = gpt_here("train", "--config", "tiny.yaml", "--json")
+    store_outcome = gpt_here("train", "--config", "tiny.yaml", "data.source=store", "run_dir=runs/store", "--json")
+    assert store_outcome.rc == 0, store_outcome.stderr
+    assert json.loads(store_outcome.stdout)["weights_sha256"] == json.loads(text_outcome.stdout)["weights_sha256"]
 
 
 def test_a_dry_run_says_what_would_be_and_leaves_nothing(gpt_here, place, monkeypatch):
-    load, kept = kernel.load, []
-    monkeypatch.setattr(kernel, "load", lambda *a, **b: kept.append(kernel._KEEP.get()) or load(*a, **b))
+    load, keep_flags = kernel.load, []
+    monkeypatch.setattr(kernel, "load", lambda *a, **b: keep_flags.append(kernel._KEEP.get()) or load(*a, **b))
     monkeypatch.setattr(kernel, "_jobs", {})  # as in a new process
     folders = (place, Path(os.environ["GPT_CACHE"]))
-    before = [sorted(folder.rglob("*")) for folder in folders]
+    old_files = [sorted(folder.rglob("*")) for folder in folders]
     output = gpt_here("train", "--config", "tiny.yaml", "--dry-run")
     assert output.rc == 0, output.stderr
     for word in ("parameters", "memory", "epochs", "tokens per parameter", "4 x 16 tokens", "time"):
         assert word in output.stdout
-    assert [sorted(folder.rglob("*")) for folder in folders] == before
-    assert kept == [False]  # nor would what it compiled have stayed
+    assert [sorted(folder.rglob("*")) for folder in folders] == old_files
+    assert keep_flags == [False]  # nor would what it compiled have stayed
     assert "seconds_per_step" in json.loads(gpt_here("train", "--config", "tiny.yaml", "--dry-run", "--json").stdout)
 
 
-OF_ITSELF = """
+MEASURING_SCRIPT = """
 import json, resource, sys
 from gpt_cli.cli.main import main
 from tests.support.memory import peak_kilobytes
@@ -256,14 +256,14 @@ print(json.dumps([code, facts.ru_utime + facts.ru_stime, peak_kilobytes() / 1024
 ])  # fmt: skip
 def test_a_dry_run_of_the_largest_model_takes_10_seconds_of_a_processor_and_500_mb_at_most(place, largest, layers):
     completed = subprocess.run(
-        [sys.executable, "-c", OF_ITSELF, "train", "--config", "tiny.yaml", "--dry-run", "--json", *largest],
+        [sys.executable, "-c", MEASURING_SCRIPT, "train", "--config", "tiny.yaml", "--dry-run", "--json", *largest],
         cwd=place, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}, capture_output=True, text=True,
         timeout=HANG, check=False,
     )  # fmt: skip
-    outlook, _, facts = completed.stdout.strip().rpartition("\n")
-    code, seconds, megabytes = json.loads(facts)
+    plan, _, usage = completed.stdout.strip().rpartition("\n")
+    code, seconds, megabytes = json.loads(usage)
     assert code == 0, completed.stderr
-    assert json.loads(outlook)["measured_layers"] == layers
+    assert json.loads(plan)["measured_layers"] == layers
     assert seconds <= 10
     assert megabytes <= 500
 
@@ -271,25 +271,25 @@ def test_a_dry_run_of_the_largest_model_takes_10_seconds_of_a_processor_and_500_
 def test_the_text_is_read_under_a_bar_where_someone_watches_and_silently_elsewhere(gpt, place):
     (place / "long.txt").write_text(TEXT * 300)
     config = ["train", "--config", "tiny.yaml", "data.source=long.txt", "train.steps=1"]
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))  # no bar fits a terminal of no width
+    master_fd, slave_fd = pty.openpty()
+    fcntl.ioctl(slave_fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))  # no bar fits a terminal of no width
     process = subprocess.Popen(
         [sys.executable, "-m", "gpt_cli", *config],
-        cwd=place, stderr=theirs, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        cwd=place, stderr=slave_fd, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
     )  # fmt: skip
-    os.close(theirs)
-    shown = b""
+    os.close(slave_fd)
+    output = b""
     with contextlib.suppress(OSError):  # EIO: the process has ended
-        while piece := os.read(ours, 4096):
-            shown += piece
-    os.close(ours)
+        while chunk := os.read(master_fd, 4096):
+            output += chunk
+    os.close(master_fd)
     assert process.wait(timeout=HANG) == 0
     for stage in (b"reading", b"encoding"):
-        assert re.search(stage + rb": +\d+%.*B/s", shown), stage
+        assert re.search(stage + rb": +\d+%.*B/s", output), stage
     (place / "long.txt").write_text(TEXT * 301)  # its tokens are not known yet
-    silent = gpt(*config, "run_dir=runs/silent")
-    assert silent.rc == 0
-    assert "B/s" not in silent.stderr
+    outcome = gpt(*config, "run_dir=runs/silent")
+    assert outcome.rc == 0
+    assert "B/s" not in outcome.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -314,8 +314,8 @@ def test_a_signal_saves_says_so_and_the_same_command_goes_on(gpt_here, place, nu
     assert "is saved" in stderr
     assert "Traceback" not in stderr
     steps = max(int(path.name.removeprefix("step-")) for path in (place / "runs/tiny/checkpoints").iterdir())
-    resumed = gpt_here("train", "--config", "tiny.yaml", f"train.steps={steps + 5}", "eval.every=null", "--json")
-    assert json.loads(resumed.stdout)["steps"] == steps + 5
+    outcome = gpt_here("train", "--config", "tiny.yaml", f"train.steps={steps + 5}", "eval.every=null", "--json")
+    assert json.loads(outcome.stdout)["steps"] == steps + 5
 
 
 BAD_TEXTS = {
@@ -332,8 +332,8 @@ def test_a_bad_text_is_one_clear_error(gpt_here, place, name):
     content, code, words = BAD_TEXTS[name]
     if content is not None:
         (place / "bad.txt").write_bytes(content)
-    refused = gpt_here("train", "--config", "tiny.yaml", "data.source=bad.txt")
-    assert_one_error(refused, code, words)
+    outcome = gpt_here("train", "--config", "tiny.yaml", "data.source=bad.txt")
+    assert_one_error(outcome, code, words)
     assert not (place / "runs").exists()
 
 
@@ -349,11 +349,11 @@ BAD_CONFIGS = {
 
 @pytest.mark.parametrize("name", BAD_CONFIGS)
 def test_a_bad_config_is_one_clear_error_with_its_place(gpt_here, place, name):
-    text, words, where = BAD_CONFIGS[name]
+    text, words, location = BAD_CONFIGS[name]
     (place / "bad.yaml").write_text(text)
-    refused = gpt_here("train", "--config", "bad.yaml")
-    assert_one_error(refused, 2, words)
-    assert where in refused.stderr
+    outcome = gpt_here("train", "--config", "bad.yaml")
+    assert_one_error(outcome, 2, words)
+    assert location in outcome.stderr
 
 
 BAD_REQUESTS = {
@@ -379,15 +379,15 @@ def test_a_bad_request_is_one_clear_error(gpt_here, place, name):
 
 def test_a_run_directory_of_another_config_is_refused_with_both_values(gpt_here, place):
     gpt_here("train", "--config", "tiny.yaml")
-    refused = gpt_here("train", "--config", "tiny.yaml", "model.n_layer=2")
-    assert_one_error(refused, 2, "model.n_layer: 1 there, 2 here")
+    outcome = gpt_here("train", "--config", "tiny.yaml", "model.n_layer=2")
+    assert_one_error(outcome, 2, "model.n_layer: 1 there, 2 here")
 
 
 def test_a_directory_that_is_no_run_is_refused_and_left_alone(gpt_here, place):
     (place / "runs/tiny").mkdir(parents=True)
     (place / "runs/tiny/thesis.txt").write_text("mine")
-    refused = gpt_here("train", "--config", "tiny.yaml")
-    assert_one_error(refused, 2, "holds other files")
+    outcome = gpt_here("train", "--config", "tiny.yaml")
+    assert_one_error(outcome, 2, "holds other files")
     assert [path.name for path in (place / "runs/tiny").iterdir()] == ["thesis.txt"]
 
 
@@ -410,21 +410,21 @@ def assert_one_error(outcome, code: int, words: str) -> None:
 def test_where_the_text_of_a_run_is_gone_no_other_is_proposed_and_the_hint_leads_on(gpt_here, place):
     assert gpt_here("train", "tiny.yaml", "train.steps=1").rc == 0
     (place / "text.txt").rename(place / "texts.txt")
-    for more in ([], ["--dry-run"]):
-        gone = gpt_here("train", "runs/tiny", *more)
-        assert gone.rc == 2
-        assert "did you mean" not in gone.stderr
-        assert "hint: restore the text, or train its model further on another: gpt train TEXT train." in gone.stderr
+    for flags in ([], ["--dry-run"]):
+        outcome = gpt_here("train", "runs/tiny", *flags)
+        assert outcome.rc == 2
+        assert "did you mean" not in outcome.stderr
+        assert "hint: restore the text, or train its model further on another: gpt train TEXT train." in outcome.stderr
     assert gpt_here("train", "texts.txt", "train.init_from=runs/tiny", "train.steps=1").rc == 0
 
 
 def test_a_run_that_ended_in_nan_before_it_saved_is_not_to_be_trained_again_as_it_is(gpt_here, place):
     keys = ("optim.lr=1e30", "optim.grad_clip=null", "schedule.warmup_steps=0", "runtime.engine=torch")
-    failed = gpt_here("train", "tiny.yaml", *keys)
-    assert failed.rc == 1, failed.stderr
-    refused = gpt_here("sample", "--run", "runs/tiny")
-    assert refused.rc == 2
-    hint = refused.stderr.partition("train another: gpt ")[2].replace("NAME", "again")
+    train_outcome = gpt_here("train", "tiny.yaml", *keys)
+    assert train_outcome.rc == 1, train_outcome.stderr
+    sample_outcome = gpt_here("sample", "--run", "runs/tiny")
+    assert sample_outcome.rc == 2
+    hint = sample_outcome.stderr.partition("train another: gpt ")[2].replace("NAME", "again")
     assert hint.startswith("train runs/tiny run_dir=runs/again optim.lr=")
     assert gpt_here(*hint.split()).rc == 0
     assert gpt_here("sample", "--run", "runs/again").rc == 0

@@ -59,20 +59,20 @@ def test_what_may_follow_is_what_a_match_in_the_tokens_left_begins_with(pattern:
         with pytest.raises(RequestError, match=r"cannot write any text|may take \d+ tokens"):
             CompiledPattern(CHAR, pattern, budget)
         return
-    whole = CompiledPattern(CHAR, pattern, budget)
+    compiled_pattern = CompiledPattern(CHAR, pattern, budget)
     for text in texts_up_to(budget - 1):
         if not any(match.startswith(text) for match in matches):
             continue
-        matcher = whole.matcher()
+        matcher = compiled_pattern.matcher()
         for character in text:
             matcher.append(ALPHABET.index(character))
-        goes_on = [any(match.startswith(text + c) for match in matches) for c in ALPHABET]
+        can_follow = [any(match.startswith(text + c) for match in matches) for c in ALPHABET]
         if text in matches:
             assert matcher.mask() is None
-            assert text == "" or matcher.finished == (not any(goes_on))
+            assert text == "" or matcher.finished == (not any(can_follow))
         else:
             assert matcher.mask() is not None
-            assert list(matcher.mask()) == goes_on  # type: ignore[arg-type]
+            assert list(matcher.mask()) == can_follow  # type: ignore[arg-type]
         assert not matcher.rejected_last
 
 
@@ -86,21 +86,21 @@ def pattern_of(kind: str, pattern: str, budget: int) -> CompiledPattern:
 def test_whatever_a_model_prefers_its_text_matches_and_nothing_is_a_dead_end(kind: str, pattern: str, random) -> None:
     tokenizer = {"char": CHAR, "byte": BYTE, "bpe": BPE}[kind]
     try:
-        whole = pattern_of(kind, pattern, 12)
+        compiled_pattern = pattern_of(kind, pattern, 12)
     except RequestError:
         return  # such as \W, of which the alphabet has nothing
     for _ in range(4):
-        text = written(whole.matcher(), tokenizer, random, 12)
+        text = random_text(compiled_pattern.matcher(), tokenizer, random, 12)
         assert re.fullmatch(pattern, text), (pattern, text)
 
 
-def written(matcher: Matcher, tokenizer: Tokenizer, random, budget: int) -> str:
+def random_text(matcher: Matcher, tokenizer: Tokenizer, random, budget: int) -> str:
     tokens = []
     for _ in range(budget):
         mask = matcher.mask()
-        allowed = range(tokenizer.vocab_size) if mask is None else np.flatnonzero(mask).tolist()
-        assert len(allowed), "a dead end"
-        token = random.choice(allowed)
+        allowed_tokens = range(tokenizer.vocab_size) if mask is None else np.flatnonzero(mask).tolist()
+        assert len(allowed_tokens), "a dead end"
+        token = random.choice(allowed_tokens)
         matcher.append(token)
         if matcher.rejected_last:
             break
@@ -118,19 +118,19 @@ def test_samples_are_drawn_from_the_masked_and_renormalised_distribution_of_the_
     @torch.inference_mode()
     def share(text: str) -> float:
         """The probability of a text: of each token among those that may follow, then of an end where one is open."""
-        done = ""
+        prefix = ""
         probability = 1.0
         for character in (*text, None):
-            following = [c for c in ALPHABET if any(m.startswith(done + c) for m in MATCHES)]
-            if not following or len(done) == 3:
+            next_characters = [c for c in ALPHABET if any(m.startswith(prefix + c) for m in MATCHES)]
+            if not next_characters or len(prefix) == 3:
                 return probability if character is None else 0.0
-            tokens = CHAR.encode("1" + done).tolist()
+            tokens = CHAR.encode("1" + prefix).tolist()
             p = dict(zip(ALPHABET, model(torch.tensor([tokens]))[0, -1].softmax(-1).tolist(), strict=True))
-            mass = 1.0 if done in MATCHES else sum(p[c] for c in following)
+            mass = 1.0 if prefix in MATCHES else sum(p[c] for c in next_characters)
             if character is None:
-                return probability * (1 - sum(p[c] for c in following))
+                return probability * (1 - sum(p[c] for c in next_characters))
             probability *= p[character] / mass
-            done += character
+            prefix += character
         raise AssertionError
 
     matches = [text for text in texts_up_to(3) if re.fullmatch(pattern, text)]
@@ -182,13 +182,13 @@ def test_forbidden_characters_are_never_written_not_even_in_pieces_and_allowed_o
     model.head.weight.data.zero_()
     sampler = Sampler(model, tokenizer, SamplingParams(max_new_tokens=60, min_new_tokens=60))
     for seed in range(3):
-        free = sampler.generate("1", forbid="aé", seed=seed).text()
-        assert not set(free) & set("aé")
-        assert len(free) > 20
-        few = sampler.generate("1", allow="bé", seed=seed).text()
-        assert set(few) <= set("bé\ufffd")  # a last character may be cut, as in any text
-        both = sampler.generate("1", forbid="aé", regex=r"\w+", allow="ab1é", seed=seed)
-        assert re.fullmatch("[b1]+", both.text())
+        forbid_text = sampler.generate("1", forbid="aé", seed=seed).text()
+        assert not set(forbid_text) & set("aé")
+        assert len(forbid_text) > 20
+        allow_text = sampler.generate("1", allow="bé", seed=seed).text()
+        assert set(allow_text) <= set("bé\ufffd")  # a last character may be cut, as in any text
+        stream = sampler.generate("1", forbid="aé", regex=r"\w+", allow="ab1é", seed=seed)
+        assert re.fullmatch("[b1]+", stream.text())
 
 
 def test_a_model_may_still_end_its_text_where_characters_are_forbidden() -> None:
@@ -252,15 +252,15 @@ def test_anchors_at_the_ends_and_flags_mean_what_they_mean_to_re(pattern: str, t
 def matches(nfa: NFA, text: str) -> bool:
     """True if the automaton accepts a text, by following all ways at once."""
 
-    def closed(states: set[int]) -> set[int]:
-        while more := {n for state in states for n in nfa.free[state]} - states:
-            states |= more
+    def closure(states: set[int]) -> set[int]:
+        while new_states := {n for state in states for n in nfa.free[state]} - states:
+            states |= new_states
         return states
 
-    states = closed({nfa.start})
+    states = closure({nfa.start})
     for character in text:
         edges = (edge for state in states for edge in nfa.edges[state])
-        states = closed({to for ranges, to in edges if any(lo <= ord(character) <= hi for lo, hi in ranges)})
+        states = closure({target for ranges, target in edges if any(lo <= ord(character) <= hi for lo, hi in ranges)})
     return nfa.accept in states
 
 
@@ -309,7 +309,7 @@ PARTS = st.sampled_from(
         *("(?#c)", r"(?#a\)b)", "()", "(?:)", "(?i)", "a|", "|a"),
     ]
 )
-WRITTEN = st.recursive(
+BODIES = st.recursive(
     PARTS,
     lambda inner: st.one_of(
         st.lists(inner, min_size=1, max_size=3).map("".join),
@@ -327,7 +327,7 @@ STARTS = st.sampled_from(["", "^", r"\A", "(?i)", "(?s)^", "(?x)", "(?x) # [ a\\
 
 
 @settings(max_examples=200)
-@given(STARTS, WRITTEN, st.sampled_from(["", "$", r"\Z"]))
+@given(STARTS, BODIES, st.sampled_from(["", "$", r"\Z"]))
 def test_a_pattern_of_supported_parts_matches_what_re_matches(start: str, body: str, end: str) -> None:
     pattern = f"{start}{body}{end}"
     with warnings.catch_warnings(action="ignore"):
@@ -366,8 +366,8 @@ def test_the_characters_of_a_class_are_those_that_re_matches(source: str) -> Non
     compiled = re.compile(source)
     codes = [*range(0x3000), *range(0xD700, 0xE100), *range(0x1F5F0, 0x1F700), 0x10FFFF]
     for code in codes:
-        inside = any(low <= code <= high for low, high in ranges)
-        assert inside == (not 0xD800 <= code < 0xE000 and compiled.match(chr(code)) is not None), hex(code)
+        is_inside = any(low <= code <= high for low, high in ranges)
+        assert is_inside == (not 0xD800 <= code < 0xE000 and compiled.match(chr(code)) is not None), hex(code)
 
 
 def test_the_decoder_reads_what_is_utf_8_and_nothing_else() -> None:
@@ -375,12 +375,12 @@ def test_the_decoder_reads_what_is_utf_8_and_nothing_else() -> None:
     decoder = make_utf8_dfa(classes)
 
     def read(data: bytes) -> int:
-        at = decoder.root
+        state = decoder.root
         for byte in data[:-1]:
-            at = int(decoder.table[at, byte])
-            if at < 0:
+            state = int(decoder.table[state, byte])
+            if state < 0:
                 return INVALID
-        return int(decoder.table[at, data[-1]])
+        return int(decoder.table[state, data[-1]])
 
     for code in [
         *range(0x900),
@@ -391,7 +391,7 @@ def test_the_decoder_reads_what_is_utf_8_and_nothing_else() -> None:
         0x10FFFF,
     ]:
         assert read(chr(code).encode()) == -2 - classes.of(code)
-    for bad in (
+    for invalid_bytes in (
         b"\x80",
         b"\xc0\x80",
         b"\xc1\xbf",
@@ -401,4 +401,4 @@ def test_the_decoder_reads_what_is_utf_8_and_nothing_else() -> None:
         b"\xf4\x90\x80\x80",
         b"\xff",
     ):
-        assert read(bad) == INVALID
+        assert read(invalid_bytes) == INVALID

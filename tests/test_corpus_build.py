@@ -27,7 +27,7 @@ KINDS = pytest.mark.parametrize("tokenizer", [CHAR, TokenizerConfig(kind="byte")
 
 
 @pytest.fixture
-def english(tmp_path: Path) -> Path:
+def english_file(tmp_path: Path) -> Path:
     path = tmp_path / "english.txt"
     path.write_text(ENGLISH)
     return path
@@ -60,10 +60,10 @@ def test_tiny_shakespeare_is_split_where_all_published_figures_split_it(shared_d
 
 
 @KINDS
-def test_the_tokens_decode_to_the_text(english: Path, tokenizer: TokenizerConfig) -> None:
-    corpus = prepare(english, tokenizer)
+def test_the_tokens_decode_to_the_text(english_file: Path, tokenizer: TokenizerConfig) -> None:
+    corpus = prepare(english_file, tokenizer)
     assert corpus.tokenizer.decode(corpus.train) + corpus.tokenizer.decode(corpus.val) == ENGLISH
-    assert corpus.source == str(english)
+    assert corpus.source == str(english_file)
 
 
 @KINDS
@@ -88,8 +88,8 @@ def test_between_documents_stands_the_end_of_text_and_nowhere_else(tmp_path: Pat
         start - 1 for start in corpus.stats["train"].document_starts[1:]
     ]
     assert end not in corpus.val
-    whole = corpus.tokenizer.decode(corpus.train) + corpus.tokenizer.decode(corpus.val)
-    assert whole == f"{ENGLISH}<|endoftext|><|endoftext|> is only text here<|endoftext|>{ENGLISH}"
+    decoded_text = corpus.tokenizer.decode(corpus.train) + corpus.tokenizer.decode(corpus.val)
+    assert decoded_text == f"{ENGLISH}<|endoftext|><|endoftext|> is only text here<|endoftext|>{ENGLISH}"
 
 
 @pytest.mark.parametrize("kind", ["char", "byte"])
@@ -97,8 +97,8 @@ def test_without_an_end_of_text_a_newline_stands_between_documents(tmp_path: Pat
     for name, text in (("1", "no newline"), ("2", "newline\n"), ("3", "last")):
         (tmp_path / name).write_text(text)
     corpus = prepare(tmp_path, TokenizerConfig.model_validate({"kind": kind}))
-    whole = corpus.tokenizer.decode(corpus.train) + corpus.tokenizer.decode(corpus.val)
-    assert whole == "no newline\nnewline\nlast"
+    decoded_text = corpus.tokenizer.decode(corpus.train) + corpus.tokenizer.decode(corpus.val)
+    assert decoded_text == "no newline\nnewline\nlast"
     assert corpus.stats["train"].document_starts.tolist() == [0, 11, 19]
 
 
@@ -149,10 +149,10 @@ def test_the_last_id_of_a_large_bpe_ends_documents_in_the_store(tmp_path: Path, 
     assert store.tokenizer.decode(store.tokens("train")).count("<|endoftext|>") == 1
 
 
-def test_bpe_learns_nothing_from_the_validation_text(tmp_path: Path, english: Path) -> None:
+def test_bpe_learns_nothing_from_the_validation_text(tmp_path: Path, english_file: Path) -> None:
     cut = int(0.9 * len(ENGLISH))
     (tmp_path / "other.txt").write_text(ENGLISH[:cut] + "z" * (len(ENGLISH) - cut))
-    assert prepare(english, BPE).tokenizer == prepare(tmp_path / "other.txt", BPE).tokenizer
+    assert prepare(english_file, BPE).tokenizer == prepare(tmp_path / "other.txt", BPE).tokenizer
 
 
 def test_the_alphabet_is_that_of_the_whole_text(tmp_path: Path) -> None:
@@ -160,16 +160,16 @@ def test_the_alphabet_is_that_of_the_whole_text(tmp_path: Path) -> None:
     assert prepare(tmp_path / "x.txt").tokenizer == CharTokenizer("".join(sorted(set("a" + "only the end has these"))))
 
 
-def test_a_ready_tokenizer_is_taken_and_must_know_the_text(english: Path, tmp_path: Path) -> None:
+def test_a_ready_tokenizer_is_taken_and_must_know_the_text(english_file: Path, tmp_path: Path) -> None:
     CharTokenizer("".join(sorted({*ENGLISH, "ß"}))).save(tmp_path / "wide.json")
-    assert "ß" in prepare(english, TokenizerConfig(kind="char", file=str(tmp_path / "wide.json"))).tokenizer.decode(
-        range(len(set(ENGLISH)) + 1)
-    )
+    assert "ß" in prepare(
+        english_file, TokenizerConfig(kind="char", file=str(tmp_path / "wide.json"))
+    ).tokenizer.decode(range(len(set(ENGLISH)) + 1))
     CharTokenizer("abc").save(tmp_path / "narrow.json")
     with pytest.raises(RequestError, match="the vocabulary lacks"):
-        prepare(english, TokenizerConfig(kind="char", file=str(tmp_path / "narrow.json")))
+        prepare(english_file, TokenizerConfig(kind="char", file=str(tmp_path / "narrow.json")))
     with pytest.raises(RequestError, match="does not exist"):
-        prepare(english, TokenizerConfig(kind="char", file=str(tmp_path / "nowhere.json")))
+        prepare(english_file, TokenizerConfig(kind="char", file=str(tmp_path / "nowhere.json")))
 
 
 @KINDS
@@ -187,9 +187,9 @@ def test_a_vocabulary_out_of_reach_is_refused_and_nothing_is_kept(tmp_path: Path
     assert entries() == []
 
 
-def test_progress_ends_with_every_character(english: Path) -> None:
+def test_progress_ends_with_every_character(english_file: Path) -> None:
     reports: list[tuple[str, int, int]] = []
-    prepare(english, progress=lambda *report: reports.append(report))
+    prepare(english_file, progress=lambda *report: reports.append(report))
     assert reports == [(stage, len(ENGLISH), len(ENGLISH)) for stage in ("reading", "encoding", "encoding")]
 
 
@@ -208,9 +208,9 @@ def forbid_tokenizing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @KINDS
 def test_the_second_time_the_tokens_come_from_the_cache(
-    english: Path, tmp_path: Path, tokenizer: TokenizerConfig, monkeypatch: pytest.MonkeyPatch
+    english_file: Path, tmp_path: Path, tokenizer: TokenizerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = prepare(english, tokenizer)
+    first = prepare(english_file, tokenizer)
     forbid_tokenizing(monkeypatch)
     (tmp_path / "moved.txt").write_text(ENGLISH)
     second = prepare(tmp_path / "moved.txt", tokenizer)
@@ -219,69 +219,69 @@ def test_the_second_time_the_tokens_come_from_the_cache(
     assert (first.tokenizer, first.stats, first.fingerprint) == (second.tokenizer, second.stats, second.fingerprint)
 
 
-def test_whatever_decides_the_tokens_decides_the_cache_entry(english: Path, tmp_path: Path) -> None:
-    prepare(english, BPE)
-    prepare(english, BPE, val_fraction=0.2)
-    prepare(english, TokenizerConfig(kind="bpe", vocab_size=301))
-    prepare(english, TokenizerConfig(kind="bpe", vocab_size=300, pattern="gpt4"))
-    prepare(english, CHAR)
+def test_whatever_decides_the_tokens_decides_the_cache_entry(english_file: Path, tmp_path: Path) -> None:
+    prepare(english_file, BPE)
+    prepare(english_file, BPE, val_fraction=0.2)
+    prepare(english_file, TokenizerConfig(kind="bpe", vocab_size=301))
+    prepare(english_file, TokenizerConfig(kind="bpe", vocab_size=300, pattern="gpt4"))
+    prepare(english_file, CHAR)
     for alphabet in (ENGLISH, ENGLISH + "ß"):  # the same file name, another content
         CharTokenizer("".join(sorted(set(alphabet)))).save(tmp_path / "tokenizer.json")
-        prepare(english, TokenizerConfig(kind="char", file=str(tmp_path / "tokenizer.json")))
-    english.write_text(ENGLISH + "!")
-    prepare(english, BPE)
+        prepare(english_file, TokenizerConfig(kind="char", file=str(tmp_path / "tokenizer.json")))
+    english_file.write_text(ENGLISH + "!")
+    prepare(english_file, BPE)
     assert len(entries()) == 8
 
 
 def test_what_is_in_which_file_decides_the_cache_entry_where_it_decides_the_tokens(tmp_path: Path) -> None:
     lines = [json.dumps({"text": f"document {n}\n" * 20}) for n in range(3)]
-    for name, held in (("a", lines[:2]), ("b", lines[2:]), ("c", lines[:1]), ("d", lines[1:])):
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(held))
-    one, other = ([str(tmp_path / f"{name}.jsonl") for name in names] for names in ("ab", "cd"))
+    for name, file_lines in (("a", lines[:2]), ("b", lines[2:]), ("c", lines[:1]), ("d", lines[1:])):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(file_lines))
+    first_paths, second_paths = ([str(tmp_path / f"{name}.jsonl") for name in names] for names in ("ab", "cd"))
     for options in ({}, {"weights": [2, 1]}, {"split": "files", "val_fraction": 0.5}):
-        for source in (one, other):
+        for source in (first_paths, second_paths):
             data = DataConfig.model_validate({"source": source, **options})
-            assert prepare_corpus(data, CHAR, note=pytest.fail).fingerprint == prepare(one).fingerprint
+            assert prepare_corpus(data, CHAR, note=pytest.fail).fingerprint == prepare(first_paths).fingerprint
     assert len(entries()) == 5
 
 
 def test_without_the_cache_nothing_is_written_but_an_entry_is_used(
-    english: Path, monkeypatch: pytest.MonkeyPatch
+    english_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare(english, cache=False)
+    prepare(english_file, cache=False)
     assert entries() == []
-    prepare(english)
+    prepare(english_file)
     forbid_tokenizing(monkeypatch)
-    prepare(english, cache=False)
+    prepare(english_file, cache=False)
 
 
-def test_a_damaged_entry_is_noted_and_made_again(english: Path) -> None:
-    first = prepare(english)
+def test_a_damaged_entry_is_noted_and_made_again(english_file: Path) -> None:
+    first = prepare(english_file)
     [entry] = entries()
     (entry / "train-00000.npy").write_bytes(b"damaged")
     notes: list[str] = []
-    second = prepare(english, note=notes.append)
+    second = prepare(english_file, note=notes.append)
     assert len(notes) == 1
     assert "damaged" in notes[0]
     assert np.array_equal(first.train, second.train)
     assert TokenStore.open(entry).fingerprint == first.fingerprint
 
 
-def test_a_damaged_entry_is_left_alone_without_the_cache(english: Path) -> None:
-    prepare(english)
+def test_a_damaged_entry_is_left_alone_without_the_cache(english_file: Path) -> None:
+    prepare(english_file)
     [entry] = entries()
     (entry / "train-00000.npy").write_bytes(b"damaged")
-    prepare(english, cache=False, note=lambda _: None)
+    prepare(english_file, cache=False, note=lambda _: None)
     assert (entry / "train-00000.npy").read_bytes() == b"damaged"
 
 
 def test_a_cache_that_cannot_be_written_is_a_note(
-    english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    english_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("GPT_CACHE", str(tmp_path / "file" / "cache"))
     notes: list[str] = []
-    assert len(prepare(english, note=notes.append).train)
+    assert len(prepare(english_file, note=notes.append).train)
     assert len(notes) == 1
     assert "not cached" in notes[0]
 
@@ -291,15 +291,15 @@ def test_a_cache_that_cannot_be_written_is_a_note(
 
 @KINDS
 def test_a_token_store_is_used_as_it_is(
-    english: Path, tmp_path: Path, tokenizer: TokenizerConfig, monkeypatch: pytest.MonkeyPatch
+    english_file: Path, tmp_path: Path, tokenizer: TokenizerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    corpus = prepare(english, tokenizer, cache=False)
-    write(tmp_path / "store", english, tokenizer)
-    english.unlink()
+    corpus = prepare(english_file, tokenizer, cache=False)
+    write(tmp_path / "store", english_file, tokenizer)
+    english_file.unlink()
     forbid_tokenizing(monkeypatch)
-    again = prepare(tmp_path / "store", tokenizer)
-    assert np.array_equal(corpus.train, again.train)
-    assert again.source == str(tmp_path / "store")
+    store_corpus = prepare(tmp_path / "store", tokenizer)
+    assert np.array_equal(corpus.train, store_corpus.train)
+    assert store_corpus.source == str(tmp_path / "store")
     assert entries() == []
 
 
@@ -312,33 +312,33 @@ def test_a_token_store_is_used_as_it_is(
     ],
 )
 def test_a_token_store_that_is_not_what_the_config_asks_for_is_refused(
-    english: Path, tmp_path: Path, tokenizer: TokenizerConfig, val_fraction: float, told: str
+    english_file: Path, tmp_path: Path, tokenizer: TokenizerConfig, val_fraction: float, told: str
 ) -> None:
-    write(tmp_path / "store", english, BPE)
-    with pytest.raises(RequestError, match=told) as caught:
+    write(tmp_path / "store", english_file, BPE)
+    with pytest.raises(RequestError, match=told) as excinfo:
         prepare(tmp_path / "store", tokenizer, val_fraction=val_fraction)
-    assert told.replace(" ", "=") in (caught.value.hint or "")
+    assert told.replace(" ", "=") in (excinfo.value.hint or "")
 
 
-def test_a_token_store_of_another_tokenizer_file_is_refused(english: Path, tmp_path: Path) -> None:
-    write(tmp_path / "store", english)
+def test_a_token_store_of_another_tokenizer_file_is_refused(english_file: Path, tmp_path: Path) -> None:
+    write(tmp_path / "store", english_file)
     CharTokenizer("abc").save(tmp_path / "other.json")
     with pytest.raises(RequestError, match="another tokenizer"):
         prepare(tmp_path / "store", TokenizerConfig(kind="char", file=str(tmp_path / "other.json")))
 
 
-def test_a_token_store_among_texts_is_refused(english: Path, tmp_path: Path) -> None:
-    write(tmp_path / "store", english)
+def test_a_token_store_among_texts_is_refused(english_file: Path, tmp_path: Path) -> None:
+    write(tmp_path / "store", english_file)
     with pytest.raises(RequestError, match="is a token store"):
-        prepare([str(english), str(tmp_path / "store")])
+        prepare([str(english_file), str(tmp_path / "store")])
 
 
 @pytest.mark.parametrize("form", ["pairs", "chat", "labelled"])
 @pytest.mark.parametrize("read", [prepare_corpus, open_lazy])
 def test_a_token_store_is_refused_as_examples_by_what_it_is(
-    english: Path, tmp_path: Path, form: str, read: Callable[..., object]
+    english_file: Path, tmp_path: Path, form: str, read: Callable[..., object]
 ) -> None:
-    write(tmp_path / "store", english)
+    write(tmp_path / "store", english_file)
     data = DataConfig.model_validate({"source": str(tmp_path / "store"), "format": form, "split": "documents"})
     with pytest.raises(RequestError, match=f"data.format {form} reads examples from files: .*store is a token store"):
         read(data, CHAR, note=print)

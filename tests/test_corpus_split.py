@@ -24,10 +24,10 @@ from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT
 from gpt_cli.tokenizer.pretokenizer import REGEX, last_safe_split
 
 END = "\0"  # stands for the end of text
-DEFAULT = DataConfig()
+DEFAULT_CONFIG = DataConfig()
 
-documents_of = st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=6)
-files_of = st.lists(documents_of, min_size=1, max_size=4)
+document_lists = st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=6)
+file_lists = st.lists(document_lists, min_size=1, max_size=4)
 fractions = st.sampled_from([0.1, 0.25, 0.5])
 
 
@@ -63,30 +63,30 @@ def divide(text: CorpusText, data: DataConfig, *, end_lines: bool, block: int = 
             actual, borders = look(text, data, end_lines)
         except UserError:
             return {}
-        said: dict[str, str] = {}
+        split_texts: dict[str, str] = {}
         parts = iter_chunks(text, borders, actual, end_lines=end_lines)
         for batch in batches(parts, None, end_lines=end_lines):
             for segment in batch.segments:
                 end = END if segment.append_eot and not end_lines else ""
-                said[batch.split] = said.get(batch.split, "") + segment.text + end
-    return said
+                split_texts[batch.split] = split_texts.get(batch.split, "") + segment.text + end
+    return split_texts
 
 
 def reference(documents: list[str], cuts: tuple[int, int], end: str) -> dict[str, str]:
     """The definition: every character with its place, `end` after each document but the last."""
-    said = dict.fromkeys(SPLITS, "")
+    split_texts = dict.fromkeys(SPLITS, "")
     place = 0
     for number, document in enumerate(documents, start=1):
         for character in document:
             split = SPLITS[(place >= cuts[0]) + (place >= cuts[1])]
-            said[split] += character
+            split_texts[split] += character
             place += 1
         if number < len(documents):
-            said[split] += end
-    return {split: text for split, text in said.items() if text}
+            split_texts[split] += end
+    return {split: text for split, text in split_texts.items() if text}
 
 
-@given(files_of, fractions, st.sampled_from([0.0, 0.1, 0.3]), st.integers(1, 9))
+@given(file_lists, fractions, st.sampled_from([0.0, 0.1, 0.3]), st.integers(1, 9))
 def test_by_characters_the_text_is_cut_once_in_order(
     files: list[list[str]], val_fraction: float, test_fraction: float, block: int
 ) -> None:
@@ -94,78 +94,80 @@ def test_by_characters_the_text_is_cut_once_in_order(
     documents = [document for file in files for document in file]
     size = sum(map(len, documents))
     cuts = int((1 - val_fraction - test_fraction) * size), int((1 - test_fraction) * size)
-    if said := divide(text_of(files), data, end_lines=False, block=block):
-        assert said == reference(documents, cuts, END)
+    if actual := divide(text_of(files), data, end_lines=False, block=block):
+        assert actual == reference(documents, cuts, END)
 
 
-@given(files_of, fractions)
+@given(file_lists, fractions)
 def test_without_an_end_of_text_a_newline_keeps_documents_apart(files: list[list[str]], val_fraction: float) -> None:
     documents = [document for file in files for document in file]
-    ended = [document if document.endswith("\n") else document + "\n" for document in documents]
-    whole = "".join([*ended[:-1], documents[-1]])
-    if said := divide(text_of(files), DataConfig(val_fraction=val_fraction), end_lines=True):
-        left = int((1 - val_fraction) * len(whole))
-        assert said == {"train": whole[:left], "val": whole[left:]}
+    ended_documents = [document if document.endswith("\n") else document + "\n" for document in documents]
+    joined_text = "".join([*ended_documents[:-1], documents[-1]])
+    if actual := divide(text_of(files), DataConfig(val_fraction=val_fraction), end_lines=True):
+        cut = int((1 - val_fraction) * len(joined_text))
+        assert actual == {"train": joined_text[:cut], "val": joined_text[cut:]}
 
 
-@given(files_of, fractions, st.sampled_from([0.0, 0.25]), st.randoms(use_true_random=False))
+@given(file_lists, fractions, st.sampled_from([0.0, 0.25]), st.randoms(use_true_random=False))
 def test_by_documents_each_is_whole_in_the_split_that_its_content_decides(
     files: list[list[str]], val_fraction: float, test_fraction: float, order: object
 ) -> None:
     data = DataConfig(split="documents", val_fraction=val_fraction, test_fraction=test_fraction)
-    flat = [document for file in files for document in file]
-    shuffled = list(flat)
-    order.shuffle(shuffled)  # type: ignore[attr-defined]
-    kept: list[dict[str, set[str]]] = []
-    for documents in (flat, shuffled):
+    all_documents = [document for file in files for document in file]
+    shuffled_documents = list(all_documents)
+    order.shuffle(shuffled_documents)  # type: ignore[attr-defined]
+    results: list[dict[str, set[str]]] = []
+    for documents in (all_documents, shuffled_documents):
         text = text_of([documents])
         try:
             actual, borders = look(text, data, False)
         except UserError:
-            assert len(set(flat)) <= 2 + bool(test_fraction)
+            assert len(set(all_documents)) <= 2 + bool(test_fraction)
             return
         splits: dict[str, set[str]] = {split: set() for split in SPLITS}
         for stretch in iter_chunks(text, borders, actual, end_lines=False):
             assert stretch.part_start
             assert stretch.part_end
             splits[stretch.split].add(stretch.text)
-        kept.append(splits)
-    assert kept[0] == kept[1]
-    assert sum(map(len, kept[0].values())) == len(set(flat))  # equal documents are in one split
-    assert kept[0]["train"]
-    assert kept[0]["val"]
-    assert bool(kept[0]["test"]) == bool(test_fraction)
+        results.append(splits)
+    assert results[0] == results[1]
+    assert sum(map(len, results[0].values())) == len(set(all_documents))  # equal documents are in one split
+    assert results[0]["train"]
+    assert results[0]["val"]
+    assert bool(results[0]["test"]) == bool(test_fraction)
 
 
-@given(st.lists(documents_of, min_size=3, max_size=6, unique_by=tuple))
+@given(st.lists(document_lists, min_size=3, max_size=6, unique_by=tuple))
 def test_by_files_no_file_is_divided(files: list[list[str]]) -> None:
     text = text_of(files)
     actual, borders = look(text, DataConfig(split="files", val_fraction=0.3), False)
-    by_file = [SPLITS[unit] for unit in borders.units]
-    said = {split: [d for file, s in zip(files, by_file, strict=True) if s == split for d in file] for split in SPLITS}
-    read: dict[str, list[str]] = {split: [] for split in SPLITS}
+    file_splits = [SPLITS[unit] for unit in borders.units]
+    expected = {
+        split: [d for file, s in zip(files, file_splits, strict=True) if s == split for d in file] for split in SPLITS
+    }
+    read_documents: dict[str, list[str]] = {split: [] for split in SPLITS}
     for stretch in iter_chunks(text, borders, actual, end_lines=False):
-        read[stretch.split].append(stretch.text)
-    assert read == said
+        read_documents[stretch.split].append(stretch.text)
+    assert read_documents == expected
 
 
-@given(files_of, st.lists(st.integers(1, 3), min_size=4, max_size=4), fractions)
+@given(file_lists, st.lists(st.integers(1, 3), min_size=4, max_size=4), fractions)
 def test_a_weight_repeats_training_text_and_leaves_the_rest_alone(
     files: list[list[str]], weights: list[int], val_fraction: float
 ) -> None:
     data = DataConfig(val_fraction=val_fraction)
-    if not (once := divide(text_of(files), data, end_lines=False)):
+    if not (unweighted := divide(text_of(files), data, end_lines=False)):
         return
     weighted = divide(text_of(files, weights[: len(files)]), data, end_lines=False)
-    assert weighted["val"] == once["val"]
+    assert weighted["val"] == unweighted["val"]
     expected: list[str] = []
-    left = int((1 - val_fraction) * sum(len(document) for file in files for document in file))
+    n_remaining = int((1 - val_fraction) * sum(len(document) for file in files for document in file))
     for file, weight in zip(files, weights, strict=False):
-        trains: list[str] = []
+        train_parts: list[str] = []
         for document in file:
-            trains += [document[:left]] if left else []
-            left = max(0, left - len(document))
-        expected += trains * weight
+            train_parts += [document[:n_remaining]] if n_remaining else []
+            n_remaining = max(0, n_remaining - len(document))
+        expected += train_parts * weight
     assert [part for part in weighted["train"].split(END) if part] == [p for d in expected for p in d.split(END) if p]
 
 
@@ -175,35 +177,39 @@ def test_repetitions_are_kept_apart() -> None:
     assert divide(text_of([["abcdef"]], [3]), data, end_lines=True) == {"train": "abc\nabc\nabc", "val": "def"}
 
 
-@given(files_of, documents_of, st.sampled_from([0.0, 0.25]))
+@given(file_lists, document_lists, st.sampled_from([0.0, 0.25]))
 def test_a_val_source_validates_whole_and_nothing_else_does(
     files: list[list[str]], validates: list[str], test_fraction: float
 ) -> None:
     data = DataConfig(val_source="x", test_fraction=test_fraction)
-    if said := divide(text_of([*files, validates], validates=1), data, end_lines=False):
-        assert said["val"] == END.join(validates)
-        assert said["train"] + said.get("test", "") == END.join(d for file in files for d in file) or test_fraction
+    if actual := divide(text_of([*files, validates], validates=1), data, end_lines=False):
+        assert actual["val"] == END.join(validates)
+        assert actual["train"] + actual.get("test", "") == END.join(d for file in files for d in file) or test_fraction
 
 
-@given(files_of)
+@given(file_lists)
 def test_a_fingerprint_knows_where_texts_end_but_not_what_they_are_called(files: list[list[str]]) -> None:
     def fingerprint(files: list[list[str]], validates: int = 0) -> str:
         return scan(text_of(files, validates=validates), end_lines=True, progress=lambda *_: None).fingerprint
 
-    flat = [document for file in files for document in file]
-    assert fingerprint(files) == fingerprint([flat]) == fingerprint([[d] for d in flat])
-    assert fingerprint([flat]) != fingerprint([flat, ["x"]]) != fingerprint([flat, ["x"]], validates=1)
-    assert len(flat) == 1 or fingerprint([flat]) != fingerprint([["".join(flat)]])
+    all_documents = [document for file in files for document in file]
+    assert fingerprint(files) == fingerprint([all_documents]) == fingerprint([[d] for d in all_documents])
+    assert (
+        fingerprint([all_documents])
+        != fingerprint([all_documents, ["x"]])
+        != fingerprint([all_documents, ["x"]], validates=1)
+    )
+    assert len(all_documents) == 1 or fingerprint([all_documents]) != fingerprint([["".join(all_documents)]])
 
 
 def test_a_text_that_changes_between_two_readings_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_text, "_CACHE_BYTES", 0)
     documents = ["once upon a time", "there was"]
     text = text_of([documents])
-    actual, borders = look(text, DEFAULT, True)
-    for changed in (["once upon a time", "there is"], documents[:1], [*documents, "and is"]):
+    actual, borders = look(text, DEFAULT_CONFIG, True)
+    for changed_documents in (["once upon a time", "there is"], documents[:1], [*documents, "and is"]):
         with pytest.raises(UserError, match="changed while it was read"):
-            list(iter_chunks(text_of([changed]), borders, actual, end_lines=True))
+            list(iter_chunks(text_of([changed_documents]), borders, actual, end_lines=True))
 
 
 WORDS = "the cat sat on the mat, and the rat's 12345 ran;\n\n  it's a tab\t\r\n'LL be   spaces \u3000 wide\n"
@@ -213,7 +219,7 @@ BPE = {
     )
     for pattern in REGEX
 }
-telling = st.lists(
+boundary_text = st.lists(
     st.sampled_from(
         [
             " ",
@@ -241,18 +247,18 @@ telling = st.lists(
 
 
 @settings(max_examples=300)
-@given(telling, telling, st.sampled_from(sorted(REGEX)), st.booleans())
+@given(boundary_text, boundary_text, st.sampled_from(sorted(REGEX)), st.booleans())
 def test_where_a_text_is_cut_changes_no_id_whatever_follows(
-    text: str, rest: str, pattern: Pattern, special: bool
+    text: str, suffix: str, pattern: Pattern, special: bool
 ) -> None:
     bpe = BPE[pattern]
     place = last_safe_split(text, pattern)
-    parts = [bpe.encode(part, allow_special=special) for part in (text[:place], text[place:] + rest)]
-    assert np.concatenate(parts).tolist() == bpe.encode(text + rest, allow_special=special).tolist()
+    parts = [bpe.encode(part, allow_special=special) for part in (text[:place], text[place:] + suffix)]
+    assert np.concatenate(parts).tolist() == bpe.encode(text + suffix, allow_special=special).tolist()
 
 
 @given(
-    st.lists(telling.filter(bool), min_size=1, max_size=5),
+    st.lists(boundary_text.filter(bool), min_size=1, max_size=5),
     st.sampled_from(sorted(REGEX)),
     st.integers(1, 30),
     st.booleans(),
@@ -275,43 +281,43 @@ def test_the_ids_of_segments_are_those_of_whole_documents(
             iter_chunks(text, borders, actual, end_lines=False), bpe.vocabulary.pattern, end_lines=False
         ):  # type: ignore[attr-defined]
             texts = [segment.data for segment in batch.segments]
-            followed = [segment.append_eot for segment in batch.segments]
-            ids += encode_segments(bpe, texts, followed, allow_special=special)[0].tolist()
+            eot_flags = [segment.append_eot for segment in batch.segments]
+            ids += encode_segments(bpe, texts, eot_flags, allow_special=special)[0].tolist()
     encoded = [bpe.encode(document, allow_special=special).tolist() for document in documents]
     expected = [id for document in encoded for id in [*document, bpe.eot_id]]
     assert ids == expected[:-1]
 
 
-@given(st.lists(telling, max_size=8), st.sampled_from(sorted(REGEX)))
+@given(st.lists(boundary_text, max_size=8), st.sampled_from(sorted(REGEX)))
 def test_the_ids_of_a_stream_are_those_of_the_whole_text(pieces: list[str], pattern: Pattern) -> None:
     text = "".join(pieces)
     for tokenizer in (BPE[pattern], CharTokenizer("".join(sorted({*text, "a"}))), ByteTokenizer()):
         assert encode_stream(tokenizer, iter(pieces)).tolist() == tokenizer.encode(text).tolist()
 
 
-SPACED = ("<a b>", "b> c", "<|end of\n text|>", "b", END_OF_TEXT)
+SPACED_TOKENS = ("<a b>", "b> c", "<|end of\n text|>", "b", END_OF_TEXT)
 
 
-def spaced(pattern: Pattern) -> BPETokenizer:
+def spaced_tokenizer(pattern: Pattern) -> BPETokenizer:
     """Special tokens with white space in them, that overlap each other, and one that is in another."""
     vocabulary = BPE[pattern].vocabulary  # type: ignore[attr-defined]
-    texts = [text.encode() for text in SPACED if text != END_OF_TEXT]
-    new = range(len(vocabulary.tokens), len(vocabulary.tokens) + len(texts))
+    texts = [text.encode() for text in SPACED_TOKENS if text != END_OF_TEXT]
+    new_ids = range(len(vocabulary.tokens), len(vocabulary.tokens) + len(texts))
     tokens = (*vocabulary.tokens, *texts)
-    return BPETokenizer(replace(vocabulary, tokens=tokens, special=vocabulary.special | set(new)))
+    return BPETokenizer(replace(vocabulary, tokens=tokens, special=vocabulary.special | set(new_ids)))
 
 
 @settings(max_examples=300)
 @given(
     st.lists(
-        st.sampled_from([*SPACED, "<a ", "b>", " c", "<|end", " of\n", "text|>", "the", " ", "\n", "!", "世"]),
+        st.sampled_from([*SPACED_TOKENS, "<a ", "b>", " c", "<|end", " of\n", "text|>", "the", " ", "\n", "!", "世"]),
         max_size=30,
     ).map("".join),
     st.sampled_from(sorted(REGEX)),
     st.integers(1, 30),
     st.integers(8, 60),
 )
-def test_no_segment_ends_inside_a_special_token(text: str, pattern: Pattern, block: int, longest: int) -> None:
+def test_no_segment_ends_inside_a_special_token(text: str, pattern: Pattern, block: int, longest_word: int) -> None:
     bpe = SPACED_BPE[pattern]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments_module, "BLOCK", block)
@@ -321,27 +327,27 @@ def test_no_segment_ends_inside_a_special_token(text: str, pattern: Pattern, blo
                 "train",
                 piece.encode(),
                 number == 0,
-                last,
-                document_end=last,
+                is_last,
+                document_end=is_last,
                 append_eot=False,
                 repeat_start=False,
                 done=0,
             )
             for number, piece in enumerate(pieces)
-            for last in [number + 1 == len(pieces)]
+            for is_last in [number + 1 == len(pieces)]
         ]
-        cut = list(batches(parts, pattern, end_lines=False, special=SPACED))
-        patch.setattr(segments_module, "_LONGEST_WORD", longest)
-        forced = list(batches(parts, pattern, end_lines=False, special=SPACED))
-    whole = bpe.encode(text, allow_special=True).tolist()
-    texts = [segment.text for batch in cut for segment in batch.segments]
+        cut_batches = list(batches(parts, pattern, end_lines=False, special=SPACED_TOKENS))
+        patch.setattr(segments_module, "_LONGEST_WORD", longest_word)
+        forced_batches = list(batches(parts, pattern, end_lines=False, special=SPACED_TOKENS))
+    expected_ids = bpe.encode(text, allow_special=True).tolist()
+    texts = [segment.text for batch in cut_batches for segment in batch.segments]
     assert "".join(texts) == text
-    assert [id for part in texts for id in bpe.encode(part, allow_special=True).tolist()] == whole
+    assert [id for part in texts for id in bpe.encode(part, allow_special=True).tolist()] == expected_ids
     # A text that is cut anyway, for want of white space, keeps its special tokens.
-    texts = [segment.text for batch in forced for segment in batch.segments]
+    texts = [segment.text for batch in forced_batches for segment in batch.segments]
     ids = [id for part in texts for id in bpe.encode(part, allow_special=True).tolist()]
     special = bpe.vocabulary.special
-    assert [id for id in ids if id in special] == [id for id in whole if id in special]
+    assert [id for id in ids if id in special] == [id for id in expected_ids if id in special]
 
 
-SPACED_BPE = {pattern: spaced(pattern) for pattern in REGEX}
+SPACED_BPE = {pattern: spaced_tokenizer(pattern) for pattern in REGEX}

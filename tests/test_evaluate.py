@@ -25,8 +25,8 @@ def test_a_damaged_checkpoint_is_reported_once(tmp_path, capsys) -> None:
     config, tokenizer = Config(model=ModelConfig(n_layer=1, n_head=1, n_embd=8, context_length=8)), ByteTokenizer()
     tensors = GPT(config.model, tokenizer.vocab_size).state_dict()
     for step in (1, 2):
-        newest = save(tmp_path / "run", step, tensors, {}, {}, config, tokenizer)
-    (newest / "model.safetensors").write_bytes(b"broken")
+        checkpoint = save(tmp_path / "run", step, tensors, {}, {}, config, tokenizer)
+    (checkpoint / "model.safetensors").write_bytes(b"broken")
     (tmp_path / "run" / "run.json").write_text("{}")
     (tmp_path / "book.txt").write_text("the king\n" * 9)
     assert main(["eval", str(tmp_path / "run"), "--text", str(tmp_path / "book.txt"), "--device", "cpu"]) == 0
@@ -71,17 +71,17 @@ def test_it_is_the_mean_over_every_token_but_the_first(n_token, batch_size, dtyp
 @pytest.mark.parametrize("max_tokens", [1, 7, 8, 20, 60])
 def test_a_cap_evaluates_the_beginning_of_the_text_and_says_of_how_much(max_tokens):
     model, ids = make_model(), np.random.default_rng(0).integers(256, size=51, dtype=np.uint16)
-    capped, beginning = losses(model, ids, 2, max_tokens), losses(model, ids[: max_tokens + 1], 2)
-    assert (capped.loss, capped.bytes, capped.tokens) == (beginning.loss, beginning.bytes, beginning.tokens)
-    assert (capped.tokens, capped.of_tokens) == (min(max_tokens, 50), 50)
+    actual, expected = losses(model, ids, 2, max_tokens), losses(model, ids[: max_tokens + 1], 2)
+    assert (actual.loss, actual.bytes, actual.tokens) == (expected.loss, expected.bytes, expected.tokens)
+    assert (actual.tokens, actual.of_tokens) == (min(max_tokens, 50), 50)
 
 
 def test_it_leaves_the_random_state_and_the_mode_of_the_model_alone():
     model = make_model().train()
-    before = torch.get_rng_state()
+    old_state = torch.get_rng_state()
     assert len({losses(model, text_ids("to be or not to be")).loss for _ in range(2)}) == 1
     assert model.training
-    assert torch.get_rng_state().equal(before)
+    assert torch.get_rng_state().equal(old_state)
 
 
 def test_a_uniform_model_costs_eight_bits_per_byte_and_more_per_character_of_many_bytes():

@@ -68,8 +68,8 @@ def loss_alone(model: GPT, config: Config, corpus: Corpus, example: int, split: 
     with torch.no_grad():
         log_probs = model.eval()(ids[None, :-1])[0].log_softmax(-1)
     targets = ids[1:]
-    first = 1 if config.data.loss_on == "all" else len(prompt)
-    losses = -log_probs.gather(1, targets[:, None])[first - 1 :, 0].double()
+    first_target = 1 if config.data.loss_on == "all" else len(prompt)
+    losses = -log_probs.gather(1, targets[:, None])[first_target - 1 :, 0].double()
     return float(losses.sum()), len(losses)
 
 
@@ -107,12 +107,12 @@ def test_evaluation_is_exact_and_its_bits_are_per_byte_of_the_completions(pairs,
     config = config_of(pairs, f"runtime.engine={engine}")
     corpus = corpus_of(config)
     state = state_of(config, corpus)
-    measured = open_evaluation(config, corpus, CPU, print)
-    result = evaluate(state.model, state.engine, measured, batch_size)
-    alone = [loss_alone(state.model, config, corpus, i, "val") for i in range(len(corpus.examples["val"]))]
-    total, tokens = sum(a[0] for a in alone), sum(a[1] for a in alone)
+    eval_data = open_evaluation(config, corpus, CPU, print)
+    result = evaluate(state.model, state.engine, eval_data, batch_size)
+    losses = [loss_alone(state.model, config, corpus, i, "val") for i in range(len(corpus.examples["val"]))]
+    total, tokens = sum(a[0] for a in losses), sum(a[1] for a in losses)
     completions = [
-        corpus.tokenizer.decode(corpus.examples["val"].last_turn(i)[1]).removesuffix("\x03") for i in range(len(alone))
+        corpus.tokenizer.decode(corpus.examples["val"].last_turn(i)[1]).removesuffix("\x03") for i in range(len(losses))
     ]
     assert (result.tokens, result.of_tokens) == (tokens, tokens)
     assert result.loss == pytest.approx(total / tokens, rel=1e-6)
@@ -123,15 +123,15 @@ def test_evaluation_is_exact_and_its_bits_are_per_byte_of_the_completions(pairs,
 def test_an_epoch_has_each_example_once_and_processes_share_the_rows_of_one(pairs):
     config = config_of(pairs, "data.val_fraction=0.2")
     corpus = corpus_of(config)
-    one = open_batches(config, corpus, CPU, print)
-    n = len(one.rows)
-    seen = [row for step in range(16 * n) for row in one.indices(step)]  # 96 epochs, in whole pools
-    assert np.bincount(seen, minlength=n).tolist() == [96] * n
+    batches = open_batches(config, corpus, CPU, print)
+    n = len(batches.rows)
+    seen_rows = [row for step in range(16 * n) for row in batches.indices(step)]  # 96 epochs, in whole pools
+    assert np.bincount(seen_rows, minlength=n).tolist() == [96] * n
     for step in (0, 5, 40):
-        inputs = torch.cat([i for i, _ in one.at(step)])
+        inputs = torch.cat([i for i, _ in batches.at(step)])
         for size in (2, 3):
             worlds = [World(rank, size) for rank in range(size)]
-            shares = [ExampleBatches(one.rows, CPU, 40, 6, 1, config.seed, world).at(step) for world in worlds]
+            shares = [ExampleBatches(batches.rows, CPU, 40, 6, 1, config.seed, world).at(step) for world in worlds]
             assert torch.cat([i for share in shares for i, _ in share]).equal(inputs)
 
 
@@ -142,27 +142,27 @@ def test_filling_is_never_a_target_and_prompts_are_not(pairs):
     for step in range(4):
         for inputs, targets in batches.at(step):
             for row, ids in zip(inputs.tolist(), targets.tolist(), strict=True):
-                said = corpus.tokenizer.decode([token for token in ids if token != IGNORED])
-                assert said.endswith("\x03")
-                assert "\x02" not in said
-                assert said[:-1] in corpus.tokenizer.decode(row)
+                target_text = corpus.tokenizer.decode([token for token in ids if token != IGNORED])
+                assert target_text.endswith("\x03")
+                assert "\x02" not in target_text
+                assert target_text[:-1] in corpus.tokenizer.decode(row)
 
 
 def test_what_is_too_long_is_told_and_left_out_or_cut_as_asked(tmp_path):
     rows = [{"prompt": f"p{i}", "completion": "c" * (10 if i % 2 else 60)} for i in range(20)]
     path = write(tmp_path / "long.jsonl", rows)
-    told: list[str] = []
-    dropped = open_batches(config := config_of(path), corpus := corpus_of(config), CPU, told.append)
-    long = int((corpus.examples["train"].lengths > 41).sum())
-    assert len(dropped.rows) == len(corpus.examples["train"]) - long
+    notes: list[str] = []
+    drop_batches = open_batches(config := config_of(path), corpus := corpus_of(config), CPU, notes.append)
+    n_long = int((corpus.examples["train"].lengths > 41).sum())
+    assert len(drop_batches.rows) == len(corpus.examples["train"]) - n_long
     cut_config = config_of(path, "data.too_long=cut")
-    cut = open_batches(cut_config, corpus, CPU, told.append)
-    assert len(cut.rows) == len(corpus.examples["train"])
-    assert int(cut.rows.widths.max()) == 40
-    kept = f"{long} of {len(cut.rows)} training examples are longer than model.context_length 40: {long}"
-    assert told == [f"{kept} left out", f"{kept} cut"]
+    cut_batches = open_batches(cut_config, corpus, CPU, notes.append)
+    assert len(cut_batches.rows) == len(corpus.examples["train"])
+    assert int(cut_batches.rows.widths.max()) == 40
+    message = f"{n_long} of {len(cut_batches.rows)} training examples are longer than model.context_length 40: {n_long}"
+    assert notes == [f"{message} left out", f"{message} cut"]
     with pytest.raises(RequestError, match="no training example fits"):
-        open_batches(config_of(path, "model.context_length=4"), corpus, CPU, told.append)
+        open_batches(config_of(path, "model.context_length=4"), corpus, CPU, notes.append)
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
@@ -172,8 +172,8 @@ def test_every_vocabulary_spells_examples_as_a_prompt_is_spelt_that_a_model_cont
     examples = corpus.examples["val"]
     for i in range(len(examples)):
         prompt, completion = examples.last_turn(i)
-        said = corpus.tokenizer.decode(prompt).removesuffix("\x02")
-        assert encode_prompt(corpus.tokenizer, config.sample.prefix + said + config.sample.suffix) == prompt
+        prompt_text = corpus.tokenizer.decode(prompt).removesuffix("\x02")
+        assert encode_prompt(corpus.tokenizer, config.sample.prefix + prompt_text + config.sample.suffix) == prompt
         assert corpus.tokenizer.decode(completion).endswith("\x03")
 
 
@@ -181,13 +181,13 @@ def test_the_template_is_that_of_samples_unless_a_config_says_otherwise(pairs):
     config = config_of(pairs)
     assert (config.sample.prefix, config.sample.suffix, config.sample.stop) == ("", "\x02", ["\x03"])
     assert parse_config(dump_config(config), "again") == config
-    other = config_of(pairs, "data.prompt_end=' => '", "data.completion_end='|'", "sample.stop=[x]")
-    assert (other.sample.suffix, other.sample.stop) == (" => ", ["x"])
-    chat = parse_config("", "t", ["data.format=chat"])
-    assert chat.sample.prefix + "Hi" + chat.sample.suffix == "user\x02Hi\x03assistant\x02"
+    other_config = config_of(pairs, "data.prompt_end=' => '", "data.completion_end='|'", "sample.stop=[x]")
+    assert (other_config.sample.suffix, other_config.sample.stop) == (" => ", ["x"])
+    chat_config = parse_config("", "t", ["data.format=chat"])
+    assert chat_config.sample.prefix + "Hi" + chat_config.sample.suffix == "user\x02Hi\x03assistant\x02"
     assert parse_config("", "t").sample.suffix == ""
-    of_text = dump_config(parse_config("", "t"))  # every key is written down, as a run has it
-    assert parse_config(of_text, "t", [f"data.source={pairs}", "data.format=pairs", *TINY]) == config
+    text_config_yaml = dump_config(parse_config("", "t"))  # every key is written down, as a run has it
+    assert parse_config(text_config_yaml, "t", [f"data.source={pairs}", "data.format=pairs", *TINY]) == config
 
 
 CHAT = [
@@ -227,20 +227,20 @@ def test_of_pairs_a_conversation_shows_the_model_one_turn_alone(pairs):
 
 def test_one_text_before_completions_is_in_one_split_and_the_order_of_files_does_not_matter(tmp_path):
     rows = [{"prompt": f"p{i % 30}", "completion": f"c{i}"} for i in range(90)]
-    there = write(tmp_path / "a.jsonl", rows)
-    back = write(tmp_path / "b.jsonl", rows[::-1])
+    file = write(tmp_path / "a.jsonl", rows)
+    reversed_file = write(tmp_path / "b.jsonl", rows[::-1])
 
-    def of_split(path: Path, split: str) -> set[str]:
+    def prompts_of_split(path: Path, split: str) -> set[str]:
         corpus = prepare_corpus(
             config_of(path, "data.test_fraction=0.2").data, Config().tokenizer, note=print, with_test=True
         )
         examples = corpus.examples[split]
         return {corpus.tokenizer.decode(examples.last_turn(i)[0]) for i in range(len(examples))}
 
-    actual = {split: of_split(there, split) for split in ("train", "val", "test")}
+    actual = {split: prompts_of_split(file, split) for split in ("train", "val", "test")}
     assert {split: len(prompts) for split, prompts in actual.items()} == {"train": 21, "val": 3, "test": 6}
     assert len(set.union(*actual.values())) == 30
-    assert actual["val"] == of_split(back, "val")
+    assert actual["val"] == prompts_of_split(reversed_file, "val")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -256,7 +256,7 @@ def test_tables_hold_the_same_examples_as_json_lines(tmp_path, pairs, suffix):
     assert (actual.fingerprint, actual.val.tolist()) == (expected.fingerprint, expected.val.tolist())
 
 
-def bad(tmp_path: Path, rows: list[object], *overrides: str) -> UserError:
+def corpus_error(tmp_path: Path, rows: list[object], *overrides: str) -> UserError:
     path = tmp_path / "bad.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     with pytest.raises(UserError) as caught:
@@ -279,8 +279,8 @@ def bad(tmp_path: Path, rows: list[object], *overrides: str) -> UserError:
     ],
 )
 def test_an_example_of_which_nothing_can_be_learned_is_one_error_with_its_line(tmp_path, rows, overrides, said, hint):
-    good: dict[str, object] = {"prompt": "x", "completion": "y", "messages": CHAT}
-    error = bad(tmp_path, [good, *rows], *overrides)
+    valid_row: dict[str, object] = {"prompt": "x", "completion": "y", "messages": CHAT}
+    error = corpus_error(tmp_path, [valid_row, *rows], *overrides)
     assert said in error.message
     assert hint in (error.hint or "")
     assert (error.where or "").endswith("bad.jsonl:2")
@@ -293,9 +293,9 @@ def test_what_holds_no_examples_is_refused(tmp_path, pairs):
         corpus_of(config_of(text))
     with pytest.raises(RequestError, match=r"data\.split files is for texts"):
         config_of(pairs, "data.split=files")
-    few = write(tmp_path / "few.jsonl", [{"prompt": prompt, "completion": "c"} for prompt in "ab"])
+    two_examples = write(tmp_path / "few.jsonl", [{"prompt": prompt, "completion": "c"} for prompt in "ab"])
     with pytest.raises(UserError, match="2 different examples are too few to split"):
-        corpus_of(config_of(few, "data.test_fraction=0.3"))
+        corpus_of(config_of(two_examples, "data.test_fraction=0.3"))
     vocabulary = tmp_path / "abc.json"
     vocabulary.write_text('{"format": "gpt-char-1", "characters": "abc 0123456789"}\n', encoding="utf-8")
     with pytest.raises(RequestError) as caught:
@@ -305,30 +305,30 @@ def test_what_holds_no_examples_is_refused(tmp_path, pairs):
 
 def test_a_lazy_corpus_is_the_whole_one(pairs):
     config = config_of(pairs)
-    lazy, whole = open_lazy(config.data, config.tokenizer, note=print), corpus_of(config)
-    assert lazy.stats == whole.stats
-    assert lazy.read("train", 3, 20).tolist() == whole.train[3:20].tolist()
+    lazy_corpus, full_corpus = open_lazy(config.data, config.tokenizer, note=print), corpus_of(config)
+    assert lazy_corpus.stats == full_corpus.stats
+    assert lazy_corpus.read("train", 3, 20).tolist() == full_corpus.train[3:20].tolist()
 
 
 def test_a_run_learns_resumes_bit_for_bit_evaluates_and_samples(tmp_path, pairs, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    every = [f"{section}.every=20" for section in ("eval", "checkpoint", "sample")]
-    keys = [f"data.source={pairs}", "data.format=pairs", *TINY, *every, "schedule.kind=constant"]
+    intervals = [f"{section}.every=20" for section in ("eval", "checkpoint", "sample")]
+    keys = [f"data.source={pairs}", "data.format=pairs", *TINY, *intervals, "schedule.kind=constant"]
     Path("c.yaml").write_text("seed: 1\n", encoding="utf-8")
 
-    def train(*more: str) -> dict[str, object]:
-        assert main(["train", "--config", "c.yaml", *keys, *more, "--json"]) == 0
+    def train(*overrides: str) -> dict[str, object]:
+        assert main(["train", "--config", "c.yaml", *keys, *overrides, "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
-    whole = train("run_dir=whole", "train.steps=40")
+    full_run = train("run_dir=whole", "train.steps=40")
     train("run_dir=halves", "train.steps=20")
-    assert train("run_dir=halves", "train.steps=40")["weights_sha256"] == whole["weights_sha256"]
+    assert train("run_dir=halves", "train.steps=40")["weights_sha256"] == full_run["weights_sha256"]
     assert main(["eval", "whole", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["loss"] == pytest.approx(whole["val_loss"], rel=1e-5)
+    assert json.loads(capsys.readouterr().out)["loss"] == pytest.approx(full_run["val_loss"], rel=1e-5)
     assert main(["sample", "whole", "--prompt", "12 ..", "--temperature", "0", "--max-new-tokens", "30"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith("12 ..\n")
-    assert not {"\x02", "\x03"} & set(printed)
+    output = capsys.readouterr().out
+    assert output.startswith("12 ..\n")
+    assert not {"\x02", "\x03"} & set(output)
     assert main(["train", "--config", "c.yaml", *keys, "run_dir=dry", "--dry-run"]) == 0
     assert "validation" in capsys.readouterr().out
 
@@ -340,14 +340,14 @@ def test_the_example_reads_catalogues_into_pairs(tmp_path, capsys, monkeypatch):
         "%d page\0%d pages": "%d Seite\0%d Seiten",
     }
     keys, values = [k.encode() for k in sorted(messages)], [messages[k].encode() for k in sorted(messages)]
-    blob, places = b"", []
+    blob, descriptors = b"", []
     for text in keys + values:
-        places.append(struct.pack("<2I", len(text), 28 + 16 * len(keys) + len(blob)))
+        descriptors.append(struct.pack("<2I", len(text), 28 + 16 * len(keys) + len(blob)))
         blob += text + b"\0"
     header = struct.pack("<7I", 0x950412DE, 0, len(keys), 28, 28 + 8 * len(keys), 0, 0)
     folder = tmp_path / "app" / "locale" / "de" / "LC_MESSAGES"
     folder.mkdir(parents=True)
-    (folder / "django.mo").write_bytes(header + b"".join(places) + blob)
+    (folder / "django.mo").write_bytes(header + b"".join(descriptors) + blob)
     monkeypatch.setattr("sys.argv", ["catalogues.py", "de", str(tmp_path)])
     runpy.run_path(str(Path(__file__).parents[1] / "examples" / "catalogues.py"), run_name="__main__")
     actual = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -361,13 +361,13 @@ def test_the_chat_template_of_an_export_makes_the_text_that_was_learned(tmp_path
     template = TurnTemplate.of(config.data)
     assert template is not None
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)  # as Transformers renders it
-    rendered = environment.from_string(template.to_jinja()).render(messages=CHAT[:-1], add_generation_prompt=True)
+    chat_text = environment.from_string(template.to_jinja()).render(messages=CHAT[:-1], add_generation_prompt=True)
     (example, *_) = read_examples(str(path), config.data, print)
-    assert rendered == example.context
+    assert chat_text == example.context
     pairs = TurnTemplate.of(config_of(path, *ends).data)
     assert pairs is not None
-    asked = environment.from_string(pairs.to_jinja()).render(messages=CHAT[:2], add_generation_prompt=True)
-    assert asked == "Hallo?" + config.data.prompt_end
+    pair_text = environment.from_string(pairs.to_jinja()).render(messages=CHAT[:2], add_generation_prompt=True)
+    assert pair_text == "Hallo?" + config.data.prompt_end
 
 
 def test_an_exported_chat_model_says_its_template_and_what_ends_an_answer(tmp_path, monkeypatch, capsys):
@@ -377,7 +377,7 @@ def test_an_exported_chat_model_says_its_template_and_what_ends_an_answer(tmp_pa
     keys = [*TINY, "train.steps=1", "sample.every=null", "data.val_fraction=0.3"]
     assert main(["train", "--config", "c.yaml", *keys]) == 0
     assert main(["export", "run", "out"]) == 0
-    output = json.loads(Path("out/tokenizer_config.json").read_text(encoding="utf-8"))
-    ends = json.loads(Path("out/generation_config.json").read_text(encoding="utf-8"))["eos_token_id"]
-    assert output["chat_template"].startswith("{% for m in messages %}")
-    assert corpus_of(parse_config(Path("run/config.yaml").read_text(), "run")).tokenizer.decode([ends]) == "\x03"
+    tokenizer_config = json.loads(Path("out/tokenizer_config.json").read_text(encoding="utf-8"))
+    eos_id = json.loads(Path("out/generation_config.json").read_text(encoding="utf-8"))["eos_token_id"]
+    assert tokenizer_config["chat_template"].startswith("{% for m in messages %}")
+    assert corpus_of(parse_config(Path("run/config.yaml").read_text(), "run")).tokenizer.decode([eos_id]) == "\x03"

@@ -74,12 +74,12 @@ def test_cached_logits_equal_uncached_ones_within_the_context_and_past_it(
         )
         sequences = [[1, 2, 3], [4, 5, 6]]
         with torch.inference_mode():
-            cached = SequenceBatch(model, sequences)
+            batch = SequenceBatch(model, sequences)
             for step in range(10):
                 expected = reference_logits(model, sequences)
-                torch.testing.assert_close(cached.next_logits(), expected, rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(batch.next_logits(), expected, rtol=1e-4, atol=1e-4)
                 tokens = [(step * 5) % VOCAB_SIZE, (step * 7 + 1) % VOCAB_SIZE]
-                cached.append(torch.tensor(tokens))
+                batch.append(torch.tensor(tokens))
                 sequences = [[*sequence, token] for sequence, token in zip(sequences, tokens, strict=True)]
 
 
@@ -95,8 +95,8 @@ def test_greedy_text_is_that_of_the_uncached_definition(options: dict[str, Any])
     sequence = [1, 2]
     for _ in range(3 * CONTEXT):
         sequence.append(int(reference_logits(model, [sequence]).argmax()))
-    generated = generate(model, [[1, 2]], SamplingParams(temperature=0.0, max_new_tokens=3 * CONTEXT))
-    assert [tokens[0] for tokens in generated] == sequence[2:]
+    steps = generate(model, [[1, 2]], SamplingParams(temperature=0.0, max_new_tokens=3 * CONTEXT))
+    assert [tokens[0] for tokens in steps] == sequence[2:]
 
 
 def rows(model: GPT, prompts: Sequence[Sequence[int]], sampling: SamplingParams) -> list[tuple[int, ...]]:
@@ -106,10 +106,10 @@ def rows(model: GPT, prompts: Sequence[Sequence[int]], sampling: SamplingParams)
 def test_a_sample_does_not_depend_on_how_many_others_run_beside_it() -> None:
     model = make_model()
     sampling = SamplingParams(temperature=1.0, top_p=0.95, seed=11, max_new_tokens=3 * CONTEXT)
-    many = rows(model, [[1, 2, 3]] * 6, sampling)
-    assert rows(model, [[1, 2, 3]], sampling) == many[:1]
-    assert rows(model, [[1, 2, 3]] * 3, sampling) == many[:3]
-    assert len(set(many)) == 6
+    samples = rows(model, [[1, 2, 3]] * 6, sampling)
+    assert rows(model, [[1, 2, 3]], sampling) == samples[:1]
+    assert rows(model, [[1, 2, 3]] * 3, sampling) == samples[:3]
+    assert len(set(samples)) == 6
 
 
 def test_different_prompts_in_one_batch_continue_as_each_does_alone() -> None:
@@ -121,8 +121,8 @@ def test_different_prompts_in_one_batch_continue_as_each_does_alone() -> None:
 
 def test_the_same_seed_gives_the_same_tokens_and_another_seed_others() -> None:
     model = make_model()
-    first, again, other = (rows(model, [[1]], SamplingParams(seed=seed, max_new_tokens=30)) for seed in (1, 1, 2))
-    assert first == again != other
+    first, second, third = (rows(model, [[1]], SamplingParams(seed=seed, max_new_tokens=30)) for seed in (1, 1, 2))
+    assert first == second != third
 
 
 def test_greedy_does_not_depend_on_the_seed() -> None:
@@ -133,9 +133,9 @@ def test_greedy_does_not_depend_on_the_seed() -> None:
 
 def test_generation_leaves_the_randomness_of_the_process_alone() -> None:
     model = make_model()
-    before = torch.get_rng_state()
+    old_state = torch.get_rng_state()
     list(generate(model, [[1]], SamplingParams(max_new_tokens=5)))
-    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(torch.get_rng_state(), old_state)
 
 
 def test_of_a_prompt_longer_than_the_context_the_last_tokens_are_seen() -> None:
@@ -147,8 +147,8 @@ def test_of_a_prompt_longer_than_the_context_the_last_tokens_are_seen() -> None:
 
 @pytest.mark.parametrize("max_new_tokens", [0, 1, 9])
 def test_exactly_max_new_tokens_are_generated(max_new_tokens: int) -> None:
-    generated = list(generate(make_model(), [[1], [2]], SamplingParams(max_new_tokens=max_new_tokens)))
-    assert [len(tokens) for tokens in generated] == [2] * max_new_tokens
+    steps = list(generate(make_model(), [[1], [2]], SamplingParams(max_new_tokens=max_new_tokens)))
+    assert [len(tokens) for tokens in steps] == [2] * max_new_tokens
 
 
 def test_a_prompt_is_prefilled_once_for_all_samples_and_then_each_step_decodes_one_token() -> None:
@@ -172,12 +172,12 @@ PIECES = st.lists(st.text("ab.", max_size=3), max_size=12)
 STOPS = st.lists(st.text("ab.", min_size=1, max_size=4), max_size=3)
 
 
-def reference_cut(whole: str, stops: Sequence[str]) -> str:
-    """`whole` before the first stop string to be complete; of several, the longest."""
-    for end in range(len(whole) + 1):
-        if complete := [stop for stop in stops if whole[:end].endswith(stop)]:
-            return whole[: end - max(map(len, complete))]
-    return whole
+def reference_cut(text: str, stops: Sequence[str]) -> str:
+    """`text` before the first stop string to be complete; of several, the longest."""
+    for end in range(len(text) + 1):
+        if complete_stops := [stop for stop in stops if text[:end].endswith(stop)]:
+            return text[: end - max(map(len, complete_stops))]
+    return text
 
 
 @given(PIECES, STOPS)
@@ -185,29 +185,29 @@ def test_text_is_cut_at_the_first_complete_stop_string_wherever_the_pieces_end(
     pieces: list[str], stops: list[str]
 ) -> None:
     matcher = StopMatcher(stops)
-    shown = "".join(matcher.push(piece) for piece in pieces)
-    held = matcher.flush()
-    whole = "".join(pieces)
-    assert shown + held == reference_cut(whole, stops)
-    assert matcher.found == any(stop in whole for stop in stops)
-    assert not held or any(stop.startswith(held) for stop in stops)
+    shown_text = "".join(matcher.push(piece) for piece in pieces)
+    held_text = matcher.flush()
+    text = "".join(pieces)
+    assert shown_text + held_text == reference_cut(text, stops)
+    assert matcher.found == any(stop in text for stop in stops)
+    assert not held_text or any(stop.startswith(held_text) for stop in stops)
 
 
-def scripted(
+def scripted_streams(
     monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer, rows_of_tokens: Sequence[Sequence[int]], *stop: str
 ) -> list[TextStream]:
     """Text streams for a model that generates exactly these tokens."""
 
-    def generated(*_: object) -> Iterator[list[int]]:
+    def generate_script(*_: object) -> Iterator[list[int]]:
         yield from map(list, zip(*rows_of_tokens, strict=True))
 
-    monkeypatch.setattr(stream_torch, "generate", generated)
+    monkeypatch.setattr(stream_torch, "generate", generate_script)
     sampling = SamplingParams(stop=stop)
     return stream_texts(make_model(), tokenizer, [0], sampling, len(rows_of_tokens))
 
 
 def test_half_a_character_is_held_back_until_it_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    (stream,) = scripted(monkeypatch, ByteTokenizer(), [list("aé€😀b".encode())])
+    (stream,) = scripted_streams(monkeypatch, ByteTokenizer(), [list("aé€😀b".encode())])
     assert list(stream) == ["a", "é", "€", "😀", "b"]
     assert stream.finish_reason == "length"
 
@@ -215,19 +215,19 @@ def test_half_a_character_is_held_back_until_it_is_whole(monkeypatch: pytest.Mon
 def test_a_character_that_is_never_completed_is_shown_as_the_replacement_character(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (stream,) = scripted(monkeypatch, ByteTokenizer(), [[*b"a", 0xE2, 0x82]])
+    (stream,) = scripted_streams(monkeypatch, ByteTokenizer(), [[*b"a", 0xE2, 0x82]])
     assert str(stream) == "a\ufffd"
 
 
 def test_a_stop_string_is_found_across_tokens_and_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    (stream,) = scripted(monkeypatch, ByteTokenizer(), [list("say →END and more".encode())], "→END")
+    (stream,) = scripted_streams(monkeypatch, ByteTokenizer(), [list("say →END and more".encode())], "→END")
     assert str(stream) == "say "
     assert stream.finish_reason == "stop"
     assert bytes(stream.tokens).decode() == "say →END"
 
 
 def test_what_only_began_like_a_stop_string_is_shown_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    (stream,) = scripted(monkeypatch, ByteTokenizer(), [list(b"the EN")], "END")
+    (stream,) = scripted_streams(monkeypatch, ByteTokenizer(), [list(b"the EN")], "END")
     assert list(stream) == ["t", "h", "e", " ", "EN"]
     assert stream.finish_reason == "length"
 
@@ -236,7 +236,7 @@ def test_a_text_ends_with_the_end_of_text_and_the_others_go_on(monkeypatch: pyte
     tokenizer = train_tokenizer(["a bc"], TokenizerConfig(kind="bpe", vocab_size=257))
     assert tokenizer.eot_id is not None
     a, b, c = (int(tokenizer.encode(character)[0]) for character in "abc")
-    streams = scripted(monkeypatch, tokenizer, [[a, tokenizer.eot_id, c], [b, b, b]])
+    streams = scripted_streams(monkeypatch, tokenizer, [[a, tokenizer.eot_id, c], [b, b, b]])
     assert [str(stream) for stream in streams] == ["a", "bbb"]
     assert [stream.finish_reason for stream in streams] == ["end_of_text", "length"]
     assert streams[0].tokens == [a, tokenizer.eot_id]
@@ -259,34 +259,34 @@ def test_the_token_for_unknown_characters_is_never_written() -> None:
 def test_generation_ends_once_every_text_has(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = 0
 
-    def endless(*_: object) -> Iterator[list[int]]:
+    def generate_endlessly(*_: object) -> Iterator[list[int]]:
         nonlocal steps
         while True:
             steps += 1
             yield [ord("."), ord("." if steps == 5 else "x")]
 
-    monkeypatch.setattr(stream_torch, "generate", endless)
+    monkeypatch.setattr(stream_torch, "generate", generate_endlessly)
     streams = stream_texts(make_model(), ByteTokenizer(), [0], SamplingParams(stop=(".",)), 2)
     assert [str(stream) for stream in streams] == ["", "xxxx"]
     assert steps == 5
 
 
 def test_texts_of_a_batch_can_be_read_in_any_order_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = scripted(monkeypatch, ByteTokenizer(), [b"abc", b"xyz"])
-    half_read = iter(second)
-    assert next(half_read) == "x"
+    first, second = scripted_streams(monkeypatch, ByteTokenizer(), [b"abc", b"xyz"])
+    iterator = iter(second)
+    assert next(iterator) == "x"
     assert str(first) == "abc"
-    assert list(half_read) == ["y", "z"]
+    assert list(iterator) == ["y", "z"]
     assert str(second) == second.text() == "xyz"
 
 
 def test_each_text_of_a_batch_is_the_text_alone() -> None:
     model, tokenizer = make_model(256, init_std=0.1), ByteTokenizer()
     sampler = Sampler(model, tokenizer, SamplingParams(max_new_tokens=20, temperature=1.0))
-    one, *_ = sampler.generate_batch("Hé", 1, seed=4, stop="e")
-    several = sampler.generate_batch("Hé", 3, seed=4, stop="e")
-    assert one.text() == several[0].text()
-    assert one.tokens == several[0].tokens
+    single_stream, *_ = sampler.generate_batch("Hé", 1, seed=4, stop="e")
+    streams = sampler.generate_batch("Hé", 3, seed=4, stop="e")
+    assert single_stream.text() == streams[0].text()
+    assert single_stream.tokens == streams[0].tokens
 
 
 CHAR = CharTokenizer("\n abc")

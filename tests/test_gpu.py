@@ -44,7 +44,7 @@ PRECISIONS = ["fp32", "bf16", "fp16"]
 
 
 @pytest.fixture(autouse=True)
-def _plain():
+def _default_settings():
     """What an earlier test has asked of the process is taken back: TF32, deterministic kernels, compiled functions."""
     torch.set_float32_matmul_precision("highest")
     set_deterministic(False)
@@ -64,9 +64,9 @@ def test_it_learns_the_text(tmp_path, precision):
 
 
 def test_it_learns_what_a_cpu_learns(tmp_path):
-    there = run(cuda_config(tmp_path, "runtime.precision=fp32", name="there"))
-    here = run(make_config(tmp_path, "runtime.precision=fp32", name="here"))
-    assert there.val_loss == pytest.approx(here.val_loss, rel=1e-3)
+    cuda_run = run(cuda_config(tmp_path, "runtime.precision=fp32", name="there"))
+    cpu_run = run(make_config(tmp_path, "runtime.precision=fp32", name="here"))
+    assert cuda_run.val_loss == pytest.approx(cpu_run.val_loss, rel=1e-3)
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-3), ("bf16", 0.05), ("fp16", 0.02)])
@@ -74,37 +74,37 @@ def test_gradients_are_those_of_a_cpu_in_fp32(precision, tolerance):
     inputs, targets = torch.randint(300, (2, 4, 64), generator=torch.Generator().manual_seed(0))
     overrides = ["model.zero_init=false", "model.n_embd=64", "model.context_length=64", "runtime.compile=false"]
     actual = []
-    for device, of in (("cpu", "fp32"), ("cuda", precision)):
-        runtime = [f"runtime.device={device}", f"runtime.precision={of}", "runtime.engine=torch"]
+    for device, device_precision in (("cpu", "fp32"), ("cuda", precision)):
+        runtime = [f"runtime.device={device}", f"runtime.precision={device_precision}", "runtime.engine=torch"]
         config = parse_config("", "test.yaml", [*overrides, *runtime])
         state = TrainingState.initialize(config, 300, setup_runtime(config.runtime), print)
         loss = state.engine.forward_backward(inputs.to(device), targets.to(device), 1, 0)
         state.grad_scaler.unscale_(state.parameters)
         gradients = {name: p.grad.float().cpu() for name, p in state.model.named_parameters()}
         actual.append({"loss": loss.float().cpu(), **gradients})
-    exact, here = actual
-    errors = {name: float((here[name] - exact[name]).norm() / exact[name].norm()) for name in exact}
+    cpu_grads, cuda_grads = actual
+    errors = {name: float((cuda_grads[name] - cpu_grads[name]).norm() / cpu_grads[name].norm()) for name in cpu_grads}
     assert max(errors.values()) < tolerance, errors
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_same_config_gives_the_same_weights(tmp_path, precision):
-    one, two = (run(cuda_config(tmp_path, f"runtime.precision={precision}", name=name)) for name in ("one", "two"))
-    assert weights(one) == weights(two)
-    assert timeless(one.run_dir) == timeless(two.run_dir)
+    first, second = (run(cuda_config(tmp_path, f"runtime.precision={precision}", name=name)) for name in ("one", "two"))
+    assert weights(first) == weights(second)
+    assert timeless(first.run_dir) == timeless(second.run_dir)
 
 
 @pytest.mark.parametrize(("precision", "stop_at"), [("fp32", 5), ("bf16", 1), ("bf16", 5), ("bf16", 8), ("fp16", 5)])
 def test_stopped_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, monkeypatch, precision, stop_at):
     changes = (f"runtime.precision={precision}", "model.dropout=0.2", "train.micro_batch_size=2", "optim.ema=0.9")
-    whole = run(cuda_config(tmp_path, *changes, name="whole"))
+    uninterrupted = run(cuda_config(tmp_path, *changes, name="whole"))
     interrupt_at(monkeypatch, stop_at - 1, signal.SIGTERM)
     config = cuda_config(tmp_path, *changes, name="stopped")
     assert run(config).steps == stop_at
-    second = run(config)
-    assert weights(second) == weights(whole)
-    assert timeless(second.run_dir) == timeless(whole.run_dir)
-    assert samples(second.run_dir) == samples(whole.run_dir)
+    resumed = run(config)
+    assert weights(resumed) == weights(uninterrupted)
+    assert timeless(resumed.run_dir) == timeless(uninterrupted.run_dir)
+    assert samples(resumed.run_dir) == samples(uninterrupted.run_dir)
 
 
 def test_the_scale_of_an_fp16_loss_is_in_the_checkpoint(tmp_path):
@@ -130,16 +130,16 @@ def test_attention_equals_the_reference(dtype, tolerance, n_query, n_key, window
 def test_a_compiled_window_equals_the_reference_and_so_do_its_gradients(n_token, window, n_kv_head):
     generator = torch.Generator().manual_seed(0)
     shapes = [(2, heads, n_token, 32) for heads in (4, n_kv_head, n_kv_head)]
-    exact = [torch.randn(shape, generator=generator).cuda().double().requires_grad_() for shape in shapes]
-    rounded = [t.detach().bfloat16().requires_grad_() for t in exact]
-    assert torch.compile(takes_flex, backend="eager")(rounded[0], rounded[1], 0.0) == (n_token >= 128)
-    expected = reference_attention(*exact, window=window)
-    actual = torch.compile(causal_attention, fullgraph=True, dynamic=False)(*rounded, window=window)
+    fp64_inputs = [torch.randn(shape, generator=generator).cuda().double().requires_grad_() for shape in shapes]
+    bf16_inputs = [t.detach().bfloat16().requires_grad_() for t in fp64_inputs]
+    assert torch.compile(takes_flex, backend="eager")(bf16_inputs[0], bf16_inputs[1], 0.0) == (n_token >= 128)
+    expected = reference_attention(*fp64_inputs, window=window)
+    actual = torch.compile(causal_attention, fullgraph=True, dynamic=False)(*bf16_inputs, window=window)
     upstream = torch.linspace(-1, 1, expected.numel(), device="cuda").view_as(expected)
-    result = torch.autograd.grad(actual, rounded, upstream.bfloat16())
+    gradients = torch.autograd.grad(actual, bf16_inputs, upstream.bfloat16())
     for a, e in [
         (actual, expected),
-        *zip(result, torch.autograd.grad(expected, exact, upstream.double()), strict=True),
+        *zip(gradients, torch.autograd.grad(expected, fp64_inputs, upstream.double()), strict=True),
     ]:
         assert (a - e).norm() <= 0.03 * e.norm()
 
@@ -164,20 +164,20 @@ def test_no_step_waits_for_the_device(tmp_path, changes):
     torch.cuda.set_sync_debug_mode("error")
     try:
         loss, norms = train_step(state, batches.at(1), config, 1, 1.0, runtime)
-        late = AsyncHostCopy(torch.stack([loss, torch.linalg.vector_norm(norms)]))
+        host_copy = AsyncHostCopy(torch.stack([loss, torch.linalg.vector_norm(norms)]))
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert late.read() == [loss.item(), torch.linalg.vector_norm(norms).item()]
+    assert host_copy.read() == [loss.item(), torch.linalg.vector_norm(norms).item()]
 
 
-DECODED = {
+DECODED_MODELS = {
     "default": {},
     "gpt-2": {"position": "learned", "norm": "layernorm", "mlp": "gelu", "qk_norm": False},
     "few keys": {"n_kv_head": 1, "window": 30, "logit_softcap": 5.0},
 }
 
 
-def decoding(options, dtype=torch.float32, vocab_size=300):
+def decoding_model(options, dtype=torch.float32, vocab_size=300):
     shape = {"n_layer": 2, "n_head": 4, "n_embd": 128, "context_length": 200}
     torch.manual_seed(0)
     config = ModelConfig(**shape, **options, zero_init=False, init_std=0.1)
@@ -188,33 +188,33 @@ def refuse(note):
     raise AssertionError(note)
 
 
-FILTERED = {"top_k": 50, "top_p": 0.9, "min_p": 0.01, "typical_p": 0.95}
-UNEQUAL = [[1], [2, 3, 4] * 20, [5] * 300]
+ALL_FILTERS = {"top_k": 50, "top_p": 0.9, "min_p": 0.01, "typical_p": 0.95}
+UNEQUAL_PROMPTS = [[1], [2, 3, 4] * 20, [5] * 300]
 
 
 @pytest.mark.parametrize(
     ("options", "prompts", "kind"),
     [
-        *((options, UNEQUAL, {}) for options in DECODED),
-        *(("default", prompts, FILTERED) for prompts in ([[1]], [[1, 2]] * 3, UNEQUAL)),
+        *((options, UNEQUAL_PROMPTS, {}) for options in DECODED_MODELS),
+        *(("default", prompts, ALL_FILTERS) for prompts in ([[1]], [[1, 2]] * 3, UNEQUAL_PROMPTS)),
         ("gpt-2", [[1, 2]] * 3, {"temperature": 0.0}),
     ],
 )
 def test_captured_steps_write_what_eager_ones_write_but_for_ties(options, prompts, kind):
-    model, sampling = decoding(DECODED[options]), SamplingParams(**kind, seed=1, max_new_tokens=300)
+    model, sampling = decoding_model(DECODED_MODELS[options]), SamplingParams(**kind, seed=1, max_new_tokens=300)
     expected = list(generate(model, prompts, sampling))
     actual = list(generate(model, prompts, sampling, decoder=GraphedDecoder(refuse)))
     # Once two tokens were as good as equal, texts go apart: whoever drew other noise, or saw another window, would at
     # once, within the context or when it is full (which is after 140 tokens of the longer prompts).
-    agree = [
+    common_lengths = [
         sum(1 for _ in takewhile(lambda p: p[0] == p[1], zip(*rows, strict=True)))
         for rows in zip(zip(*expected, strict=True), zip(*actual, strict=True), strict=True)
     ]
-    assert sorted(agree)[len(agree) // 2] == 300, agree
+    assert sorted(common_lengths)[len(common_lengths) // 2] == 300, common_lengths
 
 
 def test_no_captured_step_waits_for_the_device():
-    model, sampling = decoding({}), SamplingParams(top_k=50, top_p=0.9, max_new_tokens=100)
+    model, sampling = decoding_model({}), SamplingParams(top_k=50, top_p=0.9, max_new_tokens=100)
     rows, noise = SequenceBatch(model, [[1], [2, 3]], 100), GumbelNoise(1, 2, 300, torch.device("cuda"))
     with torch.inference_mode():
         rows.append(rows.next_logits().argmax(dim=-1))
@@ -223,9 +223,9 @@ def test_no_captured_step_waits_for_the_device():
         def steps():
             for _ in range(8):
                 assert rows.prefill_due() is None
-                chosen = decode(noise.draw())
-                rows.append(chosen[0])
-                yield chosen
+                tensors = decode(noise.draw())
+                rows.append(tensors[0])
+                yield tensors
 
         list(steps())  # captured by then
         torch.cuda.set_sync_debug_mode("error")
@@ -249,10 +249,10 @@ def test_after_a_capture_that_failed_everything_else_goes_on():
 @pytest.mark.parametrize("resident", [True, False])
 def test_batches_are_those_of_a_cpu_wherever_the_ids_are(resident):
     ids = np.arange(64_536, 65_536, dtype=np.uint16)
-    here = Batches(DeviceTokens(ids, torch.device("cpu")), 16, 12, 12, seed=7)
-    there = Batches(DeviceTokens(ids, torch.device("cuda"), resident=resident), 16, 12, 12, seed=7)
+    cpu_batches = Batches(DeviceTokens(ids, torch.device("cpu")), 16, 12, 12, seed=7)
+    cuda_batches = Batches(DeviceTokens(ids, torch.device("cuda"), resident=resident), 16, 12, 12, seed=7)
     for step in (0, 4, 5, 1000):
-        for expected, actual in zip(here.at(step)[0], there.at(step)[0], strict=True):
+        for expected, actual in zip(cpu_batches.at(step)[0], cuda_batches.at(step)[0], strict=True):
             assert actual.cpu().equal(expected)
 
 
@@ -260,9 +260,9 @@ def test_what_is_not_finite_is_never_saved(tmp_path, monkeypatch):
     at_step(monkeypatch, 6, lambda state, _: HARMS["gradient"][0](state, float("nan")))
     with pytest.raises(UserError, match="not finite"):
         run(cuda_config(tmp_path, "runtime.precision=fp32"))
-    newest = load(list_checkpoints(tmp_path / "run")[0])
-    assert newest.step == 4
-    assert all(tensor.isfinite().all() for tensor in newest.model_tensors.values())
+    checkpoint = load(list_checkpoints(tmp_path / "run")[0])
+    assert checkpoint.step == 4
+    assert all(tensor.isfinite().all() for tensor in checkpoint.model_tensors.values())
 
 
 def test_a_device_that_is_too_small_is_answered_by_smaller_micro_batches(tmp_path):
@@ -275,28 +275,28 @@ def test_a_device_that_is_too_small_is_answered_by_smaller_micro_batches(tmp_pat
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert summary.steps == 2
-    tried = [event for event in read_events(tmp_path / "run") if event["event"] == "out of memory"]
-    assert tried[0]["micro_batch_size"] == 512
-    assert tried[-1]["smaller"] < 512
+    oom_events = [event for event in read_events(tmp_path / "run") if event["event"] == "out of memory"]
+    assert oom_events[0]["micro_batch_size"] == 512
+    assert oom_events[-1]["smaller"] < 512
 
 
 @pytest.mark.parametrize("compiling", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_in_half_precision_a_captured_step_chooses_what_one_pass_over_the_text_does(dtype, compiling):
-    model, sampling = decoding({}, dtype), SamplingParams(temperature=0.0, max_new_tokens=60)
+    model, sampling = decoding_model({}, dtype), SamplingParams(temperature=0.0, max_new_tokens=60)
     decoder = GraphedDecoder(refuse, compiling=compiling)
-    written = [token for (token,) in generate(model, [[1]], sampling, decoder=decoder)]
+    tokens = [token for (token,) in generate(model, [[1]], sampling, decoder=decoder)]
     with torch.inference_mode():
-        logits = model(torch.tensor([[1, *written[:-1]]], device=model.head.weight.device))[0].float()
-    chosen = logits.gather(1, torch.tensor(written, device=logits.device)[:, None])[:, 0]
-    assert (logits.amax(dim=1) - chosen).max() < 0.5 * logits.std()  # other tokens are 2 or 3 away from the largest
+        logits = model(torch.tensor([[1, *tokens[:-1]]], device=model.head.weight.device))[0].float()
+    values = logits.gather(1, torch.tensor(tokens, device=logits.device)[:, None])[:, 0]
+    assert (logits.amax(dim=1) - values).max() < 0.5 * logits.std()  # other tokens are 2 or 3 away from the largest
 
 
 def test_a_compiled_run_learns_what_an_eager_one_does(tmp_path, capsys):
-    eager = run(cuda_config(tmp_path, "runtime.precision=fp32", name="eager"))
-    fast = run(make_config(tmp_path, "runtime.device=cuda", "runtime.compile=true", "runtime.precision=fp32"))
+    eager_run = run(cuda_config(tmp_path, "runtime.precision=fp32", name="eager"))
+    compiled_run = run(make_config(tmp_path, "runtime.device=cuda", "runtime.compile=true", "runtime.precision=fp32"))
     assert "continuing without it" not in capsys.readouterr().out
-    assert fast.val_loss == pytest.approx(eager.val_loss, rel=1e-3)
+    assert compiled_run.val_loss == pytest.approx(eager_run.val_loss, rel=1e-3)
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
@@ -315,8 +315,8 @@ def test_compiled_gradients_of_a_loss_in_pieces_are_the_eager_ones(monkeypatch, 
             state.optimizer.zero_grad()
         assert compile_mode is None or engine.loss is not engine.eager, "it went on eager"
         actual.append(gradients)
-    for eager, compiled in zip(*actual, strict=True):
-        assert (compiled - eager).norm() <= 0.03 * eager.norm()
+    for eager_gradient, compiled_gradient in zip(*actual, strict=True):
+        assert (compiled_gradient - eager_gradient).norm() <= 0.03 * eager_gradient.norm()
 
 
 def test_replayed_dropout_is_that_of_its_seed():
@@ -341,10 +341,10 @@ def test_replayed_dropout_is_that_of_its_seed():
 )
 def test_a_compiled_run_resumes_bit_for_bit(tmp_path, monkeypatch, capsys, mode, changes):
     changes = (f"runtime.compile={mode}", "runtime.deterministic=true", *changes)
-    whole = run(cuda_config(tmp_path, *changes, name="whole"))
+    uninterrupted = run(cuda_config(tmp_path, *changes, name="whole"))
     interrupt_at(monkeypatch, 4, signal.SIGTERM)
     config = cuda_config(tmp_path, *changes, name="stopped")
     run(config)
-    second = run(config)
+    resumed = run(config)
     assert "continuing without it" not in capsys.readouterr().out
-    assert weights(second) == weights(whole)
+    assert weights(resumed) == weights(uninterrupted)

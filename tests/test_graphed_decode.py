@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def low_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts and contexts of tests are long enough for captures, and for several."""
     monkeypatch.setattr(graphed_decode, "_FEWEST_STEPS", 2)
     monkeypatch.setattr(graphed_decode, "_FEWEST_KEYS", 4)
@@ -44,27 +44,27 @@ def refuse(*arguments: Any) -> Any:
     raise AssertionError(arguments)
 
 
-def traced(step: Any, inputs: Sequence[Tensor]) -> Any:
+def fx_capture(step: Any, inputs: Sequence[Tensor]) -> Any:
     """In a CUDA graph's place: after two calls that must change nothing, as a capture makes them."""
     inputs = [tensor.clone() for tensor in inputs]
-    chosen = step(*inputs)
-    replay = make_fx(lambda *given: step(*given))(*inputs)  # it would ask for parameters with defaults, too
-    assert all(now.equal(then) for now, then in zip(replay(*inputs), chosen, strict=True))
+    outputs = step(*inputs)
+    replay = make_fx(lambda *args: step(*args))(*inputs)  # it would ask for parameters with defaults, too
+    assert all(actual.equal(expected) for actual, expected in zip(replay(*inputs), outputs, strict=True))
     return replay
 
 
-def decoder(capture: Any = traced, **options: Any) -> GraphedDecoder:
+def decoder(capture: Any = fx_capture, **options: Any) -> GraphedDecoder:
     return GraphedDecoder(refuse, capture=capture, **options)
 
 
-def written(
+def generate_ids(
     model: GPT,
     prompts: Sequence[Sequence[int]],
     sampling: SamplingParams,
-    by: GraphedDecoder | None = None,
+    graphed_decoder: GraphedDecoder | None = None,
     **options: Any,
 ) -> list[list[int]]:
-    return list(generate(model, prompts, sampling, **options, decoder=by))
+    return list(generate(model, prompts, sampling, **options, decoder=graphed_decoder))
 
 
 # The cache
@@ -81,24 +81,28 @@ def test_a_static_cache_is_the_cache_it_stands_for(options: dict[str, Any], leng
     tokens = torch.randint(VOCAB_SIZE, (len(lengths), 8), generator=torch.Generator().manual_seed(0))
     kind = RaggedCache if ragged else KVCache
     with torch.inference_mode():
-        plain, other = (kind(model.config, len(lengths)) for _ in range(2))
-        for cache in (plain, other):
-            prefilled = KVCache(model.config, len(lengths), room=max(lengths))
-            model(tokens[:, : max(lengths)], prefilled)
-            cache.copy_from(range(len(lengths)), prefilled, lengths)
-        layers = list(zip(other.keys, other.values, strict=True))
-        for at in range(3, 5):
-            static = StaticCache(layers, torch.tensor(lengths) + at - 3, n_key=7)
-            expected = model(tokens[:, at : at + 1], plain)
-            torch.testing.assert_close(model(tokens[:, at : at + 1], static), expected, rtol=2e-4, atol=2e-4)
-            other.advance(1)
-        # What it filled is the other's: that goes on from there.
-        torch.testing.assert_close(model(tokens[:, :1], other), model(tokens[:, :1], plain), rtol=2e-4, atol=2e-4)
+        plain_cache, shared_cache = (kind(model.config, len(lengths)) for _ in range(2))
+        for cache in (plain_cache, shared_cache):
+            prefill_cache = KVCache(model.config, len(lengths), room=max(lengths))
+            model(tokens[:, : max(lengths)], prefill_cache)
+            cache.copy_from(range(len(lengths)), prefill_cache, lengths)
+        layers = list(zip(shared_cache.keys, shared_cache.values, strict=True))
+        for position in range(3, 5):
+            static_cache = StaticCache(layers, torch.tensor(lengths) + position - 3, n_key=7)
+            expected = model(tokens[:, position : position + 1], plain_cache)
+            torch.testing.assert_close(
+                model(tokens[:, position : position + 1], static_cache), expected, rtol=2e-4, atol=2e-4
+            )
+            shared_cache.advance(1)
+        # What it filled is the shared cache's: that goes on from there.
+        torch.testing.assert_close(
+            model(tokens[:, :1], shared_cache), model(tokens[:, :1], plain_cache), rtol=2e-4, atol=2e-4
+        )
 
 
 def test_attention_reads_a_power_of_two_of_keys_that_holds_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphed_decode, "_FEWEST_KEYS", 128)
-    assert [length_bucket(filled, 1000) for filled in (0, 127, 128, 255, 256, 511, 512, 999)] == [
+    assert [length_bucket(length, 1000) for length in (0, 127, 128, 255, 256, 511, 512, 999)] == [
         *(128, 128, 256, 256, 512, 512, 1000, 1000)
     ]
     assert length_bucket(3, 20) == 20
@@ -117,7 +121,7 @@ def test_captured_steps_write_what_eager_ones_write_within_the_context_and_past_
     except ValidationError:
         reject()
     sampling = SamplingParams(temperature=0.0 if greedy else 1.0, seed=3, max_new_tokens=12)
-    assert written(model, prompts, sampling, decoder()) == written(model, prompts, sampling)
+    assert generate_ids(model, prompts, sampling, decoder()) == generate_ids(model, prompts, sampling)
 
 
 FILTERS: dict[str, dict[str, Any]] = {
@@ -131,21 +135,23 @@ FILTERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("prompts", [[[1, 2]], [[1, 2, 3]] * 3, [[1], [2, 3, 4], [5] * 30, [1]]], ids=str)
 @pytest.mark.parametrize("steps", [2, 30])
 def test_every_filter_and_batch_is_written_as_by_eager_steps(kind: str, prompts: list[list[int]], steps: int) -> None:
-    model, captured = make_model(context_length=12, n_layer=1), []
+    model, captured_inputs = make_model(context_length=12, n_layer=1), []
     sampling = SamplingParams(**FILTERS[kind], seed=8, max_new_tokens=steps)
     samples = [0, 1, 0, 7][: len(prompts)]
 
     def capture(step: Any, inputs: Sequence[Tensor]) -> Any:
-        captured.append(inputs)
-        return traced(step, inputs)
+        captured_inputs.append(inputs)
+        return fx_capture(step, inputs)
 
-    expected = written(model, prompts, sampling, samples=samples)
-    assert written(model, prompts, sampling, decoder(capture), samples=samples) == expected
-    assert 1 <= len(captured) <= 3  # one for each of 4, 8 and 12 keys, however often the window was read anew
+    expected = generate_ids(model, prompts, sampling, samples=samples)
+    assert generate_ids(model, prompts, sampling, decoder(capture), samples=samples) == expected
+    assert 1 <= len(captured_inputs) <= 3  # one for each of 4, 8 and 12 keys, however often the window was read anew
 
 
-def texts(model: GPT, tokenizer: Any, sampling: SamplingParams, by: GraphedDecoder | None, n: int = 4) -> list[Any]:
-    actual = next(stream_batches(model, tokenizer, [[1]], sampling, n, decoder=by))
+def texts(
+    model: GPT, tokenizer: Any, sampling: SamplingParams, graphed_decoder: GraphedDecoder | None, n: int = 4
+) -> list[Any]:
+    actual = next(stream_batches(model, tokenizer, [[1]], sampling, n, decoder=graphed_decoder))
     return [(text.text(), text.tokens, text.finish_reason) for text in actual]
 
 
@@ -171,17 +177,19 @@ def test_the_token_for_unknown_characters_is_not_written() -> None:
 
 
 def test_text_is_shown_a_chunk_at_a_time_not_at_its_end() -> None:
-    model, computed = make_model(256, context_length=64), []
+    model, calls = make_model(256, context_length=64), []
 
-    def counted(step: Any, inputs: Sequence[Tensor]) -> Any:
-        return lambda *given: (computed.append(1), step(*given))[1]
+    def counting_capture(step: Any, inputs: Sequence[Tensor]) -> Any:
+        return lambda *args: (calls.append(1), step(*args))[1]
 
     (text,) = next(
-        stream_batches(model, ByteTokenizer(), [[1]], SamplingParams(max_new_tokens=60), decoder=decoder(counted))
+        stream_batches(
+            model, ByteTokenizer(), [[1]], SamplingParams(max_new_tokens=60), decoder=decoder(counting_capture)
+        )
     )
     while len(text.tokens) < 20:
         next(text._steps)
-    assert len(computed) <= 20 + 2 * CHUNK
+    assert len(calls) <= 20 + 2 * CHUNK
 
 
 # What a step needs
@@ -200,12 +208,12 @@ def test_no_decode_step_asks_the_device_for_a_number() -> None:
         rows.append(torch.zeros(2, dtype=torch.long, device="meta"))
         for _ in range(20):
             assert rows.prefill_due() is None
-            chosen = decode(noise)
-            assert chosen is not None
-            rows.append(chosen[0])
+            outputs = decode(noise)
+            assert outputs is not None
+            rows.append(outputs[0])
     assert rows.cache.length == 22
     with pytest.raises(RuntimeError, match="meta"):
-        chosen[0].tolist()
+        outputs[0].tolist()
 
 
 @pytest.mark.parametrize(
@@ -235,18 +243,18 @@ def test_there_are_no_cuda_graphs_on_a_cpu() -> None:
 def test_a_compiled_step_is_one_graph_for_each_bucket_and_writes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     counters.clear()
-    real, asked = torch.compile, []
+    real_compile, compile_options = torch.compile, []
 
     def compile_(step: Any, **options: Any) -> Any:
-        asked.append(options)
-        return real(step, backend="aot_eager", **options)
+        compile_options.append(options)
+        return real_compile(step, backend="aot_eager", **options)
 
     monkeypatch.setattr(torch, "compile", compile_)
     model, sampling = make_model(context_length=8, n_layer=1), SamplingParams(top_k=5, seed=2, max_new_tokens=20)
     prompts = [[1], [2, 3]]
-    fast = decoder(lambda step, inputs: step, compiling=True)
-    assert written(model, prompts, sampling, fast) == written(model, prompts, sampling)
-    assert asked == [{"fullgraph": True, "dynamic": False}] * 2  # for 4 keys and for 8
+    graphed_decoder = decoder(lambda step, inputs: step, compiling=True)
+    assert generate_ids(model, prompts, sampling, graphed_decoder) == generate_ids(model, prompts, sampling)
+    assert compile_options == [{"fullgraph": True, "dynamic": False}] * 2  # for 4 keys and for 8
     assert counters["stats"]["unique_graphs"] == 2
     assert not counters["graph_break"]
 
@@ -254,7 +262,7 @@ def test_a_compiled_step_is_one_graph_for_each_bucket_and_writes_the_same(monkey
 # Where it does not work
 
 
-def failing(nth_capture: int, nth_replay: int, error: Exception) -> Any:
+def failing_capture(nth_capture: int, nth_replay: int, error: Exception) -> Any:
     """A capture that raises, or whose replays do, each at its turn; 0 is the first."""
     captures = 0
 
@@ -264,12 +272,12 @@ def failing(nth_capture: int, nth_replay: int, error: Exception) -> Any:
         if captures - 1 == nth_capture and nth_replay < 0:
             raise error
 
-        def replay(*given: Tensor) -> Any:
+        def replay(*args: Tensor) -> Any:
             nonlocal replays
             replays += 1
             if captures - 1 == nth_capture and replays - 1 == nth_replay:
                 raise error
-            return step(*given)
+            return step(*args)
 
         return replay
 
@@ -284,11 +292,11 @@ def test_where_a_capture_or_a_replay_fails_the_same_text_goes_on_with_one_note(
 ) -> None:
     model, notes = make_model(context_length=12, n_layer=1), list[str]()
     sampling = SamplingParams(seed=9, max_new_tokens=24)
-    by = GraphedDecoder(notes.append, capture=failing(*where, error))
-    expected = written(model, prompts, sampling)
-    assert written(model, prompts, sampling, by) == expected
-    by._capture = refuse
-    assert written(model, prompts, sampling, by) == expected  # it is not tried again
+    graphed_decoder = GraphedDecoder(notes.append, capture=failing_capture(*where, error))
+    expected = generate_ids(model, prompts, sampling)
+    assert generate_ids(model, prompts, sampling, graphed_decoder) == expected
+    graphed_decoder._capture = refuse
+    assert generate_ids(model, prompts, sampling, graphed_decoder) == expected  # it is not tried again
     if len(prompts) == 1 or where[0] == 0:  # the longest prompt begins with the last bucket
         (note,) = notes
         assert note.startswith("decoding by CUDA graphs does not work here (")
@@ -299,13 +307,15 @@ def test_where_a_capture_or_a_replay_fails_the_same_text_goes_on_with_one_note(
 def test_log_probabilities_are_whole_even_where_a_replay_fails_in_the_middle(where: tuple[int, int] | None) -> None:
     model, tokenizer = make_model(256, context_length=12, n_layer=1), ByteTokenizer()
     sampling = SamplingParams(seed=9, max_new_tokens=24, log_probs=True)
-    capture = traced if where is None else failing(*where, RuntimeError("gone"))
-    by = GraphedDecoder(lambda _: None, capture=capture)
-    actual, expected = (next(stream_batches(model, tokenizer, [[1]], sampling, 2, decoder=d)) for d in (by, None))
-    for one, other in zip(actual, expected, strict=True):
-        assert (one.text(), one.tokens) == (other.text(), other.tokens)
-        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
-        assert len(one.log_probs or ()) == 24
+    capture = fx_capture if where is None else failing_capture(*where, RuntimeError("gone"))
+    graphed_decoder = GraphedDecoder(lambda _: None, capture=capture)
+    actual, expected = (
+        next(stream_batches(model, tokenizer, [[1]], sampling, 2, decoder=d)) for d in (graphed_decoder, None)
+    )
+    for actual_text, expected_text in zip(actual, expected, strict=True):
+        assert (actual_text.text(), actual_text.tokens) == (expected_text.text(), expected_text.tokens)
+        assert actual_text.log_probs == pytest.approx(expected_text.log_probs, abs=1e-4)
+        assert len(actual_text.log_probs or ()) == 24
 
 
 def test_what_a_prefill_raises_is_no_reason_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,15 +324,15 @@ def test_what_a_prefill_raises_is_no_reason_to_go_on(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(SequenceBatch, "_prefill", out_of_memory)
     with pytest.raises(torch.OutOfMemoryError):
-        written(make_model(), [[1]], SamplingParams(max_new_tokens=40), decoder())
+        generate_ids(make_model(), [[1]], SamplingParams(max_new_tokens=40), decoder())
 
 
 def test_an_interrupt_is_not_swallowed() -> None:
-    def interrupted(*_: Any) -> None:
+    def interrupting_capture(*_: Any) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        written(make_model(), [[1]], SamplingParams(max_new_tokens=3 * CONTEXT), decoder(interrupted))
+        generate_ids(make_model(), [[1]], SamplingParams(max_new_tokens=3 * CONTEXT), decoder(interrupting_capture))
 
 
 def test_a_step_done_twice_changes_nothing() -> None:
@@ -333,6 +343,6 @@ def test_a_step_done_twice_changes_nothing() -> None:
         model(torch.tensor([[1, 2], [3, 4]]), cache)
         step = decode_step(model, cache, 4, sampling, ())
         inputs = (torch.tensor([[5], [6]]), torch.tensor([2, 2]), torch.zeros(2, VOCAB_SIZE))
-        (once,), keys = step(*inputs), cache.keys.clone()
-        assert step(*inputs)[0].equal(once)
+        (first_output,), keys = step(*inputs), cache.keys.clone()
+        assert step(*inputs)[0].equal(first_output)
         assert cache.keys.equal(keys)

@@ -31,12 +31,12 @@ ROOT = Path(__file__).parents[1]
 def at_step(monkeypatch, step, harm):
     """Call `harm(state, micro_batches)` right before every computation of update `step`."""
 
-    def harmed(state, micro_batches, config, number, *rest):
+    def train_step_with_harm(state, micro_batches, config, number, *args):
         if number == step:
             harm(state, micro_batches)
-        return train_step(state, micro_batches, config, number, *rest)
+        return train_step(state, micro_batches, config, number, *args)
 
-    monkeypatch.setattr(loop, "train_step", harmed)
+    monkeypatch.setattr(loop, "train_step", train_step_with_harm)
 
 
 def poison_weight(state, value):
@@ -55,21 +55,21 @@ def poison_gradient(state, value):
     parameter = state.model.blocks[0].attention.out.weight
 
     def spoil(gradient):
-        spoilt = gradient.clone()
-        spoilt[0, 0] = value
-        return spoilt
+        spoilt_gradient = gradient.clone()
+        spoilt_gradient[0, 0] = value
+        return spoilt_gradient
 
     if not state.is_native:
         parameter.register_hook(spoil)
         return
     add_gradients = state.engine.add_gradients
 
-    def add_spoilt(*arguments):
+    def add_spoilt_gradients(*arguments):
         loss = add_gradients(*arguments)
         parameter.grad = spoil(parameter.grad)
         return loss
 
-    state.engine.add_gradients = add_spoilt
+    state.engine.add_gradients = add_spoilt_gradients
 
 
 HARMS = {
@@ -91,9 +91,9 @@ def test_what_is_not_finite_is_named_with_its_step_and_never_saved(tmp_path, mon
         run(config)
     assert message in caught.value.message
     assert "nothing of it was saved" in caught.value.message
-    newest = load(list_checkpoints(tmp_path / "run")[0])
-    assert newest.step == 4
-    assert all(tensor.isfinite().all() for tensor in newest.model_tensors.values())
+    checkpoint = load(list_checkpoints(tmp_path / "run")[0])
+    assert checkpoint.step == 4
+    assert all(tensor.isfinite().all() for tensor in checkpoint.model_tensors.values())
 
 
 @pytest.mark.parametrize("what", ["weight", "moment", "gradient"])
@@ -105,33 +105,33 @@ def test_what_turns_bad_just_before_a_save_is_not_saved(tmp_path, monkeypatch, w
 
 
 def test_an_update_with_a_bad_gradient_is_not_made(tmp_path, monkeypatch):
-    kept = {}
+    snapshot = {}
 
     def spoil(state, _):
-        kept.update({name: tensor.clone() for name, tensor in state.model.state_dict().items()})
-        kept["model"] = state.model
+        snapshot.update({name: tensor.clone() for name, tensor in state.model.state_dict().items()})
+        snapshot["model"] = state.model
         poison_gradient(state, math.nan)
 
     at_step(monkeypatch, 6, spoil)
     with pytest.raises(UserError):
         run(make_config(tmp_path))
-    model = kept.pop("model")
-    assert all(torch.equal(tensor, kept[name]) for name, tensor in model.state_dict().items())
+    model = snapshot.pop("model")
+    assert all(torch.equal(tensor, snapshot[name]) for name, tensor in model.state_dict().items())
 
 
 # Spikes
 
 
 def test_a_spike_is_told_once_when_it_begins():
-    dice, watch = random.Random(0), SpikeDetector()
-    told = [step for step in range(1000) if watch.update(9.0 if 500 <= step < 510 else dice.gauss(2.0, 0.1))]
-    assert told == [500]
+    dice, detector = random.Random(0), SpikeDetector()
+    spike_steps = [step for step in range(1000) if detector.update(9.0 if 500 <= step < 510 else dice.gauss(2.0, 0.1))]
+    assert spike_steps == [500]
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_ordinary_noise_around_a_falling_loss_is_no_spike(seed):
-    dice, watch = random.Random(seed), SpikeDetector()
-    assert not any(watch.update(1.5 + 3.0 * math.exp(-step / 300) + dice.gauss(0.0, 0.1)) for step in range(3000))
+    dice, detector = random.Random(seed), SpikeDetector()
+    assert not any(detector.update(1.5 + 3.0 * math.exp(-step / 300) + dice.gauss(0.0, 0.1)) for step in range(3000))
 
 
 def test_a_spike_of_the_loss_is_an_event_and_a_note_and_training_goes_on(tmp_path, monkeypatch, capsys):
@@ -168,19 +168,19 @@ def out_of_memory_above(rows, error):
     ids=["MemoryError", "CUDA", "CPU"],
 )
 def test_out_of_memory_is_answered_by_smaller_micro_batches_of_the_same_batch(tmp_path, monkeypatch, capsys, error):
-    same = run(make_config(tmp_path, "train.micro_batch_size=1", name="same"))
+    reference_run = run(make_config(tmp_path, "train.micro_batch_size=1", name="same"))
     harm = out_of_memory_above(1, error)
     at_step(monkeypatch, 0, harm)
-    answered = run(make_config(tmp_path, "train.micro_batch_size=4", name="answered"))
-    assert weights(answered) == weights(same)
-    assert timeless(answered.run_dir) == timeless(same.run_dir)
+    retried_run = run(make_config(tmp_path, "train.micro_batch_size=4", name="answered"))
+    assert weights(retried_run) == weights(reference_run)
+    assert timeless(retried_run.run_dir) == timeless(reference_run.run_dir)
     sizes = [(e["micro_batch_size"], e["smaller"]) for e in read_events(tmp_path / "answered") if "smaller" in e]
     assert sizes == [(4, 2), (2, 1)]
     assert "continuing with 1" in capsys.readouterr().out
 
 
 def test_out_of_memory_in_the_middle_leaves_no_trace_of_the_failed_try(tmp_path, monkeypatch):
-    whole = run(make_config(tmp_path, "runtime.precision=fp32", name="whole"))
+    reference_run = run(make_config(tmp_path, "runtime.precision=fp32", name="whole"))
     tries = []
 
     def fail_after_backward(state, _):
@@ -191,9 +191,9 @@ def test_out_of_memory_in_the_middle_leaves_no_trace_of_the_failed_try(tmp_path,
             raise MemoryError
 
     at_step(monkeypatch, 6, fail_after_backward)
-    answered = run(make_config(tmp_path, "runtime.precision=fp32", name="answered"))
+    retried_run = run(make_config(tmp_path, "runtime.precision=fp32", name="answered"))
     assert len(tries) == 2
-    assert answered.val_loss == pytest.approx(whole.val_loss, rel=1e-4)
+    assert retried_run.val_loss == pytest.approx(reference_run.val_loss, rel=1e-4)
 
 
 def test_one_sequence_that_does_not_fit_is_told_with_a_way_out(tmp_path, monkeypatch):
@@ -209,20 +209,20 @@ OUT_OF_MEMORY = RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllo
 
 
 def test_an_evaluation_that_does_not_fit_takes_fewer_windows_at_once(tmp_path, monkeypatch):
-    whole = run(make_config(tmp_path, "eval.batch_size=8", name="whole"))
-    forward, sizes = NativeEngine.summed_loss, []
+    reference_run = run(make_config(tmp_path, "eval.batch_size=8", name="whole"))
+    summed_loss, sizes = NativeEngine.summed_loss, []
 
     def small_machine(engine, inputs, targets):
         sizes.append(len(inputs))
         if len(inputs) > 2:
             raise OUT_OF_MEMORY
-        return forward(engine, inputs, targets)
+        return summed_loss(engine, inputs, targets)
 
     monkeypatch.setattr(NativeEngine, "summed_loss", small_machine)
-    answered = run(make_config(tmp_path, "eval.batch_size=8", name="answered"))
+    retried_run = run(make_config(tmp_path, "eval.batch_size=8", name="answered"))
     assert sizes[:3] == [8, 4, 2]
-    assert answered.val_loss == pytest.approx(whole.val_loss, rel=1e-6)
-    assert weights(answered) == weights(whole)
+    assert retried_run.val_loss == pytest.approx(reference_run.val_loss, rel=1e-6)
+    assert weights(retried_run) == weights(reference_run)
 
 
 @pytest.mark.parametrize(
@@ -323,8 +323,8 @@ def ends(run_dir):
 
 def test_a_run_that_dies_three_times_at_one_step_stops_itself_and_tries_again_when_asked(tmp_path, monkeypatch):
     config = make_config(tmp_path)
-    with monkeypatch.context() as broken:
-        at_step(broken, 6, lambda state, _: poison_gradient(state, math.nan))
+    with monkeypatch.context() as patch:
+        at_step(patch, 6, lambda state, _: poison_gradient(state, math.nan))
         for _ in range(3):
             with pytest.raises(UserError, match="is not finite at step 7"):
                 run(config)
@@ -352,15 +352,15 @@ def write_lives(run_dir, ends):
                 file.write(json.dumps({"time": "", **event}) + "\n")
 
 
-KILLED = {"event": "killed", "start": 4, "step": 5}
-BY_MEMORY = {**KILLED, "memory": True}
+KILL = {"event": "killed", "start": 4, "step": 5}
+MEMORY_KILL = {**KILL, "memory": True}
 
 
 @pytest.mark.parametrize(
     ("ends", "cause"),
     [
-        ([KILLED] * 10, "killed 10 times at step 5, before it had saved anything: for want of memory"),
-        ([KILLED, {**BY_MEMORY, "step": 9}, BY_MEMORY, BY_MEMORY], "killed 3 times .* want of memory"),
+        ([KILL] * 10, "killed 10 times at step 5, before it had saved anything: for want of memory"),
+        ([KILL, {**MEMORY_KILL, "step": 9}, MEMORY_KILL, MEMORY_KILL], "killed 3 times .* want of memory"),
     ],
 )
 def test_a_run_killed_again_and_again_before_it_saves_stops_itself_and_tries_again_when_asked(tmp_path, ends, cause):
@@ -375,11 +375,11 @@ def test_a_run_killed_again_and_again_before_it_saves_stops_itself_and_tries_aga
 @pytest.mark.parametrize(
     "ends",
     [
-        [KILLED] * 9,
-        [KILLED] * 6 + [{**KILLED, "step": 6}] + [KILLED] * 6,  # by chance, then, not at one step
-        [{**KILLED, "start": 0}] * 8 + [KILLED] * 8,  # it saved something in between
-        [BY_MEMORY] * 2 + [{**BY_MEMORY, "event": "ended"}] + [BY_MEMORY] * 2,
-        [BY_MEMORY, BY_MEMORY, KILLED],
+        [KILL] * 9,
+        [KILL] * 6 + [{**KILL, "step": 6}] + [KILL] * 6,  # by chance, then, not at one step
+        [{**KILL, "start": 0}] * 8 + [KILL] * 8,  # it saved something in between
+        [MEMORY_KILL] * 2 + [{**MEMORY_KILL, "event": "ended"}] + [MEMORY_KILL] * 2,
+        [MEMORY_KILL, MEMORY_KILL, KILL],
     ],
 )
 def test_kills_that_show_no_loop_never_keep_a_run_from_going_on(tmp_path, ends):
@@ -395,9 +395,9 @@ def test_a_kill_while_the_kernel_killed_for_memory_is_recorded_as_such(tmp_path,
     with (tmp_path / "run" / "events.jsonl").open("a") as file:
         file.write(json.dumps({"time": "", "event": "started", "step": 4, "memory_kills": next(counter)}) + "\n")
     run(make_config(tmp_path))
-    killed, started = [e for e in read_events(tmp_path / "run") if e["event"] in ("killed", "started")][-2:]
-    assert (killed["event"], killed["start"], killed["memory"]) == ("killed", 4, True)
-    assert started["memory_kills"] == 8
+    kill_event, start_event = [e for e in read_events(tmp_path / "run") if e["event"] in ("killed", "started")][-2:]
+    assert (kill_event["event"], kill_event["start"], kill_event["memory"]) == ("killed", 4, True)
+    assert start_event["memory_kills"] == 8
 
 
 @pytest.mark.skipif(not Path("/proc/vmstat").exists(), reason="only Linux tells")
@@ -410,9 +410,9 @@ def test_deaths_at_different_steps_or_with_a_good_end_between_are_no_loop(tmp_pa
     config = make_config(tmp_path)
     run(make_config(tmp_path, "train.steps=4"))
     death = {"time": "", "event": "died", "step": 4, "error": "nan"}
-    other = {**death, "step": 5} if between == "another step" else {**death, "event": "ended"}
+    other_event = {**death, "step": 5} if between == "another step" else {**death, "event": "ended"}
     with (tmp_path / "run" / "events.jsonl").open("a") as file:
-        file.writelines(json.dumps(event) + "\n" for event in (death, death, other, death, death))
+        file.writelines(json.dumps(event) + "\n" for event in (death, death, other_event, death, death))
     assert run(config).steps == 12
 
 
@@ -431,10 +431,10 @@ def test_every_step_has_its_own_noise(tmp_path, monkeypatch):
     seed_everything = torch.manual_seed
     monkeypatch.setattr(torch, "manual_seed", lambda seed: seeds.append(seed) or seed_everything(seed))
     run(make_config(tmp_path, "train.micro_batch_size=2", "sample.every=null", "runtime.engine=torch"))
-    by_torch = list(seeds)
+    torch_seeds = list(seeds)
     compute = NativeEngine.forward_backward
     monkeypatch.setattr(NativeEngine, "forward_backward", lambda *args: seeds.append(args[-1]) or compute(*args))
     seeds.clear()
     run(make_config(tmp_path, "train.micro_batch_size=2", "sample.every=null", name="native"))
-    assert seeds == by_torch
+    assert seeds == torch_seeds
     assert len(seeds) == len(set(seeds)) == 1 + 2 * 12  # the weights, and two micro-batches of each step

@@ -38,10 +38,10 @@ def codes(text: str) -> np.ndarray[Any, np.dtype[np.uint32]]:
 
 
 def look(text: str | list[str], val_fraction: float = 0.1) -> TextReport:
-    return inspect_text(divided([text] if isinstance(text, str) else text, val_fraction=val_fraction), no_progress)
+    return inspect_text(split_corpus([text] if isinstance(text, str) else text, val_fraction=val_fraction), no_progress)
 
 
-def divided(texts: list[str], **keys: Any) -> SplitText:
+def split_corpus(texts: list[str], **keys: Any) -> SplitText:
     """Texts, each in a file of its own, as `data` with these keys divides them."""
     files = [
         TextFile(str(i), None, lambda _, text=text: iter([("it", [text.encode()])])) for i, text in enumerate(texts)
@@ -69,16 +69,16 @@ class Reference:
         grams = {n: Counter(tuple(text[i : i + n]) for i in range(len(text) - n + 1)) for n in range(1, self.order + 1)}
         self.counts: dict[int, dict[tuple[int, ...], int]] = {self.order: dict(grams[self.order])}
         for n in range(1, self.order):
-            self.counts[n] = Counter(longer[1:] for longer in grams[n + 1])
+            self.counts[n] = Counter(gram[1:] for gram in grams[n + 1])
 
     def discount(self, n: int, count: int) -> float:
-        of = Counter(self.counts[n].values())
+        counts_of_counts = Counter(self.counts[n].values())
         actual = (0.5, 1.0, 1.5)
-        if all(of[i] for i in (1, 2, 3, 4)):
-            y = of[1] / (of[1] + 2 * of[2])
-            tried = tuple(i - (i + 1) * y * of[i + 1] / of[i] for i in (1, 2, 3))
-            if all(0 < d <= i for i, d in enumerate(tried, start=1)):
-                actual = tried
+        if all(counts_of_counts[i] for i in (1, 2, 3, 4)):
+            y = counts_of_counts[1] / (counts_of_counts[1] + 2 * counts_of_counts[2])
+            estimates = tuple(i - (i + 1) * y * counts_of_counts[i + 1] / counts_of_counts[i] for i in (1, 2, 3))
+            if all(0 < d <= i for i, d in enumerate(estimates, start=1)):
+                actual = estimates
         return actual[min(count, 3) - 1] if count else 0.0
 
     def probability(self, context: tuple[int, ...], character: int, n: int | None = None) -> float:
@@ -86,13 +86,13 @@ class Reference:
         if n == 0:
             return 1 / self.vocab_size
         context = context[len(context) - n + 1 :]
-        below = self.probability(context[1:], character, n - 1)
-        after = {gram[-1]: count for gram, count in self.counts[n].items() if gram[:-1] == context}
-        if not (total := sum(after.values())):
-            return below
-        freed = sum(self.discount(n, count) for count in after.values())
-        own = after.get(character, 0)
-        return (own - self.discount(n, own) + freed * below) / total
+        backoff = self.probability(context[1:], character, n - 1)
+        followers = {gram[-1]: count for gram, count in self.counts[n].items() if gram[:-1] == context}
+        if not (total := sum(followers.values())):
+            return backoff
+        reserved_mass = sum(self.discount(n, count) for count in followers.values())
+        own_count = followers.get(character, 0)
+        return (own_count - self.discount(n, own_count) + reserved_mass * backoff) / total
 
 
 @given(SMALL, SMALL, st.integers(1, 5))
@@ -117,9 +117,9 @@ def test_after_any_context_the_probabilities_are_positive_and_sum_to_one(
     train: list[int], context: list[int], order: int
 ) -> None:
     model = KneserNey.learn(np.array(train), 6, 8)
-    after = [model.probabilities(np.array([*context, character]), [order])[order][-1] for character in range(6)]
-    assert min(after) > 0
-    assert sum(after) == pytest.approx(1, abs=1e-12)
+    probabilities = [model.probabilities(np.array([*context, character]), [order])[order][-1] for character in range(6)]
+    assert min(probabilities) > 0
+    assert sum(probabilities) == pytest.approx(1, abs=1e-12)
 
 
 def test_estimated_discounts_are_used_where_there_is_enough_to_estimate_them_from() -> None:
@@ -134,8 +134,8 @@ def test_estimated_discounts_are_used_where_there_is_enough_to_estimate_them_fro
 
 def test_an_alphabet_of_any_size_has_room_in_the_keys() -> None:
     text = np.arange(1_000_000, 1_000_040) % 1_100_000
-    seen = KneserNey.learn(text, 1_100_000, 8).probabilities(text, [8])[8]
-    assert seen[8:].min() > 0.2  # it was all there
+    probabilities = KneserNey.learn(text, 1_100_000, 8).probabilities(text, [8])[8]
+    assert probabilities[8:].min() > 0.2  # it was all there
 
 
 def test_the_baselines_are_the_bits_of_the_validation_text() -> None:
@@ -162,8 +162,11 @@ def test_bits_per_byte_count_the_bytes_of_the_text() -> None:
 
 
 def test_a_compressor_is_charged_for_what_validation_adds_to_training() -> None:
-    once, twice = prose(200), prose(200) * 2
-    assert look(twice, 0.5).baseline("xz").bits_per_character < 0.1 * look(once, 0.5).baseline("xz").bits_per_character
+    single_text, doubled_text = prose(200), prose(200) * 2
+    assert (
+        look(doubled_text, 0.5).baseline("xz").bits_per_character
+        < 0.1 * look(single_text, 0.5).baseline("xz").bits_per_character
+    )
 
 
 @given(st.lists(st.text("ab\n\r", max_size=12), min_size=1), st.data())
@@ -173,8 +176,8 @@ def test_line_facts_equal_those_of_a_split_whatever_the_pieces(pieces: list[str]
     for piece in pieces:
         if piece:
             lengths.add(codes(piece))
-    *ended, rest = text.split("\n")
-    lines = [line.removesuffix("\r") for line in ended] + [rest] * bool(rest)
+    *ended_lines, last_line = text.split("\n")
+    lines = [line.removesuffix("\r") for line in ended_lines] + [last_line] * bool(last_line)
     sizes = sorted(map(len, lines))
     expected = LineStats(
         lines=len(lines),
@@ -191,17 +194,17 @@ def test_line_facts_equal_those_of_a_split_whatever_the_pieces(pieces: list[str]
 def test_passages_hash_alike_exactly_if_they_are_alike_whatever_the_pieces(text: str, size: int) -> None:
     hasher = ShingleHasher()
     actual = [hasher.add(codes(text[i : i + size])) for i in range(0, len(text), size)]
-    places = [int(place) for _, where in actual for place in where]
+    places = [int(place) for _, piece_places in actual for place in piece_places]
     hashes = [int(value) for values, _ in actual for value in values]
     windows = [text[place : place + PASSAGE] for place in places]
     assert all(len(window) == PASSAGE for window in windows)
     assert len(set(zip(windows, hashes, strict=True))) == len(set(windows)) == len(set(hashes))
-    telling = [
+    expected_places = [
         i
         for i in range(len(text) - PASSAGE + 1)
         if sum(a != b for a, b in zip(text[i:], text[i + 1 : i + 32], strict=False)) >= 16
     ]
-    assert places == telling
+    assert places == expected_places
 
 
 def test_hashes_of_passages_are_spread_evenly_and_do_not_collide() -> None:
@@ -220,31 +223,31 @@ def test_a_sample_of_hashes_keeps_every_copy_of_what_it_keeps_and_stays_small() 
     hashes, places = sample.arrays()
     assert sample.level > 0
     assert 300 < len(hashes) <= 1000
-    kept = {texts[place] for place in places}
-    assert places.tolist() == [i for i, text in enumerate(texts) if text in kept]
+    kept_texts = {texts[place] for place in places}
+    assert places.tolist() == [i for i, text in enumerate(texts) if text in kept_texts]
     assert 1 - len(np.unique(hashes)) / len(hashes) == pytest.approx(0.3, abs=0.06)
 
 
 def test_a_sample_of_many_small_pieces_is_that_of_one_large_one() -> None:
     hashes = hash_texts(map(str, range(5000)))
-    pieces, whole = HashPrefixSample(600), HashPrefixSample(600)
+    piecewise_sample, full_sample = HashPrefixSample(600), HashPrefixSample(600)
     for place in range(5000):
-        pieces.add(hashes[place : place + 1], np.array([place]))
-    whole.add(hashes, np.arange(5000))
-    assert pieces.level == whole.level
-    for of_pieces, of_whole in zip(pieces.arrays(), whole.arrays(), strict=True):
-        assert np.array_equal(of_pieces, of_whole)
+        piecewise_sample.add(hashes[place : place + 1], np.array([place]))
+    full_sample.add(hashes, np.arange(5000))
+    assert piecewise_sample.level == full_sample.level
+    for piecewise_array, full_array in zip(piecewise_sample.arrays(), full_sample.arrays(), strict=True):
+        assert np.array_equal(piecewise_array, full_array)
 
 
 @given(st.lists(st.text("ab\n", min_size=1, max_size=30), min_size=1, max_size=8), st.integers(1, 17))
 def test_blocks_are_the_documents_as_training_joins_them(texts: list[str], size: int) -> None:
-    *first, last = texts
-    joined = "".join(text if text.endswith("\n") else f"{text}\n" for text in first) + last
-    if min(int(0.5 * len(joined)), len(joined) - int(0.5 * len(joined))) < 2:
+    *first_texts, last_text = texts
+    joined_text = "".join(text if text.endswith("\n") else f"{text}\n" for text in first_texts) + last_text
+    if min(int(0.5 * len(joined_text)), len(joined_text) - int(0.5 * len(joined_text))) < 2:
         return
-    text = divided(texts, val_fraction=0.5)
+    text = split_corpus(texts, val_fraction=0.5)
     actual = list(text_blocks((stretch.text for stretch in text.chunks()), size))
-    assert "".join(block.text for block in actual) == joined
+    assert "".join(block.text for block in actual) == joined_text
     assert all(len(block.text) == size for block in actual[:-1])
     assert [block.start for block in actual] == [i * size for i in range(len(actual))]
 
@@ -270,10 +273,10 @@ def test_a_small_text_is_its_own_sample() -> None:
 
 def test_rare_and_invisible_characters_are_listed_with_code_point_name_and_count() -> None:
     actual = look("ab" * 50 + "\x07é\ufffd\u200b" + "c" * 4 + "d" * 5)
-    rare = {c.code_point: (c.name, c.count) for c in actual.rare}
-    assert rare["U+00E9"] == ("LATIN SMALL LETTER E WITH ACUTE", 1)
-    assert rare["U+0063"][1] == 4
-    assert "U+0064" not in rare
+    rare_characters = {c.code_point: (c.name, c.count) for c in actual.rare}
+    assert rare_characters["U+00E9"] == ("LATIN SMALL LETTER E WITH ACUTE", 1)
+    assert rare_characters["U+0063"][1] == 4
+    assert "U+0064" not in rare_characters
     assert [c.code_point for c in actual.invisible] == ["U+0007", "U+200B", "U+FFFD"]
 
 
@@ -289,23 +292,23 @@ def test_counts_of_characters_and_bytes_are_those_of_python(text: str) -> None:
 
 
 def test_a_leak_is_measured_as_the_share_that_was_planted() -> None:
-    train, fresh = prose(900, seed=1), prose(50, seed=2)
-    leaked = "".join(line + "\n" for line in train.splitlines()[100:150])
-    actual = look(train + fresh + leaked, 1 - len(train) / len(train + fresh + leaked))
+    train, fresh_text = prose(900, seed=1), prose(50, seed=2)
+    leaked_text = "".join(line + "\n" for line in train.splitlines()[100:150])
+    actual = look(train + fresh_text + leaked_text, 1 - len(train) / len(train + fresh_text + leaked_text))
     assert actual.leak.passages.share == pytest.approx(0.5, abs=0.02)
     assert (actual.leak.lines.compared, actual.leak.lines.copies) == (100, 50)
     assert actual.duplicate_lines.copies == 50
-    assert actual.leak.longest[0].text.strip() == leaked.strip()
+    assert actual.leak.longest[0].text.strip() == leaked_text.strip()
     assert any("also stand in the training text" in sentence for sentence in advise(actual))
 
 
 def test_near_copies_count_as_far_as_they_are_alike() -> None:
     train = prose(900, seed=1)
-    copied = train.splitlines()[100:200]
-    changed = "".join(f"{line[:20]}#{line[21:]}\n" for line in copied)
-    actual = look(train + changed, 1 - len(train) / len(train + changed))
+    copied_lines = train.splitlines()[100:200]
+    changed_text = "".join(f"{line[:20]}#{line[21:]}\n" for line in copied_lines)
+    actual = look(train + changed_text, 1 - len(train) / len(train + changed_text))
     assert actual.leak.lines.copies == 0
-    line = len(copied[0]) + 1
+    line = len(copied_lines[0]) + 1
     assert actual.leak.passages.share == pytest.approx((line - PASSAGE) / line, abs=0.03)
 
 
@@ -319,11 +322,11 @@ def test_a_text_of_one_character_has_nothing_to_tell_and_is_told_so() -> None:
 
 
 def test_a_leak_in_a_large_text_is_estimated_from_a_sample_of_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    train, fresh = prose(900, seed=1), prose(50, seed=2)
-    leaked = "".join(line + "\n" for line in train.splitlines()[100:150])
-    whole = train + fresh + leaked
+    train, fresh_text = prose(900, seed=1), prose(50, seed=2)
+    leaked_text = "".join(line + "\n" for line in train.splitlines()[100:150])
+    text = train + fresh_text + leaked_text
     monkeypatch.setattr(scanner, "_HASHES", 8000)
-    actual = look(whole, 1 - len(train) / len(whole))
+    actual = look(text, 1 - len(train) / len(text))
     assert actual.compared_share < 1
     assert actual.leak.passages.compared < 8000
     assert actual.leak.passages.share == pytest.approx(0.5, abs=0.12)
@@ -342,37 +345,39 @@ def test_what_is_kept_for_the_test_is_not_looked_at(ending: str) -> None:
     text = prose(300)
     text = text[: len(text) // 10 * 10]
     fraction = (len(text) // 4 + len(ending)) / (len(text) + len(ending))
-    with_test = inspect_text(divided([text + ending], val_fraction=0.25, test_fraction=fraction), no_progress)
-    seen = text[: with_test.characters]
-    assert len(seen) == with_test.train_characters + with_test.val_characters < len(text)
-    assert with_test == look(seen, with_test.val_characters / len(seen))
+    report = inspect_text(split_corpus([text + ending], val_fraction=0.25, test_fraction=fraction), no_progress)
+    visible_text = text[: report.characters]
+    assert len(visible_text) == report.train_characters + report.val_characters < len(text)
+    assert report == look(visible_text, report.val_characters / len(visible_text))
 
 
 def test_a_leak_is_measured_between_the_documents_that_train_and_those_that_validate() -> None:
-    own = [prose(20, seed=n) for n in range(40)]
-    shared = prose(20, seed=99)
-    actual = inspect_text(divided([text + shared for text in own], split="documents", val_fraction=0.25), no_progress)
-    clean = inspect_text(divided(own, split="documents", val_fraction=0.25), no_progress)
+    own_texts = [prose(20, seed=n) for n in range(40)]
+    shared_text = prose(20, seed=99)
+    actual = inspect_text(
+        split_corpus([text + shared_text for text in own_texts], split="documents", val_fraction=0.25), no_progress
+    )
+    clean_report = inspect_text(split_corpus(own_texts, split="documents", val_fraction=0.25), no_progress)
     assert (actual.documents, actual.duplicate_documents.copies) == (40, 0)
     assert 0.45 < actual.leak.passages.share < 0.55
-    assert clean.leak.passages.share < 0.01
+    assert clean_report.leak.passages.share < 0.01
 
 
 def test_copies_of_documents_and_of_lines_are_counted_and_shown() -> None:
-    one, other = prose(5, seed=3), prose(5, seed=4)
-    actual = look([one, other, one])
+    first, second = prose(5, seed=3), prose(5, seed=4)
+    actual = look([first, second, first])
     assert (actual.duplicate_documents.compared, actual.duplicate_documents.copies) == (3, 1)
     assert (actual.duplicate_lines.compared, actual.duplicate_lines.copies) == (15, 5)
-    assert {line.text for line in actual.repeated} == set(one.splitlines())
+    assert {line.text for line in actual.repeated} == set(first.splitlines())
     assert all(line.count == 2 for line in actual.repeated)
 
 
 def test_the_size_of_a_block_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "".join(f"{line}\r\n" for line in (prose(1500) + prose(30)).splitlines())
-    whole = look(text)
+    report = look(text)
     monkeypatch.setattr(scanner, "text_blocks", lambda pieces: text_blocks(pieces, text_sample._PART))
-    assert look(text) == whole
-    assert whole.lines.crlf == 1530
+    assert look(text) == report
+    assert report.lines.crlf == 1530
 
 
 def test_a_text_without_line_ends_is_read_in_bounded_pieces() -> None:
@@ -393,8 +398,8 @@ def test_a_large_text_is_measured_on_a_sample_and_that_is_said(monkeypatch: pyte
 def test_a_sound_text_needs_no_mending_and_a_good_loss_is_named() -> None:
     actual = look(prose(5000))
     advice = advise(actual)
-    best = min(baseline.bits_per_character for baseline in actual.baselines)
-    assert f"below {best * math.log(2):.2f} nats" in advice[0]
+    lowest_bits = min(baseline.bits_per_character for baseline in actual.baselines)
+    assert f"below {lowest_bits * math.log(2):.2f} nats" in advice[0]
     assert advice[1:] == ["Nothing here needs mending."]
 
 
@@ -432,8 +437,8 @@ def test_the_tables_show_facts_baselines_and_advice_and_never_drive_the_terminal
     answer = run("text.txt")
     assert (answer.code, answer.err) == (0, "")
     assert "\x1b" not in answer.out
-    for told in ("'\\x1b'", "U+001B", "U+00E9", "latin small letter e with acute", "8-gram", "xz", "- A good loss"):
-        assert told in answer.out
+    for fragment in ("'\\x1b'", "U+001B", "U+00E9", "latin small letter e with acute", "8-gram", "xz", "- A good loss"):
+        assert fragment in answer.out
 
 
 @pytest.mark.parametrize("verb", ["inspect", "peek"])

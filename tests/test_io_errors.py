@@ -25,7 +25,7 @@ pytestmark = [
         sys.platform != "linux" or not shutil.which("gcc"), reason="failing_disk.c is for Linux and gcc"
     ),
 ]
-ALL = {"write", "fsync", "rename", "read", "create", "mkdir", "flock"}
+CALLS = {"write", "fsync", "rename", "read", "create", "mkdir", "flock"}
 TRAIN = ["train", "--config", "config.yaml", "train.steps=30"]
 RUN = "run_dir=mount/turned"
 CONTROL = struct.Struct("64s4q")  # Control of failing_fs.c
@@ -57,30 +57,30 @@ TURNS = {
 
 
 @pytest.fixture
-def preloaded(tmp_path: Path) -> dict[str, str]:
+def preload_env(tmp_path: Path) -> dict[str, str]:
     """What stands between Python and the C library."""
-    made = tmp_path / "failing_disk.so"
+    library = tmp_path / "failing_disk.so"
     source = ROOT / "tests" / "failing_disk.c"
-    subprocess.run(["gcc", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-o", made, source], check=True)
-    return {"LD_PRELOAD": str(made)}
+    subprocess.run(["gcc", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-o", library, source], check=True)
+    return {"LD_PRELOAD": str(library)}
 
 
 @pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[dict[str, str]]:
+def mount_env(tmp_path: Path) -> Iterator[dict[str, str]]:
     """A file system that fails, at `mount`; skipped where there is no FUSE, or nothing may be mounted."""
     actual = subprocess.run(
         ["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True, check=False
     ) if shutil.which("pkg-config") else None  # fmt: skip
     if actual is None or actual.returncode or not os.access("/dev/fuse", os.R_OK | os.W_OK):
         pytest.skip("there is no FUSE here to build and mount a file system with")
-    made, control, folder, mount = (tmp_path / name for name in ("failing_fs", "control", "behind", "mount"))
+    program, control, folder, mount = (tmp_path / name for name in ("failing_fs", "control", "behind", "mount"))
     source = ROOT / "tests" / "failing_fs.c"
-    subprocess.run(["gcc", "-Wall", "-Wextra", "-O1", "-o", made, source, *actual.stdout.split()], check=True)
+    subprocess.run(["gcc", "-Wall", "-Wextra", "-O1", "-o", program, source, *actual.stdout.split()], check=True)
     control.write_bytes(bytes(CONTROL.size))
     folder.mkdir()
     mount.mkdir()
-    with open(tmp_path / "said", "w") as said:
-        process = subprocess.Popen([made, folder, control, "-f", mount], stderr=said, stdout=said)
+    with open(tmp_path / "said", "w") as log:
+        process = subprocess.Popen([program, folder, control, "-f", mount], stderr=log, stdout=log)
     try:
         wait_until(lambda: os.path.ismount(mount) or process.poll() is not None)
         if process.poll() is not None:
@@ -102,22 +102,22 @@ def fail_and_resume(folder: Path, disk: dict[str, str], times: int, count: Calla
     actual = json.loads(completed.stdout)
     count("faults", actual["met"])
     assert not actual["wrong"], "\n".join(actual["wrong"])
-    assert set(actual["calls"]) == ALL
+    assert set(actual["calls"]) == CALLS
     assert all(actual["calls"].values()), actual["calls"]  # each was asked
 
 
 @pytest.mark.parametrize("times", [2, pytest.param(15, marks=pytest.mark.slow)])
 def test_whatever_the_disk_refuses_is_one_error_and_the_same_command_resumes_to_the_same_bits(
-    tmp_path: Path, preloaded: dict[str, str], times: int, record_property: Callable[[str, object], None]
+    tmp_path: Path, preload_env: dict[str, str], times: int, record_property: Callable[[str, object], None]
 ) -> None:
-    fail_and_resume(tmp_path, preloaded, times, record_property)
+    fail_and_resume(tmp_path, preload_env, times, record_property)
 
 
 @pytest.mark.slow
 def test_whatever_a_real_file_system_refuses_is_one_error_and_the_same_command_resumes_to_the_same_bits(
-    tmp_path: Path, mounted: dict[str, str], record_property: Callable[[str, object], None]
+    tmp_path: Path, mount_env: dict[str, str], record_property: Callable[[str, object], None]
 ) -> None:
-    fail_and_resume(tmp_path, mounted, 6, record_property)
+    fail_and_resume(tmp_path, mount_env, 6, record_property)
 
 
 @pytest.fixture
@@ -140,16 +140,16 @@ def real_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def undisturbed_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What an undisturbed training leaves."""
-    folder = prepared(tmp_path_factory.mktemp("whole"))
+    folder = prepare_folder(tmp_path_factory.mktemp("whole"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "gpt_cli", *TRAIN, "run_dir=whole"]
     subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, timeout=HANG)
     return remains(folder / "whole")
 
 
-def prepared(folder: Path) -> Path:
+def prepare_folder(folder: Path) -> Path:
     (folder / "text.txt").write_text(TEXT)
     (folder / "config.yaml").write_text(CONFIG.format(**DEFAULTS))
     return folder
@@ -165,14 +165,14 @@ def train_through(folder: Path, turn: Callable[[], object]) -> tuple[int, str]:
     gate = os.open(folder / "gate", os.O_WRONLY)  # returns when training has come there
     turn()
     os.close(gate)
-    _, said = process.communicate(timeout=HANG)
-    return process.returncode, said
+    _, messages = process.communicate(timeout=HANG)
+    return process.returncode, messages
 
 
-def assert_one_error(said: str, turn: Turn) -> None:
-    error, hint = said.splitlines()[-2:]
-    assert said.count("error: ") == 1, said
-    assert "Traceback" not in said
+def assert_one_error(messages: str, turn: Turn) -> None:
+    error, hint = messages.splitlines()[-2:]
+    assert messages.count("error: ") == 1, messages
+    assert "Traceback" not in messages
     assert error.startswith("error: ")
     assert turn.says in error
     assert hint.startswith("hint: ")
@@ -187,54 +187,54 @@ def assert_only_reading_goes_on(folder: Path, turn: Turn, gpt: Callable[..., Out
         load(checkpoint)
     assert gpt("sample", "--run", "mount/turned", "--max-new-tokens", "3").rc == 0
     for run in (RUN, "run_dir=mount/new"):
-        refused = gpt(*TRAIN, run)
-        assert refused.rc == 1
-        assert "step" not in refused.stderr
-        assert_one_error(refused.stderr, turn)
+        outcome = gpt(*TRAIN, run)
+        assert outcome.rc == 1
+        assert "step" not in outcome.stderr
+        assert_one_error(outcome.stderr, turn)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", TURNS)
 def test_a_file_system_that_turns_while_it_is_trained_on_is_one_error_and_loses_nothing(
-    how: str, tmp_path: Path, mounted: dict[str, str], whole: dict[str, str], gpt: Callable[..., Outcome]
+    how: str, tmp_path: Path, mount_env: dict[str, str], undisturbed_files: dict[str, str], gpt: Callable[..., Outcome]
 ) -> None:
-    turn, folder = TURNS[how], prepared(tmp_path)
+    turn, folder = TURNS[how], prepare_folder(tmp_path)
 
-    def refuse(at: int) -> None:
-        Path(mounted["CONTROL"]).write_bytes(CONTROL.pack(turn.calls.encode(), at, turn.error, 1, 0))
+    def refuse(number: int) -> None:
+        Path(mount_env["CONTROL"]).write_bytes(CONTROL.pack(turn.calls.encode(), number, turn.error, 1, 0))
 
-    code, said = train_through(folder, lambda: refuse(1))
+    code, messages = train_through(folder, lambda: refuse(1))
     if turn.goes_on:
-        assert code == 0, said
-        assert remains(folder / "mount/turned") == whole
+        assert code == 0, messages
+        assert remains(folder / "mount/turned") == undisturbed_files
     else:
-        assert code == 1, said
-        assert_one_error(said, turn)
+        assert code == 1, messages
+        assert_one_error(messages, turn)
     assert_only_reading_goes_on(folder, turn, gpt)
     refuse(0)
     for name in ("turned", "new"):  # the same commands
         completed = gpt(*TRAIN, f"run_dir=mount/{name}")
         assert completed.rc == 0, completed.stderr
-        assert remains(folder / "mount" / name) == whole
+        assert remains(folder / "mount" / name) == undisturbed_files
 
 
 @pytest.mark.slow
 def test_an_ext4_that_is_made_read_only_while_it_is_trained_on_is_one_error_and_loses_nothing(
-    tmp_path: Path, real_disk: Path, whole: dict[str, str], gpt: Callable[..., Outcome]
+    tmp_path: Path, real_disk: Path, undisturbed_files: dict[str, str], gpt: Callable[..., Outcome]
 ) -> None:
-    turn, folder = TURNS["read-only"], prepared(tmp_path)
-    abort = [
+    turn, folder = TURNS["read-only"], prepare_folder(tmp_path)
+    abort_command = [
         "mount",
         "-o",
         "remount,abort",
         real_disk,
     ]  # as the kernel does when the disk fails; what is open stays open
-    code, said = train_through(folder, lambda: subprocess.run(abort, check=True))
-    assert code == 1, said
-    assert_one_error(said, turn)
+    code, messages = train_through(folder, lambda: subprocess.run(abort_command, check=True))
+    assert code == 1, messages
+    assert_one_error(messages, turn)
     assert_only_reading_goes_on(folder, turn, gpt)
     shutil.copytree(real_disk / "turned", folder / "elsewhere")
     completed = gpt("train", "elsewhere")
     assert completed.rc == 0, completed.stderr
     assert "resuming from step 20" in completed.stderr
-    assert remains(folder / "elsewhere") == whole
+    assert remains(folder / "elsewhere") == undisturbed_files

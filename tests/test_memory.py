@@ -36,7 +36,7 @@ def mean_loss(model: GPT, inputs: Tensor, targets: Tensor) -> Tensor:
     return cross_entropy(model(inputs), targets)
 
 
-def with_gradients(model: GPT, loss: Tensor) -> dict[str, Tensor]:
+def loss_and_gradients(model: GPT, loss: Tensor) -> dict[str, Tensor]:
     """The loss and the gradient of every parameter, by name."""
     model.zero_grad()
     loss.backward()
@@ -49,11 +49,11 @@ def with_gradients(model: GPT, loss: Tensor) -> dict[str, Tensor]:
 def test_the_loss_in_pieces_is_the_loss_with_all_its_gradients(monkeypatch, tie_embeddings, softcap, rows):
     monkeypatch.setattr(pieces, "_CPU_LOGITS", rows * VOCAB)
     model = build(tie_embeddings=tie_embeddings, logit_softcap=softcap).double()
-    whole = with_gradients(model, 0.37 * mean_loss(model, *batch()))
-    apart = with_gradients(model, 0.37 * chunked_loss(model, *batch()))
-    assert whole.keys() == apart.keys()
-    for name in whole:
-        torch.testing.assert_close(apart[name], whole[name].to(apart[name].dtype), atol=2e-7, rtol=1e-6, msg=name)
+    expected = loss_and_gradients(model, 0.37 * mean_loss(model, *batch()))
+    actual = loss_and_gradients(model, 0.37 * chunked_loss(model, *batch()))
+    assert expected.keys() == actual.keys()
+    for name in expected:
+        torch.testing.assert_close(actual[name], expected[name].to(actual[name].dtype), atol=2e-7, rtol=1e-6, msg=name)
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
@@ -62,29 +62,29 @@ def test_what_is_ignored_changes_neither_the_sum_in_pieces_nor_its_gradients(mon
     monkeypatch.setattr(pieces, "_CPU_LOGITS", 7 * VOCAB)
     model = build(logit_softcap=softcap).double()
     inputs, targets = batch()
-    dropped = torch.rand(targets.shape, generator=torch.Generator().manual_seed(1)) < share
-    targets = targets.masked_fill(dropped, IGNORED)
-    whole = with_gradients(model, cross_entropy(model(inputs), targets, "sum"))
-    apart = with_gradients(model, chunked_loss(model, inputs, targets, "sum"))
-    for name in whole:
-        torch.testing.assert_close(apart[name], whole[name].to(apart[name].dtype), atol=2e-6, rtol=1e-6, msg=name)
+    ignored_mask = torch.rand(targets.shape, generator=torch.Generator().manual_seed(1)) < share
+    targets = targets.masked_fill(ignored_mask, IGNORED)
+    expected = loss_and_gradients(model, cross_entropy(model(inputs), targets, "sum"))
+    actual = loss_and_gradients(model, chunked_loss(model, inputs, targets, "sum"))
+    for name in expected:
+        torch.testing.assert_close(actual[name], expected[name].to(actual[name].dtype), atol=2e-6, rtol=1e-6, msg=name)
 
 
 def test_in_fp32_the_loss_in_pieces_is_as_near_to_the_exact_one_as_the_plain_loss(monkeypatch):
     monkeypatch.setattr(pieces, "_CPU_LOGITS", 5 * VOCAB)
     model = build(logit_softcap=5.0)
-    whole, apart = (with_gradients(model, loss(model, *batch())) for loss in (mean_loss, chunked_loss))
-    for name in whole:
-        assert (apart[name] - whole[name]).norm() <= 1e-6 * whole[name].norm(), name
+    expected, actual = (loss_and_gradients(model, loss(model, *batch())) for loss in (mean_loss, chunked_loss))
+    for name in expected:
+        assert (actual[name] - expected[name]).norm() <= 1e-6 * expected[name].norm(), name
 
 
 def test_under_autocast_the_loss_in_pieces_is_off_by_rounding_alone(monkeypatch):
     monkeypatch.setattr(pieces, "_CPU_LOGITS", 7 * VOCAB)
     model = build()
     with Runtime(torch.device("cpu"), "bf16", threads=1).autocast():
-        whole, apart = (with_gradients(model, loss(model, *batch())) for loss in (mean_loss, chunked_loss))
-    for name in whole:
-        assert (apart[name] - whole[name]).norm() <= 0.02 * whole[name].norm(), name
+        expected, actual = (loss_and_gradients(model, loss(model, *batch())) for loss in (mean_loss, chunked_loss))
+    for name in expected:
+        assert (actual[name] - expected[name]).norm() <= 0.02 * expected[name].norm(), name
 
 
 def test_the_tokens_of_a_piece_are_a_multiple_of_128_unless_the_vocabulary_is_too_large():
@@ -96,15 +96,15 @@ def test_the_tokens_of_a_piece_are_a_multiple_of_128_unless_the_vocabulary_is_to
 def test_no_piece_of_the_logits_is_larger_than_it_may_be(monkeypatch):
     monkeypatch.setattr(pieces, "_CPU_LOGITS", 4 * VOCAB)
     model, sizes = build(), []
-    keep = torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.shape) or t, lambda t: t)
-    with keep:
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.shape) or t, lambda t: t)
+    with hooks:
         chunked_loss(model, *batch())
     assert sizes
     assert not any(VOCAB in shape and 33 in shape for shape in sizes)  # neither kept nor made whole
-    log_softmax, seen = Tensor.log_softmax, []
-    monkeypatch.setattr(Tensor, "log_softmax", lambda x, dim: seen.append(len(x)) or log_softmax(x, dim))
+    log_softmax, chunk_rows = Tensor.log_softmax, []
+    monkeypatch.setattr(Tensor, "log_softmax", lambda x, dim: chunk_rows.append(len(x)) or log_softmax(x, dim))
     chunked_loss(model, *batch())
-    assert seen == [4] * 8 + [1]
+    assert chunk_rows == [4] * 8 + [1]
 
 
 def test_a_frozen_head_and_a_model_that_does_not_learn_are_fine(monkeypatch):
@@ -122,9 +122,9 @@ def test_evaluation_in_pieces_is_the_evaluation(monkeypatch):
     model = build()
     text = EvaluationText.of(np.arange(200, dtype=np.uint16) % VOCAB, ByteTokenizer(), CPU.device)
     engine = TorchEngine(model, CPU, GradScaler(False), print)
-    whole = evaluate(model, engine, text)
+    expected = evaluate(model, engine, text)
     monkeypatch.setattr(pieces, "_CPU_LOGITS", 3 * VOCAB)
-    assert evaluate(model, engine, text).loss == pytest.approx(whole.loss, rel=1e-6)
+    assert evaluate(model, engine, text).loss == pytest.approx(expected.loss, rel=1e-6)
 
 
 @pytest.mark.parametrize(("vocab_size", "chunked"), [(65, False), (50_257, True)])
@@ -147,23 +147,23 @@ def test_activations_computed_twice_give_the_same_bits(dropout, layout):
 
     def results() -> dict[str, Tensor]:
         torch.manual_seed(17)
-        first = with_gradients(model, cross_entropy(model(batch()[0]), batch()[1]))
-        return {**first, "the noise afterwards": torch.rand(3)}
+        gradients = loss_and_gradients(model, cross_entropy(model(batch()[0]), batch()[1]))
+        return {**gradients, "the noise afterwards": torch.rand(3)}
 
-    kept = results()
-    again = results()
+    expected = results()
+    repeated_results = results()
     apply_activation_checkpointing(model)
-    recomputed = results()
+    recomputed_results = results()
     assert list(model.state_dict()) == names
-    for name in kept:
-        assert recomputed[name].equal(kept[name]), name
-        assert again[name].equal(kept[name]), name
+    for name in expected:
+        assert recomputed_results[name].equal(expected[name]), name
+        assert repeated_results[name].equal(expected[name]), name
 
 
 def test_activations_computed_twice_are_not_kept():
     model = build()
 
-    def kept_numbers() -> int:
+    def count_saved_values() -> int:
         storages: dict[int, int] = {}
         with torch.autograd.graph.saved_tensors_hooks(
             lambda t: storages.update({t.untyped_storage().data_ptr(): t.numel()}) or t, lambda t: t
@@ -172,16 +172,16 @@ def test_activations_computed_twice_are_not_kept():
         loss.backward()
         return sum(storages.values())
 
-    before = kept_numbers()
+    old_count = count_saved_values()
     apply_activation_checkpointing(model)
-    assert kept_numbers() < before / 3
+    assert count_saved_values() < old_count / 3
 
 
 def test_decoding_with_a_cache_is_untouched_by_computing_activations_twice():
     model, tokens = build(), batch(1)[0]
-    whole = model(tokens)
+    expected = model(tokens)
     apply_activation_checkpointing(model)
     cache = KVCache(model.config, 1)
     with torch.no_grad():
         pieces_of_text = [model(part, cache) for part in tokens.split(4, dim=1)]
-    torch.testing.assert_close(torch.cat(pieces_of_text, dim=1), whole)
+    torch.testing.assert_close(torch.cat(pieces_of_text, dim=1), expected)

@@ -96,12 +96,12 @@ def weights_of(model: GPT) -> Weights:
 @pytest.mark.parametrize("width", [8, 64, 128])
 def test_rotary_frequencies_are_torchs_but_for_a_last_bit(width, scaling, theta):
     config = ModelConfig(n_embd=width, n_head=1, rope_theta=theta, rope_scaling=scaling)
-    ours, torchs = numpy_frequencies(config), rotary_frequencies(config).numpy()
-    np.testing.assert_array_max_ulp(ours, torchs, maxulp=1 if scaling is None else 16)  # a blend loses some
-    assert scaling is not None or (ours != torchs).sum() <= 1
+    actual, expected = numpy_frequencies(config), rotary_frequencies(config).numpy()
+    np.testing.assert_array_max_ulp(actual, expected, maxulp=1 if scaling is None else 16)  # a blend loses some
+    assert scaling is not None or (actual != expected).sum() <= 1
 
 
-def written(decoder: Any, prompts: Sequence[Sequence[int]], sampling: SamplingParams) -> list[tuple[int, ...]]:
+def decode_tokens(decoder: Any, prompts: Sequence[Sequence[int]], sampling: SamplingParams) -> list[tuple[int, ...]]:
     """The tokens of each text."""
     choice = TokenChoice(sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
     seeds = [derive_seed(sampling.seed, "sample", i) for i in range(len(prompts))]
@@ -113,7 +113,7 @@ def written(decoder: Any, prompts: Sequence[Sequence[int]], sampling: SamplingPa
     return list(zip(*steps, strict=True))
 
 
-def by_torch(model: GPT, prompts: Sequence[Sequence[int]], sampling: SamplingParams) -> list[tuple[int, ...]]:
+def torch_tokens(model: GPT, prompts: Sequence[Sequence[int]], sampling: SamplingParams) -> list[tuple[int, ...]]:
     return list(zip(*generate(model, prompts, sampling), strict=True))
 
 
@@ -135,16 +135,16 @@ def test_the_text_is_that_of_torch_within_the_context_and_far_past_it(options: d
     model = make_model(**options)
     weights, sampling = weights_of(model), SamplingParams(temperature=1.0, seed=5, max_new_tokens=4 * CONTEXT)
     prompts = [[1, 2, 3]] * 3
-    expected = by_torch(model, prompts, sampling)
-    assert written(NativeDecoder(weights, threads=2), prompts, sampling) == expected
-    assert written(NumpyDecoder(weights), prompts, sampling) == expected
+    expected = torch_tokens(model, prompts, sampling)
+    assert decode_tokens(NativeDecoder(weights, threads=2), prompts, sampling) == expected
+    assert decode_tokens(NumpyDecoder(weights), prompts, sampling) == expected
 
 
 @pytest.mark.usefixtures("compiled")
 def test_the_logits_that_tokens_are_chosen_from_are_those_of_torch_past_the_context() -> None:
     model = make_model(n_kv_head=2, window=9)
-    writing = NativeDecoder(weights_of(model)).start([[1, 2, 3]], [1], TokenChoice(1.0))
-    tokens, logits = writing.decode_with_logits(3 * CONTEXT)
+    session = NativeDecoder(weights_of(model)).start([[1, 2, 3]], [1], TokenChoice(1.0))
+    tokens, logits = session.decode_with_logits(3 * CONTEXT)
     text = [1, 2, 3, *(row[0] for row in tokens)]
     for step in range(len(tokens)):
         position = 3 + step
@@ -176,9 +176,9 @@ def test_every_filter_writes_what_torch_writes(settings: dict[str, Any]) -> None
     model = make_model()
     sampling = SamplingParams(**{"temperature": 1.0, "seed": 9, "max_new_tokens": 60, **settings})
     weights, prompts = weights_of(model), [[4], [4]]
-    expected = by_torch(model, prompts, sampling)
-    assert written(NativeDecoder(weights), prompts, sampling) == expected
-    assert written(NumpyDecoder(weights), prompts, sampling) == expected
+    expected = torch_tokens(model, prompts, sampling)
+    assert decode_tokens(NativeDecoder(weights), prompts, sampling) == expected
+    assert decode_tokens(NumpyDecoder(weights), prompts, sampling) == expected
 
 
 LOGITS = st.lists(st.floats(-8, 8, width=16), min_size=1, max_size=40)
@@ -195,13 +195,13 @@ def test_what_numpy_keeps_is_what_the_filters_keep(
     logits: list[float], temperature: float, top_k: int | None, top_p: float | None, min_p: float | None
 ) -> None:
     sampling = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    kept = filter_logits(torch.tensor([logits]), sampling)[0].isfinite()
+    is_kept = filter_logits(torch.tensor([logits]), sampling)[0].isfinite()
     values = np.array(logits, np.float32)
     for token in range(len(logits)):
-        wanted = np.zeros(len(logits), np.float32)
-        wanted[token] = 1e6  # noise that takes this token, unless it was filtered out
-        assert (sample_token(values, TokenChoice(temperature, top_k, top_p, min_p), wanted) == token) == bool(
-            kept[token]
+        noise = np.zeros(len(logits), np.float32)
+        noise[token] = 1e6  # noise that takes this token, unless it was filtered out
+        assert (sample_token(values, TokenChoice(temperature, top_k, top_p, min_p), noise) == token) == bool(
+            is_kept[token]
         )
 
 
@@ -217,20 +217,20 @@ def test_unequal_prompts_in_one_batch_continue_as_each_does_alone_whatever_their
     model = make_model()
     weights, sampling = weights_of(model), SamplingParams(temperature=0.0, max_new_tokens=3 * CONTEXT)
     prompts = [[1], [2, 3, 4], [5] * 50, [6, 7] * 10, [1]]
-    alone = [by_torch(model, [prompt], sampling)[0] for prompt in prompts]
-    assert written(NativeDecoder(weights, threads=2), prompts, sampling) == alone
-    assert written(NumpyDecoder(weights), prompts, sampling) == alone
+    expected = [torch_tokens(model, [prompt], sampling)[0] for prompt in prompts]
+    assert decode_tokens(NativeDecoder(weights, threads=2), prompts, sampling) == expected
+    assert decode_tokens(NumpyDecoder(weights), prompts, sampling) == expected
 
 
 @pytest.mark.usefixtures("compiled")
 def test_a_text_is_the_same_however_its_tokens_are_asked_for_and_whatever_runs_beside_it() -> None:
     decoder = NativeDecoder(weights_of(make_model()), threads=2)
     seeds = list(range(70))  # more than go through the layers at once
-    together = list(zip(*decoder.start([[1, 2]] * 70, seeds, TokenChoice(1.0)).decode(30), strict=True))
+    batch_texts = list(zip(*decoder.start([[1, 2]] * 70, seeds, TokenChoice(1.0)).decode(30), strict=True))
     for text in (0, 1, 69):
-        alone = decoder.start([[1, 2]], [seeds[text]], TokenChoice(1.0))
-        assert [token for _ in range(30) for (token,) in alone.decode(1)] == list(together[text])
-    assert len(set(together)) == 70
+        session = decoder.start([[1, 2]], [seeds[text]], TokenChoice(1.0))
+        assert [token for _ in range(30) for (token,) in session.decode(1)] == list(batch_texts[text])
+    assert len(set(batch_texts)) == 70
 
 
 @pytest.mark.usefixtures("compiled")
@@ -238,28 +238,28 @@ def test_a_text_is_the_same_however_its_tokens_are_asked_for_and_whatever_runs_b
 @pytest.mark.parametrize("options", [{}, {"mlp": "gelu", "bias": True, "n_embd": 160, "n_head": 5}], ids=str)
 def test_logits_are_the_same_to_the_last_bit_whatever_is_computed_beside_them(format: Any, options: Any) -> None:
     decoder = NativeDecoder(weights_of(make_model(n_layer=2, **options)), format=format)
-    shared = NativeDecoder(decoder.weights, format=format, threads=3)
+    batch_decoder = NativeDecoder(decoder.weights, format=format, threads=3)
     prompts = [[i % VOCAB_SIZE, *range(i % 7)] for i in range(23)]
-    alone = [decoder.start([prompt], [9], TokenChoice(1.0)).decode_with_logits(30)[1][:, 0] for prompt in prompts]
+    expected = [decoder.start([prompt], [9], TokenChoice(1.0)).decode_with_logits(30)[1][:, 0] for prompt in prompts]
     for n in (2, 3, 5, 8, 15, 23):
-        together = shared.start(prompts[:n], [9] * n, TokenChoice(1.0)).decode_with_logits(30)[1]
+        batch_logits = batch_decoder.start(prompts[:n], [9] * n, TokenChoice(1.0)).decode_with_logits(30)[1]
         for text in range(n):
-            np.testing.assert_array_equal(together[:, text], alone[text])
+            np.testing.assert_array_equal(batch_logits[:, text], expected[text])
 
 
 @pytest.mark.usefixtures("compiled")
 def test_a_text_that_has_ended_or_was_stopped_costs_nothing_and_leaves_the_others_alone() -> None:
     decoder = NativeDecoder(weights_of(make_model()))
-    free = list(zip(*decoder.start([[1], [1]], [1, 2], TokenChoice(1.0)).decode(40), strict=True))
-    writing = decoder.start([[1], [1]], [1, 2], TokenChoice(1.0))
-    first = writing.decode(5)
-    writing.stop(0)
-    assert [row[1] for row in first + writing.decode(35)] == list(free[1])
-    end = free[0][7]
-    writing = decoder.start([[1]], [1], TokenChoice(1.0, end_of_text=end))
-    tokens = [token for (token,) in writing.decode(40)]
-    assert tokens == list(free[0][: free[0].index(end) + 1])
-    assert writing.decode(5) == []
+    full_texts = list(zip(*decoder.start([[1], [1]], [1, 2], TokenChoice(1.0)).decode(40), strict=True))
+    session = decoder.start([[1], [1]], [1, 2], TokenChoice(1.0))
+    first_steps = session.decode(5)
+    session.stop(0)
+    assert [row[1] for row in first_steps + session.decode(35)] == list(full_texts[1])
+    end_token = full_texts[0][7]
+    session = decoder.start([[1]], [1], TokenChoice(1.0, end_of_text=end_token))
+    tokens = [token for (token,) in session.decode(40)]
+    assert tokens == list(full_texts[0][: full_texts[0].index(end_token) + 1])
+    assert session.decode(5) == []
 
 
 @pytest.mark.usefixtures("compiled")
@@ -273,18 +273,18 @@ def test_rounded_weights_give_the_logits_of_the_rounded_model(format: Any) -> No
     # one down, by 1/256 or 1/127, and what follows is another rounding, as far from the exact one as this. Without such
     # there is nothing between them: see test_one_layer_rounds_as_the_reference_does.
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-2 if format == "int8" else 4e-2)
-    exact = NumpyDecoder(weights).score(tokens)
-    assert 1e-6 < np.abs(actual - exact).max() < 0.1 * np.abs(exact).max()
-    assert np.abs(actual - expected).max() < (0.1 if format == "int8" else 0.3) * np.abs(actual - exact).max()
+    exact_logits = NumpyDecoder(weights).score(tokens)
+    assert 1e-6 < np.abs(actual - exact_logits).max() < 0.1 * np.abs(exact_logits).max()
+    assert np.abs(actual - expected).max() < (0.1 if format == "int8" else 0.3) * np.abs(actual - exact_logits).max()
 
 
 def test_arrays_that_do_not_fit_the_config_are_refused() -> None:
     model = make_model()
     arrays = unpack_arrays(pack_tensors(model.state_dict()), "model")
     assert open_decoder(model.config.model_copy(update={"n_layer": 2}), VOCAB_SIZE, arrays) is None
-    for wrong in ({"norm.weight": np.ones(3, np.float32)}, {"norm.weight": np.ones(32)}, {"more": np.ones(1)}):
+    for wrong_arrays in ({"norm.weight": np.ones(3, np.float32)}, {"norm.weight": np.ones(32)}, {"more": np.ones(1)}):
         with pytest.raises(WeightMismatch):
-            read_weights(model.config, VOCAB_SIZE, arrays | wrong)
+            read_weights(model.config, VOCAB_SIZE, arrays | wrong_arrays)
 
 
 @pytest.mark.usefixtures("compiled")
@@ -297,15 +297,15 @@ def test_texts_end_where_those_of_torch_end_and_never_hold_the_unknown_token() -
         sampling = SamplingParams(temperature=1.0, seed=3, max_new_tokens=90, stop=stop)
         expected = stream_texts(model, ByteTokenizer(), [65], sampling, 3)
         texts = stream_native(decoder, ByteTokenizer(), [[65]] * 3, sampling)
-        for ours, theirs in zip(texts, expected, strict=True):
-            assert (ours.text(), ours.tokens, ours.finish_reason) == (
-                theirs.text(),
-                theirs.tokens,
-                theirs.finish_reason,
+        for native_text, torch_text in zip(texts, expected, strict=True):
+            assert (native_text.text(), native_text.tokens, native_text.finish_reason) == (
+                torch_text.text(),
+                torch_text.tokens,
+                torch_text.finish_reason,
             )
     tokenizer = CharTokenizer("ab", has_unknown=True)
-    small = make_model(vocab_size=3)
-    decoder = open_decoder(small.config, 3, unpack_arrays(pack_tensors(small.state_dict()), "model"))
+    small_model = make_model(vocab_size=3)
+    decoder = open_decoder(small_model.config, 3, unpack_arrays(pack_tensors(small_model.state_dict()), "model"))
     assert decoder is not None
     for text in stream_native(decoder, tokenizer, [[2]] * 4, SamplingParams(max_new_tokens=60, temperature=5.0)):
         assert set(text.text()) <= {"a", "b"}

@@ -55,7 +55,7 @@ FAULTS = [
 
 
 @pytest.fixture(autouse=True)
-def _compiled() -> None:
+def _compiled_code() -> None:
     try:
         load_kernel()
         NativeLibrary.load(torch.float32)
@@ -74,17 +74,17 @@ def test_sound_code_of_every_layout_is_found_to_be_right_and_no_randomness_is_us
         library = NativeLibrary.load(dtype)
     except KernelUnavailable as error:
         pytest.skip(str(error))
-    before = torch.random.get_rng_state()
-    for mlp, width, more in (
+    old_rng_state = torch.random.get_rng_state()
+    for mlp, width, options in (
         ("relu", 16, {"norm": "layernorm", "bias": True, "position": "learned", "qk_norm": False}),
         ("gelu", 32, {"tie_embeddings": True, "n_kv_head": 1}),
         ("swiglu", 64, {"window": 5, "logit_softcap": 30.0}),
         ("relu2", 128, {"norm_gain": False, "position": "sinusoidal"}),
         ("swiglu", 5, {"position": "none"}),
     ):
-        config = ModelConfig.model_validate({"n_embd": 4 * width, "n_head": 4, "mlp": mlp, **more})
+        config = ModelConfig.model_validate({"n_embd": 4 * width, "n_head": 4, "mlp": mlp, **options})
         assert check_native_gradients(library, config, 2) is None, config
-    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(torch.random.get_rng_state(), old_rng_state)
     assert torch.get_num_threads() > 0
 
 
@@ -93,10 +93,10 @@ def test_a_gradient_that_is_wrong_at_one_place_of_the_stack_is_found(
     wrong: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library, calls = NativeLibrary.load(torch.float32), itertools.count()
-    sound = NativeEngine.add_gradients
+    original_add_gradients = NativeEngine.add_gradients
 
     def add_gradients(network: NativeEngine, *batch: Any) -> float:
-        loss = sound(network, *batch)
+        loss = original_add_gradients(network, *batch)
         if next(calls) == wrong:
             gradient = next(network.model.parameters()).grad
             assert gradient is not None
@@ -119,28 +119,28 @@ def test_a_fault_in_the_training_code_is_found_and_torch_computes(
     monkeypatch.setitem(KERNELS, False, with_fault(KERNELS[False], tmp_path, file, old, new))
     notes: list[str] = []
     assert build_native_engine(make_model(config), RuntimeConfig(), FP32, notes.append) is None
-    told = [note for note in notes if not note.startswith("compiling")]
-    assert told[0].startswith("the compiled training code is wrong: ")
-    assert told[1].startswith(
+    warnings = [note for note in notes if not note.startswith("compiling")]
+    assert warnings[0].startswith("the compiled training code is wrong: ")
+    assert warnings[1].startswith(
         "computing by torch, about 2 to 3 times slower than by compiled code: what the C compiler"
     )
-    with pytest.raises(UserError, match="cannot be had here: what the C compiler") as refused:
+    with pytest.raises(UserError, match="cannot be had here: what the C compiler") as caught:
         build_native_engine(make_model(config), RuntimeConfig(engine="native"), FP32)
-    assert refused.value.exit_code == 1
+    assert caught.value.exit_code == 1
 
 
 @pytest.mark.usefixtures("own_kernels")
 def test_a_wrong_library_in_the_cache_whose_sum_is_right_is_compiled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrong = with_fault(KERNELS[False], tmp_path, *FAULTS[0][:3])
-    plant(KERNELS[False], compiled(wrong))
+    bad_kernel = with_fault(KERNELS[False], tmp_path, *FAULTS[0][:3])
+    plant(KERNELS[False], compiled(bad_kernel))
     notes: list[str] = []
     native = build_native_engine(make_model(), RuntimeConfig(), FP32, notes.append)
     assert native is not None
-    (told,) = (note for note in notes if not note.startswith("compiling"))
-    assert told.startswith("the compiled training code is wrong: its gradient of ")
-    assert told.endswith(" is not that of torch; compiling it again")
+    (warning,) = (note for note in notes if not note.startswith("compiling"))
+    assert warning.startswith("the compiled training code is wrong: its gradient of ")
+    assert warning.endswith(" is not that of torch; compiling it again")
     monkeypatch.setattr("gpt_cli.cpu.common.kernel._jobs", {})  # as another process finds it
     notes.clear()
     assert build_native_engine(make_model(), RuntimeConfig(), FP32, notes.append) is not None
@@ -154,15 +154,15 @@ def test_a_fault_in_the_decoder_is_found_and_made_again_or_numpy_decodes(
     model, notes = make_model(SWIGLU.model_copy(update={"zero_init": False, "init_std": 0.5})), []
     arrays = unpack_arrays(pack_tensors(model.state_dict()), "model")
     weights = read_weights(model.config, 17, arrays)
-    wrong = with_fault(DECODER, tmp_path, "simd.h", "0.6931470037f", "0.5931470037f")
-    plant(DECODER, compiled(wrong))
+    bad_kernel = with_fault(DECODER, tmp_path, "simd.h", "0.6931470037f", "0.5931470037f")
+    plant(DECODER, compiled(bad_kernel))
     actual = NativeDecoder(weights, note=notes.append)
     np.testing.assert_allclose(actual.score([1, 2, 3]), NumpyDecoder(weights).score([1, 2, 3]), rtol=0, atol=1e-4)
     assert [note for note in notes if not note.startswith("compiling")] == [
         "the compiled decoder is wrong: its logits differ from those of the reference; compiling it again"
     ]
     notes.clear()
-    monkeypatch.setattr("gpt_cli.cpu.decode.bindings.load_kernel", lambda **given: load_kernel(wrong, **given))
+    monkeypatch.setattr("gpt_cli.cpu.decode.bindings.load_kernel", lambda **kwargs: load_kernel(bad_kernel, **kwargs))
     decoder = open_decoder(model.config, 17, arrays, note=notes.append)
     assert decoder is not None
     assert decoder.engine == "numpy"
@@ -179,18 +179,18 @@ def test_a_fall_back_is_told_on_the_console_and_in_the_events_and_the_engine_tha
     from gpt_cli.config import dump_config
 
     (tmp_path / "config.yaml").write_text(dump_config(config))
-    without = {"CC": "", "PATH": str(tmp_path)}
-    outcome = gpt("train", "--config", "config.yaml", **without)
+    environment = {"CC": "", "PATH": str(tmp_path)}
+    outcome = gpt("train", "--config", "config.yaml", **environment)
     assert outcome.rc == 0, outcome.stderr
-    told = (
+    message = (
         "computing by torch, about 2 to 3 times slower than by compiled code: there is no C compiler (install gcc or"
         " clang)"
     )
-    assert outcome.stderr.replace("\n", " ").count(told) == 1, outcome.stderr
-    assert [event["text"] for event in read_events(Path(str(config.run_dir))) if event["event"] == "note"] == [told]
-    refused = gpt("train", "--config", "config.yaml", "run_dir=other", "runtime.engine=native", **without)
-    assert refused.rc == 1
-    assert refused.stderr.splitlines()[-2:] == [
+    assert outcome.stderr.replace("\n", " ").count(message) == 1, outcome.stderr
+    assert [event["text"] for event in read_events(Path(str(config.run_dir))) if event["event"] == "note"] == [message]
+    refused_outcome = gpt("train", "--config", "config.yaml", "run_dir=other", "runtime.engine=native", **environment)
+    assert refused_outcome.rc == 1
+    assert refused_outcome.stderr.splitlines()[-2:] == [
         "error: runtime.engine: native cannot be had here: there is no C compiler (install gcc or clang)",
         "hint: runtime.engine=auto",
     ]

@@ -31,7 +31,7 @@ try:
 except KernelUnavailable as error:
     pytest.skip(str(error), allow_module_level=True)
 
-FOREIGN = """
+FOREIGN_SOURCE = """
 #include <fcntl.h>
 __attribute__((constructor)) static void leave_a_mark(void) {{ open("{mark}", O_CREAT | O_WRONLY, 0600); }}
 int answer(void) {{ return 666; }}
@@ -39,7 +39,7 @@ int answer(void) {{ return 666; }}
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+def answer_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     """A kernel that is compiled in no time, and a cache of its own."""
     monkeypatch.setenv("GPT_CACHE", str(tmp_path / "cache"))
     source = tmp_path / "source" / "mine.c"
@@ -49,14 +49,14 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
 
 
 @pytest.fixture
-def foreign(tmp_path: Path) -> bytes:
+def foreign_library(tmp_path: Path) -> bytes:
     """A library that leaves a mark when it is loaded: see `unmarked`."""
     source = tmp_path / "foreign.c"
-    source.write_text(FOREIGN.format(mark=tmp_path / "mark"))
-    made = tmp_path / "foreign.so"
-    subprocess.run([find_compiler(), "-shared", "-fPIC", "-o", made, source], check=True)
-    library = made.read_bytes()
-    ctypes.CDLL(str(made))
+    source.write_text(FOREIGN_SOURCE.format(mark=tmp_path / "mark"))
+    library_path = tmp_path / "foreign.so"
+    subprocess.run([find_compiler(), "-shared", "-fPIC", "-o", library_path, source], check=True)
+    library = library_path.read_bytes()
+    ctypes.CDLL(str(library_path))
     assert (tmp_path / "mark").exists()  # else nothing here would be found
     (tmp_path / "mark").unlink()
     return library
@@ -71,32 +71,32 @@ def _many_descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def loaded(mine: Kernel) -> list[str]:
+def load_remarks(answer_kernel: Kernel) -> list[str]:
     """Load it as a new process would: what is told. It must be the one that was compiled."""
     remarks: list[str] = []
-    assert load(mine, remarks.append).answer() == 42
+    assert load(answer_kernel, remarks.append).answer() == 42
     return remarks
 
 
-def kept() -> tuple[Path, Path]:
+def stored_files() -> tuple[Path, Path]:
     """The library and its record."""
     folder = kernel.store_path()
     (library,), (record,) = folder.glob("*.so"), folder.glob("*-*.json")
     return library, record
 
 
-def test_what_is_kept_is_the_users_alone_recorded_and_loaded_without_a_word(mine: Kernel) -> None:
-    assert loaded(mine) == []
-    library, record = kept()
+def test_what_is_kept_is_the_users_alone_recorded_and_loaded_without_a_word(answer_kernel: Kernel) -> None:
+    assert load_remarks(answer_kernel) == []
+    library, record = stored_files()
     assert {path.stat().st_mode & 0o777 for path in (library, record)} == {0o600}
     assert library.parent.stat().st_mode & 0o777 == 0o700
     facts = json.loads(record.read_text())
     assert facts["compiler"] == find_compiler()
     assert facts["version"]
     assert "-shared" in facts["flags"]
-    before = library.stat().st_mtime_ns
-    assert loaded(mine) == []
-    assert library.stat().st_mtime_ns == before
+    old_mtime = library.stat().st_mtime_ns
+    assert load_remarks(answer_kernel) == []
+    assert library.stat().st_mtime_ns == old_mtime
     assert set(library.parent.iterdir()) == {library, record}
 
 
@@ -135,30 +135,30 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
 @pytest.mark.parametrize("which", [0, 1], ids=["library", "record"])
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_what_is_not_as_it_was_compiled_is_told_compiled_again_and_never_loaded(
-    mine: Kernel, damage: str, which: int
+    answer_kernel: Kernel, damage: str, which: int
 ) -> None:
-    loaded(mine)
-    do, told = DAMAGE[damage]
-    do(kept()[which])
-    remarks = loaded(mine)
+    load_remarks(answer_kernel)
+    apply_damage, alternatives = DAMAGE[damage]
+    apply_damage(stored_files()[which])
+    remarks = load_remarks(answer_kernel)
     if damage == "missing" and which == 1:
         assert remarks == []  # it was never finished
     else:
         assert len(remarks) == 1
-        assert any(part in remarks[0] for part in told.split("|"))
+        assert any(part in remarks[0] for part in alternatives.split("|"))
         assert remarks[0].endswith("; compiling it again")
-    assert loaded(mine) == []
+    assert load_remarks(answer_kernel) == []
 
 
 def test_a_foreign_library_under_the_name_of_the_users_is_never_loaded(
-    mine: Kernel, foreign: bytes, tmp_path: Path
+    answer_kernel: Kernel, foreign_library: bytes, tmp_path: Path
 ) -> None:
-    loaded(mine)
-    kept()[0].write_bytes(foreign)
-    assert "is damaged" in loaded(mine)[0]
+    load_remarks(answer_kernel)
+    stored_files()[0].write_bytes(foreign_library)
+    assert "is damaged" in load_remarks(answer_kernel)[0]
     if os.geteuid() == 0:  # with a record that fits, of another user
-        _plant(kept()[0].parent, foreign)
-        assert "belongs to another user" in loaded(mine)[0]
+        _plant(stored_files()[0].parent, foreign_library)
+        assert "belongs to another user" in load_remarks(answer_kernel)[0]
     assert not (tmp_path / "mark").exists()
 
 
@@ -166,126 +166,126 @@ def _plant(folder: Path, library: bytes) -> None:
     """Put a foreign library into a copy of the cache, as another user would: with a record that fits."""
     import hashlib
 
-    old, record = next(iter(folder.glob("*.so"))), next(iter(folder.glob("*-*.json")))
+    old_path, record = next(iter(folder.glob("*.so"))), next(iter(folder.glob("*-*.json")))
     facts = json.loads(record.read_text())
     facts["sha256"] = hashlib.sha256(library).hexdigest()
     record.write_text(json.dumps(facts))
-    new = old.with_name(f"{record.stem}-{facts['sha256'][:16]}.so")
-    new.write_bytes(library)
-    for path in (new, record):
+    new_path = old_path.with_name(f"{record.stem}-{facts['sha256'][:16]}.so")
+    new_path.write_bytes(library)
+    for path in (new_path, record):
         if os.geteuid() == 0:
             os.chown(path, 65534, 65534)
         else:
             path.chmod(0o666)  # the nearest to another user's file that may be made here
 
 
-def _race(mine: Kernel, foreign: bytes, tmp_path: Path, times: int) -> None:
+def _race(answer_kernel: Kernel, foreign_library: bytes, tmp_path: Path, times: int) -> None:
     """Load while the folder, in a safe place and in one that is open to all, and the library are exchanged."""
-    loaded(mine)
+    load_remarks(answer_kernel)
     folder = kernel.store_path()
     decoy = folder.with_name("decoy")
     shutil.copytree(folder, decoy)
-    _plant(decoy, foreign)
+    _plant(decoy, foreign_library)
     os.chown(decoy, 65534, 65534) if os.geteuid() == 0 else decoy.chmod(0o777)
-    library, mine_is = kept()[0], folder.stat().st_ino
-    plain = library.with_name("plain")
-    for mode, one, other in ((0o700, folder, decoy), (0o777, folder, decoy), (0o700, library, plain)):
-        if one is library:
-            plain.write_bytes(foreign)
+    library, folder_inode = stored_files()[0], folder.stat().st_ino
+    foreign_path = library.with_name("plain")
+    for mode, target, replacement in ((0o700, folder, decoy), (0o777, folder, decoy), (0o700, library, foreign_path)):
+        if target is library:
+            foreign_path.write_bytes(foreign_library)
         folder.parent.chmod(mode)
         attacker = subprocess.Popen(
-            [sys.executable, ROOT / "tests" / "exchanging.py", one, other], stdout=subprocess.PIPE, text=True
+            [sys.executable, ROOT / "tests" / "exchanging.py", target, replacement], stdout=subprocess.PIPE, text=True
         )
         assert attacker.stdout is not None
         try:
             assert attacker.stdout.readline() == "exchanging\n"
             for _ in range(times // 3):
-                remarks = loaded(mine)
+                remarks = load_remarks(answer_kernel)
                 assert mode == 0o700 or "others may write to" in remarks[0]
-                if one is library:  # what was found was replaced
-                    plain.write_bytes(foreign)
+                if target is library:  # what was found was replaced
+                    foreign_path.write_bytes(foreign_library)
         finally:
             attacker.kill()
             attacker.wait()
             attacker.stdout.close()
-        if one is folder and folder.stat().st_ino != mine_is:
+        if target is folder and folder.stat().st_ino != folder_inode:
             exchange(str(folder), str(decoy))
     assert not (tmp_path / "mark").exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="renameat2 is Linux'")
 def test_of_30_exchanges_while_it_is_loaded_none_brings_in_a_foreign_library(
-    mine: Kernel, foreign: bytes, tmp_path: Path, record_property: Callable[[str, object], None]
+    answer_kernel: Kernel, foreign_library: bytes, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    _race(mine, foreign, tmp_path, 30)
+    _race(answer_kernel, foreign_library, tmp_path, 30)
     record_property("faults", 30)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="renameat2 is Linux'")
 def test_of_600_exchanges_while_it_is_loaded_none_brings_in_a_foreign_library(
-    mine: Kernel, foreign: bytes, tmp_path: Path, record_property: Callable[[str, object], None]
+    answer_kernel: Kernel, foreign_library: bytes, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    _race(mine, foreign, tmp_path, 600)
+    _race(answer_kernel, foreign_library, tmp_path, 600)
     record_property("faults", 600)
 
 
-def _flip_and_cut(mine: Kernel, times: int) -> None:
+def _flip_and_cut(answer_kernel: Kernel, times: int) -> None:
     """Flip a bit or cut the file somewhere, of the library three times in four, and load."""
-    loaded(mine)
-    dice = random.Random(7)
+    load_remarks(answer_kernel)
+    rng = random.Random(7)
     for turn in range(times):
-        library, record = kept()
+        library, record = stored_files()
         path = record if turn % 4 == 3 else library
-        whole = path.read_bytes()
+        content = path.read_bytes()
         if turn % 3 == 2:
-            os.truncate(path, dice.randrange(len(whole)))
+            os.truncate(path, rng.randrange(len(content)))
         else:
-            bit = dice.randrange(8 * len(whole))
-            path.write_bytes(whole[: bit // 8] + bytes([whole[bit // 8] ^ 1 << bit % 8]) + whole[bit // 8 + 1 :])
-        remarks = loaded(mine)
+            bit = rng.randrange(8 * len(content))
+            path.write_bytes(content[: bit // 8] + bytes([content[bit // 8] ^ 1 << bit % 8]) + content[bit // 8 + 1 :])
+        remarks = load_remarks(answer_kernel)
         assert path is record or len(remarks) == 1  # a flip in the compiler's version, say, does not matter
 
 
 def test_of_20_bit_flips_and_truncations_none_is_loaded(
-    mine: Kernel, record_property: Callable[[str, object], None]
+    answer_kernel: Kernel, record_property: Callable[[str, object], None]
 ) -> None:
-    _flip_and_cut(mine, 20)
+    _flip_and_cut(answer_kernel, 20)
     record_property("faults", 20)
 
 
 @pytest.mark.slow
 def test_of_300_bit_flips_and_truncations_none_is_loaded(
-    mine: Kernel, record_property: Callable[[str, object], None]
+    answer_kernel: Kernel, record_property: Callable[[str, object], None]
 ) -> None:
-    _flip_and_cut(mine, 300)
+    _flip_and_cut(answer_kernel, 300)
     record_property("faults", 300)
 
 
 def test_a_cache_that_cannot_be_used_is_told_and_done_without(
-    mine: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answer_kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir(mode=0o755)
+    link_target = tmp_path / "elsewhere"
+    link_target.mkdir(mode=0o755)
     folder = kernel.store_path()
     folder.parent.mkdir()
-    for make, told in (
-        (lambda: folder.symlink_to(elsewhere), "is a symbolic link"),
+    for make, message in (
+        (lambda: folder.symlink_to(link_target), "is a symbolic link"),
         (lambda: os.mkfifo(folder), "is no folder"),
         (folder.touch, "is no folder"),
         (lambda: (folder.mkdir(), folder.chmod(0o777)), "others may write to"),
     ):
         make()
-        remarks = loaded(mine)
-        assert told in remarks[0]
+        remarks = load_remarks(answer_kernel)
+        assert message in remarks[0]
         assert remarks[0].startswith("compiled code is not kept")
         folder.rmdir() if folder.is_dir() and not folder.is_symlink() else folder.unlink()
-    assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o755  # nothing was changed through the link
-    assert list(elsewhere.iterdir()) == []
+    assert stat.S_IMODE(link_target.stat().st_mode) == 0o755  # nothing was changed through the link
+    assert list(link_target.iterdir()) == []
     monkeypatch.setenv("GPT_CACHE", "/dev/null/cache")
-    assert "compiled code is not kept" in loaded(mine)[0]
+    assert "compiled code is not kept" in load_remarks(answer_kernel)[0]
     monkeypatch.setenv("GPT_CACHE", "/proc/self")  # where nothing can be made
-    assert "compiled code is not kept" in loaded(mine)[0]
+    assert "compiled code is not kept" in load_remarks(answer_kernel)[0]
 
 
 def test_a_way_to_the_cache_that_others_can_change_is_not_taken(tmp_path: Path) -> None:
@@ -293,13 +293,13 @@ def test_a_way_to_the_cache_that_others_can_change_is_not_taken(tmp_path: Path) 
     place.mkdir(parents=True)
     require_trusted_parents(place)
     require_trusted_parents(place / "not" / "there")
-    outer = tmp_path / "open"
-    outer.chmod(0o777)
+    outer_folder = tmp_path / "open"
+    outer_folder.chmod(0o777)
     with pytest.raises(UntrustedError, match=r"others may write to .*open$"):
         require_trusted_parents(place)
-    outer.chmod(0o1777)  # sticky, as /tmp is
+    outer_folder.chmod(0o1777)  # sticky, as /tmp is
     require_trusted_parents(place)
-    outer.chmod(0o755)
+    outer_folder.chmod(0o755)
     link = tmp_path / "link"
     link.symlink_to("open/../open/inner")
     require_trusted_parents(link / "cache")
@@ -311,14 +311,14 @@ def test_a_way_to_the_cache_that_others_can_change_is_not_taken(tmp_path: Path) 
         require_trusted_parents(tmp_path / "round" / "cache")
     if os.geteuid() == 0:
         place.parent.chmod(0o755)
-        os.chown(outer, 65534, 65534)
+        os.chown(outer_folder, 65534, 65534)
         with pytest.raises(UntrustedError, match="belongs to another user"):
             require_trusted_parents(link / "cache")
 
 
-def test_within_no_build_cache_nothing_is_left(mine: Kernel, tmp_path: Path) -> None:
+def test_within_no_build_cache_nothing_is_left(answer_kernel: Kernel, tmp_path: Path) -> None:
     with no_build_cache():
-        assert loaded(mine) == []
+        assert load_remarks(answer_kernel) == []
     assert not (tmp_path / "cache").exists()
 
 
@@ -336,71 +336,71 @@ def fake_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) 
 
 
 def test_without_a_compiler_or_with_a_broken_one_there_is_a_reason(
-    mine: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answer_kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = find_compiler()
-    for script, told in (
+    real_compiler = find_compiler()
+    for script, message in (
         ("echo 'no such option' >&2; exit 1", "failed: no such option"),
         ("exit 3", "failed: exit code 3"),
         ("exit 0", "made nothing"),
         ("echo nonsense > $out", "cannot be loaded"),
         ("mkdir $out", "Is a directory"),
         ("yes >&2", "did not end"),
-        (f"echo 'int other(void) {{ return 1; }}' | {real} -shared -o $out -x c -", "has no function answer"),
+        (f"echo 'int other(void) {{ return 1; }}' | {real_compiler} -shared -o $out -x c -", "has no function answer"),
     ):
-        monkeypatch.setattr(compiler, "SECONDS", 0.5 if told == "did not end" else HANG)
+        monkeypatch.setattr(compiler, "SECONDS", 0.5 if message == "did not end" else HANG)
         fake_compiler(tmp_path, monkeypatch, script)
-        with pytest.raises(KernelUnavailable, match=told):
-            load_kernel(mine)
+        with pytest.raises(KernelUnavailable, match=message):
+            load_kernel(answer_kernel)
         assert not list(kernel.store_path().glob("*.so"))
     monkeypatch.setenv("CC", str(tmp_path / "nothing"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(KernelUnavailable, match="there is no C compiler"):
-        load_kernel(mine)
+        load_kernel(answer_kernel)
 
 
 @pytest.mark.parametrize("script", ["sleep 1000", "while :; do :; done", "sleep 1000 & exit 0"])
 def test_a_compiler_that_hangs_is_told_stopped_and_remembered_until_it_changes(
-    mine: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+    answer_kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     require_in_time, calls, expected = compiler._require_in_time, tmp_path / "calls", ["x\n"]
 
-    def once_it_was_called(*facts: Any) -> None:  # a machine may be so busy that it takes longer than 0.3 s to begin
+    def delayed_require(*facts: Any) -> None:  # a machine may be so busy that it takes longer than 0.3 s to begin
         if calls.exists() and calls.read_text() == expected[0]:
             require_in_time(*facts)
 
     monkeypatch.setattr(compiler, "SECONDS", 0.3)
-    monkeypatch.setattr(compiler, "_require_in_time", once_it_was_called)
-    asked = f'case "$1" in --version) echo fake; exit 0;; esac; echo x >> {tmp_path}/calls\n'
-    path = fake_compiler(tmp_path, monkeypatch, asked + script)
+    monkeypatch.setattr(compiler, "_require_in_time", delayed_require)
+    prologue = f'case "$1" in --version) echo fake; exit 0;; esac; echo x >> {tmp_path}/calls\n'
+    path = fake_compiler(tmp_path, monkeypatch, prologue + script)
     notes: list[str] = []
     with pytest.raises(KernelUnavailable, match="did not end within"):
-        load_kernel(mine, note=notes.append, patience=0.0)
+        load_kernel(answer_kernel, note=notes.append, patience=0.0)
     assert notes[0].startswith("compiling mine.c for this processor")
     for _ in range(2):
         with pytest.raises(
             KernelUnavailable, match=r"did not end within \d+ s at an earlier start; to try it again remove"
         ):
-            load_kernel(mine)
+            load_kernel(answer_kernel)
     assert calls.read_text() == "x\n"
     expected[0] = "x\nx\n"
     path.write_text(path.read_text() + "# changed\n")
     with pytest.raises(KernelUnavailable, match="did not end within"):
-        load_kernel(mine)
+        load_kernel(answer_kernel)
     assert calls.read_text() == "x\nx\n"
     monkeypatch.delenv("CC")
     monkeypatch.setattr(compiler, "SECONDS", HANG)
     monkeypatch.setattr(compiler, "_require_in_time", require_in_time)
-    assert loaded(mine) == []
+    assert load_remarks(answer_kernel) == []
     assert not (kernel.store_path() / "hang.json").exists()
 
 
 def test_a_compiler_that_computes_on_a_busy_machine_is_not_taken_for_one_that_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for computed, seconds, hangs in ((3.0, 60.0, False), (0.1, 20.5, True), (20.0, 20.5, True), (None, 20.5, True),
-                                     (3.0, 300.0, True), (0.0, 19.9, False)):  # fmt: skip
-        monkeypatch.setattr(compiler, "_processor_seconds", lambda _, computed=computed: computed)
+    for cpu_seconds, seconds, hangs in ((3.0, 60.0, False), (0.1, 20.5, True), (20.0, 20.5, True), (None, 20.5, True),
+                                        (3.0, 300.0, True), (0.0, 19.9, False)):  # fmt: skip
+        monkeypatch.setattr(compiler, "_processor_seconds", lambda _, cpu_seconds=cpu_seconds: cpu_seconds)
         if hangs:
             with pytest.raises(CompilerHangs):
                 compiler._require_in_time("cc", 1, seconds, 20.0)
@@ -420,7 +420,7 @@ def test_what_a_group_of_processes_has_computed_is_known() -> None:
 
 
 def test_what_a_killed_compilation_leaves_is_removed_by_the_next_and_what_is_in_use_stays(
-    mine: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answer_kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = kernel.store_path()
     fake_compiler(
@@ -430,41 +430,43 @@ def test_what_a_killed_compilation_leaves_is_removed_by_the_next_and_what_is_in_
         "import sys; from pathlib import Path; from gpt_cli.cpu.common.kernel import Kernel, load\n"
         "load(Kernel((Path(sys.argv[1]),)), print)"
     )
-    process = subprocess.Popen([sys.executable, "-c", program, mine.sources[0]], cwd=ROOT)
+    process = subprocess.Popen([sys.executable, "-c", program, answer_kernel.sources[0]], cwd=ROOT)
     wait_until((tmp_path / "pid").exists, process)
     (folder,) = place.iterdir()
     monkeypatch.delenv("CC")
-    loaded(mine)
+    load_remarks(answer_kernel)
     assert folder in place.iterdir()  # somebody works there
     process.kill()
     process.wait()
     os.killpg(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-    kept()[1].unlink()
-    loaded(mine)
+    stored_files()[1].unlink()
+    load_remarks(answer_kernel)
     assert folder not in place.iterdir()
 
 
 @pytest.fixture
-def of_two(mine: Kernel) -> Kernel:
-    """A kernel of two sources, the second of which `mine` does not have."""
-    more = mine.sources[0].with_name("more.c")
-    more.write_text("int another(void) { return 43; }\n")
-    return Kernel((*mine.sources, more), functions=("answer", "another"))
+def two_source_kernel(answer_kernel: Kernel) -> Kernel:
+    """A kernel of two sources, the second of which `answer_kernel` does not have."""
+    second_source = answer_kernel.sources[0].with_name("more.c")
+    second_source.write_text("int another(void) { return 43; }\n")
+    return Kernel((*answer_kernel.sources, second_source), functions=("answer", "another"))
 
 
-def test_sources_that_are_compiled_side_by_side_are_one_library_and_any_that_fails_is_told(of_two: Kernel) -> None:
-    library = load_kernel(of_two)
+def test_sources_that_are_compiled_side_by_side_are_one_library_and_any_that_fails_is_told(
+    two_source_kernel: Kernel,
+) -> None:
+    library = load_kernel(two_source_kernel)
     assert (library.answer(), library.another()) == (42, 43)
-    for broken in of_two.sources:
-        text = broken.read_text()
-        broken.write_text("int 1;\n")
-        with pytest.raises(KernelUnavailable, match=broken.name):
-            load(of_two, print, anew=True)
-        broken.write_text(text)
+    for source in two_source_kernel.sources:
+        text = source.read_text()
+        source.write_text("int 1;\n")
+        with pytest.raises(KernelUnavailable, match=source.name):
+            load(two_source_kernel, print, anew=True)
+        source.write_text(text)
 
 
 def test_an_interpreter_that_ends_stops_the_compilers_of_all_sources_and_does_not_wait(
-    of_two: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_source_kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_compiler(tmp_path, monkeypatch, f"echo $$ >> {tmp_path}/pids; exec sleep 100000")
     program = (
@@ -473,7 +475,7 @@ def test_an_interpreter_that_ends_stops_the_compilers_of_all_sources_and_does_no
         "build_in_background(Kernel(tuple(map(Path, sys.argv[2:]))))\n"
         "while not Path(sys.argv[1]).exists() or len(Path(sys.argv[1]).read_text().split()) < 2: time.sleep(0.01)"
     )
-    command = [sys.executable, "-c", program, str(tmp_path / "pids"), *map(str, of_two.sources)]
+    command = [sys.executable, "-c", program, str(tmp_path / "pids"), *map(str, two_source_kernel.sources)]
     subprocess.run(command, cwd=ROOT, timeout=HANG, check=True)
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     wait_until(lambda: not any(is_alive(pid) for pid in pids))

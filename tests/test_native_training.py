@@ -84,8 +84,8 @@ def test_loss_and_gradients_of_every_layout_are_those_of_autograd(options, threa
     assert native.add_gradients(inputs, targets, 1 / 400) / 400 == pytest.approx(loss, abs=2e-6)
     assert native.loss(inputs, targets) / 400 == pytest.approx(loss, abs=2e-6)
     assert {name for name, p in model.named_parameters() if p.grad is not None} == set(gradients)
-    worst = {name: distance(p.grad, gradients[name]) for name, p in model.named_parameters()}
-    assert max(worst.values()) < 2e-5, worst
+    distances = {name: distance(p.grad, gradients[name]) for name, p in model.named_parameters()}
+    assert max(distances.values()) < 2e-5, distances
 
 
 def test_parameters_that_are_not_trained_get_no_gradient_from_either_engine():
@@ -116,8 +116,8 @@ def test_any_batch_and_length_gives_the_gradients_of_autograd(batch, length, voc
     loss, gradients = by_autograd(model, inputs, targets)
     native = NativeEngine(model, library(torch.float32), 2)
     assert native.add_gradients(inputs, targets, 1 / inputs.numel()) / inputs.numel() == pytest.approx(loss, abs=1e-5)
-    whole = torch.cat([p.grad.flatten() for p in model.parameters()])
-    assert distance(whole, torch.cat([g.flatten() for g in gradients.values()])) < 1e-4
+    actual = torch.cat([p.grad.flatten() for p in model.parameters()])
+    assert distance(actual, torch.cat([g.flatten() for g in gradients.values()])) < 1e-4
 
 
 @pytest.mark.parametrize("tiles", [True, False], ids=["AMX", "AVX512"])
@@ -128,9 +128,9 @@ def test_in_bf16_the_gradient_points_where_the_exact_one_does(options, tiles):
     loss, gradients = by_autograd(model, inputs, targets)
     native = NativeEngine(model, bf16_library(tiles=tiles), 2)
     assert native.add_gradients(inputs, targets, 1 / 480) / 480 == pytest.approx(loss, abs=5e-3)
-    whole = torch.cat([p.grad.flatten() for p in model.parameters()])
-    exact = torch.cat([g.flatten() for g in gradients.values()])
-    assert distance(whole, exact) < 0.03
+    actual = torch.cat([p.grad.flatten() for p in model.parameters()])
+    expected = torch.cat([g.flatten() for g in gradients.values()])
+    assert distance(actual, expected) < 0.03
 
 
 @settings(max_examples=20)
@@ -153,11 +153,11 @@ def test_in_bf16_both_kinds_of_instructions_agree_whatever_the_sizes(batch, leng
     assert distance(*actual) < 5e-3
     if inputs.numel() >= 32 and vocab_size > 2:  # with fewer, what is left of terms that cancel is rounding
         _, gradients = by_autograd(model, inputs, targets)
-        exact = inputs.numel() * torch.cat([g.flatten() for g in gradients.values()])
-        assert distance(actual[0], exact) < 0.05
+        expected = inputs.numel() * torch.cat([g.flatten() for g in gradients.values()])
+        assert distance(actual[0], expected) < 0.05
 
 
-class Drawn(torch.nn.Module):
+class FixedDropout(torch.nn.Module):
     """In place of a dropout: the factors it is given, one call after the other."""
 
     def __init__(self, factors: torch.Tensor) -> None:
@@ -168,11 +168,11 @@ class Drawn(torch.nn.Module):
         return x * next(self.factors).view_as(x)
 
 
-def drop_what_was_drawn(model: GPT, drawn: torch.Tensor) -> None:
+def replace_dropouts(model: GPT, masks: torch.Tensor) -> None:
     """In place of the dropouts of the embedding and the residual branches: the factors of `dropout_masks`."""
-    model.embedding.dropout = Drawn(drawn[:1])
+    model.embedding.dropout = FixedDropout(masks[:1])
     for layer, block in enumerate(model.blocks):
-        block.dropout = Drawn(drawn[1 + 2 * layer : 3 + 2 * layer])
+        block.dropout = FixedDropout(masks[1 + 2 * layer : 3 + 2 * layer])
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -181,11 +181,11 @@ def test_dropout_drops_what_the_seed_draws_forwards_and_backwards(options, threa
     model = make_model({**options, "dropout": 0.3}, 65)
     inputs, targets = windows(5, 80, 65)
     native = NativeEngine(model, library(torch.float32), threads)
-    drawn = native.dropout_masks(inputs.numel(), 7)
+    masks = native.dropout_masks(inputs.numel(), 7)
     loss = native.add_gradients(inputs, targets, 1 / 400, seed=7) / 400
     actual = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
-    drop_what_was_drawn(model, drawn)
+    replace_dropouts(model, masks)
     expected_loss, gradients = by_autograd(model, inputs, targets)
     assert loss == pytest.approx(expected_loss, abs=2e-6)
     assert all(distance(actual[name], gradient) < 2e-5 for name, gradient in gradients.items())
@@ -197,12 +197,12 @@ def test_attention_dropout_is_what_the_seed_draws_forwards_and_backwards(options
     model = make_model({**options, "dropout": 0.2, "attention_dropout": 0.3}, 65)
     inputs, targets = windows(5, 80, 65)
     native = NativeEngine(model, library(torch.float32), threads)
-    drawn = native.dropout_masks(inputs.numel(), 7)
+    masks = native.dropout_masks(inputs.numel(), 7)
     weights = iter(native.attention_dropout_masks(*inputs.shape, 7))
     loss = native.add_gradients(inputs, targets, 1 / 400, seed=7) / 400
     actual = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
-    drop_what_was_drawn(model, drawn)
+    replace_dropouts(model, masks)
 
     def attention(q, k, v, *, window, **_):
         identity = torch.eye(80).expand(5, k.shape[1], 80, 80)  # so that the definition returns the weights
@@ -218,12 +218,12 @@ def test_attention_dropout_is_what_the_seed_draws_forwards_and_backwards(options
 
 def test_attention_dropout_drops_its_share_independently_of_every_axis_and_seed():
     native = NativeEngine(make_model({"attention_dropout": 0.3}, 65), library(torch.float32), 1)
-    drawn = torch.stack([native.attention_dropout_masks(3, 60, seed) for seed in (1, 2, 1 << 40)])
-    kept = drawn > 0  # (seed, layer, sequence, head, query, key)
-    assert torch.allclose(drawn[kept], torch.tensor(1 / 0.7))
-    assert kept.float().mean().item() == pytest.approx(0.7, abs=4 * (0.21 / kept.numel()) ** 0.5)
+    masks = torch.stack([native.attention_dropout_masks(3, 60, seed) for seed in (1, 2, 1 << 40)])
+    is_kept = masks > 0  # (seed, layer, sequence, head, query, key)
+    assert torch.allclose(masks[is_kept], torch.tensor(1 / 0.7))
+    assert is_kept.float().mean().item() == pytest.approx(0.7, abs=4 * (0.21 / is_kept.numel()) ** 0.5)
     for axis in range(6):
-        pairs = kept.narrow(axis, 1, kept.shape[axis] - 1) & kept.narrow(axis, 0, kept.shape[axis] - 1)
+        pairs = is_kept.narrow(axis, 1, is_kept.shape[axis] - 1) & is_kept.narrow(axis, 0, is_kept.shape[axis] - 1)
         assert pairs.float().mean().item() == pytest.approx(0.49, abs=5 * (0.49 * 0.51 / pairs.numel()) ** 0.5)
 
 
@@ -239,13 +239,13 @@ def test_in_bf16_the_gradient_with_attention_dropout_is_near_that_in_fp32():
 
 def test_dropout_drops_its_share_independently_of_rows_columns_places_and_seeds():
     native = NativeEngine(make_model({"dropout": 0.3}, 65), library(torch.float32), 1)
-    drawn = [native.dropout_masks(400, seed) for seed in (1, 2, 1 << 40)]
-    kept = torch.stack(drawn) > 0  # (seed, place, row, column)
-    assert torch.allclose(torch.stack(drawn)[kept], torch.tensor(1 / 0.7))
-    n = kept.numel()
-    assert kept.float().mean().item() == pytest.approx(0.7, abs=4 * (0.21 / n) ** 0.5)
+    masks = [native.dropout_masks(400, seed) for seed in (1, 2, 1 << 40)]
+    is_kept = torch.stack(masks) > 0  # (seed, place, row, column)
+    assert torch.allclose(torch.stack(masks)[is_kept], torch.tensor(1 / 0.7))
+    n = is_kept.numel()
+    assert is_kept.float().mean().item() == pytest.approx(0.7, abs=4 * (0.21 / n) ** 0.5)
     for axis in range(4):
-        pairs = kept.narrow(axis, 1, kept.shape[axis] - 1) & kept.narrow(axis, 0, kept.shape[axis] - 1)
+        pairs = is_kept.narrow(axis, 1, is_kept.shape[axis] - 1) & is_kept.narrow(axis, 0, is_kept.shape[axis] - 1)
         assert pairs.float().mean().item() == pytest.approx(0.49, abs=5 * (0.49 * 0.51 / pairs.numel()) ** 0.5)
 
 
@@ -262,11 +262,11 @@ def test_a_second_micro_batch_adds_to_the_gradients_of_the_first():
     inputs, targets = windows(6, 80, 65)
     native = NativeEngine(model, library(torch.float32), 2)
     native.add_gradients(inputs, targets, 1.0)
-    whole = {name: p.grad.clone() for name, p in model.named_parameters()}
+    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
     for rows in (slice(0, 2), slice(2, 6)):
         native.add_gradients(inputs[rows], targets[rows], 1.0)
-    assert all(distance(p.grad, whole[name]) < 1e-5 for name, p in model.named_parameters())
+    assert all(distance(p.grad, expected[name]) < 1e-5 for name, p in model.named_parameters())
 
 
 def test_the_same_call_gives_the_same_bits():
@@ -286,12 +286,12 @@ def test_no_gradient_reaches_the_future():
     model = make_model({}, 65)
     inputs, targets = windows(1, 80, 65)
     native = NativeEngine(model, library(torch.float32), 1)
-    before = [native.loss(inputs[:, :n], targets[:, :n]) for n in range(1, 80)]
-    changed = inputs.clone()
-    changed[0, 60] = (changed[0, 60] + 1) % 65
-    after = [native.loss(changed[:, :n], targets[:, :n]) for n in range(1, 80)]
-    assert before[:60] == after[:60]
-    assert before[60:] != after[60:]
+    old_losses = [native.loss(inputs[:, :n], targets[:, :n]) for n in range(1, 80)]
+    changed_inputs = inputs.clone()
+    changed_inputs[0, 60] = (changed_inputs[0, 60] + 1) % 65
+    new_losses = [native.loss(changed_inputs[:, :n], targets[:, :n]) for n in range(1, 80)]
+    assert old_losses[:60] == new_losses[:60]
+    assert old_losses[60:] != new_losses[60:]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -356,12 +356,12 @@ def test_targets_that_do_not_count_add_neither_loss_nor_gradient(options):
     inputs, targets = windows(3, 70, 50)
     targets = targets.clone()
     targets[0, :30], targets[1, 5:], targets[2, ::2] = IGNORED, IGNORED, IGNORED
-    counted = (targets != IGNORED).sum()
-    expected = cross_entropy(model(inputs), targets, "sum") / counted
+    n_counted = (targets != IGNORED).sum()
+    expected = cross_entropy(model(inputs), targets, "sum") / n_counted
     expected.backward()
     gradients = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
-    assert native.loss(inputs, targets) / counted == pytest.approx(expected.item(), rel=2e-6)
-    assert native.forward_backward(inputs, targets, counted, 0).item() == pytest.approx(expected.item(), rel=2e-6)
-    for actual, wanted in zip((p.grad for p in model.parameters()), gradients, strict=True):
-        torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=2e-6)
+    assert native.loss(inputs, targets) / n_counted == pytest.approx(expected.item(), rel=2e-6)
+    assert native.forward_backward(inputs, targets, n_counted, 0).item() == pytest.approx(expected.item(), rel=2e-6)
+    for actual, expected_gradient in zip((p.grad for p in model.parameters()), gradients, strict=True):
+        torch.testing.assert_close(actual, expected_gradient, rtol=1e-4, atol=2e-6)

@@ -66,8 +66,8 @@ def torchrun(processes: int, tmp_path: Path, names: list[str]) -> "subprocess.Co
 
 
 def train_in(processes: int, tmp_path: Path, names: list[str]) -> None:
-    done = torchrun(processes, tmp_path, names)
-    assert done.returncode == 0, done.stderr[-3000:]
+    completed = torchrun(processes, tmp_path, names)
+    assert completed.returncode == 0, completed.stderr[-3000:]
 
 
 @pytest.mark.usefixtures("cut")
@@ -75,18 +75,18 @@ def train_in(processes: int, tmp_path: Path, names: list[str]) -> None:
 def test_any_number_of_processes_trains_the_same_bits(tmp_path: Path, processes: int) -> None:
     kinds = {"whole": (), "sharded": SHARDED}
     for name, overrides in TABLE.items():
-        for kind, more in kinds.items():
-            config = make_config(tmp_path, *overrides, *more, name=f"{name}-{kind}")
+        for kind, extra_overrides in kinds.items():
+            config = make_config(tmp_path, *overrides, *extra_overrides, name=f"{name}-{kind}")
             (tmp_path / f"{name}-{kind}.yaml").write_text(dump_config(config))
     train_in(processes, tmp_path, [f"{name}-{kind}" for name in TABLE for kind in kinds])
     for name, overrides in TABLE.items():
-        alone = run(make_config(tmp_path, *overrides, name=f"{name}-alone"))
+        single_process = run(make_config(tmp_path, *overrides, name=f"{name}-alone"))
         for kind in kinds:
-            together = tmp_path / f"{name}-{kind}"
-            sums = read_sums(list_checkpoints(together)[0])
-            assert {key: sums[key] for key in weights(alone)} == weights(alone), (name, kind)
-            assert timeless(str(together)) == timeless(alone.run_dir)
-            assert samples(str(together)) == samples(alone.run_dir)
+            run_dir = tmp_path / f"{name}-{kind}"
+            sums = read_sums(list_checkpoints(run_dir)[0])
+            assert {key: sums[key] for key in weights(single_process)} == weights(single_process), (name, kind)
+            assert timeless(str(run_dir)) == timeless(single_process.run_dir)
+            assert samples(str(run_dir)) == samples(single_process.run_dir)
 
 
 def test_examples_of_unequal_length_are_learned_alike_by_any_number_of_processes(tmp_path: Path) -> None:
@@ -101,8 +101,8 @@ def test_examples_of_unequal_length_are_learned_alike_by_any_number_of_processes
     train_in(2, tmp_path, list(table))
     for name, overrides in table.items():
         summary = run(make_config(tmp_path, *overrides, *keys, name=f"{name}-alone"))
-        together = list_checkpoints(tmp_path / f"{name}-together")[0]
-        assert read_sums(together)["model.safetensors"] == summary.weights_sha256
+        checkpoint = list_checkpoints(tmp_path / f"{name}-together")[0]
+        assert read_sums(checkpoint)["model.safetensors"] == summary.weights_sha256
 
 
 @pytest.mark.robust
@@ -111,7 +111,7 @@ def test_examples_of_unequal_length_are_learned_alike_by_any_number_of_processes
 def test_a_run_goes_on_with_other_processes_and_shards_as_if_it_had_always_had_them(tmp_path: Path, name: str) -> None:
     overrides = ("train.batch_size=12", "train.micro_batch_size=1", "optim.ema=0.9", "schedule.kind=constant")
     overrides += (f"optim.name={name}",)
-    whole = run(make_config(tmp_path, *overrides, name="whole"))
+    uninterrupted = run(make_config(tmp_path, *overrides, name="whole"))
     run(
         make_config(
             tmp_path,
@@ -121,25 +121,25 @@ def test_a_run_goes_on_with_other_processes_and_shards_as_if_it_had_always_had_t
         )
     )
     for processes, steps, shard in ((2, 6, "optimizer"), (3, 8, "none"), (3, 10, "optimizer"), (1, 12, "optimizer")):
-        parts = (f"train.steps={steps}", f"parallel.shard={shard}")
-        config = make_config(tmp_path, *overrides, *parts, name="parts")
+        part_overrides = (f"train.steps={steps}", f"parallel.shard={shard}")
+        config = make_config(tmp_path, *overrides, *part_overrides, name="parts")
         (tmp_path / "parts.yaml").write_text(dump_config(config))
         train_in(processes, tmp_path, ["parts"])
     sums = read_sums(list_checkpoints(tmp_path / "parts")[0])
-    assert {key: sums[key] for key in weights(whole)} == weights(whole)
+    assert {key: sums[key] for key in weights(uninterrupted)} == weights(uninterrupted)
 
 
 @pytest.mark.robust
 @pytest.mark.parametrize("name", ["muon", "adamw"])
 def test_a_process_that_owns_no_parameter_trains_with_the_others(tmp_path: Path, name: str) -> None:
-    few = ("model.norm_gain=false", "model.tie_embeddings=true", "model.mlp=relu", f"optim.name={name}")
+    model_overrides = ("model.norm_gain=false", "model.tie_embeddings=true", "model.mlp=relu", f"optim.name={name}")
     batch = ("train.batch_size=6", "train.micro_batch_size=1")
-    alone = run(make_config(tmp_path, *few, *batch, name="alone"))
-    assert len(load(Path(alone.checkpoint)).model_tensors) < 6 + 1  # embedding and head are one
-    (tmp_path / "run.yaml").write_text(dump_config(make_config(tmp_path, *few, *batch, *SHARDED)))
+    single_process = run(make_config(tmp_path, *model_overrides, *batch, name="alone"))
+    assert len(load(Path(single_process.checkpoint)).model_tensors) < 6 + 1  # embedding and head are one
+    (tmp_path / "run.yaml").write_text(dump_config(make_config(tmp_path, *model_overrides, *batch, *SHARDED)))
     train_in(6, tmp_path, ["run"])
     sums = read_sums(list_checkpoints(tmp_path / "run")[0])
-    assert {key: sums[key] for key in weights(alone)} == weights(alone)
+    assert {key: sums[key] for key in weights(single_process)} == weights(single_process)
 
 
 def start(tmp_path: Path, *overrides: str) -> "subprocess.Popen[str]":
@@ -171,11 +171,11 @@ def test_a_process_that_is_killed_ends_the_others_with_one_error_and_the_run_goe
     process = start(tmp_path)
     wait_until(lambda: len(list_checkpoints(tmp_path / "run")) > 1, process)
     assert_one_error_when_killed(process)
-    saved = int(list_checkpoints(tmp_path / "run")[0].name.partition("-")[2])
-    steps = f"train.steps={saved + 4}"
-    more = ("checkpoint.every=2", "eval.every=2")
-    resumed = run(make_config(tmp_path, *SMALL, *more, steps))
-    assert weights(resumed) == weights(run(make_config(tmp_path, *SMALL, *more, steps, name="alone")))
+    saved_step = int(list_checkpoints(tmp_path / "run")[0].name.partition("-")[2])
+    steps = f"train.steps={saved_step + 4}"
+    intervals = ("checkpoint.every=2", "eval.every=2")
+    resumed = run(make_config(tmp_path, *SMALL, *intervals, steps))
+    assert weights(resumed) == weights(run(make_config(tmp_path, *SMALL, *intervals, steps, name="alone")))
 
 
 @pytest.mark.robust
@@ -206,14 +206,14 @@ def test_a_wrong_request_is_one_error_of_one_process(gpt, tmp_path: Path) -> Non
 @pytest.mark.robust
 def test_a_process_with_another_text_is_refused_by_its_number(tmp_path: Path) -> None:
     config = make_config(tmp_path)
-    other = tmp_path / "other.txt"
-    other.write_text((tmp_path / "text.txt").read_text().replace("times", "trees"))
-    theirs = config.model_copy(update={"data": config.data.model_copy(update={"source": str(other)})})
-    for name, actual in (("run", config), ("run.1", theirs)):
+    other_path = tmp_path / "other.txt"
+    other_path.write_text((tmp_path / "text.txt").read_text().replace("times", "trees"))
+    other_config = config.model_copy(update={"data": config.data.model_copy(update={"source": str(other_path)})})
+    for name, actual in (("run", config), ("run.1", other_config)):
         (tmp_path / f"{name}.yaml").write_text(dump_config(actual))
-    done = torchrun(2, tmp_path, ["run"])
-    assert done.returncode == 1
-    assert "process 1 has another text" in done.stderr
+    completed = torchrun(2, tmp_path, ["run"])
+    assert completed.returncode == 1
+    assert "process 1 has another text" in completed.stderr
     assert not list_checkpoints(tmp_path / "run")
 
 
@@ -253,33 +253,35 @@ def test_subtrees_of_all_processes_are_each_leaf_once_and_add_up_to_the_same_bit
         return [values[part[0]].clone()] if part[1] - part[0] == 1 else None
 
     sums = {part: tree_sum(part, leaf) for part in parts}
-    together = tree_sum((0, leaves), lambda part, _: sums.get(part))[0]
-    alone = tree_sum((0, leaves), leaf)[0]
-    assert torch.equal(together, alone)
-    exact = [float(sum(Fraction(float(x)) for x in column)) for column in values.T]
-    assert alone.tolist() == pytest.approx(exact, abs=1e-4)
+    combined_sum = tree_sum((0, leaves), lambda part, _: sums.get(part))[0]
+    single_sum = tree_sum((0, leaves), leaf)[0]
+    assert torch.equal(combined_sum, single_sum)
+    exact_sum = [float(sum(Fraction(float(x)) for x in column)) for column in values.T]
+    assert single_sum.tolist() == pytest.approx(exact_sum, abs=1e-4)
 
 
-def kept_by_each(model: GPT, optim: OptimConfig, size: int) -> list[dict[str, int]]:
+def elements_per_rank(model: GPT, optim: OptimConfig, size: int) -> list[dict[str, int]]:
     """The elements of the optimizer's tensors that each of so many processes keeps."""
-    parameters, kept = dict(model.named_parameters()), []
+    parameters, rank_counts = dict(model.named_parameters()), []
     parts = state_parts({name: p.shape for name, p in parameters.items()}, optim, size)
     for rank in range(size):
         shard = Shard(parameters, World(rank, size), parts)
         tensors = MuonAdamW(model, optim, zeros=shard.zeros, parameters=shard.optimized).state_tensors()
-        kept.append({name: tensor.numel() for name, tensor in tensors.items() if not tensor.is_meta})
-    return kept
+        rank_counts.append({name: tensor.numel() for name, tensor in tensors.items() if not tensor.is_meta})
+    return rank_counts
 
 
 @pytest.mark.usefixtures("cut")
 @given(size=st.integers(1, 9), name=st.sampled_from(["muon", "adamw"]))
 def test_the_shards_of_all_processes_are_the_whole_optimizer_once(size: int, name: Literal["muon", "adamw"]) -> None:
     model, optim = GPT(ModelConfig(n_layer=2, n_embd=32, context_length=8), 100), OptimConfig(name=name)
-    kept = kept_by_each(model, optim, size)
-    whole = {name: tensor.numel() for name, tensor in MuonAdamW(model, optim).state_tensors().items()}
-    assert Counter(whole) | Counter(n_step=size) == sum(map(Counter, kept), Counter())
-    largest = max(size for name, size in whole.items() if name.startswith("momentum")) if name == "muon" else 2 * 64
-    assert max(sum(actual.values()) for actual in kept) <= sum(whole.values()) / size + largest
+    rank_counts = elements_per_rank(model, optim, size)
+    total_counts = {name: tensor.numel() for name, tensor in MuonAdamW(model, optim).state_tensors().items()}
+    assert Counter(total_counts) | Counter(n_step=size) == sum(map(Counter, rank_counts), Counter())
+    max_numel = (
+        max(size for name, size in total_counts.items() if name.startswith("momentum")) if name == "muon" else 2 * 64
+    )
+    assert max(sum(actual.values()) for actual in rank_counts) <= sum(total_counts.values()) / size + max_numel
 
 
 @pytest.mark.usefixtures("cut")
@@ -287,18 +289,18 @@ def test_the_shards_of_all_processes_are_the_whole_optimizer_once(size: int, nam
 def test_the_state_of_a_model_that_is_mostly_embeddings_is_shared_out_evenly(name: Literal["muon", "adamw"]) -> None:
     model = GPT(ModelConfig(n_layer=1, n_embd=32, context_length=8, tie_embeddings=True), 3000)
     for size in (2, 3, 4, 8):
-        kept = [sum(actual.values()) for actual in kept_by_each(model, OptimConfig(name=name), size)]
-        assert max(kept) <= 1.02 * sum(kept) / size
+        rank_counts = [sum(actual.values()) for actual in elements_per_rank(model, OptimConfig(name=name), size)]
+        assert max(rank_counts) <= 1.02 * sum(rank_counts) / size
 
 
 @pytest.mark.usefixtures("cut")
-@given(parts=st.lists(st.integers(0, 5), min_size=2, max_size=5), rest=st.integers(0, 70))
-def test_the_norm_of_a_gradient_in_parts_is_that_of_the_whole(parts: list[int], rest: int) -> None:
-    whole = torch.randn(64 * sum(parts) + rest + 65, generator=torch.Generator().manual_seed(rest))
+@given(parts=st.lists(st.integers(0, 5), min_size=2, max_size=5), remainder=st.integers(0, 70))
+def test_the_norm_of_a_gradient_in_parts_is_that_of_the_whole(parts: list[int], remainder: int) -> None:
+    gradient = torch.randn(64 * sum(parts) + remainder + 65, generator=torch.Generator().manual_seed(remainder))
     sizes = [64 * part for part in parts]
-    pieces = [piece_norms(part) for part in whole.split([*sizes, len(whole) - sum(sizes)])]
-    assert torch.linalg.vector_norm(torch.cat(pieces)).equal(norms_of([whole])[0])
-    torch.testing.assert_close(norms_of([whole])[0], whole.norm())
+    pieces = [piece_norms(part) for part in gradient.split([*sizes, len(gradient) - sum(sizes)])]
+    assert torch.linalg.vector_norm(torch.cat(pieces)).equal(norms_of([gradient])[0])
+    torch.testing.assert_close(norms_of([gradient])[0], gradient.norm())
 
 
 @given(costs=st.dictionaries(st.text(max_size=3), st.integers(0, 1000)), size=st.integers(1, 9))

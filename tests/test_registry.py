@@ -110,7 +110,7 @@ def corpus(server: Server) -> DatasetInfo:
 
 
 def fetch(corpus: DatasetInfo, root: Path) -> Path:
-    return fetch_corpus(corpus, root, progress=lambda done, total: None, loopback=True)
+    return fetch_corpus(corpus, root, progress=lambda n_bytes, total: None, loopback=True)
 
 
 def refusal(corpus: DatasetInfo, root: Path) -> UserError:
@@ -120,7 +120,7 @@ def refusal(corpus: DatasetInfo, root: Path) -> UserError:
     return caught.value
 
 
-def left_in(root: Path) -> set[str]:
+def files_in(root: Path) -> set[str]:
     return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
 
 
@@ -131,7 +131,7 @@ def test_a_download_ends_with_the_verified_text_and_nothing_else(
     reports: list[tuple[int, int]] = []
     path = fetch_corpus(corpus, tmp_path, progress=lambda *report: reports.append(report), loopback=True)
     assert path.read_bytes() == TEXT
-    assert left_in(tmp_path) == {"fox/fox.txt", "fox/SHA256SUMS"}
+    assert files_in(tmp_path) == {"fox/fox.txt", "fox/SHA256SUMS"}
     assert reports[0] == (0, len(TEXT))
     assert reports[-1] == (len(TEXT), len(TEXT))
     assert reports == sorted(reports)
@@ -168,7 +168,7 @@ def test_nothing_is_written_through_a_link(server: Server, corpus: DatasetInfo, 
 def test_wrong_bytes_are_refused_and_deleted(server: Server, corpus: DatasetInfo, tmp_path: Path) -> None:
     server.replies["/fox.txt"] = send(TEXT[:-1] + b"?")
     assert corpus.sha256 in refusal(corpus, tmp_path).message
-    assert left_in(tmp_path) == set()
+    assert files_in(tmp_path) == set()
 
 
 @pytest.mark.parametrize("reply", [send(TEXT + b"more"), send(TEXT[:-1]), send(b"", 200)])
@@ -177,13 +177,13 @@ def test_a_length_that_is_not_the_expected_one_is_refused_before_anything_is_kep
 ) -> None:
     server.replies["/fox.txt"] = reply
     assert "long, not" in refusal(corpus, tmp_path).message
-    assert left_in(tmp_path) == set()
+    assert files_in(tmp_path) == set()
 
 
 def test_a_server_that_sends_without_end_is_cut_off(server: Server, corpus: DatasetInfo, tmp_path: Path) -> None:
     server.replies["/fox.txt"] = send_without_length(TEXT * 20)
     assert "more than the expected" in refusal(corpus, tmp_path).message
-    assert left_in(tmp_path) == set()
+    assert files_in(tmp_path) == set()
 
 
 @pytest.mark.parametrize(
@@ -195,18 +195,18 @@ def test_a_broken_connection_is_continued_by_the_next_call(
 ) -> None:
     server.replies["/fox.txt"] = broken
     assert "again" in (refusal(corpus, tmp_path).hint or "")
-    assert left_in(tmp_path) == {"fox.part"}
+    assert files_in(tmp_path) == {"fox.part"}
     server.replies["/fox.txt"] = whole
     assert fetch(corpus, tmp_path).read_bytes() == TEXT
     assert server.requests[1] == ("/fox.txt", "bytes=70000-")
-    assert left_in(tmp_path) == {"fox/fox.txt", "fox/SHA256SUMS"}
+    assert files_in(tmp_path) == {"fox/fox.txt", "fox/SHA256SUMS"}
 
 
 def test_a_part_of_another_file_is_found_out_and_deleted(server: Server, corpus: DatasetInfo, tmp_path: Path) -> None:
     (tmp_path / "fox.part").write_bytes(b"not the fox")
     server.replies["/fox.txt"] = send_ranges(TEXT)
     refusal(corpus, tmp_path)
-    assert left_in(tmp_path) == set()
+    assert files_in(tmp_path) == set()
     assert fetch(corpus, tmp_path).read_bytes() == TEXT
 
 
@@ -227,25 +227,25 @@ def test_a_server_that_continues_elsewhere_is_not_believed(server: Server, corpu
 def test_a_refusing_server_leaves_nothing(server: Server, corpus: DatasetInfo, tmp_path: Path, status: int) -> None:
     server.replies["/fox.txt"] = send(b"no", status)
     assert str(status) in refusal(corpus, tmp_path).message
-    assert left_in(tmp_path) == set()
+    assert files_in(tmp_path) == set()
 
 
 def test_a_server_that_is_not_there_is_an_error_in_words(corpus: DatasetInfo, tmp_path: Path) -> None:
-    refused = refusal(replace(corpus, url="http://127.0.0.1:9/fox.txt"), tmp_path)
-    assert "cannot download" in refused.message
-    assert left_in(tmp_path) == set()
+    error = refusal(replace(corpus, url="http://127.0.0.1:9/fox.txt"), tmp_path)
+    assert "cannot download" in error.message
+    assert files_in(tmp_path) == set()
 
 
 def test_a_silent_server_is_given_up(
     server: Server, corpus: DatasetInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download_module, "_TIMEOUT", 0.1)
-    over = threading.Event()
-    server.replies["/fox.txt"] = lambda request: (over.wait(HANG), None)[1]
+    stop_event = threading.Event()
+    server.replies["/fox.txt"] = lambda request: (stop_event.wait(HANG), None)[1]
     try:
         assert "timed out" in refusal(corpus, tmp_path).message
     finally:
-        over.set()
+        stop_event.set()
 
 
 def test_a_redirect_is_followed_within_what_is_trusted(server: Server, corpus: DatasetInfo, tmp_path: Path) -> None:
@@ -260,19 +260,19 @@ def test_a_redirect_out_of_what_is_trusted_is_refused(
 ) -> None:
     server.replies["/fox.txt"] = send(b"", 302, Location=target)
     refusal(corpus, tmp_path)
-    assert left_in(tmp_path) == set()
+    assert files_in(tmp_path) == set()
 
 
 def test_an_endless_redirect_is_refused(server: Server, corpus: DatasetInfo, tmp_path: Path) -> None:
     server.replies["/fox.txt"] = send(b"", 302, Location="/fox.txt")
     refusal(corpus, tmp_path)
-    assert left_in(tmp_path) == set()
+    assert files_in(tmp_path) == set()
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1/x", "http://example.com/x", "file:///etc/passwd", "fox.txt"])
 def test_only_https_is_trusted(corpus: DatasetInfo, tmp_path: Path, url: str) -> None:
     with pytest.raises(UserError, match="only https"):
-        fetch_corpus(replace(corpus, url=url), tmp_path, progress=lambda done, total: None)
+        fetch_corpus(replace(corpus, url=url), tmp_path, progress=lambda n_bytes, total: None)
 
 
 # Archives
@@ -280,13 +280,13 @@ def test_only_https_is_trusted(corpus: DatasetInfo, tmp_path: Path, url: str) ->
 
 def archive_of(**members: bytes) -> bytes:
     archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as opened:
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         for name, data in members.items():
-            opened.writestr(name, data)
+            file.writestr(name, data)
     return archive.getvalue()
 
 
-def zipped(corpus: DatasetInfo, server: Server, archive: bytes, member: str = "fox") -> DatasetInfo:
+def zip_corpus(corpus: DatasetInfo, server: Server, archive: bytes, member: str = "fox") -> DatasetInfo:
     server.replies["/fox.txt"] = send(archive)
     digest = hashlib.sha256(archive).hexdigest()
     return replace(corpus, size=len(archive), sha256=digest, zip_member=member, text_limit=len(TEXT))
@@ -296,8 +296,8 @@ def test_one_member_of_an_archive_is_read_and_the_others_are_not(
     server: Server, corpus: DatasetInfo, tmp_path: Path
 ) -> None:
     archive = archive_of(**{"fox": TEXT, "../evil": b"x", "/etc/evil": b"x", "bomb": b"0" * 10_000_000})
-    assert fetch(zipped(corpus, server, archive), tmp_path / "root").read_bytes() == TEXT
-    assert left_in(tmp_path) == {"root/fox/fox.txt", "root/fox/SHA256SUMS"}
+    assert fetch(zip_corpus(corpus, server, archive), tmp_path / "root").read_bytes() == TEXT
+    assert files_in(tmp_path) == {"root/fox/fox.txt", "root/fox/SHA256SUMS"}
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_one_member_of_an_archive_is_read_and_the_others_are_not(
 def test_an_archive_that_is_not_as_expected_leaves_no_text(
     server: Server, corpus: DatasetInfo, tmp_path: Path, archive: bytes, member: str
 ) -> None:
-    refusal(zipped(corpus, server, archive, member), tmp_path)
+    refusal(zip_corpus(corpus, server, archive, member), tmp_path)
     assert not (tmp_path / "fox").exists()
 
 
@@ -380,10 +380,10 @@ def test_list_shows_every_corpus_and_what_is_here(
     code, out, _ = run(capsys, "list")
     assert code == 0
     names = [line.split()[0] for line in out.splitlines() if not line.startswith(" ")]  # else a row goes on
-    assert names == ["name", "fox", *(known.name for known in CORPORA)]
+    assert names == ["name", "fox", *(entry.name for entry in CORPORA)]
     assert [line.split()[0] for line in out.splitlines() if " yes " in line] == ["fox"]
     _, out, _ = run(capsys, "list", "--json")
-    assert [known["path"] for known in json.loads(out)["corpora"]] == [str(path)] + [None] * len(CORPORA)
+    assert [entry["path"] for entry in json.loads(out)["corpora"]] == [str(path)] + [None] * len(CORPORA)
 
 
 def test_an_unknown_name_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -420,7 +420,7 @@ def test_no_two_known_corpora_share_a_name() -> None:
     assert len({corpus.name for corpus in CORPORA}) == len(CORPORA)
 
 
-def packed(members: dict[str, bytes]) -> bytes:
+def tar_archive(members: dict[str, bytes]) -> bytes:
     """A tar.gz archive of these files, with a folder and a link among them."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
@@ -443,16 +443,16 @@ MEMBERS = {
 }
 
 
-def of_archive(server: Server, data: bytes, **changes: object) -> DatasetInfo:
+def tar_corpus(server: Server, data: bytes, **changes: object) -> DatasetInfo:
     server.replies["/set.tar.gz"] = send(data)
     digest = hashlib.sha256(data).hexdigest()
-    known = {"name": "reviews", "about": "", "licence": "", "split": "", "tar_folder": "set/train"}
-    of = {"url": server.url("/set.tar.gz"), "size": len(data), "sha256": digest, "labels": ("neg", "pos")}
-    return DatasetInfo(**{**known, **of, "text_limit": 1000, **changes})
+    info = {"name": "reviews", "about": "", "licence": "", "split": "", "tar_folder": "set/train"}
+    download = {"url": server.url("/set.tar.gz"), "size": len(data), "sha256": digest, "labels": ("neg", "pos")}
+    return DatasetInfo(**{**info, **download, "text_limit": 1000, **changes})
 
 
 def test_the_folders_of_a_labelled_archive_become_json_lines_and_nothing_else_of_it_is_read(server, tmp_path):
-    path = fetch_corpus(of_archive(server, packed(MEMBERS)), tmp_path, progress=lambda *_: None, loopback=True)
+    path = fetch_corpus(tar_corpus(server, tar_archive(MEMBERS)), tmp_path, progress=lambda *_: None, loopback=True)
     assert path.name == "reviews.jsonl"
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert lines == [{"text": "gut\nund schön", "label": "pos"}, {"text": "bad", "label": "neg"}]
@@ -462,10 +462,10 @@ def test_the_folders_of_a_labelled_archive_become_json_lines_and_nothing_else_of
 @pytest.mark.parametrize(
     ("data", "changes", "message"),
     [
-        (packed(MEMBERS), {"text_limit": 5}, "more than the expected"),
-        (packed(MEMBERS), {"tar_folder": "elsewhere"}, "no texts in elsewhere"),
-        (packed(MEMBERS)[:60], {}, "cannot read set/train"),
-        (packed({"set/train/pos/1.txt": b"\xff"}), {}, "cannot read set/train"),
+        (tar_archive(MEMBERS), {"text_limit": 5}, "more than the expected"),
+        (tar_archive(MEMBERS), {"tar_folder": "elsewhere"}, "no texts in elsewhere"),
+        (tar_archive(MEMBERS)[:60], {}, "cannot read set/train"),
+        (tar_archive({"set/train/pos/1.txt": b"\xff"}), {}, "cannot read set/train"),
         (b"no archive", {}, "cannot read set/train"),
     ],
     ids=["too much", "none", "cut", "damaged", "no archive"],  # an archive as an id would tell when it was made
@@ -474,15 +474,15 @@ def test_a_labelled_archive_that_is_not_as_expected_is_one_error_and_leaves_noth
     server, tmp_path, data, changes, message
 ):
     with pytest.raises(UserError, match=message):
-        fetch_corpus(of_archive(server, data, **changes), tmp_path, progress=lambda *_: None, loopback=True)
+        fetch_corpus(tar_corpus(server, data, **changes), tmp_path, progress=lambda *_: None, loopback=True)
     assert not (tmp_path / "reviews").exists()
 
 
-def of_pairs(server, data, **changes):
+def pair_corpus(server, data, **changes):
     server.replies["/pairs.zip"] = send(data)
-    known = {"name": "pairs", "about": "", "licence": "", "split": "", "zip_pair": ("x.en", "x.de"), "text_limit": 1000}
-    of = {"url": server.url("/pairs.zip"), "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    return DatasetInfo(**{**known, **of, **changes})
+    info = {"name": "pairs", "about": "", "licence": "", "split": "", "zip_pair": ("x.en", "x.de"), "text_limit": 1000}
+    download = {"url": server.url("/pairs.zip"), "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return DatasetInfo(**{**info, **download, **changes})
 
 
 ENGLISH = b" good night\nempty\nyes\xe2\x80\xa8no\n"
@@ -491,7 +491,7 @@ PAIRS = {"x.en": ENGLISH, "x.de": GERMAN, "../evil": b"x", "README": b"x"}
 
 
 def test_the_lines_of_two_files_become_prompts_and_completions_and_nothing_else_is_read(server, tmp_path):
-    path = fetch_corpus(of_pairs(server, archive_of(**PAIRS)), tmp_path, progress=lambda *_: None, loopback=True)
+    path = fetch_corpus(pair_corpus(server, archive_of(**PAIRS)), tmp_path, progress=lambda *_: None, loopback=True)
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     assert lines == [
         {"prompt": "good night", "completion": "Gute Nacht"},
@@ -517,7 +517,7 @@ def test_an_archive_of_pairs_that_is_not_as_expected_is_one_error_and_leaves_not
     server, tmp_path, data, changes, message
 ):
     with pytest.raises(UserError, match=message):
-        fetch_corpus(of_pairs(server, data, **changes), tmp_path, progress=lambda *_: None, loopback=True)
+        fetch_corpus(pair_corpus(server, data, **changes), tmp_path, progress=lambda *_: None, loopback=True)
     assert not (tmp_path / "pairs").exists()
 
 
@@ -537,20 +537,20 @@ def test_the_command_that_data_get_ends_with_trains_on_that_kind_of_corpus(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GPT_CACHE", str(tmp_path / "cache"))
-    known = DatasetInfo(name="known", about="", url="", size=0, sha256="", licence="", split="", **form)
-    monkeypatch.setattr("gpt_cli.corpus.registry.CORPORA", (known,))
+    corpus = DatasetInfo(name="known", about="", url="", size=0, sha256="", licence="", split="", **form)
+    monkeypatch.setattr("gpt_cli.corpus.registry.CORPORA", (corpus,))
     words = "It was the best of times, it was the worst of times."
     lines = {
         (): [{"text": words}],
-        known.labels: [{"text": f"{words} {n}", "label": "ab"[n % 2]} for n in range(40)],
-        known.zip_pair: [{"prompt": f"{n}", "completion": words} for n in range(40)],
+        corpus.labels: [{"text": f"{words} {n}", "label": "ab"[n % 2]} for n in range(40)],
+        corpus.zip_pair: [{"prompt": f"{n}", "completion": words} for n in range(40)],
     }
-    kind = known.labels or known.zip_pair
+    kind = corpus.labels or corpus.zip_pair
     text = "\n".join(json.dumps(line) for line in lines[kind]) if kind else words * 40
     with atomic_directory(tmp_path / "cache" / "corpora" / "known") as folder:
-        write_file(folder / known.file_name, [text.encode()])
+        write_file(folder / corpus.file_name, [text.encode()])
     assert main(["data", "get", "known"]) == 0
     assert command in capsys.readouterr().err
     (tmp_path / "FILE").write_text("{model: {n_layer: 1, n_head: 1, n_embd: 16, context_length: 64}}")
-    few = ["train.steps=1", "train.batch_size=2", "sample.every=null", "model.n_layer=1", "model.n_embd=16"]
-    assert main([*command.split()[1:], *few, "model.n_head=1", "run_dir=run"]) == 0, capsys.readouterr().err
+    overrides = ["train.steps=1", "train.batch_size=2", "sample.every=null", "model.n_layer=1", "model.n_embd=16"]
+    assert main([*command.split()[1:], *overrides, "model.n_head=1", "run_dir=run"]) == 0, capsys.readouterr().err

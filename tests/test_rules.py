@@ -27,49 +27,49 @@ LOGITS = st.lists(st.integers(-60, 60).map(lambda i: i / 8), min_size=V, max_siz
 HISTORY = st.lists(st.integers(0, V - 1), max_size=12)
 
 
-def ruled(rule: LogitsProcessor, written: Sequence[int], logits: Sequence[float]) -> list[float]:
+def apply_rule(rule: LogitsProcessor, output_ids: Sequence[int], logits: Sequence[float]) -> list[float]:
     """What a rule for one sequence makes of logits, after these tokens."""
-    for token in written:
+    for token in output_ids:
         rule.accept([token])
-    before = torch.tensor([logits])
-    kept = before.clone()
-    after: list[float] = rule.apply(before)[0].tolist()
-    assert torch.equal(before, kept), "logits are not the rule's to change"
-    return after
+    input_logits = torch.tensor([logits])
+    logits_copy = input_logits.clone()
+    output_logits: list[float] = rule.apply(input_logits)[0].tolist()
+    assert torch.equal(input_logits, logits_copy), "logits are not the rule's to change"
+    return output_logits
 
 
 @given(LOGITS, HISTORY, HISTORY, st.sampled_from([0.5, 1.0, 1.3, 4.0]))
 def test_the_penalty_makes_what_was_there_less_likely(
-    logits: list[float], prompt: list[int], written: list[int], penalty: float
+    logits: list[float], prompt: list[int], output_ids: list[int], penalty: float
 ) -> None:
     expected = [
-        (logit / penalty if logit > 0 else logit * penalty) if token in prompt + written else logit
+        (logit / penalty if logit > 0 else logit * penalty) if token in prompt + output_ids else logit
         for token, logit in enumerate(logits)
     ]
-    after = ruled(RepetitionPenalty(penalty, [prompt], V, CPU), written, logits)
-    assert after == pytest.approx(expected)
+    actual = apply_rule(RepetitionPenalty(penalty, [prompt], V, CPU), output_ids, logits)
+    assert actual == pytest.approx(expected)
 
 
 @given(LOGITS, HISTORY, HISTORY, st.integers(1, 4))
 def test_no_ngram_is_completed_a_second_time_unless_everything_would_be_forbidden(
-    logits: list[float], prompt: list[int], written: list[int], n: int
+    logits: list[float], prompt: list[int], output_ids: list[int], n: int
 ) -> None:
-    text = prompt + written
-    held = {tuple(text[i : i + n]) for i in range(len(text) - n + 1)}
-    last = tuple(text[len(text) - n + 1 :])
-    forbidden = {token for token in range(V) if (*last, token) in held}
-    after = ruled(NoRepeatNgram(n, [prompt]), written, logits)
-    if len(forbidden) == V:
-        forbidden = set()
-    assert after == [-math.inf if token in forbidden else logit for token, logit in enumerate(logits)]
+    text = prompt + output_ids
+    ngrams = {tuple(text[i : i + n]) for i in range(len(text) - n + 1)}
+    prefix = tuple(text[len(text) - n + 1 :])
+    forbidden_ids = {token for token in range(V) if (*prefix, token) in ngrams}
+    actual = apply_rule(NoRepeatNgram(n, [prompt]), output_ids, logits)
+    if len(forbidden_ids) == V:
+        forbidden_ids = set()
+    assert actual == [-math.inf if token in forbidden_ids else logit for token, logit in enumerate(logits)]
 
 
 def test_a_text_without_repeated_ngrams_has_none_and_costs_no_more_as_it_grows() -> None:
     prompt = [1, 2, 1]
     rule = NoRepeatNgram(3, [prompt])
     model = make_model(13)
-    written = [t[0] for t in generate(model, [prompt], SamplingParams(max_new_tokens=300, temperature=0.3), [rule])]
-    text = prompt + written
+    output_ids = [t[0] for t in generate(model, [prompt], SamplingParams(max_new_tokens=300, temperature=0.3), [rule])]
+    text = prompt + output_ids
     triples = [tuple(text[i : i + 3]) for i in range(len(text) - 2)]
     assert len(triples) == len(set(triples))
 
@@ -89,10 +89,10 @@ def test_rows_of_a_batch_have_each_their_own_history_and_take_it_along_when_beam
         rule.reorder([1, 1, 0, 2])
     logits = torch.full((4, V), 8.0)
     histories = [{1, 2, 4}, {1, 2, 4}, {0, 3}, {5}]
-    penalised, banned = rules[0].apply(logits), rules[1].apply(logits)
+    penalty_logits, ngram_logits = rules[0].apply(logits), rules[1].apply(logits)
     for row, history in enumerate(histories):
-        assert {t for t in range(V) if penalised[row, t] == 4.0} == history
-        assert {t for t in range(V) if banned[row, t] == -math.inf} == history
+        assert {t for t in range(V) if penalty_logits[row, t] == 4.0} == history
+        assert {t for t in range(V) if ngram_logits[row, t] == -math.inf} == history
     rules[1].accept([0, 3, 1, 1])  # copies that divided go separate ways
     assert rules[1].apply(logits)[0, 3] == 8.0
     assert isinstance(rules[2], LogprobRecorder)
@@ -103,8 +103,11 @@ def reference_typical(weights: list[int], p: float) -> list[bool]:
     """Tokens in the order of |surprise - entropy|, as far as the probability before them is below p."""
     total = sum(weights)
     entropy = -sum(w / total * math.log(w / total) for w in weights)
-    odd = [abs(-math.log(w / total) - entropy) for w in weights]
-    return [sum(v for v, o in zip(weights, odd, strict=True) if o < mine - 1e-9) < p * total for mine in odd]
+    deviations = [abs(-math.log(w / total) - entropy) for w in weights]
+    return [
+        sum(v for v, o in zip(weights, deviations, strict=True) if o < deviation - 1e-9) < p * total
+        for deviation in deviations
+    ]
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=12), st.data())
@@ -112,19 +115,19 @@ def test_typical_p_keeps_the_tokens_nearest_to_the_entropy(weights: list[int], d
     p = (data.draw(st.integers(0, sum(weights) - 1)) + 0.5) / sum(weights)
     log_weights = torch.tensor([[math.log(w) for w in weights]], dtype=torch.float64)
     entropy_ties = torch.tensor([weights]).unique().numel() < len(weights)
-    kept = (keep_typical_p(log_weights, p) > -math.inf)[0].tolist()
+    keep_mask = (keep_typical_p(log_weights, p) > -math.inf)[0].tolist()
     if not entropy_ties:  # equal weights share their fate only up to rounding of the entropy
-        assert kept == reference_typical(weights, p)
-    assert any(kept)
+        assert keep_mask == reference_typical(weights, p)
+    assert any(keep_mask)
 
 
 def test_typical_p_passes_over_what_another_filter_took_out() -> None:
     logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(3))
-    filtered = filter_logits(logits, SamplingParams(temperature=1.0, top_k=9, typical_p=0.6))
-    few = logits.topk(9)
-    expected = keep_typical_p(few.values, 0.6)
-    assert torch.equal(filtered.gather(1, few.indices), expected)
-    assert (filtered > -math.inf).sum() == (expected > -math.inf).sum()
+    filtered_logits = filter_logits(logits, SamplingParams(temperature=1.0, top_k=9, typical_p=0.6))
+    topk = logits.topk(9)
+    expected = keep_typical_p(topk.values, 0.6)
+    assert torch.equal(filtered_logits.gather(1, topk.indices), expected)
+    assert (filtered_logits > -math.inf).sum() == (expected > -math.inf).sum()
 
 
 BPE = train_tokenizer(["the cat sat on the mat " * 20], TokenizerConfig(kind="bpe", vocab_size=262))
@@ -133,7 +136,7 @@ BPE = train_tokenizer(["the cat sat on the mat " * 20], TokenizerConfig(kind="bp
 def test_bias_is_added_and_minus_infinity_is_never_written() -> None:
     bias = token_bias(CharTokenizer("abc", has_unknown=True), (("a", 1.5), (1, -2.0), ("c", -math.inf)))
     assert bias == {0: 1.5, 1: -2.0, 2: -math.inf, 3: -math.inf}
-    assert ruled(LogitBias(bias, 4, CPU), [], [1.0, 1.0, 1.0, 1.0]) == [2.5, -1.0, -math.inf, -math.inf]
+    assert apply_rule(LogitBias(bias, 4, CPU), [], [1.0, 1.0, 1.0, 1.0]) == [2.5, -1.0, -math.inf, -math.inf]
 
 
 @pytest.mark.parametrize(
@@ -160,8 +163,8 @@ def test_forbidding_every_token_is_refused() -> None:
 
 
 def test_the_text_does_not_end_before_min_new_tokens() -> None:
-    assert ruled(MinNewTokens(2, 3), [0, 1], [1.0] * V)[2] == -math.inf
-    assert ruled(MinNewTokens(2, 3), [0, 1, 0], [1.0] * V) == [1.0] * V
+    assert apply_rule(MinNewTokens(2, 3), [0, 1], [1.0] * V)[2] == -math.inf
+    assert apply_rule(MinNewTokens(2, 3), [0, 1, 0], [1.0] * V) == [1.0] * V
     model = make_model(262)
     model.head.weight.data.zero_()
     bias = ((BPE.eot_id or 0, 50.0),)
@@ -190,8 +193,8 @@ def test_log_probs_are_those_of_the_model_itself_whatever_shapes_the_choice() ->
         logits: Tensor = model(torch.tensor([prompt + text.tokens]))[0, 1:-1]
     expected = logits.log_softmax(-1)[torch.arange(5), torch.tensor(text.tokens)]
     assert text.log_probs == pytest.approx(expected.tolist(), abs=1e-5)
-    (unasked,) = stream_texts(model, ByteTokenizer(), prompt, SamplingParams())
-    assert unasked.log_probs is None
+    (plain_text,) = stream_texts(model, ByteTokenizer(), prompt, SamplingParams())
+    assert plain_text.log_probs is None
 
 
 @pytest.mark.parametrize(
@@ -218,8 +221,8 @@ def test_a_setting_out_of_range_or_at_odds_with_another_is_refused(options: dict
 
 def test_a_pattern_puts_the_defaults_that_contradict_it_out_of_force() -> None:
     defaults = SamplingParams(stop=("x",), min_new_tokens=3, beams=2)
-    changed = defaults.replace({"choices": ["a", "b"], "logit_bias": {"a": 1.0}})
-    assert changed == SamplingParams(choices=("a", "b"), logit_bias=(("a", 1.0),))
+    new_params = defaults.replace({"choices": ["a", "b"], "logit_bias": {"a": 1.0}})
+    assert new_params == SamplingParams(choices=("a", "b"), logit_bias=(("a", 1.0),))
 
 
 # --- the same names in transformers ---------------------------------------------------------------------------------
@@ -256,8 +259,8 @@ def test_filters_equal_those_of_transformers(options: dict[str, float], theirs: 
     expected = RANDOM
     for name, value in theirs:
         expected = getattr(transformers, name)(value)(TEXTS, expected)
-    ours = filter_logits(RANDOM, SamplingParams(**{"temperature": 1.0, **options}))  # type: ignore[arg-type]
-    torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
+    actual = filter_logits(RANDOM, SamplingParams(**{"temperature": 1.0, **options}))  # type: ignore[arg-type]
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("penalty", [0.7, 1.3])
@@ -280,11 +283,11 @@ def test_bias_and_least_length_equal_those_of_transformers() -> None:
         TEXTS, RANDOM
     )
     assert torch.equal(LogitBias(bias, 40, CPU).apply(RANDOM), expected)
-    theirs = transformers.MinNewTokensLengthLogitsProcessor(28, 4, 5)  # 2 of 4 new tokens are there
+    hf_processor = transformers.MinNewTokensLengthLogitsProcessor(28, 4, 5)  # 2 of 4 new tokens are there
     rule = MinNewTokens(5, 4)
     rule.accept([0])
     rule.accept([0])
-    assert torch.equal(rule.apply(RANDOM), theirs(TEXTS, RANDOM))
+    assert torch.equal(rule.apply(RANDOM), hf_processor(TEXTS, RANDOM))
 
 
 def test_all_rules_of_a_book_are_applied_in_the_order_of_transformers() -> None:
@@ -301,16 +304,16 @@ def test_all_rules_of_a_book_are_applied_in_the_order_of_transformers() -> None:
         "NoRepeatNgram",
     ]
     logits = torch.randn(8, 262, generator=torch.Generator().manual_seed(5))
-    ours = logits
+    actual = logits
     for rule in rules:
-        ours = rule.apply(ours)
+        actual = rule.apply(actual)
     assert BPE.eot_id is not None
     expected = logits
-    for theirs in (
+    for hf_processor in (
         transformers.SequenceBiasLogitsProcessor({(3,): 2.5, (7,): -1.0}),
         transformers.RepetitionPenaltyLogitsProcessor(1.4),
         transformers.NoRepeatNGramLogitsProcessor(2),
         transformers.MinNewTokensLengthLogitsProcessor(30, 2, BPE.eot_id),
     ):
-        expected = theirs(texts, expected)
-    torch.testing.assert_close(ours, expected)
+        expected = hf_processor(texts, expected)
+    torch.testing.assert_close(actual, expected)

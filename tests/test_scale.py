@@ -29,11 +29,11 @@ Command = Callable[..., Any]
 
 @settings(max_examples=25)
 @given(
-    alpha=st.floats(0.15, 1.0), beta=st.floats(0.15, 1.0), e=st.floats(0.3, 2.0), of_n=st.floats(0.2, 1.0),
-    of_d=st.floats(0.2, 1.0),
+    alpha=st.floats(0.15, 1.0), beta=st.floats(0.15, 1.0), e=st.floats(0.3, 2.0), n_term=st.floats(0.2, 1.0),
+    d_term=st.floats(0.2, 1.0),
 )  # fmt: skip
-def test_a_law_without_noise_is_found_again(alpha: float, beta: float, e: float, of_n: float, of_d: float) -> None:
-    law = LossLaw(e, of_n * 1e5**alpha, of_d * 6e5**beta, alpha, beta)
+def test_a_law_without_noise_is_found_again(alpha: float, beta: float, e: float, n_term: float, d_term: float) -> None:
+    law = LossLaw(e, n_term * 1e5**alpha, d_term * 6e5**beta, alpha, beta)
     actual = fit_law(N, D, law.loss(N, D))
     assert actual.alpha == pytest.approx(alpha, rel=0.02)
     assert actual.beta == pytest.approx(beta, rel=0.02)
@@ -51,18 +51,18 @@ def test_no_term_of_a_law_is_negative_whatever_the_losses_are() -> None:
 
 def test_with_noise_nine_of_ten_intervals_hold_the_loss_beyond_the_ladder() -> None:
     rng = np.random.default_rng(2)
-    held, halves, predictions = 0, [], []
+    n_covered, half_widths, predictions = 0, [], []
     truth = float(LAW.loss(6e5, 3.2e6))
     for trial in range(30):
         loss = LAW.loss(N, D) + rng.normal(0.0, 0.005, len(N))
         law = fit_law(N, D, loss)
-        draws = [float(one.loss(6e5, 3.2e6)) for one in bootstrap(N, D, loss, law, 30, trial)]
+        draws = [float(draw.loss(6e5, 3.2e6)) for draw in bootstrap(N, D, loss, law, 30, trial)]
         low, high = interval(float(law.loss(6e5, 3.2e6)), draws, len(loss))
-        held += low <= truth <= high
-        halves.append((high - low) / 2)
+        n_covered += low <= truth <= high
+        half_widths.append((high - low) / 2)
         predictions.append(float(law.loss(6e5, 3.2e6)))
-    assert held >= 26  # by percentiles, which hold eight of ten, 24
-    assert np.mean(halves) <= 3 * np.std(predictions)  # 1.8 where all is known
+    assert n_covered >= 26  # by percentiles, which hold eight of ten, 24
+    assert np.mean(half_widths) <= 3 * np.std(predictions)  # 1.8 where all is known
 
 
 @given(st.floats(1e12, 1e18))
@@ -77,12 +77,12 @@ def test_a_ladder_fills_its_time_and_holds_out_what_is_larger_and_longer_than_al
     base = parse_config("", "none", ["model.n_embd=128"])
     per_token = {scale: 1e-5 * (0.2 + scale**2) for scale in scales()}
     ladder = plan_ladder(base, 600.0, 2, per_token)
-    held, *others = ladder
-    assert held.held_out
-    assert all(held.steps >= 2 * rung.steps and held.n_embd > rung.n_embd for rung in others)
-    assert len({(rung.n_embd, rung.steps) for rung in others}) == 16
-    by_width = {max(32, round(128 * scale)): seconds for scale, seconds in per_token.items()}
-    seconds = sum(rung.steps * 16 * 128 * by_width[rung.n_embd] for rung in ladder) / 2
+    held_out_rung, *rungs = ladder
+    assert held_out_rung.held_out
+    assert all(held_out_rung.steps >= 2 * rung.steps and held_out_rung.n_embd > rung.n_embd for rung in rungs)
+    assert len({(rung.n_embd, rung.steps) for rung in rungs}) == 16
+    seconds_by_width = {max(32, round(128 * scale)): seconds for scale, seconds in per_token.items()}
+    seconds = sum(rung.steps * 16 * 128 * seconds_by_width[rung.n_embd] for rung in ladder) / 2
     assert 0.75 * 600 <= seconds <= 0.86 * 600
     for rung in ladder:
         assert rung.config(base).train.steps == rung.steps
@@ -114,7 +114,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write_plan(folder: Path, home: str = "scales/tiny", shortest: int = 3) -> None:
+def write_plan(folder: Path, home: str = "scales/tiny", min_steps: int = 3) -> None:
     """A plan of few steps, such as is measured elsewhere, so that no test depends on how fast it is here."""
     from dataclasses import asdict, replace
 
@@ -124,8 +124,8 @@ def write_plan(folder: Path, home: str = "scales/tiny", shortest: int = 3) -> No
     base = with_values(load_config(folder / "tiny.yaml"), {"runtime.threads": 1})
     per_token = {scale: 1e-5 * (1 + scale**2) for scale in scales()}
     ladder = plan_ladder(base, 0.05, 1, {scale: 1e-8 * seconds / 1e-5 for scale, seconds in per_token.items()})
-    least = ladder[-1].steps
-    ladder = [replace(rung, steps=shortest * rung.steps // least) for rung in ladder]
+    planned_steps = ladder[-1].steps
+    ladder = [replace(rung, steps=min_steps * rung.steps // planned_steps) for rung in ladder]
     (folder / home).mkdir(parents=True)
     plan = {
         "config": dump_config(base.model_copy(update={"run_dir": None})), "seconds": 60.0, "per_token": per_token,
@@ -144,22 +144,22 @@ def test_it_fits_tries_the_law_on_what_it_has_not_seen_and_goes_on_with_what_is_
     result = json.loads(outcome.stdout)
     assert len(result["points"]) == 13  # two of the four widths come to one size
     assert len({(point["n"], point["d"]) for point in result["points"]}) == 13
-    [held] = [point for point in result["points"] if point["held_out"]]
-    assert result["held_out_error"] == pytest.approx(held["fitted"] - held["loss"])
+    [held_out_point] = [point for point in result["points"] if point["held_out"]]
+    assert result["held_out_error"] == pytest.approx(held_out_point["fitted"] - held_out_point["loss"])
     assert all(point["d"] > 0 for point in result["points"])
-    losses = [one["loss"] for one in result["advice"]]
+    losses = [entry["loss"] for entry in result["advice"]]
     assert losses == sorted(losses, reverse=True)
     assert (folder / "scales/tiny/law.png").read_bytes().startswith(b"\x89PNG")
     assert gpt_here("train", "--config", "scales/tiny/advised.yaml", "--dry-run").rc == 0
-    again = gpt_here("scale", "tiny.yaml", "--budget", "60s", "--json")
-    assert json.loads(again.stdout) == result
+    second_outcome = gpt_here("scale", "tiny.yaml", "--budget", "60s", "--json")
+    assert json.loads(second_outcome.stdout) == result
     runs = sorted((folder / "scales/tiny").glob("*-seed=*"))
     assert all(read_metrics(run) for run in runs)
-    there = gpt_here("scale", "tiny.yaml", "--budget", "60s", "--device-flops", "1e15")
-    assert "a device that does --device-flops" in there.stdout
-    assert "Held out: " in there.stdout
-    other = gpt_here("scale", "tiny.yaml", "--budget", "61s")
-    assert other.rc == 2
+    device_outcome = gpt_here("scale", "tiny.yaml", "--budget", "60s", "--device-flops", "1e15")
+    assert "a device that does --device-flops" in device_outcome.stdout
+    assert "Held out: " in device_outcome.stdout
+    other_outcome = gpt_here("scale", "tiny.yaml", "--budget", "61s")
+    assert other_outcome.rc == 2
 
 
 @pytest.mark.parametrize(
@@ -181,10 +181,10 @@ def test_it_says_that_the_config_of_a_run_is_scaled_where_a_text_was_named(folde
     config = (folder / "tiny.yaml").read_text() + "run_dir: runs/text\n"
     (folder / "runs/text/config.yaml").write_text(config)
     (folder / "named.yaml").write_text(config)
-    for source, is_told in (("text.txt", True), ("named.yaml", False)):
+    for source, has_note in (("text.txt", True), ("named.yaml", False)):
         outcome = gpt_here("scale", source, "--budget", "1s")
         assert outcome.rc == 2
-        assert ("runs/text exists, and its config is scaled" in " ".join(outcome.stderr.split())) is is_told
+        assert ("runs/text exists, and its config is scaled" in " ".join(outcome.stderr.split())) is has_note
 
 
 @pytest.mark.slow
@@ -195,10 +195,10 @@ def test_killed_10_times_it_ends_with_the_law_of_one_left_alone(
 ) -> None:
     record_property("faults", 10)
     for home in ("scales/tiny", "whole"):
-        write_plan(folder, home, shortest=40)
+        write_plan(folder, home, min_steps=40)
     command = ["scale", "tiny.yaml", "--budget", "60s", "--json"]
     assert kill_again_and_again(command, folder, folder / "scales/tiny", kills=10, steps=1500, seed=4) >= 3
-    killed, whole = gpt(*command), gpt(*command, "--out", "whole")
-    assert killed.rc == whole.rc == 0, killed.stderr
-    results = [json.loads(outcome.stdout) for outcome in (killed, whole)]
+    killed_outcome, full_outcome = gpt(*command), gpt(*command, "--out", "whole")
+    assert killed_outcome.rc == full_outcome.rc == 0, killed_outcome.stderr
+    results = [json.loads(outcome.stdout) for outcome in (killed_outcome, full_outcome)]
     assert {**results[0], "home": ""} == {**results[1], "home": ""}

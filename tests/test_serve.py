@@ -42,7 +42,7 @@ def torch_client(runs: Path) -> Iterator[Client]:
         yield client
 
 
-def sampled(run: Path, capsys: pytest.CaptureFixture[str], *flags: Any) -> Any:
+def sample_json(run: Path, capsys: pytest.CaptureFixture[str], *flags: Any) -> Any:
     capsys.readouterr()
     assert main(["sample", "--run", str(run), "--prefix", "", "--suffix", "", "--json", *map(str, flags)]) == 0
     return json.loads(capsys.readouterr().out)
@@ -53,8 +53,8 @@ def sample_flags(options: dict[str, Any]) -> list[str]:
     names = {"max_tokens": "max-new-tokens"}
     flags = []
     for name, value in options.items():
-        for one in value if isinstance(value, list) else [value]:
-            flags += ["-n", one] if name == "n" else [f"--{names.get(name, name.replace('_', '-'))}", one]
+        for item in value if isinstance(value, list) else [value]:
+            flags += ["-n", item] if name == "n" else [f"--{names.get(name, name.replace('_', '-'))}", item]
     return flags
 
 
@@ -78,23 +78,23 @@ def test_the_same_seed_gives_the_text_of_gpt_sample(
 ) -> None:
     client = request.getfixturevalue("torch_client" if engine == "torch" else "client")
     for run in ("bytes", "letters"):
-        output = sampled(
+        output = sample_json(
             runs / run, capsys, "--prompt", "the ", "--seed", 5, "--engine", "auto", *sample_flags(options)
         )
         status, answer = client.ask("/v1/completions", model=run, prompt="the ", seed=5, **options)
         assert status == 200, answer
         expected = [sample["text"] for sample in output["samples"]]
         assert [choice["text"] for choice in answer["choices"]] == expected
-        ended = {"length": "length", "stop": "stop", "end_of_text": "stop", "match": "stop"}
-        reasons = [ended[sample["finish_reason"]] for sample in output["samples"]]
+        finish_reasons = {"length": "length", "stop": "stop", "end_of_text": "stop", "match": "stop"}
+        reasons = [finish_reasons[sample["finish_reason"]] for sample in output["samples"]]
         assert [choice["finish_reason"] for choice in answer["choices"]] == reasons
         assert answer["usage"]["completion_tokens"] == sum(len(sample["tokens"]) for sample in output["samples"])
         events = client.events("/v1/completions", model=run, prompt="the ", seed=5, **options)
-        streamed = ["" for _ in expected]
+        streamed_texts = ["" for _ in expected]
         for event in events:
             for choice in event["choices"]:
-                streamed[choice["index"]] += choice["text"]
-        assert streamed == expected
+                streamed_texts[choice["index"]] += choice["text"]
+        assert streamed_texts == expected
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -104,10 +104,10 @@ def test_a_text_is_the_same_bits_alone_and_among_sixty_others(request: Any, engi
         {"prompt": "ab"[: 1 + i % 2] * (1 + i % 7), "seed": i, "max_tokens": 5 + 7 * i % 50, "logprobs": 3 * (i % 3)}
         for i in range(60 if engine == "native" else 12)
     ]
-    alone = [client.ask("/v1/completions", **one)[1]["choices"] for one in params]
+    expected = [client.ask("/v1/completions", **body)[1]["choices"] for body in params]
     with ThreadPoolExecutor(60) as pool:
-        together = list(pool.map(lambda one: client.ask("/v1/completions", **one)[1]["choices"], params))
-    assert together == alone
+        actual = list(pool.map(lambda body: client.ask("/v1/completions", **body)[1]["choices"], params))
+    assert actual == expected
 
 
 def test_log_probabilities_are_those_of_gpt_sample_and_do_not_change_the_text(
@@ -122,24 +122,24 @@ def test_log_probabilities_are_those_of_gpt_sample_and_do_not_change_the_text(
     logprobs = choice["logprobs"]
     assert logprobs["ids"] == output["tokens"]
     assert logprobs["token_logprobs"] == pytest.approx(output["log_probs"], abs=1e-4)
-    for token, actual, top in zip(
+    for token, actual, top_logprobs in zip(
         logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True
     ):
-        assert len(top) == 4
-        assert top.get(token, actual) == actual
-        assert max(top.values()) >= actual
-    for one, likeliest in zip(logprobs["ids"], logprobs["likeliest"], strict=True):
-        assert sum(alternative["after"] for alternative in likeliest) <= 1 + 1e-9
-        assert one in range(256)
+        assert len(top_logprobs) == 4
+        assert top_logprobs.get(token, actual) == actual
+        assert max(top_logprobs.values()) >= actual
+    for token_id, alternatives in zip(logprobs["ids"], logprobs["likeliest"], strict=True):
+        assert sum(alternative["after"] for alternative in alternatives) <= 1 + 1e-9
+        assert token_id in range(256)
 
 
 def test_pieces_of_a_stream_join_to_the_whole_with_its_log_probabilities(client: Client) -> None:
     params: dict[str, Any] = {"prompt": "ab", "seed": 8, "logprobs": 1, "stop": ["e", "\x10"], "echo": True, "n": 2}
-    whole = client.ask("/v1/completions", **params)[1]
+    answer = client.ask("/v1/completions", **params)[1]
     events = client.events("/v1/completions", **params, stream_options={"include_usage": True})
-    assert events.pop()["usage"] == whole["usage"]
+    assert events.pop()["usage"] == answer["usage"]
     assert all(event["usage"] is None for event in events)
-    for index, choice in enumerate(whole["choices"]):
+    for index, choice in enumerate(answer["choices"]):
         parts = [c for event in events for c in event["choices"] if c["index"] == index]
         assert "".join(part["text"] for part in parts) == choice["text"]
         for name in ("tokens", "token_logprobs", "text_offset"):
@@ -165,27 +165,27 @@ def test_echo_with_logprobs_scores_the_prompt_as_gpt_score_does(
     assert logprobs["token_logprobs"][1:] == pytest.approx(expected[1:], abs=1e-4)
     assert answer["choices"][0]["text"] == text
     assert answer["usage"]["completion_tokens"] == 0
-    more = client.ask("/v1/completions", prompt=list(text.encode()), echo=True, logprobs=1, max_tokens=1)[1]
-    assert more["choices"][0]["logprobs"]["token_logprobs"][:-1] == logprobs["token_logprobs"]
-    scored = client.ask("/score", text=text, top_logprobs=2)[1]
-    assert [one["logprob"] for one in scored["scored"]] == logprobs["token_logprobs"]
-    assert scored["tokens"] == len(text) - 1
+    longer_answer = client.ask("/v1/completions", prompt=list(text.encode()), echo=True, logprobs=1, max_tokens=1)[1]
+    assert longer_answer["choices"][0]["logprobs"]["token_logprobs"][:-1] == logprobs["token_logprobs"]
+    score_answer = client.ask("/score", text=text, top_logprobs=2)[1]
+    assert [token["logprob"] for token in score_answer["scored"]] == logprobs["token_logprobs"]
+    assert score_answer["tokens"] == len(text) - 1
 
 
 def test_every_prompt_of_a_request_has_its_n_texts_in_order(client: Client) -> None:
     answer = client.ask("/v1/completions", prompt=["a", "bc"], n=2, seed=4)[1]
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
     for i, prompt in enumerate(["a", "bc"]):
-        alone = client.ask("/v1/completions", prompt=prompt, n=2, seed=4)[1]["choices"]
-        assert [c["text"] for c in answer["choices"][2 * i : 2 * i + 2]] == [c["text"] for c in alone]
+        expected = client.ask("/v1/completions", prompt=prompt, n=2, seed=4)[1]["choices"]
+        assert [c["text"] for c in answer["choices"][2 * i : 2 * i + 2]] == [c["text"] for c in expected]
     assert client.text(prompt=[97], seed=4) == client.text(prompt=[[97]], seed=4) == client.text(prompt="a", seed=4)
 
 
 def test_penalties_take_off_what_they_say_for_each_token_that_is_there(client: Client) -> None:
-    plain = client.text(prompt="a", seed=1, temperature=0, max_tokens=60)
-    never_again = client.text(prompt="a", seed=1, temperature=0, max_tokens=60, presence_penalty=2, frequency_penalty=2)
-    assert len(set(never_again)) > len(set(plain))
-    assert client.text(prompt="a", seed=1, temperature=0, max_tokens=60, presence_penalty=0) == plain
+    plain_text = client.text(prompt="a", seed=1, temperature=0, max_tokens=60)
+    varied_text = client.text(prompt="a", seed=1, temperature=0, max_tokens=60, presence_penalty=2, frequency_penalty=2)
+    assert len(set(varied_text)) > len(set(plain_text))
+    assert client.text(prompt="a", seed=1, temperature=0, max_tokens=60, presence_penalty=0) == plain_text
 
 
 def test_the_name_of_a_user_is_taken_and_changes_nothing(client: Client) -> None:
@@ -204,21 +204,21 @@ def test_a_chat_is_what_gpt_chat_would_continue(client: Client) -> None:
         {"role": "user", "content": [{"type": "text", "text": "so"}]},
     ]
     answer = client.ask("/v1/chat/completions", messages=messages, **params)[1]
-    written = client.text(prompt="q: hi a: yo\nq: so a: "[-20:], **params)
-    assert answer["choices"][0]["message"] == {"role": "assistant", "content": written}
+    expected = client.text(prompt="q: hi a: yo\nq: so a: "[-20:], **params)
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": expected}
     assert answer["object"] == "chat.completion"
     assert answer["usage"]["prompt_tokens"] <= 20
     events = client.events("/v1/chat/completions", messages=messages, **params)
     assert events[0]["choices"][0]["delta"]["role"] == "assistant"
     assert events[0]["object"] == "chat.completion.chunk"
-    assert "".join(event["choices"][0]["delta"].get("content", "") for event in events) == written
+    assert "".join(event["choices"][0]["delta"].get("content", "") for event in events) == expected
     logprobs = client.ask("/v1/chat/completions", messages=messages, logprobs=True, top_logprobs=2, **params)[1]
     content = logprobs["choices"][0]["logprobs"]["content"]
-    assert "".join(one["token"] for one in content) == written
-    assert all(len(one["top_logprobs"]) == 2 for one in content)
-    system = [{"role": "system", "content": "be"}, {"role": "user", "content": "hi"}]
-    said = client.ask("/v1/chat/completions", messages=system, **params)[1]["choices"][0]["message"]["content"]
-    assert said == client.text(prompt="be\nq: hi a: ", **params)
+    assert "".join(entry["token"] for entry in content) == expected
+    assert all(len(entry["top_logprobs"]) == 2 for entry in content)
+    system_chat = [{"role": "system", "content": "be"}, {"role": "user", "content": "hi"}]
+    reply = client.ask("/v1/chat/completions", messages=system_chat, **params)[1]["choices"][0]["message"]["content"]
+    assert reply == client.text(prompt="be\nq: hi a: ", **params)
 
 
 @pytest.mark.parametrize("form", ["chat", "pairs"])
@@ -227,16 +227,16 @@ def test_a_chat_with_a_run_that_learned_chats_or_pairs_is_in_its_template(tmp_pa
     messages = [{"role": role, "content": text} for role, text in (("user", "a"), ("assistant", "b"), ("user", "c"))]
     if form == "chat":
         messages = [{"role": "system", "content": "s"}, *messages]
-    learned = "system|s.user|a.assistant|b.user|c.assistant|" if form == "chat" else "c|"
+    expected_prompt = "system|s.user|a.assistant|b.user|c.assistant|" if form == "chat" else "c|"
     params: dict[str, Any] = {"model": "run", "seed": 4, "max_tokens": 12}
     with serving(tmp_path) as client:
         answer = client.ask("/v1/chat/completions", messages=messages, **params)[1]["choices"][0]["message"]["content"]
-        assert answer == client.text(prompt=learned[-20:], **params)
+        assert answer == client.text(prompt=expected_prompt[-20:], **params)
         assert "." not in answer
-        status, refused = client.ask("/v1/chat/completions", messages=[{"role": "bot", "content": "x"}], **params)
+        status, refusal = client.ask("/v1/chat/completions", messages=[{"role": "bot", "content": "x"}], **params)
     assert status == 400
-    assert "role" in refused["error"]["message"]
-    assert "assistant" in refused["error"]["message"]
+    assert "role" in refusal["error"]["message"]
+    assert "assistant" in refusal["error"]["message"]
 
 
 def test_texts_become_tokens_and_tokens_texts(client: Client) -> None:
@@ -247,10 +247,10 @@ def test_texts_become_tokens_and_tokens_texts(client: Client) -> None:
 
 
 def test_models_are_listed_by_the_names_of_their_folders(client: Client) -> None:
-    assert [one["id"] for one in client.get("/v1/models")[1]["data"]] == ["bytes", "letters"]
+    assert [model_info["id"] for model_info in client.get("/v1/models")[1]["data"]] == ["bytes", "letters"]
     assert client.get("/v1/models/letters")[1]["vocab_size"] == LETTERS.vocab_size
-    for one in client.get("/v1/models")[1]["data"]:
-        assert one["created"] == client.get(f"/v1/models/{one['id']}")[1]["created"] > 0
+    for model_info in client.get("/v1/models")[1]["data"]:
+        assert model_info["created"] == client.get(f"/v1/models/{model_info['id']}")[1]["created"] > 0
     assert client.get("/v1/models/bytes@0")[1]["step"] == 0
     status, answer = client.ask("/v1/completions", model="../secret", prompt="a")
     assert (status, answer["error"]["code"]) == (404, "model_not_found")
@@ -312,6 +312,6 @@ def test_lm_evals_request_scores_continuations_as_the_network_does(client: Clien
         start, logprobs = len(context), choice["logprobs"]
         actual = logprobs["token_logprobs"][start:-1]
         assert actual == pytest.approx([float(expected[i - 1, row[i]]) for i in range(start, len(row))], abs=1e-3)
-        best = [max(top.values()) for top in logprobs["top_logprobs"][start:-1]]
-        greedy = [value == top for value, top in zip(actual, best, strict=True)]
-        assert greedy == [int(expected[i - 1].argmax()) == row[i] for i in range(start, len(row))]
+        max_logprobs = [max(top.values()) for top in logprobs["top_logprobs"][start:-1]]
+        is_greedy = [value == top for value, top in zip(actual, max_logprobs, strict=True)]
+        assert is_greedy == [int(expected[i - 1].argmax()) == row[i] for i in range(start, len(row))]

@@ -155,26 +155,26 @@ def test_of_two_settings_the_interval_is_that_of_the_paired_t_test(pairs: list[t
     assert actual is not None
     assert actual.low is not None
     assert actual.high is not None
-    half = t_quantile(0.975, len(gaps) - 1) * statistics.stdev(gaps) / math.sqrt(len(gaps))
+    half_width = t_quantile(0.975, len(gaps) - 1) * statistics.stdev(gaps) / math.sqrt(len(gaps))
     assert actual.mean == pytest.approx(statistics.fmean(gaps), abs=1e-9)
-    assert (actual.high - actual.low) / 2 == pytest.approx(half, abs=1e-6)
+    assert (actual.high - actual.low) / 2 == pytest.approx(half_width, abs=1e-6)
 
 
 def test_settings_that_are_the_same_are_told_apart_in_one_sweep_of_twenty() -> None:
-    dice = random.Random(5)
+    rng = random.Random(5)
     alarms = 0
     for _ in range(400):
-        seeds = [dice.gauss(0, 1.0) for _ in range(3)]
-        losses = [{s: seeds[s] + dice.gauss(0, 0.1) for s in range(3)} for _ in range(4)]
+        seeds = [rng.gauss(0, 1.0) for _ in range(3)]
+        losses = [{s: seeds[s] + rng.gauss(0, 0.1) for s in range(3)} for _ in range(4)]
         alarms += any(actual is not None and actual.is_told_apart for actual in compare(losses, 0))
     assert 0.01 <= alarms / 400 <= 0.07  # of the first one, whichever it is; the best of them is compared more severely
 
 
 def test_a_difference_far_beyond_the_noise_is_told_apart_however_much_a_seed_moves_all() -> None:
     seeds = {1: 0.0, 2: 0.7, 3: -0.4}
-    good = {seed: 1.0 + shift for seed, shift in seeds.items()}
-    bad = {seed: 1.1 + shift + 0.001 * seed for seed, shift in seeds.items()}
-    _, actual = compare([good, bad], 0)
+    good_losses = {seed: 1.0 + shift for seed, shift in seeds.items()}
+    bad_losses = {seed: 1.1 + shift + 0.001 * seed for seed, shift in seeds.items()}
+    _, actual = compare([good_losses, bad_losses], 0)
     assert actual is not None
     assert actual.is_told_apart
 
@@ -185,12 +185,12 @@ def test_without_a_second_common_seed_nothing_is_known(losses: list[dict[int, fl
 
 
 def test_a_setting_that_lacks_a_seed_is_compared_by_those_it_has() -> None:
-    full, part = {1: 1.0, 2: 1.2, 3: 1.1}, {1: 2.0, 3: 2.1}
-    _, actual, none = compare([full, part, {}], 0)
+    full_losses, partial_losses = {1: 1.0, 2: 1.2, 3: 1.1}, {1: 2.0, 3: 2.1}
+    _, actual, missing_difference = compare([full_losses, partial_losses, {}], 0)
     assert actual is not None
     assert actual.mean == pytest.approx(1.0)
     assert actual.is_told_apart
-    assert none is None
+    assert missing_difference is None
 
 
 # Sweeps
@@ -208,11 +208,11 @@ def test_its_runs_are_those_of_gpt_train_and_the_best_config_trains_as_it_stands
     assert len(runs) == 8
     means = [setting["mean"] for setting in result["settings"]]
     assert means == sorted(means)
-    best = result["settings"][0]
-    assert best["difference"] is None
-    assert all(one["difference"]["mean"] >= 0 for one in result["settings"][1:])
+    best_setting = result["settings"][0]
+    assert best_setting["difference"] is None
+    assert all(other_setting["difference"]["mean"] >= 0 for other_setting in result["settings"][1:])
     assert gpt_here("train", "--config", "sweeps/tiny/best.yaml").rc == 0
-    [winner] = home.glob(f"{best['number']:03}-*-seed=1337")
+    [winner] = home.glob(f"{best_setting['number']:03}-*-seed=1337")
     assert weights(folder / "runs" / "tiny-best") == weights(winner)
     page = (home / "report.html").read_text()
     assert "http" not in page.replace("http-equiv", "")
@@ -221,19 +221,21 @@ def test_its_runs_are_those_of_gpt_train_and_the_best_config_trains_as_it_stands
     assert (home / "effects.png").read_bytes().startswith(b"\x89PNG")
     assert gpt_here("runs", "--dir", "sweeps/tiny").rc == 0
 
-    again = gpt_here("sweep", "tiny.yaml", "optim.lr=0.005,0.02", "model.mlp=gelu,relu", "--seeds", "2", "--json")
-    assert json.loads(again.stdout) == result
-    more = gpt_here(
+    repeat_outcome = gpt_here(
+        "sweep", "tiny.yaml", "optim.lr=0.005,0.02", "model.mlp=gelu,relu", "--seeds", "2", "--json"
+    )
+    assert json.loads(repeat_outcome.stdout) == result
+    extended_outcome = gpt_here(
         "sweep", "tiny.yaml", "optim.lr=0.005,0.02", "model.mlp=gelu,relu", "--seeds", "3", "--max-runs", "9"
     )
-    assert more.rc == 0, more.stderr
-    assert "3 runs are left, as --max-runs 9 is reached" in more.stderr
-    other = gpt_here("sweep", "tiny.yaml", "optim.lr=0.005,0.04", "model.mlp=gelu,relu", "--seeds", "2")
-    assert other.rc == 2
-    assert "here:  optim.lr=0.005,0.04" in other.stderr
-    changed = gpt_here("sweep", "tiny.yaml", "optim.lr=0.005,0.02", "model.mlp=gelu,relu", "train.steps=21")
-    assert changed.rc == 2
-    assert "train.steps: 20 there, 21 here" in changed.stderr
+    assert extended_outcome.rc == 0, extended_outcome.stderr
+    assert "3 runs are left, as --max-runs 9 is reached" in extended_outcome.stderr
+    other_axes_outcome = gpt_here("sweep", "tiny.yaml", "optim.lr=0.005,0.04", "model.mlp=gelu,relu", "--seeds", "2")
+    assert other_axes_outcome.rc == 2
+    assert "here:  optim.lr=0.005,0.04" in other_axes_outcome.stderr
+    other_steps_outcome = gpt_here("sweep", "tiny.yaml", "optim.lr=0.005,0.02", "model.mlp=gelu,relu", "train.steps=21")
+    assert other_steps_outcome.rc == 2
+    assert "train.steps: 20 there, 21 here" in other_steps_outcome.stderr
 
 
 def test_a_run_that_fails_is_told_and_the_others_go_on(folder: Path, gpt_here: Command) -> None:
@@ -244,9 +246,9 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(folder: Path, gpt_here: C
     assert outcome.stdout.splitlines()[1].startswith("optim.lr=1e-3")
     assert "optim.lr=1e30: seed 1337 failed: " in outcome.stdout
     assert "Runs without a loss" in (folder / "sweeps/tiny/report.html").read_text()
-    again = gpt_here(*command)
-    assert again.stdout == outcome.stdout
-    assert "failed: " not in again.stderr  # it is not trained again
+    repeat_outcome = gpt_here(*command)
+    assert repeat_outcome.stdout == outcome.stdout
+    assert "failed: " not in repeat_outcome.stderr  # it is not trained again
 
 
 def test_where_no_run_has_a_loss_it_fails(folder: Path, gpt_here: Command) -> None:
@@ -274,17 +276,17 @@ def test_a_search_gives_up_what_is_behind_and_compares_the_best_by_seeds_that_di
     outcome = gpt_here("sweep", "tiny.yaml", *SEARCH)
     assert outcome.rc == 0, outcome.stderr
     result = json.loads(outcome.stdout)
-    compared = [one for one in result["settings"] if one["losses"]]
-    assert len(compared) == 3
-    assert all(set(one["losses"]) == {"1338", "1339"} for one in compared)
-    searched = sorted(one["searched"] for one in result["settings"] if not one["failed"])
-    assert sorted(one["searched"] for one in compared) == searched[:3]
-    given_up = [one for one in result["settings"] if one["failed"]]
-    assert given_up
-    for one in given_up:
-        [run] = (folder / "sweeps/tiny").glob(f"{one['number']:03}-*")
+    compared_settings = [setting for setting in result["settings"] if setting["losses"]]
+    assert len(compared_settings) == 3
+    assert all(set(setting["losses"]) == {"1338", "1339"} for setting in compared_settings)
+    search_losses = sorted(setting["searched"] for setting in result["settings"] if not setting["failed"])
+    assert sorted(setting["searched"] for setting in compared_settings) == search_losses[:3]
+    pruned_settings = [setting for setting in result["settings"] if setting["failed"]]
+    assert pruned_settings
+    for setting in pruned_settings:
+        [run] = (folder / "sweeps/tiny").glob(f"{setting['number']:03}-*")
         [event] = [event for event in read_events(run) if event["event"] == "pruned"]
-        assert one["failed"] == [f"given up at step {event['step']}"]
+        assert setting["failed"] == [f"given up at step {event['step']}"]
         assert 10 <= event["step"] < 20
 
 
@@ -312,7 +314,7 @@ def test_a_range_without_optuna_says_what_to_install(
     assert "pip install 'gpt-cli[sweep]'" in outcome.stderr
 
 
-class Listed:
+class FakeSource:
     """A source of runs of whose work there is this much."""
 
     def __init__(self, work: float) -> None:
@@ -320,19 +322,19 @@ class Listed:
 
 
 def test_the_time_left_is_by_the_pace_of_this_process_and_unknown_at_first() -> None:
-    now = 0.0
+    clock_time = 0.0
     task = RunTask("a", "a", parse_config("", "none", ["run_dir=a", "train.steps=100"]))
-    progress = Progress(Listed(2 * task.work), lambda: now)  # type: ignore[arg-type]
+    progress = Progress(FakeSource(2 * task.work), lambda: clock_time)  # type: ignore[arg-type]
     progress.begun(task, Outcome("begun", steps=50))  # by a process before it
     assert progress.seconds_left() is None
-    now, expected = 30.0, 90.0
+    clock_time, expected = 30.0, 90.0
     progress.reached("a", 1.0)
     assert progress.seconds_left() == pytest.approx(expected / 1.5)  # half a run took 30 s, one whole run is left
-    said: list[str] = []
-    progress.tell(said.append)
-    assert said == ["  50% of the work done, about 1:00 left"]
-    progress.tell(said.append)
-    assert len(said) == 1
+    messages: list[str] = []
+    progress.tell(messages.append)
+    assert messages == ["  50% of the work done, about 1:00 left"]
+    progress.tell(messages.append)
+    assert len(messages) == 1
 
 
 # Interrupted
@@ -349,18 +351,18 @@ def test_a_signal_has_the_runs_saved_and_the_same_command_goes_on(folder: Path, 
     process = start(command, folder)
     wait_until_logged(process, home, 30)
     process.send_signal(number)
-    _, said = process.communicate()
-    assert process.returncode == 128 + number, said
-    assert b"goes on from here" in said
-    stopped = logged(home)
-    begun = [run for run in home.glob("*-seed=*") if read_metrics(run)]
-    assert begun
-    assert all(read_events(run)[-1]["event"] == "ended" for run in begun)
+    _, stderr = process.communicate()
+    assert process.returncode == 128 + number, stderr
+    assert b"goes on from here" in stderr
+    steps_at_stop = logged(home)
+    started_runs = [run for run in home.glob("*-seed=*") if read_metrics(run)]
+    assert started_runs
+    assert all(read_events(run)[-1]["event"] == "ended" for run in started_runs)
     outcome = gpt(*command)
     assert outcome.rc == 0, outcome.stderr
-    assert logged(home) >= stopped
-    whole = gpt(*command, "--out", "whole")
-    assert json.loads(outcome.stdout)["settings"] == json.loads(whole.stdout)["settings"]
+    assert logged(home) >= steps_at_stop
+    uninterrupted = gpt(*command, "--out", "whole")
+    assert json.loads(outcome.stdout)["settings"] == json.loads(uninterrupted.stdout)["settings"]
     assert curves(home) == curves(folder / "whole")
 
 
@@ -378,22 +380,24 @@ def test_killed_10_times_it_ends_with_the_result_of_one_left_alone(
     home = folder / "sweeps" / "tiny"
     power_cuts = kill_again_and_again(command, folder, home, kills=10, steps=250, seed=3)
     assert power_cuts >= 3
-    alone = ["--jobs", "1"] if kind == "search" else []  # how many processes there are changes no trial
-    killed, whole = gpt(*command, "--json"), gpt(*command, "--json", "--out", "whole", *alone)
-    assert killed.rc == whole.rc == 0, killed.stderr
-    results = [json.loads(outcome.stdout) for outcome in (killed, whole)]
+    jobs_args = ["--jobs", "1"] if kind == "search" else []  # how many processes there are changes no trial
+    killed, uninterrupted = gpt(*command, "--json"), gpt(*command, "--json", "--out", "whole", *jobs_args)
+    assert killed.rc == uninterrupted.rc == 0, killed.stderr
+    results = [json.loads(outcome.stdout) for outcome in (killed, uninterrupted)]
     assert results[0]["settings"] == results[1]["settings"]
     assert (home / "best.yaml").read_text().replace("tiny-best", "whole-best") == (
         folder / "whole" / "best.yaml"
     ).read_text()
-    theirs = curves(folder / "whole")
-    mine = curves(home)
-    assert mine.keys() == theirs.keys()
-    given_up = {f"{one['number']:03}" for one in results[0]["settings"] if one["failed"]}  # they end when told to
-    assert bool(given_up) == (kind == "search")
-    for name, (lines, digest) in mine.items():
-        if name[:3] not in given_up:
-            assert (lines, digest) == theirs[name]
+    uninterrupted_curves = curves(folder / "whole")
+    killed_curves = curves(home)
+    assert killed_curves.keys() == uninterrupted_curves.keys()
+    pruned_numbers = {
+        f"{setting['number']:03}" for setting in results[0]["settings"] if setting["failed"]
+    }  # they end when told to
+    assert bool(pruned_numbers) == (kind == "search")
+    for name, (lines, digest) in killed_curves.items():
+        if name[:3] not in pruned_numbers:
+            assert (lines, digest) == uninterrupted_curves[name]
 
 
 def test_a_plan_that_is_none_is_refused(folder: Path, gpt_here: Command) -> None:
@@ -417,8 +421,8 @@ def test_a_budget_begins_no_run_that_would_end_too_late_by_the_pace_of_those_bef
     def task(name: str, steps: int) -> RunTask:
         return RunTask(name, name, parse_config("", "none", [f"run_dir={tmp_path / name}", f"train.steps={steps}"]))
 
-    pool, request = Instant(), StopRequest()
-    source = Waiting([task("a", 100), task("b", 100), task("c", 300), task("d", 100)])
+    pool, request = InstantPool(), StopRequest()
+    source = TaskSource([task("a", 100), task("b", 100), task("c", 300), task("d", 100)])
     execution = execute(source, pool, RunLimits(budget=35.0), request, lambda _: None)  # type: ignore[arg-type]
     assert pool.started == ["a", "b"]  # 10 s each; c would take 30 s
     assert execution.left == "the budget has no time for another run"
@@ -428,8 +432,8 @@ def test_a_budget_counts_the_time_that_has_passed_and_not_that_of_steps_alone(tm
     def task(name: str) -> RunTask:
         return RunTask(name, name, parse_config("", "none", [f"run_dir={tmp_path / name}", "train.steps=10"]))
 
-    pool = Instant()
-    source, limits = Waiting([task("a"), task("b")]), RunLimits(budget=35.0)
+    pool = InstantPool()
+    source, limits = TaskSource([task("a"), task("b")]), RunLimits(budget=35.0)
     clock = lambda: 40.0 if pool.started else 0.0  # noqa: E731 - a process that took 40 s for a second of steps
     execution = execute(source, pool, limits, StopRequest(), lambda _: None, clock)  # type: ignore[arg-type]
     assert pool.started == ["a"]
@@ -439,7 +443,7 @@ def test_a_budget_counts_the_time_that_has_passed_and_not_that_of_steps_alone(tm
 def test_a_run_whose_process_is_killed_goes_on_and_is_told_as_failed_when_that_happens_three_times(
     tmp_path: Path,
 ) -> None:
-    class Deadly(Instant):
+    class KilledPool(InstantPool):
         """A pool whose first processes are killed."""
 
         def __init__(self, kills: int) -> None:
@@ -461,14 +465,14 @@ def test_a_run_whose_process_is_killed_goes_on_and_is_told_as_failed_when_that_h
 
     for kills, state in ((2, "done"), (3, "failed")):
         config = parse_config("", "none", [f"run_dir={tmp_path / str(kills)}", "train.steps=10"])
-        said: list[str] = []
-        source = Waiting([RunTask("a", "a", config)])
-        execution = execute(source, Deadly(kills), RunLimits(), StopRequest(), said.append)  # type: ignore[arg-type]
+        log: list[str] = []
+        source = TaskSource([RunTask("a", "a", config)])
+        execution = execute(source, KilledPool(kills), RunLimits(), StopRequest(), log.append)  # type: ignore[arg-type]
         assert execution.outcomes["a"].state == state
-        assert said[:2] == ["  a: its process ended by signal 9; it goes on from its last checkpoint"] * 2
+        assert log[:2] == ["  a: its process ended by signal 9; it goes on from its last checkpoint"] * 2
 
 
-class Waiting(Listed):
+class TaskSource(FakeSource):
     """A source of runs in their order."""
 
     def __init__(self, tasks: list[RunTask]) -> None:
@@ -482,7 +486,7 @@ class Waiting(Listed):
         return None
 
 
-class Instant:
+class InstantPool:
     """A pool of one process, whose runs end when they are waited for, after a tenth of a second for each step."""
 
     jobs = 1
@@ -496,11 +500,17 @@ class Instant:
         return not self.running
 
     def start(self, name: str, config: str) -> None:
-        made = parse_config(config, name)
-        run = Path(str(made.run_dir))
-        (run / "checkpoints" / f"step-{made.train.steps:08}").mkdir(parents=True)
+        parsed_config = parse_config(config, name)
+        run = Path(str(parsed_config.run_dir))
+        (run / "checkpoints" / f"step-{parsed_config.train.steps:08}").mkdir(parents=True)
         (run / "run.json").write_text("{}")
-        line = {"step": made.train.steps, "time": made.train.steps / 10, "val_loss": 1.0, "bpb": 1.0, "tokens": 1}
+        line = {
+            "step": parsed_config.train.steps,
+            "time": parsed_config.train.steps / 10,
+            "val_loss": 1.0,
+            "bpb": 1.0,
+            "tokens": 1,
+        }
         (run / "metrics.jsonl").write_text(json.dumps(line) + "\n")
         self.started.append(name)
         self.running.append(name)

@@ -28,7 +28,7 @@ model: {n_layer: 1, n_head: 2, n_embd: 16, context_length: 16}
 train: {batch_size: 4, steps: 12}
 runtime: {device: cpu, engine: torch, threads: 1}
 """
-STEPS, EVALUATED, SAVED = 12, 2, 3
+STEPS, EVAL_EVERY, SAVE_EVERY = 12, 2, 3
 Victim = Literal["sweep", "all", "trainer"]
 
 
@@ -112,10 +112,10 @@ class Trainers:
         run = Path(str(config.run_dir))
         (run / "checkpoints").mkdir(parents=True, exist_ok=True)
         (run / "run.json").write_text("{}")
-        done = saved_step(run)
+        last_saved = saved_step(run)
         with RunLog(run) as log:
-            log.truncate(done)
-            for step in range(done + 1, STEPS + 1):
+            log.truncate(last_saved)
+            for step in range(last_saved + 1, STEPS + 1):
                 if name in self.stopped:
                     self.stopped.discard(name)
                     save(run, step - 1)
@@ -127,10 +127,10 @@ class Trainers:
                     return
                 log.metrics(step, time=float(step), loss=1.0)
                 yield None
-                if step % EVALUATED == 0:
+                if step % EVAL_EVERY == 0:
                     log.metrics(step, time=float(step), tokens=step, val_loss=loss_of(config, step), bpb=1.0)
                     yield None
-                if step % SAVED == 0:
+                if step % SAVE_EVERY == 0:
                     save(run, step)
                     yield None
             yield RunEnd(name, exit_code=0)
@@ -166,12 +166,12 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
         monkeypatch.setattr(run_sweep_module, "RunPool", lambda *_: trainers)
         request = SweepRequest(tmp_path / "tiny.yaml", [], axes, 1, tmp_path / home)
         try:
-            finished = run_sweep(request, lambda _: None, budget=None, max_runs=12, jobs=jobs)
+            outcome = run_sweep(request, lambda _: None, budget=None, max_runs=12, jobs=jobs)
         except Killed:
             if victim == "sweep":  # the trainers find that nobody asks any more, save and leave
                 trainers.save_and_leave()
             raise
-        result = finished.result.to_json()
+        result = outcome.result.to_json()
         return {"settings": result["settings"], "moments": moments.count, "curves": curves(tmp_path / home, result)}
 
     return run
@@ -179,23 +179,23 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
 
 def curves(home: Path, result: dict[str, Any]) -> dict[str, Any]:
     """What each run logged; of those that were given up, until then."""
-    given_up = {
-        f"{one['number']:03}": int(problem.rpartition(" ")[2])
-        for one in result["settings"]
-        for problem in one["failed"]
+    last_steps = {
+        f"{setting['number']:03}": int(problem.rpartition(" ")[2])
+        for setting in result["settings"]
+        for problem in setting["failed"]
         if problem.startswith("given up")
     }
     return {
-        run.name: [line for line in read_metrics(run) if line["step"] <= given_up.get(run.name[:3], STEPS)]
+        run.name: [line for line in read_metrics(run) if line["step"] <= last_steps.get(run.name[:3], STEPS)]
         for run in sorted(home.glob("*-seed=*"))
     }
 
 
 @pytest.fixture
-def whole(sweep: Sweep) -> dict[str, Any]:
+def expected(sweep: Sweep) -> dict[str, Any]:
     """The search left alone: some of its runs are given up, and one diverges."""
     result = sweep("whole")
-    problems = [problem for one in result["settings"] for problem in one["failed"]]
+    problems = [problem for setting in result["settings"] for problem in setting["failed"]]
     assert [problem.partition(" at")[0] for problem in problems].count("given up") > 1
     assert any("not finite" in problem for problem in problems)
     return result
@@ -203,42 +203,44 @@ def whole(sweep: Sweep) -> dict[str, Any]:
 
 @pytest.mark.robust
 @pytest.mark.parametrize("every", [41, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_search_killed_at_any_moment_ends_as_one_left_alone(sweep: Sweep, whole: dict[str, Any], every: int) -> None:
-    for moment in range(1, whole["moments"] + 1, every):
+def test_a_search_killed_at_any_moment_ends_as_one_left_alone(
+    sweep: Sweep, expected: dict[str, Any], every: int
+) -> None:
+    for moment in range(1, expected["moments"] + 1, every):
         victim: Victim = ("all", "sweep", "trainer")[moment % 3]
         try:
-            again = sweep(f"killed-{moment}", last=moment, victim=victim)  # a trainer alone is made anew
+            actual = sweep(f"killed-{moment}", last=moment, victim=victim)  # a trainer alone is made anew
         except Killed:
-            again = sweep(f"killed-{moment}", jobs=1 + moment % 4)
-        assert (again["settings"], again["curves"]) == (whole["settings"], whole["curves"]), (moment, victim)
+            actual = sweep(f"killed-{moment}", jobs=1 + moment % 4)
+        assert (actual["settings"], actual["curves"]) == (expected["settings"], expected["curves"]), (moment, victim)
 
 
-def test_a_search_killed_again_and_again_ends_as_one_left_alone(sweep: Sweep, whole: dict[str, Any]) -> None:
+def test_a_search_killed_again_and_again_ends_as_one_left_alone(sweep: Sweep, expected: dict[str, Any]) -> None:
     kills = 0
     while True:
         try:
-            again = sweep("killed", last=40 + kills % 7, victim=("all", "sweep")[kills % 2], jobs=1 + kills % 4)
+            actual = sweep("killed", last=40 + kills % 7, victim=("all", "sweep")[kills % 2], jobs=1 + kills % 4)
             break
         except Killed:
             kills += 1
     assert kills >= 5
-    assert (again["settings"], again["curves"]) == (whole["settings"], whole["curves"])
+    assert (actual["settings"], actual["curves"]) == (expected["settings"], expected["curves"])
 
 
-def test_how_many_processes_there_are_changes_no_trial(sweep: Sweep, whole: dict[str, Any]) -> None:
-    assert sweep("alone", jobs=1)["settings"] == sweep("many", jobs=4)["settings"] == whole["settings"]
+def test_how_many_processes_there_are_changes_no_trial(sweep: Sweep, expected: dict[str, Any]) -> None:
+    assert sweep("alone", jobs=1)["settings"] == sweep("many", jobs=4)["settings"] == expected["settings"]
 
 
 def test_what_was_drawn_stays_drawn_and_is_drawn_again_as_it_was_where_it_is_lost(
-    sweep: Sweep, whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sweep: Sweep, expected: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = (tmp_path / "whole" / "trials.json").read_bytes()
+    old_trials = (tmp_path / "whole" / "trials.json").read_bytes()
     (tmp_path / "whole" / "trials.json").unlink()
-    assert sweep("whole")["settings"] == whole["settings"]
-    assert (tmp_path / "whole" / "trials.json").read_bytes() == written
+    assert sweep("whole")["settings"] == expected["settings"]
+    assert (tmp_path / "whole" / "trials.json").read_bytes() == old_trials
     monkeypatch.setattr("gpt_cli.search.sweep.optuna_search.propose", lambda *_: pytest.fail("it was drawn again"))
-    assert sweep("whole")["settings"] == whole["settings"]
-    for damaged in (b"[", b"{}", b'[{"optim.lr": "0.1"}]', b"[1]"):
-        (tmp_path / "whole" / "trials.json").write_bytes(damaged)
+    assert sweep("whole")["settings"] == expected["settings"]
+    for damaged_trials in (b"[", b"{}", b'[{"optim.lr": "0.1"}]', b"[1]"):
+        (tmp_path / "whole" / "trials.json").write_bytes(damaged_trials)
         with pytest.raises(RequestError, match=r"trials\.json does not have the values of this search"):
             sweep("whole")

@@ -68,22 +68,26 @@ def test_a_streamed_text_has_the_tokens_of_one_in_memory(
     corpus: DataConfig, config: TokenizerConfig, split: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     data = corpus.model_copy(update={"split": split})
-    whole = prepare_corpus(data, config, cache=False, note=pytest.fail, with_test=True)
+    memory_corpus = prepare_corpus(data, config, cache=False, note=pytest.fail, with_test=True)
     assert not (cache_dir() / "stores").exists() or not any((cache_dir() / "stores").iterdir())
     request.getfixturevalue("streamed")
-    again = prepare_corpus(data, config, note=pytest.fail, with_test=True, processes=1)
+    streamed_corpus = prepare_corpus(data, config, note=pytest.fail, with_test=True, processes=1)
     assert any((cache_dir() / "stores").iterdir())  # it went there directly
-    made = tokenize_corpus(tmp_path / "store", data, config, note=pytest.fail, processes=1)
-    assert whole.test is not None
-    assert again.test is not None
-    for split_name, ids in (("train", whole.train), ("val", whole.val), ("test", whole.test)):
+    tokenized = tokenize_corpus(tmp_path / "store", data, config, note=pytest.fail, processes=1)
+    assert memory_corpus.test is not None
+    assert streamed_corpus.test is not None
+    for split_name, ids in (("train", memory_corpus.train), ("val", memory_corpus.val), ("test", memory_corpus.test)):
         assert np.array_equal(ids, TokenStore.open(tmp_path / "store").tokens(split_name))  # type: ignore[arg-type]
-        starts = whole.stats[split_name].document_starts  # type: ignore[index]
-        assert np.array_equal(starts, again.stats[split_name].document_starts)  # type: ignore[index]
-    assert np.array_equal(whole.test, again.test)
-    assert (whole.stats, whole.fingerprint) == (made.stats, made.fingerprint) == (again.stats, again.fingerprint)
-    every = np.concatenate([whole.train, whole.val, whole.test])
-    assert made.counts.tolist() == np.bincount(every, minlength=whole.tokenizer.vocab_size).tolist()
+        starts = memory_corpus.stats[split_name].document_starts  # type: ignore[index]
+        assert np.array_equal(starts, streamed_corpus.stats[split_name].document_starts)  # type: ignore[index]
+    assert np.array_equal(memory_corpus.test, streamed_corpus.test)
+    assert (
+        (memory_corpus.stats, memory_corpus.fingerprint)
+        == (tokenized.stats, tokenized.fingerprint)
+        == (streamed_corpus.stats, streamed_corpus.fingerprint)
+    )
+    all_ids = np.concatenate([memory_corpus.train, memory_corpus.val, memory_corpus.test])
+    assert tokenized.counts.tolist() == np.bincount(all_ids, minlength=memory_corpus.tokenizer.vocab_size).tolist()
 
 
 @pytest.mark.parametrize("config", [CHAR, BYTE, BPE], ids=lambda config: config.kind)
@@ -92,33 +96,35 @@ def test_every_file_is_the_same_for_any_number_of_processes(
 ) -> None:
     for processes in (1, 3) if config is BPE else (1, 2, 3):
         path = tmp_path / str(processes)
-        made = tokenize_corpus(path, corpus, config, note=pytest.fail, processes=processes)
-        every = np.concatenate([TokenStore.open(path).tokens(split) for split in made.stats])
-        assert made.counts.tolist() == np.bincount(every, minlength=len(made.counts)).tolist()
+        tokenized = tokenize_corpus(path, corpus, config, note=pytest.fail, processes=processes)
+        all_ids = np.concatenate([TokenStore.open(path).tokens(split) for split in tokenized.stats])
+        assert tokenized.counts.tolist() == np.bincount(all_ids, minlength=len(tokenized.counts)).tolist()
         assert contents(path) == contents(tmp_path / "1")
     assert len(contents(tmp_path / "1")) > 8
 
 
-odd = st.lists(
+odd_text = st.lists(
     st.sampled_from(["a", "é", "\u07ff", "→", "\uffff", "🐁", "\U0010ffff", "\r\n", "\r", "\n", "\ufeff", " ", "\x85"]),
     min_size=5, max_size=60,
 ).map("".join)  # fmt: skip
 
 
 @settings(max_examples=60)
-@given(st.lists(odd, min_size=1, max_size=4), st.booleans(), st.integers(1, 9), st.booleans())
+@given(st.lists(odd_text, min_size=1, max_size=4), st.booleans(), st.integers(1, 9), st.booleans())
 def test_an_odd_text_has_the_tokens_of_its_characters_however_it_is_cut_and_shared_out(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], mark: bool, block: int, to_bytes: bool
 ) -> None:
     """The definition: files end in a newline if another follows, a byte order mark at their start is not text."""
     folder = tmp_path_factory.mktemp("odd")
-    for number, text_of_it in enumerate(texts):
-        data = text_of_it.removeprefix("\ufeff").encode()
+    for number, file_text in enumerate(texts):
+        data = file_text.removeprefix("\ufeff").encode()
         (folder / str(number)).write_bytes(
             (codecs.BOM_UTF8 if mark or data.startswith(codecs.BOM_UTF8) else b"") + data
         )
-    said = [text_of_it.removeprefix("\ufeff") for text_of_it in texts]
-    whole = "".join(one + "\n" * (not one.endswith("\n")) for one in said[:-1]) + said[-1]
+    file_contents = [file_text.removeprefix("\ufeff") for file_text in texts]
+    joined_text = (
+        "".join(content + "\n" * (not content.endswith("\n")) for content in file_contents[:-1]) + file_contents[-1]
+    )
     data = DataConfig(source=[str(folder / str(number)) for number in range(len(texts))], val_fraction=0.5)
     config = BYTE if to_bytes else CHAR
     with pytest.MonkeyPatch.context() as patch:
@@ -128,16 +134,16 @@ def test_an_odd_text_has_the_tokens_of_its_characters_however_it_is_cut_and_shar
             (tokenize_pipeline, "_SHARE", 1),
         ):  # fmt: skip
             patch.setattr(module, name, value)
-        made = []
+        results = []
         for processes in (1, 2, 3):
-            work = tokenize_pipeline.TokenizePipeline.scan(data, config, lambda _: None, None, processes)
-            made.append(work.encode_to_memory(work.train_tokenizer()))
-    left = int(0.5 * len(whole))
-    for ids, encoded in made:
-        assert encoded.stats == made[0][1].stats
+            pipeline = tokenize_pipeline.TokenizePipeline.scan(data, config, lambda _: None, None, processes)
+            results.append(pipeline.encode_to_memory(pipeline.train_tokenizer()))
+    cut = int(0.5 * len(joined_text))
+    for ids, encoded in results:
+        assert encoded.stats == results[0][1].stats
         if not to_bytes:
-            assert encoded.tokenizer.characters == "".join(sorted(set(whole)))  # type: ignore[attr-defined]
-        for split, part in (("train", whole[:left]), ("val", whole[left:])):
+            assert encoded.tokenizer.characters == "".join(sorted(set(joined_text)))  # type: ignore[attr-defined]
+        for split, part in (("train", joined_text[:cut]), ("val", joined_text[cut:])):
             assert ids[split].tolist() == encoded.tokenizer.encode(part).tolist()  # type: ignore[index]
             assert encoded.stats[split].bytes == len(part.encode())  # type: ignore[index]
             assert encoded.stats[split].characters == len(part)  # type: ignore[index]
@@ -151,12 +157,15 @@ def test_special_tokens_in_a_text_are_the_same_for_any_number_of_processes(
     for processes in (1, 3):
         tokenize_corpus(tmp_path / str(processes), corpus, config, note=pytest.fail, processes=processes)
     assert contents(tmp_path / "1") == contents(tmp_path / "3")
-    made = TokenStore.open(tmp_path / "1")
-    ids = np.concatenate([made.tokens("train"), made.tokens("val"), made.tokens("test")])
-    plain = prepare_corpus(corpus, BPE, cache=False, note=pytest.fail, with_test=True)
-    assert plain.test is not None
-    between = sum((part == plain.tokenizer.eot_id).sum() for part in (plain.train, plain.val, plain.test))
-    assert (ids == made.tokenizer.eot_id).sum() == 400 + between
+    token_store = TokenStore.open(tmp_path / "1")
+    ids = np.concatenate([token_store.tokens("train"), token_store.tokens("val"), token_store.tokens("test")])
+    plain_corpus = prepare_corpus(corpus, BPE, cache=False, note=pytest.fail, with_test=True)
+    assert plain_corpus.test is not None
+    n_separators = sum(
+        (part == plain_corpus.tokenizer.eot_id).sum()
+        for part in (plain_corpus.train, plain_corpus.val, plain_corpus.test)
+    )
+    assert (ids == token_store.tokenizer.eot_id).sum() == 400 + n_separators
 
 
 def test_a_character_that_only_a_process_meets_is_told_like_any_other(
@@ -173,19 +182,19 @@ def test_a_character_that_only_a_process_meets_is_told_like_any_other(
 def test_a_process_that_is_killed_is_an_error_and_leaves_nothing(
     corpus: DataConfig, tmp_path: Path, streamed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-    start = encoder_pool._start_worker
+    workers: list[subprocess.Popen[bytes]] = []
+    start_worker = encoder_pool._start_worker
 
     def start_and_kill(*arguments: Any) -> "subprocess.Popen[bytes]":
-        started.append(start(*arguments))
-        started[-1].kill()
-        return started[-1]
+        workers.append(start_worker(*arguments))
+        workers[-1].kill()
+        return workers[-1]
 
     monkeypatch.setattr(encoder_pool, "_start_worker", start_and_kill)
     with pytest.raises(UserError, match="was ended"):
         tokenize_corpus(tmp_path / "store", corpus, BPE, note=pytest.fail, processes=2)
     assert not list(tmp_path.glob("*store*"))
-    assert [process.returncode for process in started] == [-signal.SIGKILL] * 2
+    assert [process.returncode for process in workers] == [-signal.SIGKILL] * 2
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
@@ -194,8 +203,8 @@ def test_every_core_encodes_unless_fewer_are_asked_for(
 ) -> None:
     monkeypatch.setattr(tokenize_pipeline, "_available_cores", lambda: 3)
     config = BPE if kind == "bpe" else TokenizerConfig.model_validate({"kind": kind})
-    work = tokenize_pipeline.TokenizePipeline.scan(corpus, config, pytest.fail, None, None)
-    assert work.processes == 3
+    pipeline = tokenize_pipeline.TokenizePipeline.scan(corpus, config, pytest.fail, None, None)
+    assert pipeline.processes == 3
     assert tokenize_pipeline.TokenizePipeline.scan(corpus, config, pytest.fail, None, 2).processes == 2
 
 
@@ -203,13 +212,13 @@ def test_bpe_learns_from_a_bounded_sample_that_is_always_the_same(
     corpus: DataConfig, tmp_path: Path, streamed: None
 ) -> None:
     notes: list[str] = []
-    sampled = BPE.model_copy(update={"train_bytes": 9000})
-    one, two = (
-        tokenize_corpus(tmp_path / name, corpus, sampled, note=notes.append, processes=processes).tokenizer
+    sampled_config = BPE.model_copy(update={"train_bytes": 9000})
+    first, second = (
+        tokenize_corpus(tmp_path / name, corpus, sampled_config, note=notes.append, processes=processes).tokenizer
         for name, processes in (("1", 1), ("2", 2))
     )
-    assert one == two
-    assert one != tokenize_corpus(tmp_path / "all", corpus, BPE, note=pytest.fail, processes=1).tokenizer
+    assert first == second
+    assert first != tokenize_corpus(tmp_path / "all", corpus, BPE, note=pytest.fail, processes=1).tokenizer
     assert len(notes) == 2
     assert "learned from 9.0 kB" in notes[0]
 
@@ -217,12 +226,12 @@ def test_bpe_learns_from_a_bounded_sample_that_is_always_the_same(
 def test_the_sample_is_spread_over_the_training_text_and_within_its_bound(tmp_path: Path, streamed: None) -> None:
     (tmp_path / "x").write_text("".join(f"{n:05} is a number\n" for n in range(3000)))
     config = TokenizerConfig(kind="bpe", vocab_size=300, train_bytes=10_000)
-    work = tokenize_pipeline.TokenizePipeline.scan(
+    pipeline = tokenize_pipeline.TokenizePipeline.scan(
         DataConfig(source=str(tmp_path / "x")), config, lambda _: None, None, 1
     )
-    lesson = list(work._training_text("train"))
-    assert 8_000 < sum(map(len, lesson)) <= 10_000
-    places = [int(match[0]) for piece in lesson if (match := re.search(r"\d{5}", piece))]
+    pieces = list(pipeline._training_text("train"))
+    assert 8_000 < sum(map(len, pieces)) <= 10_000
+    places = [int(match[0]) for piece in pieces if (match := re.search(r"\d{5}", piece))]
     assert len(places) >= 8
     assert max(np.diff(places)) < 3 * min(np.diff(places))
     assert max(places) < 2700  # the validation text is not in it
@@ -231,13 +240,13 @@ def test_the_sample_is_spread_over_the_training_text_and_within_its_bound(tmp_pa
 def test_a_word_without_end_is_cut_rather_than_held(tmp_path: Path, streamed: None, monkeypatch: Any) -> None:
     monkeypatch.setattr(segments, "_LONGEST_WORD", 4000)
     (tmp_path / "x").write_text("ab" * 10_000)
-    made = tokenize_corpus(
+    tokenized = tokenize_corpus(
         tmp_path / "store", DataConfig(source=str(tmp_path / "x")), TokenizerConfig(kind="bpe", vocab_size=258),
         note=pytest.fail,
     )  # fmt: skip
     store = TokenStore.open(tmp_path / "store")
-    whole = made.tokenizer.decode(store.tokens("train")) + made.tokenizer.decode(store.tokens("val"))
-    assert whole == "ab" * 10_000
+    decoded_text = tokenized.tokenizer.decode(store.tokens("train")) + tokenized.tokenizer.decode(store.tokens("val"))
+    assert decoded_text == "ab" * 10_000
 
 
 @pytest.mark.parametrize("processes", [1, 3])
@@ -262,7 +271,7 @@ def test_a_disk_that_fails_while_others_encode_is_told_and_leaves_nothing(
 
 
 # `gpt` that says so and stands still in the middle of encoding; a megabyte is worth a process.
-HELD = """
+PROGRAM = """
 import contextlib, sys, time
 from gpt_cli.cli.main import main
 from gpt_cli.corpus import tokenize_pipeline
@@ -290,7 +299,7 @@ def begin(tmp_path: Path, *options: str) -> "subprocess.Popen[str]":
     text = tmp_path / "long.txt"
     text.write_text(TEXT * (12_000_000 // len(TEXT.encode())), encoding="utf-8")
     process = subprocess.Popen(
-        [sys.executable, "-c", HELD, "tokenize", str(text), "--out", str(tmp_path / "out" / "store"), *options],
+        [sys.executable, "-c", PROGRAM, "tokenize", str(text), "--out", str(tmp_path / "out" / "store"), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -318,23 +327,23 @@ def children(pid: int) -> list[int]:
 def test_an_interrupted_run_leaves_no_store_and_no_process_and_says_where_it_was(
     tmp_path: Path, kind: str, number: signal.Signals
 ) -> None:
-    learned = ["--vocab-size", "270", "--train-bytes", "1000000"] if kind == "bpe" else []
-    process = begin(tmp_path, "--kind", kind, *learned, "--processes", "2")
+    bpe_options = ["--vocab-size", "270", "--train-bytes", "1000000"] if kind == "bpe" else []
+    process = begin(tmp_path, "--kind", kind, *bpe_options, "--processes", "2")
     workers = children(process.pid)
     assert len(workers) == (2 if kind == "bpe" else 0)  # characters are looked up in threads
     process.send_signal(number)
-    _, told = process.communicate(timeout=HANG)
+    _, stderr = process.communicate(timeout=HANG)
     assert not (tmp_path / "out" / "store").exists()
     if number == signal.SIGKILL:
         assert process.returncode == -number
     else:
         assert process.returncode == 128 + number
         assert not (tmp_path / "out").exists()
-        last = told.splitlines()[-1]
-        assert last.startswith("stopped while encoding, at ")
-        assert "%" in last
-        assert "nothing was written" in last
-        assert "Traceback" not in told
+        last_line = stderr.splitlines()[-1]
+        assert last_line.startswith("stopped while encoding, at ")
+        assert "%" in last_line
+        assert "nothing was written" in last_line
+        assert "Traceback" not in stderr
     wait_until(lambda: not any(map(is_running, workers)))  # none outlives who started it
 
 
@@ -356,10 +365,10 @@ def test_the_progress_moves_inside_one_file(tmp_path: Path, streamed: None) -> N
         progress=lambda *report: reports.append(report),
     )
     for stage in ("reading", "learning", "encoding"):
-        done = [report[1] for report in reports if report[0] == stage]
-        assert len(done) > 10
-        assert done == sorted(done)
-        assert done[-1] == len(TEXT.encode())
+        byte_counts = [report[1] for report in reports if report[0] == stage]
+        assert len(byte_counts) > 10
+        assert byte_counts == sorted(byte_counts)
+        assert byte_counts[-1] == len(TEXT.encode())
     assert {total for _, _, total in reports} == {len(TEXT.encode())}
 
 
@@ -367,27 +376,27 @@ def test_any_stretch_of_a_text_or_of_its_store_is_that_of_its_tokens(
     corpus: DataConfig, tmp_path: Path, streamed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lazy_corpus, "_HEAD", 300)
-    whole = prepare_corpus(corpus, CHAR, cache=False, note=pytest.fail, with_test=True)
+    memory_corpus = prepare_corpus(corpus, CHAR, cache=False, note=pytest.fail, with_test=True)
     outline = open_lazy(corpus, CHAR, note=pytest.fail)
     tokenize_corpus(tmp_path / "store", corpus, CHAR, note=pytest.fail)
-    opened = TokenStore.open(tmp_path / "store")
-    assert outline.stats == opened.stats == whole.stats
-    assert outline.tokenizer == whole.tokenizer
-    for split, tokens in (("train", whole.train), ("val", whole.val)):
+    token_store = TokenStore.open(tmp_path / "store")
+    assert outline.stats == token_store.stats == memory_corpus.stats
+    assert outline.tokenizer == memory_corpus.tokenizer
+    for split, tokens in (("train", memory_corpus.train), ("val", memory_corpus.val)):
         for start, stop in ((0, 300), (0, 301), (4990, 5010), (9000, 16_000), (len(tokens) - 5, len(tokens) + 5)):
             expected = tokens[start:stop].tolist()
             assert outline.read(split, start, stop).tolist() == expected  # type: ignore[arg-type]
-            assert opened.read(split, start, stop).tolist() == expected  # type: ignore[arg-type]
+            assert token_store.read(split, start, stop).tolist() == expected  # type: ignore[arg-type]
 
 
 def test_of_a_long_text_an_outline_holds_only_its_beginning(
     corpus: DataConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lazy_corpus, "_HEAD", 300)
-    made = open_lazy(corpus, CHAR, note=pytest.fail)
-    held = [cell.cell_contents for cell in made.read.__closure__ or () if isinstance(cell.cell_contents, dict)]
-    assert [{split: len(ids) for split, ids in head.items()} for head in held] == [
-        {split: min(300, facts.tokens) for split, facts in made.stats.items()}
+    outline = open_lazy(corpus, CHAR, note=pytest.fail)
+    heads = [cell.cell_contents for cell in outline.read.__closure__ or () if isinstance(cell.cell_contents, dict)]
+    assert [{split: len(ids) for split, ids in head.items()} for head in heads] == [
+        {split: min(300, facts.tokens) for split, facts in outline.stats.items()}
     ]
 
 

@@ -34,7 +34,7 @@ from gpt_cli.tokenizer.riptoken_encoder import RiptokenEncoder
 
 ENGLISH = "".join(topics.topics[name] for name in sorted(topics.topics))[:60_000]
 SPACES = "".join(map(chr, [*range(9, 14), 0x1C, 0x1F, 0x20, 0x85, 0xA0, 0x1680, 0x2003, 0x2028, 0x200B, 0x3000]))
-AWKWARD = [
+PIECES = [
     *SPACES,
     "\n\n",
     "\r\n",
@@ -64,7 +64,7 @@ AWKWARD = [
     "🙂",
 ]
 PATTERNS: tuple[Pattern, ...] = ("gpt2", "gpt4", "o200k")
-TEXTS = st.lists(st.sampled_from([*AWKWARD, "<|endoftext|>"]) | st.characters(exclude_categories=["Cs"])).map("".join)
+TEXTS = st.lists(st.sampled_from([*PIECES, "<|endoftext|>"]) | st.characters(exclude_categories=["Cs"])).map("".join)
 
 # The ASCII part of GPT-2's pattern, for the reference below.
 GPT2_ASCII = r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+"
@@ -80,15 +80,15 @@ def train(text: str, vocab_size: int, pattern: Pattern = "gpt2") -> BPETokenizer
 @cache
 def hugging_face(tokenizer: BPETokenizer) -> HuggingFace:
     """The same file in Hugging Face's own hands, which encode a text as one string."""
-    theirs = HuggingFace.from_str(tokenizer.to_json())
-    theirs.encode_special_tokens = True
-    return theirs
+    hf_tokenizer = HuggingFace.from_str(tokenizer.to_json())
+    hf_tokenizer.encode_special_tokens = True
+    return hf_tokenizer
 
 
 @pytest.fixture(scope="module", params=["gpt2", "gpt4", "o200k"])
-def english(request: pytest.FixtureRequest) -> BPETokenizer:
-    spaced = "".join(a + b + c for a in AWKWARD for b in SPACES for c in AWKWARD[-12:])  # so that spaces merge too
-    return train(ENGLISH + spaced, 1200, request.param)
+def bpe(request: pytest.FixtureRequest) -> BPETokenizer:
+    spaced_text = "".join(a + b + c for a in PIECES for b in SPACES for c in PIECES[-12:])  # so that spaces merge too
+    return train(ENGLISH + spaced_text, 1200, request.param)
 
 
 # Learning
@@ -111,31 +111,31 @@ def test_learning_equals_the_written_out_definition() -> None:
     text = re.sub(r"[^A-Za-z ]", "", ENGLISH[:20_000])
     tokenizer = train(text, 500)
     tokens = tokenizer.vocabulary.tokens
-    assert [(left, right) for left, right, _ in tokenizer.vocabulary.merges] == learned_by_definition(text, tokens)
+    assert [(left, right) for left, right, _ in tokenizer.vocabulary.merges] == reference_merges(text, tokens)
 
 
-def learned_by_definition(text: str, tokens: tuple[bytes, ...]) -> list[tuple[int, int]]:
+def reference_merges(text: str, tokens: tuple[bytes, ...]) -> list[tuple[int, int]]:
     """Count all pairs, merge the most frequent (ties: the lower ids), until the vocabulary is full."""
     words = Counter(re.findall(GPT2_ASCII, text))
-    split = {word: [tokens.index(bytes([byte])) for byte in word.encode()] for word in words}
+    word_ids = {word: [tokens.index(bytes([byte])) for byte in word.encode()] for word in words}
     merges = []
-    for new in range(256, len(tokens) - 1):
+    for new_id in range(256, len(tokens) - 1):
         pairs: Counter[tuple[int, int]] = Counter()
         for word, count in words.items():
-            for pair in pairwise(split[word]):
+            for pair in pairwise(word_ids[word]):
                 pairs[pair] += count
-        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
-        merges.append(best)
-        split = {word: merged(ids, best, new) for word, ids in split.items()}
+        best_pair = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        merges.append(best_pair)
+        word_ids = {word: apply_merge(ids, best_pair, new_id) for word, ids in word_ids.items()}
     return merges
 
 
-def merged(ids: list[int], pair: tuple[int, int], new: int) -> list[int]:
+def apply_merge(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
     out: list[int] = []
     for token in ids:
         out.append(token)
         if tuple(out[-2:]) == pair:
-            out[-2:] = [new]
+            out[-2:] = [new_id]
     return out
 
 
@@ -143,24 +143,24 @@ def test_encoding_equals_the_written_out_definition() -> None:
     """Within each word, again and again: the merge that was learned first, wherever it applies."""
     tokenizer = train(ENGLISH, 600)
     tokens = tokenizer.vocabulary.tokens
-    rank = {(left, right): (i, new) for i, (left, right, new) in enumerate(tokenizer.vocabulary.merges)}
+    rank = {(left, right): (i, new_id) for i, (left, right, new_id) in enumerate(tokenizer.vocabulary.merges)}
     text = ENGLISH[30_000:33_000].encode("ascii", "ignore").decode()
     expected = []
     for word in re.findall(GPT2_ASCII, text):
         ids = [tokens.index(bytes([byte])) for byte in word.encode()]
-        while applicable := [pair for pair in pairwise(ids) if pair in rank]:
-            first = min(applicable, key=lambda pair: rank[pair])
-            ids = merged(ids, first, rank[first][1])
+        while candidates := [pair for pair in pairwise(ids) if pair in rank]:
+            first_pair = min(candidates, key=lambda pair: rank[pair])
+            ids = apply_merge(ids, first_pair, rank[first_pair][1])
         expected += ids
     assert tokenizer.encode(text).tolist() == expected
 
 
-def test_the_vocabulary_is_256_bytes_then_merges_then_the_end_of_text(english: BPETokenizer) -> None:
-    tokens = english.vocabulary.tokens
-    assert len(tokens) == english.vocab_size == 1200
+def test_the_vocabulary_is_256_bytes_then_merges_then_the_end_of_text(bpe: BPETokenizer) -> None:
+    tokens = bpe.vocabulary.tokens
+    assert len(tokens) == bpe.vocab_size == 1200
     assert sorted(tokens[:256]) == [bytes([byte]) for byte in range(256)]
-    assert english.eot_id == 1199
-    assert english.vocabulary.special == {1199}
+    assert bpe.eot_id == 1199
+    assert bpe.vocabulary.special == {1199}
     assert len(set(tokens)) == 1200
 
 
@@ -177,7 +177,7 @@ def test_learning_does_not_depend_on_threads_processes_or_blocks(monkeypatch: py
     )
     environment = {**os.environ, "RAYON_NUM_THREADS": "1", "PYTHONUTF8": "1"}
     root = Path(__file__).parents[1]
-    alone = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program],
         input=ENGLISH.encode(),
         capture_output=True,
@@ -185,20 +185,20 @@ def test_learning_does_not_depend_on_threads_processes_or_blocks(monkeypatch: py
         cwd=root,
         env=environment,
     )
-    assert alone.stdout.decode().strip() == digest
+    assert completed.stdout.decode().strip() == digest
     monkeypatch.setattr("gpt_cli.tokenizer.trainer._BLOCK", 100)
     assert train(ENGLISH, 500).digest == digest
 
 
 def test_a_vocabulary_out_of_reach_says_how_many_ids_the_text_supports() -> None:
     text = "the cat sat on the mat, the rat sat on the cat"
-    with pytest.raises(RequestError, match=r"tokenizer\.vocab_size 5,000 is out of reach") as caught:
+    with pytest.raises(RequestError, match=r"tokenizer\.vocab_size 5,000 is out of reach") as excinfo:
         train(text, 5000)
-    supported = int(re.findall(r"supports (\d+)", caught.value.message)[0])
-    assert str(supported) in (caught.value.hint or "")
-    assert train(text, supported).vocab_size == supported
-    with pytest.raises(RequestError, match=f"supports {supported} "):
-        train(text, supported + 1)
+    supported_size = int(re.findall(r"supports (\d+)", excinfo.value.message)[0])
+    assert str(supported_size) in (excinfo.value.hint or "")
+    assert train(text, supported_size).vocab_size == supported_size
+    with pytest.raises(RequestError, match=f"supports {supported_size} "):
+        train(text, supported_size + 1)
 
 
 def test_a_vocabulary_without_merges_is_the_bytes_and_the_end_of_text() -> None:
@@ -211,9 +211,9 @@ def test_a_vocabulary_without_merges_is_the_bytes_and_the_end_of_text() -> None:
 
 
 @given(text=TEXTS)
-def test_encoding_by_distinct_pieces_gives_the_ids_of_the_whole_text(english: BPETokenizer, text: str) -> None:
-    assert english.encode(text).tolist() == hugging_face(english).encode(text, add_special_tokens=False).ids
-    assert english.decode(english.encode(text)) == text
+def test_encoding_by_distinct_pieces_gives_the_ids_of_the_whole_text(bpe: BPETokenizer, text: str) -> None:
+    assert bpe.encode(text).tolist() == hugging_face(bpe).encode(text, add_special_tokens=False).ids
+    assert bpe.decode(bpe.encode(text)) == text
 
 
 def test_python_docs_have_the_ids_that_hugging_face_gives() -> None:
@@ -225,25 +225,25 @@ def test_python_docs_have_the_ids_that_hugging_face_gives() -> None:
 
 
 # Few characters, so that short texts hit every pair of alternatives of the patterns.
-DENSE = [*"aaBZ'sStTlL12 \n\r\t/!.-", *"éÉſʰǅ語½\u0301", *"\xa0\x85\u2003—’🙂\x1c"]
+DENSE_CHARACTERS = [*"aaBZ'sStTlL12 \n\r\t/!.-", *"éÉſʰǅ語½\u0301", *"\xa0\x85\u2003—’🙂\x1c"]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_no_cut_changes_what_the_pattern_splits(pattern: Pattern) -> None:
-    chance = random.Random(1)
-    published = Split(Regex(REGEX[pattern]), "isolated").pre_tokenize_str
+    rng = random.Random(1)
+    hf_split = Split(Regex(REGEX[pattern]), "isolated").pre_tokenize_str
     for _ in range(10_000):
-        text = "".join(chance.choices(DENSE, k=chance.randint(1, 14)))
-        whole = [word for word, _ in published(text)]
-        for cut in (pre_tokenize(text, pattern), list(split_chunks(text, chance.randint(1, 5), pattern))):
-            assert [word for piece in cut if piece for word, _ in published(piece)] == whole
+        text = "".join(rng.choices(DENSE_CHARACTERS, k=rng.randint(1, 14)))
+        hf_words = [word for word, _ in hf_split(text)]
+        for pieces in (pre_tokenize(text, pattern), list(split_chunks(text, rng.randint(1, 5), pattern))):
+            assert [word for piece in pieces if piece for word, _ in hf_split(piece)] == hf_words
 
 
 @given(text=TEXTS, size=st.integers(1, 9))
-def test_a_text_can_be_encoded_block_by_block(english: BPETokenizer, text: str, size: int) -> None:
-    cut = list(split_chunks(text, size, english.vocabulary.pattern))
-    assert "".join(cut) == text
-    assert [i for block in cut for i in english.encode(block).tolist()] == english.encode(text).tolist()
+def test_a_text_can_be_encoded_block_by_block(bpe: BPETokenizer, text: str, size: int) -> None:
+    blocks = list(split_chunks(text, size, bpe.vocabulary.pattern))
+    assert "".join(blocks) == text
+    assert [i for block in blocks for i in bpe.encode(block).tolist()] == bpe.encode(text).tolist()
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -256,15 +256,15 @@ def test_ascii_is_cut_as_the_pattern_cuts_it_and_the_rest_at_white_space(pattern
 @pytest.mark.parametrize("pattern", PATTERNS)
 @given(text=st.text(st.characters(codec="ascii")) | st.text("aB'sLl1 2\n\r\t/!"))
 def test_pieces_of_ascii_are_those_of_the_published_pattern(pattern: Pattern, text: str) -> None:
-    theirs = [piece for piece, _ in Split(Regex(REGEX[pattern]), "isolated").pre_tokenize_str(text)]
-    assert pre_tokenize(text, pattern) == theirs
+    hf_pieces = [piece for piece, _ in Split(Regex(REGEX[pattern]), "isolated").pre_tokenize_str(text)]
+    assert pre_tokenize(text, pattern) == hf_pieces
 
 
 def test_white_space_is_what_the_patterns_take_for_it() -> None:
-    everything = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
-    theirs = [space for run, _ in Split(Regex(r"\S+"), "removed").pre_tokenize_str(everything) for space in run]
-    ours = [c for c in everything if next(split_chunks(f"aa{c}b", 1, "gpt2")) == "aa"]
-    assert ours == theirs
+    all_characters = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
+    hf_spaces = [space for run, _ in Split(Regex(r"\S+"), "removed").pre_tokenize_str(all_characters) for space in run]
+    spaces = [c for c in all_characters if next(split_chunks(f"aa{c}b", 1, "gpt2")) == "aa"]
+    assert spaces == hf_spaces
 
 
 def test_tiny_shakespeare_has_the_ids_that_hugging_face_gives(shared_data: Path) -> None:
@@ -276,109 +276,103 @@ def test_tiny_shakespeare_has_the_ids_that_hugging_face_gives(shared_data: Path)
         assert ids.tolist() == hugging_face(tokenizer).encode(text, add_special_tokens=False).ids
 
 
-def test_a_block_border_changes_nothing(english: BPETokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = english.encode(ENGLISH).tolist()
+def test_a_block_border_changes_nothing(bpe: BPETokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = bpe.encode(ENGLISH).tolist()
     monkeypatch.setattr("gpt_cli.tokenizer.bpe._BLOCK", 1000)
-    assert english.encode(ENGLISH).tolist() == whole
+    assert bpe.encode(ENGLISH).tolist() == expected
 
 
 @given(text=st.text("aab<te ", max_size=80))
-def test_the_ids_are_those_of_merging_each_piece_by_definition(english: BPETokenizer, text: str) -> None:
+def test_the_ids_are_those_of_merging_each_piece_by_definition(bpe: BPETokenizer, text: str) -> None:
     pieces = re.findall(GPT2_ASCII, text)
-    assert english.encode(text).tolist() == [i for piece in pieces for i in by_definition(piece.encode(), english)]
+    assert bpe.encode(text).tolist() == [i for piece in pieces for i in reference_encode(piece.encode(), bpe)]
 
 
-def by_definition(word: bytes, tokenizer: BPETokenizer) -> list[int]:
-    rank = {(left, right): (i, new) for i, (left, right, new) in enumerate(tokenizer.vocabulary.merges)}
+def reference_encode(word: bytes, tokenizer: BPETokenizer) -> list[int]:
+    rank = {(left, right): (i, new_id) for i, (left, right, new_id) in enumerate(tokenizer.vocabulary.merges)}
     ids = [tokenizer.vocabulary.tokens.index(bytes([byte])) for byte in word]
-    while applicable := [pair for pair in pairwise(ids) if pair in rank]:
-        first = min(applicable, key=lambda pair: rank[pair])
-        ids = merged(ids, first, rank[first][1])
+    while candidates := [pair for pair in pairwise(ids) if pair in rank]:
+        first_pair = min(candidates, key=lambda pair: rank[pair])
+        ids = apply_merge(ids, first_pair, rank[first_pair][1])
     return ids
 
 
-def test_with_riptoken_the_ids_are_the_same(english: BPETokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_riptoken_the_ids_are_the_same(bpe: BPETokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("riptoken")
     monkeypatch.setattr("gpt_cli.tokenizer.riptoken_encoder._MIN_LENGTH", 0)
-    chance = random.Random(2)
-    fast = RiptokenEncoder(english.vocabulary, CachedBPE(english.vocabulary).encode)
-    assert fast._is_trusted
-    for text in (ENGLISH, "".join(chance.choices(DENSE, k=30_000)), "a" * 9_000, " " * 9_000, ""):
-        assert fast.encode(text).tolist() == hugging_face(english).encode(text, add_special_tokens=False).ids
-    assert fast._is_trusted
+    rng = random.Random(2)
+    encoder = RiptokenEncoder(bpe.vocabulary, CachedBPE(bpe.vocabulary).encode)
+    assert encoder._is_trusted
+    for text in (ENGLISH, "".join(rng.choices(DENSE_CHARACTERS, k=30_000)), "a" * 9_000, " " * 9_000, ""):
+        assert encoder.encode(text).tolist() == hugging_face(bpe).encode(text, add_special_tokens=False).ids
+    assert encoder._is_trusted
 
 
 def test_an_accelerator_that_gives_other_ids_steps_aside_with_a_note(
-    english: BPETokenizer, caplog: pytest.LogCaptureFixture
+    bpe: BPETokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Wrong:
+    class WrongEncoder:
         def encode_ordinary(self, text: str) -> list[int]:
             return [0] * len(text)
 
-    fast = RiptokenEncoder(english.vocabulary, CachedBPE(english.vocabulary).encode)
-    fast._core = Wrong()
+    encoder = RiptokenEncoder(bpe.vocabulary, CachedBPE(bpe.vocabulary).encode)
+    encoder._core = WrongEncoder()
     for _ in range(2):
-        ids = fast.encode(ENGLISH * 2).tolist()
-        assert ids == hugging_face(english).encode(ENGLISH * 2, add_special_tokens=False).ids
+        ids = encoder.encode(ENGLISH * 2).tolist()
+        assert ids == hugging_face(bpe).encode(ENGLISH * 2, add_special_tokens=False).ids
     assert caplog.text.count("riptoken returns other ids") == 1
 
 
 def test_an_accelerator_is_not_used_where_its_rules_are_others() -> None:
     vocabulary = train("aaabdaaabac", 260).vocabulary
-    swapped = (vocabulary.merges[1], vocabulary.merges[0], *vocabulary.merges[2:])
-    for other in ({"ignore_merges": True}, {"merges": swapped}, {"merges": vocabulary.merges[:2]}):
-        changed = dataclasses.replace(vocabulary, **other)  # type: ignore[arg-type]
-        assert not RiptokenEncoder(changed, CachedBPE(changed).encode)._is_trusted
+    swapped_merges = (vocabulary.merges[1], vocabulary.merges[0], *vocabulary.merges[2:])
+    for changes in ({"ignore_merges": True}, {"merges": swapped_merges}, {"merges": vocabulary.merges[:2]}):
+        changed_vocabulary = dataclasses.replace(vocabulary, **changes)  # type: ignore[arg-type]
+        assert not RiptokenEncoder(changed_vocabulary, CachedBPE(changed_vocabulary).encode)._is_trusted
 
 
-def test_without_riptoken_the_reference_encodes_much_text(
-    english: BPETokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = english.encode(ENGLISH).tolist()
+def test_without_riptoken_the_reference_encodes_much_text(bpe: BPETokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = bpe.encode(ENGLISH).tolist()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "riptoken", None)  # an import of it would fail
     monkeypatch.setattr("gpt_cli.tokenizer.riptoken_encoder._MIN_LENGTH", 0)
-    assert BPETokenizer(english.vocabulary).encode(ENGLISH).tolist() == expected
+    assert BPETokenizer(bpe.vocabulary).encode(ENGLISH).tolist() == expected
 
 
-def test_what_it_remembers_is_bounded_and_changes_nothing(
-    english: BPETokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = english.encode(ENGLISH).tolist()
+def test_what_it_remembers_is_bounded_and_changes_nothing(bpe: BPETokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = bpe.encode(ENGLISH).tolist()
     monkeypatch.setattr("gpt_cli.tokenizer.cached_bpe._CACHE_BYTES", 1 << 16)
     monkeypatch.setattr("gpt_cli.tokenizer.bpe._BLOCK", 1000)
-    tokenizer = BPETokenizer(english.vocabulary)
-    assert tokenizer.encode(ENGLISH).tolist() == whole
+    tokenizer = BPETokenizer(bpe.vocabulary)
+    assert tokenizer.encode(ENGLISH).tolist() == expected
     assert len(tokenizer._pieces._cache) < 1000
 
 
-def test_another_process_gets_the_tokenizer_without_what_it_remembers(english: BPETokenizer) -> None:
-    before = len(pickle.dumps(BPETokenizer(english.vocabulary)))
-    english.encode(ENGLISH)
-    data = pickle.dumps(english)
-    assert len(data) == before
-    assert pickle.loads(data) == english
+def test_another_process_gets_the_tokenizer_without_what_it_remembers(bpe: BPETokenizer) -> None:
+    pickled_size = len(pickle.dumps(BPETokenizer(bpe.vocabulary)))
+    bpe.encode(ENGLISH)
+    data = pickle.dumps(bpe)
+    assert len(data) == pickled_size
+    assert pickle.loads(data) == bpe
 
 
 # Special tokens
 
 
-def test_text_that_looks_like_a_special_token_stays_text(english: BPETokenizer) -> None:
-    ids = english.encode("one<|endoftext|>two <|endoftext|>").tolist()
-    assert english.eot_id not in ids
-    assert english.decode(ids) == "one<|endoftext|>two <|endoftext|>"
+def test_text_that_looks_like_a_special_token_stays_text(bpe: BPETokenizer) -> None:
+    ids = bpe.encode("one<|endoftext|>two <|endoftext|>").tolist()
+    assert bpe.eot_id not in ids
+    assert bpe.decode(ids) == "one<|endoftext|>two <|endoftext|>"
 
 
 @given(texts=st.lists(TEXTS, min_size=1, max_size=4))
-def test_where_it_is_allowed_text_that_looks_like_a_special_token_is_it(
-    english: BPETokenizer, texts: list[str]
-) -> None:
+def test_where_it_is_allowed_text_that_looks_like_a_special_token_is_it(bpe: BPETokenizer, texts: list[str]) -> None:
     text = "<|endoftext|>".join(texts)
-    theirs = HuggingFace.from_str(english.to_json()) if text.isascii() else None
-    ids = english.encode(text, allow_special=True).tolist()
-    assert ids.count(english.eot_id) == text.count("<|endoftext|>")
-    assert english.decode(ids) == text
-    assert theirs is None or ids == theirs.encode(text).ids
+    hf_tokenizer = HuggingFace.from_str(bpe.to_json()) if text.isascii() else None
+    ids = bpe.encode(text, allow_special=True).tolist()
+    assert ids.count(bpe.eot_id) == text.count("<|endoftext|>")
+    assert bpe.decode(ids) == text
+    assert hf_tokenizer is None or ids == hf_tokenizer.encode(text).ids
 
 
 def test_a_text_with_special_tokens_is_learned_without_them() -> None:
@@ -391,34 +385,34 @@ def test_a_text_with_special_tokens_is_learned_without_them() -> None:
 
 def test_the_longest_of_two_special_tokens_wins_where_both_begin(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
-    added = [{"id": 259, "content": "<a>"}, {"id": 260, "content": "<a><b>"}]
+    added_tokens = [{"id": 259, "content": "<a>"}, {"id": 260, "content": "<a><b>"}]
     vocab = {token: i for token, i in VOCAB.items() if i != 259}
-    path.write_text(edited({"added_tokens": added, "model.vocab": vocab}), encoding="utf-8")
+    path.write_text(edited_json({"added_tokens": added_tokens, "model.vocab": vocab}), encoding="utf-8")
     assert load_tokenizer(path).encode("<a><b><a>", allow_special=True).tolist() == [260, 259]
 
 
-def test_a_special_token_decodes_to_its_text_and_has_no_bytes(english: BPETokenizer) -> None:
-    end = english.eot_id
+def test_a_special_token_decodes_to_its_text_and_has_no_bytes(bpe: BPETokenizer) -> None:
+    end = bpe.eot_id
     assert end is not None
-    assert english.decode([*english.encode("a").tolist(), end]) == "a<|endoftext|>"
-    assert english.token_bytes(end) == b""
+    assert bpe.decode([*bpe.encode("a").tolist(), end]) == "a<|endoftext|>"
+    assert bpe.token_bytes(end) == b""
 
 
 # The file
 
 
-def test_hugging_face_reads_the_file_and_decodes_what_we_encode(english: BPETokenizer, tmp_path: Path) -> None:
-    english.save(tmp_path / "tokenizer.json")
-    theirs = HuggingFace.from_file(str(tmp_path / "tokenizer.json"))
-    assert theirs.get_vocab_size() == english.vocab_size
-    assert theirs.token_to_id("<|endoftext|>") == english.eot_id
-    assert theirs.decode(english.encode(ENGLISH[:999]).tolist()) == ENGLISH[:999]
-    assert theirs.encode("a<|endoftext|>").ids[-1] == english.eot_id
+def test_hugging_face_reads_the_file_and_decodes_what_we_encode(bpe: BPETokenizer, tmp_path: Path) -> None:
+    bpe.save(tmp_path / "tokenizer.json")
+    hf_tokenizer = HuggingFace.from_file(str(tmp_path / "tokenizer.json"))
+    assert hf_tokenizer.get_vocab_size() == bpe.vocab_size
+    assert hf_tokenizer.token_to_id("<|endoftext|>") == bpe.eot_id
+    assert hf_tokenizer.decode(bpe.encode(ENGLISH[:999]).tolist()) == ENGLISH[:999]
+    assert hf_tokenizer.encode("a<|endoftext|>").ids[-1] == bpe.eot_id
 
 
-def test_a_file_that_hugging_face_wrote_loads_as_the_same_tokenizer(english: BPETokenizer, tmp_path: Path) -> None:
-    HuggingFace.from_str(english.to_json()).save(str(tmp_path / "tokenizer.json"), pretty=True)
-    assert load_tokenizer(tmp_path / "tokenizer.json") == english
+def test_a_file_that_hugging_face_wrote_loads_as_the_same_tokenizer(bpe: BPETokenizer, tmp_path: Path) -> None:
+    HuggingFace.from_str(bpe.to_json()).save(str(tmp_path / "tokenizer.json"), pretty=True)
+    assert load_tokenizer(tmp_path / "tokenizer.json") == bpe
 
 
 def test_gpt2_itself_loads_and_gives_its_published_ids(shared_data: Path, tmp_path: Path) -> None:
@@ -443,15 +437,15 @@ def test_gpt2_itself_loads_and_gives_its_published_ids(shared_data: Path, tmp_pa
     assert len(tokenizer.encode((shared_data / "shakespeare.txt").read_text(encoding="utf-8"))) == 338_025
 
 
-def edited(edit: dict[str, Any]) -> str:
+def edited_json(edit: dict[str, Any]) -> str:
     """A good file with `edit` (dotted keys) applied."""
     file = json.loads(train("aaabdaaabac", 260).to_json())
     for key, value in edit.items():
-        *parents, last = key.split(".")
+        *parents, last_key = key.split(".")
         node = file
         for parent in parents:
             node = node[parent]
-        node[last] = value
+        node[last_key] = value
     return json.dumps(file)
 
 
@@ -501,15 +495,18 @@ def test_a_file_that_would_lose_text_or_contradicts_itself_is_refused(
     edit: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "tokenizer.json"
-    path.write_text(edited(edit), encoding="utf-8")
+    path.write_text(edited_json(edit), encoding="utf-8")
     with pytest.raises(UserError, match=rf"no tokenizer that gpt can use: .*{reason}"):
         load_tokenizer(path)
 
 
 def test_added_tokens_of_every_sort_are_special_and_never_come_from_text(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
-    added = [{"id": 259, "content": "<|endoftext|>", "special": True}, {"id": 260, "content": "dab", "special": False}]
-    path.write_text(edited({"added_tokens": added}), encoding="utf-8")
+    added_tokens = [
+        {"id": 259, "content": "<|endoftext|>", "special": True},
+        {"id": 260, "content": "dab", "special": False},
+    ]
+    path.write_text(edited_json({"added_tokens": added_tokens}), encoding="utf-8")
     tokenizer = load_tokenizer(path)
     assert tokenizer.vocab_size == 261
     assert 260 not in tokenizer.encode("dabdab dab").tolist()
@@ -518,8 +515,8 @@ def test_added_tokens_of_every_sort_are_special_and_never_come_from_text(tmp_pat
 
 def test_gpt2s_pattern_may_be_spelled_out(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
-    spelled_out = {"type": "Sequence", "pretokenizers": [split(GPT2), BYTE_LEVEL]}
-    path.write_text(edited({"pre_tokenizer": spelled_out}), encoding="utf-8")
+    pre_tokenizer = {"type": "Sequence", "pretokenizers": [split(GPT2), BYTE_LEVEL]}
+    path.write_text(edited_json({"pre_tokenizer": pre_tokenizer}), encoding="utf-8")
     assert load_tokenizer(path) == train("aaabdaaabac", 260)
 
 
@@ -527,7 +524,7 @@ def test_a_whole_word_is_taken_without_merges_where_the_file_says_so(tmp_path: P
     path = tmp_path / "tokenizer.json"
     for ignore_merges, expected in ((False, [b"d", b"ab"]), (True, [b"dab"])):
         edit = {"model.vocab": {**VOCAB, "dab": 260}, "model.ignore_merges": ignore_merges}
-        path.write_text(edited(edit), encoding="utf-8")
+        path.write_text(edited_json(edit), encoding="utf-8")
         tokenizer = load_tokenizer(path)
         assert [tokenizer.token_bytes(token) for token in tokenizer.encode("dab").tolist()] == expected
         tokenizer.save(path)

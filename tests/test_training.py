@@ -74,11 +74,11 @@ def contents(run_dir: Path) -> dict[Path, bytes]:
 def interrupt_at(monkeypatch: pytest.MonkeyPatch, step: int, number: int = signal.SIGTERM) -> None:
     """Deliver a signal while update `step` is computed, once."""
     original = train_step
-    sent = []
+    sent_signals = []
 
     def step_with_signal(*arguments, **options):
-        if arguments[3] == step and not sent:
-            sent.append(True)
+        if arguments[3] == step and not sent_signals:
+            sent_signals.append(True)
             os.kill(os.getpid(), number)
         return original(*arguments, **options)
 
@@ -103,11 +103,11 @@ def test_it_overfits_one_batch(tmp_path):
 
 
 def test_the_same_config_gives_the_same_weights_and_metrics(tmp_path):
-    one, two = (run(make_config(tmp_path, name=name)) for name in ("one", "two"))
-    assert weights(one) == weights(two)
-    assert timeless(one.run_dir) == timeless(two.run_dir)
-    other = run(make_config(tmp_path, "seed=2", name="three"))
-    assert weights(other) != weights(one)
+    first, second = (run(make_config(tmp_path, name=name)) for name in ("one", "two"))
+    assert weights(first) == weights(second)
+    assert timeless(first.run_dir) == timeless(second.run_dir)
+    other_seed_run = run(make_config(tmp_path, "seed=2", name="three"))
+    assert weights(other_seed_run) != weights(first)
 
 
 @pytest.fixture(scope="module")
@@ -128,37 +128,37 @@ def uninterrupted(tmp_path_factory):
 )
 @pytest.mark.parametrize("stop_at", [1, 4, 5, 11, 12])
 def test_stopped_and_resumed_equals_uninterrupted_bit_for_bit(uninterrupted, tmp_path, monkeypatch, overrides, stop_at):
-    whole = uninterrupted(overrides)
+    full_run = uninterrupted(overrides)
     interrupt_at(monkeypatch, stop_at - 1)
     config = make_config(tmp_path, *overrides, name="stopped")
     first = run(config)
     assert (first.steps, first.exit_code) == (stop_at, 143)
     second = run(config)
     assert second.exit_code == 0
-    assert weights(second) == weights(whole)
-    assert timeless(second.run_dir) == timeless(whole.run_dir)
-    assert samples(second.run_dir) == samples(whole.run_dir)
+    assert weights(second) == weights(full_run)
+    assert timeless(second.run_dir) == timeless(full_run.run_dir)
+    assert samples(second.run_dir) == samples(full_run.run_dir)
 
 
 def test_a_run_stopped_at_every_step_equals_uninterrupted_bit_for_bit(tmp_path, monkeypatch, record_property):
     record_property("faults", 30)
     changes = ("train.steps=30", "model.dropout=0.2", "checkpoint.every=7", "eval.every=5", "sample.every=10")
-    whole = run(make_config(tmp_path, *changes, name="whole"))
+    full_run = run(make_config(tmp_path, *changes, name="whole"))
     config = make_config(tmp_path, *changes, name="stopped")
     for step in range(30):  # the process that resumes at `step` makes one update
-        with monkeypatch.context() as once:
-            interrupt_at(once, step)
-            last = run(config)
-        assert last.steps == step + 1
-    assert weights(last) == weights(whole)
-    assert timeless(run(config).run_dir) == timeless(whole.run_dir)
-    assert samples(last.run_dir) == samples(whole.run_dir)
+        with monkeypatch.context() as patch:
+            interrupt_at(patch, step)
+            summary = run(config)
+        assert summary.steps == step + 1
+    assert weights(summary) == weights(full_run)
+    assert timeless(run(config).run_dir) == timeless(full_run.run_dir)
+    assert samples(summary.run_dir) == samples(full_run.run_dir)
 
 
 def test_a_resume_from_the_checkpoint_of_any_step_equals_uninterrupted_bit_for_bit(tmp_path, record_property):
     record_property("faults", 29)
     changes = ("train.steps=30", "checkpoint.every=1", "checkpoint.keep=30", "sample.every=null", "optim.ema=0.9")
-    whole = run(make_config(tmp_path, *changes, name="whole"))
+    full_run = run(make_config(tmp_path, *changes, name="whole"))
     for step in range(1, 30):
         name = f"from-{step}"
         shutil.copytree(tmp_path / "whole", tmp_path / name)
@@ -166,8 +166,8 @@ def test_a_resume_from_the_checkpoint_of_any_step_equals_uninterrupted_bit_for_b
             if int(path.name.removeprefix("step-")) > step:
                 shutil.rmtree(path)
         resumed = run(make_config(tmp_path, *changes, "checkpoint.every=null", name=name))
-        assert weights(resumed) == weights(whole)
-        assert timeless(resumed.run_dir) == timeless(whole.run_dir)
+        assert weights(resumed) == weights(full_run)
+        assert timeless(resumed.run_dir) == timeless(full_run.run_dir)
         shutil.rmtree(tmp_path / name)
 
 
@@ -177,23 +177,23 @@ def test_a_scaled_loss_resumes_exactly_overflows_included(tmp_path, monkeypatch,
     monkeypatch.setattr(grad_scaler, "_GROWTH_INTERVAL", 3)
     scales = {}
 
-    def overflowing(state, micro_batches, config, step, *rest):
+    def overflowing_step(state, micro_batches, config, step, *args):
         hooks = []
         if step in (5, 9):
             weight = state.model.blocks[0].mlp.down.weight
             hooks.append(weight.register_hook(lambda gradient: gradient * math.inf))
-        result = train_step(state, micro_batches, config, step, *rest)
+        result = train_step(state, micro_batches, config, step, *args)
         scales[step + 1] = (state.grad_scaler.scale.item(), state.grad_scaler.good_updates.item())
         for hook in hooks:
             hook.remove()
         return result
 
-    monkeypatch.setattr(loop, "train_step", overflowing)
-    whole = run(make_config(tmp_path, "runtime.engine=torch", name="whole"))
+    monkeypatch.setattr(loop, "train_step", overflowing_step)
+    full_run = run(make_config(tmp_path, "runtime.engine=torch", name="whole"))
     expected = dict(scales)
     assert [scale / 2**16 for scale, _ in expected.values()] == [1, 1, 2, 2, 2, 1, 1, 1, 2, 1, 1, 1]
     config = make_config(tmp_path, "runtime.engine=torch", name="stopped")
-    with monkeypatch.context() as once:
+    with monkeypatch.context() as patch:
         original = loop.train_step
 
         def step_with_signal(*arguments):
@@ -201,45 +201,45 @@ def test_a_scaled_loss_resumes_exactly_overflows_included(tmp_path, monkeypatch,
                 os.kill(os.getpid(), signal.SIGTERM)
             return original(*arguments)
 
-        once.setattr(loop, "train_step", step_with_signal)
+        patch.setattr(loop, "train_step", step_with_signal)
         assert run(config).steps == stop_at
-    kept = load(list_checkpoints(Path(config.run_dir))[0]).state
-    assert (kept["loss_scale"], kept["loss_scale_good_updates"]) == expected[stop_at]
+    saved_state = load(list_checkpoints(Path(config.run_dir))[0]).state
+    assert (saved_state["loss_scale"], saved_state["loss_scale_good_updates"]) == expected[stop_at]
     scales.clear()
     second = run(config)
     assert scales == {step: expected[step] for step in range(stop_at + 1, 13)}
-    assert weights(second) == weights(whole)
-    assert timeless(second.run_dir) == timeless(whole.run_dir)
+    assert weights(second) == weights(full_run)
+    assert timeless(second.run_dir) == timeless(full_run.run_dir)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_before_the_first_step_changes_nothing(tmp_path, monkeypatch, number):
-    whole = run(make_config(tmp_path, "train.patience=1", name="whole"))
-    original, sent = loop.measure, []
+    full_run = run(make_config(tmp_path, "train.patience=1", name="whole"))
+    original, sent_signals = loop.measure, []
 
     def evaluate_with_signal(*arguments):
-        if not sent:
-            sent.append(os.kill(os.getpid(), number))
+        if not sent_signals:
+            sent_signals.append(os.kill(os.getpid(), number))
         return original(*arguments)
 
     monkeypatch.setattr(loop, "measure", evaluate_with_signal)
     config = make_config(tmp_path, "train.patience=1", name="stopped")
     assert run(config).exit_code == 128 + number
     second = run(config)
-    assert weights(second) == weights(whole)
-    assert timeless(second.run_dir) == timeless(whole.run_dir)
+    assert weights(second) == weights(full_run)
+    assert timeless(second.run_dir) == timeless(full_run.run_dir)
 
 
 @pytest.mark.parametrize("stop_at", [1, 3, 5, 7])
 def test_an_interruption_does_not_change_when_a_run_without_progress_ends(tmp_path, monkeypatch, stop_at):
     changes = ("train.patience=2", "train.steps=60", "optim.lr=5.0", "optim.adamw_lr=5.0")
-    whole = run(make_config(tmp_path, *changes, name="whole"))
+    full_run = run(make_config(tmp_path, *changes, name="whole"))
     interrupt_at(monkeypatch, stop_at - 1)
     config = make_config(tmp_path, *changes, name="stopped")
     run(config)
     second = run(config)
-    assert (second.steps, second.stopped) == (whole.steps, whole.stopped)
-    assert weights(second) == weights(whole)
+    assert (second.steps, second.stopped) == (full_run.steps, full_run.stopped)
+    assert weights(second) == weights(full_run)
 
 
 def test_a_stopped_run_tells_the_loss_of_the_step_that_it_saved_or_none(tmp_path, monkeypatch):
@@ -248,8 +248,8 @@ def test_a_stopped_run_tells_the_loss_of_the_step_that_it_saved_or_none(tmp_path
     assert summary.steps == 7
     assert (summary.val_loss, summary.bpc, summary.bpb) == (None, None, None)
     assert summary.best_val_loss is not None
-    (ended,) = [event for event in read_events(Path(summary.run_dir)) if event["event"] == "ended"]
-    assert ended["step"] == 7
+    (end_event,) = [event for event in read_events(Path(summary.run_dir)) if event["event"] == "ended"]
+    assert end_event["step"] == 7
 
 
 def test_fewer_steps_than_are_done_is_a_finished_run(tmp_path):
@@ -284,17 +284,17 @@ def test_each_step_is_in_the_metrics_once_after_a_resume(tmp_path, monkeypatch):
     run(config)
     lines = read_metrics(Path(config.run_dir))
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
-    evaluated = [line["step"] for line in lines if "val_loss" in line]
-    assert evaluated == sorted(set(evaluated))
+    eval_steps = [line["step"] for line in lines if "val_loss" in line]
+    assert eval_steps == sorted(set(eval_steps))
 
 
 def test_a_finished_run_is_left_as_it_is(tmp_path):
     config = make_config(tmp_path)
     first = run(config)
-    before = contents(Path(config.run_dir))
+    old_files = contents(Path(config.run_dir))
     second = run(config)
     assert (second.steps, second.val_loss, weights(second)) == (12, first.val_loss, weights(first))
-    assert contents(Path(config.run_dir)) == before
+    assert contents(Path(config.run_dir)) == old_files
 
 
 def test_more_steps_continue_a_finished_run(tmp_path):
@@ -305,14 +305,14 @@ def test_more_steps_continue_a_finished_run(tmp_path):
 @pytest.mark.parametrize("micro_batch_size", [1, 2])
 def test_accumulation_changes_nothing_but_rounding(tmp_path, micro_batch_size):
     config = make_config(tmp_path, "runtime.precision=fp32", "optim.name=adamw", "optim.lr=1e-3")
-    whole = run(config)
-    parts = run(
+    full_batch_run = run(config)
+    micro_batch_run = run(
         make_config(
             tmp_path, "runtime.precision=fp32", "optim.name=adamw", "optim.lr=1e-3",
             f"train.micro_batch_size={micro_batch_size}", name="parts",
         )
     )  # fmt: skip
-    for a, b in zip(timeless(whole.run_dir), timeless(parts.run_dir), strict=True):
+    for a, b in zip(timeless(full_batch_run.run_dir), timeless(micro_batch_run.run_dir), strict=True):
         assert a == pytest.approx(b, rel=1e-4)
 
 
@@ -332,14 +332,14 @@ def test_a_changed_text_is_refused(tmp_path):
 
 def test_it_stops_at_a_loss_after_enough_time_or_without_progress(tmp_path):
     assert "until_loss" in run(make_config(tmp_path, "train.until_loss=9.0", name="a")).stopped
-    late = run(make_config(tmp_path, "train.max_minutes=1e-6", name="b"))
-    assert "max_minutes" in late.stopped
-    assert late.steps <= 1
-    stale = run(
+    timed_run = run(make_config(tmp_path, "train.max_minutes=1e-6", name="b"))
+    assert "max_minutes" in timed_run.stopped
+    assert timed_run.steps <= 1
+    stale_run = run(
         make_config(tmp_path, "train.patience=2", "train.steps=60", "optim.lr=5.0", "optim.adamw_lr=5.0", name="c")
     )
-    assert "patience" in stale.stopped
-    assert stale.steps < 60
+    assert "patience" in stale_run.stopped
+    assert stale_run.steps < 60
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_is_never_saved(tmp_path, monkeypatch):
@@ -348,26 +348,26 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_is_never_saved(tmp_path, mo
     poison = [1.0]
     real_step = train_step
 
-    def step_that_turns(*arguments):
+    def poisoned_step(*arguments):
         poison[0] = math.nan if arguments[3] >= 6 else 1.0
         return real_step(*arguments)
 
-    monkeypatch.setattr(loop, "train_step", step_that_turns)
+    monkeypatch.setattr(loop, "train_step", poisoned_step)
     config = make_config(tmp_path, "runtime.engine=torch")
     with pytest.raises(UserError, match="the loss is nan at step 7"):
         run(config)
-    newest = load(list_checkpoints(Path(config.run_dir))[0])
-    assert newest.step == 4
-    assert all(t.isfinite().all() for t in newest.model_tensors.values())
+    newest_checkpoint = load(list_checkpoints(Path(config.run_dir))[0])
+    assert newest_checkpoint.step == 4
+    assert all(t.isfinite().all() for t in newest_checkpoint.model_tensors.values())
 
 
 def test_the_last_checkpoint_and_the_best_one_are_kept(tmp_path):
     config = make_config(tmp_path, "checkpoint.keep=1", "train.steps=24", "optim.lr=0.5")
     summary = run(config)
-    kept = {load(path).state["val_loss"]: path for path in list_checkpoints(Path(config.run_dir))}
-    assert len(kept) <= 2
-    assert min(kept) == summary.best_val_loss
-    assert str(kept[min(kept)]) == summary.best_checkpoint
+    checkpoints = {load(path).state["val_loss"]: path for path in list_checkpoints(Path(config.run_dir))}
+    assert len(checkpoints) <= 2
+    assert min(checkpoints) == summary.best_val_loss
+    assert str(checkpoints[min(checkpoints)]) == summary.best_checkpoint
 
 
 def test_samples_and_metrics_are_files_anyone_can_read(tmp_path):
@@ -375,9 +375,9 @@ def test_samples_and_metrics_are_files_anyone_can_read(tmp_path):
     samples = [json.loads(line) for line in (Path(summary.run_dir) / "samples.jsonl").read_text().splitlines()]
     assert [sample["step"] for sample in samples] == [0, 6, 12]
     assert all(len(sample["text"]) == 20 for sample in samples)
-    last = read_metrics(Path(summary.run_dir))[-1]
-    assert last["val_loss"] == summary.val_loss
-    assert last["bpb"] == pytest.approx(summary.val_loss / math.log(2))
+    last_metrics = read_metrics(Path(summary.run_dir))[-1]
+    assert last_metrics["val_loss"] == summary.val_loss
+    assert last_metrics["bpb"] == pytest.approx(summary.val_loss / math.log(2))
 
 
 def test_a_prompt_that_the_vocabulary_cannot_spell_is_told_before_training(tmp_path):
