@@ -74,6 +74,14 @@ def test_evaluations_take_a_twentieth_of_the_time_or_there_is_only_the_last(seco
     assert (settings(choice, seconds, TEXT)["eval.every"] is None) == (choice.evaluations == 1)
 
 
+def test_a_run_that_may_stop_early_is_evaluated_on_its_way():
+    choice = choose([MIDDLE], 60, TEXT, 500_000, is_evaluated=True)
+    assert choose([MIDDLE], 60, TEXT, 500_000).evaluations == 1
+    assert choice.evaluations == 3
+    config = with_values(Config(), {"train.patience": 2, **settings(choice, 60, TEXT)})
+    assert config.eval.every is not None
+
+
 def test_more_time_buys_a_larger_model_and_a_slower_machine_a_smaller_one():
     measured = [SMALL, MIDDLE, LARGE]
     sizes = [choose(measured, seconds, TEXT, VAL).candidate.parameters for seconds in (15, 60, 600, 6000)]
@@ -168,6 +176,16 @@ def test_a_run_keeps_the_choice_and_what_is_written_is_not_chosen(book, monkeypa
     assert json.loads(capsys.readouterr().out)["weights_sha256"] == first["weights_sha256"]
     assert main(["train", "book.txt", "train.budget=2m", *CHEAP, "train.batch_size=4"]) == 2
     assert 'train.budget: "1m" there, "2m" here' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stop", [None, "train.patience=3", "train.until_loss=0.001"])
+def test_evaluations_that_cost_too_much_are_left_out_but_where_one_may_end_the_run(book, monkeypatch, stop):
+    monkeypatch.chdir(book.parent)
+    pretend_to_measure(monkeypatch)
+    set_clock(monkeypatch, 1e-4)
+    stops = [] if stop is None else [stop]
+    assert main(["train", "book.txt", "train.budget=1m", *CHEAP, "train.batch_size=1", *stops]) == 0
+    assert (load_config(Path("runs/book/config.yaml")).eval.every is None) == (stop is None)
 
 
 def test_a_budget_keeps_the_model_of_the_run_whose_weights_are_taken(book, monkeypatch):

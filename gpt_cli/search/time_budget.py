@@ -93,13 +93,17 @@ def expected_loss(parameters: int, context_length: int, steps: int, tokens: int,
     return 1.03 + sizes + 1.6 / math.sqrt(context_length) + 12.0 / max(1, steps)
 
 
-def predict(candidate: BudgetCandidate, seconds: float, train_tokens: int, val_tokens: int) -> BudgetChoice | None:
+def predict(
+    candidate: BudgetCandidate, seconds: float, train_tokens: int, val_tokens: int, *, is_evaluated: bool = False
+) -> BudgetChoice | None:
     """The predicted result of `candidate` in `seconds`; None if it cannot train usefully.
 
-    Evaluations are paid from it: a forward pass over the validation split is a third of training on it.
+    Evaluations are paid from it: a forward pass over the validation split is a third of training on it. `is_evaluated`:
+    the run needs those on its way, too.
     """
     evaluation = val_tokens / candidate.tokens_per_step * candidate.seconds_per_step / 3.0
-    evaluations = _EVALUATIONS if _EVALUATIONS * evaluation <= _EVALUATION_SHARE * seconds else 1
+    are_cheap = _EVALUATIONS * evaluation <= _EVALUATION_SHARE * seconds
+    evaluations = _EVALUATIONS if is_evaluated or are_cheap else 1
     steps = int((_SLACK * seconds - evaluations * evaluation) / candidate.seconds_per_step)
     if steps < _FEWEST_STEPS:
         return None
@@ -112,9 +116,16 @@ def predict(candidate: BudgetCandidate, seconds: float, train_tokens: int, val_t
     )
 
 
-def choose(measured: Sequence[BudgetCandidate], seconds: float, train_tokens: int, val_tokens: int) -> BudgetChoice:
+def choose(
+    measured: Sequence[BudgetCandidate],
+    seconds: float,
+    train_tokens: int,
+    val_tokens: int,
+    *,
+    is_evaluated: bool = False,
+) -> BudgetChoice:
     """The measured candidate with the lowest expected loss. Raises RequestError where none ends in time."""
-    choices = [predict(candidate, seconds, train_tokens, val_tokens) for candidate in measured]
+    choices = (predict(one, seconds, train_tokens, val_tokens, is_evaluated=is_evaluated) for one in measured)
     possible = [choice for choice in choices if choice is not None]
     if not possible:
         fastest = min(c.seconds_per_step for c in measured)
@@ -147,12 +158,17 @@ def settings(choice: BudgetChoice, seconds: float, train_tokens: int) -> dict[st
 
 
 def reasons(
-    choice: BudgetChoice, measured: Sequence[BudgetCandidate], seconds: float, tokens: tuple[int, int]
+    choice: BudgetChoice,
+    measured: Sequence[BudgetCandidate],
+    seconds: float,
+    tokens: tuple[int, int],
+    *,
+    is_evaluated: bool = False,
 ) -> list[str]:
     """Lines that explain the choice: the speed and the expected loss of each candidate."""
     lines = [f"{seconds:,.0f} s to train in; measured here, with the loss that each would come to:"]
     for candidate in measured:
-        prediction = predict(candidate, seconds, *tokens)
+        prediction = predict(candidate, seconds, *tokens, is_evaluated=is_evaluated)
         outcome = "too slow" if prediction is None else f"{prediction.steps:,} steps, loss {prediction.loss:.2f}"
         mark = "->" if candidate == choice.candidate else "  "
         n_layer, _, n_embd = candidate.shape
@@ -174,6 +190,8 @@ def choose_config(
     runtime = setup_runtime(config.runtime)
     measured: list[BudgetCandidate] = []
     sizes = (len(corpus.train), len(corpus.val))
+    stops_early = config.train.patience is not None or config.train.until_loss is not None
+    is_evaluated = stops_early or "eval.every" in written
     for ladder in _open_candidates(config, written, sizes[1]):
         try:
             measured.append(measure(with_values(config, ladder), corpus, runtime, note))
@@ -182,12 +200,12 @@ def choose_config(
                 raise
             break
         left = seconds - (time.perf_counter() - started)
-        losses = [c.loss if (c := predict(m, left, *sizes)) else math.inf for m in measured]
+        losses = [c.loss if (c := predict(m, left, *sizes, is_evaluated=is_evaluated)) else math.inf for m in measured]
         if time.perf_counter() - started > seconds / 10 or losses[-1] > min(losses) + 0.05:
             break  # larger candidates would be slower still
     left = seconds - (time.perf_counter() - started)
-    choice = choose(measured, left, *sizes)
-    note("\n".join(reasons(choice, measured, left, sizes)))
+    choice = choose(measured, left, *sizes, is_evaluated=is_evaluated)
+    note("\n".join(reasons(choice, measured, left, sizes, is_evaluated=is_evaluated)))
     values = {key: value for key, value in settings(choice, left, sizes[0]).items() if key not in written}
     return with_values(config, values)
 
