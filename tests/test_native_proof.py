@@ -51,6 +51,9 @@ FAULTS = [
     ("attention.h", "float scale = 1.0f /", "float scale = 1.01f /", SWIGLU),
     ("numeric.h", "1.6666665459e-1f", "1.5666665459e-1f", SWIGLU),
     ("muon.c", "abc[2], abc[1]", "abc[1], abc[2]", SWIGLU),
+    ("muon.c", "lerp(buffer[i], gradient[i], share)", "lerp(buffer[i], gradient[i], momentum)", SWIGLU),
+    ("muon.c", "lerp(gradient[i], buffer[i], momentum)", "lerp(gradient[i], buffer[i], share)", SWIGLU),
+    ("muon.c", "parameter[i] *= keep;", "", SWIGLU),
 ]
 
 

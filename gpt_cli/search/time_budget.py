@@ -189,10 +189,10 @@ def choose_config(
     started = time.perf_counter()
     runtime = setup_runtime(config.runtime)
     measured: list[BudgetCandidate] = []
-    sizes = (len(corpus.train), len(corpus.val))
+    sizes = (len(corpus.train), min(len(corpus.val), config.eval.max_tokens or len(corpus.val)))
     stops_early = config.train.patience is not None or config.train.until_loss is not None
-    is_evaluated = stops_early or "eval.every" in written
-    for ladder in _open_candidates(config, written, sizes[1]):
+    is_evaluated = stops_early or ("eval.every" in written and config.eval.every is not None)
+    for ladder in _open_candidates(config, written, len(corpus.val)):
         try:
             measured.append(measure(with_values(config, ladder), corpus, runtime, note))
         except (MemoryError, RuntimeError) as error:
@@ -202,7 +202,7 @@ def choose_config(
         left = seconds - (time.perf_counter() - started)
         losses = [c.loss if (c := predict(m, left, *sizes, is_evaluated=is_evaluated)) else math.inf for m in measured]
         if time.perf_counter() - started > seconds / 10 or losses[-1] > min(losses) + 0.05:
-            break  # larger candidates would be slower still
+            break  # those after it take as long or longer
     left = seconds - (time.perf_counter() - started)
     choice = choose(measured, left, *sizes, is_evaluated=is_evaluated)
     note("\n".join(reasons(choice, measured, left, sizes, is_evaluated=is_evaluated)))

@@ -13,7 +13,7 @@ from gpt_cli.cpu.train.network import NativeEngine
 from gpt_cli.cpu.train.train_bindings import NativeLibrary
 from gpt_cli.model.gpt import GPT
 from gpt_cli.training.evaluate import IGNORED, cross_entropy
-from gpt_cli.training.muon import POLAR_EXPRESS, newton_schulz_batched
+from gpt_cli.training.muon import POLAR_EXPRESS, Muon, newton_schulz_batched
 
 T = TypeVar("T")
 _VOCAB_SIZE, _LENGTH, _BATCH = 37, 70, 2  # larger than the blocks of the C code, and no multiples of them
@@ -91,12 +91,28 @@ def _compare(library: NativeLibrary, config: ModelConfig, threads: int) -> str |
         for name, parameter in model.named_parameters():
             if name in gradients and not _distance(parameter.grad, gradients[name]) <= gradient_tolerance:
                 return f"its gradient of {name} is not that of torch"
-    matrices, scales = [torch.randn(20, 36), torch.randn(36, 20)], [1.0, -0.5]
-    results = NativeMuon(library, threads, POLAR_EXPRESS).orthogonalise(matrices, scales)
-    for result, reference in zip(results, newton_schulz_batched(matrices, scales, torch.float32), strict=True):
-        if not _distance(result, reference) <= matrix_tolerance:
-            return "a matrix that it orthogonalised is not that of torch"
+    if not _muon_distance(NativeMuon(library, threads, POLAR_EXPRESS)) <= matrix_tolerance:
+        return "its update by Muon is not that of torch"
     return None
+
+
+def _muon_distance(native: NativeMuon) -> float:
+    """The distance of compiled updates of a wide and a tall matrix from those of torch, the largest of all."""
+    muons = []
+    for fused in (None, native.update):
+        generator = torch.Generator().manual_seed(0)
+        parameters = {"wide": torch.zeros(20, 36), "tall": torch.zeros(36, 20)}
+        muon = Muon(
+            parameters, {}, lr=1.0, momentum=0.9, weight_decay=0.25,
+            orthogonalise=partial(newton_schulz_batched, dtype=torch.float32), fused=fused,
+        )  # fmt: skip
+        for _ in range(2):
+            for parameter in parameters.values():
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+            muon.step(1.0)
+        muons.append(muon)
+    expected, actual = ({**muon.parameters, **{f"{n} momentum": b for n, b in muon.buffers.items()}} for muon in muons)
+    return max(_distance(actual[name], expected[name]) for name in expected)
 
 
 def _deeper(calls: int, compute: Callable[[], T]) -> T:

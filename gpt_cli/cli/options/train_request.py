@@ -107,10 +107,11 @@ class Request:
                     hint="standard input is kept beside the run: gpt train - < FILE",
                 )
         refuse_text_key([source] if isinstance(source, str) else source, values.get("data.text_key"), "data.text_key")
+        with translate_os_errors("write", Path(run_dir)):
+            _refuse_below_file(Path(run_dir))
         if source == "-":
             source = _spool(run_dir, leave_nothing=self._leave_nothing)
         with translate_os_errors("write", Path(run_dir)):
-            _refuse_below_file(Path(run_dir))
             is_there = (Path(run_dir) / "config.yaml").is_file()
         if is_there:
             return self._existing(Path(run_dir), source, init_from)

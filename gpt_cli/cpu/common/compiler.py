@@ -38,7 +38,7 @@ _FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-tr
 _ROOM = 1 << 25  # bytes, more than a compilation needs
 _PREFIX, _LOCK = "gpt-kernel-", "lock"
 _STALE = 3600.0  # seconds after which a folder without a lock counts as abandoned
-_NICE = 10
+_NICE = 5  # more than that of this process; so little that on a busy machine it does not count as waiting
 _running: set[int] = set()  # process groups of compilers
 
 
@@ -236,12 +236,12 @@ def _run(
         env=environment,
         process_group=0,
     )
-    if nice:
-        with suppress(OSError):  # it has ended
-            os.setpriority(os.PRIO_PGRP, process.pid, nice)
     if not _running:
         atexit.register(_kill_all)
     _running.add(process.pid)
+    if nice:
+        with suppress(OSError):  # it has ended
+            os.setpriority(os.PRIO_PGRP, process.pid, min(19, os.getpriority(os.PRIO_PROCESS, 0) + nice))
     pipe = process.stdout if stdout else process.stderr
     assert pipe is not None
     output, began = b"", time.monotonic()

@@ -47,7 +47,7 @@ _KEEP = ContextVar("keep", default=True)  # whether compiled libraries are cache
 
 @dataclass(frozen=True)
 class Kernel:
-    """C sources that are compiled together, with `options` besides the usual ones.
+    """C sources of one library, the longest first, with `options` besides the usual ones.
 
     A library that lacks one of `functions` is neither cached nor used.
     """

@@ -165,8 +165,8 @@ static void muon_worker(void *argument) {
     int before = gemm_begin(worker->backend);
     for (int i = worker->first; i < worker->n_job; i += worker->step) {
         const MuonJob *job = &worker->jobs[i];
-        float *restrict parameter = job->parameter;
-        Workspace ws;
+        float *parameter = job->parameter;
+        Workspace ws = {0};
         layout_workspace(job->rows, job->columns, worker->ws, &ws);
         ws.gemm_ctx.backend = worker->backend;
         apply_momentum(worker, job);

@@ -39,6 +39,7 @@ class NativeMuon:
         keep: float,
     ) -> None:
         """`FusedUpdate` of (r, c) fp32 matrices, which are contiguous."""
+        assert all(matrix.is_contiguous() for matrices in (parameters, gradients, buffers) for matrix in matrices)
         work = [-p.numel() * min(p.shape) for p in parameters]
         order = sorted(range(len(parameters)), key=work.__getitem__)  # the dearest first
         jobs = (_MuonJob * len(parameters))()
