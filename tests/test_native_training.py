@@ -317,11 +317,12 @@ def test_orthogonalised_matrices_are_those_of_torch(dtype, tolerance):
     assert not actual[-1].any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("momentum", [0.95, 0.3])
-def test_a_fused_update_of_muon_has_the_bits_of_its_parts_by_torch(momentum):
+def test_a_fused_update_of_muon_has_the_bits_of_torch_around_the_same_orthogonalisation(dtype, momentum):
     shapes = {"square": (32, 32), "wide": (24, 40), "tall": (72, 40)}
     fused, by_parts = ({name: torch.ones(shape) * 3 for name, shape in shapes.items()} for _ in range(2))
-    native = NativeMuon(library(torch.float32), 2, POLAR_EXPRESS)
+    native = NativeMuon(library(dtype), 2, POLAR_EXPRESS)
     settings = {"lr": 0.02, "momentum": momentum, "weight_decay": 0.1, "orthogonalise": native.orthogonalise}
     optimizers = [
         Muon(parameters, {"tall": (40, 16, 16)}, **settings, fused=update)

@@ -28,7 +28,7 @@ NewtonSchulz = Callable[[Sequence[Tensor], Sequence[float]], list[Tensor]]
 
 FusedUpdate = Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor], Sequence[float], float, float], None]
 """(r, c) parameters, gradients, momentum buffers, a scale for each, the momentum, and what weight decay leaves of a
-parameter: the update of `Muon.step` in one call, to the same bits. Gradients are overwritten."""
+parameter: the update of `Muon.step` in one call, with its roundings. Gradients are overwritten."""
 
 
 class Muon:
