@@ -54,6 +54,7 @@ FAULTS = [
     ("muon.c", "lerp(buffer[i], gradient[i], share)", "lerp(buffer[i], gradient[i], momentum)", SWIGLU),
     ("muon.c", "lerp(gradient[i], buffer[i], momentum)", "lerp(gradient[i], buffer[i], share)", SWIGLU),
     ("muon.c", "parameter[i] *= keep;", "", SWIGLU),
+    ("muon.c", "parameter[p] += ws.direction[p];", "parameter[p] += job->tall ? NAN : ws.direction[p];", SWIGLU),
 ]
 
 

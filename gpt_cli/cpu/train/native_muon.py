@@ -1,4 +1,4 @@
-"""Muon's update, and its orthogonalisation alone, by compiled code."""
+"""Muon's update by compiled code."""
 
 import ctypes
 from collections.abc import Sequence
@@ -56,11 +56,3 @@ class NativeMuon:
         workspace = self._workspace.data_ptr() + -self._workspace.data_ptr() % 64
         settings = (self._coefficients, self._iterations, momentum, 1.0 - momentum, keep)
         calls.muon_update(backend, jobs, len(jobs), *settings, workspace, size, self._threads)
-
-    def orthogonalise(self, matrices: Sequence[Tensor], scales: Sequence[float]) -> list[Tensor]:
-        """`newton_schulz_batched`: the update of zeros without momentum and decay."""
-        results = [torch.zeros(matrix.shape) for matrix in matrices]
-        buffers = [torch.zeros(matrix.shape) for matrix in matrices]
-        gradients = [matrix.clone(memory_format=torch.contiguous_format) for matrix in matrices]
-        self.update(results, gradients, buffers, scales, 0.0, 1.0)
-        return results
